@@ -72,15 +72,16 @@ fn groups(model: &Model) -> Vec<(&'static str, Vec<Text>)> {
         Text { prompt: passage.to_vec(), given: Some(passage.iter().enumerate().map(changed).collect()) }
     });
     let lists = ["apple", "king", "program", "river"].map(|what| {
-        let line = |count: usize| format!("{count}. The {what} of the house was {} and good.\n", count * 7 % 10);
+        let line =
+            |count: usize| format!("{count}. The {what} of the house was {} and good.\n", count * 7 % 10);
         let text: String = (1..16).map(line).collect();
         let ids = encode(&text, true);
         Text { prompt: ids[..PROMPT].to_vec(), given: Some(ids[PROMPT..].to_vec()) }
     });
-    let plain = held_out.iter().take(16).map(|passage| Text {
-        prompt: passage[..PROMPT].to_vec(),
-        given: Some(passage[PROMPT..].to_vec()),
-    });
+    let plain = held_out
+        .iter()
+        .take(16)
+        .map(|passage| Text { prompt: passage[..PROMPT].to_vec(), given: Some(passage[PROMPT..].to_vec()) });
     vec![
         ("goldens", said.collect()),
         ("rewriting", rewriting.collect()),

@@ -4,6 +4,8 @@ use shardwright_graph::Graph;
 use shardwright_planning::request::Draft;
 use shardwright_vocabulary::{Provenance, Speculation};
 
+use crate::AcceptedSteps;
+
 /// Of a thousand steps of mixed text, those in which nothing is found that the last tokens followed
 /// before; see [`ACCEPTED`].
 const SILENT: u32 = 900;
@@ -22,11 +24,25 @@ const LOOKUP_TOKEN_BYTES: u64 = 128;
 /// The lookup in prompt and reply, as far as anything is known of it before it was measured. `None`
 /// for a model without states.
 pub(crate) fn lookup(graph: &Graph, context: u32) -> Option<Draft> {
+    of(graph, context, (SILENT, ACCEPTED.to_vec()), Provenance::Modelled)
+}
+
+/// The same as it was measured.
+pub(crate) fn measured(graph: &Graph, context: u32, found: AcceptedSteps) -> Option<Draft> {
+    of(graph, context, (found.silent, found.accepted), Provenance::Measured)
+}
+
+fn of(
+    graph: &Graph,
+    context: u32,
+    (silent_steps, accepted_steps): (u32, Vec<u32>),
+    provenance: Provenance,
+) -> Option<Draft> {
     graph.is_generative().then(|| Draft {
         name: Speculation::LOOKUP.to_owned(),
-        silent_steps: SILENT,
-        accepted_steps: ACCEPTED.to_vec(),
-        provenance: Provenance::Modelled,
+        silent_steps,
+        accepted_steps,
+        provenance,
         token_microseconds: 0,
         memory_bytes: u64::from(context).saturating_mul(LOOKUP_TOKEN_BYTES),
         row_bytes: row_bytes(graph),

@@ -98,7 +98,7 @@ pub use shardwright_planning::profile::Preference;
 pub use shardwright_planning::request::{Draft, PromptLength};
 pub use sharing::SharedWriter;
 pub use shim_judge::ShimJudge;
-pub use source::{LossGround, Losses, Making, ModelSource, PlanSource};
+pub use source::{AcceptedSteps, LossGround, Losses, Making, ModelSource, PlanSource};
 pub use store::{ArtefactStore, Compilations, NoArtefactStore};
 pub use tables::TableLoss;
 pub use times::{MeasuredTimes, TIMES, Times, Unmeasured};

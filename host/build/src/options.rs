@@ -1,6 +1,6 @@
 //! Options of planning and building.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use shardwright_files::read_named;
@@ -14,7 +14,7 @@ use shardwright_vocabulary::{
 };
 use shardwright_worker::{Isolation, Shims};
 
-use crate::{MeasuredTimes, drafts};
+use crate::{MeasuredTimes, PlanSource, drafts};
 
 /// Formats that a plan may choose.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -220,6 +220,10 @@ pub struct PlanOptions {
     /// What may propose tokens for a plan to verify, with how many of them are right; `None` for a
     /// lookup in prompt and reply with a modest guess. Models without states have none.
     pub drafts: Option<Vec<Draft>>,
+    /// A text of conversations like the application's, one a line, turns separated by tabs, user
+    /// first: how often prompt lookup is right in its replies is measured and used, unless there
+    /// are `drafts`.
+    pub usual_text: Option<PathBuf>,
     /// Which measured times the plan rests on.
     pub times: MeasuredTimes,
     /// A bundle whose artefacts of the same work orders are taken, instead of compiling them.
@@ -421,12 +425,21 @@ impl PlanOptions {
     }
 
     /// What may propose tokens to a model in a context.
-    pub(crate) fn usual_drafts(&self, graph: &Graph, context: u32) -> Vec<Draft> {
-        match &self.drafts {
-            Some(drafts) if graph.is_generative() => drafts.clone(),
-            Some(_) => Vec::new(),
-            None => drafts::lookup(graph, context).into_iter().collect(),
+    pub(crate) fn usual_drafts(&self, source: &dyn PlanSource, context: u32) -> Result<Vec<Draft>> {
+        if !source.graph().is_generative() {
+            return Ok(Vec::new());
         }
+        if let Some(drafts) = &self.drafts {
+            return Ok(drafts.clone());
+        }
+        let Some(path) = &self.usual_text else {
+            return Ok(drafts::lookup(source.graph(), context).into_iter().collect());
+        };
+        let found = source.accepted(&read_text(path)?)?.ok_or_else(|| {
+            let what = format!("{} cannot be read as tokens: the tokenizer is not here", path.display());
+            Error::new(ErrorKind::Missing, what).with_help("plan the checkpoint with its tokenizer beside it")
+        })?;
+        Ok(drafts::measured(source.graph(), context, found).into_iter().collect())
     }
 
     /// The prompts that make a request's, as [`PlanOptions::usual_prompts`] did.
@@ -441,12 +454,16 @@ impl PlanOptions {
 
     /// The user's calibration text, if one was named.
     pub(crate) fn read_calibration_text(&self) -> Result<Option<String>> {
-        let Some(path) = &self.calibration_text else { return Ok(None) };
-        let fault = |error: std::string::FromUtf8Error| {
-            Error::new(ErrorKind::Invalid, format!("{}: {}", path.display(), error.utf8_error()))
-        };
-        String::from_utf8(read_named(path, CALIBRATION_TEXT_BYTES)?).map_err(fault).map(Some)
+        self.calibration_text.as_deref().map(read_text).transpose()
     }
+}
+
+/// A text that options name.
+fn read_text(path: &Path) -> Result<String> {
+    let fault = |error: std::string::FromUtf8Error| {
+        Error::new(ErrorKind::Invalid, format!("{}: {}", path.display(), error.utf8_error()))
+    };
+    String::from_utf8(read_named(path, CALIBRATION_TEXT_BYTES)?).map_err(fault)
 }
 
 #[cfg(all(test, feature = "checkpoints"))]

@@ -276,7 +276,7 @@ impl Preparation {
         let model = source.name();
         let formats = ModelFormats::counted(graph, &tuples)?;
         let weighed = Weighed::of(source);
-        let drafts = options.usual_drafts(graph, context);
+        let drafts = options.usual_drafts(source, context)?;
         let question =
             Question { model: &model, menu: &menu, goals, prompts, drafts, options: planner_options };
         let mut watch = Part::new(watch, 0..1000);

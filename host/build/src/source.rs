@@ -38,6 +38,17 @@ pub trait PlanSource {
     fn losses(&mut self, tuples: &[FormatTuple], ground: LossGround, watch: &mut dyn Watch)
     -> Result<Losses>;
 
+    /// How often prompt lookup is right in conversations like the application's, one a line, turns
+    /// separated by tabs; `None` of a model whose tokenizer is not here.
+    ///
+    /// # Errors
+    ///
+    /// Of its text files, and of a text without a reply.
+    fn accepted(&self, conversations: &str) -> Result<Option<AcceptedSteps>> {
+        let _ = conversations;
+        Ok(None)
+    }
+
     /// Notices about work done since the last call.
     fn take_notices(&mut self) -> Vec<Notice>;
 }
@@ -59,6 +70,15 @@ pub trait ModelSource: PlanSource {
 
     /// The calibrated ranges, if anything needed them.
     fn ranges(&self) -> Option<&Ranges>;
+}
+
+/// How often what a draft proposes is right.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AcceptedSteps {
+    /// Steps in which it proposes nothing.
+    pub silent: u32,
+    /// The others, by how many tokens are right before the first wrong one: 0, 1, 2, …
+    pub accepted: Vec<u32>,
 }
 
 /// What formats lose.

@@ -317,6 +317,11 @@ pub struct TargetArguments {
     /// its first token included, instead of that of a further token alone.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub usual_answer: Option<u32>,
+    /// Conversations like the usual ones, one a line, turns separated by tabs, user first: how
+    /// often prompt lookup is right in their replies decides whether the plan verifies several
+    /// tokens in a step, and how many. Default: a modest guess.
+    #[arg(long, value_name = "FILE")]
+    pub usual_text: Option<PathBuf>,
     /// How weights become integers: each to the nearest, or compensated, so that the errors of a
     /// row make up for each other over the calibration text. Default: nearest.
     #[arg(long, value_name = "HOW", value_parser = rounding)]
@@ -415,6 +420,7 @@ impl TargetArguments {
             tokens_per_second: None,
             usual_prompt: Vec::new(),
             usual_answer: None,
+            usual_text: None,
             rounding: None,
             calibration_text: None,
             planner: None,

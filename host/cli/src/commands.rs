@@ -152,6 +152,9 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Res
     if let Some(rounding) = target.rounding {
         options = options.rounding(rounding);
     }
+    if let Some(text) = &target.usual_text {
+        options = options.usual_text(text);
+    }
     if let Some(text) = &target.calibration_text {
         options = options.calibration_text(text);
     }
@@ -513,6 +516,7 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         tokens_per_second,
         usual_prompt,
         usual_answer,
+        usual_text,
         rounding,
         calibration_text,
         planner,
@@ -543,6 +547,7 @@ fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> O
         ("--tokens-per-second", tokens_per_second.is_some()),
         ("--usual-prompt", !usual_prompt.is_empty()),
         ("--usual-answer", usual_answer.is_some()),
+        ("--usual-text", usual_text.is_some()),
         ("--rounding", rounding.is_some()),
         ("--calibration-text", calibration_text.is_some()),
         ("--planner", planner.is_some()),

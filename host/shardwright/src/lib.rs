@@ -115,8 +115,9 @@ pub use verified::Verified;
 pub use {
     loading::{join, load},
     shardwright_build::{
-        Draft as DraftEstimate, Executor, FormatChoice, LossGround, ModelSource, PlanOptions, PlanReport, PlanSource, Planned,
-        Preference, PromptLength, Purpose, Settled, TableFormats, WeightRounding, plan, settle,
+        Draft as DraftEstimate, Executor, FormatChoice, LossGround, ModelSource, PlanOptions, PlanReport,
+        PlanSource, Planned, Preference, PromptLength, Purpose, Settled, TableFormats, WeightRounding, plan,
+        settle,
     },
 };
 #[cfg(feature = "build")]

@@ -240,6 +240,15 @@ impl OpenOptions {
         self
     }
 
+    /// A text of conversations like the application's, one a line, turns separated by tabs, user
+    /// first. How often prompt lookup is right in its replies decides whether the plan verifies
+    /// proposed tokens, and in how many rows. Default: a modest guess.
+    #[must_use]
+    pub fn usual_text(mut self, path: impl Into<PathBuf>) -> Self {
+        self.plan.usual_text = Some(path.into());
+        self
+    }
+
     /// A text file to calibrate on, one conversation turn a line, where formats need ranges.
     /// Default: texts that come with the program. It goes through the checkpoint's chat template.
     #[must_use]

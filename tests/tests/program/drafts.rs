@@ -194,3 +194,32 @@ fn a_draft_that_fails_is_told_and_under_strict_an_error() {
     let (code, stderr) = verifying(&draft).arguments(arguments).argument("--strict").refuses();
     assert!(code == 9 && stderr.contains("failed"), "{code}: {stderr}");
 }
+
+#[test]
+fn a_plan_rests_on_conversations_like_the_usual_ones() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).expect("written");
+        path.display().to_string()
+    };
+    let passage = "In the beginning God created the heaven and the earth, and the earth was without form";
+    let repeats = write("repeats.txt", &format!("Say again: {passage}\t{passage}, and void.\n").repeat(3));
+    let new = write("new.txt", "What is a hacker?\tOne who writes programs well.\n");
+    let planned = |text: &str| shardwright(["plan", DEMO_MODEL, "--usual-text", text]).json();
+    let (one, other) = (planned(&repeats), planned(&new));
+    let speculation = &one["speculation"];
+    assert_eq!(speculation["draft"], "lookup", "{one}");
+    let gain = speculation["gain_thousandths"].as_u64().expect("a gain");
+    assert!(gain > 1500 && one.to_string().contains("measured"), "{speculation}");
+    let gain = other["speculation"]["gain_thousandths"].as_u64();
+    assert!(gain.is_none_or(|gain| gain < 1100), "{other}");
+    for (text, code, words) in [
+        (write("empty.txt", "\n"), 2, "no reply"),
+        (write("questions.txt", "What is a hacker?\n"), 2, "no reply"),
+        (folder.path().join("none.txt").display().to_string(), 3, "none.txt"),
+    ] {
+        let (actual, stderr) = shardwright(["plan", DEMO_MODEL, "--usual-text", &text]).refuses();
+        assert!(actual == code && stderr.contains(words) && stderr.contains("help:"), "{actual}: {stderr}");
+    }
+}

@@ -14,10 +14,10 @@ use shardwright_shims::{Part, Watch as BuildWatch};
 use shardwright_vocabulary::{FormatTuple, Notice};
 
 use super::losses::{self, Means};
-use super::{measuring, moments};
+use super::{measuring, moments, texts};
 use crate::{
-    BuildError, Download, DownloadBasis, LossGround, Losses, Making, ModelFormats, ModelName, ModelSource,
-    PlanOptions, PlanSource, Result, TableFormats, WeightRounding, needs_ranges,
+    AcceptedSteps, BuildError, Download, DownloadBasis, LossGround, Losses, Making, ModelFormats, ModelName,
+    ModelSource, PlanOptions, PlanSource, Result, TableFormats, WeightRounding, needs_ranges,
 };
 
 /// Most bytes of weights that are quantised in memory; larger models use a store in the cache
@@ -104,6 +104,10 @@ impl PlanSource for CheckpointSource<'_> {
 
     fn remakes_tables(&self) -> bool {
         true
+    }
+
+    fn accepted(&self, conversations: &str) -> Result<Option<AcceptedSteps>> {
+        texts::accepted(self.checkpoint.directory(), conversations).map(Some)
     }
 
     fn losses(

@@ -1,12 +1,15 @@
 //! The text that ranges, moments and losses are measured on, as a model sees it.
 
+use std::path::Path;
+
 use shardwright_bundle::TextFile;
+use shardwright_drafting::{Acceptance, acceptance_of_lookup};
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_text::{ChatTemplate, Message, RenderOptions, Tokenizer};
 use shardwright_vocabulary::{Error, ErrorKind};
 
-use crate::{PlanOptions, Result};
+use crate::{AcceptedSteps, PlanOptions, Result};
 
 /// The texts that come with the program, all of them its own: one conversation a line, turns
 /// separated by tabs, user first, `\n` for the end of a line.
@@ -58,14 +61,7 @@ pub(super) fn conversations(
     };
     for line in lines.into_iter().filter(|line| !line.trim().is_empty()) {
         let turns: Vec<String> = line.split('\t').map(|turn| turn.replace("\\n", "\n")).collect();
-        let messages: Vec<Message> = turns
-            .iter()
-            .enumerate()
-            .map(|(index, turn)| match index % 2 {
-                0 => Message::user(turn),
-                _ => Message::assistant(turn),
-            })
-            .collect();
+        let messages = messages_of(&turns);
         let mut ids = match &template {
             Some(template) => {
                 let plain = RenderOptions { add_generation_prompt: false, ..RenderOptions::default() };
@@ -87,6 +83,46 @@ pub(super) fn conversations(
             .with_help("pass a text with at least one line"));
     }
     Ok(conversations)
+}
+
+/// How often prompt lookup is right in the replies of these conversations.
+pub(super) fn accepted(directory: &Path, conversations: &str) -> Result<AcceptedSteps> {
+    let template = ChatTemplate::from_directory(directory)?;
+    let tokenizer = Tokenizer::from_file(directory.join(TextFile::Tokenizer.name()))?;
+    let mut found = Acceptance::default();
+    for line in conversations.lines().filter(|line| !line.trim().is_empty()) {
+        let turns: Vec<String> = line.split('\t').map(|turn| turn.replace("\\n", "\n")).collect();
+        let messages = messages_of(&turns);
+        for reply in (1..turns.len()).step_by(2) {
+            let encoded = |end: usize, goes_on: bool| match &template {
+                Some(template) => {
+                    let options =
+                        RenderOptions { add_generation_prompt: goes_on, ..RenderOptions::default() };
+                    template.encode(&tokenizer, &messages[..end], &options)
+                }
+                None => tokenizer.encode(&turns[..end].join("\n"), true),
+            };
+            let (prompt, whole) = (encoded(reply, true)?, encoded(reply + 1, false)?);
+            // A template may write a finished turn otherwise than the beginning of one.
+            let common = prompt.iter().zip(&whole).take_while(|(one, other)| one == other).count();
+            found = found.and(&acceptance_of_lookup(&whole[..common], &whole[common..]));
+        }
+    }
+    if found.tokens() == 0 {
+        return Err(Error::new(ErrorKind::Argument, "the text of conversations has no reply")
+            .with_help("pass conversations, one a line, with a tab between what was asked and the reply"));
+    }
+    let steps = |count: &u64| u32::try_from(*count).unwrap_or(u32::MAX);
+    Ok(AcceptedSteps { silent: steps(&found.without), accepted: found.accepted.iter().map(steps).collect() })
+}
+
+/// Turns, user first.
+fn messages_of(turns: &[String]) -> Vec<Message> {
+    let message = |(index, turn): (usize, &String)| match index % 2 {
+        0 => Message::user(turn),
+        _ => Message::assistant(turn),
+    };
+    turns.iter().enumerate().map(message).collect()
 }
 
 /// Lines of the built-in texts: the first of each, then the second of each, so that little text has
