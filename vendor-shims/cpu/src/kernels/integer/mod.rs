@@ -13,9 +13,10 @@
 //!
 //! Weights lie in tiles ([`pack`]) that all instruction sets read unchanged: sixteen outputs by
 //! four inputs in 64 bytes, which is one operand of the wide products, four of the narrow ones. One
-//! row streams them once from front to back, some of them side by side ([`Streams`]). For many
-//! rows, the operands of a group of tiles are unpacked once, into memory that stays in cache, and
-//! multiplied in registers. Where products are of an unsigned and a signed byte, many rows are
+//! row streams them once from front to back, some of them side by side ([`Streams`]). A few rows do
+//! so panel by panel, each operand used for as many rows as there are registers for. For many rows
+//! ([`many`]), the operands of a group of tiles are unpacked once, into memory that stays in cache,
+//! and multiplied in registers. Where products are of an unsigned and a signed byte, many rows are
 //! unsigned and bytes of weights stay as they are: `Σ (q + 128) · w = Σ q · w + 128 · Σ w`, and a
 //! group of tiles is summed once for all rows.
 

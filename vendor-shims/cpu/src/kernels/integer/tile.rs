@@ -401,10 +401,10 @@ unsafe fn tile<
         return;
     }
     if !W::MANY {
-        for p in 0..PANELS {
-            let columns = Columns::of(operands, panel + p);
-            for r in 0..std::hint::black_box(ROWS).min(ROWS) {
-                columns.write(d, d.sums(&lanes[r][p]), operands, row + r, target);
+        for (p, panel) in (panel..panel + PANELS).enumerate() {
+            let columns = Columns::of(operands, panel);
+            for (r, lanes) in lanes.iter().enumerate().take(std::hint::black_box(ROWS)) {
+                columns.write(d, d.sums(&lanes[p]), operands, row + r, target);
             }
         }
         return;
