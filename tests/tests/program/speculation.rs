@@ -1,5 +1,5 @@
-//! Whether proposed tokens are verified, as a user sees it: in plans, in bundles and in what is told
-//! of both.
+//! Whether proposed tokens are verified, as a user sees it: in plans, in bundles and in what is
+//! told of both.
 
 use std::fs;
 
