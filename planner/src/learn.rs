@@ -11,8 +11,8 @@
 //!   the formats of that layer on that target that are no wider there; without a place it makes
 //!   quantised formats illegal for all layers of the shard.
 //! * A refusal of the entry point that verifies proposed tokens, or one that names neither an entry
-//!   point nor a limit, of a plan that has it: nothing is verified from then on, and nothing else is
-//!   learned from it.
+//!   point nor a limit, of a plan that has it: nothing is verified from then on, and nothing else
+//!   is learned from it.
 //! * Measured times correct the cost table.
 //! * Any other failure forbids the shard; a target with two such failures is no longer used.
 

@@ -243,6 +243,7 @@ impl Preparation {
             true => EntryMenu::for_prompts(graph, context, &prompts),
             false => EntryMenu::for_rows(graph, context, &encode_rows),
         };
+        let menu = if profile.kind == TargetKind::Cpu { menu } else { menu.for_a_chip() };
         let loss_goal = options.loss_goal(&profile, graph);
         let goals = Goals {
             quality_micronats: options.quality_micronats,
