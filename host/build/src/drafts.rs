@@ -1,8 +1,8 @@
 //! What proposes tokens for a plan to verify, where nobody measured it.
 
 use shardwright_graph::Graph;
-use shardwright_planning::request::Draft;
-use shardwright_vocabulary::{Provenance, Speculation};
+use shardwright_planning::request::DraftEstimate;
+use shardwright_vocabulary::{ChosenSpeculation, Provenance};
 
 use crate::AcceptedSteps;
 
@@ -22,12 +22,12 @@ const LOOKUP_TOKEN_BYTES: u64 = 128;
 
 /// The lookup in prompt and reply, as far as anything is known of it before it was measured. `None`
 /// for a model without states.
-pub(crate) fn lookup(graph: &Graph, context: u32) -> Option<Draft> {
+pub(crate) fn lookup(graph: &Graph, context: u32) -> Option<DraftEstimate> {
     of(graph, context, (SILENT, ACCEPTED.to_vec()), Provenance::Modelled)
 }
 
 /// The same as it was measured.
-pub(crate) fn measured(graph: &Graph, context: u32, found: AcceptedSteps) -> Option<Draft> {
+pub(crate) fn measured(graph: &Graph, context: u32, found: AcceptedSteps) -> Option<DraftEstimate> {
     of(graph, context, (found.silent, found.accepted), Provenance::Measured)
 }
 
@@ -36,9 +36,9 @@ fn of(
     context: u32,
     (silent_steps, accepted_steps): (u32, Vec<u32>),
     provenance: Provenance,
-) -> Option<Draft> {
-    graph.is_generative().then(|| Draft {
-        name: Speculation::LOOKUP.to_owned(),
+) -> Option<DraftEstimate> {
+    graph.is_generative().then(|| DraftEstimate {
+        name: ChosenSpeculation::LOOKUP.to_owned(),
         silent_steps,
         accepted_steps,
         provenance,

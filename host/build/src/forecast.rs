@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use shardwright_graph::{EntryOptions, EntryPoint, Graph, Role, Weight};
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::cost::{prompt_runs, weakest};
-use shardwright_planning::request::{Draft, Request};
+use shardwright_planning::request::{DraftEstimate, Request};
 use shardwright_vocabulary::{EntryKind, FormatTuple, Provenance, TargetKind, limit_names, overhead_names};
 
 use crate::report::{
@@ -137,7 +137,7 @@ fn memory(
     let rows = plan.speculation().map_or(1, |speculation| speculation.rows.into());
     let bytes = graph.vocabulary.saturating_mul(4).saturating_mul(rows);
     decode.insert(decode.len().saturating_sub(1), part("logits", Figure::Counted { bytes }));
-    let proposes = |draft: &&Draft| plan.speculation().is_some_and(|own| own.draft == draft.name);
+    let proposes = |draft: &&DraftEstimate| plan.speculation().is_some_and(|own| own.draft == draft.name);
     if let Some(draft) = request.drafts.iter().find(proposes) {
         let figure = Figure::Estimated { bytes: draft.memory_bytes, provenance: Provenance::Modelled };
         decode.insert(decode.len().saturating_sub(1), part(format!("draft {}", draft.name), figure));

@@ -95,7 +95,7 @@ pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats
 pub use settle::{BuildTimes, Planned, Purpose, Settled, plan, settle, settle_trying};
 pub use shardwright_planning::feedback::{Attempt, Detail, Feedback, MeasuredTime};
 pub use shardwright_planning::profile::Preference;
-pub use shardwright_planning::request::{Draft, PromptLength};
+pub use shardwright_planning::request::{DraftEstimate, PromptLength};
 pub use sharing::SharedWriter;
 pub use shim_judge::ShimJudge;
 pub use source::{AcceptedSteps, LossGround, Losses, Making, ModelSource, PlanSource};

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use shardwright_files::read_named;
 use shardwright_graph::Graph;
 use shardwright_planning::profile::{GENERIC, Preference, Profile};
-use shardwright_planning::request::{Draft, PromptLength};
+use shardwright_planning::request::{DraftEstimate, PromptLength};
 use shardwright_shims::RegistryBuilder;
 use shardwright_trust::{Trust, TrustOptions};
 use shardwright_vocabulary::{
@@ -219,7 +219,7 @@ pub struct PlanOptions {
     pub answer_tokens: Option<u32>,
     /// What may propose tokens for a plan to verify, with how many of them are right; `None` for a
     /// lookup in prompt and reply with a modest guess. Models without states have none.
-    pub drafts: Option<Vec<Draft>>,
+    pub drafts: Option<Vec<DraftEstimate>>,
     /// A text of conversations like the application's, one a line, turns separated by tabs, user
     /// first: how often prompt lookup is right in its replies is measured and used, unless there
     /// are `drafts`.
@@ -425,7 +425,7 @@ impl PlanOptions {
     }
 
     /// What may propose tokens to a model in a context.
-    pub(crate) fn usual_drafts(&self, source: &dyn PlanSource, context: u32) -> Result<Vec<Draft>> {
+    pub(crate) fn usual_drafts(&self, source: &dyn PlanSource, context: u32) -> Result<Vec<DraftEstimate>> {
         if !source.graph().is_generative() {
             return Ok(Vec::new());
         }

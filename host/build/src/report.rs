@@ -19,8 +19,8 @@ use shardwright_planning::cost::{EntryCost, ShardCost, weakest};
 use shardwright_planning::plan::Cause;
 use shardwright_planning::request::Request;
 use shardwright_vocabulary::{
-    Encoding, EntryKind, EntryName, Flag, Limit, Notice, Pass, PlannerIdentity, Provenance, Segments,
-    SoftcapPlace, Speculation, TimeCost, WeightFormat,
+    ChosenSpeculation, Encoding, EntryKind, EntryName, Flag, Limit, Notice, Pass, PlannerIdentity,
+    Provenance, Segments, SoftcapPlace, TimeCost, WeightFormat,
 };
 
 /// A limit with the target it belongs to.
@@ -325,7 +325,7 @@ pub struct PlanReport {
     pub fallback: Vec<FallbackReport>,
     /// That proposed tokens are verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub speculation: Option<Speculation>,
+    pub speculation: Option<ChosenSpeculation>,
     /// Reasons that concern the whole plan.
     pub reasons: Vec<ReasonReport>,
     /// Notices that every report must show.

@@ -8,8 +8,8 @@ use shardwright_graph::{
     ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, GraphError, Role, Weight, layer_kinds,
 };
 use shardwright_planning::request::{
-    Body, Component, Draft, Goals, Layer, LayerKind, ModelSummary, PlannerOption, PrefillPart, PromptLength,
-    Request, Softcap, TargetSummary,
+    Body, Component, DraftEstimate, Goals, Layer, LayerKind, ModelSummary, PlannerOption, PrefillPart,
+    PromptLength, Request, Softcap, TargetSummary,
 };
 use shardwright_shims::Watch;
 use shardwright_vocabulary::{
@@ -89,7 +89,7 @@ pub struct Question<'q> {
     /// How long prompts usually are; empty if nobody said.
     pub prompts: Vec<PromptLength>,
     /// What may propose tokens.
-    pub drafts: Vec<Draft>,
+    pub drafts: Vec<DraftEstimate>,
     /// Settings of the planner.
     pub options: Vec<PlannerOption>,
 }

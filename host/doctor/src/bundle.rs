@@ -8,7 +8,7 @@ use serde::Serialize;
 use shardwright_bundle::{Bundle, FileReference, Model, ShardEntry, Variant, Verification};
 use shardwright_shims::{Artefact, ShimInstance};
 use shardwright_trust::Trust;
-use shardwright_vocabulary::{Compatibility, Device, DeviceKind, Pass, Speculation};
+use shardwright_vocabulary::{ChosenSpeculation, Compatibility, Device, DeviceKind, Pass};
 use shardwright_worker::Shims;
 
 use crate::advised::{Advisers, FlagAdvice};
@@ -91,7 +91,7 @@ pub struct ChainPrognosis {
     pub emulated_on: Option<String>,
     /// That it verifies proposed tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub speculation: Option<Speculation>,
+    pub speculation: Option<ChosenSpeculation>,
     /// Whether every shard can be loaded.
     pub runs: bool,
     /// Its shards, in the order in which a step runs them.

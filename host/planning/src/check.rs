@@ -6,8 +6,8 @@
 //! of a plan has a cap below.
 
 use shardwright_vocabulary::{
-    ComponentKind, EntryKind, EntryName, Flag, FormatTuple, Limit, Provenance, Segment, Segments,
-    ShardFormats, Speculation, StateFormat, Target, limit_names,
+    ChosenSpeculation, ComponentKind, EntryKind, EntryName, Flag, FormatTuple, Limit, Provenance, Segment,
+    Segments, ShardFormats, StateFormat, Target, limit_names,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +54,7 @@ pub struct CheckedPlan {
     plan: Plan,
     shards: Vec<CheckedShard>,
     tables: Vec<CheckedTable>,
-    speculation: Option<Speculation>,
+    speculation: Option<ChosenSpeculation>,
     loss: Loss,
 }
 
@@ -118,7 +118,7 @@ impl CheckedPlan {
     }
 
     /// That proposed tokens are verified.
-    pub fn speculation(&self) -> Option<&Speculation> {
+    pub fn speculation(&self) -> Option<&ChosenSpeculation> {
         self.speculation.as_ref()
     }
 
@@ -501,7 +501,7 @@ fn entries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
 }
 
 /// A draft of the request, verified at an entry point that every shard has.
-fn speculation(plan: &Plan, request: &Request) -> Result<Option<Speculation>, PlanFault> {
+fn speculation(plan: &Plan, request: &Request) -> Result<Option<ChosenSpeculation>, PlanFault> {
     let Some(planned) = &plan.speculation else { return Ok(None) };
     let rows = planned.rows;
     let Some(draft) = request.drafts.iter().find(|draft| draft.name == planned.draft) else {
@@ -513,7 +513,7 @@ fn speculation(plan: &Plan, request: &Request) -> Result<Option<Speculation>, Pl
     let verifies = |entry: &EntryName| entry.kind == EntryKind::Decode && entry.rows == rows;
     match shards(plan).find(|(_, shard)| !shard.entries.iter().any(verifies)) {
         Some((shard, _)) => Err(PlanFault::SpeculationEntry { shard, rows }),
-        None => Ok(Some(Speculation {
+        None => Ok(Some(ChosenSpeculation {
             draft: planned.draft.clone(),
             rows,
             gain_thousandths: planned.gain_thousandths,

@@ -9,7 +9,7 @@ use crate::feedback::{Attempt, Feedback};
 use crate::plan::{
     Boundary, BuildTime, Cause, Fallback, Plan, PlannedSegment, PlannedSpeculation, Reason, Shard,
 };
-use crate::request::{Body, BoundaryRange, Draft, PrefillPart, Request, TargetFact};
+use crate::request::{Body, BoundaryRange, DraftEstimate, PrefillPart, Request, TargetFact};
 
 /// Conversions between two enums with the same cases.
 macro_rules! same_cases {
@@ -112,7 +112,7 @@ fn guest_fallback(chain: &Fallback) -> wit::Fallback {
     wit::Fallback { target: chain.target, formats: chain.formats.clone() }
 }
 
-fn guest_draft(draft: &Draft) -> wit::Draft {
+fn guest_draft(draft: &DraftEstimate) -> wit::Draft {
     wit::Draft {
         name: draft.name.clone(),
         silent_steps: draft.silent_steps,

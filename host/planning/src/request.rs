@@ -315,8 +315,8 @@ pub struct PromptLength {
 /// were right in usual replies if nothing bounded their number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Draft {
-    /// [`Speculation::LOOKUP`](shardwright_vocabulary::Speculation::LOOKUP), or the name of a
+pub struct DraftEstimate {
+    /// [`ChosenSpeculation::LOOKUP`](shardwright_vocabulary::ChosenSpeculation::LOOKUP), or the name of a
     /// smaller model.
     pub name: String,
     /// Steps in which it proposed nothing.
@@ -337,7 +337,7 @@ pub struct Draft {
     pub row_bytes: u64,
 }
 
-impl Draft {
+impl DraftEstimate {
     /// Bytes that verifying in so many rows holds beside the shards.
     pub fn held_bytes(&self, rows: u32) -> u64 {
         self.row_bytes.saturating_mul(rows.into()).saturating_add(self.memory_bytes)
@@ -398,7 +398,7 @@ pub struct Request {
     pub prompts: Vec<PromptLength>,
     /// What may propose tokens; none for models without states.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub drafts: Vec<Draft>,
+    pub drafts: Vec<DraftEstimate>,
     /// Settings for the planner.
     pub options: Vec<PlannerOption>,
 }

@@ -105,8 +105,8 @@ pub use shardwright_shims::{Chip, MeasuredFlag, Watch};
 pub use shardwright_text::{Message, RenderOptions, SamplingParameters, Tokenizer};
 pub use shardwright_trust::Policy;
 pub use shardwright_vocabulary::{
-    Error, ErrorKind, FormatTuple, Notice, NoticeKind, Pass, PlannerIdentity, Provenance, Result,
-    Speculation as PlannedSpeculation, UnknownName, WeightFormat,
+    ChosenSpeculation, Error, ErrorKind, FormatTuple, Notice, NoticeKind, Pass, PlannerIdentity, Provenance,
+    Result, UnknownName, WeightFormat,
 };
 pub use shardwright_worker::Isolation;
 pub use verified::Verified;
@@ -115,9 +115,8 @@ pub use verified::Verified;
 pub use {
     loading::{join, load},
     shardwright_build::{
-        Draft as DraftEstimate, Executor, FormatChoice, LossGround, ModelSource, PlanOptions, PlanReport,
-        PlanSource, Planned, Preference, PromptLength, Purpose, Settled, TableFormats, WeightRounding, plan,
-        settle,
+        DraftEstimate, Executor, FormatChoice, LossGround, ModelSource, PlanOptions, PlanReport, PlanSource,
+        Planned, Preference, PromptLength, Purpose, Settled, TableFormats, WeightRounding, plan, settle,
     },
 };
 #[cfg(feature = "build")]

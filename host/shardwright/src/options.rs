@@ -1,8 +1,8 @@
 use std::path::{Path, PathBuf};
 
 use shardwright_build::{
-    ChainPlan, CompileReport, CompiledVariant, Draft, Executor, FormatChoice, Jobs, PlanOptions, Planned,
-    Preference, PromptLength, TableFormats, WeightRounding,
+    ChainPlan, CompileReport, CompiledVariant, DraftEstimate, Executor, FormatChoice, Jobs, PlanOptions,
+    Planned, Preference, PromptLength, TableFormats, WeightRounding,
 };
 use shardwright_shims::Watch;
 use shardwright_vocabulary::Pass;
@@ -220,7 +220,7 @@ impl OpenOptions {
     /// What may propose tokens that a plan verifies several of in a step, with how many of them are
     /// right; none for nothing. Default: a lookup in prompt and reply, with a modest guess.
     #[must_use]
-    pub fn drafts(mut self, drafts: impl IntoIterator<Item = Draft>) -> Self {
+    pub fn drafts(mut self, drafts: impl IntoIterator<Item = DraftEstimate>) -> Self {
         self.plan.drafts = Some(drafts.into_iter().collect());
         self
     }

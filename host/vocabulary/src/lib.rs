@@ -72,6 +72,6 @@ pub use record::{
 };
 pub use segment::{ComponentKind, Pass, Segment, Segments};
 pub use shim::{Compatibility, Description, Device, DeviceKind, Estimate, MemoryKinds};
-pub use speculation::Speculation;
+pub use speculation::ChosenSpeculation;
 pub use table::{Quantisation, Table};
 pub use target::{Target, TargetKind};

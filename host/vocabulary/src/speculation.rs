@@ -8,7 +8,7 @@ use crate::Provenance;
 /// entry point of so many rows, beside the token that is certain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Speculation {
+pub struct ChosenSpeculation {
     /// Name of the draft: `lookup`, or that of a smaller model.
     pub draft: String,
     /// Rows of the entry point; at least 2.
@@ -21,12 +21,12 @@ pub struct Speculation {
     pub provenance: Provenance,
 }
 
-impl Speculation {
+impl ChosenSpeculation {
     /// Name of the draft that looks up what followed the same tokens earlier in prompt and reply.
     pub const LOOKUP: &'static str = "lookup";
 }
 
-impl fmt::Display for Speculation {
+impl fmt::Display for ChosenSpeculation {
     /// `lookup, up to 15 tokens a step, 1.18x expected (modelled)`
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}, up to {} tokens a step", self.draft, self.rows.saturating_sub(1))?;

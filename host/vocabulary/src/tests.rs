@@ -226,15 +226,15 @@ fn segments_of_a_shard_are_in_the_order_of_a_step_each_component_once() {
 
 #[test]
 fn speculation_is_told_in_a_line() {
-    let known = Speculation {
-        draft: Speculation::LOOKUP.to_owned(),
+    let known = ChosenSpeculation {
+        draft: ChosenSpeculation::LOOKUP.to_owned(),
         rows: 16,
         gain_thousandths: Some(1187),
         provenance: Provenance::Modelled,
     };
     assert_eq!(known.to_string(), "lookup, up to 15 tokens a step, 1.18x expected (modelled)");
     let json = serde_json::to_string(&known).unwrap();
-    assert_eq!(serde_json::from_str::<Speculation>(&json).unwrap(), known);
-    let unknown = Speculation { gain_thousandths: None, rows: 2, ..known };
+    assert_eq!(serde_json::from_str::<ChosenSpeculation>(&json).unwrap(), known);
+    let unknown = ChosenSpeculation { gain_thousandths: None, rows: 2, ..known };
     assert_eq!(unknown.to_string(), "lookup, up to 1 tokens a step, gain not known");
 }

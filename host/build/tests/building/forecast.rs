@@ -6,7 +6,7 @@ use shardwright_build::{
 };
 use shardwright_graph::Graph;
 use shardwright_planning::plan::{Plan, PlannedSpeculation};
-use shardwright_planning::request::{Draft, Request};
+use shardwright_planning::request::{DraftEstimate, Request};
 use shardwright_vocabulary::{
     Limit, Overhead, Provenance, TargetKind, TimeCost, limit_names, overhead_names,
 };
@@ -34,7 +34,7 @@ fn part(memory: &PhaseMemory, name: &str) -> Figure {
 fn verifying_holds_its_rows_of_logits_and_the_draft() {
     let graph = fixture("gemma4_text");
     let mut request = asked(&graph);
-    request.drafts = vec![Draft {
+    request.drafts = vec![DraftEstimate {
         name: "lookup".to_owned(),
         silent_steps: 1,
         accepted_steps: vec![1, 1],

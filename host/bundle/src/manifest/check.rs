@@ -6,8 +6,8 @@ use std::path::Path;
 
 use shardwright_graph::ComponentKind;
 use shardwright_vocabulary::{
-    DType, EntryKind, EntryName, FlagVerdict, FormatTuple, Pass, Segment, SegmentFormats, Segments,
-    ShardFormats, Speculation,
+    ChosenSpeculation, DType, EntryKind, EntryName, FlagVerdict, FormatTuple, Pass, Segment, SegmentFormats,
+    Segments, ShardFormats,
 };
 
 use super::{
@@ -371,7 +371,7 @@ fn chain(at: &str, chain: &ChainEntry, structure: &Structure) -> Checked {
 }
 
 /// A draft, and an entry point of more than one row that every shard of the chain has.
-fn speculation(at: &str, speculation: &Speculation, chain: &ChainEntry) -> Checked {
+fn speculation(at: &str, speculation: &ChosenSpeculation, chain: &ChainEntry) -> Checked {
     name(&format!("{at}.draft"), &speculation.draft)?;
     let rows = speculation.rows;
     let verifies = |entry: &EntryName| entry.kind == EntryKind::Decode && entry.rows == rows;

@@ -5,10 +5,10 @@ use std::path::Path;
 use proptest::prelude::*;
 use shardwright_graph::{ComponentKind, State, StateKind};
 use shardwright_vocabulary::{
-    ActivationFormat, DType, EntryKind, EntryName, Flag, FlagOutcome, FlagVerdict, FormatTuple, Granularity,
-    NodePlacement, Notice, NoticeKind, Pass, PlannerIdentity, Provenance, Quantisation, Rewrite, RewriteKind,
-    RoleFormat, Segment, SegmentFormats, ShardFormats, ShimIdentity, Speculation, StateFormat, Target,
-    TargetKind, WeightFormat, WeightRole, scale_count,
+    ActivationFormat, ChosenSpeculation, DType, EntryKind, EntryName, Flag, FlagOutcome, FlagVerdict,
+    FormatTuple, Granularity, NodePlacement, Notice, NoticeKind, Pass, PlannerIdentity, Provenance,
+    Quantisation, Rewrite, RewriteKind, RoleFormat, Segment, SegmentFormats, ShardFormats, ShimIdentity,
+    StateFormat, Target, TargetKind, WeightFormat, WeightRole, scale_count,
 };
 
 use super::*;
@@ -128,7 +128,7 @@ fn sample() -> Manifest {
                 request: file("request"),
                 plan: file("plan"),
                 report: Some(file("report")),
-                speculation: Some(Speculation {
+                speculation: Some(ChosenSpeculation {
                     draft: "lookup".to_owned(),
                     rows: 4,
                     gain_thousandths: Some(1180),
@@ -521,7 +521,7 @@ fn shard(manifest: &mut Manifest) -> &mut ShardEntry {
     &mut manifest.variants[0].chains[0].shards[0]
 }
 
-fn speculation(manifest: &mut Manifest) -> &mut Speculation {
+fn speculation(manifest: &mut Manifest) -> &mut ChosenSpeculation {
     manifest.variants[0].chains[0].speculation.as_mut().unwrap()
 }
 
@@ -790,7 +790,7 @@ fn chain_entry(index: usize) -> impl Strategy<Value = ChainEntry> {
     let files = (reference(), reference(), proptest::option::of(reference()));
     let gain = proptest::option::of(any::<u32>());
     let speculation = (word(), 2..=u32::MAX, gain, one_of(Provenance::ALL)).prop_map(
-        |(draft, rows, gain_thousandths, provenance)| Speculation {
+        |(draft, rows, gain_thousandths, provenance)| ChosenSpeculation {
             draft,
             rows,
             gain_thousandths,

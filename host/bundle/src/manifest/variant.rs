@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use shardwright_graph::{ComponentKind, Graph, Segments, State};
 use shardwright_vocabulary::{
-    EntryName, Flag, FlagOutcome, NodePlacement, Notice, Pass, PlannerIdentity, Rewrite, ShardFormats,
-    ShardOrigin, ShimIdentity, Speculation, Target,
+    ChosenSpeculation, EntryName, Flag, FlagOutcome, NodePlacement, Notice, Pass, PlannerIdentity, Rewrite,
+    ShardFormats, ShardOrigin, ShimIdentity, Target,
 };
 
 use super::{AssetEntry, FileReference};
@@ -102,7 +102,7 @@ pub struct ChainEntry {
     pub report: Option<FileReference>,
     /// That tokens of a draft are verified, at an entry point that all of its shards have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub speculation: Option<Speculation>,
+    pub speculation: Option<ChosenSpeculation>,
     /// In the order in which a step runs them; at least one.
     pub shards: Vec<ShardEntry>,
 }

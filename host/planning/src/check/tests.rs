@@ -10,7 +10,8 @@ use shardwright_vocabulary::{
 use super::*;
 use crate::plan::{Boundary, BuildTime, Cause, Fallback, PlannedSpeculation, Reason};
 use crate::request::{
-    Draft, Goals, Layer, LayerKind, ModelSummary, Sensitivity, Softcap, TargetSummary, ValueSensitivity,
+    DraftEstimate, Goals, Layer, LayerKind, ModelSummary, Sensitivity, Softcap, TargetSummary,
+    ValueSensitivity,
 };
 
 const PREFILL: &str = "prefill_64@512";
@@ -141,7 +142,7 @@ fn request() -> Request {
             answer_tokens: 0,
         },
         prompts: vec![],
-        drafts: vec![Draft {
+        drafts: vec![DraftEstimate {
             name: "lookup".to_owned(),
             silent_steps: 9,
             accepted_steps: vec![0, 1],
@@ -271,7 +272,7 @@ fn proposals_are_verified_at_an_entry_point_of_every_shard() {
     let without = held(&plan, &request);
     plan.speculation = Some(verified(4));
     let speculation = check(plan.clone(), &request).unwrap().speculation().cloned();
-    let expected = Speculation {
+    let expected = ChosenSpeculation {
         draft: "lookup".to_owned(),
         rows: 4,
         gain_thousandths: Some(1500),

@@ -6,7 +6,8 @@ use shardwright_vocabulary::{
 };
 
 use crate::request::{
-    Body, Draft, GatheredTable, Layer, PlannerOption, PromptLength, Request, TableFormat, ValueSensitivity,
+    Body, DraftEstimate, GatheredTable, Layer, PlannerOption, PromptLength, Request, TableFormat,
+    ValueSensitivity,
 };
 
 /// A request with a name for reports.
@@ -192,7 +193,7 @@ pub fn extreme(base: &Request) -> Vec<Case> {
             request.prompts = prompts.collect();
         }),
         case(base, "drafts that propose anything", |request| {
-            let draft = |name: &str, steps: u32, bytes: u64| Draft {
+            let draft = |name: &str, steps: u32, bytes: u64| DraftEstimate {
                 name: name.to_owned(),
                 silent_steps: steps,
                 accepted_steps: vec![steps; 64],

@@ -1,8 +1,8 @@
 //! Requests that make no sense, each refused in words that name the place.
 
 use shardwright_planning::request::{
-    Body, BoundaryRange, Draft, GatheredTable, PlannerOption, Request, RequestFault, Sensitivity, Softcap,
-    TableFormat, TargetFact, ValueSensitivity, caps,
+    Body, BoundaryRange, DraftEstimate, GatheredTable, PlannerOption, Request, RequestFault, Sensitivity,
+    Softcap, TableFormat, TargetFact, ValueSensitivity, caps,
 };
 use shardwright_vocabulary::{
     Flag, FlagSchema, FlagStage, FlagType, Overhead, Provenance, StateFormat, TimeCost, ValueFormat,
@@ -23,8 +23,8 @@ fn table(name: &str, formats: usize) -> GatheredTable {
     GatheredTable { name: name.to_owned(), formats: vec![format; formats] }
 }
 
-fn draft(name: &str, accepted: usize) -> Draft {
-    Draft {
+fn draft(name: &str, accepted: usize) -> DraftEstimate {
+    DraftEstimate {
         name: name.to_owned(),
         silent_steps: 1,
         accepted_steps: vec![1; accepted],
