@@ -346,7 +346,7 @@ unsafe fn tile<
                 // SAFETY: sixteen scales for each block of the panel.
                 unsafe {
                     let at = scales.add((p * LANES).wrapping_mul(blocks));
-                    if ROWS == 1 {
+                    if !W::MANY {
                         d.prefetch(at.wrapping_add((PANELS * LANES).wrapping_mul(blocks)).cast());
                     }
                     scale = f.load_f16(at);
