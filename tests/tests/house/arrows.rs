@@ -114,6 +114,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-quantisation",
             "shardwright-forward",
             "shardwright-text",
+            "shardwright-drafting",
             "shardwright-preprocessing",
         ],
     ),
