@@ -128,7 +128,9 @@ fn compare(model: &Model, name: &str, texts: &[Text]) {
         }
         if pair > 0 {
             let [plain, drafted] = times.map(|time| tokens as f64 / time.as_secs_f64());
-            (ratios.push(drafted / plain), with.push(drafted), without.push(plain));
+            ratios.push(drafted / plain);
+            with.push(drafted);
+            without.push(plain);
         }
     }
     let (least, most) = range(&ratios);

@@ -10,10 +10,10 @@ use crate::AcceptedSteps;
 /// before; see [`ACCEPTED`].
 const SILENT: u32 = 900;
 
-/// The other hundred, by how many of the tokens found are right. A guess, and meant to be a low one:
-/// a step of 16 rows gives 1.2 tokens in these numbers, one of 4 rows 1.1. Where something is found
-/// it is often wrong at once, and where it is not, a long quotation goes on: the last number is of
-/// those with fifteen and more.
+/// The other hundred, by how many of the tokens found are right. A guess, and meant to be a low
+/// one: a step of 16 rows gives 1.2 tokens in these numbers, one of 4 rows 1.1. Where something is
+/// found it is often wrong at once, and where it is not, a long quotation goes on: the last number
+/// is of those with fifteen and more.
 const ACCEPTED: [u32; 16] = [46, 18, 10, 6, 4, 3, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1];
 
 /// Bytes of a lookup for each token that it knows: a suffix automaton has at most two states and

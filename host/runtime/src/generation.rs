@@ -92,6 +92,7 @@ fn rate(tokens: usize, time: Duration) -> f64 {
 }
 
 /// What happens during a reply.
+#[allow(clippy::large_enum_variant, reason = "the large one is the last of a reply")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum GenerationEvent {
     /// A token was chosen.

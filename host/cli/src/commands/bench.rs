@@ -199,7 +199,7 @@ fn with_drafts(
 ) -> Result<DraftsReport, Failure> {
     let asked = &arguments.drafts.drafts;
     let speculation = match drafts(asked, model, &arguments.target, execution, false)? {
-        Drafts::These(speculation) => speculation,
+        Drafts::These(speculation) => *speculation,
         Drafts::Planned => Speculation::new().lookup(),
         Drafts::Off => {
             let what = "--draft off has nothing to be measured with --draft-prompt";

@@ -13,7 +13,7 @@ pub enum Drafts {
     /// Nothing, or `auto`: what the plan chose.
     Planned,
     Off,
-    These(Speculation),
+    These(Box<Speculation>),
 }
 
 /// Opens the drafts for replies of `model`. A draft that is a checkpoint is planned for this
@@ -42,7 +42,7 @@ pub fn drafts(
             }
         };
     }
-    Ok(Drafts::These(speculation))
+    Ok(Drafts::These(Box::new(speculation)))
 }
 
 fn model_draft(

@@ -25,7 +25,7 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
     match drafts {
         Drafts::Planned => {}
         Drafts::Off => session.set_speculation(None)?,
-        Drafts::These(speculation) => session.set_speculation(Some(speculation))?,
+        Drafts::These(speculation) => session.set_speculation(Some(*speculation))?,
     }
     let reply_to_end = session.cancel_handle();
     interrupt::call(move || reply_to_end.cancel());

@@ -96,7 +96,9 @@ impl Draft for Knows {
 }
 
 /// Answers as it was told, in order, then with nothing.
-struct Told(VecDeque<Box<dyn FnMut(usize) -> Result<Proposal, DraftError> + Send>>);
+struct Told(VecDeque<Answer>);
+
+type Answer = Box<dyn FnMut(usize) -> Result<Proposal, DraftError> + Send>;
 
 impl Told {
     fn once(answer: impl FnMut(usize) -> Result<Proposal, DraftError> + Send + 'static) -> Box<Self> {
@@ -304,7 +306,6 @@ fn the_context_ends_within_a_draft() {
 
 #[test]
 fn a_draft_with_a_fault_is_dropped_and_the_reply_goes_on() {
-    type Answer = Box<dyn FnMut(usize) -> Result<Proposal, DraftError> + Send>;
     let model = model("gemma3_text");
     let prompt = prompt(&model);
     let chain = support::chain(&model.graph, &plan(&[1, 8]));
@@ -330,9 +331,9 @@ fn a_draft_with_a_fault_is_dropped_and_the_reply_goes_on() {
         ),
         ("died: on purpose", Box::new(|_| panic!("on purpose"))),
     ];
-    for (words, mut answer) in faults {
+    for (words, answer) in faults {
         let mut session = chain.session().unwrap();
-        let draft = Told::once(move |most| answer(most));
+        let draft = Told::once(answer);
         session.set_speculation(Some(Speculation::new().draft(draft).fixed_length(Some(4))));
         let heard = hear(&model, &mut session, &prompt, &options(20));
         assert_eq!(heard.ids, expected.ids, "{words}");

@@ -1,5 +1,5 @@
-//! `y = x · wᵀ` of a few rows over signed bytes in two parts, so that finding the top-k of very many
-//! results of each row reads little more than the first part, once for all rows.
+//! `y = x · wᵀ` of a few rows over signed bytes in two parts, so that finding the top-k of very
+//! many results of each row reads little more than the first part, once for all rows.
 //!
 //! A weight of eight bits is `w = 8·h + l` with `−16 ≤ h ≤ 15` and `0 ≤ l ≤ 7`. With the quantised
 //! row q, `Σ w·q = 8·Σ h·q + Σ l·q`, and
@@ -149,7 +149,8 @@ struct Layout {
     end: usize,
 }
 
-/// Values of the room of a thread: of every output of a task its spread, its bound, and a candidate.
+/// Values of the room of a thread: of every output of a task its spread, its bound, and a
+/// candidate.
 const ROOM: usize = 3 * CHUNK;
 /// Values of the list of a thread and row: a count, padding, then bits and index of each entry.
 const LIST: usize = LANES + 2 * MOST;
@@ -344,8 +345,8 @@ fn high<D: Dot>(d: D, rows: &[Row<'_>], task: usize, out: SharedOutput<'_, f32>)
     }
 }
 
-/// Panels `panel..panel + N` side by side by the rows from `row` on, with so many sums of each result: one alone would wait
-/// for itself.
+/// Panels `panel..panel + N` side by side by the rows from `row` on, with so many sums of each
+/// result: one alone would wait for itself.
 ///
 /// # Safety
 /// `high` is readable for `N` panels, and no other task writes their results.
@@ -765,8 +766,8 @@ fn consider<D: Dot>(d: D, shared: &Search<'_>, row: usize, output: usize, high: 
     }
 }
 
-/// Writes upper bounds of the results whose sums of first parts are `results`, from widened spreads;
-/// returns the index of the highest.
+/// Writes upper bounds of the results whose sums of first parts are `results`, from widened
+/// spreads; returns the index of the highest.
 #[inline(always)]
 fn bounds<D: Dot>(
     d: D,
