@@ -392,7 +392,8 @@ mod tests {
     #[test]
     fn each_fault_has_an_error() {
         use shardwright_vocabulary::ErrorKind;
-        let faults: [(fn(usize) -> Result<Proposal, DraftError>, fn(&DraftError) -> bool, ErrorKind); 7] = [
+        type Fault = (fn(usize) -> Result<Proposal, DraftError>, fn(&DraftError) -> bool, ErrorKind);
+        let faults: [Fault; 7] = [
             (
                 |_| tokens(vec![99, 100]),
                 |error| matches!(error, DraftError::OutOfVocabulary { id: 100, vocabulary: 100, .. }),
