@@ -11,7 +11,7 @@ use shardwright_tests::qnn::{COSINE, ROW_P95, library};
 use shardwright_tests::{program, tree};
 
 /// Rows that verify, of those the menu has.
-const ROWS: usize = 16;
+const ROWS: usize = 4;
 /// Positions of the context: a simulator computes every masked one.
 const CONTEXT: u32 = 64;
 
