@@ -196,8 +196,8 @@ impl Session {
     }
 
     /// The same history on another chain, for when a device is lost: the next call runs the history
-    /// there, with the same number of exact top logits. Cancellation handles and the deadline stay
-    /// with this session.
+    /// there, with the same number of exact top logits. Cancellation handles, the deadline and
+    /// drafts stay with this session.
     pub fn resume_on(&self, chain: &Chain) -> Result<Session, SessionError> {
         let mut session = chain.session()?;
         session.largest_logits = self.largest_logits;

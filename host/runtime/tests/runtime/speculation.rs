@@ -200,7 +200,7 @@ fn a_reply_is_the_same_with_any_draft_any_rows_and_any_cut() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_text_with_a_draft_that_is_no_dice() {
+fn the_same_seed_gives_the_same_text_with_a_draft_that_draws_nothing() {
     let model = model("gemma4_text");
     let prompt = prompt(&model);
     let chain = support::chain(&model.graph, &plan(&[1, 8]));
