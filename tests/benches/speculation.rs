@@ -1,7 +1,8 @@
 //! Replies of the demo model with prompt lookup beside the same replies without, in pairs.
 //!
-//! `cargo test --release -p shardwright-tests --bench speculation [-- ROWS…]`; rows of the entry
-//! point that verifies, 16 by default. Groups of texts:
+//! `cargo test --release -p shardwright-tests --bench speculation [-- ROWS… FORMATS…]`; rows of the
+//! entry point that verifies, 16 by default, and formats such as `w8-per-channel/a8-dynamic/f32`,
+//! by default as stored. Groups of texts:
 //!
 //! * *goldens*: greedy replies of 128 tokens to the prompts of the model's goldens;
 //! * *rewriting*: a held-out passage, then the same passage with each thirteenth token another one;
@@ -12,10 +13,10 @@
 //! asked. A line shows tokens a second with and without, the median ratio of pairs and the range of
 //! all; then how many steps accepted how many drafted tokens. Tokens are compared, no time is.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use shardwright::{Model, OpenOptions};
+use shardwright::{FormatChoice, Model, OpenOptions};
 use shardwright_measure::{median, range};
 use shardwright_runtime::{
     Acceptance, Generation, GenerationEvent, GenerationOptions, GenerationStatistics, Session, Speculation,
@@ -36,22 +37,68 @@ struct Text {
 }
 
 fn main() {
-    let asked = std::env::args().skip(1).filter_map(|argument| argument.parse::<u32>().ok());
-    let mut rows: Vec<u32> = asked.collect();
-    if rows.is_empty() {
-        rows.push(16);
-    }
-    println!("speculation (demo model on the CPU shim, prompt lookup; {PAIRS} pairs)");
-    for rows in rows {
-        let model = OpenOptions::new()
-            .planner_option("speculation", rows.to_string())
-            .search_path(program::search_path())
-            .open(tree::root().join("demo-model"))
-            .expect("the demo model opens");
-        for (name, texts) in groups(&model) {
-            compare(&model, &format!("{name}, decode_{rows}"), &texts);
+    let (mut all_rows, mut all_formats) = (Vec::new(), Vec::new());
+    for argument in std::env::args().skip(1).filter(|argument| !argument.starts_with("--")) {
+        match argument.parse::<u32>() {
+            Ok(rows) => all_rows.push(rows),
+            Err(_) => all_formats.push(argument.parse().expect("formats")),
         }
     }
+    if all_rows.is_empty() {
+        all_rows.push(16);
+    }
+    if all_formats.is_empty() {
+        all_formats.push(FormatChoice::Stored);
+    }
+    println!("speculation (demo model on the CPU shim, prompt lookup; {PAIRS} pairs)");
+    for formats in all_formats {
+        for rows in &all_rows {
+            let model = OpenOptions::new()
+                .formats(formats.clone())
+                .planner_option("speculation", rows.to_string())
+                .search_path(program::search_path())
+                .open(tree::root().join("demo-model"))
+                .expect("the demo model opens");
+            println!("  {formats}, decode_{rows}");
+            steps(&model, *rows as usize);
+            for (name, texts) in groups(&model) {
+                compare(&model, name, &texts);
+            }
+        }
+    }
+}
+
+/// What a step of `rows` rows takes beside one of one row, both with the logits of every row, after
+/// as many tokens.
+fn steps(model: &Model, rows: usize) {
+    let mut session = model.chain().session().expect("a session");
+    let vocabulary = model.tokenizer().expect("a tokenizer").vocabulary_size() as u32;
+    let ids: Vec<u32> = (0..(256 / rows * rows) as u32).map(|index| 2 + 37 * index % (vocabulary - 2)).collect();
+    let mut seconds_for = |at_once: usize| {
+        session.clear();
+        let start = Instant::now();
+        for ids in ids.chunks(at_once) {
+            session.score(ids, &mut |_| {}).expect("scored");
+        }
+        start.elapsed().as_secs_f64() / ids.len().div_ceil(at_once) as f64
+    };
+    let (mut ones, mut ratios) = (Vec::new(), Vec::new());
+    for pair in 0..=3 * PAIRS {
+        let (one, several) = (seconds_for(1), seconds_for(rows));
+        if pair > 0 {
+            ones.push(one * 1e6);
+            ratios.push(several / one);
+        }
+    }
+    let (least, most) = range(&ratios);
+    row(
+        &format!("a step of {rows} rows"),
+        format!(
+            "{:.2} times one of one row ({least:.2} to {most:.2}), which takes {:.0} us",
+            median(&ratios),
+            median(&ones)
+        ),
+    );
 }
 
 fn groups(model: &Model) -> Vec<(&'static str, Vec<Text>)> {

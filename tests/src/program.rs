@@ -49,16 +49,18 @@ pub fn search_path() -> shardwright::SearchPath {
 }
 
 fn build() -> PathBuf {
+    // This test program lies in <target>/<profile>/deps; benches are of the release profile.
+    let this = std::env::current_exe().expect("the test program's own path");
+    let folder = this.parent().and_then(Path::parent).expect("deps lies in the profile's folder");
+    let release = folder.ends_with("release").then_some("--release");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .current_dir(tree::root())
         .args(["run", "--quiet", "--package", "xtask", "--", "build"])
+        .args(release)
         .status()
         .expect("cargo starts");
     assert!(status.success(), "`cargo xtask build` failed");
-    // This test program lies in <target>/<profile>/deps.
-    let this = std::env::current_exe().expect("the test program's own path");
-    let folder = this.parent().and_then(Path::parent).expect("deps lies in the profile's folder");
     folder.to_owned()
 }
 

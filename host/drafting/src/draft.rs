@@ -17,9 +17,21 @@ pub struct Proposal {
     /// as without a draft. A draft that states others than it drew from changes what is generated.
     pub drawn_from: Vec<Distribution>,
     /// How much speaks for the proposal; proposals with like evidence are expected to be accepted
-    /// alike. Of prompt lookup the length of the repeated text in tokens; 0 if the draft has no
-    /// measure.
-    pub evidence: usize,
+    /// alike.
+    pub evidence: Evidence,
+}
+
+/// What speaks for a proposal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Evidence {
+    /// The draft has no measure.
+    #[default]
+    Unmeasured,
+    /// The last tokens, so many, stood before, and are expected to go on as they did.
+    Repeated(usize),
+    /// The text repeated an earlier passage until a token differed, and is expected to go on with
+    /// what stood after that token.
+    Resumed,
 }
 
 /// Proposes the tokens that may follow a text.

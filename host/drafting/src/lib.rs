@@ -10,12 +10,12 @@
 //! nothing: the tokens that stand are chosen by the sampler from the logits of the model.
 //!
 //! ```
-//! use shardwright_drafting::{Draft, PromptLookup};
+//! use shardwright_drafting::{Draft, Evidence, PromptLookup};
 //!
 //! let mut lookup = PromptLookup::default();
 //! let proposal = lookup.propose(&[7, 8, 9, 4, 7, 8], 2)?;
 //! assert_eq!(proposal.tokens, [9, 4]);
-//! assert_eq!(proposal.evidence, 2);
+//! assert_eq!(proposal.evidence, Evidence::Repeated(2));
 //! # Ok::<(), shardwright_drafting::DraftError>(())
 //! ```
 
@@ -33,7 +33,7 @@ mod times;
 
 pub use acceptance::{Acceptance, acceptance_of_lookup};
 pub use detached::PATIENCE;
-pub use draft::{DRAFTED_MAX, Draft, Proposal};
+pub use draft::{DRAFTED_MAX, Draft, Evidence, Proposal};
 pub use error::DraftError;
 pub use lookup::{HISTORY_MAX, PromptLookup};
 pub use speculation::{Drafted, DroppedDraft, Speculation, SpeculationStatistics};

@@ -1,16 +1,54 @@
 //! Prompt lookup: what followed the last time.
 
 use crate::automaton::{Automaton, Repeat};
-use crate::draft::{Draft, Proposal};
+use crate::draft::{Draft, Evidence, Proposal};
 use crate::error::DraftError;
 
 /// Tokens that are searched, the last ones. Their automaton takes about ten megabytes at most, as
 /// its test says.
 pub const HISTORY_MAX: usize = 1 << 16;
 
+/// Tokens that agree again after a difference, from which on what they repeat counts by itself.
+const AGREED: usize = 4;
+
+/// Where a text is that repeats an earlier passage, if with differences.
+#[derive(Clone, Copy, Debug)]
+struct Passage {
+    /// Position of the token that is expected next.
+    next: usize,
+    /// Tokens that it repeated; a difference takes away half of them and one, so that six outlast
+    /// one difference, and fourteen two in a row.
+    strength: usize,
+    /// Tokens since the last difference; those of the whole repetition where there was none.
+    agreed: usize,
+    differed: bool,
+}
+
+impl Passage {
+    /// After one more token of the text, which is `expected` or is not.
+    fn after(self, is_expected: bool) -> Option<Passage> {
+        let Passage { next, strength, agreed, differed } = self;
+        let next = next + 1;
+        if is_expected {
+            return Some(Passage { next, strength: strength + 1, agreed: agreed + 1, differed });
+        }
+        let strength = (strength / 2).saturating_sub(1);
+        (strength > 1).then_some(Passage { next, strength, agreed: 0, differed: true })
+    }
+
+    fn evidence(self) -> Evidence {
+        if self.differed && self.agreed < AGREED {
+            Evidence::Resumed
+        } else {
+            Evidence::Repeated(self.agreed)
+        }
+    }
+}
+
 /// Expects that a text goes on as it did where its last tokens stood before, in the prompt or in
 /// the reply. It finds the longest suffix that occurs before, in time that does not grow with the
-/// text.
+/// text. Where a repetition ends with another token, as in a text that is rewritten or a list of
+/// like lines, it is expected to go on after that token.
 #[derive(Clone, Debug, Default)]
 pub struct PromptLookup {
     automaton: Automaton,
@@ -18,7 +56,7 @@ pub struct PromptLookup {
     tokens: Vec<u32>,
     /// Tokens before these that are not searched.
     skipped: usize,
-    repeat: Option<Repeat>,
+    passage: Option<Passage>,
 }
 
 impl PromptLookup {
@@ -36,8 +74,19 @@ impl PromptLookup {
             }
         };
         for &token in new {
-            self.repeat = self.automaton.push(token, self.tokens.len());
+            let expected = self.passage.and_then(|passage| self.tokens.get(passage.next));
+            let is_expected = expected == Some(&token);
+            let went_on = self.passage.and_then(|passage| passage.after(is_expected));
+            let repeat = self.automaton.push(token, self.tokens.len());
             self.tokens.push(token);
+            // The longest suffix is the better passage as soon as it is longer than what is left of
+            // one with differences.
+            self.passage = match repeat {
+                Some(Repeat { length, end }) if went_on.is_none_or(|passage| length >= passage.strength) => {
+                    Some(Passage { next: end, strength: length, agreed: length, differed: false })
+                }
+                _ => went_on,
+            };
         }
     }
 }
@@ -49,15 +98,15 @@ impl Draft for PromptLookup {
 
     fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal, DraftError> {
         self.follow(history);
-        let Some(Repeat { length, end }) = self.repeat else { return Ok(Proposal::default()) };
+        let Some(passage) = self.passage else { return Ok(Proposal::default()) };
         let mut tokens = Vec::with_capacity(most);
         // A text that repeats its end goes on with what is proposed here.
-        for at in end..end + most {
+        for at in passage.next..passage.next + most {
             let token = self.tokens.get(at).or_else(|| tokens.get(at - self.tokens.len()));
             let Some(&token) = token else { break };
             tokens.push(token);
         }
-        Ok(Proposal { tokens, drawn_from: Vec::new(), evidence: length })
+        Ok(Proposal { tokens, drawn_from: Vec::new(), evidence: passage.evidence() })
     }
 
     fn memory_bytes(&self) -> u64 {
@@ -69,19 +118,23 @@ impl Draft for PromptLookup {
 mod tests {
     use super::*;
 
-    fn proposed(lookup: &mut PromptLookup, history: &[u32], most: usize) -> (Vec<u32>, usize) {
+    fn proposed(lookup: &mut PromptLookup, history: &[u32], most: usize) -> (Vec<u32>, Evidence) {
         let proposal = lookup.propose(history, most).unwrap();
         assert!(proposal.drawn_from.is_empty());
         (proposal.tokens, proposal.evidence)
+    }
+
+    fn repeated(tokens: Vec<u32>, length: usize) -> (Vec<u32>, Evidence) {
+        (tokens, Evidence::Repeated(length))
     }
 
     #[test]
     fn a_text_is_expected_to_go_on_as_before() {
         let mut lookup = PromptLookup::default();
         let history = [1, 2, 3, 4, 5, 1, 2, 3];
-        assert_eq!(proposed(&mut lookup, &history, 4), (vec![4, 5, 1, 2], 3));
-        assert_eq!(proposed(&mut lookup, &history, 1), (vec![4], 3));
-        assert_eq!(proposed(&mut lookup, &[history.as_slice(), &[9]].concat(), 4), (vec![], 0));
+        assert_eq!(proposed(&mut lookup, &history, 4), repeated(vec![4, 5, 1, 2], 3));
+        assert_eq!(proposed(&mut lookup, &history, 1), repeated(vec![4], 3));
+        assert_eq!(proposed(&mut lookup, &[history.as_slice(), &[9]].concat(), 4), (vec![], Evidence::Unmeasured));
     }
 
     #[test]
@@ -89,6 +142,42 @@ mod tests {
         let mut lookup = PromptLookup::default();
         assert_eq!(proposed(&mut lookup, &[8, 1, 2, 1, 2], 7).0, [1, 2, 1, 2, 1, 2, 1]);
         assert_eq!(proposed(&mut lookup, &[3, 3], 3).0, [3, 3, 3]);
+    }
+
+    #[test]
+    fn a_repetition_goes_on_after_a_difference() {
+        let passage: Vec<u32> = (10..40).collect();
+        let mut history = [&passage[..], &[1], &passage[..8]].concat();
+        let mut lookup = PromptLookup::default();
+        let mut next = |token: Option<u32>, most| {
+            history.extend(token);
+            proposed(&mut lookup, &history, most)
+        };
+        assert_eq!(next(None, 2), repeated(vec![18, 19], 8));
+        // Another token instead of 18.
+        assert_eq!(next(Some(2), 3), (vec![19, 20, 21], Evidence::Resumed));
+        assert_eq!(next(Some(19), 1), (vec![20], Evidence::Resumed));
+        (20..22).for_each(|token| drop(next(Some(token), 1)));
+        // Now what agrees counts by itself.
+        assert_eq!(next(Some(22), 1), repeated(vec![23], 4));
+        // One more token than there was: two differences in a row are too many.
+        assert_eq!(next(Some(3), 1), (vec![24], Evidence::Resumed));
+        assert_eq!(next(Some(23), 2), repeated(vec![24, 25], 1));
+        // A short repetition does not outlast a difference.
+        assert_eq!(next(Some(4), 1), (vec![], Evidence::Unmeasured));
+        // To the end of the text, and not beyond.
+        assert_eq!(next(Some(38), 9).0.len(), 9);
+    }
+
+    #[test]
+    fn another_passage_is_followed_where_it_repeats_more() {
+        let mut lookup = PromptLookup::default();
+        let first: Vec<u32> = (10..20).collect();
+        let second = [2, 30, 31, 32];
+        let history = [&first[..], &second, &[1], &first[..7], &second[..1]].concat();
+        assert_eq!(proposed(&mut lookup, &history, 1), (vec![18], Evidence::Resumed));
+        let history = [&history[..], &second[1..3]].concat();
+        assert_eq!(proposed(&mut lookup, &history, 1), repeated(vec![32], 3));
     }
 
     #[test]
@@ -111,7 +200,9 @@ mod tests {
         for at in 0..300 {
             history.push(token(at));
             let proposal = lookup.propose(&history, 15).unwrap();
-            assert_eq!(proposal.evidence, if history.len() <= HISTORY_MAX { at + 1 } else { 0 });
+            let is_known = history.len() <= HISTORY_MAX;
+            let expected = if is_known { Evidence::Repeated(at + 1) } else { Evidence::Unmeasured };
+            assert_eq!(proposal.evidence, expected);
             largest = largest.max(lookup.memory_bytes());
             assert!(lookup.tokens.len() <= HISTORY_MAX);
         }

@@ -1,6 +1,6 @@
 //! How many drafted tokens are worth verifying.
 
-use crate::draft::DRAFTED_MAX;
+use crate::draft::{DRAFTED_MAX, Evidence};
 use crate::times::StepTimes;
 
 /// What is expected before anything was seen counts as so many proposals.
@@ -49,10 +49,16 @@ struct Class {
     later: Rate,
 }
 
-/// Longest evidence of a class, and what is expected of its first and later tokens: modelled after
-/// prompt lookup over conversations, where the longer a repeated text is, the likelier it goes on.
-const CLASSES: [(usize, f64, f64); 7] = [
-    (0, 0.6, 0.7),
+/// What is expected of the first and of later tokens of a draft without a measure.
+const UNMEASURED: (f64, f64) = (0.6, 0.7);
+
+/// The same of a repetition that goes on after a difference.
+const RESUMED: (f64, f64) = (0.5, 0.75);
+
+/// Most repeated tokens of a class, and what is expected of its first and later tokens: modelled
+/// after prompt lookup over conversations, where the longer a repeated text is, the likelier it
+/// goes on.
+const REPEATED: [(usize, f64, f64); 6] = [
     (1, 0.15, 0.4),
     (2, 0.3, 0.6),
     (4, 0.5, 0.75),
@@ -64,24 +70,48 @@ const CLASSES: [(usize, f64, f64); 7] = [
 /// The acceptance of one draft.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
-    classes: [Class; CLASSES.len()],
+    unmeasured: Class,
+    resumed: Class,
+    repeated: [Class; REPEATED.len()],
     pause: u32,
     next_pause: u32,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        let class = |(_, first, later)| Class { first: Rate::expected(first), later: Rate::expected(later) };
-        Pace { classes: CLASSES.map(class), pause: 0, next_pause: FIRST_PAUSE }
+        let class = |(first, later)| Class { first: Rate::expected(first), later: Rate::expected(later) };
+        Pace {
+            unmeasured: class(UNMEASURED),
+            resumed: class(RESUMED),
+            repeated: REPEATED.map(|(_, first, later)| class((first, later))),
+            pause: 0,
+            next_pause: FIRST_PAUSE,
+        }
     }
 }
 
 impl Pace {
+    fn class(&self, evidence: Evidence) -> &Class {
+        match evidence {
+            Evidence::Unmeasured => &self.unmeasured,
+            Evidence::Resumed => &self.resumed,
+            Evidence::Repeated(tokens) => &self.repeated[class_of(tokens)],
+        }
+    }
+
+    fn class_mut(&mut self, evidence: Evidence) -> &mut Class {
+        match evidence {
+            Evidence::Unmeasured => &mut self.unmeasured,
+            Evidence::Resumed => &mut self.resumed,
+            Evidence::Repeated(tokens) => &mut self.repeated[class_of(tokens)],
+        }
+    }
+
     /// Of `proposed` tokens with that evidence, how many a step should verify, where each costs
     /// `each` nanoseconds beside the step; 0 where a step of one row is expected to be as good.
-    pub(crate) fn worth(&self, times: &StepTimes, evidence: usize, proposed: usize, each: f64) -> usize {
+    pub(crate) fn worth(&self, times: &StepTimes, evidence: Evidence, proposed: usize, each: f64) -> usize {
         let Some(alone) = times.expected(1) else { return 0 };
-        let class = self.classes[class_of(evidence)];
+        let class = *self.class(evidence);
         let (mut best, mut best_rate) = (0, LEAST_GAIN / alone);
         let (mut tokens, mut likely) = (1.0, class.first.rate());
         for count in 1..=proposed.min(DRAFTED_MAX) {
@@ -97,11 +127,11 @@ impl Pace {
     }
 
     /// Records that the first `accepted` of `verified` tokens were accepted.
-    pub(crate) fn record(&mut self, evidence: usize, verified: usize, accepted: usize) {
+    pub(crate) fn record(&mut self, evidence: Evidence, verified: usize, accepted: usize) {
         if verified == 0 {
             return;
         }
-        let class = &mut self.classes[class_of(evidence)];
+        let class = self.class_mut(evidence);
         class.first.record(f64::from(accepted > 0), 1.0);
         if accepted > 0 && verified > 1 {
             let tried = accepted.min(verified - 1);
@@ -130,8 +160,8 @@ impl Pace {
     }
 }
 
-fn class_of(evidence: usize) -> usize {
-    CLASSES.iter().position(|(longest, ..)| evidence <= *longest).unwrap_or(CLASSES.len() - 1)
+fn class_of(repeated: usize) -> usize {
+    REPEATED.iter().position(|(longest, ..)| repeated <= *longest).unwrap_or(REPEATED.len() - 1)
 }
 
 #[cfg(test)]
@@ -139,6 +169,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::draft::Evidence::Repeated;
 
     /// Steps that take this many milliseconds by their rows.
     fn times(of: impl Fn(usize) -> u64) -> StepTimes {
@@ -153,17 +184,17 @@ mod tests {
     fn length_follows_acceptance_and_cost() {
         let (flat, steep) = (times(|_| 100), times(|rows| 100 * rows as u64));
         let mut pace = Pace::default();
-        assert_eq!(pace.worth(&flat, 9, 15, 0.0), 15);
-        assert_eq!(pace.worth(&flat, 9, 3, 0.0), 3);
-        assert_eq!(pace.worth(&steep, 9, 15, 0.0), 0);
-        assert_eq!(pace.worth(&StepTimes::default(), 9, 15, 0.0), 0);
+        assert_eq!(pace.worth(&flat, Repeated(9), 15, 0.0), 15);
+        assert_eq!(pace.worth(&flat, Repeated(9), 3, 0.0), 3);
+        assert_eq!(pace.worth(&steep, Repeated(9), 15, 0.0), 0);
+        assert_eq!(pace.worth(&StepTimes::default(), Repeated(9), 15, 0.0), 0);
         // Each token costs a tenth of a step.
         let dear = times(|rows| 90 + 10 * rows as u64);
-        let long = pace.worth(&dear, 9, 15, 0.0);
-        (0..6).for_each(|_| pace.record(9, 8, 1));
-        let short = pace.worth(&dear, 9, 15, 0.0);
+        let long = pace.worth(&dear, Repeated(9), 15, 0.0);
+        (0..6).for_each(|_| pace.record(Repeated(9), 8, 1));
+        let short = pace.worth(&dear, Repeated(9), 15, 0.0);
         assert!(short < long && short > 0, "{short} {long}");
-        assert!(pace.worth(&dear, 9, 15, 20e6) < short);
+        assert!(pace.worth(&dear, Repeated(9), 15, 20e6) < short);
     }
 
     #[test]
@@ -171,19 +202,19 @@ mod tests {
         let dear = times(|rows| 80 + 20 * rows as u64);
         let mut pace = Pace::default();
         let losses = (0..20).take_while(|_| {
-            let length = pace.worth(&dear, 20, 15, 0.0);
-            pace.record(20, length, 0);
+            let length = pace.worth(&dear, Repeated(20), 15, 0.0);
+            pace.record(Repeated(20), length, 0);
             length > 0
         });
         assert!(losses.count() < 15);
         // What is proposed is compared with what was chosen, though not verified.
         let refused = (0..20).take_while(|_| {
-            pace.record(20, 1, 1);
-            pace.worth(&dear, 20, 15, 0.0) == 0
+            pace.record(Repeated(20), 1, 1);
+            pace.worth(&dear, Repeated(20), 15, 0.0) == 0
         });
         assert!(refused.count() < 15);
         // Other evidence is judged by itself.
-        assert!(pace.worth(&dear, 5, 15, 0.0) > 0);
+        assert!(pace.worth(&dear, Repeated(5), 15, 0.0) > 0);
     }
 
     #[test]

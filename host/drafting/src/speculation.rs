@@ -7,7 +7,7 @@ use shardwright_text::{Distribution, SamplingParameters};
 
 use crate::acceptance::Acceptance;
 use crate::detached::{Detached, PATIENCE};
-use crate::draft::{DRAFTED_MAX, Draft, Proposal};
+use crate::draft::{DRAFTED_MAX, Draft, Evidence, Proposal};
 use crate::error::DraftError;
 use crate::lookup::PromptLookup;
 use crate::pace::Pace;
@@ -77,7 +77,7 @@ pub struct Drafted {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Proposed {
     slot: usize,
-    evidence: usize,
+    evidence: Evidence,
     /// The first token, of a draft that costs nothing.
     first: Option<u32>,
 }
@@ -271,7 +271,7 @@ impl Speculation {
                 let asked = match self.length {
                     Some(length) => length.min(most),
                     None if slot.pace.pauses() => return Ok(None),
-                    None => slot.pace.worth(&self.times, 0, most, slot.each),
+                    None => slot.pace.worth(&self.times, Evidence::Unmeasured, most, slot.each),
                 };
                 if asked == 0 {
                     // Before the first step nothing is known.

@@ -16,7 +16,7 @@ mod tile;
 pub use pack::{PanelType, pack_from_columns, pack_from_rows, pack_integers, packed_elements};
 pub use product::{Sizes, mat_mul, scratch_values};
 
-use crate::kernels::linear::tile::{Blocks, Element, rows_by_panels};
+use crate::kernels::linear::tile::{Blocks, Element, HIGHEST, rows_by_panels};
 use crate::kernels::math::clamp;
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd};
@@ -157,12 +157,14 @@ pub fn linear(
             task_at(level, x, weights, finish, 0, 1, first, run.min(panels - first), target);
         });
     } else {
-        let groups = panels.div_ceil(PANEL_GROUP);
         let blocks = rows.div_ceil(ROW_BLOCK);
+        // Every thread has a part, even of few outputs.
+        let group = PANEL_GROUP.min((panels * blocks).div_ceil(pool.threads()));
+        let groups = panels.div_ceil(group);
         let body = |task: usize| {
-            let (group, block) = (task / blocks, task % blocks);
-            let (panel, row) = (group * PANEL_GROUP, block * ROW_BLOCK);
-            let count = PANEL_GROUP.min(panels - panel);
+            let (index, block) = (task / blocks, task % blocks);
+            let (panel, row) = (index * group, block * ROW_BLOCK);
+            let count = group.min(panels - panel);
             task_at(level, x, weights, finish, row, ROW_BLOCK.min(rows - row), panel, count, target);
         };
         if pool.worth(work) { pool.run(groups * blocks, &body) } else { (0..groups * blocks).for_each(body) }
@@ -257,9 +259,9 @@ fn block<S: Simd, E: Element>(
         }
         _ => Blocks::NONE,
     };
-    // One row reads its weights once, from front to back; several rows reuse a block while it is in
-    // cache.
-    let step_limit = if rows == 1 { inputs } else { K_BLOCK };
+    // The rows of one tile read their weights once, from front to back; more rows reuse a block
+    // while it is in cache.
+    let step_limit = if rows <= HIGHEST { inputs } else { K_BLOCK };
     let widen = E::NARROW && rows >= WIDEN_ROWS && panels <= PANEL_GROUP;
     let mut widened = Widened([const { std::mem::MaybeUninit::uninit() }; PANEL_GROUP * LANES * K_BLOCK]);
     let scratch = widened.0.as_mut_ptr().cast::<f32>();

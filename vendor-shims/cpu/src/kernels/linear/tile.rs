@@ -165,6 +165,9 @@ unsafe fn tile<S: Simd, E: Element, const ROWS: usize, const PANELS: usize>(
     }
 }
 
+/// Most rows of a tile.
+pub const HIGHEST: usize = 6;
+
 /// Covers `rows × columns` outputs with tiles.
 ///
 /// # Safety
@@ -213,22 +216,20 @@ pub unsafe fn rows_by_panels<S: Simd, E: Element>(
             }
             macro_rules! cover_rows {
                 ($panels:literal) => {{
-                    let mut row = 0;
+                    // Tiles as even as they can be: a low one reads as many weights as a high one.
+                    let (mut row, mut tiles) = (0, rows.div_ceil(HIGHEST));
                     while row < rows {
-                        row += match rows - row {
-                            6.. => {
-                                cover!(6, $panels, row);
-                                6
-                            }
-                            3.. => {
-                                cover!(3, $panels, row);
-                                3
-                            }
-                            _ => {
-                                cover!(1, $panels, row);
-                                1
-                            }
-                        };
+                        let height = (rows - row).div_ceil(tiles);
+                        tiles -= 1;
+                        match height {
+                            6 => cover!(6, $panels, row),
+                            5 => cover!(5, $panels, row),
+                            4 => cover!(4, $panels, row),
+                            3 => cover!(3, $panels, row),
+                            2 => cover!(2, $panels, row),
+                            _ => cover!(1, $panels, row),
+                        }
+                        row += height;
                     }
                 }};
             }
