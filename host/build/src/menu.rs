@@ -21,8 +21,8 @@ const PREFILL_SIZES: [u32; 5] = [16, 32, 64, 128, 256];
 /// Rows of the decodes that verify proposed tokens, and of which the largest scores texts: few rows
 /// where computing counts, as on a CPU, many where reading the weights does. A size between them
 /// would gain a few hundredths at most, and costs a row of the table for every kind and format.
-/// On a chip each such row may be a compilation, and in Qualcomm's simulator a step of 16 rows of
-/// the demo model gave zeros from the third row on: there the few alone are offered.
+/// On a chip each such row may be a compilation, and a step of many rows costs hardly more than one
+/// of few: there the many alone are offered.
 const VERIFYING_ROWS: [u32; 2] = [4, 16];
 
 impl EntryMenu {
@@ -64,11 +64,12 @@ impl EntryMenu {
         menu
     }
 
-    /// The same for a chip: of the decodes that verify, the one with the fewest rows.
+    /// The same for a chip: of the decodes that verify, the one with the most rows.
     #[must_use]
     pub fn for_a_chip(mut self) -> Self {
-        let [few, _] = VERIFYING_ROWS;
-        self.entries.retain(|entry| entry.kind != EntryKind::Decode || entry.rows <= few);
+        let most = VERIFYING_ROWS.into_iter().max().unwrap_or(1).min(self.context);
+        let stays = |entry: &EntryName| entry.rows == 1 || entry.rows == most;
+        self.entries.retain(|entry| entry.kind != EntryKind::Decode || stays(entry));
         self
     }
 

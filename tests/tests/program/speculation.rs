@@ -75,7 +75,7 @@ fn a_plan_has_the_rows_that_are_asked_for_and_says_so() {
 fn every_chain_of_a_bundle_says_what_it_verifies() {
     let chip = Chip::new();
     let folder = tempfile::tempdir().expect("a folder");
-    for (speculation, rows) in [("4", Some(4)), ("none", None)] {
+    for (speculation, rows) in [("16", Some(16)), ("none", None)] {
         let path = folder.path().join(speculation);
         let option = format!("speculation={speculation}");
         let compile = shardwright(["compile", CHECKPOINT, "--context", "64", "--planner-option", &option]);
@@ -89,7 +89,7 @@ fn every_chain_of_a_bundle_says_what_it_verifies() {
             let decodes = entries.filter(|entry| entry.kind == EntryKind::Decode && entry.rows > 1);
             assert_eq!(decodes.count(), if rows.is_some() { chain.shards.len() } else { 0 });
         }
-        let told = "lookup, up to 3 tokens a step";
+        let told = "lookup, up to 15 tokens a step";
         let show = shardwright(["inspect"]).argument(&path).succeeds();
         assert_eq!(show.matches(told).count(), if rows.is_some() { 2 } else { 0 }, "{show}");
         let doctor = chip.found_by(shardwright(["doctor"]).argument(&path)).outcome();

@@ -10,8 +10,8 @@ use shardwright_tests::neuron::{A16W8, Shim};
 use shardwright_tests::qnn::{COSINE, ROW_P95, library};
 use shardwright_tests::{program, tree};
 
-/// Rows that verify, of those the menu has.
-const ROWS: usize = 4;
+/// Rows that verify on a chip.
+const ROWS: usize = 16;
 /// Positions of the context: a simulator computes every masked one.
 const CONTEXT: u32 = 64;
 

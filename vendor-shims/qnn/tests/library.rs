@@ -260,6 +260,42 @@ fn a_mask_written_out_for_its_heads_is_added_to_its_own_rows_around_a_mebibyte()
     }
 }
 
+/// The Tanh of a product, computed in these extents; whether each row is right.
+fn tanh_of_a_product(device: &Arc<Device>, rows: u32, extents: &[u32]) -> Vec<bool> {
+    const COLUMNS: u32 = 512;
+    let extents = [extents, &[COLUMNS]].concat();
+    let plain = fully_connected("product", rows, 64, COLUMNS).run(device).expect("computed").remove(0);
+    let mut case = fully_connected("tanh", rows, 64, COLUMNS);
+    case.graph.tensors[2].kind = TensorKind::Native;
+    let operand = case.native(&extents, a16(2.0));
+    case.node("Reshape", vec![], &[TensorIndex(2)], &[operand]);
+    let tanh = case.native(&extents, a16(1.0));
+    case.node("Tanh", vec![], &[operand], &[tanh]);
+    let out = case.output(&[rows, COLUMNS], a16(1.0));
+    case.node("Reshape", vec![], &[tanh], &[out]);
+    let found = case.run(device).expect("computed").remove(0);
+    let rows = found.chunks(COLUMNS as usize).zip(plain.chunks(COLUMNS as usize));
+    rows.map(|(found, plain)| {
+        let expected: Vec<f64> = plain.iter().map(|value| value.tanh()).collect();
+        worst(found, &expected) < 0.001
+    })
+    .collect()
+}
+
+#[test]
+fn a_tanh_of_sixteen_rows_is_wrong() {
+    let Some(library) = library("a_tanh_of_sixteen_rows_is_wrong") else { return };
+    for soc in [69, 87] {
+        let device = device(&library, soc);
+        for rows in [4, 8, 15, 17, 32, 64] {
+            assert_eq!(tanh_of_a_product(&device, rows, &[rows]), vec![true; rows as usize], "{rows} rows");
+        }
+        // Lowering splits them for that; if they are right in a new library, it need not.
+        assert!(tanh_of_a_product(&device, 16, &[16]).contains(&false));
+        assert_eq!(tanh_of_a_product(&device, 16, &[1, 2, 8]), [true; 16]);
+    }
+}
+
 #[test]
 fn weights_are_widened_and_exchanged_on_the_way() {
     let Some(library) = library("weights_are_widened_and_exchanged_on_the_way") else { return };

@@ -1,0 +1,78 @@
+//! Computes a hyperbolic tangent of 16 rows as one of two blocks of eight.
+//!
+//! The compiler takes the 16 rows of a product for 4 by 4 pixels. Of a Tanh among what follows the
+//! product, whether it leaves or is sliced, joined or reshaped, every second pair of rows then is
+//! zero, or rows are exchanged, or the graph fails to run; on every processor tried, however the
+//! product is written. Of other numbers of rows, and of other functions, none was seen to be wrong.
+//! The library's test `a_tanh_of_sixteen_rows_is_wrong` tells when that changes. A soft-cap of
+//! logits is such a case.
+
+use super::draft::{Act, ActKind, Compute, Draft};
+
+/// The number of rows that is wrong, and the blocks that are right.
+const ROWS: u64 = 16;
+const BLOCKS: u64 = 2;
+
+/// Gives the operand of each such operation the extents `[1, 2, 8, columns]`.
+pub(super) fn split_tanh(draft: &mut Draft<'_>) {
+    for act in std::mem::take(&mut draft.nodes) {
+        let operand = act.inputs.first().copied();
+        let wrong = operand.filter(|operand| {
+            act.kind == ActKind::Compute(Compute::Unary("Tanh")) && rows(draft.shape(*operand)) == ROWS
+        });
+        let encodings = wrong.map(|operand| (operand, draft.encoding(operand), draft.encoding(act.output)));
+        let Some((operand, Some(encoding), Some(result))) = encodings else {
+            draft.nodes.push(act);
+            continue;
+        };
+        let columns = draft.shape(operand).last().copied().unwrap_or(1);
+        let shape = vec![1, BLOCKS, ROWS / BLOCKS, columns];
+        let of = |what: &str| format!("{}.{what}", act.name);
+        let blocks =
+            draft.act(ActKind::Reshape, &[operand], (shape.clone(), encoding), &of("blocks"), act.origin);
+        let tanh = draft.act(act.kind.clone(), &[blocks], (shape, result), &of("tanh"), act.origin);
+        draft.nodes.push(Act { kind: ActKind::Reshape, inputs: vec![tanh], ..act });
+    }
+}
+
+fn rows(shape: &[u64]) -> u64 {
+    shape.iter().rev().skip(1).product()
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwright_shim_npu::ValueKind;
+
+    use super::super::encoding::Encoding;
+    use super::*;
+
+    /// Kinds of what an operation becomes, with the extents of their results.
+    fn after(rows: &[u64], kind: Compute) -> Vec<(ActKind, Vec<u64>)> {
+        let mut draft = Draft::default();
+        let shape = [rows, &[600]].concat();
+        let x = draft.value("in", shape.clone(), ValueKind::Input(Encoding::Half));
+        let y = draft.act(kind, &[x], (shape, Encoding::Half), "y", None);
+        (draft.inputs, draft.outputs) = (vec![x], vec![y]);
+        split_tanh(&mut draft);
+        assert_eq!(draft.nodes.last().unwrap().output, y);
+        draft.nodes.iter().map(|act| (act.kind.clone(), draft.shape(act.output).to_vec())).collect()
+    }
+
+    #[test]
+    fn sixteen_rows_are_two_blocks() {
+        let (tanh, gelu) = (Compute::Unary("Tanh"), Compute::Unary("Gelu"));
+        for rows in [&[16][..], &[1, 16], &[4, 4]] {
+            let (whole, blocks) = ([rows, &[600]].concat(), vec![1, 2, 8, 600]);
+            let expected = [
+                (ActKind::Reshape, blocks.clone()),
+                (tanh.clone().into(), blocks),
+                (ActKind::Reshape, whole.clone()),
+            ];
+            assert_eq!(after(rows, tanh.clone()), expected);
+            assert_eq!(after(rows, gelu.clone()), [(gelu.clone().into(), whole)]);
+        }
+        for rows in [&[15][..], &[2, 16], &[]] {
+            assert_eq!(after(rows, tanh.clone()).len(), 1);
+        }
+    }
+}
