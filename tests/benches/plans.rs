@@ -2,8 +2,11 @@
 //! table in Markdown.
 //!
 //! ```text
-//! cargo test -p shardwright-tests --bench plans -- [e2b] [e4b] [SOC …] [size=BYTES]
+//! cargo test -p shardwright-tests --bench plans -- [e2b] [e4b] [SOC …] [size=BYTES] [texts=GROUP]
 //! ```
+//!
+//! `texts` is a group of [`shardwright_tests::texts`] whose text is given, such as `rewriting`: what
+//! prompt lookup would have proposed in it, in the demo model's tokens, instead of the guess.
 //!
 //! `size` is a goal for all that a device holds, in which the plan that loses least is shown with
 //! what it falls back to.
@@ -21,10 +24,14 @@ use std::path::Path;
 use shardwright::OpenOptions;
 use shardwright_build::{ChainPlan, LossReport, PlanReport, Predicted, Speed};
 use shardwright_planning::profile::{GENERIC, Preference, ProfileRegistry};
+use shardwright_planning::request::DraftEstimate;
+use shardwright_runtime::{Acceptance, acceptance_of_lookup};
 use shardwright_test_checkpoints::Spec;
 use shardwright_tests::neuron::Shim;
-use shardwright_tests::program;
-use shardwright_vocabulary::EntryKind;
+use shardwright_tests::texts::{Text, groups};
+use shardwright_tests::{program, tree};
+use shardwright_text::Tokenizer;
+use shardwright_vocabulary::{ChosenSpeculation, EntryKind, Provenance};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
@@ -36,6 +43,8 @@ fn main() {
     let any_chip = chips.iter().any(|name| asked(name));
     let size = arguments.iter().find_map(|argument| argument.strip_prefix("size="));
     let size: Option<u64> = size.map(|size| size.parse().expect("bytes"));
+    let texts = arguments.iter().find_map(|argument| argument.strip_prefix("texts="));
+    let accepted = texts.map(accepted);
     let shim = Shim::with("lean");
     let last = if size.is_some() {
         "falls back to | on a device |\n|---|---|---:|---|---:|---|---:|---:|---|---:|"
@@ -52,15 +61,45 @@ fn main() {
         fs::copy(folder.path().join("config.json"), without.path().join("config.json")).expect("copied");
         for chip in chips.iter().filter(|chip| *chip != GENERIC && (!any_chip || asked(chip))) {
             eprintln!("{model} on {chip}");
-            println!("| {chip} | {model} | {} |", row(without.path(), chip, &shim, size));
+            println!("| {chip} | {model} | {} |", row(without.path(), chip, &shim, size, accepted.as_ref()));
         }
     }
 }
 
-fn row(checkpoint: &Path, chip: &str, shim: &Shim, size: Option<u64>) -> String {
+/// What lookup would have proposed in a group of texts.
+fn accepted(group: &str) -> Acceptance {
+    let tokenizer = Tokenizer::from_file(tree::root().join("demo-model/tokenizer.json"));
+    let tokenizer = tokenizer.expect("the demo model's tokenizer");
+    let groups = groups(&tokenizer);
+    let (_, texts) = groups.iter().find(|(name, _)| *name == group).expect("a group of texts");
+    let of = |text: &Text| acceptance_of_lookup(&text.prompt, text.given.as_ref().expect("a given text"));
+    let accepted = texts.iter().map(of).fold(Acceptance::default(), |all, one| all.and(&one));
+    eprintln!("{accepted:?}");
+    accepted
+}
+
+fn row(
+    checkpoint: &Path,
+    chip: &str,
+    shim: &Shim,
+    size: Option<u64>,
+    accepted: Option<&Acceptance>,
+) -> String {
     let mut path = program::search_path();
     path.shims.insert(0, shim.folder());
     let options = OpenOptions::new().search_path(path).soc(chip);
+    let options = match accepted {
+        Some(accepted) => options.drafts([DraftEstimate {
+            name: ChosenSpeculation::LOOKUP.to_owned(),
+            silent_steps: accepted.without as u32,
+            accepted_steps: accepted.accepted.map(|steps| steps as u32).to_vec(),
+            provenance: Provenance::Measured,
+            token_microseconds: 0,
+            memory_bytes: 0,
+            row_bytes: 0,
+        }]),
+        None => options,
+    };
     let options = match size {
         Some(size) => options.size(size).prefer(Preference::Quality),
         None => options,

@@ -2,39 +2,26 @@
 //!
 //! `cargo test --release -p shardwright-tests --bench speculation [-- ROWS… FORMATS…]`; rows of the
 //! entry point that verifies, 16 by default, and formats such as `w8-per-channel/a8-dynamic/f32`,
-//! by default as stored. Groups of texts:
+//! by default as stored. Groups of texts are those of [`shardwright_tests::texts`]; the goldens'
+//! replies have 128 tokens.
 //!
-//! * *goldens*: greedy replies of 128 tokens to the prompts of the model's goldens;
-//! * *rewriting*: a held-out passage, then the same passage with each thirteenth token another one;
-//! * *lists*: lines of one form;
-//! * *held out*: passages that the model was not trained on.
-//!
-//! But for the first, the text is given: the model is run as for a reply, and what it says is not
+//! But for the goldens, the text is given: the model is run as for a reply, and what it says is not
 //! asked. A line shows tokens a second with and without, the median ratio of pairs and the range of
 //! all; then how many steps accepted how many drafted tokens. Tokens are compared, no time is.
 
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use shardwright::{FormatChoice, Model, OpenOptions};
 use shardwright_measure::{median, range};
 use shardwright_runtime::{
     Acceptance, Generation, GenerationEvent, GenerationOptions, GenerationStatistics, Session, Speculation,
 };
 use shardwright_tests::measure::row;
+use shardwright_tests::texts::{Text, groups};
 use shardwright_tests::{program, tree};
 
 /// Pairs that are counted; one more goes before.
 const PAIRS: usize = 7;
-
-/// Tokens of a prompt before a given text.
-const PROMPT: usize = 16;
-
-struct Text {
-    prompt: Vec<u32>,
-    /// What follows, unless the model says it.
-    given: Option<Vec<u32>>,
-}
 
 fn main() {
     let (mut all_rows, mut all_formats) = (Vec::new(), Vec::new());
@@ -61,7 +48,7 @@ fn main() {
                 .expect("the demo model opens");
             println!("  {formats}, decode_{rows}");
             steps(&model, *rows as usize);
-            for (name, texts) in groups(&model) {
+            for (name, texts) in groups(model.tokenizer().expect("a tokenizer")) {
                 compare(&model, name, &texts);
             }
         }
@@ -73,7 +60,8 @@ fn main() {
 fn steps(model: &Model, rows: usize) {
     let mut session = model.chain().session().expect("a session");
     let vocabulary = model.tokenizer().expect("a tokenizer").vocabulary_size() as u32;
-    let ids: Vec<u32> = (0..(256 / rows * rows) as u32).map(|index| 2 + 37 * index % (vocabulary - 2)).collect();
+    let ids: Vec<u32> =
+        (0..(256 / rows * rows) as u32).map(|index| 2 + 37 * index % (vocabulary - 2)).collect();
     let mut seconds_for = |at_once: usize| {
         session.clear();
         let start = Instant::now();
@@ -99,56 +87,6 @@ fn steps(model: &Model, rows: usize) {
             median(&ones)
         ),
     );
-}
-
-fn groups(model: &Model) -> Vec<(&'static str, Vec<Text>)> {
-    let tokenizer = model.tokenizer().expect("a tokenizer");
-    let encode = |text: &str, special| tokenizer.encode(text, special).expect("tokens");
-    let goldens = std::fs::read(tree::root().join("demo-model/goldens.json")).expect("goldens");
-    let goldens: Value = serde_json::from_slice(&goldens).expect("JSON");
-    let prompts = goldens["prompts"].as_array().expect("prompts").iter();
-    let said = prompts.map(|prompt| {
-        let text = prompt["text"].as_str().expect("a text").trim_start_matches("<bos>");
-        Text { prompt: encode(text, true), given: None }
-    });
-    let held_out = held_out();
-    let vocabulary = tokenizer.vocabulary_size() as u32;
-    let rewriting = held_out.iter().take(8).map(|passage| {
-        let passage = &passage[..passage.len().min(200)];
-        let changed = |(at, &id): (usize, &u32)| if at % 13 == 12 { (id + 1) % vocabulary } else { id };
-        Text { prompt: passage.to_vec(), given: Some(passage.iter().enumerate().map(changed).collect()) }
-    });
-    let lists = ["apple", "king", "program", "river"].map(|what| {
-        let line =
-            |count: usize| format!("{count}. The {what} of the house was {} and good.\n", count * 7 % 10);
-        let text: String = (1..16).map(line).collect();
-        let ids = encode(&text, true);
-        Text { prompt: ids[..PROMPT].to_vec(), given: Some(ids[PROMPT..].to_vec()) }
-    });
-    let plain = held_out
-        .iter()
-        .take(16)
-        .map(|passage| Text { prompt: passage[..PROMPT].to_vec(), given: Some(passage[PROMPT..].to_vec()) });
-    vec![
-        ("goldens", said.collect()),
-        ("rewriting", rewriting.collect()),
-        ("lists", lists.into()),
-        ("held out", plain.collect()),
-    ]
-}
-
-/// Held-out passages of at least 100 tokens.
-fn held_out() -> Vec<Vec<u32>> {
-    let bytes = std::fs::read(tree::root().join("demo-model/eval.safetensors")).expect("held-out text");
-    let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("tensors");
-    let integers = |name: &str| -> Vec<u32> {
-        let data = tensors.tensor(name).expect("a tensor").data().to_vec();
-        data.as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes) as u32).collect()
-    };
-    let (ids, lengths) = (integers("input_ids"), integers("lengths"));
-    let width = ids.len() / lengths.len();
-    let rows = ids.chunks(width).zip(&lengths);
-    rows.filter(|(_, length)| **length >= 100).map(|(row, length)| row[..*length as usize].to_vec()).collect()
 }
 
 fn compare(model: &Model, name: &str, texts: &[Text]) {

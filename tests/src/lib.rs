@@ -25,6 +25,7 @@ pub mod program;
 pub mod qnn;
 pub mod rust_source;
 pub mod shapes;
+pub mod texts;
 pub mod tower_cases;
 pub mod towers;
 pub mod tree;

@@ -134,7 +134,10 @@ mod tests {
         let history = [1, 2, 3, 4, 5, 1, 2, 3];
         assert_eq!(proposed(&mut lookup, &history, 4), repeated(vec![4, 5, 1, 2], 3));
         assert_eq!(proposed(&mut lookup, &history, 1), repeated(vec![4], 3));
-        assert_eq!(proposed(&mut lookup, &[history.as_slice(), &[9]].concat(), 4), (vec![], Evidence::Unmeasured));
+        assert_eq!(
+            proposed(&mut lookup, &[history.as_slice(), &[9]].concat(), 4),
+            (vec![], Evidence::Unmeasured)
+        );
     }
 
     #[test]

@@ -58,14 +58,8 @@ const RESUMED: (f64, f64) = (0.5, 0.75);
 /// Most repeated tokens of a class, and what is expected of its first and later tokens: modelled
 /// after prompt lookup over conversations, where the longer a repeated text is, the likelier it
 /// goes on.
-const REPEATED: [(usize, f64, f64); 6] = [
-    (1, 0.15, 0.4),
-    (2, 0.3, 0.6),
-    (4, 0.5, 0.75),
-    (8, 0.7, 0.85),
-    (16, 0.85, 0.9),
-    (usize::MAX, 0.9, 0.95),
-];
+const REPEATED: [(usize, f64, f64); 6] =
+    [(1, 0.15, 0.4), (2, 0.3, 0.6), (4, 0.5, 0.75), (8, 0.7, 0.85), (16, 0.85, 0.9), (usize::MAX, 0.9, 0.95)];
 
 /// The acceptance of one draft.
 #[derive(Clone, Debug)]
