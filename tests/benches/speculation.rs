@@ -2,13 +2,17 @@
 //!
 //! `cargo test --release -p shardwright-tests --bench speculation [-- ROWS… FORMATS…]`; rows of the
 //! entry point that verifies, 16 by default, and formats such as `w8-per-channel/a8-dynamic/f32`,
-//! by default as stored. Groups of texts are those of [`shardwright_tests::texts`]; the goldens'
-//! replies have 128 tokens.
+//! by default as stored. Groups of texts are those of [`shardwright_tests::texts`], one of them with
+//! `texts=GROUP`; the goldens' replies have 128 tokens. `model=PATH` is another checkpoint than the
+//! demo model, to which texts are given as ids, and `peer=PROGRAM,GGUF,DRAFT` takes turns with
+//! llama.cpp's lookup, whose program is `peers/lookup.cpp`.
 //!
 //! But for the goldens, the text is given: the model is run as for a reply, and what it says is not
 //! asked. A line shows tokens a second with and without, the median ratio of pairs and the range of
 //! all; then how many steps accepted how many drafted tokens. Tokens are compared, no time is.
 
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use shardwright::{FormatChoice, Model, OpenOptions};
@@ -19,37 +23,58 @@ use shardwright_runtime::{
 use shardwright_tests::measure::row;
 use shardwright_tests::texts::{Text, groups};
 use shardwright_tests::{program, tree};
+use shardwright_text::Tokenizer;
+
+/// Most tokens of a reply.
+const MOST: usize = 128;
 
 /// Pairs that are counted; one more goes before.
 const PAIRS: usize = 7;
 
 fn main() {
-    let (mut all_rows, mut all_formats) = (Vec::new(), Vec::new());
+    let (mut all_rows, mut all_formats, mut peers) = (Vec::new(), Vec::new(), Vec::new());
+    let demo_model = tree::root().join("demo-model");
+    let (mut checkpoint, mut only) = (demo_model.clone(), None);
     for argument in std::env::args().skip(1).filter(|argument| !argument.starts_with("--")) {
-        match argument.parse::<u32>() {
-            Ok(rows) => all_rows.push(rows),
-            Err(_) => all_formats.push(argument.parse().expect("formats")),
+        if let Some(path) = argument.strip_prefix("model=") {
+            checkpoint = path.into();
+        } else if let Some(group) = argument.strip_prefix("texts=") {
+            only = Some(group.to_owned());
+        } else if let Some(peer) = argument.strip_prefix("peer=") {
+            peers.push(peer.to_owned());
+        } else if let Ok(rows) = argument.parse::<u32>() {
+            all_rows.push(rows);
+        } else {
+            all_formats.push(argument.parse().expect("formats"));
         }
     }
+    let tokenizer = Tokenizer::from_file(demo_model.join("tokenizer.json")).expect("a tokenizer");
+    let mut groups = groups(&tokenizer);
+    if checkpoint != demo_model {
+        groups.retain(|(_, texts)| texts.iter().all(|text| text.given.is_some()));
+    }
+    groups.retain(|(name, _)| only.as_ref().is_none_or(|only| only == name));
     if all_rows.is_empty() {
         all_rows.push(16);
     }
     if all_formats.is_empty() {
         all_formats.push(FormatChoice::Stored);
     }
-    println!("speculation (demo model on the CPU shim, prompt lookup; {PAIRS} pairs)");
+    let name = checkpoint.file_name().unwrap_or_default().display();
+    println!("speculation ({name} on the CPU shim, prompt lookup; {PAIRS} pairs)");
     for formats in all_formats {
         for rows in &all_rows {
             let model = OpenOptions::new()
                 .formats(formats.clone())
                 .planner_option("speculation", rows.to_string())
                 .search_path(program::search_path())
-                .open(tree::root().join("demo-model"))
-                .expect("the demo model opens");
+                .open(&checkpoint)
+                .expect("the model opens");
             println!("  {formats}, decode_{rows}");
             steps(&model, *rows as usize);
-            for (name, texts) in groups(model.tokenizer().expect("a tokenizer")) {
-                compare(&model, name, &texts);
+            for (name, texts) in &groups {
+                let mut peers: Vec<Peer> = peers.iter().map(|peer| Peer::start(peer, texts)).collect();
+                compare(&model, &tokenizer, name, texts, &mut peers);
             }
         }
     }
@@ -89,7 +114,61 @@ fn steps(model: &Model, rows: usize) {
     );
 }
 
-fn compare(model: &Model, name: &str, texts: &[Text]) {
+/// llama.cpp with its own lookup, loaded once.
+struct Peer {
+    name: String,
+    program: Child,
+    answers: Lines<BufReader<ChildStdout>>,
+    _texts: tempfile::NamedTempFile,
+    speeds: Vec<f64>,
+    counts: String,
+}
+
+impl Peer {
+    fn start(described: &str, texts: &[Text]) -> Peer {
+        let [program, gguf, draft] = described.splitn(3, ',').collect::<Vec<_>>()[..] else {
+            panic!("peer=PROGRAM,GGUF,DRAFT")
+        };
+        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+        for Text { prompt, given } in texts {
+            let ids = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+            let given = given.as_ref().expect("peers are given their text");
+            let given = &given[..given.len().min(MOST)];
+            writeln!(file, "{}|{}", ids(prompt), ids(given)).expect("written");
+        }
+        let mut program = Command::new(program);
+        let mut program = program
+            .arg(gguf)
+            .arg(file.path())
+            .args([draft, "2"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the peer starts");
+        let answers = BufReader::new(program.stdout.take().expect("piped")).lines();
+        let name = format!("  llama.cpp, up to {draft} drafted tokens");
+        Peer { name, program, answers, _texts: file, speeds: Vec::new(), counts: String::new() }
+    }
+
+    /// Its tokens a second.
+    fn turn(&mut self) -> f64 {
+        writeln!(self.program.stdin.as_mut().expect("piped"), "again").expect("it waits");
+        let answer = self.answers.next().expect("it answers").expect("it answers");
+        let (tokens, rest) = answer.split_once(' ').expect("numbers");
+        let (seconds, counts) = rest.split_once(' ').expect("numbers");
+        counts.clone_into(&mut self.counts);
+        tokens.parse::<f64>().expect("tokens") / seconds.parse::<f64>().expect("seconds")
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        drop(self.program.stdin.take());
+        let _ = self.program.wait();
+    }
+}
+
+fn compare(model: &Model, tokenizer: &Tokenizer, name: &str, texts: &[Text], peers: &mut [Peer]) {
     let mut session = model.chain().session().expect("a session");
     let mut speculation = Some(Speculation::new().lookup());
     let (mut ratios, mut with, mut without) = (Vec::new(), Vec::new(), Vec::new());
@@ -98,9 +177,9 @@ fn compare(model: &Model, name: &str, texts: &[Text]) {
         let (mut times, mut tokens) = ([Duration::ZERO; 2], 0);
         for text in texts {
             session.set_speculation(None);
-            let (expected, plain) = reply(&mut session, model, text);
+            let (expected, plain) = reply(&mut session, tokenizer, text);
             session.set_speculation(speculation.take());
-            let (found, drafted) = reply(&mut session, model, text);
+            let (found, drafted) = reply(&mut session, tokenizer, text);
             speculation = session.take_speculation();
             assert_eq!(found, expected, "{name}");
             for (time, statistics) in times.iter_mut().zip([plain, drafted]) {
@@ -111,7 +190,9 @@ fn compare(model: &Model, name: &str, texts: &[Text]) {
                 accepted = accepted.and(&drafted.speculation.acceptance());
             }
         }
+        let turns: Vec<f64> = peers.iter_mut().map(Peer::turn).collect();
         if pair > 0 {
+            peers.iter_mut().zip(turns).for_each(|(peer, speed)| peer.speeds.push(speed));
             let [plain, drafted] = times.map(|time| tokens as f64 / time.as_secs_f64());
             ratios.push(drafted / plain);
             with.push(drafted);
@@ -129,12 +210,19 @@ fn compare(model: &Model, name: &str, texts: &[Text]) {
     row("  steps without drafted tokens; by how many were accepted", {
         format!("{}; {:?}", accepted.without, accepted.accepted)
     });
+    for peer in peers {
+        let ratios: Vec<f64> = with.iter().zip(&peer.speeds).map(|(ours, theirs)| ours / theirs).collect();
+        let (least, most) = range(&ratios);
+        let speed = median(&peer.speeds);
+        let line =
+            format!("{:.2}x ({least:.2} to {most:.2}) with lookup, beside {speed:.1} tok/s", median(&ratios));
+        row(&peer.name, format!("{line}; steps, drafted, accepted: {}", peer.counts));
+    }
 }
 
-fn reply(session: &mut Session, model: &Model, text: &Text) -> (Vec<u32>, GenerationStatistics) {
+fn reply(session: &mut Session, tokenizer: &Tokenizer, text: &Text) -> (Vec<u32>, GenerationStatistics) {
     session.clear();
-    let options = GenerationOptions { max_tokens: Some(128), ..GenerationOptions::default() };
-    let tokenizer = model.tokenizer().expect("a tokenizer");
+    let options = GenerationOptions { max_tokens: Some(MOST), ..GenerationOptions::default() };
     let mut generation = Generation::new(tokenizer, text.prompt.clone(), &options).expect("a reply");
     if let Some(given) = &text.given {
         generation = generation.given(given.clone());

@@ -20,6 +20,7 @@ const LOOK: Duration = Duration::from_millis(5);
 enum Question {
     Begin(SamplingParameters),
     Propose { number: u64, history: Vec<u32>, most: usize },
+    Release { number: u64 },
 }
 
 struct Answer {
@@ -69,6 +70,16 @@ impl Detached {
     ) -> Result<Proposal, DraftError> {
         self.number += 1;
         let question = Question::Propose { number: self.number, history: history.to_vec(), most };
+        self.answer(question, interrupted)
+    }
+
+    /// Has the draft give its memory back. One that does not answer is found when it is next asked.
+    pub(crate) fn release(&mut self) {
+        self.number += 1;
+        let _ = self.answer(Question::Release { number: self.number }, &|| false);
+    }
+
+    fn answer(&mut self, question: Question, interrupted: &dyn Fn() -> bool) -> Result<Proposal, DraftError> {
         let start = Instant::now();
         if self.questions.send(question).is_err() {
             return Err(self.died());
@@ -99,17 +110,22 @@ impl Detached {
 
 fn serve(mut draft: Box<dyn Draft>, asked: &Receiver<Question>, answer: &Sender<Answer>) {
     while let Ok(question) = asked.recv() {
-        let (number, history, most) = match question {
+        // A draft that panicked is not asked again, so that its state does not matter.
+        let (number, proposal) = match question {
             Question::Begin(sampling) => {
                 if catch_unwind(AssertUnwindSafe(|| draft.begin(&sampling))).is_err() {
                     return;
                 }
                 continue;
             }
-            Question::Propose { number, history, most } => (number, history, most),
+            Question::Propose { number, history, most } => {
+                (number, catch_unwind(AssertUnwindSafe(|| draft.propose(&history, most))))
+            }
+            Question::Release { number } => {
+                let released = catch_unwind(AssertUnwindSafe(|| draft.release()));
+                (number, released.map(|()| Ok(Proposal::default())))
+            }
         };
-        // A draft that panicked is not asked again, so that its state does not matter.
-        let proposal = catch_unwind(AssertUnwindSafe(|| draft.propose(&history, most)));
         let (proposal, goes_on) = match proposal {
             Ok(proposal) => (proposal, true),
             Err(panic) => (Err(DraftError::Died { draft: draft.name(), reason: reason(&*panic) }), false),

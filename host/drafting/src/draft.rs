@@ -55,6 +55,10 @@ pub trait Draft: Send {
     /// After an error it is not asked again.
     fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal, DraftError>;
 
+    /// Gives back the memory that it can take again when it is next asked, while the session is
+    /// idle.
+    fn release(&mut self) {}
+
     /// Bytes of memory that it takes now, beside those of its caller.
     fn memory_bytes(&self) -> u64 {
         0

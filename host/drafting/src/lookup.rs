@@ -109,6 +109,11 @@ impl Draft for PromptLookup {
         Ok(Proposal { tokens, drawn_from: Vec::new(), evidence: passage.evidence() })
     }
 
+    fn release(&mut self) {
+        // The history is read again.
+        *self = PromptLookup::default();
+    }
+
     fn memory_bytes(&self) -> u64 {
         self.automaton.bytes() + 4 * self.tokens.capacity() as u64
     }
@@ -191,6 +196,17 @@ mod tests {
             let anew = proposed(&mut PromptLookup::default(), history, 3);
             assert_eq!(proposed(&mut lookup, history, 3), anew, "{history:?}");
         }
+    }
+
+    #[test]
+    fn what_was_released_is_read_again() {
+        let mut lookup = PromptLookup::default();
+        let history = [1, 2, 3, 4, 5, 1, 2, 3];
+        proposed(&mut lookup, &history, 4);
+        let before = lookup.memory_bytes();
+        lookup.release();
+        assert!(lookup.memory_bytes() < before);
+        assert_eq!(proposed(&mut lookup, &history, 4), repeated(vec![4, 5, 1, 2], 3));
     }
 
     #[test]

@@ -214,6 +214,16 @@ impl Speculation {
         self.slots.iter().map(of).fold(0, u64::saturating_add)
     }
 
+    /// Gives back the memory that drafts can take again.
+    pub fn release(&mut self) {
+        for slot in &mut self.slots {
+            match &mut slot.source {
+                Source::Lookup(lookup) => lookup.release(),
+                Source::Other(draft) => draft.release(),
+            }
+        }
+    }
+
     /// A reply begins that is sampled so.
     pub fn begin(&mut self, sampling: &SamplingParameters) {
         for slot in &mut self.slots {
@@ -455,6 +465,43 @@ mod tests {
         assert_eq!(speculation.propose(&[1, 2, 3, 1, 2], 1, 100, &|| false).tokens, [3]);
         assert_eq!(speculation.propose(&[1, 2], 0, 100, &|| false), Drafted::default());
         assert_eq!(speculation.propose(&[1, 2], 4, 100, &|| true), Drafted::default());
+    }
+
+    /// Takes memory when it is asked.
+    struct Holds(u64);
+
+    impl Draft for Holds {
+        fn name(&self) -> String {
+            "holds".to_owned()
+        }
+
+        fn propose(&mut self, _: &[u32], _: usize) -> Result<Proposal, DraftError> {
+            self.0 = 1000;
+            tokens(vec![7])
+        }
+
+        fn release(&mut self) {
+            self.0 = 0;
+        }
+
+        fn memory_bytes(&self) -> u64 {
+            self.0
+        }
+    }
+
+    #[test]
+    fn drafts_give_their_memory_back_and_go_on() {
+        let mut speculation = Speculation::new().lookup().draft(Box::new(Holds(0))).fixed_length(Some(4));
+        for _ in 0..2 {
+            assert_eq!(speculation.propose(&[1, 2, 3], 4, 100, &|| false).tokens, [7]);
+            assert!(speculation.memory_bytes() > 1000);
+            speculation.release();
+            assert!(speculation.memory_bytes() < 1000, "{}", speculation.memory_bytes());
+        }
+        let panics: fn(usize) -> Result<Proposal, DraftError> = |_| panic!("on purpose");
+        let mut speculation = Speculation::new().draft(Box::new(Says(panics))).fixed_length(Some(4));
+        assert_eq!(speculation.propose(&[1], 4, 100, &|| false), Drafted::default());
+        speculation.release();
     }
 
     #[test]

@@ -80,8 +80,14 @@ impl Draft for ModelDraft {
         continued.map_err(|error| DraftError::Failed { draft: self.name.clone(), source: Box::new(error) })
     }
 
+    fn release(&mut self) {
+        self.session.release();
+    }
+
+    /// Of its weights, and of its session unless that is released.
     fn memory_bytes(&self) -> u64 {
         let chain = self.session.chain();
-        chain.weight_bytes().saturating_add(chain.session_memory().bytes())
+        let session = if self.session.is_released() { 0 } else { chain.session_memory().bytes() };
+        chain.weight_bytes().saturating_add(session)
     }
 }

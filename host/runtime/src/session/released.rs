@@ -4,12 +4,15 @@ use super::Session;
 use crate::error::SessionError;
 
 impl Session {
-    /// Gives the memory of states and buffers back to the system and to the chain's budget; the
-    /// history stays, with its soft rows. The next call takes the memory again and runs the history
+    /// Gives the memory of states, buffers and drafts back to the system and to the chain's budget;
+    /// the history stays, with its soft rows. The next call takes the memory again and runs the history
     /// again, to the same logits. [`Session::logits`] are unknown until then.
     pub fn release(&mut self) {
         self.logits.clear();
         self.engine.release();
+        if let Some(speculation) = &mut self.speculation {
+            speculation.release();
+        }
         self.lose_states();
     }
 

@@ -250,6 +250,15 @@ fn a_model_drafts_for_itself_and_for_another() {
         assert!(drawn.dropped.is_empty(), "{:?}", drawn.dropped);
         let counted = drawn.statistics().speculation;
         assert!(counted.drafted > 0 && (!itself || counted.accepted == counted.drafted), "{counted:?}");
+
+        // A released session's draft holds its weights alone, and goes on with the reply.
+        let held = |session: &Session| session.speculation().unwrap().memory_bytes();
+        let before = held(&session);
+        session.release();
+        assert!(held(&session) < before);
+        session.clear();
+        assert_eq!(hear(&model, &mut session, &prompt, &options(30)).ids, expected.ids);
+        assert_eq!(held(&session), before);
     }
 }
 
