@@ -5,8 +5,8 @@
 //! cargo test -p shardwright-tests --bench plans -- [e2b] [e4b] [SOC …] [size=BYTES] [texts=GROUP]
 //! ```
 //!
-//! `texts` is a group of [`shardwright_tests::texts`] whose text is given, such as `rewriting`: what
-//! prompt lookup would have proposed in it, in the demo model's tokens, instead of the guess.
+//! `texts` is a group of [`shardwright_tests::texts`] whose text is given, such as `rewriting`:
+//! what prompt lookup would have proposed in it, in the demo model's tokens, instead of the guess.
 //!
 //! `size` is a goal for all that a device holds, in which the plan that loses least is shown with
 //! what it falls back to.

@@ -2,10 +2,10 @@
 //!
 //! `cargo test --release -p shardwright-tests --bench speculation [-- ROWS… FORMATS…]`; rows of the
 //! entry point that verifies, 16 by default, and formats such as `w8-per-channel/a8-dynamic/f32`,
-//! by default as stored. Groups of texts are those of [`shardwright_tests::texts`], one of them with
-//! `texts=GROUP`; the goldens' replies have 128 tokens. `model=PATH` is another checkpoint than the
-//! demo model, to which texts are given as ids, and `peer=PROGRAM,GGUF,DRAFT` takes turns with
-//! llama.cpp's lookup, whose program is `peers/lookup.cpp`.
+//! by default as stored. Groups of texts are those of [`shardwright_tests::texts`], one of them
+//! with `texts=GROUP`; the goldens' replies have 128 tokens. `model=PATH` is another checkpoint
+//! than the demo model, to which texts are given as ids, and `peer=PROGRAM,GGUF,DRAFT` takes turns
+//! with llama.cpp's lookup, whose program is `peers/lookup.cpp`.
 //!
 //! But for the goldens, the text is given: the model is run as for a reply, and what it says is not
 //! asked. A line shows tokens a second with and without, the median ratio of pairs and the range of

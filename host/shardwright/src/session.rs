@@ -279,9 +279,9 @@ impl Session {
         self.inner.clear();
     }
 
-    /// Gives the memory of the KV cache, of all buffers and of drafts back, for a session that is idle while
-    /// memory is short. Messages, tokens, rows of pictures and sounds, and all settings stay. The
-    /// next reply takes the memory again and runs the history again, to the same tokens;
+    /// Gives the memory of the KV cache, of all buffers and of drafts back, for a session that is
+    /// idle while memory is short. Messages, tokens, rows of pictures and sounds, and all settings
+    /// stay. The next reply takes the memory again and runs the history again, to the same tokens;
     /// [`GenerationStatistics::recomputed_tokens`] counts them.
     pub fn release(&mut self) {
         self.inner.release();

@@ -5,8 +5,8 @@ use crate::error::SessionError;
 
 impl Session {
     /// Gives the memory of states, buffers and drafts back to the system and to the chain's budget;
-    /// the history stays, with its soft rows. The next call takes the memory again and runs the history
-    /// again, to the same logits. [`Session::logits`] are unknown until then.
+    /// the history stays, with its soft rows. The next call takes the memory again and runs the
+    /// history again, to the same logits. [`Session::logits`] are unknown until then.
     pub fn release(&mut self) {
         self.logits.clear();
         self.engine.release();
