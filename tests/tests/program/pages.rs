@@ -30,7 +30,24 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("cargo test -p shardwright-tests --bench ranks -- --compensated", "takes minutes"),
     ("cargo test -p shardwright-tests --bench plans", "takes minutes"),
     ("cargo test -p shardwright-tests --bench plans -- size=4000000000 e2b", "takes minutes"),
+    (
+        "SHARDWRIGHT_QNN_LIB=… cargo test -p shardwright-tests --bench plans -- e2b sm8850 texts=rewriting",
+        "takes minutes the first time",
+    ),
     ("SHARDWRIGHT_QNN_LIB=… cargo test -p shardwright-tests --bench carried", "takes six minutes"),
+    (
+        "cargo test --release -p shardwright-tests --bench speculation -- 4 16",
+        "builds in release and takes minutes",
+    ),
+    (
+        "cargo test --release -p shardwright-tests --bench speculation -- 16 w8-per-channel/a8-dynamic/f32",
+        "builds in release and takes minutes",
+    ),
+    (
+        "cargo test --release -p shardwright-tests --bench speculation -- 16 w8-per-channel/a8-dynamic/f32 \
+         model=CHECKPOINT peer=lookup,MODEL.gguf,15",
+        "builds in release and needs llama.cpp",
+    ),
     (
         "cargo run --release -p shardwright-tests --example e2b_towers -- DIRECTORY",
         "builds in release and writes a gigabyte",
