@@ -73,7 +73,8 @@ impl Detached {
         self.answer(question, interrupted)
     }
 
-    /// Has the draft give its memory back. One that does not answer is found when it is next asked.
+    /// Has the draft give its memory back, and waits for that. One that does not answer in time is
+    /// found when it is next asked.
     pub(crate) fn release(&mut self) {
         self.number += 1;
         let _ = self.answer(Question::Release { number: self.number }, &|| false);

@@ -21,17 +21,6 @@ impl Avx512 {
     }
 }
 
-/// Words 0 to 15, each for the upper half of a lane.
-static HIGH_HALVES: [u16; 2 * LANES] = {
-    let mut places = [0; 2 * LANES];
-    let mut place = 0;
-    while place < places.len() {
-        places[place] = place as u16 / 2;
-        place += 1;
-    }
-    places
-};
-
 #[inline(always)]
 fn first(count: usize) -> __mmask16 {
     if count >= LANES { !0 } else { (1u16 << count) - 1 }
@@ -69,13 +58,11 @@ unsafe impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn load_bf16(self, source: *const u16) -> Self::V {
-        // One permutation of words with zeros between: widening and shifting would be two
-        // instructions on units that the multiply-add needs too.
         // SAFETY: `self` proves AVX-512; the caller grants the memory read.
         unsafe {
-            let words = _mm512_castsi256_si512(_mm256_loadu_si256(source.cast()));
-            let places = _mm512_loadu_si512(HIGH_HALVES.as_ptr().cast());
-            _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xAAAA_AAAA, places, words))
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(
+                source.cast(),
+            ))))
         }
     }
     #[inline(always)]
