@@ -317,9 +317,9 @@ impl Session {
     /// [`ModelDraft`]: crate::ModelDraft
     pub fn set_speculation(&mut self, speculation: Option<Speculation>) -> Result<()> {
         if speculation.is_some() && self.inner.decode_rows() < 2 {
-            let what = "the plan has no entry point that verifies drafted tokens, as `decode_4`";
+            let what = "the plan has no entry point that verifies drafted tokens, as `decode_16`";
             return Err(Error::new(ErrorKind::Unsupported, what).with_help(
-                "leave drafts out, or compile with `--planner-option speculation=4`; `explain` says why the \
+                "leave drafts out, or compile with `--planner-option speculation=16`; `explain` says why the \
                  plan has none",
             ));
         }
