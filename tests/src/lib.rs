@@ -15,6 +15,7 @@ pub mod bundles;
 pub mod chain;
 pub mod checkpoints;
 pub mod chip;
+pub mod deeper;
 pub mod formats;
 pub mod measure;
 pub mod neuron;

@@ -1,5 +1,6 @@
 //! Checkpoints as a source of models to plan and compile.
 
+mod drafts;
 mod losses;
 mod making;
 mod measuring;
@@ -9,6 +10,7 @@ mod path;
 mod texts;
 mod tower;
 
+pub use drafts::{DRAFTS, DraftIdentity, DraftRecords, MeasuredDraft};
 pub use losses::{FormatShare, LossRow, SensitivityReport, measure_sensitivities, sensitivity_text};
 pub use making::CheckpointSource;
 pub use measuring::calibration_text;

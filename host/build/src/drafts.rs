@@ -1,8 +1,10 @@
-//! What proposes tokens for a plan to verify, where nobody measured it.
+//! What proposes tokens for a plan to verify, as planners are told.
 
+use serde::{Deserialize, Serialize};
 use shardwright_graph::Graph;
-use shardwright_planning::request::DraftEstimate;
-use shardwright_vocabulary::{ChosenSpeculation, Provenance};
+use shardwright_planning::cost::CostTable;
+use shardwright_planning::request::{DraftEstimate, Request};
+use shardwright_vocabulary::{ChosenSpeculation, EntryKind, Provenance};
 
 use crate::AcceptedSteps;
 
@@ -48,8 +50,77 @@ fn of(
     })
 }
 
+/// How long a draft takes beside the model, measured together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DraftTimes {
+    /// Nanoseconds of a proposed token.
+    pub proposed_nanoseconds: u64,
+    /// Nanoseconds of a token of the model without drafts.
+    pub model_nanoseconds: u64,
+    /// Formats of the model's first shard then.
+    pub formats: String,
+}
+
+/// A draft as it is stated to a planner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatedDraft {
+    /// What is stated.
+    pub estimate: DraftEstimate,
+    /// What its time was measured beside; `None` where the time is no measured one.
+    pub times: Option<DraftTimes>,
+}
+
+impl StatedDraft {
+    /// A draft that nothing is known of, so that no plan counts on it.
+    pub fn unknown(name: String) -> Self {
+        let estimate = DraftEstimate {
+            name,
+            silent_steps: 0,
+            accepted_steps: Vec::new(),
+            provenance: Provenance::Modelled,
+            token_microseconds: 0,
+            memory_bytes: 0,
+            row_bytes: 0,
+        };
+        StatedDraft { estimate, times: None }
+    }
+
+    /// What is stated in a request with these costs: a time that was measured beside the model is
+    /// the same part of the model's there, whose times may be estimates that are off.
+    pub(crate) fn estimate_in(&self, request: &Request) -> DraftEstimate {
+        let mut estimate = self.estimate.clone();
+        let Some(times) = &self.times else { return estimate };
+        if let Some(token) = token_microseconds(request, &times.formats) {
+            let scaled = u128::from(times.proposed_nanoseconds).saturating_mul(token.into());
+            let scaled = scaled.div_ceil(u128::from(times.model_nanoseconds.max(1)));
+            estimate.token_microseconds = u64::try_from(scaled).unwrap_or(u64::MAX);
+        }
+        estimate
+    }
+}
+
+impl From<DraftEstimate> for StatedDraft {
+    fn from(estimate: DraftEstimate) -> Self {
+        StatedDraft { estimate, times: None }
+    }
+}
+
+/// Microseconds of a token of the whole model on the first target, by the cost table: in these
+/// formats, or the first ones where they are not offered.
+fn token_microseconds(request: &Request, formats: &str) -> Option<u64> {
+    let index = request.formats.iter().position(|tuple| tuple.to_string() == formats).unwrap_or(0);
+    let index = u32::try_from(index).ok()?;
+    let decode = request.entries.iter().filter(|entry| entry.kind == EntryKind::Decode);
+    let decode = *decode.min_by_key(|entry| entry.rows)?;
+    let kinds = request.model.components.iter().map(|part| part.kinds(0, part.layer_count()));
+    let kinds: Vec<u32> = kinds.collect::<Option<Vec<_>>>()?.concat();
+    let cost = CostTable::new(request).shard(&kinds, 0, &vec![index; kinds.len()], &[decode]).ok()?;
+    cost.entries.first()?.time.map(|time| time.microseconds)
+}
+
 /// Logits of a row, and what shards hand over of it, as 32-bit floats.
-fn row_bytes(graph: &Graph) -> u64 {
+pub(crate) fn row_bytes(graph: &Graph) -> u64 {
     graph.vocabulary.saturating_add(graph.hidden).saturating_mul(4)
 }
 

@@ -73,6 +73,7 @@ pub use compile::{
     BuildError, BuildSite, BuiltShard, CompiledGraphs, Stage, TargetExecutor, compile_plan, feedback_of,
 };
 pub use costs::{Costs, Row};
+pub use drafts::{DraftTimes, StatedDraft};
 pub use fallback::FallbackChain;
 pub use forecast::{Weighed, forecast};
 pub use formats::{ModelFormats, needs_ranges};
@@ -107,10 +108,11 @@ pub use trying::{BundleTrying, RecordedPlan, Trying};
 #[cfg(feature = "checkpoints")]
 pub use {
     checkpoint::{
-        ChainPlan, CheckpointSource, FormatShare, LossRow, OutlineSource, SampleSet, SensitivityReport,
-        TowerScope, TowerSource, calibration_prompts, calibration_text, checkpoint_moments,
-        expect_checkpoint, measure_sensitivities, moment_text, open_checkpoint, plan_all_chains,
-        plan_checkpoint, sensitivity_text, tower_samples, tower_weights, towers_of,
+        ChainPlan, CheckpointSource, DRAFTS, DraftIdentity, DraftRecords, FormatShare, LossRow,
+        MeasuredDraft, OutlineSource, SampleSet, SensitivityReport, TowerScope, TowerSource,
+        calibration_prompts, calibration_text, checkpoint_moments, expect_checkpoint, measure_sensitivities,
+        moment_text, open_checkpoint, plan_all_chains, plan_checkpoint, sensitivity_text, tower_samples,
+        tower_weights, towers_of,
     },
     compiling::{
         CompileReport, CompiledVariant, FailedVariant, Jobs, compile, compile_trying, compile_variants,

@@ -10,11 +10,11 @@ use shardwright_planning::request::{DraftEstimate, PromptLength};
 use shardwright_shims::RegistryBuilder;
 use shardwright_trust::{Trust, TrustOptions};
 use shardwright_vocabulary::{
-    ComponentKind, Error, ErrorKind, FormatTuple, Pass, Result, TargetKind, UnknownName, WeightFormat,
+    ComponentKind, Error, ErrorKind, FormatTuple, Notice, Pass, Result, TargetKind, UnknownName, WeightFormat,
 };
 use shardwright_worker::{Isolation, Shims};
 
-use crate::{MeasuredTimes, PlanSource, drafts};
+use crate::{MeasuredTimes, PlanSource, StatedDraft, drafts};
 
 /// Formats that a plan may choose.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -220,6 +220,10 @@ pub struct PlanOptions {
     /// What may propose tokens for a plan to verify, with how many of them are right; `None` for a
     /// lookup in prompt and reply with a modest guess. Models without states have none.
     pub drafts: Option<Vec<DraftEstimate>>,
+    /// Smaller models with the same vocabulary that may propose tokens too, each as a checkpoint or
+    /// a bundle, unless there are `drafts`: a plan counts on those that were measured
+    /// (`DraftRecords`).
+    pub draft_models: Vec<PathBuf>,
     /// A text of conversations like the application's, one a line, turns separated by tabs, user
     /// first: how often prompt lookup is right in its replies is measured and used, unless there
     /// are `drafts`.
@@ -424,22 +428,73 @@ impl PlanOptions {
         (prompts, u32::try_from(mean).unwrap_or(u32::MAX).min(context))
     }
 
-    /// What may propose tokens to a model in a context.
-    pub(crate) fn usual_drafts(&self, source: &dyn PlanSource, context: u32) -> Result<Vec<DraftEstimate>> {
+    /// What may propose tokens to a model in a context, and what is to be said of it.
+    pub(crate) fn usual_drafts(
+        &self,
+        source: &dyn PlanSource,
+        context: u32,
+    ) -> Result<(Vec<StatedDraft>, Vec<Notice>)> {
         if !source.graph().is_generative() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), Vec::new()));
         }
         if let Some(drafts) = &self.drafts {
-            return Ok(drafts.clone());
+            return Ok((drafts.iter().cloned().map(StatedDraft::from).collect(), Vec::new()));
         }
-        let Some(path) = &self.usual_text else {
-            return Ok(drafts::lookup(source.graph(), context).into_iter().collect());
+        let lookup = match &self.usual_text {
+            None => drafts::lookup(source.graph(), context),
+            Some(path) => {
+                let found = source.accepted(&read_text(path)?)?.ok_or_else(|| {
+                    let what =
+                        format!("{} cannot be read as tokens: the tokenizer is not here", path.display());
+                    Error::new(ErrorKind::Missing, what)
+                        .with_help("plan the checkpoint with its tokenizer beside it")
+                })?;
+                drafts::measured(source.graph(), context, found)
+            }
         };
-        let found = source.accepted(&read_text(path)?)?.ok_or_else(|| {
-            let what = format!("{} cannot be read as tokens: the tokenizer is not here", path.display());
-            Error::new(ErrorKind::Missing, what).with_help("plan the checkpoint with its tokenizer beside it")
-        })?;
-        Ok(drafts::measured(source.graph(), context, found).into_iter().collect())
+        let (models, notices) = source.draft_models(context)?;
+        let mut all: Vec<StatedDraft> = Vec::new();
+        for draft in lookup.map(StatedDraft::from).into_iter().chain(models) {
+            let name = &draft.estimate.name;
+            if all.iter().any(|other| other.estimate.name == *name) {
+                let what = format!("two drafts are called `{name}`, as the last folder of a path");
+                return Err(Error::new(ErrorKind::Argument, what).with_help("give each another name"));
+            }
+            all.push(draft);
+        }
+        Ok((all, notices))
+    }
+
+    /// For a smaller model that drafts for one that these options plan: on the same chip, in no
+    /// larger context, otherwise planned as if nothing was asked.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn of_a_draft(&self, context: u32) -> PlanOptions {
+        PlanOptions {
+            shims: self.shims.clone(),
+            planners: self.planners.clone(),
+            profiles: self.profiles.clone(),
+            isolation: self.isolation,
+            strict: self.strict,
+            threads: self.threads,
+            cache: self.cache.clone(),
+            trust: self.trust.clone(),
+            soc: self.soc.clone(),
+            elsewhere: self.elsewhere,
+            on: self.on,
+            context: Some(context),
+            drafts: Some(Vec::new()),
+            towers: TowerOptions { passes: Some(Vec::new()), ..TowerOptions::default() },
+            ..PlanOptions::default()
+        }
+    }
+
+    /// The text of usual conversations, if one was named.
+    ///
+    /// # Errors
+    ///
+    /// Of reading it.
+    pub fn read_usual_text(&self) -> Result<Option<String>> {
+        self.usual_text.as_deref().map(read_text).transpose()
     }
 
     /// The prompts that make a request's, as [`PlanOptions::usual_prompts`] did.

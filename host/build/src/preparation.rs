@@ -277,7 +277,9 @@ impl Preparation {
         let model = source.name();
         let formats = ModelFormats::counted(graph, &tuples)?;
         let weighed = Weighed::of(source);
-        let drafts = options.usual_drafts(source, context)?;
+        let (stated, said) = options.usual_drafts(source, context)?;
+        passing.extend(said);
+        let drafts = stated.iter().map(|draft| draft.estimate.clone()).collect();
         let question =
             Question { model: &model, menu: &menu, goals, prompts, drafts, options: planner_options };
         let mut watch = Part::new(watch, 0..1000);
@@ -286,6 +288,7 @@ impl Preparation {
             make_keyed_request(graph, &offers, &formats, question, &timers, &mut watch.then(asked))?;
         passing.extend(costs.notices());
         passing.extend(options.times.apply(&mut request, &time_keys, options.cache.as_deref()));
+        request.drafts = stated.iter().map(|draft| draft.estimate_in(&request)).collect();
         let ground = match loss_goal {
             LossGoal::None => LossGround::Expected,
             LossGoal::Least => LossGround::Kept,

@@ -122,7 +122,8 @@ fn recorded_options(bundle: &Bundle, request: &Request, here: &PlanOptions) -> R
         first_token_microseconds: request.goals.first_token_microseconds,
         prompts: PlanOptions::prompts_of(request),
         answer_tokens: Some(request.goals.answer_tokens),
-        drafts: Some(request.drafts.clone()),
+        // Others that are asked for now are stated anew.
+        drafts: here.draft_models.is_empty().then(|| request.drafts.clone()),
         formats: request.formats.iter().cloned().map(FormatChoice::Tuple).collect(),
         planner: (!variant.planner.built_in).then(|| variant.planner.name.clone()),
         planner_by_name: true,

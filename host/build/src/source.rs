@@ -7,7 +7,7 @@ use shardwright_shims::Watch;
 use shardwright_vocabulary::{FormatTuple, Notice};
 
 use crate::report::Download;
-use crate::{ModelFormats, ModelName, Result, TableFormats, TableLoss};
+use crate::{ModelFormats, ModelName, Result, StatedDraft, TableFormats, TableLoss};
 
 /// A model that plans are made for, whether or not its constants are here: a checkpoint's outline
 /// (`OutlineSource`) is one, and so is every [`ModelSource`].
@@ -44,10 +44,15 @@ pub trait PlanSource {
     /// # Errors
     ///
     /// Of its text files, and of a text without a reply.
-    fn accepted(&self, conversations: &str) -> Result<Option<AcceptedSteps>> {
-        let _ = conversations;
-        Ok(None)
-    }
+    fn accepted(&self, conversations: &str) -> Result<Option<AcceptedSteps>>;
+
+    /// What a plan in this context may expect of the smaller models that the options name as
+    /// drafts, and what is to be said of them.
+    ///
+    /// # Errors
+    ///
+    /// Of opening and planning them.
+    fn draft_models(&self, context: u32) -> Result<(Vec<StatedDraft>, Vec<Notice>)>;
 
     /// Notices about work done since the last call.
     fn take_notices(&mut self) -> Vec<Notice>;

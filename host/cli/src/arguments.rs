@@ -365,6 +365,18 @@ pub struct DraftArguments {
     pub drafts: Vec<DraftArgument>,
 }
 
+/// What a plan counts on to expect the next tokens.
+#[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Drafts")]
+pub struct PlannedDrafts {
+    /// What may expect the next tokens beside lookup, of which a step then verifies several, if the
+    /// plan gains by it (may be repeated): a smaller model with the same vocabulary, as a
+    /// checkpoint or a bundle, as `tune` measured it; or `lookup` alone, or `off`. Default: `auto`,
+    /// which is `lookup`.
+    #[arg(long = "draft", value_name = "WHICH", value_parser = draft)]
+    pub drafts: Vec<DraftArgument>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DraftArgument {
     Auto,
@@ -488,6 +500,8 @@ pub struct CompileArguments {
     /// further chip, or for the same bytes again from a compiler that gives others each time
     #[arg(long, value_name = "BUNDLE", conflicts_with = "dry_run")]
     pub reuse: Option<PathBuf>,
+    #[command(flatten)]
+    pub drafts: PlannedDrafts,
     #[command(flatten)]
     pub target: TargetArguments,
     #[command(flatten)]
@@ -793,6 +807,8 @@ pub struct TuneArguments {
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = minutes)]
     pub minutes: Option<f64>,
     #[command(flatten)]
+    pub drafts: PlannedDrafts,
+    #[command(flatten)]
     pub target: TargetArguments,
     #[command(flatten)]
     pub execution: ExecutionArguments,
@@ -813,6 +829,8 @@ pub struct PlanArguments {
     /// beside it, with `picture` and `clip` before the ending.
     #[arg(long, value_name = "FILE")]
     pub write_request: Option<PathBuf>,
+    #[command(flatten)]
+    pub drafts: PlannedDrafts,
     #[command(flatten)]
     pub target: TargetArguments,
     #[command(flatten)]

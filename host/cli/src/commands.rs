@@ -33,9 +33,9 @@ use shardwright::{
 use shardwright_trust::Trust;
 
 use crate::arguments::{
-    Arguments, BundledArguments, Command, ExecutionArguments, Executor as ExecutorArgument, Format,
-    Isolation as IsolationArgument, PlannerCommand, PlannerPlaces, ProfilePlaces, ShimCommand, ShimPlaces,
-    Table, TargetArguments, TowerArgument, TrustArguments,
+    Arguments, BundledArguments, Command, DraftArgument, ExecutionArguments, Executor as ExecutorArgument,
+    Format, Isolation as IsolationArgument, PlannerCommand, PlannerPlaces, ProfilePlaces, ShimCommand,
+    ShimPlaces, Table, TargetArguments, TowerArgument, TrustArguments,
 };
 use crate::outcome::{Failure, Outcome, io};
 use crate::{interrupt, views};
@@ -396,8 +396,9 @@ fn open(
     execution: &ExecutionArguments,
     checkpoint: &Path,
     bundled: &BundledArguments,
+    drafts: &[DraftArgument],
 ) -> Result<Model, Failure> {
-    open_for(target, execution, checkpoint, bundled, Input::Text)
+    open_for(target, execution, checkpoint, bundled, (drafts, Input::Text))
 }
 
 /// What a model is opened for.
@@ -414,7 +415,7 @@ fn open_for(
     execution: &ExecutionArguments,
     checkpoint: &Path,
     bundled: &BundledArguments,
-    input: Input,
+    (drafts, input): (&[DraftArgument], Input),
 ) -> Result<Model, Failure> {
     let BundledArguments { compiled_from, memory_budget } = bundled;
     if !is_bundle(checkpoint, compiled_from.as_deref())? {
@@ -428,6 +429,7 @@ fn open_for(
         }
         let mut watch = views::Progress::new("preparing", checkpoint);
         let options = open_options(target, execution)?.tokenizer_when_asked(input == Input::Ids);
+        let options = draft::stating(drafts, options);
         let model = options.open_watched(checkpoint, &mut watch)?;
         interrupted("opening the model")?;
         return Ok(model);

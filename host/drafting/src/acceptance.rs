@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::draft::{DRAFTED_MAX, Draft};
+use crate::error::DraftError;
 use crate::lookup::PromptLookup;
 
 /// Steps of a text by how many drafted tokens they accepted.
@@ -14,18 +15,27 @@ pub struct Acceptance {
     pub accepted: [u64; DRAFTED_MAX + 1],
 }
 
-/// What prompt lookup would have proposed in a text that went on as `reply` after `prompt`, where
-/// every step verifies as many tokens as are proposed, and accepts those that stand in the text.
+/// What prompt lookup would have proposed in such a text, as [`acceptance_of`] counts it.
 pub fn acceptance_of_lookup(prompt: &[u32], reply: &[u32]) -> Acceptance {
+    // A lookup does not fail.
+    acceptance_of(&mut PromptLookup::default(), prompt, reply).unwrap_or_default()
+}
+
+/// What a draft would have proposed in a text that went on as `reply` after `prompt`, where every
+/// step verifies as many tokens as are proposed, and accepts those that stand in the text.
+///
+/// # Errors
+///
+/// The draft's.
+pub fn acceptance_of(draft: &mut dyn Draft, prompt: &[u32], reply: &[u32]) -> Result<Acceptance, DraftError> {
     let mut found = Acceptance::default();
-    let mut lookup = PromptLookup::default();
     let text = [prompt, reply].concat();
     // A step runs a token that is chosen already, and what is drafted after it.
     let mut at = prompt.len() + 1;
     while at < text.len() {
         // A token after the drafted ones is chosen too.
         let most = DRAFTED_MAX.min(text.len() - at - 1);
-        let Ok(proposal) = lookup.propose(&text[..at], most) else { break };
+        let proposal = draft.propose(&text[..at], most)?;
         if proposal.tokens.is_empty() {
             found.without += 1;
             at += 1;
@@ -36,10 +46,35 @@ pub fn acceptance_of_lookup(prompt: &[u32], reply: &[u32]) -> Acceptance {
         found.accepted[accepted.min(DRAFTED_MAX)] += 1;
         at += accepted + 1;
     }
-    found
+    Ok(found)
 }
 
 impl Acceptance {
+    /// Of steps by how many proposed tokens were accepted: 0, 1, 2, …
+    pub fn of_steps(steps: &[u32]) -> Acceptance {
+        let mut found = Acceptance::default();
+        for (right, steps) in steps.iter().enumerate() {
+            found.accepted[right.min(DRAFTED_MAX)] += u64::from(*steps);
+        }
+        found
+    }
+
+    /// How often the first token of a proposal was accepted, and each later one where those before
+    /// it were; `None` without a proposal.
+    pub(crate) fn rates(&self) -> Option<(f64, f64)> {
+        let (mut proposals, mut first, mut tried, mut later) = (0.0, 0.0, 0.0, 0.0);
+        for (right, &steps) in self.accepted.iter().enumerate() {
+            let steps = steps as f64;
+            proposals += steps;
+            if right > 0 {
+                first += steps;
+                later += (right - 1) as f64 * steps;
+                tried += right.min(DRAFTED_MAX - 1) as f64 * steps;
+            }
+        }
+        (proposals > 0.0).then(|| (first / proposals, if tried > 0.0 { later / tried } else { 0.0 }))
+    }
+
     /// The sum of two texts.
     #[must_use]
     pub fn and(mut self, other: &Acceptance) -> Acceptance {
@@ -60,6 +95,33 @@ impl Acceptance {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::draft::Proposal;
+
+    #[test]
+    fn rates_are_of_the_first_token_and_of_later_ones() {
+        assert_eq!(Acceptance::default().rates(), None);
+        assert_eq!(Acceptance::of_steps(&[4]).rates(), Some((0.0, 0.0)));
+        // Of ten proposals five begin right; of those two end there, and three after one more.
+        assert_eq!(Acceptance::of_steps(&[5, 2, 3]).rates(), Some((0.5, 3.0 / 8.0)));
+        let all = Acceptance::of_steps(&[vec![0; 15], vec![2, 1, 1]].concat());
+        assert_eq!((all.accepted[15], all.rates()), (4, Some((1.0, 1.0))));
+    }
+
+    #[test]
+    fn a_draft_that_fails_is_no_draft_that_is_wrong() {
+        struct Broken;
+        impl Draft for Broken {
+            fn name(&self) -> String {
+                "broken".to_owned()
+            }
+
+            fn propose(&mut self, _: &[u32], _: usize) -> Result<Proposal, DraftError> {
+                Err(DraftError::Died { draft: self.name(), reason: "as it was told".to_owned() })
+            }
+        }
+        assert!(acceptance_of(&mut Broken, &[1], &[2, 3]).is_err());
+        assert_eq!(acceptance_of(&mut Broken, &[1], &[2]).ok(), Some(Acceptance::default()));
+    }
 
     #[test]
     fn a_text_is_cut_into_steps() {

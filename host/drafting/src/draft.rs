@@ -2,6 +2,7 @@
 
 use shardwright_text::{Distribution, SamplingParameters};
 
+use crate::acceptance::Acceptance;
 use crate::error::DraftError;
 
 /// Most tokens that are drafted for a step: with the token before them that makes 16 rows.
@@ -45,6 +46,12 @@ pub trait Draft: Send {
     /// A reply begins that is sampled so. A draft that draws its tokens draws them likewise.
     fn begin(&mut self, sampling: &SamplingParameters) {
         let _ = sampling;
+    }
+
+    /// How much of what it proposes is usually right, where that was measured: it is expected until
+    /// something else is seen.
+    fn expected(&self) -> Option<Acceptance> {
+        None
     }
 
     /// At most `most` tokens that may follow `history`, which is everything before: prompt and

@@ -31,8 +31,8 @@ mod pace;
 mod speculation;
 mod times;
 
-pub use acceptance::{Acceptance, acceptance_of_lookup};
-pub use detached::PATIENCE;
+pub use acceptance::{Acceptance, acceptance_of, acceptance_of_lookup};
+pub use detached::{PATIENCE, READING_PATIENCE};
 pub use draft::{DRAFTED_MAX, Draft, Evidence, Proposal};
 pub use error::DraftError;
 pub use lookup::{HISTORY_MAX, PromptLookup};

@@ -18,6 +18,10 @@ const LEAST_GAIN: f64 = 1.02;
 const FIRST_PAUSE: u32 = 16;
 const LONGEST_PAUSE: u32 = 512;
 
+/// Tokens before a draft is tried again for each step that a token of it costs: trying it takes
+/// eight of them at most, which is then a fortieth of the time.
+const TRIED: f64 = 320.0;
+
 /// How often tokens were accepted.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
@@ -65,6 +69,8 @@ const REPEATED: [(usize, f64, f64); 6] =
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
     unmeasured: Class,
+    /// What is expected of those at first.
+    expected: (f64, f64),
     resumed: Class,
     repeated: [Class; REPEATED.len()],
     pause: u32,
@@ -73,18 +79,25 @@ pub(crate) struct Pace {
 
 impl Default for Pace {
     fn default() -> Self {
+        Pace::expecting(UNMEASURED)
+    }
+}
+
+impl Pace {
+    /// Of a draft of whose first and later tokens, without a measure of their own, that part is
+    /// expected to be accepted.
+    pub(crate) fn expecting(expected: (f64, f64)) -> Self {
         let class = |(first, later)| Class { first: Rate::expected(first), later: Rate::expected(later) };
         Pace {
-            unmeasured: class(UNMEASURED),
+            unmeasured: class(expected),
+            expected,
             resumed: class(RESUMED),
             repeated: REPEATED.map(|(_, first, later)| class((first, later))),
             pause: 0,
             next_pause: FIRST_PAUSE,
         }
     }
-}
 
-impl Pace {
     fn class(&self, evidence: Evidence) -> &Class {
         match evidence {
             Evidence::Unmeasured => &self.unmeasured,
@@ -140,12 +153,14 @@ impl Pace {
         pauses
     }
 
-    /// Begins a pause: the draft is not expected to win.
-    pub(crate) fn lost(&mut self) {
-        self.pause = self.next_pause;
+    /// Begins a pause: the draft is not expected to win. `each` is what a drafted token costs, in
+    /// steps of one row.
+    pub(crate) fn lost(&mut self, each: f64) {
+        let worth = (each * TRIED).min(f64::from(u32::MAX)) as u32;
+        self.pause = self.next_pause.max(worth);
         self.next_pause = (2 * self.next_pause).min(LONGEST_PAUSE);
         // After the pause it is tried again, and what is seen then counts.
-        *self = Pace { pause: self.pause, next_pause: self.next_pause, ..Pace::default() };
+        *self = Pace { pause: self.pause, next_pause: self.next_pause, ..Pace::expecting(self.expected) };
     }
 
     /// The draft won, so that its next pause is a short one.
@@ -216,11 +231,16 @@ mod tests {
         let mut pace = Pace::default();
         assert!(!pace.pauses());
         for length in [16, 32, 64] {
-            pace.lost();
+            pace.lost(0.0);
             assert_eq!((0..1000).take_while(|_| pace.pauses()).count(), length);
         }
         pace.won();
-        pace.lost();
+        pace.lost(0.0);
         assert_eq!((0..1000).take_while(|_| pace.pauses()).count(), 16);
+        // A draft that costs four steps a token is tried more seldom.
+        pace.lost(4.0);
+        assert_eq!((0..5000).take_while(|_| pace.pauses()).count(), 1280);
+        pace.lost(f64::INFINITY);
+        assert!(pace.pauses());
     }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use shardwright_text::{Distribution, SamplingParameters};
 
 use crate::acceptance::Acceptance;
-use crate::detached::{Detached, PATIENCE};
+use crate::detached::{Answered, Detached, PATIENCE};
 use crate::draft::{DRAFTED_MAX, Draft, Evidence, Proposal};
 use crate::error::DraftError;
 use crate::lookup::PromptLookup;
@@ -74,6 +74,10 @@ pub struct Drafted {
     proposed: Option<Proposed>,
 }
 
+/// Most tokens of a proposal of a draft whose cost is not known: fewer cost more each, as it reads
+/// what was accepted for any number of them.
+const TRIED_TOKENS: usize = 4;
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Proposed {
     slot: usize,
@@ -91,8 +95,8 @@ enum Source {
 struct Slot {
     source: Source,
     pace: Pace,
-    /// Nanoseconds of a drafted token; 0 where that is nothing beside a step.
-    each: f64,
+    /// Nanoseconds of a drafted token; `None` where it is not known, or forgotten.
+    each: Option<f64>,
 }
 
 impl Slot {
@@ -151,7 +155,7 @@ impl Speculation {
     #[must_use]
     pub fn lookup(mut self) -> Self {
         let source = Source::Lookup(Box::default());
-        self.slots.push(Slot { source, pace: Pace::default(), each: 0.0 });
+        self.slots.push(Slot { source, pace: Pace::default(), each: None });
         self
     }
 
@@ -160,10 +164,12 @@ impl Speculation {
     #[must_use]
     pub fn draft(mut self, draft: Box<dyn Draft>) -> Self {
         let name = draft.name();
+        let expected = draft.expected().and_then(|acceptance| acceptance.rates());
         match Detached::new(draft, self.patience) {
             Ok(detached) => {
                 let source = Source::Other(Box::new(detached));
-                self.slots.push(Slot { source, pace: Pace::default(), each: 0.0 });
+                let pace = expected.map_or_else(Pace::default, Pace::expecting);
+                self.slots.push(Slot { source, pace, each: None });
             }
             Err(error) => self.dropped.push(dropped(name, &error)),
         }
@@ -274,24 +280,31 @@ impl Speculation {
     ) -> Result<Option<Drafted>, DraftError> {
         let slot = &mut self.slots[index];
         let start = Instant::now();
-        let (asked, proposal) = match &mut slot.source {
+        let (asked, Answered { proposal, reads }) = match &mut slot.source {
             // It has to read every token anyway.
-            Source::Lookup(lookup) => (most, lookup.propose(history, self.length.unwrap_or(most).min(most))?),
+            Source::Lookup(lookup) => {
+                let proposal = lookup.propose(history, self.length.unwrap_or(most).min(most))?;
+                (most, Answered { proposal, reads: false })
+            }
             Source::Other(draft) => {
                 let asked = match self.length {
                     Some(length) => length.min(most),
                     None if slot.pace.pauses() => return Ok(None),
-                    None => slot.pace.worth(&self.times, Evidence::Unmeasured, most, slot.each),
+                    None => {
+                        // What it costs is found with a few tokens.
+                        let most = if slot.each.is_none() { most.min(TRIED_TOKENS) } else { most };
+                        let each = slot.each.unwrap_or(0.0);
+                        slot.pace.worth(&self.times, Evidence::Unmeasured, most, each)
+                    }
                 };
                 if asked == 0 {
                     // Before the first step nothing is known.
-                    if self.times.expected(1).is_some() {
-                        slot.pace.lost();
+                    if let Some(step) = self.times.expected(1) {
+                        slot.pace.lost(slot.each.take().map_or(0.0, |each| each / step));
                     }
                     return Ok(None);
                 }
-                let proposal = draft.propose(history, asked, interrupted)?;
-                (asked, proposal)
+                (asked, draft.propose(history, asked, interrupted)?)
             }
         };
         let time = start.elapsed();
@@ -301,9 +314,9 @@ impl Speculation {
             return Ok(None);
         }
         let is_free = matches!(slot.source, Source::Lookup(_));
-        if !is_free {
+        if !is_free && !reads {
             let each = time.as_secs_f64() * 1e9 / proposal.tokens.len() as f64;
-            slot.each = if slot.each == 0.0 { each } else { slot.each + 0.2 * (each - slot.each) };
+            slot.each = Some(slot.each.map_or(each, |known| known + 0.2 * (each - known)));
         }
         let Proposal { mut tokens, mut drawn_from, evidence } = proposal;
         let proposed = Proposed { slot: index, evidence, first: tokens.first().copied().filter(|_| is_free) };
@@ -502,6 +515,76 @@ mod tests {
         let mut speculation = Speculation::new().draft(Box::new(Says(panics))).fixed_length(Some(4));
         assert_eq!(speculation.propose(&[1], 4, 100, &|| false), Drafted::default());
         speculation.release();
+    }
+
+    /// Takes a while for a history that is new to it, or for ever.
+    struct Reads(Duration, usize);
+
+    impl Draft for Reads {
+        fn name(&self) -> String {
+            "reads".to_owned()
+        }
+
+        fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal, DraftError> {
+            if history.len() > self.1 + 16 {
+                std::thread::sleep(self.0);
+            }
+            self.1 = history.len();
+            tokens(vec![7; most])
+        }
+    }
+
+    #[test]
+    fn a_reply_does_not_wait_until_its_prompt_is_read() {
+        let reads = |time, patience| {
+            let patience = Duration::from_millis(patience);
+            let draft = Box::new(Reads(Duration::from_millis(time), 0));
+            Speculation::new().patience(patience).draft(draft).fixed_length(Some(4))
+        };
+        // Ten times its patience, of which it may take thirty.
+        let (mut speculation, mut history) = (reads(400, 40), vec![1; 300]);
+        let start = Instant::now();
+        let mut without = 0;
+        while speculation.propose(&history, 4, 100, &|| false).tokens.is_empty() {
+            assert!(start.elapsed() < Duration::from_secs(30) && speculation.dropped().is_empty());
+            without += 1;
+            // So few that it may catch up in a step.
+            if without <= 8 {
+                history.push(1);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(without > 8, "{without}");
+        assert_eq!(speculation.propose(&history, 4, 100, &|| false).tokens, [7; 4]);
+        let mut never = reads(600_000, 1);
+        while never.dropped().is_empty() {
+            assert!(never.propose(&history, 4, 100, &|| false).tokens.is_empty());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(never.dropped()[0].because.contains("gave no answer"), "{:?}", never.dropped());
+    }
+
+    #[test]
+    fn what_a_draft_costs_is_found_with_a_few_tokens_and_forgotten_where_it_lost() {
+        // A token of it costs at least two steps, and is right.
+        let slow = Box::new(Says(|most| {
+            std::thread::sleep(Duration::from_millis(20) * most as u32);
+            tokens(vec![50; most])
+        }));
+        let mut speculation = Speculation::new().draft(slow);
+        let mut asked = Vec::new();
+        for token in 0..1200_u32 {
+            let drafted = speculation.propose(&vec![50; token as usize + 1], 15, 100, &|| false);
+            if !drafted.tokens.is_empty() {
+                asked.push((token, drafted.tokens.len()));
+            }
+            let chosen = vec![50; drafted.tokens.len() + 1];
+            speculation.stepped(&drafted, &chosen, Duration::from_millis(10));
+        }
+        assert!(asked.iter().all(|(_, tokens)| (1..=4).contains(tokens)), "{asked:?}");
+        // At first, and after a pause of at least 640 steps.
+        assert!((2..6).contains(&asked.len()), "{asked:?}");
+        assert!(asked.last().is_some_and(|(last, _)| *last >= 640), "{asked:?}");
     }
 
     #[test]

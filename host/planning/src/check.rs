@@ -518,6 +518,10 @@ fn speculation(plan: &Plan, request: &Request) -> Result<Option<ChosenSpeculatio
             rows,
             gain_thousandths: planned.gain_thousandths,
             provenance: draft.provenance,
+            accepted_steps: match draft.name.as_str() {
+                ChosenSpeculation::LOOKUP => Vec::new(),
+                _ => draft.accepted_steps.clone(),
+            },
         })),
     }
 }

@@ -72,7 +72,7 @@ pub use placement::{
 pub use session::{Appended, Prompted, Session, StepTensor, StepView, Truncation};
 pub use shardwright_drafting::{
     Acceptance, DRAFTED_MAX, Draft, DraftError, Drafted, DroppedDraft, PATIENCE, PromptLookup, Proposal,
-    Speculation, SpeculationStatistics, acceptance_of_lookup,
+    Speculation, SpeculationStatistics, acceptance_of, acceptance_of_lookup,
 };
 pub use soft::{Prompt, SoftRows};
 pub use storage::Storage;

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use shardwright_drafting::{Draft, DraftError, PATIENCE, Proposal};
+use shardwright_drafting::{
+    Acceptance, DRAFTED_MAX, Draft, DraftError, PATIENCE, Proposal, READING_PATIENCE,
+};
 use shardwright_text::{Random, Sampler, SamplingParameters};
 
 use crate::error::SessionError;
@@ -19,6 +21,7 @@ pub struct ModelDraft {
     sampler: Sampler,
     random: Random,
     longest: Duration,
+    expected: Option<Acceptance>,
 }
 
 impl ModelDraft {
@@ -32,12 +35,29 @@ impl ModelDraft {
             return Err(SessionError::NotGenerative);
         }
         let sampler = Sampler::new(SamplingParameters::greedy())?;
-        Ok(ModelDraft { name: name.into(), session, sampler, random: Random::new(0), longest: PATIENCE })
+        Ok(ModelDraft {
+            name: name.into(),
+            session,
+            sampler,
+            random: Random::new(0),
+            longest: PATIENCE,
+            expected: None,
+        })
+    }
+
+    /// The same, of which that much is usually right.
+    #[must_use]
+    pub fn expecting(mut self, expected: Acceptance) -> Self {
+        self.expected = Some(expected);
+        self
     }
 
     /// The tokens after `history`, each drawn with those before it.
     fn continued(&mut self, history: &[u32], most: usize) -> Result<Proposal, SessionError> {
-        self.session.set_deadline(Some(Instant::now() + self.longest));
+        // A prompt is read while the reply goes on without it.
+        let reads = history.len().abs_diff(self.session.tokens().len()) > DRAFTED_MAX + 1;
+        let longest = if reads { self.longest * READING_PATIENCE } else { self.longest };
+        self.session.set_deadline(Some(Instant::now() + longest));
         let is_greedy = self.sampler.parameters().is_greedy();
         let mut proposal = Proposal::default();
         let room = (self.session.chain().context() as usize + 1).saturating_sub(history.len());
@@ -63,6 +83,10 @@ impl ModelDraft {
 impl Draft for ModelDraft {
     fn name(&self) -> String {
         self.name.clone()
+    }
+
+    fn expected(&self) -> Option<Acceptance> {
+        self.expected
     }
 
     fn begin(&mut self, sampling: &SamplingParameters) {

@@ -2,10 +2,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardwright_bundle::Bundle;
-use shardwright_runtime::{Chain, ModelDraft, NextChain};
+use shardwright_runtime::{Acceptance, Chain, Draft, ModelDraft, NextChain};
 use shardwright_selection::Selection;
 use shardwright_text::{Message, RenderOptions, Tokenizer};
-use shardwright_vocabulary::{Notice, Pass};
+use shardwright_vocabulary::{ChosenSpeculation, Notice, Pass};
 
 use crate::policy::FallbackPolicy;
 use crate::session::check_modality;
@@ -155,7 +155,21 @@ impl Model {
         Ok(Session::new(session, Arc::clone(&self.inner.text), Arc::clone(&self.inner.towers)))
     }
 
-    /// This model, on a session of its own, as a draft of replies of `model`.
+    /// How the plan that runs verifies what a draft proposes; `None` where it does not. A session
+    /// has prompt lookup by itself, and a smaller model with
+    /// [`Session::set_speculation`].
+    pub fn speculation(&self) -> Option<&ChosenSpeculation> {
+        match &self.inner.origin {
+            #[cfg(feature = "build")]
+            Origin::Built(built) => built.plan.speculation.as_ref(),
+            Origin::Bundle(bundled) => {
+                bundled.bundle.variant().chains.get(bundled.chain)?.speculation.as_ref()
+            }
+        }
+    }
+
+    /// This model, on a session of its own, as a draft of replies of `model`, from which what the
+    /// plan of that says is expected.
     ///
     /// # Errors
     ///
@@ -180,7 +194,12 @@ impl Model {
             Some(next) => self.inner.chain.session_with(next())?,
             None => self.inner.chain.session()?,
         };
-        Ok(ModelDraft::new(self.inner.chain.description().model.clone(), session)?)
+        let draft = ModelDraft::new(self.inner.chain.description().model.clone(), session)?;
+        let planned = model.speculation().filter(|planned| planned.draft == draft.name());
+        Ok(match planned.filter(|planned| !planned.accepted_steps.is_empty()) {
+            Some(planned) => draft.expecting(Acceptance::of_steps(&planned.accepted_steps)),
+            None => draft,
+        })
     }
 
     /// The sentence vector of `text`, of length 1; for embedding models. A vector with a NaN or
@@ -312,6 +331,11 @@ impl Model {
     /// The tokenizer. Waits until it is loaded.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
         self.inner.text.tokenizer()
+    }
+
+    /// Whether there is a chat template, so that the model takes conversations.
+    pub fn has_chat_template(&self) -> bool {
+        self.inner.text.has_template()
     }
 
     /// A conversation through the checkpoint's chat template, as text. Control tokens that a

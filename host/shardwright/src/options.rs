@@ -225,6 +225,16 @@ impl OpenOptions {
         self
     }
 
+    /// A smaller model with the same vocabulary that may propose tokens beside a lookup, as a
+    /// checkpoint or a bundle (may be repeated). The plan counts on it if it was measured before, as
+    /// `shardwright tune --draft` does, and says so if not. Sessions are given it with
+    /// [`Session::set_speculation`](crate::Session::set_speculation).
+    #[must_use]
+    pub fn draft_model(mut self, path: impl Into<PathBuf>) -> Self {
+        self.plan.draft_models.push(path.into());
+        self
+    }
+
     /// Tokens of a usual answer: their share of the time to the first one counts beside the time
     /// of a token. Default: the time of a token alone counts.
     #[must_use]

@@ -319,8 +319,8 @@ impl Session {
         if speculation.is_some() && self.inner.decode_rows() < 2 {
             let what = "the plan has no entry point that verifies drafted tokens, as `decode_16`";
             return Err(Error::new(ErrorKind::Unsupported, what).with_help(
-                "leave drafts out, or compile with `--planner-option speculation=16`; `explain` says why the \
-                 plan has none",
+                "leave drafts out, or measure them with `shardwright tune --draft`, or compile with \
+                 `--planner-option speculation=16`; `explain` says why the plan has none",
             ));
         }
         self.inner.set_speculation(speculation);

@@ -132,6 +132,10 @@ impl TextSide {
         self.template.as_ref().is_some_and(|template| template.mentions(variable))
     }
 
+    pub(crate) fn has_template(&self) -> bool {
+        self.template.is_some()
+    }
+
     /// The prompt of an embedding model that is put in front of a text.
     pub(crate) fn sentence_prompt(&self, name: &str) -> Result<String> {
         let path = self.directory().join(TextFile::SentenceTransformers.name());

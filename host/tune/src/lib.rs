@@ -22,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+mod drafts;
 mod journal;
 mod naming;
 mod report;
@@ -31,6 +32,7 @@ mod timing;
 mod trial;
 mod tuning;
 
+pub use drafts::measure_draft;
 pub use report::{Outcome, TimedPlan, Tried, TuneReport};
 pub use spread::Spread;
 pub use trial::{Sample, TimedPart, Trial, Turn};

@@ -1,7 +1,7 @@
 //! What tuning found.
 
 use serde::Serialize;
-use shardwright_build::LossReport;
+use shardwright_build::{LossReport, MeasuredDraft};
 use shardwright_doctor::PlanDifference;
 
 use crate::spread::Spread;
@@ -41,6 +41,8 @@ pub struct TuneReport {
     pub rows: usize,
     /// The folder of the measured times that later plans rest on; `None` if none are kept.
     pub kept: Option<String>,
+    /// What is known of smaller models as drafts of this one, of those that were measured with it.
+    pub drafts: Vec<MeasuredDraft>,
     /// What changed from the default plan, as `plan diff` shows it.
     pub change: PlanDifference,
 }

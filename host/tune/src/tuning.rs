@@ -408,6 +408,7 @@ impl Tuning<'_> {
             measured_rows: if kept.is_some() { times.len() } else { 0 },
             rows: self.base.keys.iter().flatten().count(),
             kept,
+            drafts: Vec::new(),
             change: compare_reports(("default", &quiet(default)), ("tuned", &quiet(made))),
             tried: explained(std::mem::take(&mut self.tried), after),
         };

@@ -19,11 +19,19 @@ pub struct ChosenSpeculation {
     pub gain_thousandths: Option<u32>,
     /// How it is known which proposals are right, on which the gain rests.
     pub provenance: Provenance,
+    /// Of a smaller model: usual steps by how many tokens of a proposal were right before the first
+    /// wrong one: 0, 1, 2, … A session expects that until it sees otherwise. None for a lookup,
+    /// each of whose proposals has evidence of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub accepted_steps: Vec<u32>,
 }
 
 impl ChosenSpeculation {
     /// Name of the draft that looks up what followed the same tokens earlier in prompt and reply.
     pub const LOOKUP: &'static str = "lookup";
+
+    /// Most numbers of [`accepted_steps`](Self::accepted_steps).
+    pub const ACCEPTED_MAX: usize = 64;
 }
 
 impl fmt::Display for ChosenSpeculation {

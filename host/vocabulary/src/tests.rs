@@ -231,6 +231,7 @@ fn speculation_is_told_in_a_line() {
         rows: 16,
         gain_thousandths: Some(1187),
         provenance: Provenance::Modelled,
+        accepted_steps: Vec::new(),
     };
     assert_eq!(known.to_string(), "lookup, up to 15 tokens a step, 1.18x expected (modelled)");
     let json = serde_json::to_string(&known).unwrap();

@@ -6,6 +6,7 @@ use std::fs;
 use serde_json::Value;
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE};
+use shardwright_tests::deeper::deeper;
 use shardwright_tests::program::{Run, shardwright};
 
 /// A prompt whose greedy reply repeats itself.
@@ -214,6 +215,9 @@ fn a_plan_rests_on_conversations_like_the_usual_ones() {
     assert!(gain > 1500 && one.to_string().contains("measured"), "{speculation}");
     let gain = other["speculation"]["gain_thousandths"].as_u64();
     assert!(gain.is_none_or(|gain| gain < 1100), "{other}");
+    let bundle = Compiled::from(DEMO_MODEL, ["--usual-text", &repeats]);
+    let shown = shardwright(["inspect"]).argument(bundle.path()).succeeds();
+    assert!(shown.contains("lookup, up to") && shown.contains("expected (measured)"), "{shown}");
     for (text, code, words) in [
         (write("empty.txt", "\n"), 2, "no reply"),
         (write("questions.txt", "What is a hacker?\n"), 2, "no reply"),
@@ -221,5 +225,96 @@ fn a_plan_rests_on_conversations_like_the_usual_ones() {
     ] {
         let (actual, stderr) = shardwright(["plan", DEMO_MODEL, "--usual-text", &text]).refuses();
         assert!(actual == code && stderr.contains(words) && stderr.contains("help:"), "{actual}: {stderr}");
+    }
+}
+
+/// A model of which the demo model is a perfect draft takes several times as long, so that its plan
+/// verifies what the demo model proposes as soon as that was measured.
+#[test]
+fn a_smaller_model_that_was_measured_is_what_a_plan_counts_on() {
+    let (deeper, cache) = (deeper(24), tempfile::tempdir().expect("a folder"));
+    let deeper = deeper.path().display().to_string();
+    let ask = |arguments: &[&str]| {
+        shardwright(arguments).environment("XDG_CACHE_HOME", cache.path().to_str().expect("a name"))
+    };
+    let plan = ["plan", &deeper, "--context", "256", "--draft", DEMO_MODEL];
+    let before = ask(&plan).json();
+    assert!(before.to_string().contains("nothing was measured of the draft demo-model"), "{before}");
+    assert_ne!(before["speculation"]["draft"], "demo-model");
+
+    let tune = ["tune", &deeper, "--context", "256", "--minutes", "0", "--draft", DEMO_MODEL];
+    let tuned = ask(&tune).json();
+    let draft = &tuned["drafts"][0];
+    let right = draft["accepted_steps"].as_array().expect("a histogram");
+    let steps = |from: usize| right[from..].iter().filter_map(Value::as_u64).sum::<u64>();
+    assert!(right.len() == 16 && steps(15) * 10 > steps(0) * 7 && steps(15) > 10, "{draft}");
+    assert_eq!(draft["silent_steps"], 0, "{draft}");
+    let times = &draft["times"]["generic"];
+    assert!(times["proposed_nanoseconds"].as_u64() < times["model_nanoseconds"].as_u64(), "{draft}");
+    assert!(draft["memory_bytes"].as_u64() > Some(1 << 20), "{draft}");
+
+    let after = ask(&plan).json();
+    let speculation = &after["speculation"];
+    assert_eq!(
+        (&speculation["draft"], &speculation["provenance"]),
+        (&"demo-model".into(), &"measured".into())
+    );
+    assert!(speculation["gain_thousandths"].as_u64() > Some(1000), "{speculation}");
+    let show = ask(&plan).succeeds();
+    assert!(show.contains("\nproposals demo-model, up to"), "{show}");
+    // Only where it is named: nothing else says where the draft lies.
+    let unnamed = ask(&plan[..4]).json();
+    assert_ne!(unnamed["speculation"]["draft"], "demo-model");
+    let off = ask(&["plan", &deeper, "--draft", "off"]).json();
+    assert!(off.get("speculation").is_none(), "{off}");
+
+    let bundle = cache.path().join("bundle");
+    let bundle = bundle.to_str().expect("a name");
+    ask(&["compile", &deeper, "--context", "256", "--draft", DEMO_MODEL, "-o", bundle]).succeeds();
+    let shown = ask(&["inspect", bundle]).succeeds();
+    assert!(shown.contains("demo-model, up to"), "{shown}");
+    let run = |drafts: &[&str]| ask(&["run", bundle, "--greedy"]).arguments(drafts);
+    let (expected, _) = reply(run(&["--draft", "off"]));
+    assert_eq!(expected, reply(ask(&["run", DEMO_MODEL, "--greedy", "--draft", "off"])).0);
+    let (text, statistics) = reply(run(&["--draft", DEMO_MODEL]));
+    assert_eq!(text, expected);
+    assert!(count(&statistics, "accepted_tokens") > 0, "{statistics}");
+    let unnamed = run(&[]).arguments(["--prompt", PROMPT, "-n", "48"]).outcome();
+    assert_eq!((unnamed.code, unnamed.stdout.trim_end()), (Some(0), expected.as_str()));
+    for words in ["verifies what `demo-model` proposes", "lookup proposes in its place"] {
+        assert!(unnamed.stderr.contains(words), "no `{words}` in {}", unnamed.stderr);
+    }
+    // A checkpoint that is run with it is planned for it.
+    let (text, statistics) =
+        reply(ask(&["run", &deeper, "--context", "256", "--greedy", "--draft", DEMO_MODEL]));
+    assert_eq!(text, expected);
+    assert!(count(&statistics, "accepted_tokens") > 0, "{statistics}");
+}
+
+#[test]
+fn drafts_that_cannot_be_measured_or_told_apart_are_refused() {
+    let other = other_vocabulary();
+    let other = other.path().display().to_string();
+    let folder = tempfile::tempdir().expect("a folder");
+    let long = folder.path().join("long.txt");
+    fs::write(&long, format!("{}\tyes\n", "word ".repeat(400))).expect("written");
+    let long = long.display().to_string();
+    let tune = ["tune", DEMO_MODEL, "--minutes", "0", "--context", "128", "--draft"];
+    let cases: &[(&[&str], i32, &[&str])] = &[
+        (&[&other], 6, &["another vocabulary", "help:"]),
+        (&[EMBEDDING_FIXTURE], 5, &["embeds"]),
+        (&["no/such/model"], 3, &["no/such/model"]),
+        (&["off", "--draft", "lookup"], 2, &["stand alone"]),
+        (&[DEMO_MODEL, "--usual-text", &long], 2, &["no prompt", "context of 128", "help:"]),
+        (&[DEMO_MODEL, "--draft", DEMO_MODEL], 2, &["two drafts are called `demo-model`", "help:"]),
+    ];
+    for (more, code, words) in cases {
+        let run = shardwright(tune).arguments(*more);
+        let (actual, stderr) =
+            run.environment("XDG_CACHE_HOME", folder.path().to_str().expect("a name")).refuses();
+        assert_eq!(actual, *code, "{more:?}: {stderr}");
+        for word in *words {
+            assert!(stderr.contains(word), "{more:?}: no `{word}` in {stderr}");
+        }
     }
 }

@@ -14,10 +14,10 @@ use shardwright_shims::{Part, Watch as BuildWatch};
 use shardwright_vocabulary::{FormatTuple, Notice};
 
 use super::losses::{self, Means};
-use super::{measuring, moments, texts};
+use super::{drafts, measuring, moments, texts};
 use crate::{
     AcceptedSteps, BuildError, Download, DownloadBasis, LossGround, Losses, Making, ModelFormats, ModelName,
-    ModelSource, PlanOptions, PlanSource, Result, TableFormats, WeightRounding, needs_ranges,
+    ModelSource, PlanOptions, PlanSource, Result, StatedDraft, TableFormats, WeightRounding, needs_ranges,
 };
 
 /// Most bytes of weights that are quantised in memory; larger models use a store in the cache
@@ -108,6 +108,10 @@ impl PlanSource for CheckpointSource<'_> {
 
     fn accepted(&self, conversations: &str) -> Result<Option<AcceptedSteps>> {
         texts::accepted(self.checkpoint.directory(), conversations).map(Some)
+    }
+
+    fn draft_models(&self, context: u32) -> Result<(Vec<StatedDraft>, Vec<Notice>)> {
+        drafts::stated(self.checkpoint, self.options, context)
     }
 
     fn losses(

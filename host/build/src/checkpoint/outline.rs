@@ -8,7 +8,8 @@ use shardwright_vocabulary::{FormatTuple, Notice};
 use super::losses::expected_losses;
 use super::making::making;
 use crate::{
-    Download, DownloadBasis, LossGround, Losses, Making, ModelName, PlanOptions, PlanSource, Result, forecast,
+    AcceptedSteps, Download, DownloadBasis, LossGround, Losses, Making, ModelName, PlanOptions, PlanSource,
+    Result, StatedDraft, forecast,
 };
 
 /// A checkpoint's outline to plan for. Nothing is compiled from it: it is no
@@ -84,6 +85,17 @@ impl PlanSource for OutlineSource<'_> {
         _watch: &mut dyn Watch,
     ) -> Result<Losses> {
         expected_losses(&self.graph, self.options.tables, tuples)
+    }
+
+    fn accepted(&self, _conversations: &str) -> Result<Option<AcceptedSteps>> {
+        Ok(None)
+    }
+
+    fn draft_models(&self, _context: u32) -> Result<(Vec<StatedDraft>, Vec<Notice>)> {
+        let what =
+            "what was measured of drafts belongs to weights, and none are here: no plan counts on them";
+        let notice = (!self.options.draft_models.is_empty()).then(|| Notice::note(what));
+        Ok((Vec::new(), notice.into_iter().collect()))
     }
 
     fn take_notices(&mut self) -> Vec<Notice> {

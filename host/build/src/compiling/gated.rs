@@ -8,8 +8,8 @@ use shardwright_vocabulary::{FormatTuple, Notice, Pass, TargetKind};
 use super::gate::Seat;
 use crate::report::Download;
 use crate::{
-    Executor, LossGround, Losses, Making, ModelFormats, ModelName, ModelSource, PlanOptions, PlanSource,
-    Result, TableFormats,
+    AcceptedSteps, Executor, LossGround, Losses, Making, ModelFormats, ModelName, ModelSource, PlanOptions,
+    PlanSource, Result, StatedDraft, TableFormats,
 };
 
 /// Bytes that compiling a shard for a chip takes for each byte of its weights: the most that was
@@ -84,6 +84,14 @@ impl<S: ModelSource> PlanSource for Gated<'_, S> {
 
     fn remakes_tables(&self) -> bool {
         self.source.remakes_tables()
+    }
+
+    fn accepted(&self, conversations: &str) -> Result<Option<AcceptedSteps>> {
+        self.source.accepted(conversations)
+    }
+
+    fn draft_models(&self, context: u32) -> Result<(Vec<StatedDraft>, Vec<Notice>)> {
+        self.source.draft_models(context)
     }
 
     fn losses(

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use shardwright_build::{
-    BuildError, Download, DownloadBasis, EntryMenu, Judge, LossGround, Losses, ModelFormats, ModelName,
-    PlanSource, Question, TargetOffer, Weighed, make_request,
+    AcceptedSteps, BuildError, Download, DownloadBasis, EntryMenu, Judge, LossGround, Losses, ModelFormats,
+    ModelName, PlanSource, Question, StatedDraft, TargetOffer, Weighed, make_request,
 };
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
@@ -143,6 +143,14 @@ impl PlanSource for Weighable<'_> {
 
     fn download(&self) -> Option<Download> {
         Some(Download { bytes: DOWNLOAD, rests_on: DownloadBasis::Headers })
+    }
+
+    fn accepted(&self, _: &str) -> Answer<Option<AcceptedSteps>> {
+        Ok(None)
+    }
+
+    fn draft_models(&self, _: u32) -> Answer<(Vec<StatedDraft>, Vec<Notice>)> {
+        Ok((Vec::new(), Vec::new()))
     }
 
     fn losses(&mut self, _: &[FormatTuple], _: LossGround, _: &mut dyn Watch) -> Answer<Losses> {

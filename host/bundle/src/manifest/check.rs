@@ -373,6 +373,8 @@ fn chain(at: &str, chain: &ChainEntry, structure: &Structure) -> Checked {
 /// A draft, and an entry point of more than one row that every shard of the chain has.
 fn speculation(at: &str, speculation: &ChosenSpeculation, chain: &ChainEntry) -> Checked {
     name(&format!("{at}.draft"), &speculation.draft)?;
+    let accepted = speculation.accepted_steps.len();
+    cap(&format!("{at}.accepted_steps"), accepted, ChosenSpeculation::ACCEPTED_MAX as u64)?;
     let rows = speculation.rows;
     let verifies = |entry: &EntryName| entry.kind == EntryKind::Decode && entry.rows == rows;
     let field = || format!("{at}.rows");

@@ -129,10 +129,11 @@ fn sample() -> Manifest {
                 plan: file("plan"),
                 report: Some(file("report")),
                 speculation: Some(ChosenSpeculation {
-                    draft: "lookup".to_owned(),
+                    draft: "small".to_owned(),
                     rows: 4,
                     gain_thousandths: Some(1180),
                     provenance: Provenance::Modelled,
+                    accepted_steps: vec![5, 2, 3],
                 }),
                 shards: vec![
                     shard("embed", ComponentKind::Embed, (0, 0)),
@@ -465,6 +466,7 @@ fn everything_with_a_length_is_capped() {
         ("variants[0].chains[0].shards[0].entries", |m| {
             shard(m).entries = vec!["decode_1@64".parse().unwrap(); 65]
         }),
+        ("variants[0].chains[0].speculation.accepted_steps", |m| speculation(m).accepted_steps = vec![0; 65]),
         ("variants[0].chains[0].shards[0].head", |m| shard(m).head = sized("head", (64 << 10) + 1)),
         ("variants[0].chains[0].shards[0].flags", |m| {
             let flag = shard(m).flags[0].clone();
@@ -789,12 +791,14 @@ fn several<S: Strategy>(
 fn chain_entry(index: usize) -> impl Strategy<Value = ChainEntry> {
     let files = (reference(), reference(), proptest::option::of(reference()));
     let gain = proptest::option::of(any::<u32>());
-    let speculation = (word(), 2..=u32::MAX, gain, one_of(Provenance::ALL)).prop_map(
-        |(draft, rows, gain_thousandths, provenance)| ChosenSpeculation {
+    let draft = (word(), proptest::collection::vec(any::<u32>(), 0..=ChosenSpeculation::ACCEPTED_MAX));
+    let speculation = (draft, 2..=u32::MAX, gain, one_of(Provenance::ALL)).prop_map(
+        |((draft, accepted_steps), rows, gain_thousandths, provenance)| ChosenSpeculation {
             draft,
             rows,
             gain_thousandths,
             provenance,
+            accepted_steps,
         },
     );
     let said = (proptest::option::of(word()), proptest::option::of(speculation));

@@ -112,7 +112,9 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
     }
     let with_text = arguments.text || prompt.is_some();
     let input = if with_text { Input::Text } else { Input::Ids };
-    let model = open_for(&arguments.target, &execution, &arguments.checkpoint, &arguments.bundled, input)?;
+    let opened_for = (&arguments.drafts.drafts[..], input);
+    let model =
+        open_for(&arguments.target, &execution, &arguments.checkpoint, &arguments.bundled, opened_for)?;
     let opened = opening.elapsed();
     check(&model, &works, arguments.first_tokens)?;
     let allocating = Instant::now();

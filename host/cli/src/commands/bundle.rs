@@ -5,7 +5,7 @@ use shardwright::{ChainPlan, ErrorKind, FailedVariant, OpenOptions, PlanReport, 
 use shardwright_doctor::Inspected;
 use shardwright_trust::Trust;
 
-use super::{open_options, print, print_by};
+use super::{draft, open_options, print, print_by};
 use crate::arguments::{CompileArguments, Format};
 use crate::outcome::{Failure, Outcome};
 use crate::views;
@@ -16,7 +16,8 @@ pub fn compile(
     format: Format,
     detail: views::Detail,
 ) -> Result<Outcome, Failure> {
-    let mut options = open_options(&arguments.target, &arguments.execution)?;
+    let options = open_options(&arguments.target, &arguments.execution)?;
+    let mut options = draft::planned(&arguments.drafts.drafts, options)?;
     let socs = arguments.target.soc.as_deref().unwrap_or_default();
     let socs: Vec<String> = socs.split(',').map(|soc| soc.trim().to_owned()).collect();
     let Some(output) = arguments.output.as_ref().filter(|_| !arguments.dry_run) else {

@@ -31,7 +31,8 @@ struct Written {
 pub fn calibration_text(arguments: &CalibrationTextArguments, format: Format) -> Result<Outcome, Failure> {
     let prompts = prompts(arguments.prompts.as_deref())?;
     let (found, words) = begun(&arguments.output, &prompts)?;
-    let model = open(&arguments.target, &arguments.execution, &arguments.checkpoint, &arguments.bundled)?;
+    let model =
+        open(&arguments.target, &arguments.execution, &arguments.checkpoint, &arguments.bundled, &[])?;
     say_notices(&model, false);
     let mut session = model.session()?;
     session.options.max_tokens = Some(arguments.longest as usize);

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use shardwright::{ErrorKind, Model, Speculation};
+use shardwright::{ChosenSpeculation, ErrorKind, Model, OpenOptions, Speculation};
 
 use super::{is_bundle, open, say_notices};
 use crate::arguments::{BundledArguments, DraftArgument, ExecutionArguments, TargetArguments};
 use crate::outcome::Failure;
+use crate::views;
 
 /// What the command line says of drafts.
 pub enum Drafts {
@@ -25,17 +26,21 @@ pub fn drafts(
     execution: &ExecutionArguments,
     quiet: bool,
 ) -> Result<Drafts, Failure> {
+    alone(asked)?;
     match asked {
-        [] | [DraftArgument::Auto] => return Ok(Drafts::Planned),
+        [] | [DraftArgument::Auto] => {
+            if !quiet {
+                say_missing(model);
+            }
+            return Ok(Drafts::Planned);
+        }
         [DraftArgument::Off] => return Ok(Drafts::Off),
         _ => {}
     }
     let mut speculation = Speculation::new();
     for draft in asked {
         speculation = match draft {
-            DraftArgument::Auto | DraftArgument::Off => {
-                return Err(Failure::Arguments("--draft auto and --draft off stand alone".to_owned()));
-            }
+            DraftArgument::Auto | DraftArgument::Off => speculation,
             DraftArgument::Lookup => speculation.lookup(),
             DraftArgument::Model(path) => {
                 speculation.draft(Box::new(model_draft(path, model, target, execution, quiet)?))
@@ -45,6 +50,49 @@ pub fn drafts(
     Ok(Drafts::These(Box::new(speculation)))
 }
 
+/// Refuses what says both which drafts there are and that there are none or those of the plan.
+fn alone(asked: &[DraftArgument]) -> Result<(), Failure> {
+    let stands_alone = |draft: &DraftArgument| matches!(draft, DraftArgument::Auto | DraftArgument::Off);
+    match asked.len() > 1 && asked.iter().any(stands_alone) {
+        true => Err(Failure::Arguments("--draft auto and --draft off stand alone".to_owned())),
+        false => Ok(()),
+    }
+}
+
+/// A plan may count on a smaller model, which nothing opens by itself.
+fn say_missing(model: &Model) {
+    let Some(ChosenSpeculation { draft, .. }) = model.speculation() else { return };
+    if draft != ChosenSpeculation::LOOKUP {
+        views::say(&format!(
+            "note: the plan verifies what `{draft}` proposes, and `--draft` does not say where that lies: lookup \
+             proposes in its place"
+        ));
+    }
+}
+
+/// The paths of the smaller models among them.
+pub fn models(asked: &[DraftArgument]) -> impl Iterator<Item = &Path> {
+    asked.iter().filter_map(|draft| match draft {
+        DraftArgument::Model(path) => Some(path.as_path()),
+        _ => None,
+    })
+}
+
+/// What is asked of plans: smaller models are stated beside lookup, and nothing is verified where
+/// drafts are off.
+pub fn planned(asked: &[DraftArgument], mut options: OpenOptions) -> Result<OpenOptions, Failure> {
+    alone(asked)?;
+    if asked == [DraftArgument::Off] {
+        options = options.drafts([]);
+    }
+    Ok(stating(asked, options))
+}
+
+/// The same of smaller models alone.
+pub fn stating(asked: &[DraftArgument], options: OpenOptions) -> OpenOptions {
+    models(asked).fold(options, |options, path| options.draft_model(path))
+}
+
 fn model_draft(
     path: &Path,
     model: &Model,
@@ -52,6 +100,18 @@ fn model_draft(
     execution: &ExecutionArguments,
     quiet: bool,
 ) -> Result<shardwright::ModelDraft, Failure> {
+    let small = small_model(path, model, target, execution, quiet)?;
+    Ok(small.draft_for(model)?)
+}
+
+/// Opens a draft for replies of `model`.
+pub fn small_model(
+    path: &Path,
+    model: &Model,
+    target: &TargetArguments,
+    execution: &ExecutionArguments,
+    quiet: bool,
+) -> Result<Model, Failure> {
     let context = match is_bundle(path, None)? {
         true => None,
         false => u32::try_from(model.chain().context()).ok(),
@@ -59,7 +119,7 @@ fn model_draft(
     // A bundle keeps the towers that it has.
     let mut target = target.of_a_draft(context);
     target.towers.retain(|_| context.is_some());
-    let small = open(&target, execution, path, &BundledArguments::default())?;
+    let small = open(&target, execution, path, &BundledArguments::default(), &[])?;
     say_notices(&small, quiet);
     if !small.chain().is_generative() {
         return Err(Failure::Refused {
@@ -68,5 +128,5 @@ fn model_draft(
             help: "use a smaller model of the same family, or `--draft lookup`".to_owned(),
         });
     }
-    Ok(small.draft_for(model)?)
+    Ok(small)
 }

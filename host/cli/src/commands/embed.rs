@@ -13,7 +13,8 @@ struct Embedding<'a> {
 
 /// One vector per text: as JSON a document per line, as text the numbers of a vector on a line.
 pub fn embed(arguments: &EmbedArguments, format: Format) -> Result<Outcome, Failure> {
-    let model = open(&arguments.target, &arguments.execution, &arguments.checkpoint, &arguments.bundled)?;
+    let model =
+        open(&arguments.target, &arguments.execution, &arguments.checkpoint, &arguments.bundled, &[])?;
     say_notices(&model, false);
     let options =
         EmbedOptions { prompt_name: arguments.prompt_name.clone(), dimensions: arguments.dimensions };

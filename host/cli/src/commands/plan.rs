@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use shardwright::Pass;
 use shardwright_trust::Trust;
 
-use super::{open_options, print, print_by, trust};
+use super::{draft, open_options, print, print_by, trust};
 use crate::arguments::{Format, PlanArguments, PlanCommand};
 use crate::outcome::{Failure, Outcome, io};
 use crate::views;
@@ -28,6 +28,7 @@ fn made(
     detail: views::Detail,
 ) -> Result<Outcome, Failure> {
     let options = open_options(&arguments.target, &arguments.execution)?;
+    let options = draft::planned(&arguments.drafts.drafts, options)?;
     let mut watch = views::Progress::new("planning", checkpoint);
     let planned = options.plan_watched(checkpoint, &mut watch)?;
     drop(watch);

@@ -16,12 +16,13 @@ use crate::{interrupt, views};
 /// Generates: one reply to `--prompt`, or in a chat without a prompt one per line of standard
 /// input.
 pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure> {
-    let model = open(&arguments.target, &arguments.execution, &arguments.checkpoint, &arguments.bundled)?;
+    let asked = &arguments.drafts.drafts;
+    let model =
+        open(&arguments.target, &arguments.execution, &arguments.checkpoint, &arguments.bundled, asked)?;
     say_notices(&model, arguments.quiet);
     let mut session = model.session()?;
     configure(&mut session, arguments)?;
-    let drafts =
-        drafts(&arguments.drafts.drafts, &model, &arguments.target, &arguments.execution, arguments.quiet)?;
+    let drafts = drafts(asked, &model, &arguments.target, &arguments.execution, arguments.quiet)?;
     match drafts {
         Drafts::Planned => {}
         Drafts::Off => session.set_speculation(None)?,

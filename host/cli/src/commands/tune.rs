@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use super::{is_bundle, loudness, nothing_decided_before, open_options, print};
-use crate::arguments::{Format, TuneArguments};
+use super::{draft, is_bundle, loudness, nothing_decided_before, open, open_options, print};
+use shardwright::OpenOptions;
+use shardwright_build::MeasuredDraft;
+
+use crate::arguments::{BundledArguments, Format, TuneArguments};
 use crate::outcome::{Failure, Outcome};
 use crate::views;
 
@@ -12,10 +15,12 @@ const SECONDS_OF_A_MINUTE: f64 = 60.0;
 /// Times plans for as long as there is time, and shows what came of it.
 pub fn tune(arguments: &TuneArguments, format: Format, detail: views::Detail) -> Result<Outcome, Failure> {
     let open = open_options(&arguments.target, &arguments.execution)?;
+    let open = draft::planned(&arguments.drafts.drafts, open)?;
     let time = arguments.minutes.map(|minutes| Duration::from_secs_f64(minutes * SECONDS_OF_A_MINUTE));
+    let drafts = measured(arguments, &open)?;
     let mut watch = views::Progress::new("tuning", &arguments.checkpoint);
     let (path, compiled_from) = (&arguments.checkpoint, arguments.compiled_from.as_deref());
-    let (report, notices) = match is_bundle(path, compiled_from)? {
+    let (mut report, notices) = match is_bundle(path, compiled_from)? {
         true => {
             nothing_decided_before(path, &arguments.target, &arguments.execution)?;
             shardwright_tune::tune_bundle(path, compiled_from, &open, time, &mut watch)?
@@ -26,5 +31,29 @@ pub fn tune(arguments: &TuneArguments, format: Format, detail: views::Detail) ->
     for notice in notices {
         views::say(&format!("{}: {}", loudness(notice.kind), notice.text));
     }
+    report.drafts = drafts;
     print(format, &report, |report| views::tune(report, detail))
+}
+
+/// Measures the smaller models that are named, before plans are made that count on them.
+fn measured(arguments: &TuneArguments, options: &OpenOptions) -> Result<Vec<MeasuredDraft>, Failure> {
+    let TuneArguments { checkpoint: path, compiled_from, target, execution, .. } = arguments;
+    let checkpoint = compiled_from.as_ref().unwrap_or(path);
+    let mut measured = Vec::new();
+    let mut model = None;
+    for draft in draft::models(&arguments.drafts.drafts) {
+        let model = match &mut model {
+            Some(model) => &*model,
+            none => {
+                let bundled = BundledArguments { compiled_from: compiled_from.clone(), ..Default::default() };
+                none.insert(open(target, execution, path, &bundled, &[])?)
+            }
+        };
+        let small = draft::small_model(draft, model, target, execution, true)?;
+        let mut watch = views::Progress::new("measuring", draft);
+        let found =
+            shardwright_tune::measure_draft((checkpoint, model), (draft, &small), options, &mut watch)?;
+        measured.push(found);
+    }
+    Ok(measured)
 }

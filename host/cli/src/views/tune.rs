@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use shardwright_build::LossReport;
+use shardwright_build::{LossReport, MeasuredDraft};
 use shardwright_tune::{Outcome, Spread, TimedPlan, TuneReport};
 
 use super::{Detail, difference, printable, table, wrapped};
@@ -38,6 +38,9 @@ pub fn tune(report: &TuneReport, detail: Detail) -> String {
         Some(folder) => format!("kept      {measured} of {rows} times, for later plans, in {folder}"),
         None => "kept      no times for later plans".to_owned(),
     });
+    for draft in &report.drafts {
+        line(format!("draft     {}", expected(draft, soc)));
+    }
     let mut tried = table(&["plan", "asked", "time by the default's", "result"]);
     for trial in &report.tried {
         let plan = trial.plan.as_deref().and_then(|plan| plan.get(..8)).unwrap_or("-");
@@ -47,6 +50,28 @@ pub fn tune(report: &TuneReport, detail: Detail) -> String {
     let _ = writeln!(text, "\n{tried}\n");
     text.push_str(&difference(&report.change, detail));
     text
+}
+
+/// What is known of a draft.
+fn expected(draft: &MeasuredDraft, soc: &str) -> String {
+    let MeasuredDraft { accepted_steps, silent_steps, text, .. } = draft;
+    let steps: u64 = accepted_steps.iter().map(|steps| u64::from(*steps)).sum();
+    let right: u64 = (0..).zip(accepted_steps).map(|(right, steps)| right * u64::from(*steps)).sum();
+    let each = right as f64 / (steps as f64).max(1.0);
+    let milliseconds = |nanoseconds: u64| nanoseconds as f64 / 1e6;
+    let time = match draft.times.get(soc) {
+        Some(times) => format!(
+            "{:.2} ms a token, where one of the model takes {:.2} ms",
+            milliseconds(times.proposed_nanoseconds),
+            milliseconds(times.model_nanoseconds)
+        ),
+        None => format!("its time beside {soc} is not known"),
+    };
+    let all = steps + u64::from(*silent_steps);
+    let name = &draft.draft.name;
+    format!(
+        "{name}: {each:.1} tokens right in a step, of at most 15, over {all} steps ({text}); {time}; kept"
+    )
 }
 
 fn outcome(report: &TuneReport) -> &'static str {

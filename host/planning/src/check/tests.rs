@@ -277,8 +277,17 @@ fn proposals_are_verified_at_an_entry_point_of_every_shard() {
         rows: 4,
         gain_thousandths: Some(1500),
         provenance: Provenance::Measured,
+        accepted_steps: Vec::new(),
     };
     assert_eq!(speculation, Some(expected));
+    // Of a smaller model it is told what was right.
+    let mut model = request.clone();
+    model.drafts[0].name = "small".to_owned();
+    let draft = "small".to_owned();
+    let small = Plan { speculation: Some(PlannedSpeculation { draft, ..verified(4) }), ..plan.clone() };
+    let told = check(small, &model).unwrap().speculation().unwrap().accepted_steps.clone();
+    assert_eq!(told, model.drafts[0].accepted_steps);
+    assert!(!told.is_empty());
     // What it holds beside the shards counts for the goal.
     let held = without + 5 + 4 * 100;
     request.goals.memory_bytes = Some(held);

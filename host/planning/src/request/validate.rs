@@ -10,6 +10,8 @@ use super::{Body, Request};
 
 /// Caps on a request, far above what a model of 8 billion parameters on five targets needs.
 pub mod caps {
+    use shardwright_vocabulary::ChosenSpeculation;
+
     /// Components.
     pub const COMPONENTS: usize = 32;
     /// Layers of one component.
@@ -37,7 +39,7 @@ pub mod caps {
     /// Drafts.
     pub const DRAFTS: usize = 8;
     /// Numbers of tokens of a proposal that may be right.
-    pub const ACCEPTED: usize = 64;
+    pub const ACCEPTED: usize = ChosenSpeculation::ACCEPTED_MAX;
     /// Sensitivities.
     pub const SENSITIVITIES: usize = 1 << 17;
 }

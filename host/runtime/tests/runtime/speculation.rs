@@ -342,7 +342,9 @@ fn a_draft_with_a_fault_is_dropped_and_the_reply_goes_on() {
     ];
     for (words, answer) in faults {
         let mut session = chain.session().unwrap();
-        let draft = Told::once(answer);
+        // What it says of the prompt may come late, and what it says in a step is waited for.
+        let reads: Answer = Box::new(|_| Ok(Proposal::default()));
+        let draft = Box::new(Told(VecDeque::from([reads, answer])));
         session.set_speculation(Some(Speculation::new().draft(draft).fixed_length(Some(4))));
         let heard = hear(&model, &mut session, &prompt, &options(20));
         assert_eq!(heard.ids, expected.ids, "{words}");
@@ -361,19 +363,30 @@ fn a_draft_that_never_answers_is_waited_for_so_long() {
     let prompt = prompt(&model);
     let chain = support::chain(&model.graph, &plan(&[1, 8]));
     let expected = hear(&model, &mut chain.session().unwrap(), &prompt, &options(20));
-    let hangs = Told::once(|_| {
+    let hangs = |_| -> Result<Proposal, DraftError> {
         loop {
             std::thread::park();
         }
-    });
-    let mut session = chain.session().unwrap();
-    let speculation = Speculation::new().patience(Duration::from_millis(50)).draft(hangs).lookup();
-    session.set_speculation(Some(speculation.fixed_length(Some(4))));
-    let heard = hear(&model, &mut session, &prompt, &options(20));
-    assert_eq!(heard.ids, expected.ids);
-    assert!(heard.dropped[0].contains("gave no answer within 50 ms"), "{:?}", heard.dropped);
-    // The other draft goes on.
-    assert_eq!(session.speculation().unwrap().drafts(), ["lookup"]);
+    };
+    let reads = |_| Ok(Proposal::default());
+    for (answers, dropped) in [(1, 1), (0, 0)] {
+        let all = (0..answers).map(|_| Box::new(reads) as Answer).chain([Box::new(hangs) as _]);
+        let draft = Box::new(Told(all.collect()));
+        let mut session = chain.session().unwrap();
+        let speculation = Speculation::new().patience(Duration::from_millis(50)).draft(draft).lookup();
+        session.set_speculation(Some(speculation.fixed_length(Some(4))));
+        let heard = hear(&model, &mut session, &prompt, &options(20));
+        assert_eq!(heard.ids, expected.ids);
+        assert_eq!(heard.dropped.len(), dropped, "{:?}", heard.dropped);
+        if dropped == 0 {
+            // It may still read the prompt, and the reply did not wait for that.
+            assert_eq!(session.speculation().unwrap().drafts(), ["told", "lookup"]);
+            continue;
+        }
+        assert!(heard.dropped[0].contains("gave no answer within 50 ms"), "{:?}", heard.dropped);
+        // The other draft goes on.
+        assert_eq!(session.speculation().unwrap().drafts(), ["lookup"]);
+    }
 }
 
 #[test]

@@ -13,8 +13,8 @@ use super::samples::{SampleSet, tower_samples};
 use super::scope::TowerScope;
 use crate::checkpoint::measuring::{self, Kept};
 use crate::{
-    BuildError, LossGround, Losses, ModelFormats, ModelName, ModelSource, PlanOptions, PlanSource, Result,
-    TableFormats,
+    AcceptedSteps, BuildError, LossGround, Losses, ModelFormats, ModelName, ModelSource, PlanOptions,
+    PlanSource, Result, StatedDraft, TableFormats,
 };
 
 /// What a pass of a checkpoint computes beside the steps of text. Weights are rounded to the
@@ -136,6 +136,14 @@ impl PlanSource for TowerSource<'_> {
 
     fn graph(&self) -> &Graph {
         self.graph
+    }
+
+    fn accepted(&self, _: &str) -> Result<Option<AcceptedSteps>> {
+        Ok(None)
+    }
+
+    fn draft_models(&self, _: u32) -> Result<(Vec<StatedDraft>, Vec<Notice>)> {
+        Ok((Vec::new(), Vec::new()))
     }
 
     fn losses(&mut self, _: &[FormatTuple], _: LossGround, _: &mut dyn Watch) -> Result<Losses> {

@@ -1,0 +1,289 @@
+//! Smaller models as drafts: what was measured of them, kept in the cache, and what a plan may
+//! expect of them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use shardwright_bundle::{Bundle, Digest, is_bundle};
+use shardwright_files::own;
+use shardwright_models::Checkpoint;
+use shardwright_planning::profile::GENERIC;
+use shardwright_planning::request::DraftEstimate;
+use shardwright_vocabulary::{Error, Notice, Provenance};
+
+use super::path::{open_checkpoint, plan_checkpoint};
+use crate::drafts::row_bytes;
+use crate::{DraftTimes, PlanOptions, Result, Speed, StatedDraft};
+
+/// Folder of what was measured of drafts in the cache directory.
+pub const DRAFTS: &str = "drafts";
+
+/// Version of the files; a file of another version counts as missing.
+const VERSION: u32 = 1;
+
+/// Most bytes read of a file, which holds a histogram and a handful of names.
+const FILE_BYTES: u64 = 64 << 10;
+
+/// Which model a draft is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DraftIdentity {
+    /// Its name in plans.
+    pub name: String,
+    /// Hash of its checkpoint.
+    pub checkpoint: Digest,
+}
+
+impl DraftIdentity {
+    /// Of a checkpoint or a bundle. Reads all weights of a checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// Of opening it.
+    pub fn of(path: &Path, options: &PlanOptions) -> Result<DraftIdentity> {
+        if is_bundle(path) {
+            let bundle = Bundle::open_trusting(path, &options.rules()?)?;
+            let model = &bundle.manifest().model;
+            return Ok(DraftIdentity { name: model.name.clone(), checkpoint: model.checkpoint });
+        }
+        let checkpoint = open_checkpoint(path)?;
+        Ok(DraftIdentity {
+            name: checkpoint.facts().name.clone(),
+            checkpoint: checkpoint.content_hash().into(),
+        })
+    }
+}
+
+/// What was measured of a draft: how often the model that it drafts for says the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredDraft {
+    /// The draft.
+    pub draft: DraftIdentity,
+    /// Hash of the checkpoint that it drafts for.
+    pub model: Digest,
+    /// What was replied to.
+    pub text: String,
+    /// Steps in which it proposed nothing.
+    pub silent_steps: u32,
+    /// The other steps, by how many tokens of the proposal were right: 0, 1, 2, …
+    pub accepted_steps: Vec<u32>,
+    /// Times, by the chip that the model was planned for, `generic` for none: of those that it
+    /// really ran on.
+    pub times: BTreeMap<String, DraftTimes>,
+    /// Bytes that it holds beside the model's shards.
+    pub memory_bytes: u64,
+}
+
+/// A file, with the hash of what it says.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    version: u32,
+    measured: MeasuredDraft,
+    check: Digest,
+}
+
+impl Kept {
+    fn of(measured: MeasuredDraft) -> std::io::Result<Self> {
+        let check = Digest::of(&serde_json::to_vec(&(VERSION, &measured))?);
+        Ok(Kept { version: VERSION, measured, check })
+    }
+}
+
+/// What was measured of drafts, in a cache directory or not at all.
+#[derive(Clone, Debug)]
+pub struct DraftRecords {
+    folder: Option<PathBuf>,
+}
+
+impl DraftRecords {
+    /// Those in a cache directory; none without.
+    pub fn of_cache(cache: Option<&Path>) -> Self {
+        DraftRecords { folder: cache.map(|cache| cache.join(DRAFTS)) }
+    }
+
+    /// The folder, if anything is kept.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    fn path(&self, model: Digest, draft: Digest) -> Option<PathBuf> {
+        let name = Digest::of(format!("{draft} for {model}").as_bytes());
+        Some(self.folder.as_ref()?.join(format!("{name}.json")))
+    }
+
+    /// What was measured of a draft for a model; `None` if nothing was. Fails, in words, if the
+    /// file is damaged or another user may have written it.
+    pub fn recall(&self, model: Digest, draft: Digest) -> std::result::Result<Option<MeasuredDraft>, String> {
+        let Some(path) = self.path(model, draft) else { return Ok(None) };
+        let fault = |what: &dyn std::fmt::Display| format!("{}: {what}", path.display());
+        let Some(bytes) = own::read(&path, FILE_BYTES).map_err(|error| fault(&error))? else {
+            return Ok(None);
+        };
+        let kept: Kept = serde_json::from_slice(&bytes).map_err(|_| fault(&"is damaged"))?;
+        if kept.version != VERSION {
+            return Ok(None);
+        }
+        let check = Kept::of(kept.measured.clone()).map_err(|error| fault(&error))?.check;
+        let measured = kept.measured;
+        if kept.check != check || (measured.model, measured.draft.checkpoint) != (model, draft) {
+            return Err(fault(&"is damaged"));
+        }
+        Ok(Some(measured))
+    }
+
+    /// Keeps what was measured, with the times of other chips that are kept already. Returns all
+    /// that is kept then.
+    ///
+    /// # Errors
+    ///
+    /// That it cannot be written, or that the folder is not the user's own.
+    pub fn keep(&self, mut measured: MeasuredDraft) -> std::io::Result<MeasuredDraft> {
+        let Some(path) = self.path(measured.model, measured.draft.checkpoint) else { return Ok(measured) };
+        if let Ok(Some(before)) = self.recall(measured.model, measured.draft.checkpoint) {
+            for (soc, times) in before.times {
+                measured.times.entry(soc).or_insert(times);
+            }
+        }
+        own::write(&path, &serde_json::to_vec(&Kept::of(measured.clone())?)?)?;
+        Ok(measured)
+    }
+}
+
+/// What a plan of a checkpoint in a context may expect of the smaller models that the options name,
+/// with what is to be said of those that nothing is known of.
+pub(super) fn stated(
+    checkpoint: &Checkpoint,
+    options: &PlanOptions,
+    context: u32,
+) -> Result<(Vec<StatedDraft>, Vec<Notice>)> {
+    let (mut stated, mut notices) = (Vec::new(), Vec::new());
+    if options.draft_models.is_empty() {
+        return Ok((stated, notices));
+    }
+    let model: Digest = checkpoint.content_hash().into();
+    let records = DraftRecords::of_cache(options.cache.as_deref());
+    for path in &options.draft_models {
+        let identity = DraftIdentity::of(path, options)?;
+        let recalled = records.recall(model, identity.checkpoint).unwrap_or_else(|fault| {
+            notices.push(Notice::note(format!("draft {}: {fault}; it is as if not measured", identity.name)));
+            None
+        });
+        let Some(measured) = recalled else {
+            notices.push(Notice::note(format!(
+                "nothing was measured of the draft {name}, and no plan counts on it: `shardwright tune --draft \
+                 {path}` with the same model measures it",
+                name = identity.name,
+                path = path.display()
+            )));
+            stated.push(StatedDraft::unknown(identity.name));
+            continue;
+        };
+        let estimate = |nanoseconds: u64| DraftEstimate {
+            name: identity.name.clone(),
+            silent_steps: measured.silent_steps,
+            accepted_steps: measured.accepted_steps.clone(),
+            provenance: Provenance::Measured,
+            token_microseconds: nanoseconds.div_ceil(1000),
+            memory_bytes: measured.memory_bytes,
+            row_bytes: row_bytes(checkpoint.graph()),
+        };
+        let soc = options.soc.as_deref().unwrap_or(GENERIC);
+        if let Some(times) = measured.times.get(soc).filter(|_| !options.elsewhere) {
+            let estimate = estimate(times.proposed_nanoseconds);
+            stated.push(StatedDraft { estimate, times: Some(times.clone()) });
+            continue;
+        }
+        match planned_time(path, options, context)? {
+            Some(nanoseconds) => {
+                stated.push(StatedDraft { estimate: estimate(nanoseconds), times: None });
+            }
+            None => {
+                notices.push(Notice::note(format!(
+                    "it is not known how long the draft {} takes beside {soc}, and no plan counts on it",
+                    identity.name
+                )));
+                stated.push(StatedDraft::unknown(identity.name));
+            }
+        }
+    }
+    Ok((stated, notices))
+}
+
+/// Nanoseconds of a drafted token as the draft's own plan for the same chip predicts; `None` where
+/// it does not.
+fn planned_time(path: &Path, options: &PlanOptions, context: u32) -> Result<Option<u64>> {
+    if is_bundle(path) {
+        return Ok(None);
+    }
+    // A smaller model may have been made for a smaller context.
+    let context = u64::from(context).min(open_checkpoint(path)?.facts().context);
+    let own = options.of_a_draft(u32::try_from(context).unwrap_or(u32::MAX));
+    let planned = plan_checkpoint(path, &own, &mut ()).map_err(|error| {
+        let (kind, help) = (error.kind(), error.help().map(str::to_owned));
+        Error::new(kind, format!("the draft {}: {error}", path.display()))
+            .with_help(help.unwrap_or_else(|| "leave --draft out".to_owned()))
+    })?;
+    Ok(match planned.report.forecast.speed {
+        Speed::Tokens { each, .. } => each.map(|each| each.microseconds.saturating_mul(1000)),
+        // What embeds was measured as no draft.
+        Speed::Vector { .. } => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(times: &[(&str, u64)]) -> BTreeMap<String, DraftTimes> {
+        let own = |nanoseconds: u64| DraftTimes {
+            proposed_nanoseconds: nanoseconds,
+            model_nanoseconds: 40_000,
+            formats: "bf16/f32/f32".to_owned(),
+        };
+        times.iter().map(|(soc, time)| ((*soc).to_owned(), own(*time))).collect()
+    }
+
+    fn measured() -> MeasuredDraft {
+        MeasuredDraft {
+            draft: DraftIdentity { name: "small".to_owned(), checkpoint: Digest::of(b"small") },
+            model: Digest::of(b"large"),
+            text: "conversations".to_owned(),
+            silent_steps: 1,
+            accepted_steps: vec![4, 3, 2],
+            times: times(&[("generic", 7000)]),
+            memory_bytes: 1 << 20,
+        }
+    }
+
+    #[test]
+    fn what_was_kept_is_recalled_and_what_is_damaged_is_not() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let records = DraftRecords::of_cache(Some(folder.path()));
+        let (model, draft) = (measured().model, measured().draft.checkpoint);
+        assert_eq!(records.recall(model, draft), Ok(None));
+        assert_eq!(records.keep(measured()).expect("kept"), measured());
+        assert_eq!(records.recall(model, draft), Ok(Some(measured())));
+        assert_eq!(records.recall(draft, model), Ok(None), "the other way round");
+        // Times of another chip stay, those of the same one are replaced.
+        let other = MeasuredDraft { times: times(&[("chip", 5)]), ..measured() };
+        let both = records.keep(other).expect("kept");
+        assert_eq!(both.times, times(&[("chip", 5), ("generic", 7000)]));
+        assert_eq!(records.recall(model, draft), Ok(Some(both)));
+        let path = records.path(model, draft).expect("it is kept");
+        let whole = std::fs::read_to_string(&path).expect("read");
+        for length in 0..whole.len() {
+            std::fs::write(&path, &whole[..length]).expect("written");
+            assert!(records.recall(model, draft).is_err(), "{length}");
+        }
+        std::fs::write(&path, whole.replace("[4,3,2]", "[4,3,9]")).expect("written");
+        assert!(records.recall(model, draft).is_err());
+        std::fs::write(&path, whole.replacen("\"version\":1", "\"version\":2", 1)).expect("written");
+        assert_eq!(records.recall(model, draft), Ok(None));
+        let nowhere = DraftRecords::of_cache(None);
+        assert_eq!((nowhere.keep(measured()).ok(), nowhere.folder()), (Some(measured()), None));
+        assert_eq!(nowhere.recall(model, draft), Ok(None));
+    }
+}

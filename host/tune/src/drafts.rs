@@ -1,0 +1,253 @@
+//! Smaller models as drafts: how often a model says what they propose, and how long that takes.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Instant;
+
+use shardwright::{
+    Draft, DraftError, GenerationEvent, GenerationOptions, Message, Model, OpenOptions, Proposal,
+    RenderOptions, SamplingParameters,
+};
+use shardwright_build::{
+    DraftIdentity, DraftRecords, DraftTimes, Executor, MeasuredDraft, PlanOptions, PlanReport,
+};
+use shardwright_measure::median;
+use shardwright_runtime::{Acceptance, DRAFTED_MAX, Session, acceptance_of};
+use shardwright_shims::Watch;
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
+use crate::timing::interrupted;
+
+/// Tokens of all replies, about: some hundred steps.
+const TOKENS: usize = 512;
+
+/// Most tokens of a reply, so that several are among them.
+const REPLY_TOKENS: usize = 64;
+
+/// The name of profiles without a chip.
+const GENERIC: &str = "generic";
+
+/// The chain of a bundle that was meant for its chip.
+const PRIMARY: &str = "primary";
+
+/// Has a model reply, greedily, to what the options' usual text asks, or to built-in prompts, and
+/// measures how many tokens of its replies the draft would have proposed, and how long a proposed
+/// token takes. Keeps it in the cache, for plans of the same checkpoint that name the draft;
+/// returns all that is kept.
+///
+/// `checkpoint` is that of the model, and `path` the draft's checkpoint or bundle. The time counts
+/// for later plans where the model runs on what it is planned for.
+///
+/// # Errors
+///
+/// Another vocabulary, texts without a prompt that fits into both contexts, a draft that fails,
+/// errors of running both, a cache that cannot be written, and [`ErrorKind::Cancelled`].
+pub fn measure_draft(
+    (checkpoint, model): (&Path, &Model),
+    (path, draft): (&Path, &Model),
+    open: &OpenOptions,
+    watch: &mut dyn Watch,
+) -> Result<MeasuredDraft> {
+    let options = open.plan_options();
+    let conversations = options.read_usual_text()?;
+    let text = match &options.usual_text {
+        Some(path) => path.display().to_string(),
+        None => "built-in prompts".to_owned(),
+    };
+    let lines: Vec<&str> = match &conversations {
+        Some(text) => text.lines().filter(|line| !line.trim().is_empty()).collect(),
+        None => shardwright::calibration_prompts(),
+    };
+    let mut timed = Timed { draft: draft.draft_for(model)?, each: Vec::new(), memory_bytes: 0 };
+    let mut replies = Replies::of(model)?;
+    let room = model.chain().context().min(draft.chain().context()) as usize;
+    let (mut found, mut tokens) = (Acceptance::default(), 0);
+    'all: for line in lines {
+        for prompt in prompts(model, line)? {
+            if prompt.len() + REPLY_TOKENS + DRAFTED_MAX >= room {
+                continue;
+            }
+            watch.progress((tokens * 1000 / TOKENS).min(1000) as u32, "measuring the draft");
+            let reply = replies.to(&prompt, watch)?;
+            found = found.and(&timed.acceptance(&prompt, &reply)?);
+            interrupted(watch)?;
+            tokens += reply.len();
+            if tokens >= TOKENS {
+                break 'all;
+            }
+        }
+    }
+    if timed.each.is_empty() {
+        let what = format!("{text}: no prompt has a reply that can be drafted in a context of {room} tokens");
+        return Err(Error::new(ErrorKind::Argument, what)
+            .with_help("pass conversations, one a line, that leave room for a reply, or raise --context"));
+    }
+    let steps = |count: &u64| u32::try_from(*count).unwrap_or(u32::MAX);
+    let soc = options.soc.clone().unwrap_or_else(|| GENERIC.to_owned());
+    let times = DraftTimes {
+        proposed_nanoseconds: median(&timed.each) as u64,
+        model_nanoseconds: median(&replies.each) as u64,
+        formats: model.plan().map_or_else(String::new, first_formats),
+    };
+    let measured = MeasuredDraft {
+        draft: DraftIdentity::of(path, &options)?,
+        model: shardwright_build::open_checkpoint(checkpoint)?.content_hash().into(),
+        text,
+        silent_steps: steps(&found.without),
+        accepted_steps: found.accepted.iter().map(steps).collect(),
+        times: runs_as_planned(model, &options).then_some((soc, times)).into_iter().collect(),
+        memory_bytes: timed.memory_bytes,
+    };
+    let records = DraftRecords::of_cache(options.cache.as_deref());
+    let unkept = |error: std::io::Error| {
+        let folder = records.folder().unwrap_or(Path::new("")).display().to_string();
+        Error::new(ErrorKind::Missing, format!("{folder}: {error}"))
+            .with_help("what was measured has to be kept: the cache has to be a folder of your own")
+    };
+    records.keep(measured).map_err(unkept)
+}
+
+fn first_formats(plan: &PlanReport) -> String {
+    plan.shards.first().map_or_else(String::new, |shard| shard.formats.clone())
+}
+
+/// Whether a model runs on what it is planned for, so that times beside it are those of the chip.
+fn runs_as_planned(model: &Model, options: &PlanOptions) -> bool {
+    match model.bundle_chain() {
+        Some(chain) => chain == PRIMARY,
+        None => {
+            let is_emulated = model.plan().is_none_or(|plan| plan.emulated_on.is_some());
+            !is_emulated && options.on.is_none_or(|on| on == Executor::Device)
+        }
+    }
+}
+
+/// The ids of what a line asks: everything before each of the replies that it has or lacks.
+fn prompts(model: &Model, line: &str) -> Result<Vec<Vec<u32>>> {
+    let turns: Vec<String> = line.split('\t').map(|turn| turn.replace("\\n", "\n")).collect();
+    let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+    let ids = |end: usize| {
+        if !model.has_chat_template() {
+            return Ok(model.tokenizer()?.encode(&turns[..end].join("\n"), true)?);
+        }
+        let message = |(index, turn): (usize, &String)| match index % 2 {
+            0 => Message::user(turn),
+            _ => Message::assistant(turn),
+        };
+        let messages: Vec<Message> = turns[..end].iter().enumerate().map(message).collect();
+        model.encode_chat(&messages, &options)
+    };
+    (1..=turns.len()).step_by(2).map(ids).collect()
+}
+
+/// What a model replies, greedily.
+struct Replies<'m> {
+    model: &'m Model,
+    session: Session,
+    options: GenerationOptions,
+    /// Nanoseconds of a token after the first, of each reply that has one.
+    each: Vec<f64>,
+}
+
+impl<'m> Replies<'m> {
+    fn of(model: &'m Model) -> Result<Self> {
+        let options = GenerationOptions {
+            max_tokens: Some(REPLY_TOKENS),
+            sampling: SamplingParameters::greedy(),
+            ..model.session()?.options
+        };
+        Ok(Replies { model, session: model.chain().session()?, options, each: Vec::new() })
+    }
+
+    fn to(&mut self, prompt: &[u32], watch: &dyn Watch) -> Result<Vec<u32>> {
+        let mut reply = Vec::new();
+        let (_, statistics) =
+            self.session.generate(self.model.tokenizer()?, prompt, &self.options, &mut |event| {
+                if let GenerationEvent::Token { id } = event {
+                    reply.push(*id);
+                }
+                if watch.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+        interrupted(watch)?;
+        if statistics.generated_tokens > 1 {
+            let tokens = statistics.generated_tokens as f64 - 1.0;
+            self.each.push(statistics.decode_time.as_nanos() as f64 / tokens);
+        }
+        Ok(reply)
+    }
+}
+
+/// A draft with the times of its proposals.
+struct Timed<D> {
+    draft: D,
+    /// Nanoseconds of a token, of each proposal.
+    each: Vec<f64>,
+    memory_bytes: u64,
+}
+
+impl<D: Draft> Timed<D> {
+    /// What it would have proposed in a reply.
+    fn acceptance(&mut self, prompt: &[u32], reply: &[u32]) -> Result<Acceptance> {
+        let failed = |error: DraftError| {
+            let (kind, help) = (error.kind(), error.help());
+            Error::caused_by(kind, error, Some(help))
+        };
+        self.draft.begin(&SamplingParameters::greedy());
+        // It reads a prompt beside the model, and not in a step.
+        self.draft.propose(prompt, 1).map_err(failed)?;
+        let found = acceptance_of(self, prompt, reply).map_err(failed)?;
+        self.memory_bytes = self.memory_bytes.max(self.draft.memory_bytes());
+        Ok(found)
+    }
+}
+
+impl<D: Draft> Draft for Timed<D> {
+    fn name(&self) -> String {
+        self.draft.name()
+    }
+
+    fn propose(&mut self, history: &[u32], most: usize) -> std::result::Result<Proposal, DraftError> {
+        let begun = Instant::now();
+        let proposal = self.draft.propose(history, most)?;
+        if !proposal.tokens.is_empty() {
+            self.each.push(begun.elapsed().as_nanos() as f64 / proposal.tokens.len() as f64);
+        }
+        Ok(proposal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Expects what it is told, and nothing where it is told nothing.
+    struct Told(Vec<u32>);
+
+    impl Draft for Told {
+        fn name(&self) -> String {
+            "told".to_owned()
+        }
+
+        fn propose(&mut self, history: &[u32], most: usize) -> std::result::Result<Proposal, DraftError> {
+            let tokens = self.0.get(history.len()..).unwrap_or(&[]).iter().copied().take(most).collect();
+            Ok(Proposal { tokens, ..Proposal::default() })
+        }
+
+        fn memory_bytes(&self) -> u64 {
+            7
+        }
+    }
+
+    #[test]
+    fn proposals_are_timed_and_the_prompt_is_not() {
+        let text: Vec<u32> = (0..40).collect();
+        let mut timed = Timed { draft: Told(text.clone()), each: Vec::new(), memory_bytes: 0 };
+        let found = timed.acceptance(&text[..7], &text[7..]).expect("nothing fails");
+        assert_eq!((found.without, found.tokens()), (0, 32));
+        // Fifteen proposed tokens and the one after them, and what is left.
+        assert_eq!((timed.each.len(), timed.memory_bytes), (2, 7));
+        let mut silent = Timed { draft: Told(Vec::new()), each: Vec::new(), memory_bytes: 0 };
+        let found = silent.acceptance(&text[..7], &text[7..]).expect("nothing fails");
+        assert_eq!((found.without, silent.each.len()), (32, 0));
+    }
+}
