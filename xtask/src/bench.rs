@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: the bench targets of the workspace, release, one after the other; `cargo
 //! xtask bench peers [MODEL …]`: the CPU engine compared with others; `cargo xtask bench pair
-//! BUNDLE GGUF`: a bundle compared with llama.cpp; `cargo xtask bench growth`: how the engine's
-//! work grows.
+//! BUNDLE GGUF`: a bundle compared with llama.cpp; `cargo xtask bench lookup`: prompt lookup beside
+//! llama.cpp's; `cargo xtask bench growth`: how the engine's work grows.
 
 mod neuron;
 mod peers;
@@ -30,6 +30,9 @@ pub fn run(workspace: &Workspace, filters: &[String]) -> Result<(), Error> {
             return Err(Error::Usage("`bench pair` takes a bundle and a GGUF file".to_owned()));
         };
         return peers::pair(workspace, bundle.as_ref(), gguf.as_ref());
+    }
+    if filters.first().is_some_and(|first| first == peers::LOOKUP) {
+        return peers::compare_lookup(workspace);
     }
     if filters.first().is_some_and(|first| first == peers::GROWTH) {
         return peers::grow(workspace);

@@ -23,7 +23,7 @@ Commands:
                       names; --ci fails when anything had to be skipped
   bench [NAME…]       Measure (release) all benches, or those whose name contains one of the names;
                       `peers` and after it models: the CPU engine beside others, in pairs; `pair BUNDLE GGUF`:
-                      a bundle beside llama.cpp; `growth`: how the engine's work grows
+                      a bundle beside llama.cpp; `lookup`: prompt lookup beside llama.cpp's; `growth`: how the engine's work grows
   sizes               What an application ships, by two profiles, and what the crates in it weigh (minutes)
   aarch64 [--instructions]
                       Run the kernels' tests as programs for 64-bit ARM, emulated where the machine is none;

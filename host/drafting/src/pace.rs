@@ -19,8 +19,8 @@ const FIRST_PAUSE: u32 = 16;
 const LONGEST_PAUSE: u32 = 512;
 
 /// Tokens before a draft is tried again for each step that a token of it costs: trying it takes
-/// eight of them at most, which is then a fortieth of the time.
-const TRIED: f64 = 320.0;
+/// twelve of them, which is then a fortieth of the time.
+const TRIED: f64 = 480.0;
 
 /// How often tokens were accepted.
 #[derive(Clone, Copy, Debug)]
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!((0..1000).take_while(|_| pace.pauses()).count(), 16);
         // A draft that costs four steps a token is tried more seldom.
         pace.lost(4.0);
-        assert_eq!((0..5000).take_while(|_| pace.pauses()).count(), 1280);
+        assert_eq!((0..5000).take_while(|_| pace.pauses()).count(), 1920);
         pace.lost(f64::INFINITY);
         assert!(pace.pauses());
     }

@@ -78,6 +78,12 @@ pub struct Drafted {
 /// what was accepted for any number of them.
 const TRIED_TOKENS: usize = 4;
 
+/// Proposals after which its cost is known.
+const TRIALS: u32 = 3;
+
+/// Part of a known cost that a new one replaces.
+const NEW_PART: f64 = 0.2;
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Proposed {
     slot: usize,
@@ -92,11 +98,35 @@ enum Source {
     Other(Box<Detached>),
 }
 
+/// What a drafted token costs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cost {
+    nanoseconds: f64,
+    /// Proposals that it was measured of.
+    count: u32,
+}
+
+impl Cost {
+    /// Nothing else is known as long as it was not measured a few times.
+    fn is_known(self) -> bool {
+        self.count >= TRIALS
+    }
+
+    fn record(&mut self, each: f64) {
+        self.nanoseconds = match self.count {
+            0 => each,
+            // One of the first may have waited for something else.
+            count if count < TRIALS => self.nanoseconds.min(each),
+            _ => self.nanoseconds + NEW_PART * (each - self.nanoseconds),
+        };
+        self.count = self.count.saturating_add(1);
+    }
+}
+
 struct Slot {
     source: Source,
     pace: Pace,
-    /// Nanoseconds of a drafted token; `None` where it is not known, or forgotten.
-    each: Option<f64>,
+    cost: Cost,
 }
 
 impl Slot {
@@ -155,7 +185,7 @@ impl Speculation {
     #[must_use]
     pub fn lookup(mut self) -> Self {
         let source = Source::Lookup(Box::default());
-        self.slots.push(Slot { source, pace: Pace::default(), each: None });
+        self.slots.push(Slot { source, pace: Pace::default(), cost: Cost::default() });
         self
     }
 
@@ -169,7 +199,7 @@ impl Speculation {
             Ok(detached) => {
                 let source = Source::Other(Box::new(detached));
                 let pace = expected.map_or_else(Pace::default, Pace::expecting);
-                self.slots.push(Slot { source, pace, each: None });
+                self.slots.push(Slot { source, pace, cost: Cost::default() });
             }
             Err(error) => self.dropped.push(dropped(name, &error)),
         }
@@ -291,16 +321,17 @@ impl Speculation {
                     Some(length) => length.min(most),
                     None if slot.pace.pauses() => return Ok(None),
                     None => {
-                        // What it costs is found with a few tokens.
-                        let most = if slot.each.is_none() { most.min(TRIED_TOKENS) } else { most };
-                        let each = slot.each.unwrap_or(0.0);
+                        let (most, each) = match slot.cost.is_known() {
+                            true => (most, slot.cost.nanoseconds),
+                            false => (most.min(TRIED_TOKENS), 0.0),
+                        };
                         slot.pace.worth(&self.times, Evidence::Unmeasured, most, each)
                     }
                 };
                 if asked == 0 {
                     // Before the first step nothing is known.
                     if let Some(step) = self.times.expected(1) {
-                        slot.pace.lost(slot.each.take().map_or(0.0, |each| each / step));
+                        slot.pace.lost(std::mem::take(&mut slot.cost).nanoseconds / step);
                     }
                     return Ok(None);
                 }
@@ -315,8 +346,7 @@ impl Speculation {
         }
         let is_free = matches!(slot.source, Source::Lookup(_));
         if !is_free && !reads {
-            let each = time.as_secs_f64() * 1e9 / proposal.tokens.len() as f64;
-            slot.each = Some(slot.each.map_or(each, |known| known + 0.2 * (each - known)));
+            slot.cost.record(time.as_secs_f64() * 1e9 / proposal.tokens.len() as f64);
         }
         let Proposal { mut tokens, mut drawn_from, evidence } = proposal;
         let proposed = Proposed { slot: index, evidence, first: tokens.first().copied().filter(|_| is_free) };
@@ -582,9 +612,9 @@ mod tests {
             speculation.stepped(&drafted, &chosen, Duration::from_millis(10));
         }
         assert!(asked.iter().all(|(_, tokens)| (1..=4).contains(tokens)), "{asked:?}");
-        // At first, and after a pause of at least 640 steps.
-        assert!((2..6).contains(&asked.len()), "{asked:?}");
-        assert!(asked.last().is_some_and(|(last, _)| *last >= 640), "{asked:?}");
+        // At first, and after a pause of at least 960 steps.
+        assert!((4..9).contains(&asked.len()), "{asked:?}");
+        assert!(asked.last().is_some_and(|(last, _)| *last >= 960), "{asked:?}");
     }
 
     #[test]

@@ -226,8 +226,8 @@ impl OpenOptions {
     }
 
     /// A smaller model with the same vocabulary that may propose tokens beside a lookup, as a
-    /// checkpoint or a bundle (may be repeated). The plan counts on it if it was measured before, as
-    /// `shardwright tune --draft` does, and says so if not. Sessions are given it with
+    /// checkpoint or a bundle (may be repeated). The plan counts on it if it was measured before,
+    /// as `shardwright tune --draft` does, and says so if not. Sessions are given it with
     /// [`Session::set_speculation`](crate::Session::set_speculation).
     #[must_use]
     pub fn draft_model(mut self, path: impl Into<PathBuf>) -> Self {

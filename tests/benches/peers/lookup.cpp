@@ -1,11 +1,6 @@
 // llama.cpp's own prompt lookup on given texts, for `--bench speculation -- peer=…`.
 //
-// Built against a build folder of llama.cpp, whose sources are in `$LLAMA`:
-//
-//     g++ -std=c++17 -O2 -fopenmp tests/benches/peers/lookup.cpp -o lookup \
-//         -I $LLAMA/include -I $LLAMA/ggml/include -I $LLAMA/common \
-//         build/common/libllama-common.a build/common/libllama-common-base.a build/src/libllama.a \
-//         build/ggml/src/libggml.a build/ggml/src/libggml-cpu.a build/ggml/src/libggml-base.a
+// `cargo xtask bench lookup` builds it with llama.cpp and runs it.
 //
 //     lookup MODEL.gguf TEXTS DRAFT THREADS
 //

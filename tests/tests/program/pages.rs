@@ -43,11 +43,7 @@ const NOT_RUN: &[(&str, &str)] = &[
         "cargo test --release -p shardwright-tests --bench speculation -- 16 w8-per-channel/a8-dynamic/f32",
         "builds in release and takes minutes",
     ),
-    (
-        "cargo test --release -p shardwright-tests --bench speculation -- 16 w8-per-channel/a8-dynamic/f32 \
-         model=CHECKPOINT peer=lookup,MODEL.gguf,15",
-        "builds in release and needs llama.cpp",
-    ),
+    ("cargo xtask bench lookup", "builds llama.cpp, and takes minutes"),
     (
         "cargo run --release -p shardwright-tests --example e2b_towers -- DIRECTORY",
         "builds in release and writes a gigabyte",

@@ -8,6 +8,7 @@ mod growth;
 mod litert;
 mod llama;
 mod llama_bench;
+mod lookup;
 mod pairs;
 mod table;
 
@@ -21,6 +22,7 @@ use serde_json::{Value, json};
 use shardwright_measure::Prober;
 
 use self::llama_bench::LlamaBench;
+pub use self::lookup::compare as compare_lookup;
 use self::pairs::{Bounds, Turn, Work};
 use crate::build::Scope;
 use crate::error::Error;
@@ -31,6 +33,8 @@ use crate::{build, process, setup, vendor};
 pub const NAME: &str = "peers";
 /// Subcommand for pairs of a bundle and a GGUF file.
 pub const PAIR: &str = "pair";
+/// Subcommand for prompt lookup beside the peer's.
+pub const LOOKUP: &str = "lookup";
 /// Subcommand for how work grows.
 pub const GROWTH: &str = "growth";
 

@@ -46,6 +46,14 @@ pub struct Llama {
     pub quantize: PathBuf,
     /// How it was built, in a line.
     pub built: String,
+    /// Where it was built; `None` where a variable names its programs.
+    pub home: Option<Home>,
+}
+
+/// Its folders.
+pub struct Home {
+    pub source: PathBuf,
+    pub build: PathBuf,
 }
 
 /// Finds it or builds it.
@@ -56,7 +64,8 @@ pub fn provide(folder: &Path) -> Result<Llama, Error> {
         for path in [&bench, &quantize] {
             fs::metadata(path).map_err(|source| Error::File { path: path.clone(), source })?;
         }
-        return Ok(Llama { bench, quantize, built: format!("as {PROGRAM_VARIABLE} names it") });
+        let built = format!("as {PROGRAM_VARIABLE} names it");
+        return Ok(Llama { bench, quantize, built, home: None });
     }
     let home = folder.join("llama.cpp");
     let programs = home.join("build/bin");
@@ -72,6 +81,7 @@ pub fn provide(folder: &Path) -> Result<Llama, Error> {
         bench: programs.join("llama-bench"),
         quantize: programs.join("llama-quantize"),
         built: built.clone(),
+        home: Some(Home { source: source_of(&home), build: home.join("build") }),
     };
     // Written last.
     let done = home.join("built.txt");
@@ -104,11 +114,23 @@ pub fn provide(folder: &Path) -> Result<Llama, Error> {
     Ok(found())
 }
 
+/// Folder of what is fetched.
+const DOWNLOAD: &str = "download";
+
+/// Name of the archive, without its ending, and of the folder in it.
+fn archive_name() -> String {
+    SOURCE.replace('-', "_").replace("==", "-")
+}
+
+/// The folder of llama.cpp within what is unpacked.
+fn source_of(home: &Path) -> PathBuf {
+    home.join(DOWNLOAD).join(archive_name()).join("vendor/llama.cpp")
+}
+
 /// Fetches and unpacks the source; gives the folder of llama.cpp within.
 fn fetch(home: &Path) -> Result<PathBuf, Error> {
-    let download = home.join("download");
-    let name = SOURCE.replace('-', "_").replace("==", "-");
-    let source = download.join(&name).join("vendor/llama.cpp");
+    let (download, name) = (home.join(DOWNLOAD), archive_name());
+    let source = source_of(home);
     if source.join("CMakeLists.txt").is_file() {
         return Ok(source);
     }

@@ -4,7 +4,8 @@
 use std::arch::x86_64::{__m512i, _mm512_load_si512, _mm512_set1_epi8, _mm512_sub_epi8};
 
 use super::pack::{IntegerType, STEP};
-use super::tile::{Columns, I2, I4, SCALED, Stored, Target, WHOLE, finish_scaled, mode};
+use super::results::{Columns, finish_scaled};
+use super::tile::{I2, I4, SCALED, Stored, Target, WHOLE, mode};
 use super::{GROUP, Operands};
 use crate::kernels::linear::Scales;
 use crate::simd::amx::{Amx, Configured, MOST_BYTES, SIDE, Sums};

@@ -5,7 +5,8 @@
 use std::arch::aarch64::*;
 
 use super::pack::IntegerType;
-use super::tile::{Columns, I2, I4, I8, SCALED, Stored, Target, WHOLE, finish_scaled, mode};
+use super::results::{Columns, finish_scaled};
+use super::tile::{I2, I4, I8, SCALED, Stored, Target, WHOLE, mode};
 use super::{GROUP, Operands};
 use crate::kernels::linear::Scales;
 use crate::simd::LANES;

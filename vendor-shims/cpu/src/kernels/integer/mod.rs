@@ -26,6 +26,7 @@ mod amx;
 mod i8mm;
 pub mod pack;
 mod quantise;
+mod results;
 pub mod split;
 mod streams;
 mod tile;

@@ -2,6 +2,7 @@ use fastrand::Rng;
 use proptest::prelude::*;
 use shardwright_shim_testing::bits;
 
+use super::search::{key, value_of};
 use super::*;
 use crate::simd::Scalar;
 
