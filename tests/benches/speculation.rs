@@ -5,7 +5,9 @@
 //! by default as stored. Groups of texts are those of [`shardwright_tests::texts`], one of them
 //! with `texts=GROUP`; the goldens' replies have 128 tokens. `model=PATH` is another checkpoint
 //! than the demo model, to which texts are given as ids, and `peer=PROGRAM,GGUF,DRAFT` takes turns
-//! with llama.cpp's lookup, whose program is `peers/lookup.cpp`.
+//! with llama.cpp's lookup, whose program is `peers/lookup.cpp`. With `deeper=LAYERS` the demo
+//! model itself drafts, for a model that says the same with so many more layers
+//! ([`shardwright_tests::deeper`]): measured as `tune` does, and verified as its plan then says.
 //!
 //! But for the goldens, the text is given: the model is run as for a reply, and what it says is not
 //! asked. A line shows tokens a second with and without, the median ratio of pairs and the range of
@@ -20,10 +22,12 @@ use shardwright_measure::{median, range};
 use shardwright_runtime::{
     Acceptance, Generation, GenerationEvent, GenerationOptions, GenerationStatistics, Session, Speculation,
 };
+use shardwright_tests::deeper::deeper;
 use shardwright_tests::measure::row;
 use shardwright_tests::texts::{Text, groups};
 use shardwright_tests::{program, tree};
 use shardwright_text::Tokenizer;
+use shardwright_tune::measure_draft;
 
 /// Most tokens of a reply.
 const MOST: usize = 128;
@@ -34,12 +38,14 @@ const PAIRS: usize = 7;
 fn main() {
     let (mut all_rows, mut all_formats, mut peers) = (Vec::new(), Vec::new(), Vec::new());
     let demo_model = tree::root().join("demo-model");
-    let (mut checkpoint, mut only) = (demo_model.clone(), None);
+    let (mut checkpoint, mut only, mut layers) = (demo_model.clone(), None, None);
     for argument in std::env::args().skip(1).filter(|argument| !argument.starts_with("--")) {
         if let Some(path) = argument.strip_prefix("model=") {
             checkpoint = path.into();
         } else if let Some(group) = argument.strip_prefix("texts=") {
             only = Some(group.to_owned());
+        } else if let Some(more) = argument.strip_prefix("deeper=") {
+            layers = Some(more.parse::<usize>().expect("a number of layers"));
         } else if let Some(peer) = argument.strip_prefix("peer=") {
             peers.push(peer.to_owned());
         } else if let Ok(rows) = argument.parse::<u32>() {
@@ -60,6 +66,11 @@ fn main() {
     if all_formats.is_empty() {
         all_formats.push(FormatChoice::Stored);
     }
+    if let Some(layers) = layers {
+        println!("speculation (the demo model as draft of one with {layers} more layers; {PAIRS} pairs)");
+        all_formats.iter().for_each(|formats| drafted(layers, formats, &groups));
+        return;
+    }
     let name = checkpoint.file_name().unwrap_or_default().display();
     println!("speculation ({name} on the CPU shim, prompt lookup; {PAIRS} pairs)");
     for formats in all_formats {
@@ -74,7 +85,7 @@ fn main() {
             steps(&model, *rows as usize);
             for (name, texts) in &groups {
                 let mut peers: Vec<Peer> = peers.iter().map(|peer| Peer::start(peer, texts)).collect();
-                compare(&model, &tokenizer, name, texts, &mut peers);
+                compare(&model, name, texts, Speculation::new().lookup(), &mut peers);
             }
         }
     }
@@ -168,9 +179,37 @@ impl Drop for Peer {
     }
 }
 
-fn compare(model: &Model, tokenizer: &Tokenizer, name: &str, texts: &[Text], peers: &mut [Peer]) {
+/// A model and its draft, in the plan that rests on what was measured of both.
+fn drafted(layers: usize, formats: &FormatChoice, groups: &[(&str, Vec<Text>)]) {
+    let (deeper, cache) = (deeper(layers), tempfile::tempdir().expect("a folder"));
+    let (path, demo_model) = (deeper.path(), tree::root().join("demo-model"));
+    let open = OpenOptions::new()
+        .formats(formats.clone())
+        .cache_directory(cache.path())
+        .search_path(program::search_path());
+    let small = OpenOptions::new().search_path(program::search_path()).open(&demo_model);
+    let small = small.expect("the demo model opens");
+    let untuned = open.clone().open(path).expect("the model opens");
+    let measured = measure_draft((path, &untuned), (&demo_model, &small), &open, &mut ());
+    let times = measured.expect("measured").times["generic"].clone();
+    drop(untuned);
+    let model = open.draft_model(&demo_model).open(path).expect("the model opens");
+    let planned = model.speculation().map_or("no proposals".to_owned(), ToString::to_string);
+    println!("  {formats}: {planned}");
+    row("  a proposed token, of a token of the model", {
+        let part = times.proposed_nanoseconds as f64 / times.model_nanoseconds as f64;
+        format!("{part:.3} of {:.2} ms", times.model_nanoseconds as f64 / 1e6)
+    });
+    for (name, texts) in groups {
+        let draft = small.draft_for(&model).expect("the same vocabulary");
+        compare(&model, name, texts, Speculation::new().draft(Box::new(draft)), &mut []);
+    }
+}
+
+fn compare(model: &Model, name: &str, texts: &[Text], drafts: Speculation, peers: &mut [Peer]) {
+    let tokenizer = model.tokenizer().expect("a tokenizer");
     let mut session = model.chain().session().expect("a session");
-    let mut speculation = Some(Speculation::new().lookup());
+    let mut speculation = Some(drafts);
     let (mut ratios, mut with, mut without) = (Vec::new(), Vec::new(), Vec::new());
     let mut accepted = Acceptance::default();
     for pair in 0..=PAIRS {

@@ -159,13 +159,16 @@ impl Pace {
         let worth = (each * TRIED).min(f64::from(u32::MAX)) as u32;
         self.pause = self.next_pause.max(worth);
         self.next_pause = (2 * self.next_pause).min(LONGEST_PAUSE);
-        // After the pause it is tried again, and what is seen then counts.
-        *self = Pace { pause: self.pause, next_pause: self.next_pause, ..Pace::expecting(self.expected) };
+        // After the pause it is tried again, and what is seen then counts. What is expected of it
+        // held for other texts if it loses again.
+        let expected = if self.next_pause > 2 * FIRST_PAUSE { UNMEASURED } else { self.expected };
+        let again = Pace { expected: self.expected, ..Pace::expecting(expected) };
+        *self = Pace { pause: self.pause, next_pause: self.next_pause, ..again };
     }
 
-    /// The draft won, so that its next pause is a short one.
+    /// The draft won, so that its next pause is a shorter one.
     pub(crate) fn won(&mut self) {
-        self.next_pause = FIRST_PAUSE;
+        self.next_pause = (self.next_pause / 2).max(FIRST_PAUSE);
     }
 }
 
@@ -227,6 +230,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_expected_of_a_draft_is_expected_again_after_one_loss_and_not_after_two() {
+        // A wide step takes as long as three.
+        let wide = times(|rows| if rows > 1 { 300 } else { 100 });
+        let mut pace = Pace::expecting((1.0, 0.95));
+        for length in [15, 15, 0] {
+            assert_eq!(pace.worth(&wide, Evidence::Unmeasured, 15, 0.0), length);
+            pace.lost(0.0);
+        }
+        (0..3).for_each(|_| pace.won());
+        pace.lost(0.0);
+        assert_eq!(pace.worth(&wide, Evidence::Unmeasured, 15, 0.0), 15);
+    }
+
+    #[test]
     fn pauses_grow_and_end() {
         let mut pace = Pace::default();
         assert!(!pace.pauses());
@@ -235,6 +252,9 @@ mod tests {
             assert_eq!((0..1000).take_while(|_| pace.pauses()).count(), length);
         }
         pace.won();
+        pace.lost(0.0);
+        assert_eq!((0..1000).take_while(|_| pace.pauses()).count(), 64);
+        (0..3).for_each(|_| pace.won());
         pace.lost(0.0);
         assert_eq!((0..1000).take_while(|_| pace.pauses()).count(), 16);
         // A draft that costs four steps a token is tried more seldom.

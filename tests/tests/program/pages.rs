@@ -43,6 +43,11 @@ const NOT_RUN: &[(&str, &str)] = &[
         "cargo test --release -p shardwright-tests --bench speculation -- 16 w8-per-channel/a8-dynamic/f32",
         "builds in release and takes minutes",
     ),
+    (
+        "cargo test --release -p shardwright-tests --bench speculation -- deeper=96 stored \
+         w8-per-channel/a8-dynamic/f32",
+        "builds in release and takes minutes",
+    ),
     ("cargo xtask bench lookup", "builds llama.cpp, and takes minutes"),
     (
         "cargo run --release -p shardwright-tests --example e2b_towers -- DIRECTORY",
