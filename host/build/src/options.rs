@@ -428,10 +428,12 @@ impl PlanOptions {
         (prompts, u32::try_from(mean).unwrap_or(u32::MAX).min(context))
     }
 
-    /// What may propose tokens to a model in a context, and what is to be said of it.
+    /// What may propose tokens to a model on the chip of a profile in a context, and what is to be
+    /// said of it.
     pub(crate) fn usual_drafts(
         &self,
         source: &dyn PlanSource,
+        soc: &str,
         context: u32,
     ) -> Result<(Vec<StatedDraft>, Vec<Notice>)> {
         if !source.graph().is_generative() {
@@ -452,7 +454,7 @@ impl PlanOptions {
                 drafts::measured(source.graph(), context, found)
             }
         };
-        let (models, notices) = source.draft_models(context)?;
+        let (models, notices) = source.draft_models(soc, context)?;
         let mut all: Vec<StatedDraft> = Vec::new();
         for draft in lookup.map(StatedDraft::from).into_iter().chain(models) {
             let name = &draft.estimate.name;

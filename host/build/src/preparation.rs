@@ -277,7 +277,7 @@ impl Preparation {
         let model = source.name();
         let formats = ModelFormats::counted(graph, &tuples)?;
         let weighed = Weighed::of(source);
-        let (stated, said) = options.usual_drafts(source, context)?;
+        let (stated, said) = options.usual_drafts(source, &profile.name, context)?;
         passing.extend(said);
         let drafts = stated.iter().map(|draft| draft.estimate.clone()).collect();
         let question =

@@ -46,13 +46,13 @@ pub trait PlanSource {
     /// Of its text files, and of a text without a reply.
     fn accepted(&self, conversations: &str) -> Result<Option<AcceptedSteps>>;
 
-    /// What a plan in this context may expect of the smaller models that the options name as
-    /// drafts, and what is to be said of them.
+    /// What a plan for the chip of that profile, in this context, may expect of the smaller models
+    /// that the options name as drafts, and what is to be said of them.
     ///
     /// # Errors
     ///
     /// Of opening and planning them.
-    fn draft_models(&self, context: u32) -> Result<(Vec<StatedDraft>, Vec<Notice>)>;
+    fn draft_models(&self, soc: &str, context: u32) -> Result<(Vec<StatedDraft>, Vec<Notice>)>;
 
     /// Notices about work done since the last call.
     fn take_notices(&mut self) -> Vec<Notice>;

@@ -63,7 +63,7 @@ pub(crate) struct Detached {
     number: u64,
     pub(crate) patience: Duration,
     pub(crate) memory: u64,
-    /// Tokens of the history when it was last asked.
+    /// Tokens of the history when it was last asked for this reply.
     read: usize,
     /// Since when it reads many tokens of which nobody waits for an answer.
     reading: Option<Instant>,
@@ -95,6 +95,8 @@ impl Detached {
     }
 
     pub(crate) fn begin(&mut self, sampling: &SamplingParameters) {
+        // The reply may have another prompt, of any length.
+        self.read = 0;
         // A thread that ended is noticed when it is asked.
         let _ = self.questions.send(Question::Begin(*sampling));
     }

@@ -107,7 +107,7 @@ struct Cost {
 }
 
 impl Cost {
-    /// Nothing else is known as long as it was not measured a few times.
+    /// A single proposal may have waited for something else.
     fn is_known(self) -> bool {
         self.count >= TRIALS
     }
@@ -115,7 +115,6 @@ impl Cost {
     fn record(&mut self, each: f64) {
         self.nanoseconds = match self.count {
             0 => each,
-            // One of the first may have waited for something else.
             count if count < TRIALS => self.nanoseconds.min(each),
             _ => self.nanoseconds + NEW_PART * (each - self.nanoseconds),
         };
@@ -555,6 +554,10 @@ mod tests {
             "reads".to_owned()
         }
 
+        fn begin(&mut self, _: &SamplingParameters) {
+            self.1 = 0;
+        }
+
         fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal, DraftError> {
             if history.len() > self.1 + 16 {
                 std::thread::sleep(self.0);
@@ -586,6 +589,10 @@ mod tests {
         }
         assert!(without > 8, "{without}");
         assert_eq!(speculation.propose(&history, 4, 100, &|| false).tokens, [7; 4]);
+        // The prompt of the next reply may be as long and another one.
+        speculation.begin(&SamplingParameters::greedy());
+        assert!(speculation.propose(&history, 4, 100, &|| false).tokens.is_empty());
+        assert!(speculation.dropped().is_empty());
         let mut never = reads(600_000, 1);
         while never.dropped().is_empty() {
             assert!(never.propose(&history, 4, 100, &|| false).tokens.is_empty());

@@ -55,7 +55,8 @@ impl ModelDraft {
     /// The tokens after `history`, each drawn with those before it.
     fn continued(&mut self, history: &[u32], most: usize) -> Result<Proposal, SessionError> {
         // A prompt is read while the reply goes on without it.
-        let reads = history.len().abs_diff(self.session.tokens().len()) > DRAFTED_MAX + 1;
+        let known = self.session.tokens().iter().zip(history).take_while(|(one, other)| one == other);
+        let reads = history.len() - known.count() > DRAFTED_MAX + 1;
         let longest = if reads { self.longest * READING_PATIENCE } else { self.longest };
         self.session.set_deadline(Some(Instant::now() + longest));
         let is_greedy = self.sampler.parameters().is_greedy();

@@ -24,7 +24,7 @@ const TOKENS: usize = 512;
 /// Most tokens of a reply, so that several are among them.
 const REPLY_TOKENS: usize = 64;
 
-/// The name of profiles without a chip.
+/// The profile without a chip.
 const GENERIC: &str = "generic";
 
 /// The chain of a bundle that was meant for its chip.
@@ -83,7 +83,8 @@ pub fn measure_draft(
             .with_help("pass conversations, one a line, that leave room for a reply, or raise --context"));
     }
     let steps = |count: &u64| u32::try_from(*count).unwrap_or(u32::MAX);
-    let soc = options.soc.clone().unwrap_or_else(|| GENERIC.to_owned());
+    let planned = model.plan().map(|plan| plan.soc.as_str());
+    let soc = model.bundle_variant().or(planned).unwrap_or(GENERIC).to_owned();
     let times = DraftTimes {
         proposed_nanoseconds: median(&timed.each) as u64,
         model_nanoseconds: median(&replies.each) as u64,

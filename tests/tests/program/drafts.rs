@@ -260,6 +260,19 @@ fn a_smaller_model_that_was_measured_is_what_a_plan_counts_on() {
         (&"demo-model".into(), &"measured".into())
     );
     assert!(speculation["gain_thousandths"].as_u64() > Some(1000), "{speculation}");
+    // The draft's time is stated by the times that the plan has for the model.
+    let request = cache.path().join("request.json");
+    ask(&plan).argument("--write-request").argument(&request).succeeds();
+    let request: Value = serde_json::from_slice(&fs::read(&request).expect("read")).expect("JSON");
+    let drafts = request["drafts"].as_array().expect("drafts");
+    let stated = drafts.iter().find(|draft| draft["name"] == "demo-model").expect("the draft");
+    let entries = after["shards"][0]["entries"].as_array().expect("entry points");
+    let one = entries.iter().find(|entry| entry["entry"] == "decode_1@256").expect("a decode");
+    let number = |value: &Value| value.as_f64().expect("a number");
+    let measured = number(&times["proposed_nanoseconds"]) / number(&times["model_nanoseconds"]);
+    let planned = measured * number(&one["time"]["microseconds"]);
+    let microseconds = number(&stated["token_microseconds"]);
+    assert!((microseconds - planned).abs() <= 1.0 + planned / 100.0, "{stated} {one} {times}");
     let show = ask(&plan).succeeds();
     assert!(show.contains("\nproposals demo-model, up to"), "{show}");
     // Only where it is named: nothing else says where the draft lies.

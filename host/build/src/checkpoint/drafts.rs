@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use shardwright_bundle::{Bundle, Digest, is_bundle};
 use shardwright_files::own;
 use shardwright_models::Checkpoint;
-use shardwright_planning::profile::GENERIC;
 use shardwright_planning::request::DraftEstimate;
 use shardwright_vocabulary::{Error, Notice, Provenance};
 
@@ -69,8 +68,8 @@ pub struct MeasuredDraft {
     pub silent_steps: u32,
     /// The other steps, by how many tokens of the proposal were right: 0, 1, 2, …
     pub accepted_steps: Vec<u32>,
-    /// Times, by the chip that the model was planned for, `generic` for none: of those that it
-    /// really ran on.
+    /// Times, by the profile of the chip that the model was planned for, `generic` for none: of
+    /// those that it really ran on.
     pub times: BTreeMap<String, DraftTimes>,
     /// Bytes that it holds beside the model's shards.
     pub memory_bytes: u64,
@@ -152,11 +151,12 @@ impl DraftRecords {
     }
 }
 
-/// What a plan of a checkpoint in a context may expect of the smaller models that the options name,
-/// with what is to be said of those that nothing is known of.
+/// What a plan of a checkpoint for the chip of a profile, in a context, may expect of the smaller
+/// models that the options name, with what is to be said of those that nothing is known of.
 pub(super) fn stated(
     checkpoint: &Checkpoint,
     options: &PlanOptions,
+    soc: &str,
     context: u32,
 ) -> Result<(Vec<StatedDraft>, Vec<Notice>)> {
     let (mut stated, mut notices) = (Vec::new(), Vec::new());
@@ -190,7 +190,6 @@ pub(super) fn stated(
             memory_bytes: measured.memory_bytes,
             row_bytes: row_bytes(checkpoint.graph()),
         };
-        let soc = options.soc.as_deref().unwrap_or(GENERIC);
         if let Some(times) = measured.times.get(soc).filter(|_| !options.elsewhere) {
             let estimate = estimate(times.proposed_nanoseconds);
             stated.push(StatedDraft { estimate, times: Some(times.clone()) });

@@ -110,8 +110,8 @@ impl PlanSource for CheckpointSource<'_> {
         texts::accepted(self.checkpoint.directory(), conversations).map(Some)
     }
 
-    fn draft_models(&self, context: u32) -> Result<(Vec<StatedDraft>, Vec<Notice>)> {
-        drafts::stated(self.checkpoint, self.options, context)
+    fn draft_models(&self, soc: &str, context: u32) -> Result<(Vec<StatedDraft>, Vec<Notice>)> {
+        drafts::stated(self.checkpoint, self.options, soc, context)
     }
 
     fn losses(

@@ -87,11 +87,11 @@ impl PlanSource for OutlineSource<'_> {
         expected_losses(&self.graph, self.options.tables, tuples)
     }
 
-    fn accepted(&self, _conversations: &str) -> Result<Option<AcceptedSteps>> {
+    fn accepted(&self, _: &str) -> Result<Option<AcceptedSteps>> {
         Ok(None)
     }
 
-    fn draft_models(&self, _context: u32) -> Result<(Vec<StatedDraft>, Vec<Notice>)> {
+    fn draft_models(&self, _: &str, _: u32) -> Result<(Vec<StatedDraft>, Vec<Notice>)> {
         let what =
             "what was measured of drafts belongs to weights, and none are here: no plan counts on them";
         let notice = (!self.options.draft_models.is_empty()).then(|| Notice::note(what));

@@ -90,8 +90,8 @@ impl<S: ModelSource> PlanSource for Gated<'_, S> {
         self.source.accepted(conversations)
     }
 
-    fn draft_models(&self, context: u32) -> Result<(Vec<StatedDraft>, Vec<Notice>)> {
-        self.source.draft_models(context)
+    fn draft_models(&self, soc: &str, context: u32) -> Result<(Vec<StatedDraft>, Vec<Notice>)> {
+        self.source.draft_models(soc, context)
     }
 
     fn losses(

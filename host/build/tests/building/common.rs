@@ -149,7 +149,7 @@ impl PlanSource for Weighable<'_> {
         Ok(None)
     }
 
-    fn draft_models(&self, _: u32) -> Answer<(Vec<StatedDraft>, Vec<Notice>)> {
+    fn draft_models(&self, _: &str, _: u32) -> Answer<(Vec<StatedDraft>, Vec<Notice>)> {
         Ok((Vec::new(), Vec::new()))
     }
 

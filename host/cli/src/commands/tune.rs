@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::{draft, is_bundle, loudness, nothing_decided_before, open, open_options, print};
 use shardwright::OpenOptions;
 use shardwright_build::MeasuredDraft;
 
+use super::{draft, is_bundle, loudness, nothing_decided_before, open, open_options, print};
 use crate::arguments::{BundledArguments, Format, TuneArguments};
 use crate::outcome::{Failure, Outcome};
 use crate::views;
@@ -40,6 +40,10 @@ fn measured(arguments: &TuneArguments, options: &OpenOptions) -> Result<Vec<Meas
     let TuneArguments { checkpoint: path, compiled_from, target, execution, .. } = arguments;
     let checkpoint = compiled_from.as_ref().unwrap_or(path);
     let mut measured = Vec::new();
+    // Tuning refuses a bundle without its checkpoint.
+    if is_bundle(path, compiled_from.as_deref())? && compiled_from.is_none() {
+        return Ok(measured);
+    }
     let mut model = None;
     for draft in draft::models(&arguments.drafts.drafts) {
         let model = match &mut model {

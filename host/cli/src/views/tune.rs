@@ -70,7 +70,7 @@ fn expected(draft: &MeasuredDraft, soc: &str) -> String {
     let all = steps + u64::from(*silent_steps);
     let name = &draft.draft.name;
     format!(
-        "{name}: {each:.1} tokens right in a step, of at most 15, over {all} steps ({text}); {time}; kept"
+        "{name}: {each:.1} tokens right in a step, of at most 15, over {all} steps ({text}); {time}; for plans that name it"
     )
 }
 

@@ -142,7 +142,7 @@ impl PlanSource for TowerSource<'_> {
         Ok(None)
     }
 
-    fn draft_models(&self, _: u32) -> Result<(Vec<StatedDraft>, Vec<Notice>)> {
+    fn draft_models(&self, _: &str, _: u32) -> Result<(Vec<StatedDraft>, Vec<Notice>)> {
         Ok((Vec::new(), Vec::new()))
     }
 
