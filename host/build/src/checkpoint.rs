@@ -16,8 +16,9 @@ pub use making::CheckpointSource;
 pub use measuring::calibration_text;
 pub use moments::{checkpoint_moments, moment_text};
 pub use outline::OutlineSource;
-pub(crate) use path::PRIMARY_CHAIN;
 pub(crate) use path::passes_with;
-pub use path::{ChainPlan, expect_checkpoint, open_checkpoint, plan_all_chains, plan_checkpoint};
-pub use texts::calibration_prompts;
+pub use path::{
+    ChainPlan, PRIMARY_CHAIN, expect_checkpoint, open_checkpoint, plan_all_chains, plan_checkpoint,
+};
+pub use texts::{calibration_prompts, messages_of, turns_of};
 pub use tower::{SampleSet, TowerScope, TowerSource, tower_samples, tower_weights, towers_of};

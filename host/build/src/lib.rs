@@ -109,10 +109,10 @@ pub use trying::{BundleTrying, RecordedPlan, Trying};
 pub use {
     checkpoint::{
         ChainPlan, CheckpointSource, DRAFTS, DraftIdentity, DraftRecords, FormatShare, LossRow,
-        MeasuredDraft, OutlineSource, SampleSet, SensitivityReport, TowerScope, TowerSource,
+        MeasuredDraft, OutlineSource, PRIMARY_CHAIN, SampleSet, SensitivityReport, TowerScope, TowerSource,
         calibration_prompts, calibration_text, checkpoint_moments, expect_checkpoint, measure_sensitivities,
-        moment_text, open_checkpoint, plan_all_chains, plan_checkpoint, sensitivity_text, tower_samples,
-        tower_weights, towers_of,
+        messages_of, moment_text, open_checkpoint, plan_all_chains, plan_checkpoint, sensitivity_text,
+        tower_samples, tower_weights, towers_of, turns_of,
     },
     compiling::{
         CompileReport, CompiledVariant, FailedVariant, Jobs, compile, compile_trying, compile_variants,

@@ -5,13 +5,15 @@ use std::path::Path;
 use std::time::Instant;
 
 use shardwright::{
-    Draft, DraftError, GenerationEvent, GenerationOptions, Message, Model, OpenOptions, Proposal,
-    RenderOptions, SamplingParameters,
+    Draft, DraftError, GenerationEvent, GenerationOptions, Model, OpenOptions, Proposal, RenderOptions,
+    SamplingParameters,
 };
 use shardwright_build::{
-    DraftIdentity, DraftRecords, DraftTimes, Executor, MeasuredDraft, PlanOptions, PlanReport,
+    DraftIdentity, DraftRecords, DraftTimes, Executor, MeasuredDraft, PRIMARY_CHAIN, PlanOptions, PlanReport,
+    messages_of, turns_of,
 };
 use shardwright_measure::median;
+use shardwright_planning::profile::GENERIC;
 use shardwright_runtime::{Acceptance, DRAFTED_MAX, Session, acceptance_of};
 use shardwright_shims::Watch;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
@@ -23,12 +25,6 @@ const TOKENS: usize = 512;
 
 /// Most tokens of a reply, so that several are among them.
 const REPLY_TOKENS: usize = 64;
-
-/// The profile without a chip.
-const GENERIC: &str = "generic";
-
-/// The chain of a bundle that was meant for its chip.
-const PRIMARY: &str = "primary";
 
 /// Has a model reply, greedily, to what the options' usual text asks, or to built-in prompts, and
 /// measures how many tokens of its replies the draft would have proposed, and how long a proposed
@@ -115,7 +111,7 @@ fn first_formats(plan: &PlanReport) -> String {
 /// Whether a model runs on what it is planned for, so that times beside it are those of the chip.
 fn runs_as_planned(model: &Model, options: &PlanOptions) -> bool {
     match model.bundle_chain() {
-        Some(chain) => chain == PRIMARY,
+        Some(chain) => chain == PRIMARY_CHAIN,
         None => {
             let is_emulated = model.plan().is_none_or(|plan| plan.emulated_on.is_some());
             !is_emulated && options.on.is_none_or(|on| on == Executor::Device)
@@ -125,18 +121,13 @@ fn runs_as_planned(model: &Model, options: &PlanOptions) -> bool {
 
 /// The ids of what a line asks: everything before each of the replies that it has or lacks.
 fn prompts(model: &Model, line: &str) -> Result<Vec<Vec<u32>>> {
-    let turns: Vec<String> = line.split('\t').map(|turn| turn.replace("\\n", "\n")).collect();
+    let turns = turns_of(line);
     let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
     let ids = |end: usize| {
         if !model.has_chat_template() {
             return Ok(model.tokenizer()?.encode(&turns[..end].join("\n"), true)?);
         }
-        let message = |(index, turn): (usize, &String)| match index % 2 {
-            0 => Message::user(turn),
-            _ => Message::assistant(turn),
-        };
-        let messages: Vec<Message> = turns[..end].iter().enumerate().map(message).collect();
-        model.encode_chat(&messages, &options)
+        model.encode_chat(&messages_of(&turns[..end]), &options)
     };
     (1..=turns.len()).step_by(2).map(ids).collect()
 }

@@ -15,7 +15,7 @@ use crate::{CheckpointSource, OutlineSource, PlanOptions, PlanReport, PlanSource
 const GGUF: &[u8; 4] = b"GGUF";
 
 /// The name of the first chain of a model's text.
-pub(crate) const PRIMARY_CHAIN: &str = "primary";
+pub const PRIMARY_CHAIN: &str = "primary";
 
 /// Progress once the text is planned and towers are not, in thousandths.
 const TEXT_PLANNED: u32 = 500;

@@ -60,7 +60,7 @@ pub(super) fn conversations(
         None => in_turns(),
     };
     for line in lines.into_iter().filter(|line| !line.trim().is_empty()) {
-        let turns: Vec<String> = line.split('\t').map(|turn| turn.replace("\\n", "\n")).collect();
+        let turns = turns_of(line);
         let messages = messages_of(&turns);
         let mut ids = match &template {
             Some(template) => {
@@ -91,7 +91,7 @@ pub(super) fn accepted(directory: &Path, conversations: &str) -> Result<Accepted
     let tokenizer = Tokenizer::from_file(directory.join(TextFile::Tokenizer.name()))?;
     let mut found = Acceptance::default();
     for line in conversations.lines().filter(|line| !line.trim().is_empty()) {
-        let turns: Vec<String> = line.split('\t').map(|turn| turn.replace("\\n", "\n")).collect();
+        let turns = turns_of(line);
         let messages = messages_of(&turns);
         for reply in (1..turns.len()).step_by(2) {
             let encoded = |end: usize, goes_on: bool| match &template {
@@ -116,8 +116,13 @@ pub(super) fn accepted(directory: &Path, conversations: &str) -> Result<Accepted
     Ok(AcceptedSteps { silent: steps(&found.without), accepted: found.accepted.iter().map(steps).collect() })
 }
 
-/// Turns, user first.
-fn messages_of(turns: &[String]) -> Vec<Message> {
+/// The turns of a line of conversations: separated by tabs, `\n` for the end of a line.
+pub fn turns_of(line: &str) -> Vec<String> {
+    line.split('\t').map(|turn| turn.replace("\\n", "\n")).collect()
+}
+
+/// These turns as messages, user first.
+pub fn messages_of(turns: &[String]) -> Vec<Message> {
     let message = |(index, turn): (usize, &String)| match index % 2 {
         0 => Message::user(turn),
         _ => Message::assistant(turn),
