@@ -110,11 +110,15 @@ fn first_formats(plan: &PlanReport) -> String {
 
 /// Whether a model runs on what it is planned for, so that times beside it are those of the chip.
 fn runs_as_planned(model: &Model, options: &PlanOptions) -> bool {
-    match model.bundle_chain() {
-        Some(chain) => chain == PRIMARY_CHAIN,
-        None => {
-            let is_emulated = model.plan().is_none_or(|plan| plan.emulated_on.is_some());
-            !is_emulated && options.on.is_none_or(|on| on == Executor::Device)
+    if model.plan().is_none_or(|plan| plan.emulated_on.is_some()) {
+        return false;
+    }
+    let simulator = Executor::Simulator;
+    match model.bundle() {
+        None => options.on != Some(simulator),
+        Some(bundle) => {
+            let on = bundle.variant().options.get("on");
+            model.bundle_chain() == Some(PRIMARY_CHAIN) && on.is_none_or(|on| on != simulator.name())
         }
     }
 }

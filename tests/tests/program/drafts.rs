@@ -207,7 +207,11 @@ fn a_plan_rests_on_conversations_like_the_usual_ones() {
     let passage = "In the beginning God created the heaven and the earth, and the earth was without form";
     let repeats = write("repeats.txt", &format!("Say again: {passage}\t{passage}, and void.\n").repeat(3));
     let new = write("new.txt", "What is a hacker?\tOne who writes programs well.\n");
-    let planned = |text: &str| shardwright(["plan", DEMO_MODEL, "--usual-text", text]).json();
+    // By estimates, whatever was measured on this machine.
+    let plan = |text: &str| {
+        shardwright(["plan", DEMO_MODEL, "--usual-text", text]).environment("XDG_CACHE_HOME", folder.path())
+    };
+    let planned = |text: &str| plan(text).json();
     let (one, other) = (planned(&repeats), planned(&new));
     let speculation = &one["speculation"];
     assert_eq!(speculation["draft"], "lookup", "{one}");
@@ -302,6 +306,30 @@ fn a_smaller_model_that_was_measured_is_what_a_plan_counts_on() {
         reply(ask(&["run", &deeper, "--context", "256", "--greedy", "--draft", DEMO_MODEL]));
     assert_eq!(text, expected);
     assert!(count(&statistics, "accepted_tokens") > 0, "{statistics}");
+}
+
+/// What stands in for a chip says how often a draft is right, and not how long it takes there.
+#[test]
+fn times_beside_what_only_stands_in_for_a_chip_are_not_kept() {
+    let cache = tempfile::tempdir().expect("a folder");
+    let bundle = cache.path().join("bundle");
+    let bundle = bundle.to_str().expect("a name");
+    let ask = |arguments: &[&str]| {
+        shardwright(arguments).environment("XDG_CACHE_HOME", cache.path().to_str().expect("a name"))
+    };
+    let emulated = ["--soc", "mt6989", "--on", "cpu", "--context", "256"];
+    ask(&["compile", DEMO_MODEL, "-o", bundle]).arguments(emulated).succeeds();
+    let tune = ["tune", bundle, "--checkpoint", DEMO_MODEL, "--minutes", "0", "--draft", DEMO_MODEL];
+    let draft = &ask(&tune).json()["drafts"][0];
+    let right = draft["accepted_steps"].as_array().expect("a histogram");
+    assert!(right.iter().filter_map(Value::as_u64).sum::<u64>() > 10, "{draft}");
+    assert_eq!(draft["times"], serde_json::json!({}), "{draft}");
+    // By the same rule of the checkpoint, and beside the CPU itself they are.
+    let tune = ["tune", DEMO_MODEL, "--minutes", "0", "--draft", DEMO_MODEL];
+    let again = ask(&tune).arguments(emulated).json();
+    assert_eq!(again["drafts"][0]["times"], serde_json::json!({}));
+    let beside = ask(&tune).arguments(["--context", "256"]).json();
+    assert!(beside["drafts"][0]["times"]["generic"].is_object(), "{}", beside["drafts"]);
 }
 
 #[test]

@@ -223,9 +223,9 @@ fn clone() -> TempDir {
     clone
 }
 
-/// The page whose commands keep what later plans of the same checkpoint rest on: in a cache of
-/// their own, since other tests plan for it meanwhile.
-const KEEPS_LOSSES: &str = "docs/sensitivity.md";
+/// Pages whose commands keep what later plans of the same checkpoint rest on: in a cache of their
+/// own, since other tests plan for it meanwhile.
+const KEEP_MEASUREMENTS: [&str; 2] = ["docs/sensitivity.md", "docs/tuning.md"];
 
 /// Runs a command as a reader's shell would, with this cache if not the user's.
 fn run(text: &str, clone: &Path, cache: Option<&Path>) -> Result<(), String> {
@@ -274,7 +274,7 @@ fn follow(chosen: impl Fn(&Path, &str) -> bool) {
                 by_hand(clone.path());
             }
             let cache = clone.path().join("cache");
-            let cache = (page == Path::new(KEEPS_LOSSES)).then_some(&*cache);
+            let cache = KEEP_MEASUREMENTS.iter().any(|own| page == Path::new(own)).then_some(&*cache);
             if let Err(why) = run(text, clone.path(), cache) {
                 failed.push(format!("{}:{line}: `{text}`: {why}", page.display()));
             }
