@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder of the root manifest.
+/// The folder of the root manifest: the nearest one above the test's crate with a lock file.
 pub fn root() -> PathBuf {
     let crate_folder = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    crate_folder.parent().expect("the tests' crate lies in the root").to_owned()
+    let root = crate_folder.ancestors().find(|folder| folder.join("Cargo.lock").is_file());
+    root.expect("the crate of the tests is in the workspace").to_owned()
 }
 
 /// Every file git tracks or would track (new, not ignored), relative to the root, sorted. `None`

@@ -1,5 +1,5 @@
-//! One build of everything, laid out beside the program the way the program looks for it:
-//! `shardwright`, `shims/`, `planners/`, `profiles/`.
+//! Builds, laid out next to the program the way the program looks for them: `shardwright`,
+//! `shardwright-worker`, `shims/`, `planners/`, `profiles/`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,67 +8,158 @@ use crate::error::Error;
 use crate::workspace::{self, Package, Profile, Workspace};
 use crate::{process, shims};
 
-/// How much of the workspace is built.
+/// How much of the workspace is built. In the development profile, all compile dependencies with
+/// the same features ([`FEATURES`]), so that a larger one adds to a smaller one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// The program, shims and planners: for a user.
+    /// The program without a WebAssembly compiler, its worker and the CPU shim: the demo.
+    Demo,
+    /// The program, its worker, all shims and all planners: for a user.
     Program,
-    /// All members. Cargo unifies features over the packages of one command, so building the
-    /// program alone first and the tests later would compile its dependencies twice: commands that
-    /// test or measure afterwards build everything.
+    /// All members: for benches, in the release profile.
     Workspace,
-    /// All members and their tests: with these, dependencies have the features that `cargo test`
-    /// asks for. A build without them would compile the engine, and what makes its bindings, a
-    /// second time.
-    Tests,
 }
 
 /// Selects all members. The excluded one is built by a test: it needs fewer features than the
 /// workspace has together.
 pub const WORKSPACE: [&str; 3] = ["--workspace", "--exclude", "shardwright-planning-runtime-only"];
 
-/// The program, its worker, and the tool that makes planners into components. Cargo puts them into
-/// one folder, which is where they look for each other.
-const PROGRAMS: [&str; 6] = [
-    "--package",
-    "shardwright-cli",
-    "--package",
-    "shardwright-worker",
-    "--package",
-    "shardwright-planner-build",
-];
+/// The program and its worker. Cargo puts them into one folder, which is where they look for each
+/// other.
+const PROGRAMS: [&str; 2] = ["shardwright-cli", "shardwright-worker"];
 
-/// Builds with one profile and lays everything out beside the program. Returns the program's path.
-pub fn build(workspace: &Workspace, profile: Profile, scope: Scope) -> Result<PathBuf, Error> {
-    let mut command = workspace.cargo();
-    command.arg("build").args(profile.flags());
-    match scope {
-        Scope::Workspace => {
-            command.args(WORKSPACE);
-        }
-        Scope::Tests => {
-            command.args(WORKSPACE).args(["--lib", "--bins", "--tests"]);
-        }
-        Scope::Program => {
-            command.args(PROGRAMS);
-            for shim in workspace.packages_under("vendor-shims").filter(|package| package.library.is_some()) {
-                command.args(["--package", &shim.name]);
+/// The tool that makes planners into components.
+const PLANNER_BUILD: &str = "shardwright-planner-build";
+
+/// The shim of the demo.
+const CPU_SHIM: &str = "shardwright-shim-cpu";
+
+/// Has the features that dependencies have in a build of all members and their tests. Cargo unifies
+/// features over the packages of one command, so a build of the program without this package would
+/// compile some of its dependencies a second time. A test in `tests/tests/house` compares the two.
+const FEATURES: &str = "shardwright-test-features";
+
+impl Scope {
+    /// Cargo's arguments that select the packages.
+    fn selection(self, workspace: &Workspace, profile: Profile) -> Vec<&str> {
+        let mut packages = Vec::new();
+        match self {
+            Self::Workspace => return WORKSPACE.to_vec(),
+            Self::Demo => packages.push(CPU_SHIM),
+            Self::Program => {
+                packages.push(PLANNER_BUILD);
+                let shims = workspace.packages_under("vendor-shims");
+                packages.extend(shims.filter(|shim| shim.library.is_some()).map(|shim| shim.name.as_str()));
             }
         }
+        packages.extend(PROGRAMS);
+        // A release is not shared with the tests.
+        if profile == Profile::Dev {
+            packages.push(FEATURES);
+        }
+        packages.into_iter().flat_map(|package| ["--package", package]).collect()
+    }
+}
+
+/// What a first build takes, measured on two cores of an AMD EPYC with the crates downloaded.
+struct Cost {
+    minutes: u32,
+    megabytes: u32,
+    crates: u32,
+}
+
+impl Scope {
+    /// The cost of a first build with a profile, if it was measured.
+    fn cost(self, profile: Profile) -> Option<Cost> {
+        match (self, profile) {
+            (Self::Demo, Profile::Dev) => Some(Cost { minutes: 5, megabytes: 1300, crates: 360 }),
+            _ => None,
+        }
+    }
+
+    /// The parts in words.
+    fn parts(self) -> &'static str {
+        match self {
+            Self::Demo => "the program, its worker and the CPU shim",
+            Self::Program => "the program, its worker, all shims and all planners",
+            Self::Workspace => "all members of the workspace",
+        }
+    }
+}
+
+/// Announces a first build: its parts, its time and its space.
+fn announce(workspace: &Workspace, profile: Profile, scope: Scope) {
+    if workspace.program(profile).exists() {
+        return;
+    }
+    let cost = scope.cost(profile).map_or_else(String::new, |Cost { minutes, megabytes, crates }| {
+        format!(
+            ": {crates} crates, about {minutes} minutes on two cores of an AMD EPYC, {:.1} GB",
+            f64::from(megabytes) / 1000.0
+        )
+    });
+    eprintln!("first build of {}{cost} in {}", scope.parts(), workspace.target.display());
+    eprintln!("later builds compile only the crates that changed");
+}
+
+/// Builds with one profile and lays everything out next to the program. Returns the program's path.
+pub fn build(workspace: &Workspace, profile: Profile, scope: Scope) -> Result<PathBuf, Error> {
+    announce(workspace, profile, scope);
+    let mut command = workspace.cargo();
+    command.arg("build").args(profile.flags()).args(scope.selection(workspace, profile));
+    // Without the WebAssembly compiler: the built-in planner runs under an interpreter.
+    if scope == Scope::Demo {
+        command.arg("--no-default-features");
     }
     process::run(&mut command)?;
-    lay_out_shims(workspace, profile)?;
-    lay_out_planners(workspace, profile)?;
+    lay_out_shims(workspace, profile, scope)?;
+    if scope != Scope::Demo {
+        lay_out_planners(workspace, profile)?;
+    }
     // The shipped profiles are inside the program; the folder is for others.
     let profiles = workspace.output(profile).join("profiles");
     std::fs::create_dir_all(&profiles).map_err(|source| Error::File { path: profiles, source })?;
     Ok(workspace.program(profile))
 }
 
-fn lay_out_shims(workspace: &Workspace, profile: Profile) -> Result<(), Error> {
+/// Builds all benches in the development profile, so that the compiler and its lints see them.
+pub fn benches(workspace: &Workspace) -> Result<(), Error> {
+    process::run(workspace.cargo().arg("build").args(WORKSPACE).args(["--bench", "*"]))
+}
+
+/// Builds the program of the demo and lays it out in a folder of its own, next to the CPU shim
+/// alone. Returns the program's path.
+///
+/// A program with more that is already there is built again instead, so that the demo takes nothing
+/// from it.
+pub fn demo(workspace: &Workspace) -> Result<PathBuf, Error> {
+    let output = workspace.output(Profile::Dev);
+    let scope = if output.join("planners").is_dir() { Scope::Program } else { Scope::Demo };
+    let program = build(workspace, Profile::Dev, scope)?;
+    let folder = output.join("demo");
+    let worker = program.with_file_name(format!("shardwright-worker{}", std::env::consts::EXE_SUFFIX));
+    let shim = workspace.packages.iter().find(|package| package.name == CPU_SHIM);
+    let mut files = vec![program.clone(), worker];
+    if let Some(library) = shim.and_then(|shim| shim.library.as_ref()) {
+        files.extend(shims::files(&output.join("shims"), library));
+    }
+    for file in files {
+        let place = folder.join(file.strip_prefix(&output).unwrap_or(&file));
+        workspace::link(&file, &place)?;
+    }
+    Ok(folder.join(program.file_name().unwrap_or_default()))
+}
+
+fn lay_out_shims(workspace: &Workspace, profile: Profile, scope: Scope) -> Result<(), Error> {
     let mut laid_out = Vec::new();
     for package in workspace.packages_under("vendor-shims") {
-        laid_out.extend(shims::lay_out(workspace, package, profile)?);
+        if scope != Scope::Demo || package.name == CPU_SHIM {
+            laid_out.extend(shims::lay_out(workspace, package, profile)?);
+        }
+    }
+    // The other shims of an earlier build are not of this one.
+    if scope == Scope::Demo {
+        return Ok(());
     }
     laid_out.extend(shims::compile_c(workspace, &workspace.root.join("vendor-shims/template/c"), profile)?);
     workspace::settle(&workspace.output(profile).join("shims"), &laid_out)
@@ -94,7 +185,7 @@ fn planner(workspace: &Workspace, package: &Package, profile: Profile) -> Result
     let scratch = workspace.target.join("planner-components");
     std::fs::create_dir_all(&scratch).map_err(|source| Error::File { path: scratch.clone(), source })?;
     let built = scratch.join(format!("{}.wasm", package.name));
-    let builder = format!("shardwright-planner-build{}", std::env::consts::EXE_SUFFIX);
+    let builder = format!("{PLANNER_BUILD}{}", std::env::consts::EXE_SUFFIX);
     process::run(
         Command::new(workspace.output(profile).join(builder))
             .current_dir(&workspace.root)
@@ -104,3 +195,19 @@ fn planner(workspace: &Workspace, package: &Package, profile: Profile) -> Result
     )?;
     workspace::read(&built)
 }
+
+/// Writes the built-in planner's pack, which is committed, from its source. The key is not secret:
+/// the host does not read the signature of a pack that is part of the program.
+pub fn pack(workspace: &Workspace) -> Result<(), Error> {
+    let program = build(workspace, Profile::Dev, Scope::Program)?;
+    let key = workspace.target.join("planner-components").join("embedded.key");
+    workspace::replace(&key, "00".repeat(32).as_bytes())?;
+    workspace::permit(&key, 0o600)?;
+    let component = workspace.output(Profile::Dev).join("planners/generic.wasm");
+    let mut command = Command::new(program);
+    command.current_dir(&workspace.root).args(["planner", "pack"]).arg(component);
+    process::run(command.arg("--key").arg(key).args(["--output", EMBEDDED_PACK]))
+}
+
+/// The pack, relative to the root.
+const EMBEDDED_PACK: &str = "plugins/generic/generic.pack";

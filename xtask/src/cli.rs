@@ -17,17 +17,20 @@ Usage: cargo xtask <COMMAND>
 Commands:
   setup               Prepare a fresh machine: the WebAssembly target of the pinned toolchain, a check of the C compiler
   build [--release]   Build the program, every shim and every planner, and lay them out beside the program
-  run [ARGS…]         Build (release), then run `shardwright ARGS`
+  run [ARGS…]         Build, then run `shardwright ARGS`: release, or the development build if there is only that
   demo                Plan and run the demo model, cut for a phone and emulated on the CPU
   test [--ci] [NAME…] Set up, build and run every test of the workspace, or those whose name contains one of the
-                      names; --ci fails when anything had to be skipped
+                      names; --ci fails when anything had to be skipped, and leaves out suites of vendors whose
+                      code did not change since the previous landing
   bench [NAME…]       Measure (release) all benches, or those whose name contains one of the names;
                       `peers` and after it models: the CPU engine beside others, in pairs; `pair BUNDLE GGUF`:
                       a bundle beside llama.cpp; `lookup`: prompt lookup beside llama.cpp's; `growth`: how the engine's work grows
   sizes               What an application ships, by two profiles, and what the crates in it weigh (minutes)
-  aarch64 [--instructions]
-                      Run the kernels' tests as programs for 64-bit ARM, emulated where the machine is none;
-                      --instructions counts those of products instead, beside plain loops, in the emulator
+  aarch64 [--ci|--instructions]
+                      Run the kernels' tests and a plan as programs for 64-bit ARM, emulated on other machines;
+                      --ci leaves the plan out if its code did not change; --instructions counts the instructions
+                      of products instead, next to plain loops, in the emulator
+  pack                Build the built-in planner and write the pack that is committed: plugins/generic/generic.pack
   vendor qnn          Fetch Qualcomm's compiler and simulator for x86-64 Linux, with pip, from the wheel onnxruntime-qnn
   vendor litert       Fetch Google's compiler plugin for MediaTek's chips, with pip, from the wheel ai-edge-litert
   help                Print this
@@ -45,7 +48,7 @@ pub enum Command {
         /// With the release profile.
         release: bool,
     },
-    /// Build (release), then run `shardwright` with the arguments as they are.
+    /// Build, then run `shardwright` with the arguments as they are.
     Run {
         /// The arguments.
         arguments: Vec<OsString>,
@@ -66,8 +69,12 @@ pub enum Command {
     },
     /// What an application ships.
     Sizes,
+    /// The built-in planner's pack.
+    Pack,
     /// The kernels' tests for 64-bit ARM.
     Aarch64 {
+        /// Leave out suites whose code did not change.
+        ci: bool,
         /// Count instructions instead.
         instructions: bool,
     },
@@ -103,13 +110,13 @@ fn read(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
         let arguments = parser.raw_args()?.collect();
         return Ok(Command::Run { arguments });
     }
-    let mut flag = None;
+    let (mut flag, mut ci) = (None, false);
     let mut words = Vec::new();
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Help),
             Long("release") if name == "build" => flag = Some(()),
-            Long("ci") if name == "test" => flag = Some(()),
+            Long("ci") if ["test", "aarch64"].contains(&name.as_str()) => ci = true,
             Long("instructions") if name == "aarch64" => flag = Some(()),
             Value(word) if ["test", "bench", "vendor"].contains(&name.as_str()) => words.push(word.string()?),
             other => return Err(other.unexpected()),
@@ -121,10 +128,11 @@ fn read(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
         "setup" => Command::Setup,
         "build" => Command::Build { release: flag },
         "demo" => Command::Demo,
-        "test" => Command::Test { ci: flag, filters: words },
+        "test" => Command::Test { ci, filters: words },
         "bench" => Command::Bench { filters: words },
         "sizes" => Command::Sizes,
-        "aarch64" => Command::Aarch64 { instructions: flag },
+        "pack" => Command::Pack,
+        "aarch64" => Command::Aarch64 { ci, instructions: flag },
         "vendor" => match words.as_slice() {
             [word] if word == "qnn" => Command::Vendor { what: Vendor::Qnn },
             [word] if word == "litert" => Command::Vendor { what: Vendor::Litert },
@@ -152,6 +160,7 @@ mod tests {
             ("build", Command::Build { release: false }),
             ("build --release", Command::Build { release: true }),
             ("demo", Command::Demo),
+            ("pack", Command::Pack),
             ("test --ci cli_run softcap", Command::Test { ci: true, filters: words("cli_run softcap") }),
             ("bench peers 270m", Command::Bench { filters: words("peers 270m") }),
             ("vendor litert", Command::Vendor { what: Vendor::Litert }),

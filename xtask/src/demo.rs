@@ -14,11 +14,23 @@ const DEMO_LIMIT: &str = "ops=400";
 /// A question that the demo model answers well.
 const DEMO_PROMPT: &str = "What does bug mean?";
 
-/// Builds with the release profile and runs `shardwright` with the arguments, in the caller's
-/// folder.
+/// Builds and runs `shardwright` with the arguments, in the caller's folder: with the release
+/// profile, or with the development profile if a program was built with that alone. The engine is
+/// optimised in both.
 pub fn run(workspace: &Workspace, arguments: &[OsString]) -> Result<(), Error> {
     setup::prepare(workspace)?;
-    let program = build::build(workspace, Profile::Release, Scope::Program)?;
+    let profile =
+        match (workspace.program(Profile::Release).exists(), workspace.program(Profile::Dev).exists()) {
+            (false, true) => Profile::Dev,
+            _ => Profile::Release,
+        };
+    let program = build::build(workspace, profile, Scope::Program)?;
+    if profile == Profile::Dev {
+        eprintln!(
+            "note: this is the development build, which reads and quantises large models slowly; \
+             `cargo xtask build --release` builds the optimised program, which `run` then uses"
+        );
+    }
     let mut command = Command::new(program);
     vendor::offer(&mut command);
     process::run(command.args(arguments))
@@ -27,8 +39,8 @@ pub fn run(workspace: &Workspace, arguments: &[OsString]) -> Result<(), Error> {
 /// Plans the demo model for a phone whose compiler supports few operations at a time, then runs it
 /// on the CPU, cut in the same way, to answer a question.
 pub fn demo(workspace: &Workspace) -> Result<(), Error> {
-    setup::prepare(workspace)?;
-    let program = build::build(workspace, Profile::Dev, Scope::Workspace)?;
+    setup::c_compiler()?;
+    let program = build::demo(workspace)?;
     let shardwright = || {
         let mut command = Command::new(&program);
         command.current_dir(&workspace.root);

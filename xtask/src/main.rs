@@ -54,9 +54,7 @@ fn dispatch(command: Command) -> Result<(), Error> {
         Command::Setup => setup::prepare(&workspace),
         Command::Build { release } => {
             setup::prepare(&workspace)?;
-            // What the demo and the tests share, or what a user runs.
-            let scope = if release { Scope::Program } else { Scope::Workspace };
-            let program = build::build(&workspace, Profile::of_release_flag(release), scope)?;
+            let program = build::build(&workspace, Profile::of_release_flag(release), Scope::Program)?;
             let folder = program.parent().unwrap_or(&program).display();
             eprintln!(
                 "\nlaid out in {folder}: shardwright, shardwright-worker, shims/, planners/, profiles/"
@@ -69,8 +67,12 @@ fn dispatch(command: Command) -> Result<(), Error> {
         Command::Test { ci, filters } => testing::run(&workspace, ci, &filters),
         Command::Bench { filters } => bench::run(&workspace, &filters),
         Command::Sizes => sizes::run(&workspace),
-        Command::Aarch64 { instructions: false } => aarch64::test(&workspace),
-        Command::Aarch64 { instructions: true } => aarch64::instructions(&workspace),
+        Command::Pack => {
+            setup::prepare(&workspace)?;
+            build::pack(&workspace)
+        }
+        Command::Aarch64 { instructions: true, .. } => aarch64::instructions(&workspace),
+        Command::Aarch64 { ci, .. } => aarch64::test(&workspace, ci),
         Command::Vendor { what: Vendor::Qnn } => vendor::qnn(),
         Command::Vendor { what: Vendor::Litert } => vendor::litert(),
     }

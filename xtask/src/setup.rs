@@ -13,6 +13,11 @@ pub const PLANNER_TARGET: &str = "wasm32-unknown-unknown";
 /// missing.
 pub fn prepare(workspace: &Workspace) -> Result<(), Error> {
     target(workspace, PLANNER_TARGET, "planners are")?;
+    c_compiler()
+}
+
+/// Checks the C compiler.
+pub fn c_compiler() -> Result<(), Error> {
     // `cc` links every Rust program, so it is here if this program was built here; the C shim needs
     // its headers too.
     if !process::succeeds(Command::new("cc").arg("--version")) {

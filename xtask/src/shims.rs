@@ -63,13 +63,18 @@ fn install(folder: &Path, library: &[u8], name: &str, shims: &Path) -> Result<Ve
         .map_err(|error| Error::Unexpected { path: source.clone(), problem: error.to_string() })?;
     text.push('\n');
 
-    let library_path = shims.join(name);
-    let mut manifest_name = library_path.file_stem().unwrap_or_default().to_owned();
-    manifest_name.push(MANIFEST_SUFFIX);
-    let laid_out = shims.join(manifest_name);
+    let [library_path, laid_out] = files(shims, name);
     workspace::replace(&library_path, library)?;
     workspace::replace(&laid_out, text.as_bytes())?;
     Ok(vec![library_path, laid_out])
+}
+
+/// The files of a shim that was laid out: its library and its manifest.
+pub fn files(shims: &Path, library: &str) -> [PathBuf; 2] {
+    let library = shims.join(library);
+    let mut manifest = library.file_stem().unwrap_or_default().to_owned();
+    manifest.push(MANIFEST_SUFFIX);
+    [library, shims.join(manifest)]
 }
 
 /// The one manifest of a shim's folder; `None` for a folder that has none and so is no shim.

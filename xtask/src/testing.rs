@@ -3,6 +3,8 @@
 
 mod durations;
 mod programs;
+mod runtime_only;
+pub mod suites;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -73,9 +75,14 @@ pub fn run(workspace: &Workspace, strict: bool, filters: &[String]) -> Result<()
         eprintln!("{line}");
         skipped.push(line);
     }
+    let left_out = if strict { suites::left_out(workspace)? } else { Vec::new() };
     let begun = Instant::now();
-    build::build(workspace, Profile::Dev, Scope::Tests)?;
-    let programs = programs::find(workspace)?;
+    build::build(workspace, Profile::Dev, Scope::Program)?;
+    let programs = programs::find(workspace, &left_out)?;
+    if strict {
+        build::benches(workspace)?;
+    }
+    runtime_only::build(workspace)?;
     let compiling = begun.elapsed();
 
     let mut arguments: Vec<OsString> = filters.iter().map(OsString::from).collect();

@@ -188,6 +188,34 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     fs::rename(&beside, path).map_err(failed)
 }
 
+/// Makes `place` another name of a file, or a copy on file systems without hard links.
+pub fn link(file: &Path, place: &Path) -> Result<(), Error> {
+    let failed = |source| Error::File { path: place.to_owned(), source };
+    if let Some(folder) = place.parent() {
+        fs::create_dir_all(folder).map_err(failed)?;
+    }
+    match fs::remove_file(place) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => return Err(failed(source)),
+        _ => {}
+    }
+    fs::hard_link(file, place).or_else(|_| fs::copy(file, place).map(|_| ())).map_err(failed)
+}
+
+/// Sets the permission bits of a file, for example `0o755`. Does nothing on systems without them.
+pub fn permit(path: &Path, mode: u32) -> Result<(), Error> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let permissions = fs::Permissions::from_mode(mode);
+        fs::set_permissions(path, permissions).map_err(|source| Error::File { path: path.to_owned(), source })
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (path, mode);
+        Ok(())
+    }
+}
+
 /// Names, one per line, of the files in a folder that a build laid out: the others there are the
 /// user's.
 const LAID_OUT: &str = ".laid-out";

@@ -3,15 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-#[cfg(feature = "checkpoints")]
 use shardwright_planning::builtin;
 use shardwright_planning::error::{PlannerError, PlannerErrorKind};
 use shardwright_planning::registry::{PlannerEntry, PlannerRegistry};
 use shardwright_planning::sandbox::Planner;
-#[cfg(feature = "checkpoints")]
+#[cfg(feature = "compiler")]
 use shardwright_planning::sandbox::{CompiledCache, EngineKind, Sandbox};
 use shardwright_planning::session::PlanningSession;
-use shardwright_trust::Trust;
+use shardwright_trust::{SecretKey, Trust};
 use shardwright_vocabulary::{Error, ErrorKind};
 
 use crate::{PlanOptions, Result};
@@ -51,10 +50,7 @@ pub(crate) fn planning_session(options: &PlanOptions, trust: &Trust) -> Result<P
     let tools = PlannerTools::new(options.cache.as_deref(), trust)?;
     let session = match &options.planner {
         None => {
-            let planner = tools.built_in()?.ok_or_else(|| {
-                Error::new(ErrorKind::Argument, "this program has no built-in planner")
-                    .with_help("name a planner pack")
-            })?;
+            let planner = tools.built_in()?;
             check_settings(&planner, &options.planner_options)?;
             PlanningSession::new(planner)
         }
@@ -90,7 +86,7 @@ pub(crate) fn planning_session(options: &PlanOptions, trust: &Trust) -> Result<P
             if let Ok(planner) = &asked {
                 check_settings(planner, &options.planner_options)?;
             }
-            PlanningSession::with_planner(asked, tools.built_in()?)
+            PlanningSession::with_planner(asked, Some(tools.built_in()?))
         }
     };
     Ok(session.strict(options.strict))
@@ -114,10 +110,9 @@ fn planner_named(named: &str, directories: &[PathBuf]) -> Result<PlannerEntry> {
 
 /// Loads planners.
 pub struct PlannerTools {
-    /// Where planners are compiled and run.
-    #[cfg(feature = "checkpoints")]
-    pub sandbox: Sandbox,
-    #[cfg(feature = "checkpoints")]
+    #[cfg(feature = "compiler")]
+    sandbox: Sandbox,
+    #[cfg(feature = "compiler")]
     cache: Option<CompiledCache>,
     trust: Trust,
 }
@@ -125,34 +120,63 @@ pub struct PlannerTools {
 impl PlannerTools {
     /// `cache` is the directory of compiled planners; planners that are signed as the rules ask are
     /// run, and packs only if one of their keys signed them.
-    #[cfg_attr(not(feature = "checkpoints"), expect(unused_variables, reason = "nothing is compiled"))]
+    #[cfg_attr(not(feature = "compiler"), expect(unused_variables, reason = "nothing is compiled"))]
     pub fn new(cache: Option<&Path>, trust: &Trust) -> Result<Self> {
         Ok(PlannerTools {
-            #[cfg(feature = "checkpoints")]
+            #[cfg(feature = "compiler")]
             sandbox: Sandbox::new(EngineKind::Native)?,
-            #[cfg(feature = "checkpoints")]
+            #[cfg(feature = "compiler")]
             cache: cache.map(|directory| CompiledCache::new(directory.join("planners"))),
             trust: trust.clone(),
         })
     }
 
-    /// The planner that comes with the host; a host without a compiler has none.
-    #[cfg(feature = "checkpoints")]
-    pub fn built_in(&self) -> Result<Option<Planner>> {
-        Ok(Some(builtin::load(&self.sandbox, self.cache.as_ref())?))
+    /// Like [`new`](Self::new), but planners run under the portable interpreter.
+    pub fn portable(cache: Option<&Path>, trust: &Trust) -> Result<Self> {
+        let tools = Self::new(cache, trust)?;
+        #[cfg(feature = "compiler")]
+        let tools = Self { sandbox: Sandbox::new(EngineKind::Pulley)?, ..tools };
+        Ok(tools)
     }
 
-    /// The planner that comes with the host; a host without a compiler has none.
-    #[cfg(not(feature = "checkpoints"))]
-    pub fn built_in(&self) -> Result<Option<Planner>> {
-        Ok(None)
+    /// Compiles the planner in the file `planner` for the portable interpreter, and returns it with
+    /// its signed pack.
+    ///
+    /// Errors: a file that is missing, or not a planner; a program without a compiler.
+    pub fn pack(&self, planner: &Path, key: &SecretKey) -> Result<(Planner, Vec<u8>)> {
+        let loaded = self.load(&PlannerEntry::from_path(planner))?;
+        #[cfg(feature = "compiler")]
+        {
+            let wasm = shardwright_files::read_named(planner, self.sandbox.bounds().wasm_bytes)?;
+            let packed = shardwright_planning::pack::write(&planner.display().to_string(), &wasm, key)?;
+            Ok((loaded, packed))
+        }
+        #[cfg(not(feature = "compiler"))]
+        {
+            let _ = (loaded, key);
+            let error = PlannerError {
+                planner: planner.display().to_string(),
+                version: None,
+                kind: PlannerErrorKind::NoCompiler,
+            };
+            Err(error.into())
+        }
+    }
+
+    /// Returns the built-in planner: compiled, or without a compiler under the interpreter.
+    pub fn built_in(&self) -> Result<Planner> {
+        #[cfg(feature = "compiler")]
+        let planner = builtin::load(&self.sandbox, self.cache.as_ref())?;
+        #[cfg(not(feature = "compiler"))]
+        let planner = builtin::open()?;
+        Ok(planner)
     }
 
     /// A planner that was found; without a compiler, a pack.
     pub fn load(&self, entry: &PlannerEntry) -> std::result::Result<Planner, PlannerError> {
-        #[cfg(feature = "checkpoints")]
+        #[cfg(feature = "compiler")]
         let loaded = entry.load(&self.sandbox, self.cache.as_ref(), &self.trust);
-        #[cfg(not(feature = "checkpoints"))]
+        #[cfg(not(feature = "compiler"))]
         let loaded = entry.open(&self.trust);
         loaded
     }

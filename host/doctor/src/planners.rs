@@ -4,9 +4,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright_build::{PlannerTools, find_planner};
-use shardwright_files::read_named;
-use shardwright_planning::pack;
+use shardwright_build::PlannerTools;
 use shardwright_planning::sandbox::Planner;
 use shardwright_trust::Trust;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
@@ -56,9 +54,7 @@ pub fn pack_planner(planner: &Path, key: &Path, output: &Path) -> Result<Planner
     };
     let seed = read_key(key)?;
     let tools = PlannerTools::new(shardwright::user_cache_directory().as_deref(), &Trust::off())?;
-    let loaded = tools.load(&find_planner(&planner.display().to_string(), &[])?)?;
-    let wasm = read_named(planner, tools.sandbox.bounds().wasm_bytes)?;
-    let packed = pack::write(&planner.display().to_string(), &wasm, &seed)?;
+    let (loaded, packed) = tools.pack(planner, &seed)?;
     std::fs::write(output, &packed).map_err(|error| missing(output, error))?;
     let outcome = format!("{} bytes in {}, signed by {}", packed.len(), output.display(), seed.public());
     Ok(report(&loaded, Some(outcome)))

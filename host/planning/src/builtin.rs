@@ -1,16 +1,37 @@
-//! The built-in planner, embedded as a component: the default, and what takes over when another
-//! fails.
+//! The built-in planner, embedded as a pack: the default, and the fallback for any other.
+//!
+//! `plugins/generic/generic.pack` is built from the crate next to it by `cargo xtask pack` and
+//! committed, so that a host is compiled without a WebAssembly toolchain, and plans without a
+//! WebAssembly compiler. A test fails if the pack differs from what its source compiles to.
 
 use crate::error::PlannerError;
-use crate::sandbox::{CompiledCache, Planner, Sandbox};
+use crate::pack;
+use crate::sandbox::Planner;
+#[cfg(feature = "compiler")]
+use crate::sandbox::{CompiledCache, Sandbox};
 
 /// Name of the built-in planner.
 pub const NAME: &str = "generic";
 
-/// The component, as built from `plugins/generic`.
-pub const WASM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/generic.wasm"));
+/// The pack: the component and its code for Pulley.
+pub const PACK: &[u8] = include_bytes!("../../../plugins/generic/generic.pack");
 
-/// The built-in planner in `sandbox`.
+/// Returns the component.
+///
+/// Errors: the embedded pack is damaged.
+pub fn component() -> Result<&'static [u8], PlannerError> {
+    pack::component(NAME, PACK)
+}
+
+/// Compiles the built-in planner in `sandbox`, or reads its compiled form from `cache`.
+#[cfg(feature = "compiler")]
 pub fn load(sandbox: &Sandbox, cache: Option<&CompiledCache>) -> Result<Planner, PlannerError> {
-    sandbox.load(NAME, WASM, cache)
+    sandbox.load(NAME, component()?, cache)
+}
+
+/// Opens the built-in planner under Pulley, without compiling it.
+///
+/// Errors: the embedded pack is damaged, or was compiled by another version of wasmtime.
+pub fn open() -> Result<Planner, PlannerError> {
+    pack::open_embedded(NAME, PACK)
 }

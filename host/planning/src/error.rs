@@ -157,7 +157,7 @@ pub enum PlannerErrorKind {
         limit: Duration,
     },
     /// A host without a compiler runs packs only.
-    #[error("a `.wasm` planner needs a compiler, and this host runs packs only")]
+    #[error("a `.wasm` planner needs a compiler, and this program has none: it runs packs only")]
     NoCompiler,
     /// It ran out of fuel: an endless loop, or far too much work.
     #[error("used up its {fuel} units of fuel in `{function}`")]
@@ -263,7 +263,10 @@ impl PlannerErrorKind {
             PlannerErrorKind::TooComplex { .. } => {
                 "build it with optimisation; a planner that large does more than plan"
             }
-            PlannerErrorKind::NoCompiler => "make a pack of it with `shardwright planner pack`",
+            PlannerErrorKind::NoCompiler => {
+                "make a pack of it with `shardwright planner pack`, or use a program with a compiler: \
+                 `cargo xtask build` builds one"
+            }
             PlannerErrorKind::Trapped { .. } => {
                 "a panic in the planner ends like this; log before returning an error"
             }

@@ -28,7 +28,6 @@
 //! ```
 
 mod bindings;
-#[cfg(feature = "compiler")]
 pub mod builtin;
 pub mod check;
 pub mod conformance;

@@ -172,18 +172,24 @@ fn checked<'pack>(bytes: &'pack [u8], trusted: &[PublicKey]) -> Result<Parts<'pa
     if digests.iter().any(|(actual, stated)| actual != *stated) {
         return Err(PackError::Altered { key });
     }
+    expect_current(&parts.manifest)?;
+    Ok(parts)
+}
+
+/// Refuses code that another wasmtime, other settings or another interface made.
+fn expect_current(manifest: &PackManifest) -> Result<(), PackError> {
     let sandbox_settings = crate::sandbox::pulley_settings_id();
     let expected = [
-        ("wasmtime", &parts.manifest.wasmtime, WASMTIME_VERSION),
-        ("the settings", &parts.manifest.settings, &sandbox_settings),
-        ("the interface", &parts.manifest.interface, crate::sandbox::INTERFACE),
+        ("wasmtime", &manifest.wasmtime, WASMTIME_VERSION),
+        ("the settings", &manifest.settings, &sandbox_settings),
+        ("the interface", &manifest.interface, crate::sandbox::INTERFACE),
     ];
     for (what, found, expected) in expected {
         if found != expected {
             return Err(PackError::Stale { what, found: found.clone(), expected: expected.to_owned() });
         }
     }
-    Ok(parts)
+    Ok(())
 }
 
 /// A planner out of a pack, run by Pulley.
@@ -191,13 +197,39 @@ fn checked<'pack>(bytes: &'pack [u8], trusted: &[PublicKey]) -> Result<Parts<'pa
 /// Errors: [`PackError`] inside a [`PlannerError`] unless one of `trusted` signed exactly these
 /// bytes and this wasmtime, under these settings, compiled them.
 pub fn open(origin: &str, bytes: &[u8], trusted: &[PublicKey]) -> Result<Planner, PlannerError> {
-    let parts = checked(bytes, trusted).map_err(|error| PlannerError {
-        planner: inspect(bytes).map_or_else(|_| origin.to_owned(), |manifest| manifest.planner),
-        version: inspect(bytes).ok().map(|manifest| manifest.version),
-        kind: error.into(),
-    })?;
+    let parts = checked(bytes, trusted).map_err(|error| refused(origin, bytes, error))?;
     let sandbox = Sandbox::new(EngineKind::Pulley)?;
     // SAFETY: a key the integrator trusts signed this code as what its compiler returned; trusting
     // a key is trusting its owner's code.
     unsafe { sandbox.deserialize(&parts.manifest.planner, parts.code) }
+}
+
+/// Opens a planner out of a pack that is part of this program, run by Pulley. Its signature is not
+/// read: such a pack is trusted as the program is.
+///
+/// Errors: the pack is damaged, or another wasmtime compiled it.
+pub(crate) fn open_embedded(origin: &str, bytes: &'static [u8]) -> Result<Planner, PlannerError> {
+    let refused = |error| refused(origin, bytes, error);
+    let parts = take_apart(bytes).map_err(refused)?;
+    expect_current(&parts.manifest).map_err(refused)?;
+    let sandbox = Sandbox::new(EngineKind::Pulley)?;
+    // SAFETY: the code is a constant of this program, and a test compares it with what the compiler
+    // returns.
+    unsafe { sandbox.deserialize(origin, parts.code) }
+}
+
+/// Returns the component in a pack that is part of this program.
+///
+/// Errors: the pack is damaged.
+pub(crate) fn component(origin: &str, bytes: &'static [u8]) -> Result<&'static [u8], PlannerError> {
+    take_apart(bytes).map(|parts| parts.wasm).map_err(|error| refused(origin, bytes, error))
+}
+
+fn refused(origin: &str, bytes: &[u8], error: PackError) -> PlannerError {
+    let manifest = inspect(bytes).ok();
+    let (planner, version) = match manifest {
+        Some(manifest) => (manifest.planner, Some(manifest.version)),
+        None => (origin.to_owned(), None),
+    };
+    PlannerError { planner, version, kind: error.into() }
 }

@@ -103,8 +103,10 @@ const LOG_BYTES: usize = 16 * 1024;
 
 /// Build the planner crate of `manifest` and wrap it as a component.
 ///
-/// `target_dir` is Cargo's target directory for planners; use the same one for all planners of a
-/// project, but never the project's own, whose lock is taken while build scripts run.
+/// `target_dir` is Cargo's target directory for planners. Use one for all planners of a workspace,
+/// and another one for each other workspace: the flags that keep paths out of the module are not
+/// part of the names of cargo's files, so two workspaces would replace each other's dependencies.
+/// Never use the project's own, whose lock is taken while build scripts run.
 pub fn build(manifest: &Path, target_dir: &Path) -> Result<Vec<u8>, BuildError> {
     componentise(&build_module(manifest, target_dir)?)
 }

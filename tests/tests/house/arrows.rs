@@ -206,7 +206,8 @@ const ARROWS: &[(&str, &[&str])] = &[
         "shardwright-shim-picky",
         &["shardwright-shim-abi", "shardwright-shim-testing", "shardwright-vocabulary"],
     ),
-    (TESTS, &[]),
+    (TESTS[0], &[]),
+    (TESTS[1], &[]),
     ("shardwright-test-checkpoints", &[]),
     ("shardwright-test-features", &[]),
     // Programs that the tests of planning build or start.
@@ -228,8 +229,7 @@ const OPTIONAL_ARROWS: &[(&str, &str, &str)] = &[(
 )];
 
 /// What a build script may use beyond the crate's own arrows.
-const BUILD_ARROWS: &[(&str, &str, &str)] =
-    &[("shardwright-planning", "shardwright-planner-build", "the built-in planner is embedded")];
+const BUILD_ARROWS: &[(&str, &str, &str)] = &[];
 
 /// What tests may use beyond the crate's own arrows.
 const TEST_ARROWS: &[(&str, &str, &str)] = &[
@@ -259,8 +259,8 @@ const TEST_ARROWS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// May use any crate; no crate may use it.
-const TESTS: &str = "shardwright-tests";
+/// May use any crate. No other crate may use them.
+const TESTS: [&str; 2] = ["shardwright-tests", "shardwright-vendor-tests"];
 
 /// Made for the tests of any crate.
 const TEST_HELPER: &str = "shardwright-test-checkpoints";
@@ -285,7 +285,7 @@ fn every_arrow_between_crates_is_in_the_plan() {
         };
         for dependency in &package.dependencies {
             let used = dependency.name.as_str();
-            if !crates.contains(used) || allowed.contains(used) || name == TESTS {
+            if !crates.contains(used) || allowed.contains(used) || TESTS.contains(&name) {
                 continue;
             }
             let (kind, further) = match dependency.kind {

@@ -2,6 +2,7 @@
 //! planners run in.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 
 use cargo_metadata::{CargoOpt, MetadataCommand};
 use shardwright_tests::tree;
@@ -144,4 +145,54 @@ fn licence_expressions_are_read_with_brackets() {
     ] {
         assert_eq!(is_allowed(expression), allowed, "{expression}");
     }
+}
+
+/// The crates of the registry that a cargo command compiles, each with its kind, features and level
+/// of optimisation. The pinned cargo lists them only as an unstable feature.
+fn compiled_by(command: &[&str]) -> BTreeSet<String> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(tree::root()).env("RUSTC_BOOTSTRAP", "1").args(command);
+    let output =
+        cargo.args(["--unit-graph", "-Zunstable-options", "--locked"]).output().expect("cargo starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let graph: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a graph of units");
+    let units = graph["units"].as_array().expect("units");
+    let crates = units.iter().filter_map(|unit| {
+        let package = unit["pkg_id"].as_str()?.rsplit_once("crates.io-index#")?.1;
+        let (mode, features) = (&unit["mode"], &unit["features"]);
+        let (kind, level) = (&unit["target"]["kind"], &unit["profile"]["opt_level"]);
+        Some(format!("{package} {kind} {mode} {features} {level}"))
+    });
+    crates.collect()
+}
+
+/// `shardwright-test-features` gives dependencies the features of a build of all members, so that a
+/// test run compiles none of the crates of the demo or the program again. Without the compiler of
+/// planners, the crates of its engine have other features.
+#[test]
+fn a_build_of_the_program_compiles_dependencies_as_the_tests_do() {
+    const PROGRAM: [&str; 9] = [
+        "build",
+        "--package",
+        "shardwright-cli",
+        "--package",
+        "shardwright-worker",
+        "--package",
+        "shardwright-shim-cpu",
+        "--package",
+        "shardwright-test-features",
+    ];
+    let tests =
+        compiled_by(&["test", "--no-run", "--workspace", "--exclude", "shardwright-planning-runtime-only"]);
+    let again = |command: &[&str]| -> Vec<String> {
+        // A crate that only the features' package uses.
+        let few = |unit: &String| !unit.starts_with("allocator-api2@");
+        compiled_by(command).difference(&tests).filter(|unit| few(unit)).cloned().collect()
+    };
+    assert_eq!(again(&PROGRAM), Vec::<String>::new());
+    let engine = ["wasmtime", "pulley-interpreter", "gimli", "object"];
+    let demo = again(&[&PROGRAM[..], &["--no-default-features"]].concat());
+    let further: Vec<_> =
+        demo.iter().filter(|unit| !engine.iter().any(|name| unit.starts_with(name))).collect();
+    assert!(further.is_empty(), "compiled again by a test run: {further:?}");
 }

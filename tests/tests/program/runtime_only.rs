@@ -88,27 +88,21 @@ fn planning_without_its_compiler_has_no_compiler() {
     assert_small(&packages);
 }
 
-/// An example that only runs bundles, with its default features and the CPU shim linked in. Built
-/// in the target folder of this test, so that only crates with other features are recompiled; it is
-/// copied, because the workspace's own example replaces it.
+/// A program that only runs bundles, with the default features and the CPU shim linked in: from
+/// `SHARDWRIGHT_RUNTIME_ONLY_DIR` (`cargo xtask test` sets it), otherwise built now. It is copied,
+/// because the workspace's own example replaces the one that was built.
 fn example(name: &str, folder: &Path) -> PathBuf {
-    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.current_dir(tree::root()).args(["runtime-only", "--message-format", "json-render-diagnostics"]);
-    build.arg("--target-dir").arg(target_folder());
-    let output = build.output().expect("cargo starts");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "the example does not build:\n{said}");
-    // With these features alone, code may be left unused.
-    assert!(!said.contains("warning"), "{said}");
-    let messages = String::from_utf8_lossy(&output.stdout).into_owned();
-    let built = messages
-        .lines()
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|message| message["target"]["kind"][0] == "example" && message["target"]["name"] == name)
-        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .expect("an example is a program");
     let copy = folder.join(name);
-    std::fs::copy(built, &copy).expect("copied");
+    let built = match std::env::var_os("SHARDWRIGHT_RUNTIME_ONLY_DIR") {
+        Some(built) => PathBuf::from(built),
+        None => {
+            let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+            build.current_dir(tree::root()).arg("runtime-only").arg("--target-dir").arg(target_folder());
+            assert!(build.status().expect("cargo starts").success(), "the example does not build");
+            target_folder().join("debug/examples")
+        }
+    };
+    std::fs::copy(built.join(name), &copy).expect("copied");
     copy
 }
 

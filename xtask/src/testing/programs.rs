@@ -48,12 +48,14 @@ pub struct Ended {
     pub status: ExitStatus,
 }
 
-/// Builds missing programs and returns all, those that take long first: the documentation's, for
-/// which cargo works in one thread, then the largest, which contain most of the system.
-pub fn find(workspace: &Workspace) -> Result<Vec<Program>, Error> {
+/// Builds the test programs of all packages except `left_out`, and returns them with the slow ones
+/// first: the documentation's, for which cargo works in one thread, then the largest, which contain
+/// most of the system.
+pub fn find(workspace: &Workspace, left_out: &[&str]) -> Result<Vec<Program>, Error> {
     let mut command = workspace.cargo();
-    command.args(["test", "--no-run", "--quiet", "--message-format", "json-render-diagnostics"]);
+    command.args(["test", "--no-run", "--message-format", "json-render-diagnostics"]);
     command.args(build::WORKSPACE);
+    command.args(left_out.iter().flat_map(|package| ["--exclude", package]));
     let answer = process::output(&mut command)?;
     let found = from_messages(&answer, &workspace.root)
         .map_err(|problem| Error::Answer { command: process::shown(&command), problem })?;
@@ -101,6 +103,8 @@ impl Program {
             Some(file) => {
                 let mut command = Command::new(file);
                 process::without_this_package(&mut command);
+                // Tests compile crates of users, which are not linted.
+                command.env_remove("RUSTC_WORKSPACE_WRAPPER").env_remove("CLIPPY_ARGS");
                 crate::vendor::offer(&mut command);
                 crate::javascript::offer(workspace, &mut command);
                 command.env("CARGO_MANIFEST_DIR", &self.folder);
@@ -109,6 +113,7 @@ impl Program {
         };
         command.current_dir(&self.folder).args(arguments);
         command.env("SHARDWRIGHT_BIN_DIR", workspace.output(Profile::Dev));
+        super::runtime_only::offer(workspace, &mut command);
         // One cache for all, in which a planner is compiled once; the user's stays unchanged.
         command.env("XDG_CACHE_HOME", workspace.target.join("cache-of-tests"));
         command

@@ -60,7 +60,7 @@ pub fn compose(
     let read = |path: &Path| std::fs::read(path).map_err(io(path.display().to_string()));
     let solver = match solver {
         Some(path) => read(path)?,
-        None => shardwright_planning::builtin::WASM.to_vec(),
+        None => shardwright_planning::builtin::component().map_err(shardwright::Error::from)?.to_vec(),
     };
     let component = shardwright_planner_build::compose(&read(policy)?, &solver).map_err(failed)?;
     written(output, &component, format)

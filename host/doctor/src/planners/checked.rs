@@ -6,7 +6,7 @@ use shardwright_build::{PlannerTools, find_planner};
 use shardwright_planning::conformance::{self, Conformance, Verdict, requests};
 use shardwright_planning::registry::{PlannerEntry, PlannerFile};
 use shardwright_planning::request::PlannerOption;
-use shardwright_planning::sandbox::{EngineKind, Planner, Sandbox};
+use shardwright_planning::sandbox::Planner;
 use shardwright_trust::TrustOptions;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
@@ -67,8 +67,7 @@ fn portable(entry: &PlannerEntry, trust: &TrustOptions) -> Result<Option<Planner
         return Ok(None);
     }
     let cache = shardwright::user_cache_directory();
-    let mut tools = PlannerTools::new(cache.as_deref(), &trust.rules(cache.as_deref())?)?;
-    tools.sandbox = Sandbox::new(EngineKind::Pulley)?;
+    let tools = PlannerTools::portable(cache.as_deref(), &trust.rules(cache.as_deref())?)?;
     Ok(Some(tools.load(entry)?))
 }
 

@@ -32,9 +32,6 @@ pub(super) fn config(kind: EngineKind) -> wasmtime::Result<Config> {
     config.wasm_relaxed_simd(false);
     #[cfg(feature = "compiler")]
     config.cranelift_nan_canonicalization(true);
-    // One function in the making at a time: more would multiply the memory a hostile planner takes.
-    #[cfg(feature = "compiler")]
-    config.parallel_compilation(false);
     match kind {
         #[cfg(feature = "compiler")]
         EngineKind::Native => {}

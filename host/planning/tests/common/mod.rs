@@ -144,8 +144,7 @@ pub fn workspace() -> PathBuf {
 
 /// A planner of this workspace as a component, built once for all test programs.
 fn planner(manifest: &str) -> Vec<u8> {
-    // Beside the profiles of the surrounding build, where the built-in planner's build script puts
-    // its own.
+    // Next to the profiles of the surrounding build, where `cargo xtask build` puts its own.
     let planners = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("planners");
     match shardwright_planner_build::build(&workspace().join(manifest), &planners) {
         Ok(component) => component,
@@ -157,6 +156,12 @@ fn planner(manifest: &str) -> Vec<u8> {
 pub fn hostile() -> &'static [u8] {
     static WASM: OnceLock<Vec<u8>> = OnceLock::new();
     WASM.get_or_init(|| planner("host/planning/tests/guests/hostile/Cargo.toml"))
+}
+
+/// The built-in planner, from its source.
+pub fn generic() -> &'static [u8] {
+    static WASM: OnceLock<Vec<u8>> = OnceLock::new();
+    WASM.get_or_init(|| planner("plugins/generic/Cargo.toml"))
 }
 
 /// The example planner.

@@ -61,8 +61,8 @@ fn every_request_is_sound_and_the_recorded_one_is_what_it_says() {
 
 #[test]
 fn the_built_in_planner_keeps_every_rule() {
-    let native = load(EngineKind::Native, builtin::WASM, Bounds::default().fuel);
-    let pulley = load(EngineKind::Pulley, builtin::WASM, Bounds::default().fuel);
+    let native = load(EngineKind::Native, builtin::component().unwrap(), Bounds::default().fuel);
+    let pulley = load(EngineKind::Pulley, builtin::component().unwrap(), Bounds::default().fuel);
     let report = run(&native, Some(&pulley), &recorded());
     for rule in &report.rules {
         assert_eq!(rule.verdict, Verdict::Held, "{}: {}", rule.id, rule.seen);
@@ -135,7 +135,7 @@ fn engines_that_disagree_are_told() {
 fn a_planner_that_stops_while_it_describes_itself_breaks_the_first_rule() {
     let bounds = Bounds { fuel: 10, ..Bounds::default() };
     let sandbox = Sandbox::with_bounds(EngineKind::Native, bounds).unwrap();
-    let error = sandbox.load("generic", builtin::WASM, None).unwrap_err();
+    let error = sandbox.load("generic", builtin::component().unwrap(), None).unwrap_err();
     let report = Conformance::of_stopped(&error).unwrap();
     assert_eq!(broken(&report), ["P1"]);
     assert_eq!(report.count(Verdict::NotApplicable), RULES.len() - 1);

@@ -37,8 +37,8 @@ fn what_is_no_planner_is_refused_when_loaded() {
     let core = component("(module)");
     assert!(matches!(load_error(&core).kind, Kind::CoreModule));
 
-    let mut truncated = builtin::WASM.to_vec();
-    truncated.truncate(builtin::WASM.len() / 2);
+    let mut truncated = builtin::component().unwrap().to_vec();
+    truncated.truncate(builtin::component().unwrap().len() / 2);
     let mut unknown_layer = core.clone();
     unknown_layer[6] = 7;
     for garbage in [&b""[..], b"\0asm", b"#!/bin/sh", b"(component)", &[0xff; 64], &truncated, &unknown_layer]
@@ -74,11 +74,19 @@ fn what_is_no_planner_is_refused_when_loaded() {
 #[test]
 fn size_and_time_of_compilation_are_bounded() {
     let small = Bounds { wasm_bytes: 100, ..Bounds::default() };
-    let error = Sandbox::with_bounds(EngineKind::Native, small).unwrap().load("big", builtin::WASM, None);
+    let error = Sandbox::with_bounds(EngineKind::Native, small).unwrap().load(
+        "big",
+        builtin::component().unwrap(),
+        None,
+    );
     assert!(matches!(error.unwrap_err().kind, Kind::TooBig { cap: 100, .. }));
 
     let hasty = Bounds { compile_time: Duration::ZERO, ..Bounds::default() };
-    let error = Sandbox::with_bounds(EngineKind::Native, hasty).unwrap().load("slow", builtin::WASM, None);
+    let error = Sandbox::with_bounds(EngineKind::Native, hasty).unwrap().load(
+        "slow",
+        builtin::component().unwrap(),
+        None,
+    );
     assert!(matches!(error.unwrap_err().kind, Kind::SlowToCompile { .. }));
 }
 
@@ -302,26 +310,26 @@ fn the_cache_is_keyed_by_content_and_engine_and_survives_damage() {
     let cache = CompiledCache::new(directory.path().join("planners"));
     let native = Sandbox::new(EngineKind::Native).unwrap();
     let pulley = Sandbox::new(EngineKind::Pulley).unwrap();
-    let path = cache.path(&native, builtin::WASM);
-    assert_ne!(path, cache.path(&pulley, builtin::WASM));
+    let path = cache.path(&native, builtin::component().unwrap());
+    assert_ne!(path, cache.path(&pulley, builtin::component().unwrap()));
     assert_ne!(path, cache.path(&native, even()));
     assert!(!path.exists());
 
     let ask = |planner: Planner| planner.make_plan(&request(5)).plan.unwrap();
-    let fresh = ask(native.load("generic", builtin::WASM, Some(&cache)).unwrap());
+    let fresh = ask(native.load("generic", builtin::component().unwrap(), Some(&cache)).unwrap());
     let stored = std::fs::read(&path).unwrap();
-    assert_eq!(ask(native.load("generic", builtin::WASM, Some(&cache)).unwrap()), fresh);
+    assert_eq!(ask(native.load("generic", builtin::component().unwrap(), Some(&cache)).unwrap()), fresh);
 
     // Any damage is noticed by the hash and mended: nothing altered is ever run.
     for position in [0, 8, 40, 72, stored.len() / 2, stored.len() - 1] {
         let mut damaged = stored.clone();
         damaged[position] ^= 1;
         std::fs::write(&path, &damaged).unwrap();
-        assert_eq!(ask(native.load("generic", builtin::WASM, Some(&cache)).unwrap()), fresh);
+        assert_eq!(ask(native.load("generic", builtin::component().unwrap(), Some(&cache)).unwrap()), fresh);
         assert_eq!(std::fs::read(&path).unwrap(), stored, "byte {position}");
     }
     std::fs::write(&path, &stored[..20]).unwrap();
-    assert_eq!(ask(native.load("generic", builtin::WASM, Some(&cache)).unwrap()), fresh);
+    assert_eq!(ask(native.load("generic", builtin::component().unwrap(), Some(&cache)).unwrap()), fresh);
     assert_eq!(cuts(&fresh), [(0, 5)]);
 }
 
@@ -337,9 +345,9 @@ fn compiled_planners_that_others_may_have_written_are_not_run() {
     let cache = CompiledCache::new(&folder);
     let sandbox = Sandbox::new(EngineKind::Native).unwrap();
     let load = || sandbox.load("even", even(), Some(&cache)).unwrap();
-    let (path, other) = (cache.path(&sandbox, even()), cache.path(&sandbox, builtin::WASM));
+    let (path, other) = (cache.path(&sandbox, even()), cache.path(&sandbox, builtin::component().unwrap()));
     assert_eq!(load().disbelieved(), None);
-    sandbox.load("generic", builtin::WASM, Some(&cache)).unwrap();
+    sandbox.load("generic", builtin::component().unwrap(), Some(&cache)).unwrap();
     let sound = fs::read(&path).unwrap();
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&folder), mode(&path)), (0o700, 0o600));
