@@ -8,6 +8,10 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use shardwright_files::own;
+use shardwright_planning::builtin;
+use shardwright_planning::sandbox::{CompiledCache, EngineKind, Sandbox};
+
 use crate::tree;
 
 /// The longest any one command of a test may run. The machine may be a loaded one with two cores; a
@@ -64,6 +68,28 @@ fn build() -> PathBuf {
     folder.to_owned()
 }
 
+/// Variable with the folder that caches are in.
+const CACHE_VARIABLE: &str = "XDG_CACHE_HOME";
+
+/// Copies the machine code of the built-in planner from the cache of the tests, since every program
+/// with a cache of its own would compile it again.
+fn share_planner(cache: &Path) {
+    static NAME: OnceLock<PathBuf> = OnceLock::new();
+    let name = NAME.get_or_init(|| {
+        let sandbox = Sandbox::new(EngineKind::Native).expect("a sandbox");
+        let component = builtin::component().expect("the built-in planner");
+        CompiledCache::new("shardwright/planners").path(&sandbox, component)
+    });
+    let Some(shared) = std::env::var_os(CACHE_VARIABLE) else { return };
+    let to = cache.join(name);
+    if !to.exists()
+        && let Ok(Some(code)) = own::read(&Path::new(&shared).join(name), u64::MAX)
+    {
+        // A test may name a folder that cannot be written to.
+        let _ = own::write(&to, &code);
+    }
+}
+
 /// One run of the program, being put together.
 #[derive(Debug)]
 pub struct Run {
@@ -111,8 +137,12 @@ impl Run {
         self
     }
 
-    /// Sets a variable of the environment.
+    /// Sets a variable of the environment. A cache folder of its own gets the built-in planner's
+    /// machine code, if it is in the cache of the tests.
     pub fn environment(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        if name == CACHE_VARIABLE {
+            share_planner(Path::new(value.as_ref()));
+        }
         self.command.env(name, value);
         self
     }

@@ -163,13 +163,14 @@ impl PlannerTools {
         }
     }
 
-    /// Returns the built-in planner: compiled, or without a compiler under the interpreter.
+    /// Returns the built-in planner: compiled if the machine code can be kept, otherwise under the
+    /// interpreter. A plan takes less time there than compiling does.
     pub fn built_in(&self) -> Result<Planner> {
         #[cfg(feature = "compiler")]
-        let planner = builtin::load(&self.sandbox, self.cache.as_ref())?;
-        #[cfg(not(feature = "compiler"))]
-        let planner = builtin::open()?;
-        Ok(planner)
+        if let (EngineKind::Native, Some(cache)) = (self.sandbox.kind(), &self.cache) {
+            return Ok(builtin::load(&self.sandbox, Some(cache))?);
+        }
+        Ok(builtin::open()?)
     }
 
     /// A planner that was found; without a compiler, a pack.

@@ -3,6 +3,7 @@
 //! compiler, put it beside its manifest.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
@@ -130,6 +131,12 @@ fn follow(name: &str, language: &str) -> tempfile::TempDir {
     fs::copy(tree::root().join("Cargo.lock"), folder.join("Cargo.lock")).expect("copied");
     let mut build = Command::new("sh");
     build.arg(folder.join("build.sh")).env("PROFILE", cases("dev", "release"));
+    if cases(true, false) {
+        // Dependencies that this workspace has compiled are not compiled again.
+        let target = program::folder().parent().expect("the target folder");
+        symlink(target, folder.join("target")).expect("a link");
+        build.envs([("CARGO_PROFILE_DEV_DEBUG", "false"), ("CARGO_PROFILE_DEV_INCREMENTAL", "false")]);
+    }
     let built = build.output().expect("a shell");
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     let (names, report) = listed(&folder.join("shims"));

@@ -9,6 +9,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use shardwright_test_checkpoints::cases;
 use shardwright_tests::checkpoints::{
     Copy, DEMO_MODEL, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE, TEXT_FIXTURES,
 };
@@ -227,8 +228,12 @@ fn clone() -> TempDir {
 /// own, since other tests plan for it meanwhile.
 const KEEP_MEASUREMENTS: [&str; 2] = ["docs/sensitivity.md", "docs/tuning.md"];
 
+/// A time limit of the pages, and the shorter one that commands are run with here.
+const MINUTES: (&str, &str) = ("--minutes 1", "--minutes 0.1");
+
 /// Runs a command as a reader's shell would, with this cache if not the user's.
 fn run(text: &str, clone: &Path, cache: Option<&Path>) -> Result<(), String> {
+    let text = &text.replace(MINUTES.0, cases(MINUTES.1, MINUTES.0));
     let mut path = clone.join("bin").into_os_string();
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap_or_default());
