@@ -16,6 +16,11 @@ pub const TEXT_FIXTURES: [&str; 4] = [
     "tests/fixtures/qwen3",
 ];
 
+/// Fixtures of families that differ from one of [`TEXT_FIXTURES`] in few operations: Llama with
+/// linear scaling of positions, Mistral with a window, Qwen 2 with biases.
+pub const FURTHER_FIXTURES: [&str; 3] =
+    ["tests/fixtures/llama", "tests/fixtures/mistral", "tests/fixtures/qwen2"];
+
 /// The fixture with towers for pictures and sounds, whose text is one of [`TEXT_FIXTURES`].
 pub const MULTIMODAL_FIXTURE: &str = "tests/fixtures/gemma4_mm";
 

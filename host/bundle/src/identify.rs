@@ -28,7 +28,7 @@ pub enum Kind {
     PlannerPack,
     /// A planner as it is built: a WebAssembly component or module.
     Planner,
-    /// A directory with a published model.
+    /// A directory with a published model, or a GGUF file.
     Checkpoint,
     /// None of these.
     Unknown,
@@ -63,6 +63,7 @@ const MAGICS: &[(&[u8], Kind)] = &[
     (b"SWORDER\0", Kind::WorkOrder),
     (b"SWPACK\0", Kind::PlannerPack),
     (b"\0asm", Kind::Planner),
+    (b"GGUF", Kind::Checkpoint),
 ];
 
 /// Offset of the name of its first entry in a packed bundle.
@@ -126,17 +127,19 @@ fn identify_directory(directory: &Path) -> Kind {
     if exists(&layout.journal()) {
         return Kind::UnfinishedBundle;
     }
-    if directory.join("config.json").is_file() && holds_weights(directory).unwrap_or(false) {
+    let holds = |extension| holds_weights(directory, extension).unwrap_or(false);
+    // A GGUF file has the configuration in it.
+    if holds("gguf") || (directory.join("config.json").is_file() && holds("safetensors")) {
         return Kind::Checkpoint;
     }
     Kind::Unknown
 }
 
-/// Whether one of the first files contains weights.
-fn holds_weights(directory: &Path) -> io::Result<bool> {
+/// Whether one of the first files has the extension of files with weights.
+fn holds_weights(directory: &Path, wanted: &str) -> io::Result<bool> {
     const LOOKED_AT: usize = 4096;
     for entry in fs::read_dir(directory)?.take(LOOKED_AT) {
-        if Path::new(&entry?.file_name()).extension().is_some_and(|extension| extension == "safetensors") {
+        if Path::new(&entry?.file_name()).extension().is_some_and(|extension| extension == wanted) {
             return Ok(true);
         }
     }

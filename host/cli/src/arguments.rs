@@ -478,7 +478,7 @@ pub enum Isolation {
 
 #[derive(Args, Debug)]
 pub struct CompileArguments {
-    /// A directory as Hugging Face publishes it.
+    /// A directory as Hugging Face publishes it, or a GGUF file.
     pub checkpoint: PathBuf,
     /// Where the bundle goes: a directory that is empty, or does not exist, or holds a bundle.
     #[arg(short, long, value_name = "DIR", required_unless_present = "dry_run")]
@@ -637,8 +637,8 @@ pub enum Executor {
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("turn").args(["chat", "image", "audio"]).multiple(true))]
 pub struct RunArguments {
-    /// A directory as Hugging Face publishes it (config.json, *.safetensors, tokenizer.json), or a
-    /// bundle.
+    /// A directory as Hugging Face publishes it (config.json, *.safetensors, tokenizer.json), a
+    /// GGUF file, or a bundle.
     pub checkpoint: PathBuf,
     /// The text to continue, or with --chat the user's turn. Default: standard input.
     #[arg(short, long)]
@@ -710,7 +710,7 @@ pub struct RunArguments {
 
 #[derive(Args, Debug)]
 pub struct BenchArguments {
-    /// A directory as Hugging Face publishes it, or a bundle.
+    /// A directory as Hugging Face publishes it, a GGUF file, or a bundle.
     pub checkpoint: PathBuf,
     /// Prompts of so many tokens (`pp512`): given at once, answered by the logits after the last.
     /// Default: 512, or none beside `-n`.
@@ -760,7 +760,7 @@ pub struct BenchArguments {
 
 #[derive(Args, Debug)]
 pub struct SensitivityArguments {
-    /// A directory as Hugging Face publishes it.
+    /// A directory as Hugging Face publishes it, or a GGUF file.
     pub checkpoint: PathBuf,
     /// The text to measure on, one conversation a line, turns separated by tabs. Plans rest on it
     /// with the same `--calibration-text`. Default: texts that come with the program.
@@ -798,7 +798,7 @@ pub struct SensitivityArguments {
 
 #[derive(Args, Debug)]
 pub struct TuneArguments {
-    /// A directory as Hugging Face publishes it, or a bundle.
+    /// A directory as Hugging Face publishes it, a GGUF file, or a bundle.
     pub checkpoint: PathBuf,
     /// The checkpoint a bundle was compiled from: other plans are made of it.
     #[arg(long = "checkpoint", value_name = "DIR")]

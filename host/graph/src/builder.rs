@@ -106,13 +106,25 @@ impl<'g> ComponentBuilder<'g> {
 
     /// `x · wᵀ`.
     pub fn linear(&mut self, name: &str, x: ValueId, weight: WeightId) -> ValueId {
+        self.linear_with_bias(name, x, weight, None)
+    }
+
+    /// `x · wᵀ + bias`; the bias has one value for each output.
+    pub fn linear_with_bias(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        weight: WeightId,
+        bias: Option<WeightId>,
+    ) -> ValueId {
         let mut shape = self.component.values[x.0 as usize].shape.clone();
         let out = self.graph.weight(weight).shape[0];
         if let Some(last) = shape.last_mut() {
             *last = Dim::Fixed(out);
         }
-        let weight = self.constant(weight);
-        self.op_shaped(name, Op::Linear, &[x, weight], shape)
+        let mut inputs = vec![x, self.constant(weight)];
+        inputs.extend(bias.map(|bias| self.constant(bias)));
+        self.op_shaped(name, Op::Linear, &inputs, shape)
     }
 
     /// Root-mean-square normalisation, with or without a weight.

@@ -70,16 +70,38 @@ pub(crate) enum KeysOf {
     Donor(u32),
 }
 
+/// What a family's attention has besides its four matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AttentionParts {
+    /// Norms of queries and keys.
+    pub norms: bool,
+    /// Biases of queries, keys and values.
+    pub biases: bool,
+}
+
+impl AttentionParts {
+    /// Norms and no biases.
+    pub const NORMED: AttentionParts = AttentionParts { norms: true, biases: false };
+}
+
+/// A projection.
+#[derive(Clone, Copy)]
+struct Projection {
+    matrix: WeightId,
+    bias: Option<WeightId>,
+    /// The norm of each head behind it.
+    norm: Option<WeightId>,
+}
+
 /// Weights of one layer's attention.
 pub(crate) struct AttentionWeights {
-    q: WeightId,
-    q_norm: WeightId,
+    q: Projection,
     o: WeightId,
     keys: KeyWeights,
 }
 
 enum KeyWeights {
-    Own { k: WeightId, k_norm: WeightId, v: WeightId, states: Option<(StateId, StateId)> },
+    Own { k: Projection, v: Projection, states: Option<(StateId, StateId)> },
     Donor(u32),
 }
 
@@ -91,18 +113,26 @@ impl AttentionWeights {
         layer: u32,
         shape: &AttentionShape,
         keys: KeysOf,
+        parts: AttentionParts,
     ) -> Result<Self, CheckpointError> {
         let hidden = translation.graph().hidden;
         let name = |what: &str| format!("layers.{layer}.self_attn.{what}.weight");
         let (queries, key_width, head_dim) = (shape.query_width(), shape.key_width(), shape.head_dim());
-        let q = translation.weight(&name("q_proj"), "q", &[queries, hidden])?;
-        let q_norm = translation.weight(&name("q_norm"), "norm", &[head_dim])?;
+        let mut project = |part: &'static str, width: u64, normed: bool| {
+            let matrix = translation.weight(&name(&format!("{part}_proj")), part, &[width, hidden])?;
+            let bias = format!("layers.{layer}.self_attn.{part}_proj.bias");
+            let bias = parts.biases.then(|| translation.weight(&bias, "bias", &[width])).transpose()?;
+            let norm = (normed && parts.norms)
+                .then(|| translation.weight(&name(&format!("{part}_norm")), "norm", &[head_dim]))
+                .transpose()?;
+            Ok::<_, CheckpointError>(Projection { matrix, bias, norm })
+        };
+        let q = project("q", queries, true)?;
         let keys = match keys {
             KeysOf::Donor(donor) => KeyWeights::Donor(donor),
             KeysOf::States | KeysOf::Rows => KeyWeights::Own {
-                k: translation.weight(&name("k_proj"), "k", &[key_width, hidden])?,
-                k_norm: translation.weight(&name("k_norm"), "norm", &[head_dim])?,
-                v: translation.weight(&name("v_proj"), "v", &[key_width, hidden])?,
+                k: project("k", key_width, true)?,
+                v: project("v", key_width, false)?,
                 states: (keys == KeysOf::States).then(|| {
                     let k = translation.state(layer, "k", key_width, shape.window);
                     (k, translation.state(layer, "v", key_width, shape.window))
@@ -110,7 +140,7 @@ impl AttentionWeights {
             },
         };
         let o = translation.weight(&name("o_proj"), "o", &[hidden, queries])?;
-        Ok(AttentionWeights { q, q_norm, o, keys })
+        Ok(AttentionWeights { q, o, keys })
     }
 }
 
@@ -135,16 +165,22 @@ pub(crate) fn attention(
 ) -> ValueId {
     let head_dim = shape.head_dim();
     let positions = builder.positions();
-    let q = builder.linear("q-projection", x, weights.q);
-    let q = norm.apply(builder, "q-norm", q, Some(weights.q_norm), head_dim);
+    let project = |builder: &mut ComponentBuilder<'_>, part: &str, projection: Projection| {
+        let Projection { matrix, bias, norm: weight } = projection;
+        let rows = builder.linear_with_bias(&format!("{part}-projection"), x, matrix, bias);
+        match weight {
+            Some(_) => norm.apply(builder, &format!("{part}-norm"), rows, weight, head_dim),
+            None => rows,
+        }
+    };
+    let q = project(builder, "q", weights.q);
     let q = builder.op("q-rope", Op::Rope(shape.rope), &[q, positions]);
     let keys = match weights.keys {
         KeyWeights::Donor(donor) => attended[donor as usize],
-        KeyWeights::Own { k, k_norm, v, states } => {
-            let k = builder.linear("k-projection", x, k);
-            let k = norm.apply(builder, "k-norm", k, Some(k_norm), head_dim);
+        KeyWeights::Own { k, v, states } => {
+            let k = project(builder, "k", k);
             let k = builder.op("k-rope", Op::Rope(shape.rope), &[k, positions]);
-            let mut v = builder.linear("v-projection", x, v);
+            let mut v = project(builder, "v", v);
             if shape.value_norm {
                 v = norm.apply(builder, "v-norm", v, None, head_dim);
             }

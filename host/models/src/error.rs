@@ -1,5 +1,6 @@
 use std::path::{Path, PathBuf};
 
+use shardwright_gguf::GgufError;
 use shardwright_graph::GraphError;
 
 use shardwright_vocabulary::Pass;
@@ -309,6 +310,19 @@ pub enum CheckpointError {
         /// The architecture of the configuration.
         expected: &'static str,
     },
+    /// No family has this architecture.
+    #[error("{path}: architecture `{found}` is not supported")]
+    UnknownArchitecture {
+        /// The GGUF file.
+        path: PathBuf,
+        /// Its architecture.
+        found: String,
+        /// The architectures that are.
+        known: String,
+    },
+    /// A GGUF file, or the files of a split model, with another fault.
+    #[error(transparent)]
+    Gguf(GgufError),
     /// The translation made an inconsistent graph: a fault here, not in the checkpoint.
     #[error("the graph of this checkpoint does not hold together: {0}")]
     Graph(#[from] GraphError),
@@ -318,13 +332,16 @@ impl CheckpointError {
     /// The kind of fault.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            CheckpointError::MissingFile { .. }
+            CheckpointError::Gguf(GgufError::Split { .. } | GgufError::MissingKey { .. })
+            | CheckpointError::MissingFile { .. }
             | CheckpointError::MissingTensor { .. }
             | CheckpointError::NoWeights { .. }
             | CheckpointError::UnknownElementType { .. } => ErrorKind::Missing,
             CheckpointError::Read { .. } => ErrorKind::Unreadable,
             CheckpointError::UnsupportedField { .. }
             | CheckpointError::UnknownModelType { .. }
+            | CheckpointError::UnknownArchitecture { .. }
+            | CheckpointError::Gguf(GgufError::SeveralModels { .. })
             | CheckpointError::NoTower { .. }
             | CheckpointError::Misaligned { .. }
             | CheckpointError::TensorType { .. }
@@ -389,17 +406,58 @@ impl CheckpointError {
             CheckpointError::GgufArchitecture { .. } => {
                 "put the config.json of the model beside it that the file was made from"
             }
+            CheckpointError::UnknownArchitecture { known, .. } => {
+                return Some(format!("known architectures: {known}"));
+            }
+            CheckpointError::Gguf(error) => return error.help().map(str::to_owned),
             CheckpointError::NotHeld { held, .. } => return Some(format!("held: {held}")),
             CheckpointError::TensorShape { .. } => {
                 "config.json and the weight files belong to different models"
             }
             CheckpointError::TensorType { .. } => {
-                "weights are read as f32, f16 or bf16, from GGUF files also as Q4_0 and Q8_0: take the model in one of these"
+                "weights are read as f32, f16 or bf16, from GGUF files also as Q4_0 and Q8_0 and most other types: take the model in one of these"
             }
             CheckpointError::Graph(error) => return error.help().map(str::to_owned),
             _ => return None,
         };
         Some(text.to_owned())
+    }
+}
+
+/// Faults that weight files of other formats have too are the same error.
+impl From<GgufError> for CheckpointError {
+    fn from(error: GgufError) -> Self {
+        match error {
+            GgufError::Truncated { path, what, needed, available } => {
+                CheckpointError::Truncated { path, what, needed, available }
+            }
+            GgufError::Invalid { path, offset, reason } => {
+                CheckpointError::InvalidGguf { path, offset, reason }
+            }
+            GgufError::Version { path, version } => CheckpointError::GgufVersion { path, version },
+            GgufError::TooMany { path, what, count, cap } => CheckpointError::TooMany {
+                path,
+                what,
+                count: usize::try_from(count).unwrap_or(usize::MAX),
+                cap: cap as usize,
+            },
+            GgufError::HeadTooLarge { path, bytes, cap } => {
+                CheckpointError::HeaderTooLarge { path, bytes, cap }
+            }
+            GgufError::NotUtf8 { path, offset } => CheckpointError::NotUtf8 { path, offset },
+            GgufError::DuplicateTensor { path, tensor } => CheckpointError::DuplicateTensor { path, tensor },
+            GgufError::InvalidTensor { path, tensor, offset, reason } => {
+                CheckpointError::InvalidTensor { path, tensor, offset, reason }
+            }
+            GgufError::Overlap { path, first, second, offset } => {
+                CheckpointError::Overlap { path, first, second, offset }
+            }
+            GgufError::Unclaimed { path, offset, bytes } => {
+                CheckpointError::Unclaimed { path, offset, bytes }
+            }
+            GgufError::Read { path, source } => CheckpointError::Read { path, source },
+            error => CheckpointError::Gguf(error),
+        }
     }
 }
 

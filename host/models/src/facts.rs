@@ -83,7 +83,7 @@ impl Facts {
             Settings::Gemma4 { stack, .. } => {
                 (&stack.dimensions, stack.window, stack.tied, stack.per_layer_width())
             }
-            Settings::Qwen3(stack) => (&stack.dimensions, stack.window, stack.tied, 0),
+            Settings::PreNorm(stack) => (&stack.dimensions, stack.window, stack.tied, 0),
         };
         let alike = |attention: &LayerType| LayerFacts {
             attention: *attention,
@@ -96,7 +96,7 @@ impl Facts {
             Settings::Gemma3 { stack, .. } | Settings::EmbeddingGemma { stack, .. } => {
                 stack.types.iter().map(alike).collect()
             }
-            Settings::Qwen3(stack) => stack.types.iter().map(alike).collect(),
+            Settings::PreNorm(stack) => stack.types.iter().map(alike).collect(),
             Settings::Gemma4 { stack, .. } => stack
                 .layers
                 .iter()

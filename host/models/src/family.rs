@@ -11,6 +11,12 @@ pub enum Family {
     Gemma3,
     /// Gemma 4 text, and the text part of its multimodal checkpoints.
     Gemma4,
+    /// Llama 2 and 3, SmolLM2, TinyLlama.
+    Llama,
+    /// Mistral and Ministral.
+    Mistral,
+    /// Qwen 2 and 2.5.
+    Qwen2,
     /// Qwen 3.
     Qwen3,
     /// EmbeddingGemma: text in, one vector out.
@@ -20,11 +26,15 @@ pub enum Family {
 impl Family {
     /// The values of `model_type` that are read. EmbeddingGemma has none of its own: it is a
     /// `gemma3_text` that sees both ways, or has sentence-transformers modules beside it.
-    pub(crate) const MODEL_TYPES: [(&'static str, Family); 5] = [
+    pub(crate) const MODEL_TYPES: [(&'static str, Family); 9] = [
         ("gemma3", Family::Gemma3),
         ("gemma3_text", Family::Gemma3),
         ("gemma4", Family::Gemma4),
         ("gemma4_text", Family::Gemma4),
+        ("llama", Family::Llama),
+        ("mistral", Family::Mistral),
+        ("ministral", Family::Mistral),
+        ("qwen2", Family::Qwen2),
         ("qwen3", Family::Qwen3),
     ];
 
@@ -33,6 +43,9 @@ impl Family {
         match self {
             Family::Gemma3 => "gemma3",
             Family::Gemma4 => "gemma4",
+            Family::Llama => "llama",
+            Family::Mistral => "mistral",
+            Family::Qwen2 => "qwen2",
             Family::Qwen3 => "qwen3",
             Family::EmbeddingGemma => "embeddinggemma",
         }

@@ -5,7 +5,7 @@
 
 use shardwright_graph::{ComponentBuilder, ComponentKind};
 
-use crate::block::{self, AttentionShape, KeysOf, Norm, SandwichNorms, SandwichWeights};
+use crate::block::{self, AttentionParts, AttentionShape, KeysOf, Norm, SandwichNorms, SandwichWeights};
 use crate::dimensions::Dimensions;
 use crate::json::Fields;
 use crate::rotary::{PerType, Rotary};
@@ -102,7 +102,13 @@ impl Gemma3 {
             let shape = self.shape(layer as usize, !self.bidirectional);
             let weights = SandwichWeights {
                 norms: SandwichNorms::take(translation, layer)?,
-                attention: block::AttentionWeights::take(translation, layer, &shape, keys)?,
+                attention: block::AttentionWeights::take(
+                    translation,
+                    layer,
+                    &shape,
+                    keys,
+                    AttentionParts::NORMED,
+                )?,
                 feed_forward: block::FeedForwardWeights::take(
                     translation,
                     layer,

@@ -4,7 +4,7 @@
 use shardwright_graph::{AssetId, ComponentBuilder, ComponentKind, Dim, Op, Role, ValueId, WeightId};
 use shardwright_vocabulary::DType;
 
-use crate::block::{self, AttentionShape, KeysOf, Norm, SandwichNorms, SandwichWeights};
+use crate::block::{self, AttentionParts, AttentionShape, KeysOf, Norm, SandwichNorms, SandwichWeights};
 use crate::dimensions::{self, Dimensions};
 use crate::json::Fields;
 use crate::rotary::{self, PerType, Rotary};
@@ -218,7 +218,13 @@ impl Gemma4 {
         let keys = layer.donor.map_or(KeysOf::States, KeysOf::Donor);
         let blocks = SandwichWeights {
             norms: SandwichNorms::take(translation, index)?,
-            attention: block::AttentionWeights::take(translation, index, &self.shape(layer), keys)?,
+            attention: block::AttentionWeights::take(
+                translation,
+                index,
+                &self.shape(layer),
+                keys,
+                AttentionParts::NORMED,
+            )?,
             feed_forward: block::FeedForwardWeights::take(translation, index, layer.intermediate)?,
         };
         let name = |what: &str| format!("layers.{index}.{what}");

@@ -1,5 +1,6 @@
 //! Reading JSON settings: capped files and typed fields with the path of every fault.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -56,13 +57,15 @@ pub(crate) struct Fields<'a> {
     /// Names of the objects around this one and of itself, for messages.
     outer: [&'a str; DEPTH],
     map: &'a Map<String, Value>,
+    /// What messages call fields of another format, by their names here.
+    keys: Option<&'a BTreeMap<String, String>>,
 }
 
 impl<'a> Fields<'a> {
     /// The top-level object of a file.
     pub fn new(path: &'a Path, value: &'a Value) -> Result<Self, CheckpointError> {
         match value {
-            Value::Object(map) => Ok(Fields { path, outer: [""; DEPTH], map }),
+            Value::Object(map) => Ok(Fields { path, outer: [""; DEPTH], map, keys: None }),
             _ => Err(CheckpointError::NotJson {
                 path: path.to_owned(),
                 reason: "the file holds no object".to_owned(),
@@ -90,7 +93,17 @@ impl<'a> Fields<'a> {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
+    /// The same fields, which messages call by these keys.
+    pub fn called(self, keys: &'a BTreeMap<String, String>) -> Self {
+        Fields { keys: Some(keys), ..self }
+    }
+
     fn full_name(&self, name: &str) -> String {
+        let outermost = self.outer[0];
+        let known = |name: &str| self.keys.and_then(|keys| keys.get(name));
+        if let Some(key) = known(if outermost.is_empty() { name } else { outermost }) {
+            return key.clone();
+        }
         self.outer.iter().filter(|part| !part.is_empty()).map(|part| format!("{part}.")).collect::<String>()
             + name
     }
@@ -176,7 +189,7 @@ impl<'a> Fields<'a> {
                 let free = self.outer.iter().position(|part| part.is_empty()).unwrap_or(DEPTH - 1);
                 let mut outer = self.outer;
                 outer[free] = name;
-                Ok(Some(Fields { path: self.path, outer, map }))
+                Ok(Some(Fields { outer, map, ..*self }))
             }
             Some((_, value)) => Err(self.invalid(name, format!("is {}, not an object", shortened(value)))),
         }

@@ -7,12 +7,13 @@ use std::path::Path;
 use shardwright_graph::Graph;
 use shardwright_vocabulary::{DType, Granularity, Pass};
 
-use crate::json::{CONFIG, Fields};
+use crate::json::CONFIG;
 use crate::quantised::Scheme;
 use crate::settings::{Settings, WITH_TOWERS};
+use crate::source::Source;
 use crate::store::{Origin, TensorStore, Wanted};
 use crate::towers::TOWERS;
-use crate::{CheckpointError, embeddinggemma, json, limits};
+use crate::{CheckpointError, embeddinggemma};
 
 /// A directory, read and translated.
 pub(crate) struct Reading {
@@ -30,17 +31,22 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Reads as much as is wanted.
-    pub fn of(directory: &Path, wanted: Wanted, passes: &[Pass]) -> Result<Self, CheckpointError> {
-        let path = directory.join(CONFIG);
-        let config = json::read_capped(&path, limits::CONFIG_BYTES)?;
-        let value = json::parse(&path, &config)?;
-        let top = Fields::new(&path, &value)?;
-        let settings = Settings::read(directory, top, passes)?;
+    /// Reads as much as is wanted of the folder or file at a path.
+    pub fn of(path: &Path, wanted: Wanted, passes: &[Pass]) -> Result<Self, CheckpointError> {
+        let source = Source::of(path)?;
+        let document = source.document()?;
+        let top = document.fields()?;
+        let settings = Settings::read(&source, top, passes)?;
         let scheme = Scheme::read(top)?;
         let mut notes: Vec<String> = scheme.iter().filter_map(Scheme::note).collect();
-        let store = TensorStore::open(directory, &Origin { family: settings.family(), scheme }, wanted)?;
-        let name = name_of(directory);
+        notes.extend_from_slice(&document.assumed);
+        let origin = Origin { family: settings.family(), scheme };
+        let store = match &source {
+            Source::Folder(folder) => TensorStore::open(folder, &origin, wanted)?,
+            Source::Gguf(files) => TensorStore::of_gguf(source.folder(), files.clone(), &origin, wanted)?,
+        };
+        let name = name_of(path);
+        let name = name.strip_suffix(".gguf").unwrap_or(&name).to_owned();
         let (translation, module_stores) = match &settings {
             Settings::Gemma3 { stack, redirect } => {
                 (stack.translate(store, name.clone(), redirect.clone())?, Vec::new())
@@ -48,7 +54,7 @@ impl Reading {
             Settings::Gemma4 { stack, placeholders, .. } => {
                 (stack.translate(store, name.clone(), placeholders)?, Vec::new())
             }
-            Settings::Qwen3(stack) => (stack.translate(store, name.clone())?, Vec::new()),
+            Settings::PreNorm(stack) => (stack.translate(store, name.clone())?, Vec::new()),
             Settings::EmbeddingGemma { stack, sentence } => {
                 if sentence.documents.is_empty() {
                     notes.push(
@@ -66,7 +72,7 @@ impl Reading {
             _ => (Vec::new(), store),
         };
         notes.extend(nameless(&graph));
-        Ok(Reading { settings, graph, towers, name, notes, config, store, module_stores })
+        Ok(Reading { settings, graph, towers, name, notes, config: document.bytes, store, module_stores })
     }
 
     /// The settings files, by name.
@@ -86,17 +92,15 @@ impl Reading {
     }
 }
 
-/// The passes that a checkpoint has a graph for, by its `config.json`: that of a step, and one for
-/// each tower it describes. Nothing else of it is read.
+/// Returns the passes that a checkpoint has a graph for, by its settings: that of a step, and one
+/// for each tower it describes.
 ///
 /// # Errors
 ///
 /// Those of reading the file, and of a family that is not known.
-pub fn passes_of(directory: impl AsRef<Path>) -> Result<Vec<Pass>, CheckpointError> {
-    let directory = directory.as_ref();
-    let path = directory.join(CONFIG);
-    let value = json::parse(&path, &json::read_capped(&path, limits::CONFIG_BYTES)?)?;
-    let top = Fields::new(&path, &value)?;
+pub fn passes_of(path: impl AsRef<Path>) -> Result<Vec<Pass>, CheckpointError> {
+    let document = Source::of(path.as_ref())?.document()?;
+    let top = document.fields()?;
     let mut passes = vec![Pass::Step];
     if top.text("model_type")? == Some(WITH_TOWERS) {
         for (pass, field) in TOWERS {
@@ -127,11 +131,10 @@ fn nameless(graph: &Graph) -> Option<String> {
 
 /// The element type that `config.json` gives its weights, by either of its names; `None` where it
 /// says none. The text part of a multimodal checkpoint may have its own.
-pub(crate) fn configured_dtype(directory: &Path) -> Result<Option<DType>, CheckpointError> {
+pub(crate) fn configured_dtype(path: &Path) -> Result<Option<DType>, CheckpointError> {
     const NAMES: [&str; 2] = ["dtype", "torch_dtype"];
-    let path = directory.join(CONFIG);
-    let value = json::parse(&path, &json::read_capped(&path, limits::CONFIG_BYTES)?)?;
-    let top = Fields::new(&path, &value)?;
+    let document = Source::of(path)?.document()?;
+    let top = document.fields()?;
     let text = top.object("text_config")?;
     for fields in text.into_iter().chain([top]) {
         for name in NAMES {

@@ -1,7 +1,5 @@
 //! From a `model_type` to the settings of the family that reads it.
 
-use std::path::Path;
-
 use shardwright_vocabulary::Pass;
 
 use crate::CheckpointError;
@@ -10,7 +8,8 @@ use crate::family::Family;
 use crate::gemma3::Gemma3;
 use crate::gemma4::Gemma4;
 use crate::json::Fields;
-use crate::qwen3::Qwen3;
+use crate::prenorm::PreNorm;
+use crate::source::Source;
 use crate::towers::Towers;
 
 /// The `model_type` of checkpoints that may have towers.
@@ -20,7 +19,7 @@ pub(crate) const WITH_TOWERS: &str = "gemma4";
 pub(crate) enum Settings {
     Gemma3 { stack: Gemma3, redirect: Vec<(u32, u32)> },
     Gemma4 { stack: Gemma4, placeholders: Vec<u32>, towers: Towers },
-    Qwen3(Qwen3),
+    PreNorm(PreNorm),
     EmbeddingGemma { stack: Gemma3, sentence: SentenceModel },
 }
 
@@ -29,7 +28,7 @@ impl Settings {
     /// model, its modules.
     ///
     /// Towers are those of `passes`; a family without towers refuses every pass but that of a step.
-    pub fn read(directory: &Path, top: Fields<'_>, passes: &[Pass]) -> Result<Self, CheckpointError> {
+    pub fn read(source: &Source, top: Fields<'_>, passes: &[Pass]) -> Result<Self, CheckpointError> {
         let model_type = top.text("model_type")?.ok_or_else(|| top.invalid("model_type", "is missing"))?;
         let known = Family::MODEL_TYPES.into_iter().find(|(name, _)| *name == model_type);
         let Some((_, family)) = known else {
@@ -51,7 +50,11 @@ impl Settings {
             Family::Gemma3 | Family::EmbeddingGemma => {
                 let mut stack = Gemma3::read(text)?;
                 stack.tied = tied.unwrap_or(stack.tied);
-                let sentence = SentenceModel::read(directory, stack.dimensions.hidden)?;
+                let sentence = match source {
+                    Source::Folder(folder) => SentenceModel::read(folder, stack.dimensions.hidden)?,
+                    // Modules next to a GGUF file belong to another checkpoint.
+                    Source::Gguf(_) => None,
+                };
                 let redirect = gemma3_redirect(top, model_type, &stack)?;
                 Ok(match sentence {
                     Some(sentence) => Settings::EmbeddingGemma { stack, sentence },
@@ -62,16 +65,16 @@ impl Settings {
                 })
             }
             Family::Gemma4 => {
-                refuse_modules(directory)?;
+                refuse_modules(source)?;
                 let mut stack = Gemma4::read(text)?;
                 stack.tied = tied.unwrap_or(stack.tied);
                 let placeholders = gemma4_placeholders(top, model_type)?;
                 let towers = Towers::read(top, passes, stack.dimensions.hidden)?;
                 Ok(Settings::Gemma4 { stack, placeholders, towers })
             }
-            Family::Qwen3 => {
-                refuse_modules(directory)?;
-                Ok(Settings::Qwen3(Qwen3::read(text)?))
+            Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => {
+                refuse_modules(source)?;
+                Ok(Settings::PreNorm(PreNorm::read(text, family)?))
             }
         }
     }
@@ -81,7 +84,7 @@ impl Settings {
         match self {
             Settings::Gemma3 { .. } => Family::Gemma3,
             Settings::Gemma4 { .. } => Family::Gemma4,
-            Settings::Qwen3(_) => Family::Qwen3,
+            Settings::PreNorm(stack) => stack.family,
             Settings::EmbeddingGemma { .. } => Family::EmbeddingGemma,
         }
     }
@@ -125,8 +128,9 @@ fn text_fields<'a>(top: Fields<'a>, model_type: &str) -> Result<Fields<'a>, Chec
 
 /// Sentence modules are understood for one family only; as anything else the checkpoint would give
 /// wrong vectors.
-fn refuse_modules(directory: &Path) -> Result<(), CheckpointError> {
-    let path = directory.join(crate::embeddinggemma::MODULES_FILE);
+fn refuse_modules(source: &Source) -> Result<(), CheckpointError> {
+    let Source::Folder(folder) = source else { return Ok(()) };
+    let path = folder.join(crate::embeddinggemma::MODULES_FILE);
     if !path.exists() {
         return Ok(());
     }

@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
+use shardwright_gguf::TensorType;
 use shardwright_graph::{GraphError, Weight, WeightBytes, WeightData, WeightQuantisation};
 use shardwright_vocabulary::{DType, scale_count};
 
@@ -137,7 +138,8 @@ impl TensorStore {
         }
     }
 
-    fn of_gguf(
+    /// Opens GGUF files. `directory` is their folder, for messages.
+    pub fn of_gguf(
         directory: &Path,
         files: Vec<PathBuf>,
         origin: &Origin,
@@ -337,6 +339,7 @@ impl TensorStore {
                 plain(dtype, data)
             }
             Content::FloatPlusOne(_) => plain(DType::F32, less_one(Found { file, tensor })?),
+            Content::Values(kind) => plain(DType::F32, computed(Found { file, tensor }, kind)?),
             // Scales of blocks are for matrices and tables.
             Content::Blocks(blocks) if shape.len() == 2 => {
                 let (data, scales) = match self.parted.get(name) {
@@ -356,6 +359,15 @@ impl TensorStore {
                     found: tensor.dtype.name,
                 });
             }
+        };
+        let weight = match tensor.paired_heads {
+            0 => weight,
+            heads => unpaired(weight, heads).ok_or_else(|| CheckpointError::InvalidTensor {
+                path: file.path.clone(),
+                tensor: tensor.name.clone(),
+                offset: tensor.begin,
+                reason: format!("has {} rows, which are not pairs for each of {heads} heads", shape[0]),
+            })??,
         };
         self.used.insert(name.to_owned());
         Ok(weight)
@@ -438,6 +450,62 @@ fn less_one(found: Found<'_>) -> Result<WeightData, CheckpointError> {
     Ok(WeightData::from_vec(bytes))
 }
 
+fn wrong_scale(found: Found<'_>, at: usize, scale: half::f16) -> CheckpointError {
+    CheckpointError::InvalidTensor {
+        path: found.file.path.clone(),
+        tensor: found.tensor.name.clone(),
+        offset: found.tensor.begin + at as u64,
+        reason: format!("has the scale {scale} there"),
+    }
+}
+
+/// The values of a tensor of blocks, computed when they are first read.
+fn computed(found: Found<'_>, kind: TensorType) -> Result<WeightData, CheckpointError> {
+    let StoredTensor { name, shape, .. } = found.tensor;
+    let length = in_memory(name, shape, DType::F32.packed_bytes(shape))?;
+    let Some(stored) = found.bytes() else { return Ok(WeightData::planned(length)) };
+    if let Some((at, scale)) = kind.wrong_scale(stored.bytes()) {
+        return Err(wrong_scale(found, at, scale));
+    }
+    let values = move || {
+        let values = kind.values(stored.bytes()).unwrap_or_default();
+        values.into_iter().flat_map(f32::to_le_bytes).collect()
+    };
+    made(length, values)
+}
+
+/// The weight with the rows of each head in the checkpoint's order; see
+/// [`StoredTensor::paired_heads`]. `None` if heads have no pairs of rows.
+fn unpaired(weight: Weight, heads: u64) -> Option<Result<Weight, CheckpointError>> {
+    let rows = weight.shape[0];
+    let size = (heads > 0 && rows.is_multiple_of(2 * heads)).then(|| rows / heads)? as usize;
+    let ordered = |data: WeightData| {
+        if !data.is_present() {
+            return Ok(data);
+        }
+        let row_bytes = data.length() / rows as usize;
+        let length = data.length();
+        made(length, move || {
+            let stored = data.bytes();
+            let row = |index: usize| &stored[index * row_bytes..][..row_bytes];
+            let order = (0..rows as usize).map(|index| {
+                let (head, within) = (index / size, index % size);
+                let (second, pair) = (within / (size / 2), within % (size / 2));
+                head * size + 2 * pair + second
+            });
+            order.flat_map(row).copied().collect()
+        })
+    };
+    let reorder = || {
+        let quantisation = weight.quantisation.map(|quantisation| {
+            let scales = ordered(quantisation.scales)?;
+            Ok::<_, CheckpointError>(WeightQuantisation { scales, ..quantisation })
+        });
+        Ok(Weight { data: ordered(weight.data)?, quantisation: quantisation.transpose()?, ..weight })
+    };
+    Some(reorder())
+}
+
 /// The integers and the scales of a tensor of blocks, all scales finite.
 fn parted(found: Found<'_>, blocks: Blocks) -> Result<(WeightData, WeightData), CheckpointError> {
     let StoredTensor { name, shape, .. } = found.tensor;
@@ -448,12 +516,7 @@ fn parted(found: Found<'_>, blocks: Blocks) -> Result<(WeightData, WeightData), 
         return Ok((WeightData::planned(integers), WeightData::planned(scales)));
     };
     if let Some((at, scale)) = blocks.wrong_scale(stored.bytes()) {
-        return Err(CheckpointError::InvalidTensor {
-            path: found.file.path.clone(),
-            tensor: name.clone(),
-            offset: found.tensor.begin + at as u64,
-            reason: format!("has the scale {scale} there"),
-        });
+        return Err(wrong_scale(found, at, scale));
     }
     let again = stored.clone();
     Ok((

@@ -8,6 +8,8 @@ use shardwright_files::{Mapping, Section};
 use shardwright_graph::WeightBytes;
 use shardwright_vocabulary::DType;
 
+use shardwright_gguf::TensorType;
+
 use crate::CheckpointError;
 use crate::gguf::Blocks;
 
@@ -20,6 +22,8 @@ pub(crate) enum Content {
     FloatPlusOne(DType),
     /// Blocks of integers, each with its scale.
     Blocks(Blocks),
+    /// Blocks of another type, whose values a weight has.
+    Values(TensorType),
     /// Nothing that is a weight by itself.
     Other,
 }
@@ -46,6 +50,9 @@ pub(crate) struct StoredTensor {
     pub begin: u64,
     /// Bytes.
     pub length: u64,
+    /// Heads whose rows are stored in pairs: row `2 j + i` of a head is row `j + i · size / 2` of
+    /// the checkpoint's. 0: rows are in the checkpoint's order.
+    pub paired_heads: u64,
 }
 
 impl StoredTensor {

@@ -51,8 +51,8 @@ impl TextSide {
     pub(crate) fn load(directory: &Path, cache: Option<&Path>, start: TokenizerStart) -> Result<Self> {
         let indexes = cache.map(|cache| cache.join("tokenizers"));
         let loading = (start == TokenizerStart::Beside).then(|| {
-            let path = directory.join(TextFile::Tokenizer.name());
-            let (inside, indexes) = (path.clone(), indexes.clone());
+            let (path, indexes) = (directory.to_owned(), indexes.clone());
+            let inside = path.clone();
             Tokenizer::load_in_background(path, move || read_tokenizer(&inside, indexes.as_deref()))
         });
         Ok(TextSide {
@@ -118,7 +118,7 @@ impl TextSide {
                 None => match &self.source {
                     #[cfg(feature = "build")]
                     Source::Checkpoint { directory, indexes } => {
-                        read_tokenizer(&directory.join(TextFile::Tokenizer.name()), indexes.as_deref())?
+                        read_tokenizer(directory, indexes.as_deref())?
                     }
                     Source::Bundle(bundle) => load_tokenizer(bundle, None).join()?,
                 },
@@ -180,10 +180,10 @@ impl TextSide {
 
 /// A checkpoint's tokenizer, by its index where indexes are kept.
 #[cfg(feature = "build")]
-fn read_tokenizer(path: &Path, indexes: Option<&Path>) -> shardwright_text::Result<Tokenizer> {
+fn read_tokenizer(checkpoint: &Path, indexes: Option<&Path>) -> shardwright_text::Result<Tokenizer> {
     match indexes {
-        Some(indexes) => Tokenizer::from_file_indexed(path, indexes),
-        None => Tokenizer::from_file(path),
+        Some(indexes) => Tokenizer::from_checkpoint_indexed(checkpoint, indexes),
+        None => Tokenizer::from_checkpoint(checkpoint),
     }
 }
 

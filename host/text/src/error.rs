@@ -1,5 +1,6 @@
 //! The one error type of the crate.
 
+use shardwright_gguf::GgufError;
 use shardwright_vocabulary::ErrorKind;
 use std::path::PathBuf;
 
@@ -88,6 +89,21 @@ pub enum TextError {
         /// The feature.
         what: &'static str,
     },
+    /// A GGUF file's metadata has a value that is not supported.
+    #[error("{}: metadata `{key}` is {found}, which is not supported", path.display())]
+    UnsupportedGguf {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// Its value, shortened.
+        found: String,
+        /// What is supported instead.
+        supported: String,
+    },
+    /// A GGUF file is damaged, or its metadata have another form.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
     /// The thread that loads a tokenizer could not be started, or died.
     #[error("cannot load {} on a thread of its own: {reason}", path.display())]
     LoadingThread {
@@ -249,6 +265,8 @@ impl TextError {
             TextError::InvalidTokenizer { .. } => {
                 "save the tokenizer again with a `tokenizers` release of the 0.2x line".into()
             }
+            TextError::UnsupportedGguf { supported, .. } => format!("supported: {supported}"),
+            TextError::Gguf(error) => return error.help().map(str::to_owned),
             TextError::UnsupportedTokenizer { .. } => "remove the setting from the file".into(),
             TextError::LoadingThread { .. } => "load the tokenizer on the calling thread instead".into(),
             TextError::TextTooLong { .. } => "shorten the text, or encode it in parts".into(),

@@ -34,7 +34,7 @@ impl GenerationConfig {
     /// Reads `generation_config.json` and, for missing ids, `config.json` in `directory`. Either
     /// may be missing; a field of the wrong type or out of range is an error, not a default.
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<GenerationConfig> {
-        GenerationConfig::read(&Files::of(directory.as_ref()))
+        GenerationConfig::read(&Files::of(directory.as_ref())?)
     }
 
     /// The same from the contents of those files, requested by name. Errors name them as files of

@@ -6,6 +6,7 @@ use serde_json::Value;
 use shardwright_files::FileError;
 
 use crate::error::{Result, TextError};
+use crate::gguf::GgufTexts;
 
 /// Largest configuration file read. Published `tokenizer_config.json` files reach a few MB where
 /// every added token is listed; the others stay below 100 kB.
@@ -89,37 +90,54 @@ pub(crate) fn invalid_json(path: &Path, error: &serde_json::Error) -> TextError 
 /// Returns the bytes of a file by name; `None` if there is none.
 type FileSource<'a> = &'a dyn Fn(&str) -> Option<Vec<u8>>;
 
-/// Source of the text files of a checkpoint: a directory, or bytes that the caller already has.
-/// Missing files are `None`.
+/// Source of the text files of a checkpoint. Missing files are `None`.
 pub(crate) struct Files<'a> {
+    /// For messages.
     directory: &'a Path,
-    source: Option<FileSource<'a>>,
+    source: Source<'a>,
+}
+
+enum Source<'a> {
+    /// The directory.
+    Folder,
+    /// Bytes that the caller already has.
+    Caller(FileSource<'a>),
+    /// The metadata of a GGUF file.
+    Gguf(Box<GgufTexts>),
 }
 
 impl<'a> Files<'a> {
-    pub(crate) const fn of(directory: &'a Path) -> Self {
-        Files { directory, source: None }
+    /// Finds out what is at `path`: a folder, or a GGUF model.
+    pub(crate) fn of(path: &'a Path) -> Result<Self> {
+        let source = GgufTexts::at(path)?.map_or(Source::Folder, |texts| Source::Gguf(Box::new(texts)));
+        Ok(Files { directory: path, source })
     }
 
     /// `directory` is for messages.
     pub(crate) const fn from_source(directory: &'a Path, file: FileSource<'a>) -> Self {
-        Files { directory, source: Some(file) }
+        Files { directory, source: Source::Caller(file) }
     }
 
+    /// The file as messages call it.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.directory.join(name)
+        match &self.source {
+            Source::Gguf(texts) => texts.path().to_owned(),
+            Source::Folder | Source::Caller(_) => self.directory.join(name),
+        }
     }
 
     /// The bytes of a file of at most `max` bytes.
     pub(crate) fn read(&self, name: &str, max: u64) -> Result<Option<Vec<u8>>> {
-        match self.source {
-            None => read_optional(&self.path(name), max),
-            Some(file) => match file(name) {
-                Some(bytes) if bytes.len() as u64 > max => {
-                    Err(TextError::FileTooLarge { path: self.path(name), max })
-                }
-                bytes => Ok(bytes),
-            },
+        let found = match &self.source {
+            Source::Folder => return read_optional(&self.path(name), max),
+            Source::Caller(file) => file(name),
+            Source::Gguf(texts) => texts.document(name)?,
+        };
+        match found {
+            Some(bytes) if bytes.len() as u64 > max => {
+                Err(TextError::FileTooLarge { path: self.path(name), max })
+            }
+            bytes => Ok(bytes),
         }
     }
 
@@ -134,6 +152,22 @@ impl<'a> Files<'a> {
             other => Err(invalid_field(&path, "(the whole file)", "an object", &other)),
         }
     }
+}
+
+/// Returns a text file of the checkpoint at `path` by its name in a Hugging Face folder, of at most
+/// `max` bytes: the file of a folder, or one made of a GGUF file's metadata. `None` if the
+/// checkpoint has no such file.
+///
+/// ```
+/// use shardwright_text::{CONFIG_BYTES_MAX, text_file};
+///
+/// let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo-model");
+/// assert!(text_file(demo.as_ref(), "tokenizer_config.json", CONFIG_BYTES_MAX)?.is_some());
+/// assert!(text_file(demo.as_ref(), "no-such-file.json", CONFIG_BYTES_MAX)?.is_none());
+/// # Ok::<(), shardwright_text::TextError>(())
+/// ```
+pub fn text_file(path: &Path, name: &str, max: u64) -> Result<Option<Vec<u8>>> {
+    Files::of(path)?.read(name, max)
 }
 
 /// A field of the wrong kind; the value is quoted, truncated to fit in a message.

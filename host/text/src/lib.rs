@@ -3,8 +3,9 @@
 //!
 //! This crate knows ids and rows of logits. It does **not** know tensors, models, sessions or files
 //! other than the text files of a checkpoint (`tokenizer.json`, `tokenizer_config.json`,
-//! `chat_template.jinja`, `generation_config.json`, and the stop ids of `config.json`) and indexes
-//! of tokenizers, and it depends on no other crate of the project except `vocabulary` and `files`.
+//! `chat_template.jinja`, `generation_config.json`, the stop ids of `config.json`, or the metadata
+//! of a GGUF file that stand for them) and indexes of tokenizers. It depends on no other crate of
+//! the project except `vocabulary`, `files` and `gguf`.
 //!
 //! Everything it reads is treated as hostile: sizes and nesting are capped by named constants,
 //! templates run under fuel, a byte budget and a clock, and each failure is a [`TextError`] that
@@ -18,8 +19,8 @@
 //! let path = format!("{checkpoint}/tokenizer.json");
 //! let loading = Tokenizer::load_in_background(path.clone(), || Tokenizer::from_file(path));
 //! let config = GenerationConfig::from_directory(checkpoint)?;
-//! let template = ChatTemplate::from_directory(checkpoint)?.expect("the demo model has a template");
-//! let tokenizer = loading.join()?;
+//! let template = ChatTemplate::from_directory(checkpoint)?.expect("the demo model has a
+//! template"); let tokenizer = loading.join()?;
 //!
 //! let question = [Message::user("What is politics?")];
 //! let mut ids = template.encode(&tokenizer, &question, &RenderOptions::default())?;
@@ -47,6 +48,8 @@ mod distribution;
 mod engine;
 mod error;
 mod generation;
+mod gguf;
+mod gguf_tokenizer;
 mod index;
 mod input;
 mod part_tokens;
@@ -64,7 +67,7 @@ pub use distribution::Distribution;
 pub use error::{Result, TextError};
 pub use generation::GenerationConfig;
 pub use index::{IndexBytes, is_index_of};
-pub use input::{CONFIG_BYTES_MAX, JSON_NESTING_MAX, utf8_text};
+pub use input::{CONFIG_BYTES_MAX, JSON_NESTING_MAX, text_file, utf8_text};
 pub use part_tokens::{PartTokens, PromptTokens};
 pub use random::Random;
 pub use reply::{Reply, ReplyStep, Stop};

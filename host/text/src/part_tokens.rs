@@ -45,7 +45,7 @@ const SOUND: Names = [
 impl PromptTokens {
     /// Reads `config.json` in `directory`; a kind without all three tokens is none.
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<Self> {
-        PromptTokens::read(&Files::of(directory.as_ref()))
+        PromptTokens::read(&Files::of(directory.as_ref())?)
     }
 
     /// The same from the contents of that file, requested by name. Errors name it as a file of
@@ -62,7 +62,7 @@ impl PromptTokens {
         };
         let part = |[placeholder, begin, end]: Names| {
             let found = (id(placeholder)?, id(begin)?, id(end)?);
-            Ok(match found {
+            Ok::<_, crate::TextError>(match found {
                 (Some(placeholder), Some(begin), Some(end)) => Some(PartTokens { placeholder, begin, end }),
                 _ => None,
             })

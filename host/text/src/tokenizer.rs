@@ -15,6 +15,7 @@ use tokenizers::{
 use crate::decoding::Decoding;
 use crate::engine::{Engine, each};
 use crate::error::{Result, TextError};
+use crate::gguf::{GgufTexts, TOKENIZER_FILE};
 use crate::index::{self, IndexBytes};
 use crate::input::{check_nesting, invalid_json, read_capped, utf8_text};
 use crate::spelled::{ControlTokens, SeparatedText};
@@ -53,6 +54,45 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
+    /// Reads the tokenizer of a checkpoint: `tokenizer.json` of a folder, or the metadata of a GGUF
+    /// file.
+    ///
+    /// ```
+    /// use shardwright_text::Tokenizer;
+    ///
+    /// let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo-model");
+    /// assert!(Tokenizer::from_checkpoint(demo)?.vocabulary_size() > 0);
+    /// # Ok::<(), shardwright_text::TextError>(())
+    /// ```
+    pub fn from_checkpoint(path: impl AsRef<Path>) -> Result<Tokenizer> {
+        let path = path.as_ref();
+        match GgufTexts::at(path)? {
+            None => Tokenizer::from_file(path.join(TOKENIZER_FILE)),
+            Some(texts) => Tokenizer::from_gguf(&texts, None),
+        }
+    }
+
+    /// Like [`Tokenizer::from_checkpoint`], but uses the index that `folder` has of it, or makes
+    /// one; see [`Tokenizer::from_file_indexed`].
+    pub fn from_checkpoint_indexed(path: impl AsRef<Path>, folder: impl AsRef<Path>) -> Result<Tokenizer> {
+        let path = path.as_ref();
+        match GgufTexts::at(path)? {
+            None => Tokenizer::from_file_indexed(path.join(TOKENIZER_FILE), folder),
+            Some(texts) => index::kept::read(
+                texts.path(),
+                folder.as_ref(),
+                || texts.identity().ok(),
+                |identity| Tokenizer::from_gguf(&texts, identity),
+            ),
+        }
+    }
+
+    /// Makes the tokenizer of a GGUF file. Its index is one of `source`, or of the document.
+    fn from_gguf(texts: &GgufTexts, source: Option<[u8; 32]>) -> Result<Tokenizer> {
+        let document = texts.document(TOKENIZER_FILE)?.unwrap_or_default();
+        Tokenizer::from_source(&document, texts.path(), source)
+    }
+
     /// Reads `tokenizer.json` at `path`: at most [`TOKENIZER_BYTES_MAX`] bytes.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Tokenizer> {
         let path = path.as_ref();
@@ -61,7 +101,11 @@ impl Tokenizer {
 
     /// Reads the contents of a `tokenizer.json`; errors name `path`.
     pub fn from_bytes(bytes: &[u8], path: impl AsRef<Path>) -> Result<Tokenizer> {
-        let path = path.as_ref();
+        Tokenizer::from_source(bytes, path.as_ref(), None)
+    }
+
+    /// Reads the contents of a `tokenizer.json`. Its index is one of `source`, or of the contents.
+    fn from_source(bytes: &[u8], path: &Path, source: Option<[u8; 32]>) -> Result<Tokenizer> {
         if bytes.len() as u64 > TOKENIZER_BYTES_MAX {
             return Err(TextError::FileTooLarge { path: path.to_owned(), max: TOKENIZER_BYTES_MAX });
         }
@@ -69,7 +113,7 @@ impl Tokenizer {
         check_nesting(bytes, path)?;
 
         let invalid = |reason: String| TextError::InvalidTokenizer { path: path.to_owned(), reason };
-        if let Ok(Some(engine)) = guarded(|| Ok(index::read(bytes))) {
+        if let Ok(Some(engine)) = guarded(|| Ok(index::read(bytes, source))) {
             return Tokenizer::of(Engine::Indexed(Box::new(engine)), path);
         }
         // The library panics on some malformed JSON, and reports no position for the rest, so the
@@ -128,7 +172,13 @@ impl Tokenizer {
     ///
     /// Only an index that no one but this user can have written is used.
     pub fn from_file_indexed(path: impl AsRef<Path>, folder: impl AsRef<Path>) -> Result<Tokenizer> {
-        index::kept::read(path.as_ref(), folder.as_ref())
+        let path = path.as_ref();
+        index::kept::read(
+            path,
+            folder.as_ref(),
+            || index::kept::hash_of(path).ok(),
+            |_| Tokenizer::from_file(path),
+        )
     }
 
     /// Starts `load` on a thread of its own, so that the caller can map weights meanwhile. A

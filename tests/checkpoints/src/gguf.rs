@@ -29,8 +29,65 @@ const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const BYTE: i32 = 6;
 
+/// A GGUF file without tensors, for tests of its metadata.
+#[derive(Debug)]
+pub struct GgufHead(Metadata);
+
+impl GgufHead {
+    /// The head of a model of an architecture.
+    pub fn new(architecture: &str) -> Self {
+        GgufHead(Metadata::default()).text("general.architecture", architecture)
+    }
+
+    /// Adds a string.
+    pub fn text(mut self, key: &str, value: &str) -> Self {
+        self.0.text(key, value);
+        self
+    }
+
+    /// Adds an unsigned number of 32 bits.
+    pub fn number(mut self, key: &str, value: u32) -> Self {
+        self.0.u32(key, value.into());
+        self
+    }
+
+    /// Adds a float of 32 bits.
+    pub fn float(mut self, key: &str, value: f64) -> Self {
+        self.0.f32(key, value);
+        self
+    }
+
+    /// Adds a flag.
+    pub fn flag(mut self, key: &str, value: bool) -> Self {
+        self.0.bool(key, value);
+        self
+    }
+
+    /// Adds a list of strings.
+    pub fn texts(mut self, key: &str, values: &[&str]) -> Self {
+        self.0.array(key, STRING, values, |bytes, value| text(bytes, value));
+        self
+    }
+
+    /// Adds a list of integers of 32 bits.
+    pub fn integers(mut self, key: &str, values: &[i32]) -> Self {
+        self.0.array(key, I32, values, |bytes, value| bytes.extend(value.to_le_bytes()));
+        self
+    }
+
+    /// The file.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut file = b"GGUF".to_vec();
+        file.extend(3_u32.to_le_bytes());
+        file.extend(0_u64.to_le_bytes());
+        file.extend(self.0.count.to_le_bytes());
+        file.extend(&self.0.bytes);
+        file
+    }
+}
+
 /// Key-value pairs, as the file holds them.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Metadata {
     count: u64,
     bytes: Vec<u8>,

@@ -26,6 +26,7 @@ mod towers;
 
 pub use effort::{THOROUGH, cases};
 pub use file::{StoredTensor, raw_safetensors, write_safetensors};
+pub use gguf::GgufHead;
 pub use random::Random;
 pub use real::{REAL_SHAPES, real_shape, write_gguf, write_real};
 pub use spec::{Family, Fill, Spec, Spelling};

@@ -110,6 +110,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-shims",
             "shardwright-worker",
             "shardwright-bundle",
+            "shardwright-gguf",
             "shardwright-models",
             "shardwright-quantisation",
             "shardwright-forward",
@@ -141,7 +142,12 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["shardwright-reference", "shardwright-graph", "shardwright-files", "shardwright-vocabulary"],
     ),
     ("shardwright-reference", &["shardwright-graph", "shardwright-vocabulary"]),
-    ("shardwright-models", &["shardwright-graph", "shardwright-files", "shardwright-vocabulary"]),
+    (
+        "shardwright-models",
+        &["shardwright-graph", "shardwright-gguf", "shardwright-files", "shardwright-vocabulary"],
+    ),
+    // A format; what its keys and tensors mean is decided by the crates that read it.
+    ("shardwright-gguf", &[]),
     (
         "shardwright-planning",
         &["shardwright-graph", "shardwright-trust", "shardwright-files", "shardwright-vocabulary"],
@@ -167,7 +173,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     // Keys and signatures, for all crates that read what others may have made.
     ("shardwright-trust", &["shardwright-files", "shardwright-vocabulary"]),
-    ("shardwright-text", &["shardwright-files", "shardwright-vocabulary"]),
+    ("shardwright-text", &["shardwright-gguf", "shardwright-files", "shardwright-vocabulary"]),
     ("shardwright-drafting", &["shardwright-text", "shardwright-vocabulary"]),
     ("shardwright-preprocessing", &["shardwright-files", "shardwright-vocabulary"]),
     // Opens files for all crates that read user-supplied paths.

@@ -11,6 +11,7 @@ mod largest;
 mod legalise;
 mod losses;
 mod public_crate;
+mod published;
 mod quantised;
 mod released;
 mod revision;

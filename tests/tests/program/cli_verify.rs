@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use shardwright_test_checkpoints::cases;
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, FURTHER_FIXTURES, TEXT_FIXTURES};
 use shardwright_tests::program::{Run, shardwright};
 
 /// A fixture cut for a phone into several shards, emulated.
@@ -38,7 +38,7 @@ fn outputs(shard: &Value) -> impl Iterator<Item = (&str, &Value)> {
 
 #[test]
 fn every_text_fixture_agrees_with_its_goldens() {
-    for fixture in TEXT_FIXTURES {
+    for fixture in TEXT_FIXTURES.into_iter().chain(FURTHER_FIXTURES) {
         shardwright(["verify", fixture]).succeeds();
     }
 }

@@ -1,18 +1,15 @@
 //! Recognises whether a path is a checkpoint, and suggests a remedy if it is not.
 
-use std::io::Read;
 use std::path::Path;
 
 use shardwright_bundle::is_bundle;
+use shardwright_gguf::is_gguf;
 use shardwright_models::{Checkpoint, Opened};
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
 
 use super::tower::{TowerScope, TowerSource, towers_of};
 use crate::{CheckpointSource, OutlineSource, PlanOptions, PlanReport, PlanSource, Planned, Result, plan};
-
-/// Magic bytes of a GGUF file.
-const GGUF: &[u8; 4] = b"GGUF";
 
 /// The name of the first chain of a model's text.
 pub const PRIMARY_CHAIN: &str = "primary";
@@ -153,28 +150,21 @@ pub fn expect_checkpoint(path: &Path) -> Result<()> {
             Some(name) => format!(
                 "for a model of Hugging Face's hub: `hf download {name} --local-dir DIR`, then name that directory"
             ),
-            None => "name a directory that holds config.json, *.safetensors and tokenizer.json".to_owned(),
+            None => {
+                "name a GGUF file, or a directory that holds config.json, *.safetensors and tokenizer.json"
+                    .to_owned()
+            }
         };
         return refused(ErrorKind::Missing, format!("{shown}: no such file or directory"), &help);
     };
-    if metadata.is_file() && begins_with(path, GGUF) {
-        return refused(
-            ErrorKind::Unsupported,
-            format!("{shown} is a GGUF file, which is not read"),
-            "give the checkpoint it was made from, as Hugging Face publishes it: a directory with config.json, \
-             *.safetensors and tokenizer.json",
-        );
+    if metadata.is_file() && is_gguf(path) {
+        return Ok(());
     }
     refused(
         ErrorKind::Invalid,
         format!("{shown} is a file, not a checkpoint"),
-        "name the directory that holds config.json, *.safetensors and tokenizer.json",
+        "name a GGUF file, or the directory that holds config.json, *.safetensors and tokenizer.json",
     )
-}
-
-fn begins_with(path: &Path, magic: &[u8; 4]) -> bool {
-    let mut begin = [0; 4];
-    std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut begin)).is_ok() && begin == *magic
 }
 
 /// The path as a model name on the hub, `organisation/model`, if it looks like one.
@@ -203,7 +193,6 @@ mod tests {
             path
         };
         for (path, kind, what, help) in [
-            (at("model.bin", b"GGUF\x03\0\0\0"), ErrorKind::Unsupported, "GGUF", "safetensors"),
             (at("model.gguf", b"GG"), ErrorKind::Invalid, "is a file", "directory"),
             (folder.path().join("nothing"), ErrorKind::Missing, "no such file or directory", "config.json"),
             ("nobody-here/gemma-3-270m-it".into(), ErrorKind::Missing, "no such file", "hf download"),
@@ -214,6 +203,7 @@ mod tests {
             assert!(error.help().is_some_and(|said| said.contains(help)), "{error:?}");
         }
         assert!(expect_checkpoint(folder.path()).is_ok());
+        assert!(expect_checkpoint(&at("model.bin", b"GGUF\x03\0\0\0")).is_ok());
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use shardwright_bundle::TextFile;
 use shardwright_drafting::{Acceptance, acceptance_of_lookup};
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
@@ -52,7 +51,7 @@ pub(super) fn conversations(
     let own = options.read_calibration_text()?;
     let directory = checkpoint.directory();
     let template = ChatTemplate::from_directory(directory)?;
-    let tokenizer = Tokenizer::from_file(directory.join(TextFile::Tokenizer.name()))?;
+    let tokenizer = Tokenizer::from_checkpoint(directory)?;
     let mut conversations = Vec::new();
     let mut tokens = 0;
     let lines: Vec<&str> = match &own {
@@ -88,7 +87,7 @@ pub(super) fn conversations(
 /// How often prompt lookup is right in the replies of these conversations.
 pub(super) fn accepted(directory: &Path, conversations: &str) -> Result<AcceptedSteps> {
     let template = ChatTemplate::from_directory(directory)?;
-    let tokenizer = Tokenizer::from_file(directory.join(TextFile::Tokenizer.name()))?;
+    let tokenizer = Tokenizer::from_checkpoint(directory)?;
     let mut found = Acceptance::default();
     for line in conversations.lines().filter(|line| !line.trim().is_empty()) {
         let turns = turns_of(line);

@@ -8,10 +8,11 @@ use shardwright_bundle::{
     AssetEntry, Bundle, BundleWriter, ChainEntry, Digest, FileReference, Manifest, ModelIdentity, Structure,
     TextFile, TowerEntry, Variant,
 };
+use shardwright_gguf::model_at;
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_shims::{Part, Watch};
-use shardwright_text::Tokenizer;
+use shardwright_text::{TOKENIZER_BYTES_MAX, TextError, Tokenizer, text_file};
 use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
 
 use super::gate::Seat;
@@ -208,9 +209,9 @@ impl<'c> Compiling<'c> {
         let mut writer = shared.into_inner();
         let model = compiled.first().map(|made| made.model.clone()).ok_or_else(nothing_compiled)?;
         let artefacts_reused = compiled.iter().map(|made| made.reused).sum();
-        let texts = writer.add_texts(self.directory)?;
+        let texts = texts_of(self.directory, &mut writer)?;
         let tokenizer_index = match texts.contains_key(&TextFile::Tokenizer) {
-            true => Tokenizer::from_file(self.directory.join(TextFile::Tokenizer.name()))?
+            true => Tokenizer::from_checkpoint(self.directory)?
                 .index()
                 .map(|index| writer.add_bytes(index))
                 .transpose()?,
@@ -253,6 +254,20 @@ impl<'c> Compiling<'c> {
             failed,
         })
     }
+}
+
+/// Adds the text files of a folder, or those that a GGUF file's metadata stand for.
+fn texts_of(checkpoint: &Path, writer: &mut BundleWriter) -> Result<BTreeMap<TextFile, FileReference>> {
+    if checkpoint.is_dir() && model_at(checkpoint).map_err(TextError::from)?.is_none() {
+        return Ok(writer.add_texts(checkpoint)?);
+    }
+    let mut texts = BTreeMap::new();
+    for &text in TextFile::ALL {
+        if let Some(bytes) = text_file(checkpoint, text.name(), TOKENIZER_BYTES_MAX)? {
+            texts.insert(text, writer.add_bytes(&bytes)?);
+        }
+    }
+    Ok(texts)
 }
 
 fn nothing_compiled() -> Error {

@@ -10,7 +10,9 @@ use crate::views;
 pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Failure> {
     let open = open_options(&arguments.target, &arguments.execution)?;
     let options = verify_options(arguments)?;
-    let goldens = arguments.golden.as_deref().unwrap_or(&arguments.checkpoint);
+    // Of a GGUF file, they are in its folder.
+    let folder = arguments.checkpoint.parent().filter(|_| arguments.checkpoint.is_file());
+    let goldens = arguments.golden.as_deref().or(folder).unwrap_or(&arguments.checkpoint);
     let mut watch = views::Progress::new("verifying", &arguments.checkpoint);
     let (passed, whole) = if arguments.self_test {
         let report =

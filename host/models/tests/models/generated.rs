@@ -18,7 +18,7 @@ fn open(spec: &Spec) -> Checkpoint {
 }
 
 /// Logits of the last of some rows, or a sentence vector.
-fn result(checkpoint: &Checkpoint) -> Vec<f32> {
+pub fn result(checkpoint: &Checkpoint) -> Vec<f32> {
     let ids: Vec<u32> = (0..30).map(|index| 24 + index * 7 % 70).collect();
     let model = ReferenceModel::new(checkpoint.graph(), Arrangement::whole(32)).unwrap();
     if !checkpoint.graph().is_generative() {

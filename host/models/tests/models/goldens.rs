@@ -127,6 +127,21 @@ fn qwen3() {
 }
 
 #[test]
+fn llama_with_linear_scaling_of_positions() {
+    check_generating(project().join("tests/fixtures/llama"), 64);
+}
+
+#[test]
+fn mistral_with_heads_of_their_own_width_and_a_window() {
+    check_generating(project().join("tests/fixtures/mistral"), 64);
+}
+
+#[test]
+fn qwen2_with_biases_and_a_window_in_its_last_layers() {
+    check_generating(project().join("tests/fixtures/qwen2"), 64);
+}
+
+#[test]
 fn demo_model() {
     check_generating(project().join("demo-model"), 16);
 }
@@ -163,11 +178,11 @@ fn embeddinggemma() {
 
 #[test]
 fn cut_chunked_and_decomposed_graphs_compute_the_same_model() {
-    for fixture in ["gemma3_text", "gemma4_text", "gemma4_mm", "qwen3"] {
+    for fixture in ["gemma3_text", "gemma4_text", "gemma4_mm", "llama", "mistral", "qwen2", "qwen3"] {
         let checkpoint = Checkpoint::open(project().join("tests/fixtures").join(fixture)).unwrap();
         let graph = checkpoint.graph();
         // Longer than the window, and ending in the middle of a chunk.
-        let ids: Vec<u32> = (0..45).map(|index| 24 + index * 13 % 600).collect();
+        let ids: Vec<u32> = (0..45).map(|index| 24 + index * 13 % 350).collect();
         let logits = |cuts: Vec<u32>, form| {
             let arrangement = Arrangement { context: 64, rows: 8, cuts, form };
             let model = ReferenceModel::new(graph, arrangement).unwrap();

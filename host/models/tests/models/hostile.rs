@@ -287,8 +287,8 @@ fn what_is_not_built_is_unsupported_and_named() {
         }
     }
     let victim = Victim::new(&Spec::gemma3());
-    victim.edit("config.json", |config| config["model_type"] = json!("llama"));
-    assert_error!(victim, UnknownModelType, Unsupported, "`llama`", "gemma3_text", "gemma4", "qwen3");
+    victim.edit("config.json", |config| config["model_type"] = json!("mamba"));
+    assert_error!(victim, UnknownModelType, Unsupported, "`mamba`", "gemma3_text", "gemma4", "qwen3");
 }
 
 #[test]

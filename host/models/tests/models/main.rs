@@ -3,6 +3,7 @@
 
 mod fixtures;
 mod generated;
+mod gguf_alone;
 mod gguf_file;
 mod goldens;
 mod hostile;

@@ -14,12 +14,17 @@ use crate::tokenizer::{TOKENIZER_BYTES_MAX, Tokenizer};
 /// Largest index read. That of a vocabulary of 262,144 tokens has 14 MB, a third of its file.
 const INDEX_BYTES_MAX: u64 = TOKENIZER_BYTES_MAX;
 
-/// The tokenizer of a `tokenizer.json`, by the index that `folder` has of it. If there is none, it
-/// is made and kept.
-pub(crate) fn read(path: &Path, folder: &Path) -> Result<Tokenizer> {
-    let Ok(hash) = hash_of(path) else {
+/// Reads the tokenizer at `path` by the index that `folder` has of its `hash`. If there is none, it
+/// is made of what `make` reads, and kept.
+pub(crate) fn read(
+    path: &Path,
+    folder: &Path,
+    hash: impl FnOnce() -> Option<[u8; 32]>,
+    make: impl FnOnce(Option<[u8; 32]>) -> Result<Tokenizer>,
+) -> Result<Tokenizer> {
+    let Some(hash) = hash() else {
         // Reading it says what is wrong.
-        return Tokenizer::from_file(path);
+        return make(None);
     };
     let kept = folder.join(format!("{}.index", hex::encode(&hash)));
     match own::read(&kept, INDEX_BYTES_MAX) {
@@ -37,7 +42,7 @@ pub(crate) fn read(path: &Path, folder: &Path) -> Result<Tokenizer> {
         Ok(None) => {}
         Err(error) => tracing::warn!("{}: not used: {error}", kept.display()),
     }
-    let tokenizer = Tokenizer::from_file(path)?;
+    let tokenizer = make(Some(hash))?;
     if let Some(index) = tokenizer.index()
         && is_index_of(index, hash)
         && let Err(error) = own::write(&kept, index)
@@ -47,7 +52,8 @@ pub(crate) fn read(path: &Path, folder: &Path) -> Result<Tokenizer> {
     Ok(tokenizer)
 }
 
-fn hash_of(path: &Path) -> std::result::Result<[u8; 32], FileError> {
+/// SHA-256 of a `tokenizer.json`.
+pub(crate) fn hash_of(path: &Path) -> std::result::Result<[u8; 32], FileError> {
     let (file, _) = open(path, Links::Followed)?;
     let mut file = file.take(TOKENIZER_BYTES_MAX + 1);
     let mut hasher = Sha256::new();

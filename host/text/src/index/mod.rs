@@ -40,8 +40,10 @@ pub fn is_index_of(index: &[u8], source: [u8; 32]) -> bool {
 
 /// The tokenizer of a `tokenizer.json` over an index in memory; `None` if the library must read the
 /// file.
-pub(crate) fn read(bytes: &[u8]) -> Option<IndexedTokenizer> {
-    let source = Sha256::digest(bytes).into();
+///
+/// The index is one of `source`, or of the bytes.
+pub(crate) fn read(bytes: &[u8], source: Option<[u8; 32]>) -> Option<IndexedTokenizer> {
+    let source = source.unwrap_or_else(|| Sha256::digest(bytes).into());
     open(Arc::new(build(bytes, source)?), source).ok()
 }
 

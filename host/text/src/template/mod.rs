@@ -94,7 +94,7 @@ impl ChatTemplate {
     /// `chat_template` of `tokenizer_config.json` (a string, or a list of named templates), which
     /// also contains the special tokens. `None` if the checkpoint has no template.
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<Option<ChatTemplate>> {
-        ChatTemplate::read(&Files::of(directory.as_ref()))
+        ChatTemplate::read(&Files::of(directory.as_ref())?)
     }
 
     /// The same from the contents of those files, requested by name. Errors name them as files of

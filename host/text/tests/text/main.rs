@@ -2,6 +2,7 @@
 
 mod damaged_templates;
 mod drafted;
+mod gguf;
 mod goldens;
 mod hostile_tokenizers;
 mod index;

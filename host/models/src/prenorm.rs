@@ -1,18 +1,52 @@
-//! Qwen 3: one normalisation before each block, SiLU gate, no window unless asked for.
+//! Decoders with one normalisation before each block and a SiLU gate: Llama, Mistral, Qwen 2, Qwen
+//! 3.
+//!
+//! They differ in their defaults, in how a file gives the size of a head, in biases of queries,
+//! keys and values (Qwen 2), in norms of queries and keys (Qwen 3), and in which layers have a
+//! window.
+//!
+//! Source: `modeling_llama.py`, `modeling_mistral.py`, `modeling_ministral.py`, `modeling_qwen2.py`
+//! and `modeling_qwen3.py` of transformers.
 
 use shardwright_graph::{ComponentBuilder, ComponentKind, Op, ValueId, WeightId};
 
-use crate::block::{self, AttentionShape, AttentionWeights, FeedForwardWeights, KeyValues, KeysOf, Norm};
+use crate::block::{
+    self, AttentionParts, AttentionShape, AttentionWeights, FeedForwardWeights, KeyValues, KeysOf, Norm,
+};
 use crate::dimensions::Dimensions;
+use crate::family::Family;
 use crate::json::Fields;
 use crate::rotary::Rotary;
 use crate::store::TensorStore;
 use crate::translation::Translation;
 use crate::{CheckpointError, LayerType, limits, pattern};
 
-/// Checked settings of a Qwen 3 stack.
+/// The defining library's defaults for missing fields.
+const fn defaults(family: Family) -> Dimensions {
+    let common = Dimensions {
+        vocabulary: 32_000,
+        hidden: 4096,
+        intermediate: 11_008,
+        layers: 32,
+        heads: 32,
+        kv_heads: 32,
+        head_dim: 128,
+        context: 2048,
+        eps: 1e-6,
+    };
+    match family {
+        Family::Mistral => Dimensions { intermediate: 14_336, kv_heads: 8, context: 131_072, ..common },
+        Family::Qwen2 | Family::Qwen3 => {
+            Dimensions { vocabulary: 151_936, intermediate: 22_016, context: 32_768, ..common }
+        }
+        _ => common,
+    }
+}
+
+/// Checked settings of such a decoder.
 #[derive(Clone, Debug)]
-pub(crate) struct Qwen3 {
+pub(crate) struct PreNorm {
+    pub family: Family,
     pub dimensions: Dimensions,
     pub types: Vec<LayerType>,
     /// Visible distance of sliding layers, the query itself included; 0 without any.
@@ -21,41 +55,38 @@ pub(crate) struct Qwen3 {
     pub tied: bool,
 }
 
-/// The defining library's defaults for missing fields.
-const DEFAULTS: Dimensions = Dimensions {
-    vocabulary: 151_936,
-    hidden: 4096,
-    intermediate: 22_016,
-    layers: 32,
-    heads: 32,
-    kv_heads: 32,
-    // Not hidden / heads: the projections are wider than the stream in the smaller models.
-    head_dim: 128,
-    context: 32_768,
-    eps: 1e-6,
-};
-
-impl Qwen3 {
+impl PreNorm {
     /// Checks the settings.
-    pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
+    pub fn read(fields: Fields<'_>, family: Family) -> Result<Self, CheckpointError> {
         fields.must_be_off("attention_bias")?;
+        fields.must_be_off("mlp_bias")?;
         if fields.text("hidden_act")?.is_some_and(|name| name != "silu") {
             return Err(fields.unsupported("hidden_act", "`silu`"));
         }
-        let mut defaults = DEFAULTS;
-        // Present as `null`, it means as many as query heads; absent, the library's number.
-        if fields.mentions("num_key_value_heads") {
-            defaults.kv_heads = fields
-                .whole("num_attention_heads", &limits::HEADS)?
-                .map_or(DEFAULTS.heads, |heads| heads as u32);
+        let mut defaults = defaults(family);
+        let heads = fields.whole("num_attention_heads", &limits::HEADS)?;
+        let heads = heads.map_or(defaults.heads, |heads| heads as u32);
+        // Present as `null`, it means as many as query heads. Absent, it has the library's number,
+        // which for Llama is that as well.
+        if family == Family::Llama || fields.mentions("num_key_value_heads") {
+            defaults.kv_heads = heads;
+        }
+        if family != Family::Qwen3 {
+            let hidden = fields.whole("hidden_size", &limits::HIDDEN)?.unwrap_or(defaults.hidden);
+            if fields.get("head_dim").is_none() && !hidden.is_multiple_of(heads.into()) {
+                let reason = format!("is {hidden}, which {heads} heads do not divide");
+                return Err(fields.invalid("hidden_size", reason));
+            }
+            defaults.head_dim = (hidden / u64::from(heads)) as u32;
         }
         let dimensions = Dimensions::read(fields, defaults)?;
-        let sliding = fields.flag("use_sliding_window")?.unwrap_or(false);
-        // Files that switch the window off may still carry its width.
-        let window = if sliding { fields.whole("sliding_window", &limits::WINDOW)? } else { None };
-        let window = window.unwrap_or(0) as u32;
-        let types = read_types(fields, dimensions.layers, window)?;
-        Ok(Qwen3 {
+        let (types, window) = match family {
+            Family::Mistral => read_mistral_types(fields, dimensions.layers)?,
+            Family::Qwen2 | Family::Qwen3 => read_qwen_types(fields, dimensions.layers)?,
+            _ => (vec![LayerType::Full; dimensions.layers as usize], 0),
+        };
+        Ok(PreNorm {
+            family,
             types,
             window,
             rotary: read_rotary(fields)?,
@@ -75,6 +106,10 @@ impl Qwen3 {
             causal: true,
             value_norm: false,
         }
+    }
+
+    fn parts(&self) -> AttentionParts {
+        AttentionParts { norms: self.family == Family::Qwen3, biases: self.family == Family::Qwen2 }
     }
 
     fn norm(&self) -> Norm {
@@ -118,7 +153,7 @@ impl Qwen3 {
         let name = |what: &str| format!("layers.{index}.{what}.weight");
         Ok(LayerWeights {
             input_norm: translation.weight(&name("input_layernorm"), "norm", &[hidden])?,
-            attention: AttentionWeights::take(translation, index, shape, KeysOf::States)?,
+            attention: AttentionWeights::take(translation, index, shape, KeysOf::States, self.parts())?,
             // Named for what it follows, though it normalises the feed-forward block's input.
             feed_forward_norm: translation.weight(&name("post_attention_layernorm"), "norm", &[hidden])?,
             feed_forward: FeedForwardWeights::take(translation, index, intermediate)?,
@@ -150,8 +185,13 @@ struct LayerWeights {
     feed_forward: FeedForwardWeights,
 }
 
-/// The list of types, or else sliding from `max_window_layers` on where the window is switched on.
-fn read_types(fields: Fields<'_>, layers: u32, window: u32) -> Result<Vec<LayerType>, CheckpointError> {
+/// The list of types, or else sliding from `max_window_layers` on where the window is switched on;
+/// and the window.
+fn read_qwen_types(fields: Fields<'_>, layers: u32) -> Result<(Vec<LayerType>, u32), CheckpointError> {
+    let sliding = fields.flag("use_sliding_window")?.unwrap_or(false);
+    // Files that switch the window off may still carry its width.
+    let window = if sliding { fields.whole("sliding_window", &limits::WINDOW)? } else { None };
+    let window = window.unwrap_or(0) as u32;
     let first_sliding = fields.whole("max_window_layers", &(0..=u64::from(u32::MAX)))?.unwrap_or(28);
     let by_rule = |layer: u32| {
         if window > 0 && u64::from(layer) >= first_sliding { LayerType::Sliding } else { LayerType::Full }
@@ -163,7 +203,26 @@ fn read_types(fields: Fields<'_>, layers: u32, window: u32) -> Result<Vec<LayerT
     if window == 0 && types.contains(&LayerType::Sliding) {
         return Err(fields.invalid("layer_types", "has sliding layers, but no window is switched on"));
     }
-    Ok(types)
+    Ok((types, window))
+}
+
+/// The list of types, or else all sliding unless the file has `null` for the window; and the
+/// window.
+fn read_mistral_types(fields: Fields<'_>, layers: u32) -> Result<(Vec<LayerType>, u32), CheckpointError> {
+    let window = match fields.whole("sliding_window", &limits::WINDOW)? {
+        Some(window) => window as u32,
+        None if fields.mentions("sliding_window") => 0,
+        None => 4096,
+    };
+    let every = if window > 0 { LayerType::Sliding } else { LayerType::Full };
+    let types = pattern::read_list(fields, layers)?.unwrap_or_else(|| vec![every; layers as usize]);
+    match types.contains(&LayerType::Sliding) {
+        true if window == 0 => {
+            Err(fields.invalid("layer_types", "has sliding layers, but `sliding_window` is null"))
+        }
+        true => Ok((types, window)),
+        false => Ok((types, 0)),
+    }
 }
 
 /// `rope_parameters`, or the older `rope_theta` with `rope_scaling`.

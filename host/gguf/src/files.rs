@@ -1,0 +1,131 @@
+//! The files of a model: one, or the parts of a model that was split.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use crate::{GgufError, limits};
+
+/// Settings of a Hugging Face folder. A folder that has them is one, whatever else is in it.
+const CONFIG: &str = "config.json";
+
+/// Returns the files of the model at a path, if it is a GGUF model: a file, or a folder without
+/// `config.json` that holds one. The file with the metadata is first. Projectors of pictures and
+/// sounds (`mmproj-*.gguf`) are left out.
+///
+/// ```
+/// let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo-model");
+/// assert_eq!(shardwright_gguf::model_at(demo.as_ref()).unwrap(), None);
+/// ```
+///
+/// # Errors
+/// [`GgufError::SeveralModels`] for a folder with more than one, and those of [`files_of`] and of
+/// reading a folder.
+pub fn model_at(path: &Path) -> Result<Option<Vec<PathBuf>>, GgufError> {
+    if path.is_file() {
+        return if is_gguf(path) { files_of(path).map(Some) } else { Ok(None) };
+    }
+    if !path.is_dir() || path.join(CONFIG).exists() {
+        return Ok(None);
+    }
+    let read = |source| GgufError::Read { path: path.to_owned(), source };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(read)? {
+        let file = entry.map_err(read)?.path();
+        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let later = part_of(name).is_some_and(|_| !name.contains("-00001-of-"));
+        if name.ends_with(".gguf") && !name.starts_with("mmproj") && !later {
+            found.push(file);
+        }
+        if found.len() as u64 > limits::FILES {
+            let (what, cap, count) = ("files", limits::FILES, found.len() as u64);
+            return Err(GgufError::TooMany { path: path.to_owned(), what, count, cap });
+        }
+    }
+    found.sort();
+    match found.as_slice() {
+        [] => Ok(None),
+        [file] => files_of(file).map(Some),
+        _ => {
+            let name = |file: &PathBuf| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let names = found.iter().map(name).collect();
+            Err(GgufError::SeveralModels { path: path.to_owned(), names })
+        }
+    }
+}
+
+/// Whether the file begins with the magic bytes of the format.
+pub fn is_gguf(path: &Path) -> bool {
+    let mut begin = [0; 4];
+    File::open(path).and_then(|mut file| file.read_exact(&mut begin)).is_ok() && begin == *b"GGUF"
+}
+
+/// Returns all files of the model that a file belongs to, the one with the metadata first.
+///
+/// The parts of a split model are named `NAME-00001-of-00005.gguf`, as `llama-gguf-split` does.
+/// Any of them may be named.
+///
+/// # Errors
+/// [`GgufError::Split`] if a part is missing, [`GgufError::TooMany`].
+pub fn files_of(path: &Path) -> Result<Vec<PathBuf>, GgufError> {
+    let Some((stem, count)) = path.file_name().and_then(|name| name.to_str()).and_then(part_of) else {
+        return Ok(vec![path.to_owned()]);
+    };
+    if count > limits::FILES {
+        let (what, cap) = ("files", limits::FILES);
+        return Err(GgufError::TooMany { path: path.to_owned(), what, count, cap });
+    }
+    let parts = (1..=count).map(|part| path.with_file_name(format!("{stem}-{part:05}-of-{count:05}.gguf")));
+    let parts: Vec<PathBuf> = parts.collect();
+    match parts.iter().find(|part| !part.exists()) {
+        Some(missing) => Err(GgufError::Split {
+            path: missing.clone(),
+            reason: format!("this part of {count} is missing"),
+        }),
+        None => Ok(parts),
+    }
+}
+
+/// Name and number of parts of a file that is one part.
+fn part_of(name: &str) -> Option<(&str, u64)> {
+    let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
+    let (stem, part) = rest.rsplit_once('-')?;
+    let number = |digits: &str| {
+        (digits.len() == 5 && digits.bytes().all(|digit| digit.is_ascii_digit()))
+            .then(|| digits.parse::<u64>().ok())?
+    };
+    let (part, count) = (number(part)?, number(count)?);
+    (part >= 1 && part <= count).then_some((stem, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_found_from_any_of_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let names: Vec<PathBuf> =
+            (1..=3).map(|part| folder.path().join(format!("m-0000{part}-of-00003.gguf"))).collect();
+        for name in &names[..2] {
+            std::fs::write(name, b"GGUF").expect("written");
+        }
+        let error = files_of(&names[1]).expect_err("the third is missing");
+        assert!(matches!(&error, GgufError::Split { path, .. } if *path == names[2]), "{error}");
+        assert!(error.help().is_some());
+        std::fs::write(&names[2], b"GGML").expect("written");
+        assert_eq!(files_of(&names[1]).expect("all there"), names);
+        assert!(is_gguf(&names[0]) && !is_gguf(&names[2]) && !is_gguf(folder.path()));
+        let huge = folder.path().join("m-00001-of-99999.gguf");
+        assert!(matches!(files_of(&huge), Err(GgufError::TooMany { count: 99_999, .. })));
+    }
+
+    #[test]
+    fn other_names_are_one_file() {
+        for name in
+            ["m.gguf", "m-1-of-2.gguf", "m-00003-of-00002.gguf", "m-00000-of-00002.gguf", "a-of-b.gguf"]
+        {
+            assert_eq!(files_of(Path::new(name)).expect("one file"), [PathBuf::from(name)], "{name}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The head of a file: metadata and descriptions of tensors.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use crate::cursor::Cursor;
+use crate::metadata::Metadata;
+use crate::types::TensorType;
+use crate::{GgufError, limits};
+
+const MAGIC: &[u8; 4] = b"GGUF";
+
+/// Bytes of the smallest head: magic number, version, two counts.
+const LEAST_BYTES: u64 = 24;
+
+/// Versions that are laid out alike. The first had counts of four bytes, and was used for weeks.
+const VERSIONS: [u32; 2] = [2, 3];
+
+const ARCHITECTURE: &str = "general.architecture";
+const ALIGNMENT: &str = "general.alignment";
+
+/// Alignment of files that do not specify one.
+const USUAL_ALIGNMENT: u64 = 32;
+
+/// The head of a file, read and checked.
+#[derive(Clone, Debug)]
+pub struct Head<'f> {
+    /// `general.architecture`, for example `gemma3`.
+    pub architecture: &'f str,
+    /// All entries.
+    pub metadata: Metadata<'f>,
+    /// Every tensor, by place.
+    pub tensors: Vec<Tensor<'f>>,
+    /// First byte after the head and its padding, counted from the start of the file.
+    pub data: u64,
+}
+
+/// A tensor as a head describes it. Its bytes are within the file and belong to it alone.
+#[derive(Clone, Debug)]
+pub struct Tensor<'f> {
+    /// Its name.
+    pub name: &'f str,
+    /// Extents, outermost first.
+    pub shape: Vec<u64>,
+    /// Type of its elements.
+    pub kind: TensorType,
+    /// First byte, counted from the start of the file.
+    pub begin: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+impl<'f> Head<'f> {
+    /// Reads the head of the file whose bytes these are. `path` is for messages.
+    ///
+    /// # Errors
+    /// Every kind of [`GgufError`] except those of splits and of reading.
+    pub fn read(path: &'f Path, bytes: &'f [u8]) -> Result<Self, GgufError> {
+        let length = bytes.len() as u64;
+        if length < LEAST_BYTES {
+            return Err(GgufError::Truncated {
+                path: path.to_owned(),
+                what: "the head".to_owned(),
+                needed: LEAST_BYTES,
+                available: length,
+            });
+        }
+        let mut cursor = Cursor { path, bytes, at: 0 };
+        if cursor.take(MAGIC.len() as u64)? != MAGIC {
+            return Err(cursor.invalid(0, "does not begin with `GGUF`".to_owned()));
+        }
+        let version = cursor.u32()?;
+        if !VERSIONS.contains(&version) {
+            return Err(GgufError::Version { path: path.to_owned(), version });
+        }
+        let (tensors, entries) = (cursor.u64()?, cursor.u64()?);
+        cursor.capped("tensors", tensors, limits::TENSORS)?;
+        cursor.capped("metadata entries", entries, limits::METADATA)?;
+        let metadata = Metadata::read(&mut cursor, entries)?;
+        let Some(architecture) = metadata.text(ARCHITECTURE)? else {
+            return Err(cursor.invalid(0, format!("metadata has no `{ARCHITECTURE}`")));
+        };
+        let alignment = alignment(&metadata)?;
+        let described = (0..tensors).map(|_| Described::read(&mut cursor)).collect::<Result<Vec<_>, _>>()?;
+        let mut names = HashSet::new();
+        if let Some(twice) = described.iter().find(|tensor| !names.insert(tensor.name)) {
+            let tensor = twice.name.to_owned();
+            return Err(GgufError::DuplicateTensor { path: path.to_owned(), tensor });
+        }
+        let data = cursor.at.next_multiple_of(alignment);
+        if data > limits::HEAD_BYTES {
+            let cap = limits::HEAD_BYTES;
+            return Err(GgufError::HeadTooLarge { path: path.to_owned(), bytes: data, cap });
+        }
+        let placed = described.into_iter().map(|tensor| tensor.placed(path, data, alignment, length));
+        let mut tensors = placed.collect::<Result<Vec<_>, _>>()?;
+        check_places(path, &mut tensors, data, alignment, length)?;
+        Ok(Head { architecture, metadata, tensors, data })
+    }
+}
+
+fn alignment(metadata: &Metadata<'_>) -> Result<u64, GgufError> {
+    let alignment = metadata.whole(ALIGNMENT)?.unwrap_or(USUAL_ALIGNMENT);
+    match alignment.is_power_of_two() && (8..=u64::from(limits::ALIGNMENT)).contains(&alignment) {
+        true => Ok(alignment),
+        false => Err(metadata.wrong(ALIGNMENT, "a power of two from 8 to 1,048,576")),
+    }
+}
+
+/// A description whose place is not checked.
+struct Described<'f> {
+    name: &'f str,
+    /// Place of the description.
+    at: u64,
+    /// Outermost extent first.
+    shape: Vec<u64>,
+    number: u32,
+    /// Counted from the first byte after the head.
+    offset: u64,
+}
+
+impl<'f> Described<'f> {
+    fn read(cursor: &mut Cursor<'f>) -> Result<Self, GgufError> {
+        let at = cursor.at;
+        let name = cursor.text()?;
+        if name.len() > limits::NAME {
+            let reason = format!("a name of {} bytes, more than {}", name.len(), limits::NAME);
+            return Err(cursor.invalid(at, reason));
+        }
+        let rank = cursor.u32()?;
+        if rank > limits::RANK {
+            let reason = format!("tensor `{name}` has {rank} axes, more than {}", limits::RANK);
+            return Err(cursor.invalid(at, reason));
+        }
+        let mut shape = (0..rank).map(|_| cursor.u64()).collect::<Result<Vec<_>, _>>()?;
+        // The file has the innermost extent first.
+        shape.reverse();
+        let (number, offset) = (cursor.u32()?, cursor.u64()?);
+        Ok(Described { name, at, shape, number, offset })
+    }
+
+    /// The tensor in a file of `available` bytes whose data begin at `data`.
+    fn placed(self, path: &Path, data: u64, alignment: u64, available: u64) -> Result<Tensor<'f>, GgufError> {
+        let begin = data.saturating_add(self.offset);
+        let invalid = |reason: String| GgufError::InvalidTensor {
+            path: path.to_owned(),
+            tensor: self.name.to_owned(),
+            offset: self.at,
+            reason,
+        };
+        let Some(kind) = TensorType::from_number(self.number) else {
+            return Err(invalid(format!("element type {} is not one of the format", self.number)));
+        };
+        if !self.offset.is_multiple_of(alignment) {
+            return Err(invalid(format!("data begin at {}, not a multiple of {alignment}", self.offset)));
+        }
+        let row = self.shape.last().copied().unwrap_or(1);
+        let (values, bytes) = kind.block();
+        if !row.is_multiple_of(values) {
+            return Err(invalid(format!("rows of {row} values are not whole {kind} blocks of {values}")));
+        }
+        let elements = self.shape.iter().try_fold(1_u64, |count, &extent| count.checked_mul(extent));
+        let length = elements.and_then(|count| (count / values).checked_mul(bytes));
+        let end = length.and_then(|length| begin.checked_add(length));
+        let (Some(length), Some(end)) = (length, end) else {
+            return Err(invalid(format!("the product of its shape {:?} overflows", self.shape)));
+        };
+        if length > 0 && end > available {
+            return Err(GgufError::Truncated {
+                path: path.to_owned(),
+                what: format!("tensor `{}`", self.name),
+                needed: end,
+                available,
+            });
+        }
+        Ok(Tensor { name: self.name, shape: self.shape, kind, begin, length })
+    }
+}
+
+/// Sorts tensors by place and checks that only padding is between them.
+fn check_places(
+    path: &Path,
+    tensors: &mut [Tensor<'_>],
+    data: u64,
+    alignment: u64,
+    length: u64,
+) -> Result<(), GgufError> {
+    tensors.sort_by_key(|tensor| (tensor.begin, tensor.length));
+    let mut last: Option<&Tensor<'_>> = None;
+    // A file without tensors may end before the padding of its head.
+    let mut position = data.min(length);
+    let unclaimed = |offset, bytes| Err(GgufError::Unclaimed { path: path.to_owned(), offset, bytes });
+    for tensor in tensors.iter().filter(|tensor| tensor.length > 0) {
+        if tensor.begin < position {
+            return Err(GgufError::Overlap {
+                path: path.to_owned(),
+                first: last.map_or_else(String::new, |tensor| tensor.name.to_owned()),
+                second: tensor.name.to_owned(),
+                offset: tensor.begin,
+            });
+        }
+        if tensor.begin - position >= alignment {
+            return unclaimed(position, tensor.begin - position);
+        }
+        // Checked to be within the file.
+        position = tensor.begin + tensor.length;
+        last = Some(tensor);
+    }
+    match length - position {
+        padding if padding < alignment => Ok(()),
+        bytes => unclaimed(position, bytes),
+    }
+}

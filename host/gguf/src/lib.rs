@@ -1,0 +1,38 @@
+//! GGUF files: metadata, descriptions of tensors, and the values of every block type.
+//!
+//! **Job.** Reads the head of a file and proves that counts, lengths, names and places hold
+//! together ([`Head::read`]); finds the files of a model that was split ([`files_of`]); computes
+//! the values of quantised blocks ([`TensorType::values`]).
+//!
+//! **Not its job.** It knows no model family and no tokenizer. What a key or a tensor means is
+//! decided by the crates `models` and `text`.
+//!
+//! Source of the layout: `docs/gguf.md` of ggml, versions 2 and 3, little-endian. Source of the
+//! block types: the reference implementation `gguf` for Python, which a test compares bit by bit.
+//!
+//! ```
+//! use shardwright_gguf::{GgufError, Head};
+//!
+//! let file = b"GGUF\x03\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+//! let error = Head::read("model.gguf".as_ref(), file).unwrap_err();
+//! assert!(matches!(error, GgufError::Invalid { offset: 0, .. }));
+//! assert_eq!(error.to_string(), "model.gguf: at byte 0: metadata has no `general.architecture`");
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod cursor;
+mod error;
+mod files;
+mod head;
+pub mod limits;
+mod metadata;
+mod types;
+
+pub use blocks::{Grouping, Levels};
+pub use error::GgufError;
+pub use files::{files_of, is_gguf, model_at};
+pub use head::{Head, Tensor};
+pub use metadata::{List, Metadata, Value};
+pub use types::TensorType;

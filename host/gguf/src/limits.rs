@@ -1,0 +1,25 @@
+//! Caps on what a file may claim. Each is far above every published file.
+
+/// Tensors of one file.
+pub const TENSORS: u64 = 1 << 20;
+
+/// Entries of the metadata; published files have some fifty.
+pub const METADATA: u64 = 1 << 16;
+
+/// Bytes of metadata and descriptions; published files have up to 20 MB, most of them tokens.
+pub const HEAD_BYTES: u64 = 256 << 20;
+
+/// Lists within lists of the metadata.
+pub const NESTING: u32 = 4;
+
+/// Bytes of a tensor's name; the format's own limit.
+pub const NAME: usize = 64;
+
+/// Axes of a tensor; the format's own limit.
+pub const RANK: u32 = 4;
+
+/// Largest alignment of tensors; published files have 32.
+pub const ALIGNMENT: u32 = 1 << 20;
+
+/// Files of a model that was split.
+pub const FILES: u64 = 1024;

@@ -1,0 +1,123 @@
+//! Files that lie: each fault is an error of its own that names the file and the place.
+
+use std::path::Path;
+
+use shardwright_gguf::{GgufError, Head, limits, model_at};
+
+/// A file, part by part.
+#[derive(Clone, Default)]
+struct File {
+    tensors: u64,
+    entries: u64,
+    body: Vec<u8>,
+}
+
+impl File {
+    fn new() -> Self {
+        File::default().key("general.architecture", 8).text(b"x")
+    }
+
+    fn text(mut self, text: &[u8]) -> Self {
+        self.body.extend((text.len() as u64).to_le_bytes());
+        self.body.extend(text);
+        self
+    }
+
+    fn number(mut self, number: u32) -> Self {
+        self.body.extend(number.to_le_bytes());
+        self
+    }
+
+    fn key(mut self, key: &str, kind: u32) -> Self {
+        self.entries += 1;
+        self.text(key.as_bytes()).number(kind)
+    }
+
+    fn tensor(mut self, name: &str, values: u64, kind: u32, offset: u64) -> Self {
+        self.tensors += 1;
+        let mut file = self.text(name.as_bytes()).number(1);
+        file.body.extend(values.to_le_bytes());
+        file = file.number(kind);
+        file.body.extend(offset.to_le_bytes());
+        file
+    }
+
+    /// The bytes, with so many bytes of data.
+    fn bytes(&self, data: usize) -> Vec<u8> {
+        let mut file = b"GGUF\x03\0\0\0".to_vec();
+        file.extend(self.tensors.to_le_bytes());
+        file.extend(self.entries.to_le_bytes());
+        file.extend(&self.body);
+        file.resize(file.len().next_multiple_of(32) + data, 0);
+        file
+    }
+
+    fn error(&self, data: usize) -> GgufError {
+        Head::read(Path::new("m.gguf"), &self.bytes(data)).expect_err("a fault")
+    }
+}
+
+#[test]
+fn every_fault_of_a_head_is_an_error_of_its_own() {
+    let file = File::new();
+    assert!(Head::read(Path::new("m.gguf"), &file.bytes(0)).is_ok());
+    macro_rules! fault {
+        ($file:expr, $data:expr, $variant:ident) => {{
+            let error = $file.error($data);
+            assert!(matches!(error, GgufError::$variant { .. }), "{error:?}");
+            assert!(error.to_string().starts_with("m.gguf: "), "{error}");
+        }};
+    }
+    let error = Head::read(Path::new("m.gguf"), b"GGUF").expect_err("no head");
+    assert!(matches!(error, GgufError::Truncated { needed: 24, available: 4, .. }), "{error:?}");
+    let mut other = file.bytes(0);
+    other[4] = 9;
+    let error = Head::read(Path::new("m.gguf"), &other).expect_err("another version");
+    assert!(matches!(error, GgufError::Version { version: 9, .. }) && error.help().is_some());
+    fault!(file.clone().key("b", 7).number(2), 64, Invalid);
+    fault!(File { tensors: u64::MAX, ..file.clone() }, 0, TooMany);
+    fault!(file.clone().key("general.alignment", 4).number(3), 0, WrongValue);
+    fault!(file.clone().tensor("a", 8, 0, 0).tensor("a", 8, 0, 32), 64, DuplicateTensor);
+    fault!(file.clone().tensor("a", 8, 99, 0), 64, InvalidTensor);
+    fault!(file.clone().tensor("a", 16, 0, 0).tensor("b", 8, 0, 32), 64, Overlap);
+    fault!(file.clone().tensor("a", 8, 0, 0), 64, Unclaimed);
+    fault!(File { entries: 1, ..File::default() }.text(b"\xff"), 64, NotUtf8);
+    let text = vec![0; limits::HEAD_BYTES as usize];
+    fault!(file.clone().key("long", 8).text(&text), 0, HeadTooLarge);
+}
+
+#[test]
+fn metadata_are_read_by_kind() {
+    let file = File::new().key("number", 4).number(7).key("list", 9).number(8);
+    let mut file = file;
+    file.body.extend(2_u64.to_le_bytes());
+    let bytes = file.text(b"a").text(b"b").bytes(0);
+    let head = Head::read(Path::new("m.gguf"), &bytes).expect("a head");
+    let metadata = &head.metadata;
+    assert_eq!(metadata.whole("number").expect("a number"), Some(7));
+    assert_eq!(metadata.number("number").expect("a number"), Some(7.0));
+    assert_eq!(metadata.text("none").expect("absent"), None);
+    assert!(matches!(metadata.flag("number"), Err(GgufError::WrongValue { .. })));
+    assert!(matches!(metadata.list("number"), Err(GgufError::WrongValue { .. })));
+    assert!(matches!(metadata.missing("none"), GgufError::MissingKey { .. }));
+    let list = metadata.list("list").expect("a list").expect("there");
+    assert_eq!(list.texts().expect("strings").collect::<Vec<_>>(), [b"a", b"b"]);
+    assert!(list.numbers().is_none() && list.len() == 2 && !list.is_empty());
+}
+
+#[test]
+fn a_folder_with_several_models_is_not_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["a.gguf", "b.gguf", "mmproj-a.gguf"] {
+        std::fs::write(folder.path().join(name), File::new().bytes(0)).expect("written");
+    }
+    let error = model_at(folder.path()).expect_err("two models");
+    assert!(matches!(&error, GgufError::SeveralModels { names, .. } if names == &["a.gguf", "b.gguf"]));
+    assert!(error.help().is_some());
+    std::fs::remove_file(folder.path().join("b.gguf")).expect("removed");
+    let files = model_at(folder.path()).expect("one model").expect("a model");
+    assert_eq!(files, [folder.path().join("a.gguf")]);
+    std::fs::write(folder.path().join("config.json"), "{}").expect("written");
+    assert_eq!(model_at(folder.path()).expect("a folder"), None);
+    assert!(matches!(model_at(Path::new("none-there")), Ok(None)));
+}

@@ -1,0 +1,453 @@
+//! A `config.json` of a file's metadata.
+//!
+//! Every key of an architecture is used, checked or ignored by a table. A key that no table has is
+//! refused by name, since it may change what the model computes. Facts that a file omits and that
+//! llama.cpp takes from its own code are in the tables too, and are reported as *assumed*.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Map, Value as Json, json};
+use shardwright_gguf::{Head, Metadata, Value};
+use shardwright_graph::WeightBytes as _;
+
+use super::names::ARCHITECTURES;
+use crate::CheckpointError;
+use crate::family::Family;
+
+/// What the value of a key is.
+#[derive(Clone, Copy)]
+enum Use {
+    /// A field of the configuration.
+    Field(&'static str),
+    /// Known otherwise, and must agree with that field.
+    Same(&'static str),
+    /// Off in every model of the family that is read here: 0, `false` or absent.
+    Off,
+    /// No part of what the model computes.
+    Irrelevant,
+    /// Read by code of its own.
+    Own,
+}
+
+/// Keys behind `ARCHITECTURE.` that all architectures have.
+const COMMON: &[(&str, Use)] = &[
+    ("context_length", Use::Field("max_position_embeddings")),
+    ("embedding_length", Use::Field("hidden_size")),
+    ("block_count", Use::Field("num_hidden_layers")),
+    ("attention.head_count", Use::Field("num_attention_heads")),
+    ("attention.layer_norm_rms_epsilon", Use::Field("rms_norm_eps")),
+    ("rope.freq_base", Use::Own),
+    ("rope.scaling.type", Use::Own),
+    ("rope.scaling.factor", Use::Own),
+    ("rope.scale_linear", Use::Own),
+    // What it was trained with before its context was extended; llama.cpp uses it for YaRN alone.
+    ("rope.scaling.original_context_length", Use::Irrelevant),
+    ("rope.scaling.finetuned", Use::Irrelevant),
+    ("vocab_size", Use::Same("vocab_size")),
+    ("attention.causal", Use::Own),
+    ("expert_count", Use::Off),
+    ("expert_used_count", Use::Off),
+    ("final_logit_softcapping", Use::Field("final_logit_softcapping")),
+    ("attn_logit_softcapping", Use::Field("attn_logit_softcapping")),
+];
+
+/// Keys that a model cannot be read without.
+const REQUIRED: [&str; 6] = [
+    "context_length",
+    "embedding_length",
+    "block_count",
+    "feed_forward_length",
+    "attention.head_count",
+    "attention.layer_norm_rms_epsilon",
+];
+
+/// Further keys of architectures whose layers are all alike.
+const ALIKE: &[(&str, Use)] = &[
+    ("feed_forward_length", Use::Field("intermediate_size")),
+    ("attention.head_count_kv", Use::Field("num_key_value_heads")),
+    ("attention.key_length", Use::Field("head_dim")),
+    ("attention.value_length", Use::Same("head_dim")),
+    ("rope.dimension_count", Use::Same("head_dim")),
+];
+
+const GEMMA3: &[(&str, Use)] = &[
+    ("attention.sliding_window", Use::Field("sliding_window")),
+    ("attention.sliding_window_pattern", Use::Own),
+    ("rope.freq_base_swa", Use::Own),
+    ("rope.scaling.attn_factor", Use::Irrelevant),
+];
+
+const GEMMA4: &[(&str, Use)] = &[
+    ("feed_forward_length", Use::Own),
+    ("attention.head_count_kv", Use::Own),
+    // Of full layers; those of sliding layers have keys of their own.
+    ("attention.key_length", Use::Field("global_head_dim")),
+    ("attention.value_length", Use::Same("global_head_dim")),
+    ("rope.dimension_count", Use::Same("global_head_dim")),
+    ("attention.key_length_swa", Use::Field("head_dim")),
+    ("attention.value_length_swa", Use::Same("head_dim")),
+    ("rope.dimension_count_swa", Use::Same("head_dim")),
+    ("attention.sliding_window", Use::Field("sliding_window")),
+    ("attention.sliding_window_pattern", Use::Own),
+    ("attention.shared_kv_layers", Use::Field("num_kv_shared_layers")),
+    ("embedding_length_per_layer_input", Use::Field("hidden_size_per_layer_input")),
+    ("rope.freq_base_swa", Use::Own),
+    ("expert_feed_forward_length", Use::Off),
+];
+
+/// A configuration made of metadata.
+#[derive(Clone, Debug)]
+pub(crate) struct Configuration {
+    /// As `config.json` would have it.
+    pub value: Json,
+    /// The key of each field, for messages.
+    pub keys: BTreeMap<String, String>,
+    /// Facts that the file omits, as sentences.
+    pub assumed: Vec<String>,
+}
+
+impl Configuration {
+    /// Reads the head of the file at `path` and makes the configuration.
+    pub fn read(path: &Path) -> Result<Self, CheckpointError> {
+        let mapped = super::map(path)?;
+        Self::of(&Head::read(path, mapped.bytes())?, mapped.bytes())
+    }
+
+    /// Makes the configuration of a head and the file that it begins.
+    fn of(head: &Head<'_>, file: &[u8]) -> Result<Self, CheckpointError> {
+        let path = head.metadata.path();
+        let known = ARCHITECTURES.iter().find(|(name, _)| *name == head.architecture);
+        let Some(&(architecture, family)) = known else {
+            return Err(CheckpointError::UnknownArchitecture {
+                path: path.to_owned(),
+                found: head.architecture.chars().take(80).collect(),
+                known: ARCHITECTURES.map(|(name, _)| name).join(", "),
+            });
+        };
+        let tables: &[&[(&str, Use)]] = match family {
+            Family::Gemma3 => &[COMMON, ALIKE, GEMMA3],
+            Family::Gemma4 => &[COMMON, GEMMA4],
+            Family::Llama | Family::Qwen2 | Family::Qwen3 => &[COMMON, ALIKE],
+            _ => {
+                return Err(CheckpointError::UnsupportedField {
+                    path: path.to_owned(),
+                    field: "general.architecture".to_owned(),
+                    found: format!("`{architecture}` without a config.json"),
+                    supported: "`gemma3`, `gemma4`, `llama`, `qwen2`, `qwen3`; put the model's config.json, tokenizer.json and \
+                                tokenizer_config.json next to files of other architectures",
+                });
+            }
+        };
+        let mut making = Making {
+            metadata: &head.metadata,
+            architecture,
+            fields: Map::new(),
+            keys: BTreeMap::new(),
+            assumed: Vec::new(),
+        };
+        making.sizes(head, family, tables)?;
+        match family {
+            Family::Gemma3 => {
+                making.rotary(head, 1e6)?;
+                making.gemma3()?;
+            }
+            Family::Gemma4 => making.gemma4(head, file)?,
+            _ => making.rotary(head, 1e4)?,
+        }
+        let Making { fields, keys, assumed, .. } = making;
+        Ok(Configuration { value: Json::Object(fields), keys, assumed })
+    }
+}
+
+/// A configuration that is being made.
+struct Making<'h, 'f> {
+    metadata: &'h Metadata<'f>,
+    architecture: &'static str,
+    fields: Map<String, Json>,
+    keys: BTreeMap<String, String>,
+    assumed: Vec<String>,
+}
+
+impl Making<'_, '_> {
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture)
+    }
+
+    fn set(&mut self, field: &str, value: impl Into<Json>, key: &str) {
+        self.fields.insert(field.to_owned(), value.into());
+        self.keys.insert(field.to_owned(), key.to_owned());
+    }
+
+    /// Sets a field that the file omits.
+    fn assume(&mut self, field: &str, value: impl Into<Json>, words: &str) {
+        let value = value.into();
+        self.assumed.push(format!("assumed: {words} {value}, which the file omits and llama.cpp uses"));
+        self.fields.insert(field.to_owned(), value);
+    }
+
+    fn whole_field(&self, field: &str) -> Option<u64> {
+        self.fields.get(field).and_then(Json::as_u64)
+    }
+
+    fn unsupported(&self, key: &str, supported: &'static str) -> CheckpointError {
+        CheckpointError::UnsupportedField {
+            path: self.metadata.path().to_owned(),
+            field: key.to_owned(),
+            found: self.metadata.get(key).map_or_else(|| "absent".to_owned(), |value| value.shown()),
+            supported,
+        }
+    }
+
+    /// Fields that are one key or one shape.
+    fn sizes(
+        &mut self,
+        head: &Head<'_>,
+        family: Family,
+        tables: &[&[(&'static str, Use)]],
+    ) -> Result<(), CheckpointError> {
+        let has = |name: &str| head.tensors.iter().find(|tensor| tensor.name == name);
+        let model_type = match family {
+            Family::Gemma3 => "gemma3_text",
+            Family::Gemma4 => "gemma4_text",
+            family => family.name(),
+        };
+        self.set("model_type", model_type, "general.architecture");
+        if let Some(embedding) = has("token_embd.weight") {
+            let rows = embedding.shape.first().copied().unwrap_or(0);
+            self.set("vocab_size", rows, "token_embd.weight");
+        }
+        // The converter leaves out an output matrix that is the embedding.
+        self.set("tie_word_embeddings", has("output.weight").is_none(), "output.weight");
+        let all = || tables.iter().copied().flatten().copied();
+        for (name, used) in all() {
+            let key = self.key(name);
+            let Some(value) = self.metadata.get(&key) else { continue };
+            match used {
+                Use::Field(field) => {
+                    let json = plain(value).ok_or_else(|| self.metadata.wrong(&key, "a number or a flag"))?;
+                    // 0 switches a soft-cap off.
+                    if !(field.ends_with("softcapping") && json.as_f64() == Some(0.0)) {
+                        self.set(field, json, &key);
+                    }
+                }
+                Use::Off if !matches!(value, Value::Integer(0) | Value::Flag(false)) => {
+                    return Err(self.unsupported(&key, "0"));
+                }
+                _ => {}
+            }
+        }
+        for name in REQUIRED {
+            let key = self.key(name);
+            if self.metadata.get(&key).is_none() {
+                return Err(self.metadata.missing(&key).into());
+            }
+        }
+        let heads = self.whole_field("num_attention_heads").unwrap_or(0);
+        // Gemma 4 may have one for each layer.
+        if self.whole_field("num_key_value_heads").is_none() && family != Family::Gemma4 {
+            self.assume("num_key_value_heads", heads, "a number of key/value heads of");
+        }
+        // A number of heads that divides nothing is refused by the family.
+        if let (None, Some(hidden), 1..) =
+            (self.whole_field("head_dim"), self.whole_field("hidden_size"), heads)
+        {
+            self.assume("head_dim", hidden / heads, "heads of a width of");
+        }
+        for (name, used) in all() {
+            let (Use::Same(field), key) = (used, self.key(name)) else { continue };
+            let Some(value) = self.metadata.whole(&key)? else { continue };
+            if self.whole_field(field).is_some_and(|known| known != value) {
+                let same = "the same as the other sizes of the file";
+                return Err(self.unsupported(&key, same));
+            }
+        }
+        let prefix = self.key("");
+        for (key, _) in self.metadata.entries() {
+            let Some(name) = key.strip_prefix(&prefix) else { continue };
+            if !all().any(|(known, _)| known == name) {
+                return Err(self.unsupported(key, "keys that are known for this architecture"));
+            }
+        }
+        if self.metadata.flag(&self.key("attention.causal"))? == Some(false) {
+            return Err(self.unsupported(&self.key("attention.causal"), "true"));
+        }
+        Ok(())
+    }
+
+    /// Base and scaling of rotary positions.
+    fn rotary(&mut self, head: &Head<'_>, usual: f64) -> Result<(), CheckpointError> {
+        let key = self.key("rope.freq_base");
+        match self.metadata.number(&key)? {
+            Some(base) => self.set("rope_theta", base, &key),
+            None => self.assume("rope_theta", usual, "a rotary base of"),
+        }
+        if head.tensors.iter().any(|tensor| tensor.name == "rope_freqs.weight") {
+            return Err(CheckpointError::UnsupportedField {
+                path: self.metadata.path().to_owned(),
+                field: "rope_freqs.weight".to_owned(),
+                found: "there".to_owned(),
+                supported: "one factor for all frequencies",
+            });
+        }
+        let (kind_key, factor_key) = (self.key("rope.scaling.type"), self.key("rope.scaling.factor"));
+        let old_key = self.key("rope.scale_linear");
+        let factor = self.metadata.number(&factor_key)?;
+        let old = self.metadata.number(&old_key)?.filter(|factor| *factor != 1.0);
+        match (self.metadata.text(&kind_key)?, factor, old) {
+            (None | Some("none"), None, None) => {}
+            (None | Some("none"), Some(1.0), None) => {}
+            (Some("linear"), Some(factor), None) => {
+                self.set("rope_scaling", json!({ "rope_type": "linear", "factor": factor }), &factor_key);
+            }
+            (None, None, Some(factor)) => {
+                self.set("rope_scaling", json!({ "rope_type": "linear", "factor": factor }), &old_key);
+            }
+            (Some("none" | "linear") | None, ..) => {
+                return Err(self.unsupported(&factor_key, "a factor with the scaling type `linear`"));
+            }
+            _ => return Err(self.unsupported(&kind_key, "`none`, `linear`")),
+        }
+        Ok(())
+    }
+
+    /// Sets the types of layers, if the file has them as a list or as a number.
+    fn layer_types(&mut self) -> Result<bool, CheckpointError> {
+        let key = self.key("attention.sliding_window_pattern");
+        match self.metadata.get(&key) {
+            None => return Ok(false),
+            Some(Value::Integer(_)) => {
+                let pattern = self.metadata.whole(&key)?.unwrap_or(0);
+                self.set("sliding_window_pattern", pattern, &key);
+            }
+            Some(Value::List(list)) => {
+                let word = |value| match value {
+                    Value::Flag(true) | Value::Integer(1) => Some(Json::from("sliding_attention")),
+                    Value::Flag(false) | Value::Integer(0) => Some(Json::from("full_attention")),
+                    _ => None,
+                };
+                let words: Option<Vec<Json>> = list.iter().map(word).collect();
+                let words = words.ok_or_else(|| self.metadata.wrong(&key, "a list of flags"))?;
+                self.set("layer_types", words, &key);
+            }
+            Some(_) => return Err(self.metadata.wrong(&key, "a number, or a list of flags").into()),
+        }
+        Ok(true)
+    }
+
+    /// What llama.cpp knows of Gemma 3.
+    fn gemma3(&mut self) -> Result<(), CheckpointError> {
+        if !self.layer_types()? {
+            self.assume("sliding_window_pattern", 6, "full attention in every layer of number");
+        }
+        let key = self.key("rope.freq_base_swa");
+        match self.metadata.number(&key)? {
+            Some(base) => self.set("rope_local_base_freq", base, &key),
+            None => self.assume("rope_local_base_freq", 10_000.0, "a rotary base of sliding layers of"),
+        }
+        let whole = |name| self.whole_field(name);
+        let head_dim = whole("head_dim").unwrap_or(256);
+        let scalar = match (whole("num_hidden_layers"), whole("hidden_size"), whole("num_attention_heads")) {
+            // The 27B model's heads are scaled by what its rows would give each of them.
+            (Some(62), Some(hidden), Some(heads)) if heads > 0 => hidden / heads,
+            _ => head_dim,
+        };
+        self.assume("query_pre_attn_scalar", scalar, "queries divided by the root of");
+        Ok(())
+    }
+
+    /// A key with one number, or one for each layer.
+    fn per_layer(&self, name: &str) -> Result<Vec<u64>, CheckpointError> {
+        let key = self.key(name);
+        let wrong = || CheckpointError::from(self.metadata.wrong(&key, "a number, or one for each layer"));
+        match self.metadata.get(&key) {
+            None => Err(self.metadata.missing(&key).into()),
+            Some(Value::List(list)) => {
+                let whole = |value| match value {
+                    Value::Integer(number) => u64::try_from(number).ok(),
+                    _ => None,
+                };
+                let numbers: Option<Vec<u64>> = list.iter().map(whole).collect();
+                numbers.filter(|numbers| !numbers.is_empty()).ok_or_else(wrong)
+            }
+            Some(_) => Ok(vec![self.metadata.whole(&key)?.ok_or_else(wrong)?]),
+        }
+    }
+
+    /// Sizes of Gemma 4 that differ between layers, and its rotary positions.
+    fn gemma4(&mut self, head: &Head<'_>, file: &[u8]) -> Result<(), CheckpointError> {
+        if !self.layer_types()? {
+            let key = self.key("attention.sliding_window_pattern");
+            return Err(self.metadata.missing(&key).into());
+        }
+        let layers = self.whole_field("num_hidden_layers").unwrap_or(0);
+        let shared = self.whole_field("num_kv_shared_layers").unwrap_or(0);
+        let key = self.key("feed_forward_length");
+        let widths = self.per_layer("feed_forward_length")?;
+        let narrow = widths[0];
+        // Layers that share keys may be twice as wide.
+        let wide = |layer: usize| (layer as u64) >= layers.saturating_sub(shared);
+        let double = widths.iter().enumerate().any(|(layer, width)| wide(layer) && *width == 2 * narrow);
+        let implied = |layer: usize| if double && wide(layer) { 2 * narrow } else { narrow };
+        if widths.len() > 1 && widths.iter().enumerate().any(|(layer, width)| *width != implied(layer)) {
+            return Err(self.unsupported(&key, "one width, doubled in layers that share keys and values"));
+        }
+        self.set("intermediate_size", narrow, &key);
+        self.set("use_double_wide_mlp", double, &key);
+        let key = self.key("attention.head_count_kv");
+        let heads = self.per_layer("attention.head_count_kv")?;
+        if heads.iter().any(|count| *count != heads[0]) {
+            return Err(self.unsupported(&key, "the same number of key/value heads in all layers"));
+        }
+        self.set("num_key_value_heads", heads[0], &key);
+        if self.whole_field("hidden_size_per_layer_input").is_none() {
+            self.fields.insert("hidden_size_per_layer_input".to_owned(), 0.into());
+        }
+        let has = |name: &str| head.tensors.iter().find(|tensor| tensor.name == name);
+        if let Some(table) = has("per_layer_token_embd.weight") {
+            let rows = table.shape.first().copied().unwrap_or(0);
+            self.set("vocab_size_per_layer_input", rows, "per_layer_token_embd.weight");
+        }
+        let base = |name: &str, usual: f64| {
+            Ok::<_, CheckpointError>(self.metadata.number(&self.key(name))?.unwrap_or(usual))
+        };
+        let (full, sliding) = (base("rope.freq_base", 1e6)?, base("rope.freq_base_swa", 1e4)?);
+        let partial = match has("rope_freqs.weight") {
+            None => 1.0,
+            Some(tensor) => {
+                let stored = file.get(tensor.begin as usize..(tensor.begin + tensor.length) as usize);
+                let factors = stored.and_then(|stored| tensor.kind.values(stored)).unwrap_or_default();
+                let turning = factors.iter().take_while(|factor| **factor == 1.0).count();
+                // Pairs that do not turn are divided by a number beyond all angles.
+                if factors.is_empty() || factors[turning..].iter().any(|factor| *factor < 1e20) {
+                    return Err(CheckpointError::UnsupportedField {
+                        path: self.metadata.path().to_owned(),
+                        field: "rope_freqs.weight".to_owned(),
+                        found: "other factors".to_owned(),
+                        supported: "ones, then numbers above 1e20 for pairs that do not turn",
+                    });
+                }
+                turning as f64 / factors.len() as f64
+            }
+        };
+        let rotary = json!({
+            "full_attention": { "rope_type": "proportional", "rope_theta": full, "partial_rotary_factor": partial },
+            "sliding_attention": { "rope_type": "default", "rope_theta": sliding },
+        });
+        let key = self.key("rope.freq_base");
+        self.set("rope_parameters", rotary, &key);
+        Ok(())
+    }
+}
+
+/// A number or a flag as JSON.
+fn plain(value: Value<'_>) -> Option<Json> {
+    match value {
+        Value::Integer(number) => {
+            u64::try_from(number).map(Json::from).or_else(|_| i64::try_from(number).map(Json::from)).ok()
+        }
+        Value::Float(number) => serde_json::Number::from_f64(number).map(Json::Number),
+        Value::Flag(flag) => Some(flag.into()),
+        Value::Text(_) | Value::List(_) => None,
+    }
+}

@@ -1,0 +1,143 @@
+//! GGUF files without a folder: the model is that of the folder, every key counts, and what is
+//! missing or not supported is refused by its name.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use shardwright_models::{Checkpoint, CheckpointError, ErrorKind, Family, passes_of};
+use shardwright_test_checkpoints::{Spec, write_gguf, write_real};
+use shardwright_vocabulary::Pass;
+use tempfile::TempDir;
+
+use crate::generated::result;
+use crate::gguf_file::File;
+
+/// A folder and a file of the same model.
+fn both(spec: &Spec) -> (TempDir, PathBuf) {
+    let directory = TempDir::new().unwrap();
+    write_real(spec, directory.path()).unwrap();
+    let file = directory.path().join("alone.gguf");
+    write_gguf(spec, "toy", &file).unwrap();
+    (directory, file)
+}
+
+fn open(path: &Path) -> Checkpoint {
+    Checkpoint::open(path).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn a_file_alone_is_the_model_of_its_folder() {
+    let regular = |spec: Spec| Spec { dtype: "F16", vocabulary: 400, layers: "SSSSSF".to_owned(), ..spec };
+    let gemma4 = Spec { kv_shared: 0, ..regular(Spec::gemma4()) };
+    let qwen = Spec { layers: "FFFF".to_owned(), ..regular(Spec::qwen3()) };
+    for spec in [regular(Spec::gemma3()), gemma4, qwen] {
+        let (folder, file) = both(&spec);
+        let (of_folder, alone) = (open(folder.path()), open(&file));
+        assert_eq!(of_folder.family(), alone.family());
+        let shown = |checkpoint: &Checkpoint| {
+            let nodes = checkpoint.graph().components.iter().map(|component| &component.nodes);
+            format!("{:?} {:?}", nodes.collect::<Vec<_>>(), checkpoint.graph().states)
+        };
+        assert!(shown(&of_folder) == shown(&alone), "{:?}", spec.family);
+        // Matrices are the same. Norms of a file have 32 bits.
+        let (expected, found) = (result(&of_folder), result(&alone));
+        let largest = expected.iter().fold(0.0, |largest: f32, logit| largest.max(logit.abs()));
+        let differences = expected.iter().zip(&found).map(|(one, other)| (one - other).abs());
+        let farthest = differences.fold(0.0, f32::max);
+        assert!(farthest < largest / 50.0, "{:?}: {farthest} of {largest}", spec.family);
+        assert_eq!(passes_of(&file).unwrap(), [Pass::Step]);
+        let assumed = alone.notes().iter().filter(|note| note.starts_with("assumed: ")).count();
+        assert_eq!(assumed > 0, alone.family() == Family::Gemma3, "{:?}", alone.notes());
+    }
+}
+
+#[test]
+fn a_folder_with_one_model_is_that_model() {
+    let (source, file) = both(&Spec { vocabulary: 400, ..Spec::qwen3() });
+    let folder = TempDir::new().unwrap();
+    let place = |name: &str| fs::copy(&file, folder.path().join(name)).unwrap();
+    place("model.gguf");
+    place("mmproj-model.gguf");
+    assert_eq!(open(folder.path()).family(), Family::Qwen3);
+    place("other.gguf");
+    let error = Checkpoint::open(folder.path()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("has 2 models: model.gguf, other.gguf"), "{error}");
+    assert!(error.help().is_some_and(|help| help.contains("instead of the folder")));
+    drop(source);
+}
+
+/// The metadata of a tiny model of an architecture without some keys.
+fn llama(without: &[&str]) -> File {
+    let numbers = [
+        ("llama.context_length", 64),
+        ("llama.embedding_length", 32),
+        ("llama.block_count", 1),
+        ("llama.feed_forward_length", 32),
+        ("llama.attention.head_count", 2),
+        ("llama.attention.layer_norm_rms_epsilon", 1),
+    ];
+    let file = File::new().architecture("llama");
+    numbers
+        .iter()
+        .filter(|(key, _)| !without.contains(key))
+        .fold(file, |file, (key, number)| file.key(key.as_bytes(), 4).number(*number))
+}
+
+fn error_of(file: &File) -> CheckpointError {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("model.gguf");
+    fs::write(&path, file.data(&[])).unwrap();
+    Checkpoint::open(&path).unwrap_err()
+}
+
+#[test]
+fn keys_that_are_missing_unknown_or_not_supported_are_named() {
+    let error = error_of(&llama(&["llama.block_count"]));
+    assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
+    assert!(error.to_string().ends_with("metadata has no `llama.block_count`"), "{error}");
+    let error = error_of(&File::new().architecture("mamba"));
+    assert!(matches!(error, CheckpointError::UnknownArchitecture { .. }), "{error:?}");
+    assert!(error.help().is_some_and(|help| help.contains("gemma3, gemma4")), "{error}");
+    for (file, kind, words) in [
+        (
+            llama(&[]).key(b"llama.expert_count", 4).number(8),
+            ErrorKind::Unsupported,
+            "`llama.expert_count` is 8",
+        ),
+        (llama(&[]).key(b"llama.new_idea", 4).number(1), ErrorKind::Unsupported, "`llama.new_idea` is 1"),
+        (
+            llama(&[]).key(b"llama.rope.dimension_count", 4).number(8),
+            ErrorKind::Unsupported,
+            "`llama.rope.dimension_count` is 8",
+        ),
+        (
+            llama(&[]).key(b"llama.rope.scaling.type", 8).text(b"yarn"),
+            ErrorKind::Unsupported,
+            "`llama.rope.scaling.type` is `yarn`",
+        ),
+        (
+            llama(&["llama.block_count"]).key(b"llama.block_count", 8).text(b"many"),
+            ErrorKind::Invalid,
+            "`llama.block_count` is `many`",
+        ),
+        // A fault that the family finds is reported under the key.
+        (
+            llama(&["llama.block_count"]).key(b"llama.block_count", 4).number(100_000),
+            ErrorKind::Invalid,
+            "`llama.block_count` is 100000, not within 1..=512",
+        ),
+        (llama(&[]), ErrorKind::Missing, "no tensor `model.embed_tokens.weight`"),
+        (File::new().architecture("mamba"), ErrorKind::Unsupported, "architecture `mamba` is not supported"),
+        (
+            File::new().architecture("gemma-embedding"),
+            ErrorKind::Unsupported,
+            "`gemma-embedding` without a config.json",
+        ),
+    ] {
+        let error = error_of(&file);
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(words), "{error} lacks {words}");
+        assert!(error.to_string().contains("model.gguf"), "{error}");
+    }
+}

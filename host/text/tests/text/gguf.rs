@@ -1,0 +1,123 @@
+//! Text files of a GGUF file: the tokenizer is that of the folder, templates and ids are found, and
+//! what is not supported is refused by its key.
+
+use std::path::{Path, PathBuf};
+
+use shardwright_test_checkpoints::{GgufHead, Spec, write_gguf, write_real};
+use shardwright_text::{ChatTemplate, GenerationConfig, Message, RenderOptions, TextError, Tokenizer};
+
+const TEXTS: [&str; 6] =
+    ["", "a text", "  two  spaces\n\n", "Grüße 你好 🌀", "<bos>x<eos>", "12 345 ▁ <0x41>"];
+
+#[test]
+fn the_tokenizer_of_a_file_is_that_of_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = Spec { vocabulary: 600, ..Spec::gemma3() };
+    write_real(&spec, folder.path()).unwrap();
+    let file = folder.path().join("alone.gguf");
+    write_gguf(&spec, "toy", &file).unwrap();
+    let cache = tempfile::tempdir().unwrap();
+    let of_folder = Tokenizer::from_checkpoint(folder.path()).unwrap();
+    let alone = Tokenizer::from_checkpoint(&file).unwrap();
+    // Twice: made, and by its index.
+    let indexed = [(); 2].map(|()| Tokenizer::from_checkpoint_indexed(&file, cache.path()).unwrap());
+    for text in TEXTS {
+        let ids = of_folder.encode(text, true).unwrap();
+        for tokenizer in [&alone, &indexed[0], &indexed[1]] {
+            assert_eq!(tokenizer.encode(text, true).unwrap(), ids, "{text:?}");
+            assert_eq!(tokenizer.decode(&ids, true).unwrap(), of_folder.decode(&ids, true).unwrap());
+        }
+    }
+    assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), 1);
+}
+
+/// A file with a byte-level vocabulary of three words and whatever is added.
+fn byte_level(folder: &Path, add: impl Fn(GgufHead) -> GgufHead) -> PathBuf {
+    let alphabet = ["a", "b", "Ġ", "ab", "Ġa", "<|im_end|>"];
+    let head = GgufHead::new("qwen2")
+        .text("tokenizer.ggml.model", "gpt2")
+        .texts("tokenizer.ggml.tokens", &alphabet)
+        .texts("tokenizer.ggml.merges", &["a b", "Ġ a"])
+        .integers("tokenizer.ggml.token_type", &[1, 1, 1, 1, 1, 3])
+        .number("tokenizer.ggml.eos_token_id", 0);
+    let file = folder.join("model.gguf");
+    std::fs::write(&file, add(head).bytes()).unwrap();
+    file
+}
+
+#[test]
+fn templates_and_ends_of_turns_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let template = "{% for m in messages %}{{ m['content'] }}{% endfor %}{{ eos_token }}";
+    let file = byte_level(folder.path(), |head| {
+        head.text("tokenizer.ggml.pre", "qwen2").text("tokenizer.chat_template", template)
+    });
+    let tokenizer = Tokenizer::from_checkpoint(&file).unwrap();
+    assert_eq!(tokenizer.encode("ab a<|im_end|>", true).unwrap(), [3, 4, 5]);
+    assert_eq!(tokenizer.decode(&[3, 4], true).unwrap(), "ab a");
+    let generation = GenerationConfig::from_directory(&file).unwrap();
+    // The end of a turn is found by its text.
+    assert_eq!((generation.stop_ids, generation.sampling.do_sample), (vec![0, 5], false));
+    let template = ChatTemplate::from_directory(&file).unwrap().expect("a template");
+    let rendered = template.render(&[Message::user("b")], &RenderOptions::default()).unwrap();
+    assert_eq!(rendered, "ba");
+    let file = byte_level(folder.path(), |head| {
+        head.text("tokenizer.chat_template.tool_use", "t")
+            .number("tokenizer.ggml.eot_token_id", 1)
+            .float("general.sampling.temp", 0.5)
+            .number("general.sampling.top_k", 20)
+    });
+    let generation = GenerationConfig::from_directory(&file).unwrap();
+    assert_eq!(generation.stop_ids, [0, 1]);
+    assert!(generation.sampling.do_sample && generation.sampling.top_k == 20, "{generation:?}");
+    assert!(ChatTemplate::from_directory(&file).unwrap().is_some());
+}
+
+#[test]
+fn what_is_not_supported_or_wrong_is_refused_by_its_key() {
+    type Add = fn(GgufHead) -> GgufHead;
+    let cases: [(Add, &str); 8] = [
+        (|head| head.text("tokenizer.ggml.pre", "new-idea"), "`tokenizer.ggml.pre` is `new-idea`"),
+        (|head| head.text("tokenizer.new_key", "x"), "`tokenizer.new_key` is `x`"),
+        (|head| head.number("tokenizer.ggml.bos_token_id", 6), "`tokenizer.ggml.bos_token_id` is 6"),
+        (
+            |head| head.flag("tokenizer.ggml.add_bos_token", true),
+            "metadata has no `tokenizer.ggml.bos_token_id`",
+        ),
+        (
+            |head| head.flag("tokenizer.ggml.add_space_prefix", true),
+            "`tokenizer.ggml.add_space_prefix` is true",
+        ),
+        (|_| GgufHead::new("qwen2"), "metadata has no `tokenizer.ggml.tokens`"),
+        (
+            |_| GgufHead::new("t5").text("tokenizer.ggml.model", "t5").texts("tokenizer.ggml.tokens", &["a"]),
+            "`tokenizer.ggml.model` is `t5`",
+        ),
+        (
+            |_| {
+                GgufHead::new("llama")
+                    .text("tokenizer.ggml.model", "llama")
+                    .texts("tokenizer.ggml.tokens", &["a"])
+            },
+            "metadata has no `tokenizer.ggml.scores`",
+        ),
+    ];
+    for (add, words) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let file = byte_level(folder.path(), add);
+        let error = Tokenizer::from_checkpoint(&file).unwrap_err();
+        assert!(error.to_string().contains(words), "{error} lacks {words}");
+        assert!(error.to_string().contains("model.gguf") && error.help().is_some(), "{error}");
+        assert!(matches!(error, TextError::UnsupportedGguf { .. } | TextError::Gguf(_)), "{error:?}");
+    }
+    // Merges of tokens that do not exist.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.gguf");
+    let head = GgufHead::new("qwen2")
+        .text("tokenizer.ggml.model", "gpt2")
+        .texts("tokenizer.ggml.tokens", &["a", "b"])
+        .texts("tokenizer.ggml.merges", &["a b", "b ab"]);
+    std::fs::write(&file, head.bytes()).unwrap();
+    let error = Tokenizer::from_checkpoint(&file).unwrap_err();
+    assert!(matches!(error, TextError::InvalidTokenizer { .. }), "{error:?}");
+}
