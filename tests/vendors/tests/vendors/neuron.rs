@@ -4,6 +4,7 @@
 //! A simulator proves what the shim sends and how it reads results, not how a chip behaves.
 
 use std::ops::Range;
+use std::sync::{PoisonError, RwLock};
 
 use serde_json::Value;
 use shardwright::Pass;
@@ -27,12 +28,17 @@ fn context() -> Option<u32> {
     cases(Some(SIMULATED_CONTEXT), None)
 }
 
+/// Clients name the processor in a variable of the process, so that tests of two processors must
+/// not run at the same time. Tests of `mt6989` share it, tests of another processor hold it alone.
+pub static PROCESSOR: RwLock<()> = RwLock::new(());
+
 fn assert_close(finding: &Finding, case: &Case) {
     assert!(finding.row_p95 <= ROW_P95 && finding.row_worst <= ROW_WORST, "{case:?}: {finding:?}");
     assert!(finding.cosine >= COSINE && finding.rows > 0, "{case:?}: {finding:?}");
 }
 
 fn fixture(checkpoint: &'static str, lowering: &'static str) {
+    let _usual = PROCESSOR.read().unwrap_or_else(PoisonError::into_inner);
     let cache = tempfile::tempdir().expect("a temporary folder");
     let case = Case { checkpoint, pieces: 2, lowering, soc: "mt6989", context: context() };
     let finding = Finding::of(&case.verify(None, EFFORT, cache.path()));
@@ -68,6 +74,7 @@ fn an_encoder_gives_the_reference_s_numbers() {
 /// Whole towers, in both lowerings.
 #[test]
 fn towers_give_the_reference_s_numbers() {
+    let _usual = PROCESSOR.read().unwrap_or_else(PoisonError::into_inner);
     let cache = tempfile::tempdir().expect("a temporary folder");
     for lowering in ["lean", "plain"] {
         let case =
@@ -88,6 +95,7 @@ fn towers_give_the_reference_s_numbers() {
 
 #[test]
 fn the_demo_model_keeps_its_likelihood() {
+    let _alone = PROCESSOR.write().unwrap_or_else(PoisonError::into_inner);
     let cache = tempfile::tempdir().expect("a temporary folder");
     let case =
         Case { checkpoint: DEMO_MODEL, pieces: 2, lowering: "lean", soc: "mt6991", context: context() };

@@ -2,6 +2,7 @@
 //! step give is what steps of one row give.
 
 use std::path::Path;
+use std::sync::PoisonError;
 
 use shardwright::{Executor, FormatChoice, OpenOptions, SearchPath};
 use shardwright_runtime::{Session, StepView};
@@ -9,6 +10,8 @@ use shardwright_tests::checkpoints::DEMO_MODEL;
 use shardwright_tests::neuron::{A16W8, Shim};
 use shardwright_tests::qnn::{COSINE, ROW_P95, library};
 use shardwright_tests::{program, tree};
+
+use crate::neuron::PROCESSOR;
 
 /// Rows that verify on a chip.
 const ROWS: usize = 16;
@@ -89,5 +92,6 @@ fn mediatek_s_compiler_gives_the_rows_of_one_step_what_several_give() {
     let shim = Shim::with("lean");
     let mut path = program::search_path();
     path.shims.insert(0, shim.folder());
+    let _usual = PROCESSOR.read().unwrap_or_else(PoisonError::into_inner);
     rows_of_one_step_are_those_of_several(&options("mt6989", A16W8, path, cache.path()));
 }
