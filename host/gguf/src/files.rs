@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use crate::{GgufError, limits};
+use crate::{GgufError, Head, limits};
 
 /// Settings of a Hugging Face folder. A folder that has them is one, whatever else is in it.
 const CONFIG: &str = "config.json";
@@ -19,8 +19,8 @@ const CONFIG: &str = "config.json";
 /// ```
 ///
 /// # Errors
-/// [`GgufError::SeveralModels`] for a folder with more than one, and those of [`files_of`] and of
-/// reading a folder.
+/// [`GgufError::SeveralModels`] for a folder with more than one model, [`GgufError::Read`] for a
+/// folder that cannot be read, and the errors of [`files_of`].
 pub fn model_at(path: &Path) -> Result<Option<Vec<PathBuf>>, GgufError> {
     if path.is_file() {
         return if is_gguf(path) { files_of(path).map(Some) } else { Ok(None) };
@@ -84,6 +84,28 @@ pub fn files_of(path: &Path) -> Result<Vec<PathBuf>, GgufError> {
         }),
         None => Ok(parts),
     }
+}
+
+/// Checks that files are all parts of one split model, in order, or that none of them is a part.
+/// Files may be renamed or mixed up, so their names prove neither.
+///
+/// # Errors
+/// [`GgufError::Split`] for a part that is missing, is there twice or belongs to another split.
+pub fn check_parts<'h, 'f: 'h>(heads: impl IntoIterator<Item = &'h Head<'f>>) -> Result<(), GgufError> {
+    let heads: Vec<&Head<'_>> = heads.into_iter().collect();
+    let files = heads.len() as u64;
+    let Some(count) = heads.iter().find_map(|head| head.part).map(|part| part.count) else { return Ok(()) };
+    for (index, head) in heads.iter().enumerate() {
+        let found = match head.part {
+            Some(part) if part.number == index as u64 && part.count == count && count == files => continue,
+            Some(part) => format!("part {} of {}", part.number + 1, part.count),
+            None => "not a part of a split model".to_owned(),
+        };
+        let path = head.metadata.path().to_owned();
+        let reason = format!("is {found}, expected part {} of {files}", index + 1);
+        return Err(GgufError::Split { path, reason });
+    }
+    Ok(())
 }
 
 /// Name and number of parts of a file that is one part.

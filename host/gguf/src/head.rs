@@ -16,7 +16,12 @@ const LEAST_BYTES: u64 = 24;
 /// Versions that are laid out alike. The first had counts of four bytes, and was used for weeks.
 const VERSIONS: [u32; 2] = [2, 3];
 
-const ARCHITECTURE: &str = "general.architecture";
+/// Key of the architecture.
+pub const ARCHITECTURE: &str = "general.architecture";
+
+const PART: &str = "split.no";
+const PARTS: &str = "split.count";
+
 const ALIGNMENT: &str = "general.alignment";
 
 /// Alignment of files that do not specify one.
@@ -25,14 +30,26 @@ const USUAL_ALIGNMENT: u64 = 32;
 /// The head of a file, read and checked.
 #[derive(Clone, Debug)]
 pub struct Head<'f> {
-    /// `general.architecture`, for example `gemma3`.
-    pub architecture: &'f str,
+    /// `general.architecture`, for example `gemma3`. Only parts of a split model after the first
+    /// may lack it.
+    pub architecture: Option<&'f str>,
+    /// Which part of a split model the file is; `None` for a model in one file.
+    pub part: Option<Part>,
     /// All entries.
     pub metadata: Metadata<'f>,
     /// Every tensor, by place.
     pub tensors: Vec<Tensor<'f>>,
     /// First byte after the head and its padding, counted from the start of the file.
     pub data: u64,
+}
+
+/// A file's place in a split model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// `split.no`, from 0.
+    pub number: u64,
+    /// `split.count`.
+    pub count: u64,
 }
 
 /// A tensor as a head describes it. Its bytes are within the file and belong to it alone.
@@ -54,7 +71,8 @@ impl<'f> Head<'f> {
     /// Reads the head of the file whose bytes these are. `path` is for messages.
     ///
     /// # Errors
-    /// Every kind of [`GgufError`] except those of splits and of reading.
+    /// [`GgufError`] of any kind except [`GgufError::Split`], [`GgufError::SeveralModels`] and
+    /// [`GgufError::Read`].
     pub fn read(path: &'f Path, bytes: &'f [u8]) -> Result<Self, GgufError> {
         let length = bytes.len() as u64;
         if length < LEAST_BYTES {
@@ -77,9 +95,12 @@ impl<'f> Head<'f> {
         cursor.capped("tensors", tensors, limits::TENSORS)?;
         cursor.capped("metadata entries", entries, limits::METADATA)?;
         let metadata = Metadata::read(&mut cursor, entries)?;
-        let Some(architecture) = metadata.text(ARCHITECTURE)? else {
+        let part = part(&metadata)?;
+        let architecture = metadata.text(ARCHITECTURE)?;
+        // The tools that split a model write all other metadata into the first part only.
+        if architecture.is_none() && part.is_none_or(|part| part.number == 0) {
             return Err(cursor.invalid(0, format!("metadata has no `{ARCHITECTURE}`")));
-        };
+        }
         let alignment = alignment(&metadata)?;
         let described = (0..tensors).map(|_| Described::read(&mut cursor)).collect::<Result<Vec<_>, _>>()?;
         let mut names = HashSet::new();
@@ -95,7 +116,18 @@ impl<'f> Head<'f> {
         let placed = described.into_iter().map(|tensor| tensor.placed(path, data, alignment, length));
         let mut tensors = placed.collect::<Result<Vec<_>, _>>()?;
         check_places(path, &mut tensors, data, alignment, length)?;
-        Ok(Head { architecture, metadata, tensors, data })
+        Ok(Head { architecture, part, metadata, tensors, data })
+    }
+}
+
+fn part(metadata: &Metadata<'_>) -> Result<Option<Part>, GgufError> {
+    match (metadata.whole(PART)?, metadata.whole(PARTS)?) {
+        // Converters number files that were not split, too.
+        (None, None | Some(0 | 1)) | (Some(0), Some(0 | 1)) => Ok(None),
+        (None, Some(_)) => Err(metadata.missing(PART)),
+        (Some(_), None) => Err(metadata.missing(PARTS)),
+        (Some(number), Some(count)) if number < count => Ok(Some(Part { number, count })),
+        (Some(_), Some(_)) => Err(metadata.wrong(PART, "a number below `split.count`")),
     }
 }
 

@@ -1,11 +1,12 @@
 //! GGUF files: metadata, descriptions of tensors, and the values of every block type.
 //!
 //! **Job.** Reads the head of a file and proves that counts, lengths, names and places hold
-//! together ([`Head::read`]); finds the files of a model that was split ([`files_of`]); computes
-//! the values of quantised blocks ([`TensorType::values`]).
+//! together ([`Head::read`]); finds the files of a split model ([`files_of`]) and checks that they
+//! belong together ([`check_parts`]); computes the values of quantised blocks
+//! ([`TensorType::values`]).
 //!
-//! **Not its job.** It knows no model family and no tokenizer. What a key or a tensor means is
-//! decided by the crates `models` and `text`.
+//! **Not its job.** It knows no model family and no tokenizer. The crates `models` and `text`
+//! decide how keys and tensors are used.
 //!
 //! Source of the layout: `docs/gguf.md` of ggml, versions 2 and 3, little-endian. Source of the
 //! block types: the reference implementation `gguf` for Python, which a test compares bit by bit.
@@ -32,7 +33,7 @@ mod types;
 
 pub use blocks::{Grouping, Levels};
 pub use error::GgufError;
-pub use files::{files_of, is_gguf, model_at};
-pub use head::{Head, Tensor};
+pub use files::{check_parts, files_of, is_gguf, model_at};
+pub use head::{ARCHITECTURE, Head, Part, Tensor};
 pub use metadata::{List, Metadata, Value};
 pub use types::TensorType;

@@ -1,4 +1,4 @@
-//! Caps on what a file may claim. Each is far above every published file.
+//! Caps on counts and sizes of a file. Each is far above every published file.
 
 /// Tensors of one file.
 pub const TENSORS: u64 = 1 << 20;

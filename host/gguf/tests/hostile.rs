@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use shardwright_gguf::{GgufError, Head, limits, model_at};
+use shardwright_gguf::{GgufError, Head, Part, limits, model_at};
 
 /// A file, part by part.
 #[derive(Clone, Default)]
@@ -77,6 +77,13 @@ fn every_fault_of_a_head_is_an_error_of_its_own() {
     fault!(file.clone().key("b", 7).number(2), 64, Invalid);
     fault!(File { tensors: u64::MAX, ..file.clone() }, 0, TooMany);
     fault!(file.clone().key("general.alignment", 4).number(3), 0, WrongValue);
+    let part = |number| file.clone().key("split.count", 4).number(2).key("split.no", 4).number(number);
+    let place = Head::read(Path::new("m.gguf"), &part(1).bytes(0)).expect("a part").part;
+    assert_eq!(place, Some(Part { number: 1, count: 2 }));
+    fault!(part(2), 0, WrongValue);
+    fault!(file.clone().key("split.count", 4).number(2), 0, MissingKey);
+    fault!(file.clone().key("split.no", 4).number(1), 0, MissingKey);
+    fault!(File::default().key("split.no", 4).number(0).key("split.count", 4).number(2), 0, Invalid);
     fault!(file.clone().tensor("a", 8, 0, 0).tensor("a", 8, 0, 32), 64, DuplicateTensor);
     fault!(file.clone().tensor("a", 8, 99, 0), 64, InvalidTensor);
     fault!(file.clone().tensor("a", 16, 0, 0).tensor("b", 8, 0, 32), 64, Overlap);

@@ -70,7 +70,7 @@ pub(crate) enum KeysOf {
     Donor(u32),
 }
 
-/// What a family's attention has besides its four matrices.
+/// Parts of a family's attention besides its four matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttentionParts {
     /// Norms of queries and keys.

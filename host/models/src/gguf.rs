@@ -1,7 +1,7 @@
 //! GGUF files: tensors beside a checkpoint's own `config.json`, or a whole checkpoint.
 //!
-//! Layout and block types are those of the crate `gguf`; [`configuration`] makes a `config.json` of
-//! a file's metadata.
+//! The crate `gguf` reads layout and block types; [`configuration`] makes a `config.json` of a
+//! file's metadata.
 //!
 //! **What is held.** F32, F16 and BF16 tensors stay in place. Q4_0 (32 integers −8..=7 and a
 //! binary16 scale, which may be negative) becomes `I4` and Q8_0 (32 integers of 8 bits and a
@@ -16,8 +16,8 @@
 //! **What is undone.** The converter of llama.cpp renames tensors, and adds one to the norms of
 //! Gemma 3 and EmbeddingGemma; the difference is exact for every sum it can have written, and any
 //! other value is refused. Of Llama's queries and keys it changes the order of rows. It drops rows
-//! of the embedding that no token has, which cannot be undone: beside a `config.json` such a tensor
-//! has another shape than the configuration says, and the help of that error says how to change it.
+//! of the embedding that no token has, which cannot be undone: if there is a `config.json`, such a
+//! tensor has another shape than it says, and the help of that error says how to change it.
 
 mod blocks;
 mod configuration;
@@ -28,7 +28,7 @@ pub(crate) use configuration::Configuration;
 
 use std::path::{Path, PathBuf};
 
-use shardwright_gguf::{GgufError, Head, Tensor, TensorType};
+use shardwright_gguf::{Head, Metadata, Tensor, TensorType, check_parts};
 use shardwright_graph::WeightBytes as _;
 use shardwright_vocabulary::DType;
 
@@ -69,35 +69,58 @@ fn map(path: &Path) -> Result<Mapped, CheckpointError> {
     Mapped::of(path, &file)
 }
 
-/// Maps the file and checks its head. Tensors get the names they have in a checkpoint of `family`.
-pub(crate) fn open(path: &Path, family: Family) -> Result<WeightFile, CheckpointError> {
-    let mapped = map(path)?;
-    let bytes = mapped.bytes();
-    let head = Head::read(path, bytes)?;
+/// Maps the files of a model and checks their heads. Tensors get the names they have in a
+/// checkpoint of `family`.
+pub(crate) fn open(paths: &[PathBuf], family: Family) -> Result<Vec<WeightFile>, CheckpointError> {
+    let files = paths.iter().map(|path| map(path)).collect::<Result<Vec<_>, _>>()?;
+    let heads = heads(paths, &files)?;
+    check_parts(heads.iter().filter(|head| !is_projector(head)))?;
     let expected = names::architecture_of(family);
-    let projector = head.architecture == names::PROJECTOR;
-    if !projector && head.architecture != expected && !is_later_part(&head) {
-        return Err(CheckpointError::GgufArchitecture {
-            path: path.to_owned(),
-            found: head.architecture.chars().take(80).collect(),
-            expected,
+    let mut order = None;
+    let mut described = Vec::with_capacity(heads.len());
+    for head in &heads {
+        let projector = is_projector(head);
+        if let Some(found) = head.architecture.filter(|_| !projector) {
+            if found != expected {
+                return Err(CheckpointError::GgufArchitecture {
+                    path: head.metadata.path().to_owned(),
+                    found: found.chars().take(80).collect(),
+                    expected,
+                });
+            }
+            // Later parts of a split model do not have these numbers.
+            order = names::pairs_heads(family).then(|| Heads::of(&head.metadata, found)).transpose()?;
+        }
+        let tensors = head.tensors.iter().map(|tensor| {
+            let alias = if projector { None } else { names::checkpoint_name(family, tensor.name) };
+            stored(tensor, alias, family, order)
         });
+        described.push((tensors.collect(), head.data));
     }
-    let heads = Heads::of(&head)?;
-    let tensors = head.tensors.iter().map(|tensor| {
-        let alias = if projector { None } else { names::checkpoint_name(family, tensor.name) };
-        stored(tensor, alias, family, heads)
-    });
-    let (tensors, data, length) = (tensors.collect(), head.data, bytes.len() as u64);
-    Ok(WeightFile::new(path, tensors, mapped, data, length))
+    drop(heads);
+    let files = paths.iter().zip(files).zip(described);
+    Ok(files
+        .map(|((path, mapped), (tensors, data))| {
+            let length = mapped.bytes().len() as u64;
+            WeightFile::new(path, tensors, mapped, data, length)
+        })
+        .collect())
 }
 
-/// Whether a file is a part of a split model behind the first, which has little metadata.
-fn is_later_part(head: &Head<'_>) -> bool {
-    matches!(head.metadata.whole("split.no"), Ok(Some(part)) if part > 0)
+/// The heads of files, in their order.
+fn heads<'f>(paths: &'f [PathBuf], files: &'f [Mapped]) -> Result<Vec<Head<'f>>, CheckpointError> {
+    Ok(paths
+        .iter()
+        .zip(files)
+        .map(|(path, file)| Head::read(path, file.bytes()))
+        .collect::<Result<_, _>>()?)
 }
 
-/// Numbers of heads, which the order of Llama's rows depends on; 0 where the file has none.
+fn is_projector(head: &Head<'_>) -> bool {
+    head.architecture == Some(names::PROJECTOR)
+}
+
+/// Numbers of heads, which the order of Llama's rows depends on.
 #[derive(Clone, Copy)]
 struct Heads {
     queries: u64,
@@ -105,16 +128,15 @@ struct Heads {
 }
 
 impl Heads {
-    fn of(head: &Head<'_>) -> Result<Self, GgufError> {
-        let key = |name: &str| format!("{}.attention.{name}", head.architecture);
-        // Other architectures may have a list, and rows in their own order.
-        let whole = |name| head.metadata.whole(&key(name)).ok().flatten();
-        let queries = whole("head_count").unwrap_or(0);
-        Ok(Heads { queries, keys: whole("head_count_kv").unwrap_or(queries) })
+    fn of(metadata: &Metadata<'_>, architecture: &str) -> Result<Self, CheckpointError> {
+        let key = |name: &str| format!("{architecture}.attention.{name}");
+        let name = key("head_count");
+        let queries = metadata.whole(&name)?.ok_or_else(|| metadata.missing(&name))?;
+        Ok(Heads { queries, keys: metadata.whole(&key("head_count_kv"))?.unwrap_or(queries) })
     }
 }
 
-fn stored(tensor: &Tensor<'_>, alias: Option<String>, family: Family, heads: Heads) -> StoredTensor {
+fn stored(tensor: &Tensor<'_>, alias: Option<String>, family: Family, heads: Option<Heads>) -> StoredTensor {
     let mut content = match tensor.kind {
         TensorType::F32 => Content::Float(DType::F32),
         TensorType::F16 => Content::Float(DType::F16),
@@ -124,13 +146,14 @@ fn stored(tensor: &Tensor<'_>, alias: Option<String>, family: Family, heads: Hea
         kind if kind.is_read() => Content::Values(kind),
         _ => Content::Other,
     };
-    let mut paired_heads = 0;
+    let mut paired_heads = None;
     if let Some(name) = &alias {
         if let (true, Content::Float(dtype)) = (names::adds_one(family, name), content) {
             content = Content::FloatPlusOne(dtype);
         }
-        if names::pairs_rows(family, name) {
-            paired_heads = if name.contains("q_proj") { heads.queries } else { heads.keys };
+        if names::pairs_rows(name) {
+            paired_heads =
+                heads.map(|heads| if name.contains("q_proj") { heads.queries } else { heads.keys });
         }
     }
     StoredTensor {

@@ -57,7 +57,7 @@ pub(crate) struct Fields<'a> {
     /// Names of the objects around this one and of itself, for messages.
     outer: [&'a str; DEPTH],
     map: &'a Map<String, Value>,
-    /// What messages call fields of another format, by their names here.
+    /// Names of fields in the file's own format, for messages, by their names here.
     keys: Option<&'a BTreeMap<String, String>>,
 }
 
@@ -93,7 +93,7 @@ impl<'a> Fields<'a> {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
-    /// The same fields, which messages call by these keys.
+    /// Names fields by these keys in messages.
     pub fn called(self, keys: &'a BTreeMap<String, String>) -> Self {
         Fields { keys: Some(keys), ..self }
     }

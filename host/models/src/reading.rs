@@ -92,8 +92,8 @@ impl Reading {
     }
 }
 
-/// Returns the passes that a checkpoint has a graph for, by its settings: that of a step, and one
-/// for each tower it describes.
+/// Returns the passes that a checkpoint has a graph for, by its settings: one for a step, and
+/// one for each tower it describes.
 ///
 /// # Errors
 ///

@@ -166,7 +166,7 @@ fn check(
             shape: entry.shape.0.clone(),
             begin: offset,
             length: end - begin,
-            paired_heads: 0,
+            paired_heads: None,
         });
     }
     tensors.sort_by_key(|tensor| (tensor.begin, tensor.length));

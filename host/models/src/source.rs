@@ -65,7 +65,7 @@ impl Source {
             }
             Source::Gguf(files) => {
                 let path = files.first().cloned().unwrap_or_default();
-                let Configuration { value, keys, assumed } = Configuration::read(&path)?;
+                let Configuration { value, keys, assumed } = Configuration::read(files)?;
                 let bytes = serde_json::to_vec(&value).map_err(|error| CheckpointError::NotJson {
                     path: path.clone(),
                     reason: error.to_string(),

@@ -157,8 +157,7 @@ impl TensorStore {
             [single] => single.clone(),
             _ => directory.to_owned(),
         };
-        let files = files.iter().map(|path| gguf::open(path, origin.family)).collect::<Result<_, _>>()?;
-        Self::of_files(listing, files, None, wanted)
+        Self::of_files(listing, gguf::open(&files, origin.family)?, None, wanted)
     }
 
     /// Opens one file, as much of it as this store asks for.
@@ -361,8 +360,8 @@ impl TensorStore {
             }
         };
         let weight = match tensor.paired_heads {
-            0 => weight,
-            heads => unpaired(weight, heads).ok_or_else(|| CheckpointError::InvalidTensor {
+            None => weight,
+            Some(heads) => unpaired(weight, heads).ok_or_else(|| CheckpointError::InvalidTensor {
                 path: file.path.clone(),
                 tensor: tensor.name.clone(),
                 offset: tensor.begin,

@@ -51,8 +51,8 @@ pub(crate) struct StoredTensor {
     /// Bytes.
     pub length: u64,
     /// Heads whose rows are stored in pairs: row `2 j + i` of a head is row `j + i · size / 2` of
-    /// the checkpoint's. 0: rows are in the checkpoint's order.
-    pub paired_heads: u64,
+    /// the checkpoint's. `None`: rows are in the checkpoint's order.
+    pub paired_heads: Option<u64>,
 }
 
 impl StoredTensor {

@@ -22,7 +22,7 @@ use crate::gguf_tokenizer;
 pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
 
 /// Keys behind `tokenizer.` that change no id and no reply here.
-const IRRELEVANT: [&str; 18] = [
+const IRRELEVANT: [&str; 16] = [
     "ggml.token_type_count",
     "ggml.seperator_token_id",
     "ggml.separator_token_id",
@@ -37,14 +37,13 @@ const IRRELEVANT: [&str; 18] = [
     "ggml.prefix_token_id",
     "ggml.suffix_token_id",
     "ggml.middle_token_id",
-    "ggml.add_sep_token",
     "huggingface.json",
-    "rwkv.world",
-    "ggml.suppress_tokens",
+    // The names of templates, which their keys have too.
+    "chat_templates",
 ];
 
 /// Keys behind `tokenizer.` that are used.
-const USED: [&str; 17] = [
+const USED: [&str; 16] = [
     "ggml.model",
     "ggml.pre",
     "ggml.tokens",
@@ -61,7 +60,22 @@ const USED: [&str; 17] = [
     "ggml.add_eos_token",
     "ggml.add_space_prefix",
     "chat_template",
-    "chat_templates",
+];
+
+/// A flag that must be off: sequences of two texts are not encoded here.
+const SEPARATOR: &str = "tokenizer.ggml.add_sep_token";
+
+/// Ids that must not be sampled, which has no counterpart here unless the list is empty.
+const SUPPRESSED: &str = "tokenizer.ggml.suppress_tokens";
+
+/// Recommended settings of sampling behind `general.sampling.`, and their names in
+/// `generation_config.json`.
+const SAMPLING: [(&str, &str); 5] = [
+    ("temp", "temperature"),
+    ("top_k", "top_k"),
+    ("top_p", "top_p"),
+    ("min_p", "min_p"),
+    ("penalty_repeat", "repetition_penalty"),
 ];
 
 /// Keys of templates with a name.
@@ -124,9 +138,16 @@ fn check_keys(metadata: &Metadata<'_>) -> Result<()> {
     for (key, value) in metadata.entries() {
         let Some(name) = key.strip_prefix("tokenizer.") else { continue };
         let known = USED.contains(&name) || IRRELEVANT.contains(&name) || name.starts_with(NAMED_TEMPLATE);
-        if !known {
-            return Err(unsupported(metadata, key, &value.shown(), "keys that are known for tokenizers"));
+        if !known && ![SEPARATOR, SUPPRESSED].contains(&key) {
+            return Err(unsupported(metadata, key, &value.shown(), "keys whose effect on texts is known"));
         }
+    }
+    if metadata.flag(SEPARATOR)? == Some(true) {
+        return Err(unsupported(metadata, SEPARATOR, "true", "false"));
+    }
+    if let Some(list) = metadata.list(SUPPRESSED)?.filter(|list| !list.is_empty()) {
+        let found = Value::List(list).shown();
+        return Err(unsupported(metadata, SUPPRESSED, &found, "an empty list"));
     }
     Ok(())
 }
@@ -168,8 +189,12 @@ impl<'f> Special<'f> {
         let kinds: Vec<u32> = match metadata.list(kinds_key)? {
             None => Vec::new(),
             Some(list) => {
-                let numbers = list.numbers().ok_or_else(|| metadata.wrong(kinds_key, "a list of numbers"))?;
-                numbers.map(|number| number as u32).collect()
+                let whole = |value| match value {
+                    Value::Integer(number) => u32::try_from(number).ok(),
+                    _ => None,
+                };
+                let kinds: Option<Vec<u32>> = list.iter().map(whole).collect();
+                kinds.ok_or_else(|| metadata.wrong(kinds_key, "a list of whole numbers from 0 on"))?
             }
         };
         if !kinds.is_empty() && kinds.len() != tokens.len() {
@@ -256,18 +281,16 @@ fn generation_config(head: &Head<'_>, special: &Special<'_>) -> Result<Json> {
     if metadata.get("general.sampling.temp").is_some() {
         config.insert("do_sample".to_owned(), true.into());
     }
-    for (key, field) in [
-        ("general.sampling.temp", "temperature"),
-        ("general.sampling.top_k", "top_k"),
-        ("general.sampling.top_p", "top_p"),
-        ("general.sampling.min_p", "min_p"),
-        ("general.sampling.penalty_repeat", "repetition_penalty"),
-    ] {
-        let value = match metadata.get(key) {
-            None => continue,
-            Some(Value::Integer(number)) => u64::try_from(number).map(Json::from).ok(),
-            Some(Value::Float(number)) => serde_json::Number::from_f64(number).map(Json::Number),
-            Some(_) => None,
+    for (key, value) in metadata.entries() {
+        let Some(name) = key.strip_prefix("general.sampling.") else { continue };
+        let Some(&(_, field)) = SAMPLING.iter().find(|(known, _)| *known == name) else {
+            let known = SAMPLING.map(|(known, _)| known).join(", ");
+            return Err(unsupported(metadata, key, &value.shown(), &known));
+        };
+        let value = match value {
+            Value::Integer(number) => u64::try_from(number).map(Json::from).ok(),
+            Value::Float(number) => serde_json::Number::from_f64(number).map(Json::Number),
+            _ => None,
         };
         let value = value.ok_or_else(|| metadata.wrong(key, "a number from 0 on"))?;
         config.insert(field.to_owned(), value);

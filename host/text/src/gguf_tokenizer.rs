@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use serde_json::{Value as Json, json};
-use shardwright_gguf::{Head, Metadata};
+use shardwright_gguf::{ARCHITECTURE, Head, Metadata};
 
 use crate::error::Result;
 use crate::gguf::{CONTROL, Special, USER_DEFINED, unsupported};
@@ -16,7 +16,8 @@ const TOKEN_BYTES_MAX: usize = 1024;
 
 /// Makes the document.
 pub(crate) fn document(head: &Head<'_>, special: &Special<'_>) -> Result<Json> {
-    let (metadata, architecture) = (&head.metadata, head.architecture);
+    let metadata = &head.metadata;
+    let architecture = metadata.text(ARCHITECTURE)?.unwrap_or_default();
     let key = "tokenizer.ggml.model";
     let model = metadata.text(key)?.ok_or_else(|| metadata.missing(key))?;
     match model {
@@ -29,12 +30,12 @@ pub(crate) fn document(head: &Head<'_>, special: &Special<'_>) -> Result<Json> {
     }
 }
 
-/// What the order of merges follows from, where a file does not list them.
+/// Decides the order of merges where a file does not list them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
-    /// The ids of what is merged.
+    /// By the id of the merged token.
     Ids,
-    /// The scores of what is merged, highest first.
+    /// By the score of the merged token, highest first.
     Scores,
 }
 
@@ -78,10 +79,11 @@ fn sentence_pieces(metadata: &Metadata<'_>, special: &Special<'_>, order: Order)
         decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
     }
     let adds_bos = metadata.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(true);
+    // Merges find a token whose spelling is not in the vocabulary.
+    let is_matched = |token: &str| spelled(&token) == token || order == Order::Scores;
     Ok(json!({
         "version": "1.0", "truncation": null, "padding": null,
-        // A token whose spelling is not in the vocabulary is found by merges.
-        "added_tokens": added(special, |token| (spelled(&token) == token || order == Order::Scores).then(|| token.to_owned())),
+        "added_tokens": added(special, |token| is_matched(token).then(|| token.to_owned())),
         "normalizer": normalizer,
         "pre_tokenizer": null,
         "post_processor": post_processor(metadata, special, adds_bos)?,
@@ -93,7 +95,7 @@ fn sentence_pieces(metadata: &Metadata<'_>, special: &Special<'_>, order: Order)
 /// The splits of byte-level vocabularies, by the names of `tokenizer.ggml.pre`.
 struct Split {
     names: &'static [&'static str],
-    /// `None`: that of GPT-2, which the library has.
+    /// `None`: the split of GPT-2, which the library has.
     pattern: Option<&'static str>,
     /// Whether every digit is apart before the split.
     digits: bool,
@@ -207,7 +209,7 @@ fn vocabulary(tokens: &[String]) -> Json {
         .into()
 }
 
-/// The tokens that are matched whole: control tokens, and those of users.
+/// The tokens that are matched whole: control tokens and user-defined tokens.
 fn added(special: &Special<'_>, content: impl Fn(&str) -> Option<String>) -> Vec<Json> {
     let of_kind = |(id, kind): (usize, &u32)| {
         let content = match *kind {
@@ -222,7 +224,7 @@ fn added(special: &Special<'_>, content: impl Fn(&str) -> Option<String>) -> Vec
     special.kinds.iter().enumerate().filter_map(of_kind).collect()
 }
 
-/// What is put around a text.
+/// Makes the step that puts special tokens around a text.
 fn post_processor(metadata: &Metadata<'_>, special: &Special<'_>, adds_bos: bool) -> Result<Json> {
     let adds_eos = metadata.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
     let mut tokens = serde_json::Map::new();
@@ -314,8 +316,8 @@ fn merges_of(metadata: &Metadata<'_>, tokens: &[String], order: Order) -> Result
     Ok(merges.into_iter().map(|merge| json!([merge.left.0, merge.right.0])).collect())
 }
 
-/// The character that stands for each byte: itself if it is printable, else one of those from
-/// U+0100 on, in their order.
+/// The character that stands for each byte: itself if it is printable, else the next character
+/// from U+0100 on.
 fn alphabet() -> [char; 256] {
     let mut alphabet = ['\0'; 256];
     let mut next = 0x100;

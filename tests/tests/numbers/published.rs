@@ -1,5 +1,5 @@
-//! Published models on the CPU in float: prompts become the ids of transformers, and greedy replies
-//! are its replies. The model of a GGUF file is that of the folder, value by value. Its own replies
+//! Published models on the CPU in float: prompts give the ids of transformers, and greedy replies
+//! equal its replies. Each weight of a GGUF file equals the folder's weight. Replies from the file
 //! are not compared: `Q8_0` tensors are multiplied as they are stored, with rows in 8 bits.
 //!
 //! Where the two largest logits of the oracle are nearer to each other than [`NEAR_TIE`], rounding
@@ -14,11 +14,11 @@ use shardwright_models::Checkpoint;
 use shardwright_test_checkpoints::{Random, cases};
 use shardwright_tests::program::search_path;
 use shardwright_tests::{skipped, tree};
-use shardwright_text::Tokenizer;
+use shardwright_text::{GenerationConfig, Tokenizer};
 
 const NEAR_TIE: f64 = 0.01;
 
-/// What transformers made of a prompt.
+/// The result of transformers for a prompt.
 struct Prompt {
     text: String,
     ids: Vec<u32>,
@@ -76,28 +76,33 @@ fn agrees(name: &str) {
     let options = options.formats("f32/f32/f32".parse().expect("formats"));
     let model = options.open(&source).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
     let mut session = model.session().expect("a session");
+    let stops = GenerationConfig::from_directory(&source).expect("settings").stop_ids;
     let (mut compared, mut ties) = (0, 0);
     for Prompt { text, ids, greedy, top } in &oracle[..prompts] {
         let tokenizer = session.tokenizer().expect("a tokenizer");
         assert_eq!(&tokenizer.encode(text, true).expect("ids"), ids, "{text:?}");
         let tokens = reply(&mut session, ids, steps);
+        let mut agreed = true;
         for (step, (found, expected)) in tokens.iter().zip(greedy).enumerate() {
             if found != expected {
                 let distance = top[step][0].1 - top[step][1].1;
                 assert!(distance < NEAR_TIE, "{text:?}, step {step}: {tokens:?}, not {greedy:?}");
                 assert_eq!(*found, top[step][1].0, "{text:?}, step {step}");
-                ties += 1;
+                (ties, agreed) = (ties + 1, false);
                 break;
             }
             compared += 1;
         }
+        // A reply ends no earlier than the oracle's.
+        let next = greedy[..steps.min(greedy.len())].get(tokens.len());
+        assert!(!agreed || next.is_none_or(|next| stops.contains(next)), "{text:?}: {tokens:?}");
     }
     assert!(compared > prompts * steps / 2, "{compared} tokens and {ties} near ties");
 }
 
-/// The folder's values were computed by the `gguf` package.
+/// The `gguf` package computed the folder's values.
 #[test]
-fn the_model_of_a_file_is_that_of_its_folder() {
+fn a_file_and_its_folder_are_the_same_model() {
     let Some(models) = models() else { return };
     for name in ["gemma3-270m", "smollm2-135m"] {
         let open = |part: &str| {
@@ -206,8 +211,8 @@ fn texts_become_the_ids_of_transformers_conversion() {
         let (file, folder) = (tokenizer(&format!("{name}.gguf")), tokenizer("folder"));
         let mut compared = 0;
         for text in texts(cases(2_000, 100_000)) {
-            // The conversion has no split of its own for this model, whose digits are apart from
-            // what is around them.
+            // The conversion has no split of its own for this model, which separates digits from
+            // other characters.
             if name == "smollm2-135m" && text.contains(char::is_numeric) {
                 continue;
             }

@@ -256,7 +256,7 @@ impl<'c> Compiling<'c> {
     }
 }
 
-/// Adds the text files of a folder, or those that a GGUF file's metadata stand for.
+/// Adds the text files of a folder, or the text files made of a GGUF file's metadata.
 fn texts_of(checkpoint: &Path, writer: &mut BundleWriter) -> Result<BTreeMap<TextFile, FileReference>> {
     if checkpoint.is_dir() && model_at(checkpoint).map_err(TextError::from)?.is_none() {
         return Ok(writer.add_texts(checkpoint)?);

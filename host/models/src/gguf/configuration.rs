@@ -1,21 +1,22 @@
 //! A `config.json` of a file's metadata.
 //!
-//! Every key of an architecture is used, checked or ignored by a table. A key that no table has is
-//! refused by name, since it may change what the model computes. Facts that a file omits and that
-//! llama.cpp takes from its own code are in the tables too, and are reported as *assumed*.
+//! A table lists the keys of each architecture: used, checked or irrelevant. Any other key is
+//! refused by name, since it may change the result of the model. llama.cpp has some facts in its
+//! code that files omit. They are reported as *assumed*.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 
 use serde_json::{Map, Value as Json, json};
-use shardwright_gguf::{Head, Metadata, Value};
+use shardwright_gguf::{ARCHITECTURE, Head, Metadata, Tensor, Value, check_parts};
 use shardwright_graph::WeightBytes as _;
 
 use super::names::ARCHITECTURES;
 use crate::CheckpointError;
 use crate::family::Family;
+use crate::weight_file::Mapped;
 
-/// What the value of a key is.
+/// How the value of a key is used.
 #[derive(Clone, Copy)]
 enum Use {
     /// A field of the configuration.
@@ -24,7 +25,7 @@ enum Use {
     Same(&'static str),
     /// Off in every model of the family that is read here: 0, `false` or absent.
     Off,
-    /// No part of what the model computes.
+    /// Without effect on the result of the model.
     Irrelevant,
     /// Read by code of its own.
     Own,
@@ -41,7 +42,7 @@ const COMMON: &[(&str, Use)] = &[
     ("rope.scaling.type", Use::Own),
     ("rope.scaling.factor", Use::Own),
     ("rope.scale_linear", Use::Own),
-    // What it was trained with before its context was extended; llama.cpp uses it for YaRN alone.
+    // The context of training before it was extended; llama.cpp uses it for YaRN alone.
     ("rope.scaling.original_context_length", Use::Irrelevant),
     ("rope.scaling.finetuned", Use::Irrelevant),
     ("vocab_size", Use::Same("vocab_size")),
@@ -81,7 +82,7 @@ const GEMMA3: &[(&str, Use)] = &[
 const GEMMA4: &[(&str, Use)] = &[
     ("feed_forward_length", Use::Own),
     ("attention.head_count_kv", Use::Own),
-    // Of full layers; those of sliding layers have keys of their own.
+    // Sizes of full layers. Sliding layers have keys of their own.
     ("attention.key_length", Use::Field("global_head_dim")),
     ("attention.value_length", Use::Same("global_head_dim")),
     ("rope.dimension_count", Use::Same("global_head_dim")),
@@ -108,20 +109,24 @@ pub(crate) struct Configuration {
 }
 
 impl Configuration {
-    /// Reads the head of the file at `path` and makes the configuration.
-    pub fn read(path: &Path) -> Result<Self, CheckpointError> {
-        let mapped = super::map(path)?;
-        Self::of(&Head::read(path, mapped.bytes())?, mapped.bytes())
+    /// Reads the heads of the files of a model and makes the configuration.
+    pub fn read(paths: &[PathBuf]) -> Result<Self, CheckpointError> {
+        let files = paths.iter().map(|path| super::map(path)).collect::<Result<Vec<_>, _>>()?;
+        let heads = super::heads(paths, &files)?;
+        check_parts(&heads)?;
+        Self::of(&Parts { heads: &heads, files: &files })
     }
 
-    /// Makes the configuration of a head and the file that it begins.
-    fn of(head: &Head<'_>, file: &[u8]) -> Result<Self, CheckpointError> {
-        let path = head.metadata.path();
-        let known = ARCHITECTURES.iter().find(|(name, _)| *name == head.architecture);
+    /// Makes the configuration of a model.
+    fn of(parts: &Parts<'_, '_>) -> Result<Self, CheckpointError> {
+        let metadata = parts.metadata()?;
+        let path = metadata.path();
+        let found = metadata.text(ARCHITECTURE)?.unwrap_or_default();
+        let known = ARCHITECTURES.iter().find(|(name, _)| *name == found);
         let Some(&(architecture, family)) = known else {
             return Err(CheckpointError::UnknownArchitecture {
                 path: path.to_owned(),
-                found: head.architecture.chars().take(80).collect(),
+                found: found.chars().take(80).collect(),
                 known: ARCHITECTURES.map(|(name, _)| name).join(", "),
             });
         };
@@ -139,24 +144,48 @@ impl Configuration {
                 });
             }
         };
-        let mut making = Making {
-            metadata: &head.metadata,
-            architecture,
-            fields: Map::new(),
-            keys: BTreeMap::new(),
-            assumed: Vec::new(),
-        };
-        making.sizes(head, family, tables)?;
+        let mut making =
+            Making { metadata, architecture, fields: Map::new(), keys: BTreeMap::new(), assumed: Vec::new() };
+        making.sizes(parts, family, tables)?;
         match family {
             Family::Gemma3 => {
-                making.rotary(head, 1e6)?;
+                making.rotary(parts, 1e6)?;
                 making.gemma3()?;
             }
-            Family::Gemma4 => making.gemma4(head, file)?,
-            _ => making.rotary(head, 1e4)?,
+            Family::Gemma4 => making.gemma4(parts)?,
+            _ => making.rotary(parts, 1e4)?,
         }
         let Making { fields, keys, assumed, .. } = making;
         Ok(Configuration { value: Json::Object(fields), keys, assumed })
+    }
+}
+
+/// The heads of the files of a model, and the files.
+struct Parts<'h, 'f> {
+    heads: &'h [Head<'f>],
+    files: &'h [Mapped],
+}
+
+impl<'h, 'f> Parts<'h, 'f> {
+    /// The metadata of the model, which its first file has.
+    fn metadata(&self) -> Result<&'h Metadata<'f>, CheckpointError> {
+        let first =
+            self.heads.first().ok_or_else(|| CheckpointError::MissingFile { path: PathBuf::new() })?;
+        Ok(&first.metadata)
+    }
+
+    /// A tensor of any file.
+    fn tensor(&self, name: &str) -> Option<&'h Tensor<'f>> {
+        self.heads.iter().flat_map(|head| &head.tensors).find(|tensor| tensor.name == name)
+    }
+
+    /// A tensor's values; `None` if it is absent or of a type without values here.
+    fn values(&self, name: &str) -> Option<Vec<f32>> {
+        self.heads.iter().zip(self.files).find_map(|(head, file)| {
+            let tensor = head.tensors.iter().find(|tensor| tensor.name == name)?;
+            let end = tensor.begin + tensor.length;
+            tensor.kind.values(file.bytes().get(tensor.begin as usize..end as usize)?)
+        })
     }
 }
 
@@ -182,8 +211,12 @@ impl Making<'_, '_> {
     /// Sets a field that the file omits.
     fn assume(&mut self, field: &str, value: impl Into<Json>, words: &str) {
         let value = value.into();
-        self.assumed.push(format!("assumed: {words} {value}, which the file omits and llama.cpp uses"));
+        self.note_assumed(&value, words);
         self.fields.insert(field.to_owned(), value);
+    }
+
+    fn note_assumed(&mut self, value: &Json, words: &str) {
+        self.assumed.push(format!("assumed: {words} {value}, which the file omits and llama.cpp uses"));
     }
 
     fn whole_field(&self, field: &str) -> Option<u64> {
@@ -202,23 +235,22 @@ impl Making<'_, '_> {
     /// Fields that are one key or one shape.
     fn sizes(
         &mut self,
-        head: &Head<'_>,
+        parts: &Parts<'_, '_>,
         family: Family,
         tables: &[&[(&'static str, Use)]],
     ) -> Result<(), CheckpointError> {
-        let has = |name: &str| head.tensors.iter().find(|tensor| tensor.name == name);
         let model_type = match family {
             Family::Gemma3 => "gemma3_text",
             Family::Gemma4 => "gemma4_text",
             family => family.name(),
         };
         self.set("model_type", model_type, "general.architecture");
-        if let Some(embedding) = has("token_embd.weight") {
+        if let Some(embedding) = parts.tensor("token_embd.weight") {
             let rows = embedding.shape.first().copied().unwrap_or(0);
             self.set("vocab_size", rows, "token_embd.weight");
         }
         // The converter leaves out an output matrix that is the embedding.
-        self.set("tie_word_embeddings", has("output.weight").is_none(), "output.weight");
+        self.set("tie_word_embeddings", parts.tensor("output.weight").is_none(), "output.weight");
         let all = || tables.iter().copied().flatten().copied();
         for (name, used) in all() {
             let key = self.key(name);
@@ -248,7 +280,7 @@ impl Making<'_, '_> {
         if self.whole_field("num_key_value_heads").is_none() && family != Family::Gemma4 {
             self.assume("num_key_value_heads", heads, "a number of key/value heads of");
         }
-        // A number of heads that divides nothing is refused by the family.
+        // The family refuses a width that is not a multiple of the number of heads.
         if let (None, Some(hidden), 1..) =
             (self.whole_field("head_dim"), self.whole_field("hidden_size"), heads)
         {
@@ -266,7 +298,7 @@ impl Making<'_, '_> {
         for (key, _) in self.metadata.entries() {
             let Some(name) = key.strip_prefix(&prefix) else { continue };
             if !all().any(|(known, _)| known == name) {
-                return Err(self.unsupported(key, "keys that are known for this architecture"));
+                return Err(self.unsupported(key, "keys whose effect on this architecture is known"));
             }
         }
         if self.metadata.flag(&self.key("attention.causal"))? == Some(false) {
@@ -276,17 +308,17 @@ impl Making<'_, '_> {
     }
 
     /// Base and scaling of rotary positions.
-    fn rotary(&mut self, head: &Head<'_>, usual: f64) -> Result<(), CheckpointError> {
+    fn rotary(&mut self, parts: &Parts<'_, '_>, usual: f64) -> Result<(), CheckpointError> {
         let key = self.key("rope.freq_base");
         match self.metadata.number(&key)? {
             Some(base) => self.set("rope_theta", base, &key),
             None => self.assume("rope_theta", usual, "a rotary base of"),
         }
-        if head.tensors.iter().any(|tensor| tensor.name == "rope_freqs.weight") {
+        if parts.tensor("rope_freqs.weight").is_some() {
             return Err(CheckpointError::UnsupportedField {
                 path: self.metadata.path().to_owned(),
                 field: "rope_freqs.weight".to_owned(),
-                found: "there".to_owned(),
+                found: "present".to_owned(),
                 supported: "one factor for all frequencies",
             });
         }
@@ -335,7 +367,7 @@ impl Making<'_, '_> {
         Ok(true)
     }
 
-    /// What llama.cpp knows of Gemma 3.
+    /// Reads the layers of Gemma 3, and takes facts that files omit from llama.cpp.
     fn gemma3(&mut self) -> Result<(), CheckpointError> {
         if !self.layer_types()? {
             self.assume("sliding_window_pattern", 6, "full attention in every layer of number");
@@ -374,8 +406,17 @@ impl Making<'_, '_> {
         }
     }
 
+    /// A rotary base, which llama.cpp knows where a file omits it.
+    fn base(&mut self, name: &str, usual: f64, words: &str) -> Result<f64, CheckpointError> {
+        let given = self.metadata.number(&self.key(name))?;
+        if given.is_none() {
+            self.note_assumed(&usual.into(), words);
+        }
+        Ok(given.unwrap_or(usual))
+    }
+
     /// Sizes of Gemma 4 that differ between layers, and its rotary positions.
-    fn gemma4(&mut self, head: &Head<'_>, file: &[u8]) -> Result<(), CheckpointError> {
+    fn gemma4(&mut self, parts: &Parts<'_, '_>) -> Result<(), CheckpointError> {
         if !self.layer_types()? {
             let key = self.key("attention.sliding_window_pattern");
             return Err(self.metadata.missing(&key).into());
@@ -403,26 +444,23 @@ impl Making<'_, '_> {
         if self.whole_field("hidden_size_per_layer_input").is_none() {
             self.fields.insert("hidden_size_per_layer_input".to_owned(), 0.into());
         }
-        let has = |name: &str| head.tensors.iter().find(|tensor| tensor.name == name);
-        if let Some(table) = has("per_layer_token_embd.weight") {
+        if let Some(table) = parts.tensor("per_layer_token_embd.weight") {
             let rows = table.shape.first().copied().unwrap_or(0);
             self.set("vocab_size_per_layer_input", rows, "per_layer_token_embd.weight");
         }
-        let base = |name: &str, usual: f64| {
-            Ok::<_, CheckpointError>(self.metadata.number(&self.key(name))?.unwrap_or(usual))
-        };
-        let (full, sliding) = (base("rope.freq_base", 1e6)?, base("rope.freq_base_swa", 1e4)?);
-        let partial = match has("rope_freqs.weight") {
+        let full = self.base("rope.freq_base", 1e6, "a rotary base of full layers of")?;
+        let sliding = self.base("rope.freq_base_swa", 1e4, "a rotary base of sliding layers of")?;
+        let frequencies = "rope_freqs.weight";
+        let partial = match parts.tensor(frequencies) {
             None => 1.0,
-            Some(tensor) => {
-                let stored = file.get(tensor.begin as usize..(tensor.begin + tensor.length) as usize);
-                let factors = stored.and_then(|stored| tensor.kind.values(stored)).unwrap_or_default();
+            Some(_) => {
+                let factors = parts.values(frequencies).unwrap_or_default();
                 let turning = factors.iter().take_while(|factor| **factor == 1.0).count();
                 // Pairs that do not turn are divided by a number beyond all angles.
                 if factors.is_empty() || factors[turning..].iter().any(|factor| *factor < 1e20) {
                     return Err(CheckpointError::UnsupportedField {
                         path: self.metadata.path().to_owned(),
-                        field: "rope_freqs.weight".to_owned(),
+                        field: frequencies.to_owned(),
                         found: "other factors".to_owned(),
                         supported: "ones, then numbers above 1e20 for pairs that do not turn",
                     });

@@ -15,7 +15,7 @@ pub(super) const ARCHITECTURES: [(&str, Family); 6] = [
     ("qwen3", Family::Qwen3),
 ];
 
-/// Architecture of files with a tower and its projector: nothing that a text model reads.
+/// Architecture of files with a tower and its projector, which a text model does not read.
 pub(super) const PROJECTOR: &str = "clip";
 
 /// The architecture of files with weights of a family.
@@ -85,11 +85,16 @@ pub(super) fn adds_one(family: Family, name: &str) -> bool {
     matches!(family, Family::Gemma3 | Family::EmbeddingGemma) && name.ends_with("norm.weight")
 }
 
-/// Whether the converter changes the order of the rows of each head of the tensor of that
-/// checkpoint name: of a pair that turns together, one row behind the other.
-pub(super) fn pairs_rows(family: Family, name: &str) -> bool {
+/// Whether the converter changes the order of rows within each head: of a pair that turns together,
+/// one row behind the other.
+pub(super) fn pairs_heads(family: Family) -> bool {
+    matches!(family, Family::Llama | Family::Mistral)
+}
+
+/// Whether the tensor of that checkpoint name has rows that turn.
+pub(super) fn pairs_rows(name: &str) -> bool {
     let turned = ["q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias"];
-    matches!(family, Family::Llama | Family::Mistral) && turned.iter().any(|end| name.ends_with(end))
+    turned.iter().any(|end| name.ends_with(end))
 }
 
 #[cfg(test)]
@@ -111,9 +116,9 @@ mod tests {
         assert!(adds_one(Family::Gemma3, "model.layers.0.self_attn.q_norm.weight"));
         assert!(!adds_one(Family::Gemma3, "model.layers.0.self_attn.q_proj.weight"));
         assert!(!adds_one(Family::Gemma4, "model.norm.weight"));
-        assert!(pairs_rows(Family::Mistral, "model.layers.0.self_attn.k_proj.weight"));
-        assert!(!pairs_rows(Family::Llama, "model.layers.0.self_attn.v_proj.weight"));
-        assert!(!pairs_rows(Family::Qwen2, "model.layers.0.self_attn.k_proj.bias"));
+        assert!(pairs_heads(Family::Mistral) && !pairs_heads(Family::Qwen2));
+        assert!(pairs_rows("model.layers.0.self_attn.k_proj.weight"));
+        assert!(!pairs_rows("model.layers.0.self_attn.v_proj.weight"));
         assert_eq!((architecture_of(Family::Mistral), architecture_of(Family::Gemma3)), ("llama", "gemma3"));
     }
 }

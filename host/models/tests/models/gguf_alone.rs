@@ -84,6 +84,68 @@ fn llama(without: &[&str]) -> File {
         .fold(file, |file, (key, number)| file.key(key.as_bytes(), 4).number(*number))
 }
 
+/// Adds tensors of 32-bit floats with as many distinct values; returns the bytes of the file.
+fn with_tensors(mut file: File, tensors: &[(&str, &[u64])]) -> Vec<u8> {
+    let mut data: Vec<u8> = Vec::new();
+    for (name, shape) in tensors {
+        file = file.tensor(name, shape, 0, data.len() as u64);
+        let values = 0..shape.iter().product::<u64>();
+        // From −1 to 1, without a pattern that rows share.
+        let value = |index: u64| ((index * index + name.len() as u64) % 251) as f32 / 125.0 - 1.0;
+        data.extend(values.flat_map(|index| value(index).to_le_bytes()));
+    }
+    file.data(&data)
+}
+
+#[test]
+fn the_parts_of_a_split_model_are_the_model() {
+    let (row, square): (&[u64], &[u64]) = (&[32], &[32, 32]);
+    let tensors: [(&str, &[u64]); 12] = [
+        ("token_embd.weight", &[32, 400]),
+        ("output_norm.weight", row),
+        ("blk.0.attn_norm.weight", row),
+        // The order of these rows depends on metadata of the first part.
+        ("blk.0.attn_q.weight", square),
+        ("blk.0.attn_k.weight", square),
+        ("blk.0.attn_v.weight", square),
+        ("blk.0.attn_output.weight", square),
+        ("blk.0.ffn_norm.weight", row),
+        ("blk.0.ffn_gate.weight", square),
+        ("blk.0.ffn_up.weight", square),
+        ("blk.0.ffn_down.weight", square),
+        // A later part decides that the output matrix is not the embedding.
+        ("output.weight", &[32, 400]),
+    ];
+    let folder = TempDir::new().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("whole.gguf"), with_tensors(llama(&[]), &tensors)).unwrap();
+    let part =
+        |file: File, number: u32| file.key(b"split.no", 4).number(number).key(b"split.count", 4).number(2);
+    let (first, second) = (path("m-00001-of-00002.gguf"), path("m-00002-of-00002.gguf"));
+    let (begin, end) = (part(llama(&[]), 0), part(File::new(), 1));
+    let (begin, end) = (with_tensors(begin, &tensors[..3]), with_tensors(end, &tensors[3..]));
+    fs::write(&first, &begin).unwrap();
+    fs::write(&second, &end).unwrap();
+    let expected = result(&open(&path("whole.gguf")));
+    assert!(expected.iter().any(|logit| *logit != expected[0]));
+    for named in [&first, &second] {
+        assert!(result(&open(named)) == expected, "{}", named.display());
+    }
+    for (bytes, words) in [
+        (begin, "is part 1 of 2, expected part 2 of 2"),
+        (with_tensors(llama(&[]), &tensors[3..]), "is not a part of a split model, expected part 2 of 2"),
+    ] {
+        fs::write(&second, bytes).unwrap();
+        let error = Checkpoint::open(&first).unwrap_err();
+        assert!(error.to_string().ends_with(words), "{error}");
+        assert!(error.to_string().contains("m-00002-of-00002.gguf") && error.help().is_some(), "{error}");
+    }
+    // One part under another name.
+    fs::write(path("renamed.gguf"), &end).unwrap();
+    let error = Checkpoint::open(path("renamed.gguf")).unwrap_err();
+    assert!(error.to_string().ends_with("is part 2 of 2, expected part 1 of 1"), "{error}");
+}
+
 fn error_of(file: &File) -> CheckpointError {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("model.gguf");

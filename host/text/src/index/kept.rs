@@ -1,4 +1,4 @@
-//! Indexes in a folder of this user's, by the hash of the `tokenizer.json` they were made of.
+//! Indexes in a folder of this user's, by the hash of the text files they were made of.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -14,8 +14,8 @@ use crate::tokenizer::{TOKENIZER_BYTES_MAX, Tokenizer};
 /// Largest index read. That of a vocabulary of 262,144 tokens has 14 MB, a third of its file.
 const INDEX_BYTES_MAX: u64 = TOKENIZER_BYTES_MAX;
 
-/// Reads the tokenizer at `path` by the index that `folder` has of its `hash`. If there is none, it
-/// is made of what `make` reads, and kept.
+/// Reads the tokenizer at `path` by the index that `folder` has of its `hash`. If there is none,
+/// `make` reads the tokenizer, and its index is kept.
 pub(crate) fn read(
     path: &Path,
     folder: &Path,

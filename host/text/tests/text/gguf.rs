@@ -76,7 +76,7 @@ fn templates_and_ends_of_turns_are_found() {
 #[test]
 fn what_is_not_supported_or_wrong_is_refused_by_its_key() {
     type Add = fn(GgufHead) -> GgufHead;
-    let cases: [(Add, &str); 8] = [
+    let cases: [(Add, &str); 11] = [
         (|head| head.text("tokenizer.ggml.pre", "new-idea"), "`tokenizer.ggml.pre` is `new-idea`"),
         (|head| head.text("tokenizer.new_key", "x"), "`tokenizer.new_key` is `x`"),
         (|head| head.number("tokenizer.ggml.bos_token_id", 6), "`tokenizer.ggml.bos_token_id` is 6"),
@@ -87,6 +87,19 @@ fn what_is_not_supported_or_wrong_is_refused_by_its_key() {
         (
             |head| head.flag("tokenizer.ggml.add_space_prefix", true),
             "`tokenizer.ggml.add_space_prefix` is true",
+        ),
+        (|head| head.flag("tokenizer.ggml.add_sep_token", true), "`tokenizer.ggml.add_sep_token` is true"),
+        (
+            |head| head.integers("tokenizer.ggml.suppress_tokens", &[1]),
+            "`tokenizer.ggml.suppress_tokens` is a list of 1",
+        ),
+        (
+            |_| {
+                GgufHead::new("qwen2")
+                    .texts("tokenizer.ggml.tokens", &["a"])
+                    .integers("tokenizer.ggml.token_type", &[-1])
+            },
+            "`tokenizer.ggml.token_type` is a list of 1, expected a list of whole numbers",
         ),
         (|_| GgufHead::new("qwen2"), "metadata has no `tokenizer.ggml.tokens`"),
         (
@@ -110,6 +123,10 @@ fn what_is_not_supported_or_wrong_is_refused_by_its_key() {
         assert!(error.to_string().contains("model.gguf") && error.help().is_some(), "{error}");
         assert!(matches!(error, TextError::UnsupportedGguf { .. } | TextError::Gguf(_)), "{error:?}");
     }
+    let folder = tempfile::tempdir().unwrap();
+    let file = byte_level(folder.path(), |head| head.float("general.sampling.xtc_threshold", 0.1));
+    let error = GenerationConfig::from_directory(&file).unwrap_err();
+    assert!(error.to_string().contains("`general.sampling.xtc_threshold` is 0.1"), "{error}");
     // Merges of tokens that do not exist.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.gguf");
