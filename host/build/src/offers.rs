@@ -62,9 +62,9 @@ pub(crate) fn offered_formats(
     offered
 }
 
-/// Whether a format keeps eight bits of a weight.
+/// Whether a format keeps eight bits of a weight, or what the checkpoint has of it.
 fn is_wide(format: WeightFormat) -> bool {
-    format.layout().0.bits() >= 8
+    format.layout().is_none_or(|(dtype, _)| dtype.bits() >= 8)
 }
 
 /// The formats assumed to be supported by a chip whose shim is not available: those its profile

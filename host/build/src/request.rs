@@ -41,8 +41,8 @@ pub struct ModelName {
 /// The formats of a checkpoint that is built without converting any weight.
 ///
 /// Named after the format that most weight bytes are stored in; f32 norms beside bf16 projections
-/// stay f32, and weights in a format without a name stay in it. Where matrices come quantised, the
-/// roles that most bytes store otherwise are named too.
+/// stay f32. Where matrices come quantised, the roles that most bytes store otherwise are named too,
+/// and where that does not name every quantised matrix, all are [`WeightFormat::AsStored`].
 pub fn stored_formats(graph: &Graph) -> FormatTuple {
     let role = |weight: &Weight| WeightRole::of_part(weight.part);
     let all = || graph.weights.iter();
@@ -60,7 +60,12 @@ pub fn stored_formats(graph: &Graph) -> FormatTuple {
         }
     }
     tuple.roles.sort();
-    tuple
+    let is_named = |weight: &Weight| weight.format() == Some(tuple.weight(role(weight)));
+    let mut quantised = all().filter(|weight| weight.shape.len() == 2 && weight.quantisation.is_some());
+    match quantised.all(is_named) {
+        true => tuple,
+        false => FormatTuple::uniform(WeightFormat::AsStored, ActivationFormat::F32, StateFormat::F32),
+    }
 }
 
 /// The format of most bytes; `None` where no weight has a format.

@@ -38,29 +38,45 @@ pub struct Grouping {
     pub minimum: bool,
     /// Values whose scales share a binary16; 0 if each group has its own.
     pub superblock: usize,
+    /// Lowest and highest level.
+    pub range: (i8, i8),
 }
 
-const fn grouping(bits: u32, group: usize, minimum: bool, superblock: usize) -> Option<Grouping> {
-    Some(Grouping { bits, group, minimum, superblock })
+const fn grouping(
+    bits: u32,
+    group: usize,
+    minimum: bool,
+    superblock: usize,
+    range: (i8, i8),
+) -> Option<Grouping> {
+    Some(Grouping { bits, group, minimum, superblock, range })
 }
 
 impl TensorType {
     /// The attributes of a type of blocks; `None` for floats and for types without values here.
     pub const fn grouping(self) -> Option<Grouping> {
         match self {
-            TensorType::Q4_0 | TensorType::IQ4_NL | TensorType::MXFP4 => grouping(4, 32, false, 0),
-            TensorType::Q4_1 => grouping(4, 32, true, 0),
-            TensorType::Q5_0 => grouping(5, 32, false, 0),
-            TensorType::Q5_1 => grouping(5, 32, true, 0),
-            TensorType::Q8_0 => grouping(8, 32, false, 0),
-            TensorType::Q2_K => grouping(2, 16, true, 256),
-            TensorType::Q3_K => grouping(3, 16, false, 256),
-            TensorType::Q4_K => grouping(4, 32, true, 256),
-            TensorType::Q5_K => grouping(5, 32, true, 256),
-            TensorType::Q6_K => grouping(6, 16, false, 256),
-            TensorType::IQ4_XS => grouping(4, 32, false, 256),
+            TensorType::Q4_0 => grouping(4, 32, false, 0, (-8, 7)),
+            TensorType::Q4_1 => grouping(4, 32, true, 0, (0, 15)),
+            TensorType::Q5_0 => grouping(5, 32, false, 0, (-16, 15)),
+            TensorType::Q5_1 => grouping(5, 32, true, 0, (0, 31)),
+            TensorType::Q8_0 => grouping(8, 32, false, 0, (-128, 127)),
+            TensorType::Q2_K => grouping(2, 16, true, 256, (0, 3)),
+            TensorType::Q3_K => grouping(3, 16, false, 256, (-4, 3)),
+            TensorType::Q4_K => grouping(4, 32, true, 256, (0, 15)),
+            TensorType::Q5_K => grouping(5, 32, true, 256, (0, 31)),
+            TensorType::Q6_K => grouping(6, 16, false, 256, (-32, 31)),
+            TensorType::IQ4_NL => grouping(4, 32, false, 0, (-127, 113)),
+            TensorType::IQ4_XS => grouping(4, 32, false, 256, (-127, 113)),
+            TensorType::MXFP4 => grouping(4, 32, false, 0, (-12, 12)),
             _ => None,
         }
+    }
+
+    /// Whether scales and minimums are binary16 by themselves: neither small integers times one nor
+    /// powers of two.
+    pub const fn has_half_scales(self) -> bool {
+        matches!(self.grouping(), Some(Grouping { superblock: 0, .. })) && !matches!(self, TensorType::MXFP4)
     }
 
     /// Whether values of this type are computed here.

@@ -60,7 +60,7 @@ impl Graph {
                     return ConstantFormat::Stored;
                 }
             };
-            match weight.format() == Some(format) {
+            match format == WeightFormat::AsStored || weight.format() == Some(format) {
                 true => ConstantFormat::Stored,
                 false => ConstantFormat::Matrix(format),
             }

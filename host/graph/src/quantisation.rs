@@ -27,21 +27,21 @@ pub fn nearest_value(encoding: &Encoding, value: f32) -> f32 {
 pub type WeightQuantisation = Quantisation<WeightData>;
 
 impl Weight {
-    /// The format this weight is stored in, if it is one of the list.
+    /// The format this weight is stored in, if one of the list stands for it.
     pub fn format(&self) -> Option<WeightFormat> {
         let layout = self.quantisation.as_ref().map(|layout| (layout.granularity, layout.scale_dtype));
-        WeightFormat::ALL.iter().copied().find(|format| format.layout() == (self.dtype, layout))
+        WeightFormat::ALL.iter().copied().find(|format| format.layout() == Some((self.dtype, layout)))
     }
 
     /// This weight in another format, counted but not quantised: its data are
-    /// [`WeightData::planned`].
+    /// [`WeightData::planned`]. In [`WeightFormat::AsStored`] it stays as it is.
     pub fn planned(&self, format: WeightFormat) -> Result<Weight, GraphError> {
         let too_large =
             || GraphError::WeightTooLarge { weight: self.name.clone(), shape: self.shape.clone() };
         let planned = |bytes: Option<u64>| {
             bytes.and_then(|bytes| usize::try_from(bytes).ok()).map(WeightData::planned).ok_or_else(too_large)
         };
-        let (dtype, scales) = format.layout();
+        let Some((dtype, scales)) = format.layout() else { return Ok(self.clone()) };
         let quantisation = match scales {
             None => None,
             Some((granularity, scale_dtype)) => {
@@ -88,7 +88,7 @@ impl Weight {
     /// `into` must have [`Weight::row_width`] elements. If bytes are missing (planned data, a short
     /// file) it stays unchanged, and the result is `false`.
     pub fn decode_row(&self, row: usize, into: &mut [f32]) -> bool {
-        self.line(row).is_some_and(|line| self.decode(line, &|index| self.scale(row, index), into))
+        self.line(row).is_some_and(|line| self.decode(line, &|index| self.scaling(row, index), into))
     }
 
     /// The same, of a table that stays out of memory: `buffer` gets the stored row and its scales,
@@ -101,7 +101,8 @@ impl Weight {
             return self.data.copy(line.start, buffer) && self.decode(buffer, &|_| None, into);
         };
         let first = self.scale_place(quantisation, row, 0);
-        let last = self.scale_place(quantisation, row, width.saturating_sub(1));
+        let to_minimum = self.to_minimum(quantisation);
+        let last = self.scale_place(quantisation, row, width.saturating_sub(1)) + to_minimum.unwrap_or(0);
         let bytes = quantisation.scale_dtype.bytes() as usize;
         let Some(start) = first.checked_mul(bytes) else { return false };
         buffer.resize(count + (last - first + 1) * bytes, 0);
@@ -112,13 +113,13 @@ impl Weight {
                 stored,
                 &|index| {
                     let place = self.scale_place(quantisation, row, index) - first;
-                    scale_of(quantisation.scale_dtype, scales, place)
+                    scaling_of(quantisation.scale_dtype, scales, place, to_minimum)
                 },
                 into,
             )
     }
 
-    fn decode(&self, line: &[u8], scale: &dyn Fn(usize) -> Option<f32>, into: &mut [f32]) -> bool {
+    fn decode(&self, line: &[u8], scaling: &dyn Fn(usize) -> Option<Scaling>, into: &mut [f32]) -> bool {
         match self.dtype {
             DType::F32 => fill(into, line.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b))),
             DType::F16 => fill(into, line.as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b).to_f32())),
@@ -132,14 +133,14 @@ impl Weight {
                 let zero = i64::from(quantisation.zero_point);
                 let mut stored = RawValues::new(self.dtype, line);
                 let span = match quantisation.granularity {
-                    Granularity::PerBlock { size } => size.max(1) as usize,
+                    Granularity::PerBlock { size, .. } => size.max(1) as usize,
                     Granularity::PerChannel if self.shape.len() == 1 => 1,
                     Granularity::PerChannel | Granularity::PerTensor => self.row_width().max(1),
                 };
                 for (block, into) in into.chunks_mut(span).enumerate() {
-                    let Some(scale) = scale(block * span) else { return false };
+                    let Some(Scaling { scale, minimum }) = scaling(block * span) else { return false };
                     for (into, stored) in into.iter_mut().zip(&mut stored) {
-                        *into = (i64::from(stored) - zero) as f32 * scale;
+                        *into = (i64::from(stored) - zero) as f32 * scale - minimum;
                     }
                 }
             }
@@ -164,6 +165,27 @@ impl Weight {
         )
     }
 
+    /// Scale and minimum of a value by row and index within the row.
+    fn scaling(&self, row: usize, index: usize) -> Option<Scaling> {
+        let quantisation = self.quantisation.as_ref()?;
+        scaling_of(
+            quantisation.scale_dtype,
+            quantisation.scales.bytes(),
+            self.scale_place(quantisation, row, index),
+            self.to_minimum(quantisation),
+        )
+    }
+
+    /// How many numbers after its scale the minimum of a block is stored; `None` without minimums.
+    fn to_minimum(&self, quantisation: &WeightQuantisation) -> Option<usize> {
+        match quantisation.granularity {
+            Granularity::PerBlock { size, minimum: true } => {
+                Some(self.row_width().div_ceil(size.max(1) as usize))
+            }
+            _ => None,
+        }
+    }
+
     /// Which of its scales a value has.
     fn scale_place(&self, quantisation: &WeightQuantisation, row: usize, index: usize) -> usize {
         match quantisation.granularity {
@@ -173,9 +195,10 @@ impl Weight {
             Granularity::PerChannel => {
                 row / (self.rows() / self.shape.first().map_or(1, |&n| n as usize)).max(1)
             }
-            Granularity::PerBlock { size } => {
+            Granularity::PerBlock { size, minimum } => {
                 let size = size.max(1) as usize;
-                row * self.row_width().div_ceil(size) + index / size
+                let numbers = self.row_width().div_ceil(size) * if minimum { 2 } else { 1 };
+                row * numbers + index / size
             }
         }
     }
@@ -189,6 +212,20 @@ impl Weight {
         let start = row.checked_mul(bytes)?;
         Some(start..start.checked_add(bytes)?)
     }
+}
+
+/// How the stored integers of a block become values: value = (stored − zero point) · scale −
+/// minimum. Source of minimums: the types `Q4_1` and `Q4_K` of ggml.
+struct Scaling {
+    scale: f32,
+    /// 0 without one, which changes no value.
+    minimum: f32,
+}
+
+/// The scale `at` of stored numbers with the minimum that follows it.
+fn scaling_of(dtype: DType, bytes: &[u8], at: usize, to_minimum: Option<usize>) -> Option<Scaling> {
+    let minimum = to_minimum.map_or(Some(0.0), |distance| scale_of(dtype, bytes, at + distance))?;
+    Some(Scaling { scale: scale_of(dtype, bytes, at)?, minimum })
 }
 
 /// Scale `at` of stored ones.
@@ -302,12 +339,22 @@ mod tests {
 
     #[test]
     fn blocks_end_at_the_end_of_a_row() {
-        let quantisation =
-            scales(Granularity::PerBlock { size: 2 }, DType::F16, &[1.0, 10.0, 100.0, 1000.0], 0);
+        let quantisation = scales(Granularity::blocks(2), DType::F16, &[1.0, 10.0, 100.0, 1000.0], 0);
         let weight = weight(DType::I8, &[2, 3], vec![1, 2, 3, 0xff, 5, 6], quantisation);
         assert_eq!(rows(&weight), [[1.0, 2.0, 30.0], [-100.0, 500.0, 6000.0]]);
-        assert_eq!(scale_count(Granularity::PerBlock { size: 2 }, &[2, 3]), Some(4));
-        assert_eq!(scale_count(Granularity::PerBlock { size: 0 }, &[2, 3]), None);
+        assert_eq!(scale_count(Granularity::blocks(2), &[2, 3]), Some(4));
+        assert_eq!(scale_count(Granularity::blocks(0), &[2, 3]), None);
+    }
+
+    #[test]
+    fn minimums_follow_the_scales_of_their_row() {
+        let granularity = Granularity::PerBlock { size: 2, minimum: true };
+        let numbers = [1.0, 10.0, 0.5, 0.25, 100.0, 1000.0, -3.0, 0.0];
+        let quantisation = scales(granularity, DType::F16, &numbers, -8);
+        let weight = weight(DType::I4, &[2, 3], vec![0x98, 0x0a, 0xfe, 0x07], quantisation);
+        // Stored plus eight: 0, 1, 2 and 6, 7, 15.
+        assert_eq!(rows(&weight), [[-0.5, 0.5, 19.75], [603.0, 703.0, 15000.0]]);
+        assert_eq!((scale_count(granularity, &[2, 3]), weight.format()), (Some(8), None));
     }
 
     #[test]
@@ -336,8 +383,9 @@ mod tests {
         let float = weight(DType::F32, &[4, 64], vec![0; 1024], None);
         for &format in WeightFormat::ALL {
             let planned = float.planned(format).unwrap();
-            assert_eq!(planned.format(), Some(format));
-            assert_eq!(format.is_quantised(), planned.quantisation.is_some());
+            let is_made = format.layout().is_some();
+            assert_eq!(planned.format(), Some(if is_made { format } else { WeightFormat::F32 }));
+            assert_eq!(is_made && format.is_quantised(), planned.quantisation.is_some());
         }
     }
 

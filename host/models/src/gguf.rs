@@ -3,15 +3,13 @@
 //! The crate `gguf` reads layout and block types; [`configuration`] makes a `config.json` of a
 //! file's metadata.
 //!
-//! **What is held.** F32, F16 and BF16 tensors stay in place. Q4_0 (32 integers −8..=7 and a
-//! binary16 scale, which may be negative) becomes `I4` and Q8_0 (32 integers of 8 bits and a
-//! binary16 scale) `I8`, both per block of 32 with `F16` scales: the same integers and scales, in
-//! the graph's order, put together when they are first read. The reference decodes both by
-//! definition; the kernels of the CPU shim multiply every integer from −8 and −128 on by scales of
-//! either sign, and no product of an integer and a binary16 rounds. `I4` so is
-//! `WeightFormat::W4Block32`; `I8` so is a stored format without a name: a plan can keep it, but
-//! not ask for it. Tensors of the other block types become `F32`: their values, computed when they
-//! are first read.
+//! **What is held.** F32, F16 and BF16 tensors stay in place. Matrices of blocks keep their levels
+//! and scales, in the graph's order, put together when they are first read: levels of four bits or
+//! fewer as `I4`, others as `I8`; a scale, and a minimum if the type has one, for each group of 16
+//! or 32 values, in `F16` if that is how the file has them. Products of a superblock's scale with a
+//! small integer are `F32`, which holds them exactly, and so no value differs from the file's.
+//! Q4_0 so is `WeightFormat::W4Block32`, and Q5_0, Q8_0 and IQ4_NL are `WeightFormat::W8Block32`;
+//! for the others no name stands, and a plan keeps them as stored. What is no matrix becomes `F32`.
 //!
 //! **What is undone.** The converter of llama.cpp renames tensors, and adds one to the norms of
 //! Gemma 3 and EmbeddingGemma; the difference is exact for every sum it can have written, and any
@@ -141,9 +139,7 @@ fn stored(tensor: &Tensor<'_>, alias: Option<String>, family: Family, heads: Opt
         TensorType::F32 => Content::Float(DType::F32),
         TensorType::F16 => Content::Float(DType::F16),
         TensorType::BF16 => Content::Float(DType::Bf16),
-        TensorType::Q4_0 => Content::Blocks(Blocks::Q4_0),
-        TensorType::Q8_0 => Content::Blocks(Blocks::Q8_0),
-        kind if kind.is_read() => Content::Values(kind),
+        kind if kind.is_read() => Content::Blocks(kind),
         _ => Content::Other,
     };
     let mut paired_heads = None;

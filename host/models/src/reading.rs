@@ -115,7 +115,10 @@ fn nameless(graph: &Graph) -> Option<String> {
     let stored = graph.weights.iter().filter_map(|weight| {
         let quantisation = weight.quantisation.as_ref().filter(|_| weight.format().is_none())?;
         match quantisation.granularity {
-            Granularity::PerBlock { size } => Some(format!("{} in blocks of {size}", weight.dtype)),
+            Granularity::PerBlock { size, minimum } => {
+                let minimums = if minimum { " with minimums" } else { "" };
+                Some(format!("{} in blocks of {size}{minimums}", weight.dtype))
+            }
             _ => Some(weight.dtype.to_string()),
         }
     });

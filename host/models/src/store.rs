@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use shardwright_gguf::TensorType;
 use shardwright_graph::{GraphError, Weight, WeightBytes, WeightData, WeightQuantisation};
-use shardwright_vocabulary::{DType, scale_count};
+use shardwright_vocabulary::DType;
 
 use crate::family::Family;
 use crate::gguf::{self, Blocks};
@@ -338,20 +338,20 @@ impl TensorStore {
                 plain(dtype, data)
             }
             Content::FloatPlusOne(_) => plain(DType::F32, less_one(Found { file, tensor })?),
-            Content::Values(kind) => plain(DType::F32, computed(Found { file, tensor }, kind)?),
-            // Scales of blocks are for matrices and tables.
-            Content::Blocks(blocks) if shape.len() == 2 => {
-                let (data, scales) = match self.parted.get(name) {
-                    Some(known) => known.clone(),
-                    None => parted(Found { file, tensor }, blocks)?,
-                };
-                self.parted.insert(name.to_owned(), (data.clone(), scales.clone()));
-                let granularity = Blocks::GRANULARITY;
-                let (scale_dtype, zero_point) = (DType::F16, 0);
-                let quantisation = WeightQuantisation { granularity, scale_dtype, scales, zero_point };
-                Weight { quantisation: Some(quantisation), ..plain(blocks.dtype(), data) }
-            }
-            Content::Blocks(_) | Content::Other => {
+            Content::Blocks(kind) => match Blocks::of(kind).filter(|_| shape.len() == 2) {
+                Some(blocks) => {
+                    let (data, scales) = match self.parted.get(name) {
+                        Some(known) => known.clone(),
+                        None => parted(Found { file, tensor }, blocks)?,
+                    };
+                    self.parted.insert(name.to_owned(), (data.clone(), scales.clone()));
+                    let quantisation = Some(blocks.quantisation.with(scales));
+                    Weight { quantisation, ..plain(blocks.dtype, data) }
+                }
+                // Scales of groups are for matrices and tables.
+                None => plain(DType::F32, computed(Found { file, tensor }, kind)?),
+            },
+            Content::Other => {
                 return Err(CheckpointError::TensorType {
                     path: file.path.clone(),
                     tensor: tensor.name.clone(),
@@ -505,22 +505,21 @@ fn unpaired(weight: Weight, heads: u64) -> Option<Result<Weight, CheckpointError
     Some(reorder())
 }
 
-/// The integers and the scales of a tensor of blocks, all scales finite.
+/// The integers and the scales of a matrix of blocks, all scales finite.
 fn parted(found: Found<'_>, blocks: Blocks) -> Result<(WeightData, WeightData), CheckpointError> {
     let StoredTensor { name, shape, .. } = found.tensor;
-    let integers = in_memory(name, shape, blocks.dtype().packed_bytes(shape))?;
-    let scales = scale_count(Blocks::GRANULARITY, shape).and_then(|count| count.checked_mul(Blocks::SCALE));
-    let scales = in_memory(name, shape, scales)?;
+    let [integers, scales] = blocks.sizes(name, shape)?;
     let Some(stored) = found.bytes() else {
         return Ok((WeightData::planned(integers), WeightData::planned(scales)));
     };
     if let Some((at, scale)) = blocks.wrong_scale(stored.bytes()) {
         return Err(wrong_scale(found, at, scale));
     }
+    let width = shape.last().map_or(0, |&width| width as usize);
     let again = stored.clone();
     Ok((
-        made(integers, move || blocks.integers(stored.bytes()))?,
-        made(scales, move || blocks.scales(again.bytes()))?,
+        made(integers, move || blocks.integers(stored.bytes(), width))?,
+        made(scales, move || blocks.scales(again.bytes(), width))?,
     ))
 }
 

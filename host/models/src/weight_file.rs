@@ -11,7 +11,6 @@ use shardwright_vocabulary::DType;
 use shardwright_gguf::TensorType;
 
 use crate::CheckpointError;
-use crate::gguf::Blocks;
 
 /// What stored elements are to a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,10 +19,8 @@ pub(crate) enum Content {
     Float(DType),
     /// Floats, each one more than in the checkpoint they come from.
     FloatPlusOne(DType),
-    /// Blocks of integers, each with its scale.
-    Blocks(Blocks),
-    /// Blocks of another type, whose values a weight has.
-    Values(TensorType),
+    /// Blocks of integers, whose groups have scales.
+    Blocks(TensorType),
     /// Nothing that is a weight by itself.
     Other,
 }

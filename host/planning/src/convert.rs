@@ -177,19 +177,21 @@ fn guest_schema(schema: &own::FlagSchema) -> wit::FlagSchema {
 }
 
 fn guest_weight_format(format: own::WeightFormat) -> wit::Format {
-    let (dtype, quantised) = format.layout();
+    // Of several kinds of blocks: what holds the integers of all.
+    const MIXED: own::WeightLayout = (own::DType::I8, Some((own::Granularity::blocks(32), own::DType::F32)));
+    let (dtype, quantised) = format.layout().unwrap_or(MIXED);
     let quantisation = quantised.map(|(granularity, scale)| wit::Quantisation {
         granularity: match granularity {
             own::Granularity::PerTensor => wit::Granularity::Tensor,
             own::Granularity::PerChannel => wit::Granularity::Channel,
-            own::Granularity::PerBlock { size } => wit::Granularity::Block(size),
+            own::Granularity::PerBlock { size, .. } => wit::Granularity::Block(size),
         },
         scale: match (format, scale) {
             (own::WeightFormat::W4Block32Stepped, _) => wit::ScaleType::Stepped(STEPS),
             (_, own::DType::F16) => wit::ScaleType::Fp16,
             _ => wit::ScaleType::Fp32,
         },
-        symmetric: true,
+        symmetric: format != own::WeightFormat::AsStored,
         dynamic: false,
     });
     guest_format(format.name(), dtype, quantisation)

@@ -43,6 +43,12 @@ pub enum QuantiseError {
         /// Largest number.
         limit: u64,
     },
+    /// Weights are not made in the format that leaves them as they are.
+    #[error("weight `{weight}` cannot be made in `as-stored`, which is how its checkpoint has it")]
+    AsStored {
+        /// The weight.
+        weight: String,
+    },
     /// Factors of moments for another number of columns or rows.
     #[error("weight `{weight}` has {wanted} {what}; the moments it is to be rounded by, {found}")]
     Factors {
@@ -87,6 +93,7 @@ impl QuantiseError {
             }
             QuantiseError::MissingBytes { .. } => Some("quantise the checkpoint's graph, not a planned one"),
             QuantiseError::ChannelTooLarge { .. } => Some("choose a format with a scale per tensor or block"),
+            QuantiseError::AsStored { .. } => Some("keep the weight, or choose another format"),
             QuantiseError::Factors { .. } => Some("take the moments of this checkpoint again"),
             QuantiseError::Moments(source) => source.help(),
             QuantiseError::Recipe { .. } => Some("make the recipe with the graph it is used for"),

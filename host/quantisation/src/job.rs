@@ -50,11 +50,16 @@ pub(crate) enum Target {
 }
 
 impl Target {
+    /// `None` for the format that leaves a weight as stored.
+    pub fn matrix(format: WeightFormat) -> Option<Target> {
+        (format != WeightFormat::AsStored).then_some(Target::Matrix(format))
+    }
+
     /// `None` for a weight that stays as stored.
     pub fn of(format: ConstantFormat) -> Option<Target> {
         match format {
             ConstantFormat::Stored => None,
-            ConstantFormat::Matrix(format) => Some(Target::Matrix(format)),
+            ConstantFormat::Matrix(format) => Target::matrix(format),
             ConstantFormat::Activation => Some(Target::Activation),
         }
     }
@@ -141,6 +146,9 @@ impl<'s> Job<'s> {
             quantisation: None,
         };
         let planned = match target {
+            Target::Matrix(WeightFormat::AsStored) => {
+                return Err(QuantiseError::AsStored { weight: float.name });
+            }
             Target::Matrix(format) => float.planned(format)?,
             Target::Activation => float.planned_constant()?,
         };
@@ -230,7 +238,7 @@ impl<'s> Job<'s> {
             Granularity::PerTensor => 0,
             Granularity::PerChannel if self.planned.shape.len() == 1 => self.width,
             Granularity::PerChannel => 1,
-            Granularity::PerBlock { size } => self.width.div_ceil(size.max(1) as usize),
+            Granularity::PerBlock { size, .. } => self.width.div_ceil(size.max(1) as usize),
         };
         scales * existing.scale_dtype.bytes() as usize
     }
@@ -407,7 +415,7 @@ impl<'s> Job<'s> {
                 self.channels(values, &mut codes, &mut made);
             }
             (Granularity::PerChannel, _) => self.blocks(values, 1, &mut codes, &mut made),
-            (Granularity::PerBlock { size }, _) => {
+            (Granularity::PerBlock { size, .. }, _) => {
                 self.blocks(values, size.max(1) as usize, &mut codes, &mut made);
             }
         }
@@ -462,7 +470,7 @@ impl<'s> Job<'s> {
         made: &mut Chunk,
     ) {
         let size = match self.planned.quantisation.as_ref().map(|existing| existing.granularity) {
-            Some(Granularity::PerBlock { size }) => (size as usize).max(1),
+            Some(Granularity::PerBlock { size, .. }) => (size as usize).max(1),
             _ => self.width.max(1),
         };
         let (width, steps) = (self.width.max(1), self.steps());

@@ -94,7 +94,8 @@ pub(crate) fn apply(
         return Err(QuantiseError::Recipe { recipe: recipe.weights.len(), graph: graph.weights.len() });
     }
     let of_table = |(index, asset): (usize, &Asset)| {
-        recipe.tables.of(index).filter(|&format| asset.table.format() != Some(format)).map(Target::Matrix)
+        let format = recipe.tables.of(index).filter(|&format| asset.table.format() != Some(format));
+        format.and_then(Target::matrix)
     };
     let weights: Vec<Option<Target>> = recipe.weights.iter().map(|&format| Target::of(format)).collect();
     let tables: Vec<Option<Target>> = graph.assets.iter().enumerate().map(of_table).collect();

@@ -217,7 +217,8 @@ impl Array {
         Cow::Owned(Array { shape: self.shape.clone(), values })
     }
 
-    /// How the stored integers become values; `None` for floats and indices.
+    /// How the stored integers become values; `None` for floats, indices and blocks with minimums,
+    /// which are no multiples of a scale.
     pub(crate) fn row_scales(&self) -> Option<RowScales<'_>> {
         use shardwright_vocabulary::Granularity::{PerBlock, PerChannel, PerTensor};
         match &self.values {
@@ -228,7 +229,8 @@ impl Array {
                     PerTensor => RowScales::One(f64::from(weight.scale(0, 0)?)),
                     PerChannel if weight.shape.len() > 1 => RowScales::PerRow(weight),
                     PerChannel => RowScales::Blocks(weight, 1),
-                    PerBlock { size } => RowScales::Blocks(weight, size as usize),
+                    PerBlock { minimum: true, .. } => return None,
+                    PerBlock { size, minimum: false } => RowScales::Blocks(weight, size as usize),
                 })
             }
             Values::Floats(..) | Values::Indices(_) => None,

@@ -234,8 +234,12 @@ fn show_quantisation(
     let (kind, axis, block) = match existing.granularity {
         Granularity::PerTensor => (SW_QUANTISATION_PER_TENSOR, 0, 0),
         Granularity::PerChannel => (SW_QUANTISATION_PER_CHANNEL, 0, 0),
-        Granularity::PerBlock { size } => {
-            (SW_QUANTISATION_PER_BLOCK, weight.shape.len().saturating_sub(1) as u32, u64::from(size))
+        Granularity::PerBlock { size, minimum } => {
+            let kind = match minimum {
+                false => SW_QUANTISATION_PER_BLOCK,
+                true => SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM,
+            };
+            (kind, weight.shape.len().saturating_sub(1) as u32, u64::from(size))
         }
     };
     let zero_points = if existing.zero_point == 0 { Vec::new() } else { vec![existing.zero_point] };

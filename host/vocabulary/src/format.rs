@@ -19,6 +19,8 @@ names! {
         W8PerChannel = "w8-per-channel",
         /// Signed 8 bit, one scale for the tensor.
         W8PerTensor = "w8-per-tensor",
+        /// Signed 8 bit, one scale per 32 consecutive input values of an output channel.
+        W8Block32 = "w8-block32",
         /// Signed 4 bit, one scale per output channel.
         W4PerChannel = "w4-per-channel",
         /// Signed 4 bit, one scale for the tensor.
@@ -30,6 +32,8 @@ names! {
         W4Block32Stepped = "w4-block32-stepped",
         /// Signed 2 bit, one scale per output channel.
         W2PerChannel = "w2-per-channel",
+        /// As the checkpoint stores each: blocks that no other name stands for, or several kinds.
+        AsStored = "as-stored",
     }
 }
 
@@ -45,47 +49,68 @@ pub enum Granularity {
     PerBlock {
         /// Values per scale.
         size: u32,
+        /// Whether a block has a minimum too, which is subtracted from its values.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        minimum: bool,
     },
 }
 
+impl Granularity {
+    /// A scale for so many consecutive values, and no minimum.
+    pub const fn blocks(size: u32) -> Granularity {
+        Granularity::PerBlock { size, minimum: false }
+    }
+}
+
+/// Stored type, and for integers granularity and scale type.
+pub type WeightLayout = (DType, Option<(Granularity, DType)>);
+
 impl WeightFormat {
-    /// Stored type, granularity and scale type; granularity `None` for floats.
-    pub const fn layout(self) -> (DType, Option<(Granularity, DType)>) {
+    /// Every format that weights can be made in: all but [`WeightFormat::AsStored`].
+    pub const MADE: &'static [WeightFormat] = Self::ALL.split_at(Self::ALL.len() - 1).0;
+
+    /// Stored type, granularity and scale type; granularity `None` for floats. `None` of
+    /// [`WeightFormat::AsStored`], which stands for several.
+    pub const fn layout(self) -> Option<WeightLayout> {
         const CHANNEL: Option<(Granularity, DType)> = Some((Granularity::PerChannel, DType::F32));
         const TENSOR: Option<(Granularity, DType)> = Some((Granularity::PerTensor, DType::F32));
-        match self {
+        const BLOCK: Option<(Granularity, DType)> = Some((Granularity::blocks(32), DType::F16));
+        // In f32, although each is an f16: the type distinguishes these scales from free ones
+        // before any exist.
+        const STEPPED: Option<(Granularity, DType)> = Some((Granularity::blocks(32), DType::F32));
+        Some(match self {
             WeightFormat::F32 => (DType::F32, None),
             WeightFormat::F16 => (DType::F16, None),
             WeightFormat::Bf16 => (DType::Bf16, None),
             WeightFormat::W8PerChannel => (DType::I8, CHANNEL),
             WeightFormat::W8PerTensor => (DType::I8, TENSOR),
+            WeightFormat::W8Block32 => (DType::I8, BLOCK),
             WeightFormat::W4PerChannel => (DType::I4, CHANNEL),
             WeightFormat::W4PerTensor => (DType::I4, TENSOR),
-            WeightFormat::W4Block32 => (DType::I4, Some((Granularity::PerBlock { size: 32 }, DType::F16))),
-            // In f32, although each is an f16: the type distinguishes these scales from free ones
-            // before any exist.
-            WeightFormat::W4Block32Stepped => {
-                (DType::I4, Some((Granularity::PerBlock { size: 32 }, DType::F32)))
-            }
+            WeightFormat::W4Block32 => (DType::I4, BLOCK),
+            WeightFormat::W4Block32Stepped => (DType::I4, STEPPED),
             WeightFormat::W2PerChannel => (DType::I2, CHANNEL),
-        }
+            WeightFormat::AsStored => return None,
+        })
     }
 
     /// Whether values are integers with scales.
     pub const fn is_quantised(self) -> bool {
-        self.layout().1.is_some()
+        !matches!(self, WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16)
     }
 }
 
-/// Number of scales of a weight of that shape.
+/// Number of scales of a weight of that shape, minimums counted too: of each row they follow its
+/// scales.
 pub fn scale_count(granularity: Granularity, shape: &[u64]) -> Option<u64> {
     match granularity {
         Granularity::PerTensor => Some(1),
         Granularity::PerChannel => shape.first().copied(),
-        Granularity::PerBlock { size: 0 } => None,
-        Granularity::PerBlock { size } => {
+        Granularity::PerBlock { size: 0, .. } => None,
+        Granularity::PerBlock { size, minimum } => {
             let (last, outer) = shape.split_last()?;
-            outer.iter().try_fold(last.div_ceil(u64::from(size)), |count, &extent| count.checked_mul(extent))
+            let row = last.div_ceil(u64::from(size)).checked_mul(if minimum { 2 } else { 1 })?;
+            outer.iter().try_fold(row, |count, &extent| count.checked_mul(extent))
         }
     }
 }

@@ -58,7 +58,7 @@ pub use error_class::ErrorClass;
 pub use flag::{Flag, FlagSchema, FlagStage, FlagType, FlagVerdict};
 pub use format::{
     ActivationFormat, FormatTuple, Granularity, RoleFormat, SegmentFormats, ShardFormats, SoftcapPlace,
-    StateFormat, ValueFormat, WeightFormat, WeightRole, scale_count,
+    StateFormat, ValueFormat, WeightFormat, WeightLayout, WeightRole, scale_count,
 };
 pub use limit::{Limit, Relief, limit_names};
 pub use names::UnknownName;

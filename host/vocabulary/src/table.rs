@@ -3,8 +3,8 @@ use serde::{Deserialize, Serialize};
 use crate::{DType, Granularity, scale_count};
 
 /// How the stored integers of a weight or table represent values: value = (stored − zero point) ·
-/// scale, one f32 multiplication. `Scales` is the storage of the scales: bytes, a file, or nothing
-/// if only the layout matters.
+/// scale, one f32 multiplication, less the minimum of its block if blocks have one. `Scales` is the
+/// storage of the scales: bytes, a file, or nothing if only the layout matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quantisation<Scales> {
@@ -12,7 +12,8 @@ pub struct Quantisation<Scales> {
     pub granularity: Granularity,
     /// Type of the scales: [`DType::F32`] or [`DType::F16`].
     pub scale_dtype: DType,
-    /// Little-endian, row-major: one, one a channel, or `[rows, blocks of a row]`. Finite.
+    /// Little-endian, row-major: one, one a channel, or `[rows, blocks of a row]`; with minimums
+    /// `[rows, 2, blocks of a row]`, a row's scales before its minimums. Finite.
     pub scales: Scales,
     /// Stored value that stands for zero.
     pub zero_point: i32,
@@ -104,7 +105,8 @@ impl<Bytes> Table<Bytes> {
         let granularity = match existing.granularity {
             Granularity::PerTensor => "per-tensor".to_owned(),
             Granularity::PerChannel => "per-channel".to_owned(),
-            Granularity::PerBlock { size } => format!("per-block of {size}"),
+            Granularity::PerBlock { size, minimum: false } => format!("per-block of {size}"),
+            Granularity::PerBlock { size, minimum: true } => format!("per-block of {size} with minimums"),
         };
         format!(
             "{} ({granularity}, scales {}, zero {})",

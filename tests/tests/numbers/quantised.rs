@@ -17,7 +17,7 @@ const FOLDERS: [(&str, &str); 9] = [
     ("gguf_q4_0", "w4-block32[head=f16]/f32/f32"),
     ("gguf_q4_0_gemma3", "w4-block32[head=bf16]/f32/f32"),
     // Integers of eight bits in blocks have no name; the norms are what has one.
-    ("gguf_q8_0", "f32/f32/f32"),
+    ("gguf_q8_0", "w8-block32/f32/f32"),
     ("compressed_pack4_channel", "w4-per-channel[head=bf16]/f32/f32"),
     ("compressed_int8_channel", "w8-per-channel[head=bf16]/f32/f32"),
     ("compressed_int8_tensor", "w8-per-tensor[head=bf16]/f32/f32"),

@@ -55,7 +55,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 
 /* Draft of that version: until the first tagged release the contract changes under one version number, together with all its
  * users. A host refuses a shim that was compiled from another draft. The number is a hash of this file's code; a test prints it. */
-#define SW_DRAFT 0x9d659c51u
+#define SW_DRAFT 0xeeb82b53u
 
 /* The one exported symbol. */
 #define SW_ENTRY_SYMBOL "shardwright_shim_entry"
@@ -166,6 +166,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_QUANTISATION_PER_TENSOR 1u
 #define SW_QUANTISATION_PER_CHANNEL 2u
 #define SW_QUANTISATION_PER_BLOCK 3u
+#define SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM 4u
 
 /* Classes of error. A planner acts on them. */
 #define SW_ERROR_UNSUPPORTED_OP 1u
@@ -597,12 +598,14 @@ typedef struct sw_chip {
 
 /* ---- The work order: what to compile. All of it [host, call]; a shim copies what it keeps. ---------------------------- */
 
-/* How stored integers encode real values: real = (stored - zero point) * scale. */
+/* How stored integers encode real values: real = (stored - zero point) * scale. PER_BLOCK_WITH_MINIMUM, along the last axis
+ * only: real = (stored - zero point) * scale - minimum, and of every row the minimums of its blocks follow their scales, as
+ * many, in the same type; scale_count counts both. */
 typedef struct sw_quantisation {
     uint64_t size;
     uint32_t kind;             /* SW_QUANTISATION_… */
-    uint32_t axis;             /* PER_CHANNEL and PER_BLOCK: the axis along which scales change */
-    uint64_t block;            /* PER_BLOCK: elements per scale */
+    uint32_t axis;             /* PER_CHANNEL and blocks: the axis along which scales change */
+    uint64_t block;            /* blocks: elements per scale */
     uint32_t scale_dtype;      /* SW_DTYPE_… of scales */
     uint32_t bits;             /* stored bits per value: 4 and 2 are packed, low bits first */
     const void *scales;        /* [host, call, null: check and estimate of a weight that is not quantised yet] dense, row-major */

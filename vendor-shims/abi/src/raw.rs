@@ -10,7 +10,7 @@ use std::ffi::{c_char, c_void};
 use abi_stable::StableAbi;
 
 pub const SW_VERSION_0_1: u32 = 0x00000001;
-pub const SW_DRAFT: u32 = 0x9d65_9c51;
+pub const SW_DRAFT: u32 = 0xeeb8_2b53;
 pub const SW_DTYPE_F32: u32 = 1;
 pub const SW_DTYPE_F16: u32 = 2;
 pub const SW_DTYPE_BF16: u32 = 3;
@@ -62,6 +62,7 @@ pub const SW_ATTRIBUTE_TEXT: u32 = 4;
 pub const SW_QUANTISATION_PER_TENSOR: u32 = 1;
 pub const SW_QUANTISATION_PER_CHANNEL: u32 = 2;
 pub const SW_QUANTISATION_PER_BLOCK: u32 = 3;
+pub const SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM: u32 = 4;
 pub const SW_ERROR_UNSUPPORTED_OP: u32 = 1;
 pub const SW_ERROR_UNMAPPABLE: u32 = 2;
 pub const SW_ERROR_RESOURCE_LIMIT: u32 = 3;

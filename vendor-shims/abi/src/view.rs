@@ -124,7 +124,7 @@ fn stored_range(dtype: u32) -> Option<(u32, i32, i32)> {
     })
 }
 
-/// Number of scales that a quantisation of a tensor of that shape has.
+/// Number of scales and minimums that a quantisation of a tensor of that shape has.
 fn scales_of(quantisation: &raw::SwQuantisation, shape: &[u64]) -> Result<u64> {
     let axis = quantisation.axis as usize;
     if quantisation.kind == raw::SW_QUANTISATION_PER_TENSOR {
@@ -139,9 +139,16 @@ fn scales_of(quantisation: &raw::SwQuantisation, shape: &[u64]) -> Result<u64> {
     if quantisation.block == 0 {
         return Err(broken("scales for blocks of no elements"));
     }
+    let mut numbers = extent.div_ceil(quantisation.block);
+    if quantisation.kind == raw::SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM {
+        if axis + 1 != shape.len() {
+            return Err(broken(format!("minimums along axis {axis} of a tensor of rank {}", shape.len())));
+        }
+        numbers = numbers.checked_mul(2).ok_or_else(|| broken("the minimums are too many"))?;
+    }
     let mut others = shape.iter().enumerate().filter(|(index, _)| *index != axis);
     others
-        .try_fold(extent.div_ceil(quantisation.block), |count, (_, extent)| count.checked_mul(*extent))
+        .try_fold(numbers, |count, (_, extent)| count.checked_mul(*extent))
         .ok_or_else(|| broken(format!("the scales of {shape:?} are too many")))
 }
 
@@ -159,7 +166,9 @@ unsafe fn check_quantisation(pointer: *const raw::SwQuantisation, dtype: u32, sh
     // SAFETY: promised by the caller.
     let view = QuantisationView(unsafe { one(pointer, "quantisation") }?);
     let quantisation = view.0.get();
-    if !(raw::SW_QUANTISATION_PER_TENSOR..=raw::SW_QUANTISATION_PER_BLOCK).contains(&quantisation.kind) {
+    if !(raw::SW_QUANTISATION_PER_TENSOR..=raw::SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM)
+        .contains(&quantisation.kind)
+    {
         return Err(broken(format!("quantisation kind {}", quantisation.kind)));
     }
     let Some((bits, low, high)) = stored_range(dtype) else {
@@ -591,7 +600,8 @@ fn widen_f16(bits: u16) -> f32 {
     if bits & 0x8000 == 0 { magnitude } else { -magnitude }
 }
 
-/// How stored integers encode real values: `real = (stored − zero point) · scale`.
+/// How stored integers encode real values: `real = (stored − zero point) · scale`, less a minimum
+/// if blocks have one.
 #[derive(Clone, Copy)]
 pub struct QuantisationView<'a>(Ref<'a, raw::SwQuantisation>);
 
@@ -621,12 +631,12 @@ impl<'a> QuantisationView<'a> {
         self.0.get().scale_dtype
     }
 
-    /// Number of scales, also when their bytes are missing.
+    /// Number of scales and minimums, also when their bytes are missing.
     pub fn scale_count(&self) -> u64 {
         self.0.get().scale_count
     }
 
-    /// The scales, widened; an error when one is not finite or their bytes are missing.
+    /// The scales, widened, of every row with the minimums that follow them; an error when one is not finite or their bytes are missing.
     pub fn scale_values(&self) -> Result<Vec<f32>> {
         let bytes = self.scales()?;
         let values: Vec<f32> = match self.0.get().scale_dtype {
@@ -864,6 +874,7 @@ mod tests {
         const TENSOR: u32 = raw::SW_QUANTISATION_PER_TENSOR;
         const CHANNEL: u32 = raw::SW_QUANTISATION_PER_CHANNEL;
         const BLOCK: u32 = raw::SW_QUANTISATION_PER_BLOCK;
+        const MINIMUM: u32 = raw::SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM;
         let (i8, i4, u16) = (raw::SW_DTYPE_I8, raw::SW_DTYPE_I4, raw::SW_DTYPE_U16);
         let scales = [0.5f32; 12];
         type Case = ((u32, u32, u64, u32, usize), u32, &'static [u64], Option<&'static str>);
@@ -875,7 +886,11 @@ mod tests {
             ((BLOCK, 0, 2, 4, 4), i4, &[3, 2], None),
             ((TENSOR, 0, 0, 16, 1), u16, &[], None),
             ((0, 0, 0, 8, 1), i8, &[3], Some("quantisation kind 0")),
-            ((4, 0, 0, 8, 1), i8, &[3], Some("quantisation kind 4")),
+            ((5, 0, 0, 8, 1), i8, &[3], Some("quantisation kind 5")),
+            ((MINIMUM, 1, 32, 4, 12), i4, &[2, 70], None),
+            ((MINIMUM, 1, 32, 4, 9), i4, &[3, 70], Some("9 scales where [3, 70] has 18")),
+            ((MINIMUM, 0, 1, 4, 12), i4, &[3, 2], Some("minimums along axis 0 of a tensor of rank 2")),
+            ((MINIMUM, 0, 1, 4, 9), i4, &[u64::MAX], Some("the minimums are too many")),
             ((TENSOR, 0, 0, 4, 1), i8, &[3], Some("4 bits of element type 7, which has 8")),
             ((TENSOR, 0, 0, 32, 1), raw::SW_DTYPE_F32, &[3], Some("scales for element type 1")),
             ((TENSOR, 0, 0, 8, 2), i8, &[3], Some("2 scales where [3] has 1")),

@@ -232,6 +232,7 @@ pub fn head(program: &Program) -> Vec<u8> {
                 PackedScales::None => String::new(),
                 PackedScales::PerOutput { .. } => "-per-output".to_owned(),
                 PackedScales::PerBlock { size, .. } => format!("-block-{size}"),
+                PackedScales::Affine { size, .. } => format!("-affine-{size}"),
             };
             weights.insert(format!("{name}{scales}{lying}"));
         }

@@ -315,6 +315,10 @@ fn packed_scales(section: &[u8], scales: PackedScales, bytes: u64) -> Result<Sca
             let values = typed(part(offset))?.as_chunks().0;
             Scales::PerBlock { size: size as usize, values }
         }
+        PackedScales::Affine { offset, size, zero, minimum } => {
+            let values = typed(part(offset))?.as_chunks().0;
+            Scales::Affine { size: size as usize, zero, minimum, values }
+        }
     })
 }
 

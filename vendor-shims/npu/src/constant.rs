@@ -29,8 +29,8 @@ pub fn scales(quantisation: &QuantisationView<'_>) -> Result<Option<Vec<f32>>, S
     }
 }
 
-/// Quantisation of an integer matrix `[N, K]`: without zero points, and per-channel scales only
-/// along the output channels.
+/// Quantisation of an integer matrix `[N, K]`: without zero points and minimums, and per-channel
+/// scales only along the output channels.
 ///
 /// # Errors
 ///
@@ -43,6 +43,9 @@ pub fn symmetric<'a>(weight: &WeightView<'a>) -> Result<QuantisationView<'a>, St
     let zeros = quantisation.zero_points().map_err(|error| error.message)?;
     if zeros.iter().any(|zero| *zero != 0) {
         return Err(format!("weight `{name}` has zero points; matrices are symmetric"));
+    }
+    if quantisation.kind() == raw::SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM {
+        return Err(format!("weight `{name}` has minimums; matrices are symmetric"));
     }
     if quantisation.kind() == raw::SW_QUANTISATION_PER_CHANNEL && quantisation.axis() != 0 {
         return Err(format!("weight `{name}` has scales along axis {}, not per output", quantisation.axis()));

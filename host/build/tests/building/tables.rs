@@ -213,13 +213,13 @@ fn formats_are_named_after_what_most_bytes_are_stored_in() {
     first.shape = vec![total, 1];
     first.data = WeightData::from_vec(vec![0; 4 * total as usize]);
     assert_eq!(stored_formats(&mixed).weights, WeightFormat::F32);
-    // Integers in blocks of 32 are a format; in other blocks they are none, and do not count.
-    for (size, expected) in [(32, WeightFormat::W4Block32), (64, WeightFormat::Bf16)] {
+    // Integers in blocks of 32 are a format; others have no name of their own.
+    for (size, expected) in [(32, WeightFormat::W4Block32), (64, WeightFormat::AsStored)] {
         let first = &mut mixed.weights[0];
         (first.dtype, first.shape) = (DType::I4, vec![total, 64]);
         first.data = WeightData::planned(32 * total as usize);
         first.quantisation = Some(WeightQuantisation {
-            granularity: Granularity::PerBlock { size },
+            granularity: Granularity::blocks(size),
             scale_dtype: DType::F16,
             scales: WeightData::planned((total * 128 / u64::from(size)) as usize),
             zero_point: 0,

@@ -317,7 +317,7 @@ fn contradictions_are_refused_by_field_on_writing_and_reading() {
         ("variants[0].assets[0].quantisation.scale_dtype", |m| quantisation(m).scale_dtype = DType::Bf16),
         ("variants[0].assets[0].quantisation.scales", |m| quantisation(m).scales.bytes = 20),
         ("variants[0].assets[0].quantisation.scales", |m| {
-            quantisation(m).granularity = Granularity::PerBlock { size: 0 };
+            quantisation(m).granularity = Granularity::blocks(0);
         }),
         ("variants[0].assets[0].redirect", |m| m.variants[0].assets[0].redirect.reverse()),
         ("variants[0].assets[0].redirect", |m| m.variants[0].assets[0].redirect.push((5, 1))),
@@ -658,7 +658,7 @@ fn asset_entry(index: usize) -> impl Strategy<Value = AssetEntry> {
     let granularity = prop_oneof![
         Just(Granularity::PerTensor),
         Just(Granularity::PerChannel),
-        (1..=64_u32).prop_map(|size| Granularity::PerBlock { size }),
+        (1..=64_u32, proptest::bool::ANY).prop_map(|(size, minimum)| Granularity::PerBlock { size, minimum }),
     ];
     let scales = (granularity, one_of(&[DType::F32, DType::F16]), digest(), -2..=1_i32);
     (1..=50_u64, 1..=50_u64, one_of(DType::ALL), digest(), scales).prop_map(

@@ -34,7 +34,7 @@ pub fn decoded(weight: &Weight) -> Vec<f32> {
 /// The weight in a format.
 pub fn stored_as(weight: &Weight, format: WeightFormat) -> Weight {
     let values = decoded(weight);
-    let (dtype, layout) = format.layout();
+    let (dtype, layout) = format.layout().expect("a format that is made");
     let bytes = |values: &[f32]| match dtype {
         DType::F16 => values.iter().flat_map(|&value| f16::from_f32(value).to_le_bytes()).collect(),
         DType::Bf16 => values.iter().flat_map(|&value| bf16::from_f32(value).to_le_bytes()).collect(),
@@ -53,7 +53,7 @@ pub fn stored_as(weight: &Weight, format: WeightFormat) -> Weight {
     let at = |index: usize| match granularity {
         Granularity::PerTensor => 0,
         Granularity::PerChannel => index / (values.len() / count),
-        Granularity::PerBlock { size } => {
+        Granularity::PerBlock { size, .. } => {
             let size = size as usize;
             index / width * width.div_ceil(size) + index % width / size
         }

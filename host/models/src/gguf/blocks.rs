@@ -1,79 +1,96 @@
-//! Blocks of 32 integers with their scale, taken apart: integers by rows, scales by rows.
+//! Blocks of a tensor, taken apart: integers by rows, and by rows the scales with the minimums.
 
 use half::f16;
-use shardwright_vocabulary::{DType, Granularity};
+use shardwright_gguf::{Grouping, Levels, TensorType};
+use shardwright_graph::GraphError;
+use shardwright_vocabulary::{DType, Granularity, Quantisation};
 
-/// Values of a block.
-const VALUES: usize = 32;
-/// Bytes of its scale, a binary16 before the integers.
-const SCALE: usize = 2;
+/// Stored bytes whose blocks are taken apart together, at least one row.
+const TOGETHER: usize = 1 << 16;
 
-/// A type of blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Blocks {
-    /// Integers of four bits less eight: of byte b, value b in the lower half and value b + 16 in
-    /// the upper.
-    Q4_0,
-    /// Integers of eight bits in their order.
-    Q8_0,
+/// How a matrix of blocks lies in a graph: signed integers of four bits or eight and a scale per
+/// group, for types with minimums those too.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Blocks {
+    kind: TensorType,
+    /// Type of the integers.
+    pub dtype: DType,
+    /// Groups, scales and the zero point.
+    pub quantisation: Quantisation<()>,
 }
 
 impl Blocks {
-    /// Which values share a scale.
-    pub const GRANULARITY: Granularity = Granularity::PerBlock { size: VALUES as u32 };
+    /// The layout of a type of blocks; `None` for other types.
+    pub fn of(kind: TensorType) -> Option<Self> {
+        let Grouping { group, minimum, range: (low, high), .. } = kind.grouping()?;
+        let (dtype, zero_point) = match (low, high) {
+            (-8.., ..=7) => (DType::I4, 0),
+            // In the four bits with a sign, which hold as many levels.
+            (0, ..=15) => (DType::I4, -8),
+            _ => (DType::I8, 0),
+        };
+        // A product of two scales has more digits than a binary16.
+        let scale_dtype = if kind.has_half_scales() { DType::F16 } else { DType::F32 };
+        let granularity = Granularity::PerBlock { size: group as u32, minimum };
+        let quantisation = Quantisation { granularity, scale_dtype, scales: (), zero_point };
+        Some(Blocks { kind, dtype, quantisation })
+    }
 
-    /// Bytes of a scale.
-    pub const SCALE: u64 = SCALE as u64;
-
-    /// The type of the integers.
-    pub fn dtype(self) -> DType {
-        match self {
-            Blocks::Q4_0 => DType::I4,
-            Blocks::Q8_0 => DType::I8,
+    /// Bytes of the integers and of the scales of a matrix.
+    pub fn sizes(&self, name: &str, shape: &[u64]) -> Result<[usize; 2], GraphError> {
+        let sizes = [self.dtype.packed_bytes(shape), self.quantisation.scale_bytes(shape)];
+        let here = sizes.map(|bytes| bytes.and_then(|bytes| usize::try_from(bytes).ok()));
+        match here {
+            [Some(integers), Some(scales)] => Ok([integers, scales]),
+            _ => Err(GraphError::WeightTooLarge { weight: name.to_owned(), shape: shape.to_vec() }),
         }
     }
 
-    fn integer_bytes(self) -> usize {
-        match self {
-            Blocks::Q4_0 => VALUES / 2,
-            Blocks::Q8_0 => VALUES,
-        }
-    }
-
-    /// The integers of whole blocks, in the graph's order.
-    pub fn integers(self, stored: &[u8]) -> Vec<u8> {
-        let bytes = self.integer_bytes();
-        let mut integers = Vec::with_capacity(stored.len() / (SCALE + bytes) * bytes);
-        for block in stored.chunks_exact(SCALE + bytes) {
-            let block = &block[SCALE..];
-            match self {
-                Blocks::Q8_0 => integers.extend_from_slice(block),
-                // Less eight is the highest bit turned over.
-                Blocks::Q4_0 => {
-                    let half = |byte: u8, shift: u32| (byte >> shift) & 0x0f;
-                    for shift in [0, 4] {
-                        let pairs = block.as_chunks::<2>().0.iter();
-                        integers
-                            .extend(pairs.map(|[a, b]| (half(*a, shift) | (half(*b, shift) << 4)) ^ 0x88));
-                    }
-                }
+    /// The integers of rows of `width` values, whole blocks each, in the graph's order.
+    pub fn integers(&self, stored: &[u8], width: usize) -> Vec<u8> {
+        let mut integers = Vec::new();
+        let zero = self.quantisation.zero_point as i8;
+        self.apart(stored, width, |Levels { levels, .. }| match self.dtype {
+            DType::I4 => {
+                let half = |level: i8| (level + zero) as u8 & 0x0f;
+                integers.extend(levels.as_chunks::<2>().0.iter().map(|[a, b]| half(*a) | (half(*b) << 4)));
             }
-        }
+            _ => integers.extend(levels.iter().map(|level| *level as u8)),
+        });
         integers
     }
 
-    /// The first scale of whole blocks that is no number or no finite one, and at which byte it is.
-    pub fn wrong_scale(self, stored: &[u8]) -> Option<(usize, f16)> {
-        let bytes = SCALE + self.integer_bytes();
-        let scales = stored.chunks_exact(bytes).map(|block| f16::from_le_bytes([block[0], block[1]]));
-        scales.enumerate().find(|(_, scale)| !scale.is_finite()).map(|(block, scale)| (block * bytes, scale))
+    /// Of every row its scales, then its minimums.
+    pub fn scales(&self, stored: &[u8], width: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut push = |numbers: &[f32]| match self.quantisation.scale_dtype {
+            DType::F16 => {
+                bytes.extend(numbers.iter().flat_map(|number| f16::from_f32(*number).to_le_bytes()))
+            }
+            _ => bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes())),
+        };
+        self.apart(stored, width, |Levels { levels, scales, minimums }| {
+            let groups = width * scales.len() / levels.len().max(1);
+            for row in 0..scales.len() / groups.max(1) {
+                let row = row * groups..(row + 1) * groups;
+                push(&scales[row.clone()]);
+                push(minimums.get(row).unwrap_or_default());
+            }
+        });
+        bytes
     }
 
-    /// The scales of whole blocks, binary16.
-    pub fn scales(self, stored: &[u8]) -> Vec<u8> {
-        let bytes = SCALE + self.integer_bytes();
-        let mut scales = Vec::with_capacity(stored.len() / bytes * SCALE);
-        stored.chunks_exact(bytes).for_each(|block| scales.extend_from_slice(&block[..SCALE]));
-        scales
+    /// Takes rows apart, some at a time.
+    fn apart(&self, stored: &[u8], width: usize, mut take: impl FnMut(&Levels)) {
+        let (values, bytes) = self.kind.block();
+        let row = (width / values as usize * bytes as usize).max(1);
+        for rows in stored.chunks((TOGETHER / row).max(1) * row) {
+            take(&self.kind.levels(rows).unwrap_or_default());
+        }
+    }
+
+    /// The first scale or minimum that is no number or no finite one, and at which byte it is.
+    pub fn wrong_scale(&self, stored: &[u8]) -> Option<(usize, f16)> {
+        self.kind.wrong_scale(stored)
     }
 }

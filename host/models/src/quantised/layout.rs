@@ -42,7 +42,7 @@ impl Layout {
     pub fn of(bits: u32, group: Group, [_, inputs]: [u64; 2]) -> Self {
         let granularity = match group {
             Group::Tensor => Granularity::PerTensor,
-            Group::Of(size) if u64::from(size) < inputs => Granularity::PerBlock { size },
+            Group::Of(size) if u64::from(size) < inputs => Granularity::blocks(size),
             Group::Channel | Group::Of(_) => Granularity::PerChannel,
         };
         Layout { dtype: if bits == 4 { DType::I4 } else { DType::I8 }, granularity }
@@ -51,7 +51,7 @@ impl Layout {
     /// Groups of an output.
     pub fn groups(self, [_, inputs]: [u64; 2]) -> u64 {
         match self.granularity {
-            Granularity::PerBlock { size } => inputs.div_ceil(u64::from(size.max(1))),
+            Granularity::PerBlock { size, .. } => inputs.div_ceil(u64::from(size.max(1))),
             _ => 1,
         }
     }

@@ -4,9 +4,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+use shardwright_gguf::TensorType;
+use shardwright_graph::Weight;
 use shardwright_models::{Checkpoint, CheckpointError, ErrorKind, Family, passes_of};
 use shardwright_test_checkpoints::{Spec, write_gguf, write_real};
-use shardwright_vocabulary::Pass;
+use shardwright_vocabulary::{DType, Granularity, Pass};
 use tempfile::TempDir;
 
 use crate::generated::result;
@@ -144,6 +147,88 @@ fn the_parts_of_a_split_model_are_the_model() {
     fs::write(path("renamed.gguf"), &end).unwrap();
     let error = Checkpoint::open(path("renamed.gguf")).unwrap_err();
     assert!(error.to_string().ends_with("is part 2 of 2, expected part 1 of 1"), "{error}");
+}
+
+/// Blocks of a type as its reference implementation wrote them.
+fn blocks_of(kind: TensorType) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gguf/tests/blocks/blocks.json");
+    let cases: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let case = cases.as_array().unwrap().iter().find(|case| case["type"] == kind.name()).expect("a case");
+    let digits = case["blocks"].as_str().unwrap();
+    (0..digits.len() / 2).map(|at| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).unwrap()).collect()
+}
+
+#[test]
+fn matrices_of_every_type_of_blocks_keep_levels_and_values() {
+    const WIDTH: u64 = 256;
+    let config = llama(&["llama.embedding_length", "llama.feed_forward_length"]);
+    let config = config.key(b"llama.embedding_length", 4).number(WIDTH as u32);
+    let config = config.key(b"llama.feed_forward_length", 4).number(WIDTH as u32);
+    let square: &[u64] = &[WIDTH, WIDTH];
+    let matrices: Vec<(&str, &[u64])> = vec![
+        ("token_embd.weight", &[WIDTH, 400]),
+        ("blk.0.attn_q.weight", square),
+        ("blk.0.attn_k.weight", square),
+        ("blk.0.attn_v.weight", square),
+        ("blk.0.attn_output.weight", square),
+        ("blk.0.ffn_gate.weight", square),
+        ("blk.0.ffn_up.weight", square),
+        ("blk.0.ffn_down.weight", square),
+    ];
+    let norms = ["output_norm.weight", "blk.0.attn_norm.weight", "blk.0.ffn_norm.weight"];
+    let folder = TempDir::new().unwrap();
+    let mut seen = 0;
+    for kind in TensorType::ALL.iter().copied().filter(|kind| kind.grouping().is_some()) {
+        let blocks = blocks_of(kind);
+        let written = |name: &str, number: u32, content: &dyn Fn(u64) -> Vec<u8>| {
+            let (mut file, mut data) = (config.clone(), Vec::new());
+            for (name, shape) in &matrices {
+                file = file.tensor(name, shape, number, data.len() as u64);
+                data.extend(content(shape.iter().product()));
+                data.resize(data.len().next_multiple_of(32), 0);
+            }
+            for name in norms {
+                file = file.tensor(name, &[WIDTH], 0, data.len() as u64);
+                data.extend((0..WIDTH).flat_map(|_| 1.0_f32.to_le_bytes()));
+            }
+            let path = folder.path().join(name);
+            fs::write(&path, file.data(&data)).unwrap();
+            open(&path)
+        };
+        let (values, bytes) = kind.block();
+        let stored = |count: u64| -> Vec<u8> {
+            blocks.iter().cycle().take((count / values * bytes) as usize).copied().collect()
+        };
+        let kept = written("blocks.gguf", kind as u32, &stored);
+        let wide = written("values.gguf", 0, &|count| {
+            kind.values(&stored(count)).unwrap().iter().flat_map(|value| value.to_le_bytes()).collect()
+        });
+        let of = |checkpoint: &Checkpoint| {
+            let graph = checkpoint.graph();
+            let tables = graph.assets.iter().map(|asset| asset.table.clone());
+            tables.chain(graph.weights.iter().cloned()).collect::<Vec<Weight>>()
+        };
+        let rows = |weight: &Weight| {
+            let mut values = vec![f32::NAN; weight.row_width()];
+            let row = |row| {
+                assert!(weight.decode_row(row, &mut values));
+                values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>()
+            };
+            (0..weight.rows()).map(row).collect::<Vec<_>>()
+        };
+        let grouping = kind.grouping().unwrap();
+        for (kept, wide) in of(&kept).iter().zip(&of(&wide)) {
+            assert!(rows(kept) == rows(wide), "{}: {}", kind.name(), kept.name);
+            let Some(scales) = kept.quantisation.as_ref().filter(|_| kept.shape.len() == 2) else { continue };
+            let granularity =
+                Granularity::PerBlock { size: grouping.group as u32, minimum: grouping.minimum };
+            assert_eq!(scales.granularity, granularity, "{}", kind.name());
+            let four = matches!(kind.name(), "Q4_0" | "Q4_1" | "Q4_K" | "Q3_K" | "Q2_K");
+            assert_eq!(kept.dtype, if four { DType::I4 } else { DType::I8 }, "{}", kind.name());
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 13 * 9, "eight matrices and the head");
 }
 
 fn error_of(file: &File) -> CheckpointError {

@@ -1,6 +1,7 @@
 //! GGUF files, part by part, right or wrong.
 
 /// A GGUF file, part by part.
+#[derive(Clone)]
 pub struct File {
     pub version: u32,
     pub tensors: u64,

@@ -22,11 +22,11 @@ const FOLDERS: [(&str, DType, Shared, Option<WeightFormat>); 18] = {
     [
         ("gguf_q4_0", DType::I4, Block(32), Some(WeightFormat::W4Block32)),
         ("gguf_q4_0_gemma3", DType::I4, Block(32), Some(WeightFormat::W4Block32)),
-        ("gguf_q8_0", DType::I8, Block(32), None),
+        ("gguf_q8_0", DType::I8, Block(32), Some(WeightFormat::W8Block32)),
         ("compressed_pack4_group32", DType::I4, Block(32), Some(WeightFormat::W4Block32)),
         ("compressed_pack4_channel", DType::I4, Channel, Some(WeightFormat::W4PerChannel)),
-        ("compressed_pack4_asymmetric", DType::I8, Block(32), None),
-        ("compressed_pack8_group32", DType::I8, Block(32), None),
+        ("compressed_pack4_asymmetric", DType::I8, Block(32), Some(WeightFormat::W8Block32)),
+        ("compressed_pack8_group32", DType::I8, Block(32), Some(WeightFormat::W8Block32)),
         ("compressed_pack8_channel", DType::I8, Channel, Some(WeightFormat::W8PerChannel)),
         ("compressed_int8_channel", DType::I8, Channel, Some(WeightFormat::W8PerChannel)),
         ("compressed_int8_tensor", DType::I8, Tensor, Some(WeightFormat::W8PerTensor)),
@@ -34,9 +34,9 @@ const FOLDERS: [(&str, DType, Shared, Option<WeightFormat>); 18] = {
         ("gptq4_group64", DType::I4, Block(64), None),
         ("gptq4_group128", DType::I4, Block(128), None),
         ("gptq4_channel", DType::I4, Channel, Some(WeightFormat::W4PerChannel)),
-        ("gptq4_asymmetric", DType::I8, Block(32), None),
-        ("gptq8_group32", DType::I8, Block(32), None),
-        ("awq_group32", DType::I8, Block(32), None),
+        ("gptq4_asymmetric", DType::I8, Block(32), Some(WeightFormat::W8Block32)),
+        ("gptq8_group32", DType::I8, Block(32), Some(WeightFormat::W8Block32)),
+        ("awq_group32", DType::I8, Block(32), Some(WeightFormat::W8Block32)),
         ("awq_symmetric", DType::I4, Block(64), None),
     ]
 };
@@ -106,7 +106,7 @@ fn integers_scales_and_values_are_those_of_the_libraries() {
             let granularity = match shared {
                 Shared::Tensor => Granularity::PerTensor,
                 Shared::Channel => Granularity::PerChannel,
-                Shared::Block(size) => Granularity::PerBlock { size },
+                Shared::Block(size) => Granularity::blocks(size),
             };
             assert_eq!((weight.dtype, quantisation.granularity), (dtype, granularity), "{what}");
             if weight.row_width() > 32 || folder.starts_with("gguf") {
@@ -174,9 +174,8 @@ fn a_quantised_model_computes_as_one_of_floats_with_its_values() {
 #[test]
 fn formats_without_a_name_are_said() {
     for (folder, words) in [
-        ("gguf_q8_0", "weights stored as i8 in blocks of 32: 8; formats have no name"),
-        ("gptq4_group64", "weights stored as i4 in blocks of 64: 1;"),
-        ("awq_group32", "weights stored as i8 in blocks of 32: 1;"),
+        ("gptq4_group64", "weights stored as i4 in blocks of 64: 1; formats have no name"),
+        ("awq_symmetric", "weights stored as i4 in blocks of 64: 1;"),
     ] {
         let notes = Checkpoint::open(fixtures().join(folder)).unwrap().notes().join("; ");
         assert!(notes.contains(words), "{folder}: {notes}");

@@ -50,7 +50,7 @@ fn assert_close(source: &Weight, made: &Weight) {
         Granularity::PerTensor => before.len(),
         Granularity::PerChannel if source.shape.len() == 1 => 1,
         Granularity::PerChannel => before.len() / source.shape[0] as usize,
-        Granularity::PerBlock { size } => size as usize,
+        Granularity::PerBlock { size, .. } => size as usize,
     };
     let largest_of = |values: &[f32]| values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
     let rows = before.chunks(width.max(group)).zip(after.chunks(width.max(group)));
@@ -78,7 +78,7 @@ fn every_format_keeps_values_within_half_a_step() {
         let count = shape.iter().product::<u64>() as usize;
         for dtype in [DType::F32, DType::F16, DType::Bf16] {
             let source = weight(&shape, dtype, &values(count, seed));
-            for &format in WeightFormat::ALL {
+            for &format in WeightFormat::MADE {
                 let made = made(&source, format);
                 assert_eq!(made.format(), Some(format));
                 assert_eq!(made.bytes(), source.planned(format).unwrap().bytes());
@@ -92,7 +92,7 @@ fn every_format_keeps_values_within_half_a_step() {
                         }
                     }
                 }
-                if format.layout().0 == dtype {
+                if format.layout().is_some_and(|(stored, _)| stored == dtype) {
                     assert!(same(&source, &made));
                 }
             }
@@ -108,6 +108,7 @@ fn integers_are_within_their_range_and_hold_zero() {
     for (format, range) in [
         (WeightFormat::W8PerChannel, -127..=127),
         (WeightFormat::W8PerTensor, -127..=127),
+        (WeightFormat::W8Block32, -127..=127),
         (WeightFormat::W4PerChannel, -8..=7),
         (WeightFormat::W4PerTensor, -8..=7),
         (WeightFormat::W4Block32, -8..=7),
@@ -131,7 +132,7 @@ fn making_again_what_was_made_changes_nothing() {
     // But for stepped scales, of which not every one is tried: where the largest integer of a block
     // is 6, its scale is not found again.
     let found_again = |format: &&WeightFormat| **format != WeightFormat::W4Block32Stepped;
-    for &format in WeightFormat::ALL.iter().filter(found_again) {
+    for &format in WeightFormat::MADE.iter().filter(found_again) {
         let once = made(&source, format);
         let twice = made(&once, format);
         // But for the last bit of a scale.
@@ -173,7 +174,7 @@ fn stepped_scales_are_multiples_of_one_and_cost_little() {
     let source = weight(&[48, 300], DType::F32, &values(48 * 300, 17));
     let stepped = made(&source, WeightFormat::W4Block32Stepped);
     let layout = stepped.quantisation.as_ref().unwrap();
-    assert_eq!((layout.granularity, layout.scale_dtype), (Granularity::PerBlock { size: 32 }, DType::F32));
+    assert_eq!((layout.granularity, layout.scale_dtype), (Granularity::blocks(32), DType::F32));
     for row in 0..48 {
         let scales: Vec<f32> = (0..10).map(|block| stepped.scale(row, block * 32).unwrap()).collect();
         let largest = scales.iter().copied().fold(0.0, f32::max);
@@ -219,7 +220,7 @@ fn errors_make_up_for_each_other_in_every_format() {
         };
         off.chunks(96).map(of_row).sum()
     };
-    for &format in WeightFormat::ALL {
+    for &format in WeightFormat::MADE {
         let nearest = made(&source, format);
         let rounding = Rounding::Compensated { columns: &factors, rows: None };
         let compensated = quantise_weight(&source, format, rounding, &mut Unwatched).unwrap();
@@ -273,7 +274,7 @@ fn constants_like_activations_hold_zero_and_both_ends() {
 fn threads_change_no_byte() {
     // Several chunks, the last of them shorter.
     let source = weight(&[700, 1024], DType::Bf16, &values(700 * 1024, 3));
-    for &format in WeightFormat::ALL {
+    for &format in WeightFormat::MADE {
         let of = |count| threads(count, || made(&source, format));
         let one = of(1);
         for count in [2, 5, 16] {
@@ -298,14 +299,14 @@ proptest! {
         let source = weight(&[rows, width], DType::F32, &of);
         // Stepped scales have a bound of their own, beside the code that chooses them.
         let free = |format: &&WeightFormat| format.is_quantised() && **format != WeightFormat::W4Block32Stepped;
-        for &format in WeightFormat::ALL.iter().filter(free) {
-            let (dtype, scales) = format.layout();
+        for &format in WeightFormat::MADE.iter().filter(free) {
+            let (dtype, scales) = format.layout().unwrap();
             let (granularity, scale_dtype) = scales.unwrap();
             let limit = if dtype == DType::I8 { 127.0 } else if dtype == DType::I4 { 7.0 } else { 1.0_f32 };
             let group = match granularity {
                 Granularity::PerTensor => rows * width,
                 Granularity::PerChannel => width,
-                Granularity::PerBlock { size } => u64::from(size),
+                Granularity::PerBlock { size, .. } => u64::from(size),
             } as usize;
             let plain: f64 = of
                 .chunks(if granularity == Granularity::PerTensor { of.len() } else { width as usize })
@@ -400,7 +401,7 @@ fn what_cannot_be_made_says_why() {
     let mut of = values(4 * 40, 2);
     of[2 * 40 + 7] = f32::NEG_INFINITY;
     let broken = weight(&[4, 40], DType::F32, &of);
-    for &format in WeightFormat::ALL {
+    for &format in WeightFormat::MADE {
         let error = quantise_weight(&broken, format, Rounding::Nearest, &mut Unwatched).unwrap_err();
         assert!(matches!(error, QuantiseError::NotFinite { row: 2, column: 7, .. }), "{error}");
         assert!(error.help().is_some() && error.to_string().contains("`w`"));
@@ -411,6 +412,9 @@ fn what_cannot_be_made_says_why() {
     let error =
         quantise_weight(&planned, WeightFormat::W8PerChannel, Rounding::Nearest, &mut Unwatched).unwrap_err();
     assert!(matches!(error, QuantiseError::MissingBytes { row: 0, bytes: 0, .. }), "{error}");
+
+    let kept = quantise_weight(&broken, WeightFormat::AsStored, Rounding::Nearest, &mut Unwatched);
+    assert!(matches!(kept, Err(QuantiseError::AsStored { .. })));
 
     let wide = Weight {
         shape: vec![1, 1 << 29],
@@ -453,7 +457,7 @@ fn every_family_takes_every_format() {
         let directory = tempfile::tempdir().unwrap();
         spec.write(directory.path()).unwrap();
         let graph = Checkpoint::open(directory.path()).unwrap().into_graph();
-        for &format in WeightFormat::ALL {
+        for &format in WeightFormat::MADE {
             let formats = FormatTuple::uniform(format, ActivationFormat::A8Dynamic, StateFormat::F32);
             let tables = TableFormats { embedding: Some(format), per_layer: Some(format) };
             let made = quantise(&graph, &Recipe::new(&graph, &formats, tables), &mut Unwatched).unwrap();

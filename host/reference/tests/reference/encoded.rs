@@ -355,7 +355,7 @@ fn matrix(noise: &mut Noise, dtype: DType, granularity: Granularity, zero_point:
     let (count, block) = match granularity {
         Granularity::PerTensor => (1, K),
         Granularity::PerChannel => (N, K),
-        Granularity::PerBlock { size } => (N * K.div_ceil(size as usize), size as usize),
+        Granularity::PerBlock { size, .. } => (N * K.div_ceil(size as usize), size as usize),
     };
     let made: Vec<f32> = (0..count).map(|_| f16::from_f32(0.01 + 0.004 * noise.next()).to_f32()).collect();
     let scale_bytes = made.iter().flat_map(|&scale| match scale_dtype {
@@ -413,12 +413,9 @@ impl Matrix {
 fn matrices(noise: &mut Noise) -> Vec<Matrix> {
     let mut made = Vec::new();
     for dtype in [DType::I8, DType::I4, DType::I2] {
-        for granularity in [
-            Granularity::PerTensor,
-            Granularity::PerChannel,
-            Granularity::PerBlock { size: 32 },
-            Granularity::PerBlock { size: 7 },
-        ] {
+        for granularity in
+            [Granularity::PerTensor, Granularity::PerChannel, Granularity::blocks(32), Granularity::blocks(7)]
+        {
             made.push(matrix(noise, dtype, granularity, 0));
         }
     }
@@ -516,7 +513,7 @@ fn products_of_two_activations_are_exact() {
 fn a_constant_by_columns_is_read_as_it_is() {
     // 4 × 70 times 70 × 3: columns of packed rows.
     let mut noise = Noise(6);
-    for granularity in [Granularity::PerTensor, Granularity::PerChannel, Granularity::PerBlock { size: 2 }] {
+    for granularity in [Granularity::PerTensor, Granularity::PerChannel, Granularity::blocks(2)] {
         let (low, high) = (-7, 7);
         let raw: Vec<i32> = (0..K * 3).map(|index| low + index as i32 * 5 % (high - low + 1)).collect();
         let count = match granularity {
@@ -804,7 +801,7 @@ fn arrays_hold_what_their_encoding_can() {
 #[test]
 fn constants_that_cannot_be_read_say_why() {
     let mut noise = Noise(10);
-    let good = matrix(&mut noise, DType::I4, Granularity::PerBlock { size: 32 }, 0).weight;
+    let good = matrix(&mut noise, DType::I4, Granularity::blocks(32), 0).weight;
     assert!(widen(&good).is_ok());
     type Breaks = fn(&mut Weight);
     let cases: [(&str, Breaks); 6] = [

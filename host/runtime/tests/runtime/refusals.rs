@@ -545,7 +545,7 @@ fn tables_are_those_described() {
     quantised_to("", |_| {});
     quantised_to("its format", |quant| quant.zero_point = 128);
     quantised_to("its format", |quant| quant.scale_dtype = DType::Bf16);
-    quantised_to("its format", |quant| quant.granularity = Granularity::PerBlock { size: 0 });
+    quantised_to("its format", |quant| quant.granularity = Granularity::blocks(0));
     quantised_to("the size of its scales", |quant| quant.granularity = Granularity::PerTensor);
     quantised_to("the size of its scales", |quant| quant.scales = WeightData::planned(quant.scales.length()));
     // Only planned, without bytes.

@@ -246,7 +246,7 @@ pub fn quantised_weights() -> Vec<Weight> {
     weights[2].data = WeightData::from_vec(vec![0x21, 0x43, 0x65, 0x07]);
     // 0.5, 1, 2, 4 in half precision.
     weights[2].quantisation = Some(WeightQuantisation {
-        granularity: Granularity::PerBlock { size: 2 },
+        granularity: Granularity::blocks(2),
         zero_point: 1,
         ..scales(DType::F16, vec![0x00, 0x38, 0x00, 0x3c, 0x00, 0x40, 0x00, 0x44])
     });

@@ -272,7 +272,8 @@ pub fn weight(name: &str, shape: &[u64], values: &[f32], dtype: u32) -> Weight {
 }
 
 /// A quantised weight: stored integers row by row, `kind` and `block` as in the contract, scales of
-/// f32, or of binary16 for blocks (passed widened).
+/// f32, or of binary16 for blocks (passed widened). With minimums they are f32, and of every row
+/// its minimums follow its scales.
 pub fn integers(
     name: &str,
     shape: &[u64],
@@ -299,20 +300,29 @@ pub fn integers(
     let scale_of = |at: usize| match kind {
         SW_QUANTISATION_PER_TENSOR => scales[0],
         SW_QUANTISATION_PER_CHANNEL => scales[at / (stored.len() / shape[0] as usize)],
+        SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM => {
+            scales[at / width * 2 * blocks + at % width / block as usize]
+        }
         _ => scales[at / width * blocks + at % width / block as usize],
+    };
+    let minimum_of = |at: usize| match kind {
+        SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM => {
+            scales[(at / width * 2 + 1) * blocks + at % width / block as usize]
+        }
+        _ => 0.0,
     };
     let pairs: Vec<(i32, f32)> =
         stored.iter().enumerate().map(|(at, raw)| (raw - zero_point, scale_of(at))).collect();
-    let in_blocks = kind == SW_QUANTISATION_PER_BLOCK;
     let quantisation = Scales {
         kind,
-        axis: if in_blocks { shape.len() as u32 - 1 } else { 0 },
+        axis: if block > 0 { shape.len() as u32 - 1 } else { 0 },
         block,
         values: scales.to_vec(),
         zero_point,
-        half: in_blocks,
+        half: kind == SW_QUANTISATION_PER_BLOCK,
     };
-    let values = pairs.iter().map(|(raw, scale)| *raw as f32 * scale).collect();
+    let value = |(at, (raw, scale)): (usize, &(i32, f32))| *raw as f32 * scale - minimum_of(at);
+    let values = pairs.iter().enumerate().map(value).collect();
     Weight { values, stored: pairs, ..Weight::raw(name, shape, dtype, bytes, Some(quantisation)) }
 }
 

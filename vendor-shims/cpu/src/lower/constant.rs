@@ -3,7 +3,8 @@
 use shardwright_shim_abi::WeightView;
 use shardwright_shim_abi::raw::{
     SW_DTYPE_BF16, SW_DTYPE_F16, SW_DTYPE_F32, SW_DTYPE_I2, SW_DTYPE_I4, SW_DTYPE_I8, SW_DTYPE_I16,
-    SW_DTYPE_U8, SW_DTYPE_U16, SW_QUANTISATION_PER_BLOCK, SW_QUANTISATION_PER_CHANNEL,
+    SW_DTYPE_U8, SW_DTYPE_U16, SW_QUANTISATION_PER_BLOCK, SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM,
+    SW_QUANTISATION_PER_CHANNEL,
 };
 
 use crate::error::CpuError;
@@ -26,6 +27,8 @@ pub enum Scaling {
     Block {
         /// Values per scale, at least one.
         size: u64,
+        /// Whether minimums follow the scales of every row.
+        minimum: bool,
     },
 }
 
@@ -104,7 +107,12 @@ impl<'a> Constant<'a> {
         let axis = quantisation.axis() as usize;
         let scaling = match quantisation.kind() {
             SW_QUANTISATION_PER_CHANNEL => Scaling::Channel { axis },
-            SW_QUANTISATION_PER_BLOCK if axis + 1 == rank => Scaling::Block { size: quantisation.block() },
+            kind @ (SW_QUANTISATION_PER_BLOCK | SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM)
+                if axis + 1 == rank =>
+            {
+                let minimum = kind == SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM;
+                Scaling::Block { size: quantisation.block(), minimum }
+            }
             SW_QUANTISATION_PER_BLOCK => {
                 return Err(format!(
                     "scales per block along axis {axis} of {rank}, only the last is supported"
@@ -194,14 +202,11 @@ impl<'a> Constant<'a> {
             Some(Scaling::Tensor | Scaling::Channel { axis: 0 }) if self.scale_dtype != SW_DTYPE_F32 => {
                 Err("scales per tensor or per channel are f16, only f32 is supported".into())
             }
-            // Tiles and panels store them as f16. Scales that do not exist yet are checked when
-            // they do.
-            Some(Scaling::Block { .. })
-                if self.scale_dtype != SW_DTYPE_F16
-                    && self
-                        .scales()
-                        .is_ok_and(|scales| scales.into_iter().any(|scale| half(scale).is_none())) =>
-            {
+            Some(Scaling::Block { minimum: true, .. }) => {
+                Err("integers with minimums cannot be multiplied directly".into())
+            }
+            // Tiles store them as f16.
+            Some(Scaling::Block { .. }) if !self.has_half_scales() => {
                 Err("scales per block are f32 and not exact in f16".into())
             }
             Some(Scaling::Channel { axis }) if axis != 0 => {
@@ -211,6 +216,28 @@ impl<'a> Constant<'a> {
         }
     }
 
+    /// Whether every scale is an f16. Scales that do not exist yet are checked when they do.
+    fn has_half_scales(&self) -> bool {
+        let inexact = |scales: Vec<f32>| scales.into_iter().any(|scale| half(scale).is_none());
+        self.scale_dtype == SW_DTYPE_F16 || !self.scales().is_ok_and(inexact)
+    }
+
+    /// Whether the blocks of a matrix need an affine map each, since there is more to them than a
+    /// scale in f16.
+    pub fn is_affine(&self) -> bool {
+        match self.scaling {
+            Some(Scaling::Block { minimum, .. }) => {
+                minimum || self.zero_point != 0 || !self.has_half_scales()
+            }
+            _ => false,
+        }
+    }
+
+    /// Stored value that stands for zero.
+    pub fn zero_point(&self) -> i32 {
+        self.zero_point
+    }
+
     /// The type of its panels as a matrix stored `[outputs, inputs]` (`by_rows`) or `[inputs,
     /// outputs]`; the error is the reason why it cannot be one.
     pub fn matrix(&self, by_rows: bool) -> Result<PanelType, String> {
@@ -218,6 +245,8 @@ impl<'a> Constant<'a> {
             (Kind::F32, _) => Ok(PanelType::F32),
             (Kind::F16, _) => Ok(PanelType::F16),
             (Kind::Bf16, _) => Ok(PanelType::Bf16),
+            (Kind::I8, _) if by_rows && self.is_affine() => Ok(PanelType::I8),
+            (Kind::I4, _) if by_rows && self.is_affine() => Ok(PanelType::I4),
             (Kind::I8 | Kind::I4 | Kind::I2, Some(scaling)) if by_rows && self.zero_point == 0 => {
                 let kind = self.integers()?;
                 match (kind, scaling) {

@@ -82,6 +82,14 @@ enum Form<'a> {
         blocks: usize,
         outputs: usize,
     },
+    /// The maps of a matrix in blocks, in the order of its panels.
+    AffineMaps {
+        constant: Constant<'a>,
+        /// Scales and minimums of a row.
+        numbers: usize,
+        blocks: usize,
+        outputs: usize,
+    },
     /// Dense f32.
     Wide {
         constant: Constant<'a>,
@@ -184,7 +192,7 @@ impl<'a> Weights<'a> {
         };
         let identity = weight.identity();
         let size = match constant.scaling() {
-            Some(Scaling::Block { size }) => Some(size.min(inputs.max(1)) as usize),
+            Some(Scaling::Block { size, .. }) => Some(size.min(inputs.max(1)) as usize),
             _ => None,
         };
         let geometry = Geometry::new(inputs as usize, size);
@@ -255,11 +263,23 @@ impl<'a> Weights<'a> {
         inputs: u64,
         outputs: u64,
     ) -> Result<PackedScales, CpuError> {
-        if let Some(Scaling::Block { size }) = constant.scaling() {
+        if let Some(Scaling::Block { size, minimum }) = constant.scaling() {
             // A block that is longer than a row is the row.
             let size = size.min(inputs.max(1));
             let blocks = inputs.div_ceil(size);
-            let length = outputs.div_ceil(LANES as u64) * blocks * LANES as u64 * 2;
+            let scales = outputs.div_ceil(LANES as u64) * blocks * LANES as u64;
+            if constant.is_affine() {
+                let numbers = if minimum { 2 } else { 1 };
+                let length = scales * numbers * VALUE_BYTES;
+                let offset = self.place(Key::Scales { weight }, length, LINE, || Form::AffineMaps {
+                    constant,
+                    numbers: numbers as usize * blocks as usize,
+                    blocks: blocks as usize,
+                    outputs: outputs as usize,
+                })?;
+                return Ok(PackedScales::Affine { offset, size, zero: constant.zero_point(), minimum });
+            }
+            let length = scales * 2;
             let offset = self.place(Key::Scales { weight }, length, LINE, || Form::BlockScales {
                 constant,
                 blocks: blocks as usize,
@@ -337,6 +357,20 @@ impl<'a> Weights<'a> {
                         };
                         let panel = (0..*blocks).flat_map(|block| (0..LANES).map(move |lane| (block, lane)));
                         give(&panel.flat_map(|(block, lane)| of(block, lane)).collect::<Vec<u8>>())?;
+                    }
+                }
+                Form::AffineMaps { constant, numbers, blocks, outputs } => {
+                    let stored = constant.scales()?;
+                    for panel in 0..outputs.div_ceil(LANES) {
+                        let of = |at: usize, lane: usize| match panel * LANES + lane {
+                            output if output < *outputs => stored[output * numbers + at],
+                            _ => 0.0,
+                        };
+                        // Stored by row, scales before minimums; read by block, its minimum after
+                        // its scale.
+                        let places = (0..*blocks).flat_map(|block| (block..*numbers).step_by(*blocks));
+                        let panel = places.flat_map(|at| (0..LANES).map(move |lane| (at, lane)));
+                        give(&little_endian(&panel.map(|(at, lane)| of(at, lane)).collect::<Vec<f32>>()))?;
                     }
                 }
                 Form::Tiles { constant, kind, geometry, outputs } => {

@@ -186,7 +186,7 @@ impl Bounds<'_> {
         let fitting = match weights.scales {
             PackedScales::None => !weights.kind.is_integer(),
             PackedScales::PerOutput { .. } => weights.kind.is_integer(),
-            PackedScales::PerBlock { size, .. } => {
+            PackedScales::PerBlock { size, .. } | PackedScales::Affine { size, .. } => {
                 matches!(weights.kind, PanelType::I8 | PanelType::I4)
                     && (1..=weights.inputs.max(1)).contains(&size)
             }
@@ -199,7 +199,7 @@ impl Bounds<'_> {
 
     fn tiles(&self, weights: &PackedTiles) -> Checked {
         let fitting = match weights.scales {
-            PackedScales::None => false,
+            PackedScales::None | PackedScales::Affine { .. } => false,
             PackedScales::PerOutput { .. } => true,
             PackedScales::PerBlock { size, .. } => (1..=weights.inputs.max(1)).contains(&size),
         };
@@ -226,7 +226,9 @@ impl Bounds<'_> {
     fn in_section(&self, weights: u64, scales: PackedScales, bytes: [u64; 2]) -> Checked {
         let scales = match scales {
             PackedScales::None => 0,
-            PackedScales::PerOutput { offset } | PackedScales::PerBlock { offset, .. } => offset,
+            PackedScales::PerOutput { offset }
+            | PackedScales::PerBlock { offset, .. }
+            | PackedScales::Affine { offset, .. } => offset,
         };
         for (offset, bytes) in [weights, scales].into_iter().zip(bytes) {
             let end = offset.checked_add(bytes);

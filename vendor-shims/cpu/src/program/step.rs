@@ -105,6 +105,17 @@ pub enum PackedScales {
         /// Steps of k that share a scale; at most the inputs.
         size: u64,
     },
+    /// Per panel and block sixteen binary32, and as many minimums if there are some.
+    Affine {
+        /// First byte in the section.
+        offset: u64,
+        /// Steps of k that share a map; at most the inputs.
+        size: u64,
+        /// Stored value that stands for zero.
+        zero: i32,
+        /// Whether there are minimums.
+        minimum: bool,
+    },
 }
 
 impl PackedWeights {
@@ -115,9 +126,13 @@ impl PackedWeights {
         let scales = match self.scales {
             PackedScales::None => Some(0),
             PackedScales::PerOutput { .. } => self.outputs.checked_mul(4),
-            PackedScales::PerBlock { size: 0, .. } => None,
+            PackedScales::PerBlock { size: 0, .. } | PackedScales::Affine { size: 0, .. } => None,
             PackedScales::PerBlock { size, .. } => {
                 panels.checked_mul(self.inputs.div_ceil(size))?.checked_mul(2 * LANES as u64)
+            }
+            PackedScales::Affine { size, minimum, .. } => {
+                let numbers = if minimum { 2 } else { 1 } * LANES as u64;
+                panels.checked_mul(self.inputs.div_ceil(size))?.checked_mul(4 * numbers)
             }
         };
         Some([steps.checked_mul(self.kind.step_bytes() as u64)?, scales?])
@@ -154,7 +169,8 @@ impl PackedTiles {
         let panels = self.outputs.div_ceil(LANES as u64);
         let geometry = self.geometry();
         let scales = match self.scales {
-            PackedScales::None => 0,
+            // Tiles with affine maps are refused when they are checked.
+            PackedScales::None | PackedScales::Affine { .. } => 0,
             PackedScales::PerOutput { .. } => self.outputs * 4,
             PackedScales::PerBlock { .. } => panels * geometry.blocks as u64 * 2 * LANES as u64,
         };

@@ -658,10 +658,6 @@ fn unsupported_formats_are_refused_with_a_reason() {
             (q.axis, q.block, q.scale_count) = (0, 5, 70);
             q.scales = tables::list(vec![0x3400u16; 70]).cast();
         }),
-        (true, "scales per block are f32 and not exact in f16", |q| {
-            q.scale_dtype = SW_DTYPE_F32;
-            q.scales = tables::list(vec![0.1f32; 15]).cast();
-        }),
         (false, "scales per tensor or per channel are f16, only f32 is supported", |q| {
             q.scale_dtype = SW_DTYPE_F16;
         }),
@@ -686,6 +682,32 @@ fn unsupported_formats_are_refused_with_a_reason() {
         q.scale_dtype = SW_DTYPE_F32;
         q.scales = tables::list(vec![0.25f32; 15]).cast();
     };
+    // Others are supported where values are multiplied, and minimums too.
+    let dynamic = |w: &Weight| {
+        let mut b = Builder::new("decode_4@8", SW_ENTRY_DECODE, 4, 8);
+        let x = b.input("hidden", SW_ROLE_HIDDEN, &[4, 70]);
+        let w = b.constant(w);
+        let y = b.node(SW_OP_DYNAMIC_LINEAR, &[x, w], &[4, 5], vec![]);
+        b.output("tap", SW_ROLE_TAP, y);
+        b
+    };
+    let inexact = forged(&packed(true), |q| {
+        q.scale_dtype = SW_DTYPE_F32;
+        q.scales = tables::list(vec![0.1f32; 15]).cast();
+    });
+    let minimums = forged(&packed(true), |q| {
+        q.kind = SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM;
+        q.scale_count = 30;
+        q.scales = tables::list(vec![0x3400u16; 30]).cast();
+    });
+    for (weight, part) in [
+        (&inexact, "scales per block are f32 and not exact in f16"),
+        (&minimums, "integers with minimums cannot be multiplied directly"),
+    ] {
+        host.compile(&[product_with(weight).build()], &[]).expect("compiled");
+        let got = reason(&dynamic(weight));
+        assert!(got.contains(part), "`{part}` not in `{got}`");
+    }
     let artefact = |w: &Weight| {
         let compiled = host.compile(&[product_with(w).build()], &[]).expect("compiled");
         compiled.artefact.bytes().to_vec()

@@ -33,6 +33,31 @@ const FORMATS: [(u32, (u32, u64)); 8] = [
 /// Formats that are supported only where integers are multiplied directly.
 const MULTIPLIED: [(u32, (u32, u64)); 1] = [(SW_DTYPE_I2, (SW_QUANTISATION_PER_BLOCK, 24))];
 
+/// Blocks with minimums, which are supported only where values are multiplied: stored type, block
+/// and zero point.
+const AFFINE: [(u32, u64, i32); 3] = [(SW_DTYPE_I4, 32, -8), (SW_DTYPE_I8, 16, 0), (SW_DTYPE_I4, 5, 3)];
+
+/// A matrix near `values` whose blocks have minimums.
+fn affine(name: &str, shape: &[u64], values: &[f32], (dtype, block, zero): (u32, u64, i32)) -> Weight {
+    let least = -(1i32 << (bits_of(dtype) - 1));
+    let (mut stored, mut scales) = (Vec::new(), Vec::new());
+    for row in values.chunks(shape[1] as usize) {
+        let mut minimums = Vec::new();
+        for group in row.chunks(block as usize) {
+            let ends = |ends: [f32; 2], value: &f32| [ends[0].min(*value), ends[1].max(*value)];
+            let [low, high] = group.iter().fold([0.0, 1e-3], ends);
+            let scale = (high - low) / (-2 * least - 1) as f32;
+            let minimum = (least - zero) as f32 * scale - low;
+            scales.push(scale);
+            minimums.push(minimum);
+            let raw = |value: &f32| ((value + minimum) / scale).round() as i32 + zero;
+            stored.extend(group.iter().map(|value| raw(value).clamp(least, -least - 1)));
+        }
+        scales.extend(minimums);
+    }
+    integers(name, shape, &stored, dtype, (SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM, block), &scales, zero)
+}
+
 /// A matrix near `values` in a format.
 fn quantised(name: &str, shape: &[u64], values: &[f32], (dtype, (kind, block)): (u32, (u32, u64))) -> Weight {
     let width = shape[1] as usize;
@@ -119,6 +144,15 @@ fn every_weight_format_agrees_with_the_plain_evaluator() {
             let w = b.constant(&w);
             let y = b.node(SW_OP_DYNAMIC_LINEAR, &[x, w], &[rows as u64, outputs], vec![]);
             b.output(&format!("multiplied.{index}"), SW_ROLE_TAP, y);
+        }
+        for (index, format) in AFFINE.into_iter().enumerate() {
+            let w = affine(&format!("a{index}"), &[outputs, inputs], &data, format);
+            let w = b.constant(&w);
+            let operands = if with_bias { vec![x, w, bias] } else { vec![x, w] };
+            let y = b.node(SW_OP_LINEAR, &operands, &[rows as u64, outputs], vec![]);
+            b.output(&format!("affine.{index}"), SW_ROLE_TAP, y);
+            let y = b.mat_mul(x, w, true);
+            b.output(&format!("affine-product.{index}"), SW_ROLE_TAP, y);
         }
         let artefact = compile(&host, std::slice::from_ref(&b));
         let input = values(rows * inputs as usize, seed, 3.0);

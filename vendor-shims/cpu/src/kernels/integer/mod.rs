@@ -48,7 +48,7 @@ pub struct Tiles<'a> {
     pub kind: IntegerType,
     /// Tiles of all panels of sixteen outputs; see [`Geometry::panel_bytes`].
     pub data: &'a [u8],
-    /// One per output, or one per block: [`Scales::None`] is refused.
+    /// One per output, or one per block; others are refused.
     pub scales: Scales<'a>,
     /// Inputs, K.
     pub inputs: usize,
@@ -77,7 +77,7 @@ impl Tiles<'_> {
             "fewer weights than panels"
         );
         match self.scales {
-            Scales::None => panic!("integers without scales"),
+            Scales::None | Scales::Affine { .. } => panic!("integers without scales of their own"),
             Scales::PerOutput(scales) => assert!(scales.len() >= self.outputs, "fewer scales than outputs"),
             Scales::PerBlock { values, .. } => {
                 assert!(values.len() >= self.panels() * geometry.blocks, "fewer scales than blocks");

@@ -6,7 +6,8 @@
 //! accumulator in the output, which rounds nothing, so tiles, threads and rows are chosen for speed
 //! alone. Scales per output multiply the final sum, as `sum · scale` or `fma(sum, scale, bias)`;
 //! scales per block multiply the weights, which rounds nothing: the product of eight bits or four
-//! and the eleven of a binary16 is exact. A bias without scales is added after that; bounds hold
+//! and the eleven of a binary16 is exact. Affine maps per block give each weight the value that its
+//! definition rounds to. A bias without scales is added after that; bounds hold
 //! the result.
 
 mod pack;
@@ -66,6 +67,38 @@ pub enum Scales<'a> {
         /// Panel after panel, block after block.
         values: &'a [[u16; LANES]],
     },
+    /// An affine map per `size` steps of k, `(stored − zero) · scale − minimum`: sixteen scales,
+    /// and sixteen minimums if there are some, per panel and block. With the same panels.
+    Affine {
+        /// Steps of k that share a map.
+        size: usize,
+        /// Stored value that stands for zero.
+        zero: i32,
+        /// Whether there are minimums.
+        minimum: bool,
+        /// Panel after panel, block after block.
+        values: &'a [[f32; LANES]],
+    },
+}
+
+impl Scales<'_> {
+    /// Scales of blocks in panels of `inputs` steps, as tiles read them.
+    fn blocks(self, inputs: usize) -> Blocks {
+        match self {
+            Scales::PerBlock { size, values } => {
+                Blocks { scales: values.as_ptr(), stride: inputs.div_ceil(size), size, ..Blocks::NONE }
+            }
+            Scales::Affine { size, zero, minimum, values } => Blocks {
+                affine: values.as_ptr(),
+                minimum,
+                zero: zero as f32,
+                stride: inputs.div_ceil(size),
+                size,
+                ..Blocks::NONE
+            },
+            Scales::None | Scales::PerOutput(_) => Blocks::NONE,
+        }
+    }
 }
 
 impl PanelData<'_> {
@@ -82,6 +115,13 @@ impl PanelData<'_> {
 }
 
 impl Panels<'_> {
+    fn check_blocks(&self, size: usize, found: usize) {
+        let blocks = matches!(self.data, PanelData::I8(_) | PanelData::I4(_));
+        assert!(blocks && size > 0, "scales of other blocks");
+        let panels = self.outputs.div_ceil(LANES);
+        assert!(found >= panels * self.inputs.div_ceil(size), "fewer scales than blocks");
+    }
+
     /// # Panics
     /// When there are fewer weights or scales than the dimensions say.
     fn check(&self) {
@@ -90,10 +130,9 @@ impl Panels<'_> {
         match self.scales {
             Scales::None => {}
             Scales::PerOutput(scales) => assert!(scales.len() >= self.outputs, "fewer scales than outputs"),
-            Scales::PerBlock { size, values } => {
-                let blocks = matches!(self.data, PanelData::I8(_) | PanelData::I4(_));
-                assert!(blocks && size > 0, "scales of other blocks");
-                assert!(values.len() >= panels * self.inputs.div_ceil(size), "fewer scales than blocks");
+            Scales::PerBlock { size, values } => self.check_blocks(size, values.len()),
+            Scales::Affine { size, minimum, values, .. } => {
+                self.check_blocks(size, values.len() / if minimum { 2 } else { 1 });
             }
         }
     }
@@ -212,8 +251,10 @@ fn task<S: Simd>(
         (PanelData::Bf16(steps), _) => with!(steps, tile::Bf16),
         (PanelData::F16(steps), _) => with!(steps, tile::F16),
         (PanelData::I8(steps), Scales::PerBlock { .. }) => with!(steps, tile::BlockI8),
+        (PanelData::I8(steps), Scales::Affine { .. }) => with!(steps, tile::AffineI8),
         (PanelData::I8(steps), _) => with!(steps, tile::I8),
         (PanelData::I4(steps), Scales::PerBlock { .. }) => with!(steps, tile::BlockI4),
+        (PanelData::I4(steps), Scales::Affine { .. }) => with!(steps, tile::AffineI4),
         (PanelData::I4(steps), _) => with!(steps, tile::I4),
         (PanelData::I2(steps), _) => with!(steps, tile::I2),
     }
@@ -251,14 +292,8 @@ fn block<S: Simd, E: Element>(
     let (source, weights) = unsafe { (x.as_ptr().add(row * inputs), steps.add(panel * inputs)) };
     // SAFETY: as above; no other task writes these rows of these columns.
     let target = unsafe { out.pointer().add(row * outputs + column) };
-    let blocks = match scales {
-        Scales::PerBlock { size, values } => {
-            let stride = inputs.div_ceil(size);
-            // Checked with the lengths.
-            Blocks { scales: values.as_ptr().wrapping_add(panel * stride), stride, size, first: 0 }
-        }
-        _ => Blocks::NONE,
-    };
+    // Checked with the lengths.
+    let blocks = scales.blocks(inputs).panel(panel);
     // The rows of one tile read their weights once, from front to back; more rows reuse a block
     // while it is in cache.
     let step_limit = if rows <= HIGHEST { inputs } else { K_BLOCK };
@@ -277,8 +312,8 @@ fn block<S: Simd, E: Element>(
                     for step in 0..steps {
                         let mut value = E::load(s, weights.add(index * inputs + k + step));
                         if E::SCALED {
-                            let block = index * blocks.stride + (k + step) / blocks.size;
-                            value = s.mul(value, s.load_f16(blocks.scales.add(block).cast()));
+                            let map = blocks.map::<S, E>(s, index, (k + step) / blocks.size);
+                            value = blocks.value::<S, E>(s, value, map);
                         }
                         s.store(scratch.add((index * K_BLOCK + step) * LANES), value);
                     }

@@ -192,6 +192,30 @@ proptest! {
             let scales = Scales::PerBlock { size: block, values: &scales };
             let panels = Panels { data: integers.data(&bytes), scales, inputs, outputs };
             same_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
+            // With affine maps too.
+            for (zero, minimum) in [(0, false), (-8, true)] {
+                let maps = values(2 * outputs * blocks, seed ^ 0x77);
+                let of = |output: usize, block: usize| {
+                    let [scale, low] = [0, 1].map(|which| maps[2 * (output * blocks + block) + which]);
+                    [scale, if minimum { low } else { 0.0 }]
+                };
+                let decoded: Vec<f32> = (0..inputs * outputs).map(|at| {
+                    let [scale, minimum] = of(at / inputs, at % inputs / block);
+                    (i32::from(integers.raw[at]) - zero) as f32 * scale - minimum
+                }).collect();
+                let expected = twin(&x, &decoded, bias.as_deref(), rows, inputs, outputs);
+                let numbers = if minimum { 2 } else { 1 };
+                let lying: Vec<[f32; LANES]> = (0..outputs.div_ceil(LANES) * blocks * numbers).map(|at| {
+                    let (panel, block, which) = (at / numbers / blocks, at / numbers % blocks, at % numbers);
+                    std::array::from_fn(|lane| match panel * LANES + lane {
+                        output if output < outputs => of(output, block)[which],
+                        _ => 0.0,
+                    })
+                }).collect();
+                let scales = Scales::Affine { size: block, zero, minimum, values: &lying };
+                let panels = Panels { data: integers.data(&bytes), scales, inputs, outputs };
+                same_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
+            }
         }
     }
 }

@@ -8,6 +8,8 @@ pub trait Element: Copy + Send + Sync {
     const NARROW: bool;
     /// Whether scales change along k; see [`Blocks`].
     const SCALED: bool = false;
+    /// Whether they are binary32, beside a zero point and minimums.
+    const AFFINE: bool = false;
     /// The sixteen weights, widened, without their scales.
     ///
     /// # Safety
@@ -25,7 +27,7 @@ impl Element for [f32; LANES] {
 }
 
 macro_rules! narrow_elements {
-    ($($(#[$meta:meta])* $name:ident([$stored:ty; $count:literal]) => $load:ident $(, scaled $scaled:literal)?;)*) => { $(
+    ($($(#[$meta:meta])* $name:ident([$stored:ty; $count:literal]) => $load:ident $(, scaled $scaled:literal)? $(, affine $affine:literal)?;)*) => { $(
         $(#[$meta])*
         #[derive(Clone, Copy)]
         #[repr(transparent)]
@@ -34,6 +36,7 @@ macro_rules! narrow_elements {
         impl Element for $name {
             const NARROW: bool = true;
             $(const SCALED: bool = $scaled;)?
+            $(const AFFINE: bool = $affine;)?
             #[inline(always)]
             unsafe fn load<S: Simd>(s: S, source: *const Self) -> S::V {
                 // SAFETY: as the caller grants; the type is transparent.
@@ -57,6 +60,10 @@ narrow_elements! {
     BlockI4([u8; 8]) => load_i4, scaled true;
     /// As [`I8`], a scale per block of k.
     BlockI8([i8; 16]) => load_i8, scaled true;
+    /// As [`I4`], an affine map per block of k.
+    AffineI4([u8; 8]) => load_i4, scaled true, affine true;
+    /// As [`I8`], an affine map per block of k.
+    AffineI8([i8; 16]) => load_i8, scaled true, affine true;
 }
 
 /// Scales that change along k, seen from the first step of a tile.
@@ -64,6 +71,13 @@ narrow_elements! {
 pub struct Blocks {
     /// Sixteen binary16 per block, of the first panel.
     pub scales: *const [u16; LANES],
+    /// Of affine blocks in their place sixteen scales per block, before sixteen minimums if there
+    /// are some.
+    pub affine: *const [f32; LANES],
+    /// Whether affine blocks have minimums.
+    pub minimum: bool,
+    /// Zero point of affine blocks.
+    pub zero: f32,
     /// Blocks of a panel.
     pub stride: usize,
     /// Steps of a block.
@@ -74,11 +88,59 @@ pub struct Blocks {
 
 impl Blocks {
     /// For weights without such scales.
-    pub const NONE: Blocks = Blocks { scales: std::ptr::null(), stride: 0, size: 1, first: 0 };
+    pub const NONE: Blocks = Blocks {
+        scales: std::ptr::null(),
+        affine: std::ptr::null(),
+        minimum: false,
+        zero: 0.0,
+        stride: 0,
+        size: 1,
+        first: 0,
+    };
 
-    fn panel(self, panel: usize) -> Blocks {
+    /// The same from a later panel on.
+    pub fn panel(self, panel: usize) -> Blocks {
+        let blocks = panel * self.stride;
         // Never dereferenced where there are none.
-        Blocks { scales: self.scales.wrapping_add(panel * self.stride), ..self }
+        Blocks {
+            scales: self.scales.wrapping_add(blocks),
+            affine: self.affine.wrapping_add(blocks * self.numbers()),
+            ..self
+        }
+    }
+
+    /// Vectors of an affine block.
+    fn numbers(self) -> usize {
+        1 + usize::from(self.minimum)
+    }
+
+    /// Scales and minimums of a block of a panel.
+    ///
+    /// # Safety
+    /// There are scales of the element's kind for that block.
+    #[inline(always)]
+    pub unsafe fn map<S: Simd, E: Element>(self, s: S, panel: usize, block: usize) -> [S::V; 2] {
+        let block = panel * self.stride + block;
+        // SAFETY: as the caller grants.
+        unsafe {
+            if E::AFFINE {
+                let scales = self.affine.add(block * self.numbers());
+                let minimum = if self.minimum { s.load(scales.add(1).cast()) } else { s.splat(0.0) };
+                [s.load(scales.cast()), minimum]
+            } else {
+                [s.load_f16(self.scales.add(block).cast()), s.splat(0.0)]
+            }
+        }
+    }
+
+    /// The values of sixteen widened weights.
+    #[inline(always)]
+    pub fn value<S: Simd, E: Element>(self, s: S, weights: S::V, [scale, minimum]: [S::V; 2]) -> S::V {
+        match E::AFFINE {
+            // Rounded twice, as the definition says.
+            true => s.sub(s.mul(s.sub(weights, s.splat(self.zero)), scale), minimum),
+            false => s.mul(weights, scale),
+        }
     }
 }
 
@@ -118,16 +180,16 @@ unsafe fn tile<S: Simd, E: Element, const ROWS: usize, const PANELS: usize>(
             }
         }
     }
-    let mut scales = [s.splat(1.0); PANELS];
+    let mut maps = [[s.splat(1.0), s.splat(0.0)]; PANELS];
     let mut from = 0;
     while from < steps {
         let mut to = steps;
         if E::SCALED {
             let block = (blocks.first + from) / blocks.size;
             to = steps.min((block + 1) * blocks.size - blocks.first);
-            for (p, scale) in scales.iter_mut().enumerate() {
+            for (p, map) in maps.iter_mut().enumerate() {
                 // SAFETY: the caller grants the scales of these steps.
-                *scale = unsafe { s.load_f16(blocks.scales.add(p * blocks.stride + block).cast()) };
+                *map = unsafe { blocks.map::<S, E>(s, p, block) };
             }
         }
         for k in from..to {
@@ -137,7 +199,7 @@ unsafe fn tile<S: Simd, E: Element, const ROWS: usize, const PANELS: usize>(
                 for (p, w) in w.iter_mut().enumerate() {
                     *w = E::load(s, weights.add(p * panel_stride + k));
                     if E::SCALED {
-                        *w = s.mul(*w, scales[p]);
+                        *w = blocks.value::<S, E>(s, *w, maps[p]);
                     }
                 }
                 for (r, row) in sums.iter_mut().enumerate() {
