@@ -164,7 +164,7 @@ impl TableReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "known", rename_all = "kebab-case")]
 pub enum LossReport {
-    /// Everything is a float: nothing is lost but rounding.
+    /// Weights are floats, and activations and states have 32 bits: nothing is lost but rounding.
     None,
     /// KL divergence in millionths of a nat per token, measured on this checkpoint per layer
     /// and role and added up.

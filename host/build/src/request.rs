@@ -41,8 +41,8 @@ pub struct ModelName {
 /// The formats of a checkpoint that is built without converting any weight.
 ///
 /// Named after the format that most weight bytes are stored in; f32 norms beside bf16 projections
-/// stay f32. Where matrices come quantised, the roles that most bytes store otherwise are named too,
-/// and where that does not name every quantised matrix, all are [`WeightFormat::AsStored`].
+/// stay f32. Where matrices come quantised, the roles that most bytes store otherwise are named
+/// too, and where that does not name every quantised matrix, all are [`WeightFormat::AsStored`].
 pub fn stored_formats(graph: &Graph) -> FormatTuple {
     let role = |weight: &Weight| WeightRole::of_part(weight.part);
     let all = || graph.weights.iter();

@@ -70,7 +70,7 @@ pub(crate) fn gathered_tables(
     let table = |(index, asset): (usize, &Asset)| -> Result<Option<GatheredTable>, GraphError> {
         let mut formats: Vec<TableFormat> = Vec::new();
         let mut add = |format: WeightFormat, bytes: u64| {
-            let stored = asset.table.format() == Some(format);
+            let stored = asset.table.is_in(format);
             let known = losses.iter().find(|loss| (loss.table as usize, loss.format) == (index, format));
             let (micronats, provenance) = match (stored || !format.is_quantised(), known) {
                 (true, _) => (Some(0), Provenance::Measured),
@@ -84,9 +84,7 @@ pub(crate) fn gathered_tables(
         match asked.of(index) {
             Some(format) => add(format, asset.table.planned(format)?.bytes()),
             None => {
-                if let Some(stored) = asset.table.format() {
-                    add(stored, asset.table.bytes());
-                }
+                add(asset.table.format().unwrap_or(WeightFormat::AsStored), asset.table.bytes());
                 for format in OFFERED.into_iter().filter(|_| remakes) {
                     if let Ok(planned) = asset.table.planned(format)
                         && planned.bytes() < asset.table.bytes()

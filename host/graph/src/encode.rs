@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
-use shardwright_vocabulary::{ActivationFormat, Encoding, FormatTuple, StateFormat};
+use shardwright_vocabulary::{ActivationFormat, DType, Encoding, FormatTuple, StateFormat};
 
 use crate::{ComponentKind, EntryGraph, EntryNode, INVISIBLE, Op, Role, Segment, Tensor, TensorId};
 
@@ -197,7 +197,7 @@ pub enum EncodeError {
         /// The tensor.
         tensor: String,
         /// Its type.
-        dtype: shardwright_vocabulary::DType,
+        dtype: DType,
     },
 }
 
@@ -225,6 +225,20 @@ pub fn dynamic_activations(entry: &EntryGraph, activations: ActivationFormat) ->
                 node.op = Op::DynamicLinear;
             }
         }
+    }
+    graph
+}
+
+/// The same operations on the same constants, with activations and states in f32: what the graph
+/// computes if none of its values is rounded to a step. Constants that are encoded like activations
+/// stay so.
+pub fn unrounded(encoded: &EntryGraph) -> EntryGraph {
+    let mut graph = encoded.clone();
+    for node in graph.nodes.iter_mut().filter(|node| node.op == Op::DynamicLinear) {
+        node.op = Op::Linear;
+    }
+    for tensor in graph.tensors.iter_mut().filter(|tensor| tensor.weight.is_none() && !tensor.is_index()) {
+        (tensor.dtype, tensor.affine) = (DType::F32, None);
     }
     graph
 }

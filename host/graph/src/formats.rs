@@ -60,7 +60,7 @@ impl Graph {
                     return ConstantFormat::Stored;
                 }
             };
-            match format == WeightFormat::AsStored || weight.format() == Some(format) {
+            match weight.is_in(format) {
                 true => ConstantFormat::Stored,
                 false => ConstantFormat::Matrix(format),
             }

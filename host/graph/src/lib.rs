@@ -54,7 +54,7 @@ pub use component::{Component, Dim, Graph, Node, NodeId, Value, ValueId, ValueSo
 pub use decompose::{decompose_all, decompose_where};
 pub use encode::{
     EncodeError, Encodings, LAST_HIDDEN, PER_LAYER, PortSide, Range, Ranges, dynamic_activations, encode,
-    hidden_key, range_key, state_key,
+    hidden_key, range_key, state_key, unrounded,
 };
 pub use entry::{EntryGraph, EntryNode, EntryPoint, PortId, StatePort, Tensor, TensorId};
 pub use error::GraphError;

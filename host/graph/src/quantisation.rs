@@ -33,6 +33,11 @@ impl Weight {
         WeightFormat::ALL.iter().copied().find(|format| format.layout() == Some((self.dtype, layout)))
     }
 
+    /// Whether it is stored in that format already, so that nothing is lost.
+    pub fn is_in(&self, format: WeightFormat) -> bool {
+        format == WeightFormat::AsStored || self.format() == Some(format)
+    }
+
     /// This weight in another format, counted but not quantised: its data are
     /// [`WeightData::planned`]. In [`WeightFormat::AsStored`] it stays as it is.
     pub fn planned(&self, format: WeightFormat) -> Result<Weight, GraphError> {

@@ -842,6 +842,11 @@ fn quality(plan: &Plan, request: &Request, tables: &[CheckedTable]) -> Result<Lo
                     true
                 }
                 UnitLoss::Unknown => false,
+                UnitLoss::UnknownValues => {
+                    loss.lossy += 1;
+                    loss.unmeasured += 1;
+                    continue;
+                }
             };
             loss.lossy += 1;
             loss.unmeasured += u64::from(!known);

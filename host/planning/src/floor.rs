@@ -396,7 +396,8 @@ fn loss(
 ) -> Option<u64> {
     match losses.of(component, layer, tuple) {
         _ if request.goals.quality_micronats.is_none() => Some(0),
-        UnitLoss::None => Some(0),
+        // As planners count them.
+        UnitLoss::None | UnitLoss::UnknownValues => Some(0),
         UnitLoss::Known { micronats, .. } => Some(micronats),
         UnitLoss::Unknown => None,
     }

@@ -1,7 +1,7 @@
 //! What a layer loses in a format tuple, by one rule for the check of a plan, the floor and
 //! reports.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use shardwright_vocabulary::{FormatTuple, Provenance, ValueFormat, WeightFormat};
 
@@ -11,6 +11,8 @@ use crate::request::{Request, Sensitivity, ValueSensitivity};
 pub struct Losses<'request> {
     weights: HashMap<(u32, u32), Vec<&'request Sensitivity>>,
     values: HashMap<(u32, u32), Vec<&'request ValueSensitivity>>,
+    /// Formats of values of which something is known.
+    known_values: HashSet<ValueFormat>,
 }
 
 /// What a layer, or a component without layers, loses.
@@ -29,6 +31,8 @@ pub enum UnitLoss {
     },
     /// Its weights lose something that is not known.
     Unknown,
+    /// Its weights are floats, and what its rounded activations or states lose is not known.
+    UnknownValues,
 }
 
 /// Whether weights in this format equal the checkpoint's up to float rounding, so that no loss is
@@ -40,7 +44,8 @@ const fn is_lossless(format: WeightFormat) -> bool {
 impl<'request> Losses<'request> {
     /// Of a request.
     pub fn new(request: &'request Request) -> Self {
-        let mut losses = Self { weights: HashMap::new(), values: HashMap::new() };
+        let known_values = request.value_sensitivities.iter().map(|row| row.format).collect();
+        let mut losses = Self { weights: HashMap::new(), values: HashMap::new(), known_values };
         for row in &request.sensitivities {
             losses.weights.entry((row.component, row.layer)).or_default().push(row);
         }
@@ -51,7 +56,7 @@ impl<'request> Losses<'request> {
     }
 
     /// What a layer loses, zero for a component without layers; one without weights is not asked
-    /// about. Of activations and states what is not known is not counted.
+    /// about. Beside integer weights, what is not known of activations and states is not counted.
     pub fn of(&self, component: u32, layer: u32, tuple: &FormatTuple) -> UnitLoss {
         let has = |row: &&&ValueSensitivity| match row.format {
             ValueFormat::Activations(format) => format == tuple.activations,
@@ -67,6 +72,12 @@ impl<'request> Losses<'request> {
         if !is_float && weights.peek().is_none() {
             return UnitLoss::Unknown;
         }
+        let rounded = [ValueFormat::Activations(tuple.activations), ValueFormat::States(tuple.states)];
+        let mut rounded = rounded.iter().filter(|format| !format.is_exact()).peekable();
+        let has_exact_values = rounded.peek().is_none();
+        if is_float && rounded.any(|format| !self.known_values.contains(format)) {
+            return UnitLoss::UnknownValues;
+        }
         let parts = values.chain(weights.filter(|_| !is_float));
         let (mut micronats, mut measured, mut modelled) = (0_u64, 0_u64, false);
         for (part, provenance) in parts {
@@ -77,7 +88,7 @@ impl<'request> Losses<'request> {
             }
         }
         match micronats {
-            0 if is_float => UnitLoss::None,
+            0 if is_float && has_exact_values => UnitLoss::None,
             _ => UnitLoss::Known { micronats, measured, modelled },
         }
     }

@@ -121,7 +121,7 @@ fn by_place(
         for &WeightId(id) in &weights {
             let weight = &graph.weights[id as usize];
             let lossy: Vec<WeightFormat> =
-                formats.iter().copied().filter(|format| weight.format() != Some(*format)).collect();
+                formats.iter().copied().filter(|format| !weight.is_in(*format)).collect();
             let mut errors = errors(weight, &lossy)?.into_iter();
             for (sum, format) in sums.iter_mut().zip(formats) {
                 let lossy = lossy.contains(format);
@@ -171,7 +171,7 @@ pub fn table_priors(graph: &Graph, formats: &[WeightFormat]) -> Vec<TableLoss> {
     let mut rows = Vec::new();
     for (index, format) in table_pairs(graph, formats).into_iter().filter(|_| graph.is_generative()) {
         let table = &graph.assets[index].table;
-        let (off, of) = match table.format() == Some(format) {
+        let (off, of) = match table.is_in(format) {
             true => (0.0, 0.0),
             false => match error(table, format) {
                 Ok(error) => error,

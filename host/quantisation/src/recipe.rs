@@ -94,8 +94,7 @@ pub(crate) fn apply(
         return Err(QuantiseError::Recipe { recipe: recipe.weights.len(), graph: graph.weights.len() });
     }
     let of_table = |(index, asset): (usize, &Asset)| {
-        let format = recipe.tables.of(index).filter(|&format| asset.table.format() != Some(format));
-        format.and_then(Target::matrix)
+        recipe.tables.of(index).filter(|&format| !asset.table.is_in(format)).and_then(Target::matrix)
     };
     let weights: Vec<Option<Target>> = recipe.weights.iter().map(|&format| Target::of(format)).collect();
     let tables: Vec<Option<Target>> = graph.assets.iter().enumerate().map(of_table).collect();

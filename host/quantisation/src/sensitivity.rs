@@ -58,7 +58,7 @@ impl Change {
         match *self {
             Change::Weights { component, layer, role, format } => {
                 for WeightId(id) in places(graph).remove(&(component, layer, role)).unwrap_or_default() {
-                    if graph.weights[id as usize].format() != Some(format) {
+                    if !graph.weights[id as usize].is_in(format) {
                         recipe.weights[id as usize] = ConstantFormat::Matrix(format);
                     }
                 }

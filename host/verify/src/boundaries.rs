@@ -13,7 +13,7 @@ use shardwright_vocabulary::{EntryKind, Pass};
 use crate::next_norm::NextNorm;
 use crate::progress::{Progress, reference_fault};
 use crate::report::{BoundaryVerification, EntryVerification, ShardVerification};
-use crate::rows::RowErrors;
+use crate::rows::{RowErrors, errors, largest_error};
 use crate::shard_run::{Feed, Observed, Rows, ShardMemory, Twin};
 use crate::thresholds::Thresholds;
 use crate::trace::{Chunk, Given, Trace};
@@ -312,48 +312,77 @@ impl Run<'_, '_> {
                 if rows.rows as u64 == point.rows {
                     tally.fastest = Some(tally.fastest.map_or(took, |fastest| fastest.min(took)));
                 }
-                for observed in observed {
-                    self.enter(tally, observed, rows)?;
+                self.enter_all(tally, observed, rows, &mut |feed| memory.unrounded(entry, feed, rows))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares all results of a run. Where one is off by more than the bound, how far rounding
+    /// moves its rows decides whether that is too far.
+    fn enter_all(
+        &mut self,
+        tally: &mut EntryTally,
+        observed: Vec<Observed>,
+        rows: Rows,
+        unrounded: &mut dyn FnMut(&Feed<'_>) -> Result<BTreeMap<String, Vec<f32>>>,
+    ) -> Result<()> {
+        let mut without = None;
+        for Observed { what, layer, cut, width, got, wanted, compiled } in observed {
+            let got = self.normed(cut, width, got)?;
+            let wanted = self.normed(cut, width, wanted)?;
+            let compiled = compiled.map(|values| self.normed(cut, width, values)).transpose()?;
+            let mut rounding = Vec::new();
+            if let Some(compiled) = &compiled
+                && largest_error(&got, compiled, width) > self.check.thresholds.row_p95
+            {
+                let all = match &without {
+                    Some(all) => all,
+                    None => without.insert(unrounded(&self.feed)?),
+                };
+                if let Some(values) = all.get(&what) {
+                    let values = self.normed(cut, width, values.clone())?;
+                    rounding = errors(&values, compiled, width);
                 }
             }
-        }
-        Ok(())
-    }
-
-    /// Compares row by row, the residual stream after the next norm.
-    fn enter(&mut self, tally: &mut EntryTally, observed: Observed, rows: Rows) -> Result<()> {
-        let Observed { what, layer, cut, width, got, wanted, compiled } = observed;
-        let normed = |values: Vec<f32>, norms: &mut Norms<'_>| -> Result<Vec<f32>> {
-            let norm = match cut {
-                Some(cut) => norms.after(cut)?,
-                None => None,
+            let index = match tally.outputs.iter().position(|existing| existing.what == what) {
+                Some(index) => index,
+                None => {
+                    let plain = RowErrors::default();
+                    tally.outputs.push(OutputTally { what, layer, cut, plain, compiled: None });
+                    tally.outputs.len() - 1
+                }
             };
-            match norm {
-                Some(norm) => norm.apply(&values, width).map_err(reference_fault),
-                None => Ok(values),
+            let output = &mut tally.outputs[index];
+            self.rows(&mut output.plain, (&got, &wanted, &[]), width, rows);
+            if let Some(compiled) = compiled {
+                let errors = output.compiled.get_or_insert_default();
+                self.rows(errors, (&got, &compiled, &rounding), width, rows);
             }
-        };
-        let got = normed(got, self.norms)?;
-        let wanted = normed(wanted, self.norms)?;
-        let compiled = compiled.map(|values| normed(values, self.norms)).transpose()?;
-        let index = match tally.outputs.iter().position(|existing| existing.what == what) {
-            Some(index) => index,
-            None => {
-                let plain = RowErrors::default();
-                tally.outputs.push(OutputTally { what, layer, cut, plain, compiled: None });
-                tally.outputs.len() - 1
-            }
-        };
-        let output = &mut tally.outputs[index];
-        self.rows(&mut output.plain, &got, &wanted, width, rows);
-        if let Some(compiled) = compiled {
-            let errors = output.compiled.get_or_insert_default();
-            self.rows(errors, &got, &compiled, width, rows);
         }
         Ok(())
     }
 
-    fn rows(&self, errors: &mut RowErrors, got: &[f32], wanted: &[f32], width: usize, rows: Rows) {
+    /// Rows of the residual stream after the next norm; others as they are.
+    fn normed(&mut self, cut: Option<usize>, width: usize, values: Vec<f32>) -> Result<Vec<f32>> {
+        let norm = match cut {
+            Some(cut) => self.norms.after(cut)?,
+            None => None,
+        };
+        match norm {
+            Some(norm) => norm.apply(&values, width).map_err(reference_fault),
+            None => Ok(values),
+        }
+    }
+
+    /// Enters rows with how far rounding moves each, where that is known.
+    fn rows(
+        &self,
+        errors: &mut RowErrors,
+        (got, wanted, rounding): (&[f32], &[f32], &[f64]),
+        width: usize,
+        rows: Rows,
+    ) {
         let first = self.feed.chunk.first + rows.offset;
         let name = &self.prompt.name;
         if got.len() != wanted.len() {
@@ -362,7 +391,9 @@ impl Run<'_, '_> {
         }
         let width = width.max(1);
         for (row, (got, wanted)) in got.chunks(width).zip(wanted.chunks(width)).enumerate() {
-            errors.add(got, wanted, || (name.clone(), first + row % rows.rows, row / rows.rows));
+            let rounding = rounding.get(row).copied().unwrap_or(0.0);
+            let at = || (name.clone(), first + row % rows.rows, row / rows.rows);
+            errors.add_rounded(got, wanted, rounding, at);
         }
     }
 }

@@ -6,28 +6,51 @@ use crate::thresholds::Thresholds;
 /// Share of the rows that the p95 bounds cover (nearest rank); the worst row has its own bound.
 const PERCENTILE: f64 = 0.95;
 
-/// Differences of rows, gathered over runs. Sixteen bytes a row.
-#[derive(Debug)]
+/// How far apart two correct results of a row may be, by how far rounding moves that row. Each is
+/// off by as much from the result without rounding, independently of the other once one value near
+/// the middle between two steps has fallen to another side: their squares add up.
+const APART: f64 = std::f64::consts::SQRT_2;
+
+/// Differences of rows, gathered over runs. 40 bytes a row.
+#[derive(Debug, Default)]
 pub(crate) struct RowErrors {
-    errors: Vec<f64>,
-    cosines: Vec<f64>,
+    rows: Vec<RowError>,
     worst: f64,
     /// Prompt, position and block of the worst row.
     worst_at: Option<(String, usize, usize)>,
 }
 
-impl Default for RowErrors {
-    fn default() -> Self {
-        RowErrors { errors: Vec::new(), cosines: Vec::new(), worst: 0.0, worst_at: None }
+#[derive(Clone, Copy, Debug)]
+struct RowError {
+    error: f64,
+    cosine: f64,
+    /// How far rounding moves the row; 0 where that was not asked for.
+    rounding: f64,
+}
+
+impl RowError {
+    /// By how much the bounds of this row are wider.
+    fn widened(&self, thresholds: &Thresholds) -> f64 {
+        (APART * self.rounding / thresholds.row_p95).max(1.0)
     }
 }
 
 impl RowErrors {
     /// Enters one row; `at` gives its prompt, position and block when it is the worst so far.
     pub(crate) fn add(&mut self, got: &[f32], wanted: &[f32], at: impl FnOnce() -> (String, usize, usize)) {
+        self.add_rounded(got, wanted, 0.0, at);
+    }
+
+    /// The same of a row that rounding moves by `rounding` of its length.
+    pub(crate) fn add_rounded(
+        &mut self,
+        got: &[f32],
+        wanted: &[f32],
+        rounding: f64,
+        at: impl FnOnce() -> (String, usize, usize),
+    ) {
         let (error, cosine) = difference(got, wanted);
-        self.errors.push(error);
-        self.cosines.push(cosine);
+        self.rows.push(RowError { error, cosine, rounding });
         if error > self.worst || self.worst_at.is_none() {
             self.worst = error;
             self.worst_at = Some(at());
@@ -36,39 +59,67 @@ impl RowErrors {
 
     /// The summary, judged.
     pub(crate) fn compare(
-        mut self,
+        self,
         what: String,
         layer: Option<u32>,
         after: Option<String>,
         thresholds: &Thresholds,
     ) -> RowComparison {
-        self.errors.sort_by(f64::total_cmp);
-        self.cosines.sort_by(|one, other| other.total_cmp(one));
-        let rows = self.errors.len();
-        let rank = (rows as f64 * PERCENTILE).ceil() as usize;
-        let relative_p95 = self.errors.get(rank.saturating_sub(1)).copied().unwrap_or(0.0);
-        let cosine_p95 = self.cosines.get(rank.saturating_sub(1)).copied().unwrap_or(1.0);
+        let rows = self.rows.len();
+        let rank = ((rows as f64 * PERCENTILE).ceil() as usize).saturating_sub(1);
+        let sorted = |of: &dyn Fn(&RowError) -> f64| {
+            let mut values: Vec<f64> = self.rows.iter().map(of).collect();
+            values.sort_by(f64::total_cmp);
+            values
+        };
+        let at_rank = |values: &[f64], none: f64| values.get(rank).copied().unwrap_or(none);
+        let errors = sorted(&|row| row.error);
+        // From the largest cosine down.
+        let turned = sorted(&|row| -row.cosine);
+        // Of a row that may be farther off as much less.
+        let judged = sorted(&|row| row.error / row.widened(thresholds));
+        let judged_turns = sorted(&|row| (1.0 - row.cosine) / row.widened(thresholds).powi(2));
+        let rounding = sorted(&|row| row.rounding);
         RowComparison {
-            passed: relative_p95 <= thresholds.row_p95
-                && self.worst <= thresholds.row_worst
-                && cosine_p95 >= thresholds.cosine,
+            passed: at_rank(&judged, 0.0) <= thresholds.row_p95
+                && judged.last().copied().unwrap_or(0.0) <= thresholds.row_worst
+                && 1.0 - at_rank(&judged_turns, 0.0) >= thresholds.cosine,
             what,
             layer,
             after,
             rows: rows as u64,
-            relative_p95,
+            relative_p95: at_rank(&errors, 0.0),
             relative_worst: self.worst,
+            rounding_p95: Some(at_rank(&rounding, 0.0)).filter(|rounding| *rounding > 0.0),
             worst_at: match &self.worst_at {
                 None => String::new(),
                 Some((prompt, position, 0)) => format!("{prompt} position {position}"),
                 Some((prompt, position, block)) => format!("{prompt} position {position} block {block}"),
             },
-            worst_place: self.worst_at.map(|(prompt, position, _)| (prompt, position)),
-            cosine_mean: if rows == 0 { 1.0 } else { self.cosines.iter().sum::<f64>() / rows as f64 },
-            cosine_p95,
-            cosine_worst: self.cosines.last().copied().unwrap_or(1.0),
+            worst_place: self.worst_at.as_ref().map(|(prompt, position, _)| (prompt.clone(), *position)),
+            cosine_mean: match rows {
+                0 => 1.0,
+                _ => self.rows.iter().map(|row| row.cosine).sum::<f64>() / rows as f64,
+            },
+            cosine_p95: -at_rank(&turned, -1.0),
+            cosine_worst: -turned.last().copied().unwrap_or(-1.0),
         }
     }
+}
+
+/// The largest relative error of rows of `width` values: length of the difference over length of
+/// the wanted row. Rows of other lengths differ without bound.
+pub(crate) fn largest_error(got: &[f32], wanted: &[f32], width: usize) -> f64 {
+    match got.len() == wanted.len() {
+        true => errors(got, wanted, width).into_iter().fold(0.0, f64::max),
+        false => f64::INFINITY,
+    }
+}
+
+/// The relative error of each row of `width` values.
+pub(crate) fn errors(got: &[f32], wanted: &[f32], width: usize) -> Vec<f64> {
+    let rows = got.chunks(width.max(1)).zip(wanted.chunks(width.max(1)));
+    rows.map(|(got, wanted)| difference(got, wanted).0).collect()
 }
 
 /// Length of the difference over length of the wanted row, and the cosine of the angle between the
@@ -122,6 +173,10 @@ mod tests {
             assert!(close(found.0, error) && close(found.1, cosine), "{got:?} {wanted:?}: {found:?}");
         }
         assert_eq!(difference(&[f32::INFINITY, 0.0], &[1.0, 0.0]), (f64::INFINITY, -1.0));
+        // A row's error is relative to that row, however large another one is.
+        let (got, wanted) = ([3.0, 4.0, 1e5, 0.0], [3.0, 5.0, 1e5, 1.0]);
+        assert!((largest_error(&got, &wanted, 2) - 1.0 / 34.0_f64.sqrt()).abs() < 1e-12);
+        assert_eq!(largest_error(&got[..2], &wanted, 2), f64::INFINITY);
     }
 
     #[test]
@@ -146,6 +201,26 @@ mod tests {
         let wide = Thresholds { row_worst: 2.0, ..thresholds };
         let found = turned.compare(String::new(), None, None, &wide);
         assert_eq!((found.cosine_p95, found.cosine_worst, found.passed), (1.0, 0.0, true));
+    }
+
+    #[test]
+    fn a_row_may_be_off_by_what_rounding_moves_it() {
+        let passed = |rounding: &[f64]| {
+            let mut errors = RowErrors::default();
+            for &rounding in rounding {
+                errors.add_rounded(&[1.0, 0.1], &[1.0, 0.0], rounding, || (String::new(), 0, 0));
+            }
+            let found = errors.compare(String::new(), None, None, &Thresholds::SAME_ENCODED);
+            (found.passed, found.rounding_p95)
+        };
+        // An error of a tenth is within √2 of what rounding does, or it is not.
+        assert_eq!(passed(&[0.08; 30]), (true, Some(0.08)));
+        assert_eq!(passed(&[0.06; 30]), (false, Some(0.06)));
+        assert_eq!(passed(&[0.0; 30]), (false, None));
+        // Each row by itself.
+        let mut some = [0.08; 30];
+        some[3..6].fill(0.0);
+        assert!(!passed(&some).0);
     }
 
     #[test]

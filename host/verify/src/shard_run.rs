@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use shardwright_build::CompiledGraphs;
 use shardwright_graph::{
-    Asset, ComponentKind, EntryGraph, EntryPoint, Graph, Role, Segments, StateId, TensorId,
+    Asset, ComponentKind, EntryGraph, EntryPoint, Graph, Role, Segments, StateId, TensorId, unrounded,
 };
 use shardwright_reference::step::Step;
 use shardwright_reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
@@ -69,16 +69,27 @@ pub(crate) struct Own {
 /// The graphs of a shard on the reference, by the names of its entry points.
 pub(crate) struct Twin {
     evaluators: BTreeMap<String, Evaluator>,
+    /// Of the same graphs without rounding to steps, for those that round.
+    unrounded: BTreeMap<String, Evaluator>,
 }
 
 impl Twin {
     /// Of what the shard was compiled from.
     pub(crate) fn new(compiled: &CompiledGraphs) -> Result<Twin, ReferenceError> {
         let weights = Weights::new(&compiled.weights);
-        let evaluators = compiled.graphs.iter();
-        let evaluators = evaluators
-            .map(|graph| Ok((graph.point.name().to_string(), Evaluator::new(graph.clone(), weights)?)));
-        Ok(Twin { evaluators: evaluators.collect::<Result<_, ReferenceError>>()? })
+        let name = |graph: &EntryGraph| graph.point.name().to_string();
+        let evaluator = |graph: EntryGraph| Ok((name(&graph), Evaluator::new(graph, weights)?));
+        let rounding = compiled.graphs.iter().map(|graph| (graph, unrounded(graph)));
+        let rounding = rounding.filter(|(graph, unrounded)| *graph != unrounded);
+        Ok(Twin {
+            evaluators: compiled
+                .graphs
+                .iter()
+                .cloned()
+                .map(evaluator)
+                .collect::<Result<_, ReferenceError>>()?,
+            unrounded: rounding.map(|(_, graph)| evaluator(graph)).collect::<Result<_, ReferenceError>>()?,
+        })
     }
 }
 
@@ -173,9 +184,28 @@ impl ShardMemory {
             }
         }
         if let Some(evaluator) = feed.twin.and_then(|twin| twin.evaluators.get(&loaded.interface.name)) {
-            at.add_compiled(evaluator, loaded, &mut observed)?;
+            for (what, values) in at.computed(evaluator, loaded)? {
+                if let Some(shown) = observed.iter_mut().find(|shown| shown.what == what) {
+                    shown.compiled = Some(values);
+                }
+            }
         }
         Ok((observed, took))
+    }
+
+    /// The results of the reference on the graph the shard was compiled from, if none of its values
+    /// were rounded to a step, by their names; nothing where it rounds none.
+    pub(crate) fn unrounded(
+        &self,
+        entry: usize,
+        feed: &Feed<'_>,
+        rows: Rows,
+    ) -> Result<BTreeMap<String, Vec<f32>>> {
+        let loaded = &self.entries[entry];
+        match feed.twin.and_then(|twin| twin.unrounded.get(&loaded.interface.name)) {
+            Some(evaluator) => Place::of(feed, rows, loaded).computed(evaluator, loaded),
+            None => Ok(BTreeMap::new()),
+        }
     }
 
     /// Binds the reference's values and runs.
@@ -489,14 +519,8 @@ impl<'a> Place<'a> {
         })
     }
 
-    /// Runs the graph the shard was compiled from on the same values, and enters its results beside
-    /// the shard's.
-    fn add_compiled(
-        &self,
-        evaluator: &Evaluator,
-        loaded: &LoadedEntry,
-        observed: &mut [Observed],
-    ) -> Result<()> {
+    /// Runs a graph on the values that the shard got, and returns its results by their names.
+    fn computed(&self, evaluator: &Evaluator, loaded: &LoadedEntry) -> Result<BTreeMap<String, Vec<f32>>> {
         let entry = evaluator.entry();
         let (bindings, mut states) = self.bound(entry, loaded)?;
         let outputs =
@@ -516,12 +540,7 @@ impl<'a> Place<'a> {
                 twins.push(self.state(*state, rows.copied().collect()));
             }
         }
-        for twin in twins {
-            if let Some(shown) = observed.iter_mut().find(|shown| shown.what == twin.what) {
-                shown.compiled = Some(twin.got);
-            }
-        }
-        Ok(())
+        Ok(twins.into_iter().map(|twin| (twin.what, twin.got)).collect())
     }
 
     /// The reference's values for every input of a graph.

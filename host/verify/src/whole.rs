@@ -13,6 +13,7 @@ use crate::effort::Effort;
 use crate::goldens::{self, ChatGolden, Evaluation, Floats, Golden, TokenizerGolden};
 use crate::progress::{Progress, reference_fault};
 use crate::report::{Comparison, Tally, TokenVerification, tolerance};
+use crate::rows::largest_error;
 use crate::thresholds::Thresholds;
 
 /// What came of it.
@@ -349,7 +350,7 @@ impl StepComparer<'_> {
                 let width = hidden.shape[2];
                 let wanted = &hidden.part(index)[position * width..(position + rows) * width];
                 let place = format!("{} {name}", self.prompt);
-                let worst = self.named(view, "hidden", &name, &place, wanted);
+                let worst = self.named(view, "hidden", &name, &place, wanted, width);
                 if index > 0 && worst > tolerance::HIDDEN {
                     let layer = index as u32 - 1;
                     *self.divergent = Some(self.divergent.map_or(layer, |first| first.min(layer)));
@@ -360,11 +361,11 @@ impl StepComparer<'_> {
             let width = norm.shape[1];
             let wanted = &norm.values[position * width..(position + rows) * width];
             let place = format!("{} final-norm", self.prompt);
-            self.named(view, "final norm", "final-norm", &place, wanted);
+            self.named(view, "final norm", "final-norm", &place, wanted, width);
         }
         if let Some(pooled) = &self.golden.pooled {
             let place = format!("{} pooled", self.prompt);
-            self.named(view, "pooled", "pooled", &place, &pooled.values);
+            self.named(view, "pooled", "pooled", &place, &pooled.values, pooled.values.len());
         }
         if let Some(per_layer) = &self.golden.per_layer {
             self.per_layer(view, per_layer);
@@ -379,14 +380,25 @@ impl StepComparer<'_> {
         }
     }
 
-    /// Compares the valid rows of a named tensor; one that is not there differs without bound.
-    fn named(&mut self, view: &mut StepView<'_>, what: &str, name: &str, place: &str, wanted: &[f32]) -> f64 {
+    /// Compares the valid rows of a named tensor, each relative to its length; one that is not
+    /// there differs without bound. Returns the largest error.
+    fn named(
+        &mut self,
+        view: &mut StepView<'_>,
+        what: &str,
+        name: &str,
+        place: &str,
+        wanted: &[f32],
+        width: usize,
+    ) -> f64 {
         let shown = view.tensor(name);
         if shown.is_none() && !self.tapped {
             return 0.0;
         }
         let got = shown.map(|tensor| tensor.values).unwrap_or_default();
-        self.tally.arrays(what, tolerance::HIDDEN, place, got.get(..wanted.len()).unwrap_or_default(), wanted)
+        let worst = largest_error(got.get(..wanted.len()).unwrap_or_default(), wanted, width);
+        self.tally.number(what, tolerance::HIDDEN, place, worst, wanted.len() as u64);
+        worst
     }
 
     /// Recorded as [T, layers, P], computed as [layers, rows, P].
@@ -407,7 +419,8 @@ impl StepComparer<'_> {
                 let got = tensor.values.get(start..start + width).unwrap_or_default();
                 let place = format!("{} layer {layer} position {}", self.prompt, view.position() + row);
                 let wanted = &wanted[layer * width..(layer + 1) * width];
-                self.tally.arrays("per-layer inputs", tolerance::HIDDEN, &place, got, wanted);
+                let worst = largest_error(got, wanted, width);
+                self.tally.number("per-layer inputs", tolerance::HIDDEN, &place, worst, width as u64);
             }
         }
     }

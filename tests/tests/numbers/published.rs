@@ -1,11 +1,11 @@
-//! Published models on the CPU in float: prompts give the ids of transformers, and greedy replies
-//! equal its replies. Each weight of a GGUF file equals the folder's weight. Replies from the file
-//! are not compared: `Q8_0` tensors are multiplied as they are stored, with rows in 8 bits.
+//! Published models on the CPU in float, from the folder and from the GGUF file: prompts give the
+//! ids of transformers, and greedy replies equal its replies. Each weight of a file equals the
+//! folder's weight.
 //!
 //! Where the two largest logits of the oracle are nearer to each other than [`NEAR_TIE`], rounding
 //! may decide otherwise. The reply is not compared behind such a place.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use shardwright::{GenerationEvent, OpenOptions, Session};
@@ -65,18 +65,25 @@ fn reply(session: &mut Session, ids: &[u32], most: usize) -> Vec<u32> {
     tokens
 }
 
+/// Replies equal the oracle's but for near ties: of the folder in floats, and of the file, whose
+/// blocks are multiplied as stored and have the same values.
 fn agrees(name: &str) {
     let Some(models) = models() else { return };
+    let folder = models.join(name).join("folder");
+    replies_agree(name, &folder, &folder, "f32/f32/f32");
+    replies_agree(name, &folder, &models.join(name).join(format!("{name}.gguf")), "as-stored/f32/f32");
+}
+
+fn replies_agree(name: &str, folder: &Path, source: &Path, formats: &str) {
     let oracle = tree::read(format!("tests/models/{name}.json").as_ref());
     let oracle: Vec<Value> = serde_json::from_str(&oracle).expect("prompts");
     let oracle: Vec<Prompt> = oracle.iter().map(Prompt::of).collect();
     let (prompts, steps) = (cases(8, oracle.len()), cases(16, 64));
-    let source = models.join(name).join("folder");
     let options = OpenOptions::new().search_path(search_path()).threads(2).context(256);
-    let options = options.formats("f32/f32/f32".parse().expect("formats"));
-    let model = options.open(&source).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
+    let options = options.formats(formats.parse().expect("formats"));
+    let model = options.open(source).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
     let mut session = model.session().expect("a session");
-    let stops = GenerationConfig::from_directory(&source).expect("settings").stop_ids;
+    let stops = GenerationConfig::from_directory(folder).expect("settings").stop_ids;
     let (mut compared, mut ties) = (0, 0);
     for Prompt { text, ids, greedy, top } in &oracle[..prompts] {
         let tokenizer = session.tokenizer().expect("a tokenizer");

@@ -240,8 +240,13 @@ fn requested(graph: &Graph, formats: &Formats, known: &Known) -> Losses {
             }
         }
     }
-    let counted = of_values.into_values().filter(|(total, _)| *total >= LEAST_OF_VALUES);
-    losses.values = counted.flat_map(|(_, rows)| rows).collect();
+    for (total, mut rows) in of_values.into_values() {
+        // They say that it is known.
+        if total < LEAST_OF_VALUES {
+            rows.iter_mut().for_each(|row| row.micronats = 0);
+        }
+        losses.values.extend(rows);
+    }
     let provenance = match known.missing().next() {
         Some(_) => Provenance::Modelled,
         None => Provenance::Measured,

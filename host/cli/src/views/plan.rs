@@ -337,7 +337,7 @@ fn loss(text: &mut String, totals: &PlanTotals) {
             format!("about {:.0} millinats of KL divergence a token ({ground})", micronats as f64 / 1000.0)
         }
         LossReport::NotMeasured { places } => {
-            format!("not measured, in {places} places with integer weights; `--quality` measures it")
+            format!("not known, in {places} places; `--quality` measures it")
         }
     };
     member(text, "loss", &loss);

@@ -165,6 +165,14 @@ fn boundary_table(boundaries: &BoundaryVerification, float: Option<&BoundaryVeri
         }
         false => text.push_str("not judged: what the formats cost\n"),
     }
+    let moved = boundaries.shards.iter().flat_map(|shard| &shard.entries).flat_map(|entry| &entry.outputs);
+    let moved = moved.filter_map(|output| output.rounding_p95).fold(0.0, f64::max);
+    if moved > 0.0 {
+        let _ = writeln!(
+            text,
+            "rounding to steps moves rows by up to {moved:.1e} of their length (95 %): a row may differ by √2 of what moves it"
+        );
+    }
     if let Some(float) = float {
         let _ = writeln!(text, "the last two columns: against {}, not judged", float.against);
     }

@@ -728,6 +728,30 @@ fn activations_and_states_count_for_the_loss() {
     assert_eq!(check(both, &with_weights).unwrap().loss().micronats, expected);
 }
 
+/// Floats that are rounded lose something, known or not.
+#[test]
+fn nothing_is_lost_only_where_values_have_32_bits() {
+    let mut request = request();
+    let half = FormatTuple { activations: ActivationFormat::F16, ..FormatTuple::F32 };
+    assert_eq!(check(plan(), &request).unwrap().loss(), Loss::default());
+    request.formats[0] = half;
+    let unknown = check(plan(), &request).unwrap().loss();
+    assert!(unknown.lossy > 0 && unknown.unmeasured == unknown.lossy, "{unknown:?}");
+    let row = |micronats, provenance| ValueSensitivity {
+        component: 1,
+        layer: 0,
+        format: ValueFormat::Activations(ActivationFormat::F16),
+        micronats,
+        provenance,
+    };
+    for (provenance, modelled) in [(Provenance::Modelled, 1), (Provenance::Measured, 0)] {
+        request.value_sensitivities = vec![row(0, provenance)];
+        let loss = check(plan(), &request).unwrap().loss();
+        assert_eq!((loss.unmeasured, loss.modelled, loss.micronats), (0, modelled, 0), "{loss:?}");
+        assert_eq!(loss.lossy, unknown.lossy);
+    }
+}
+
 fn quantise(plan: &mut Plan, request: &mut Request) {
     part(plan, 1).formats.fill(1);
     for layer in 0..3 {

@@ -109,7 +109,7 @@ pub fn figures(page: &mut Page, report: &PlanReport) {
             card("loss of quality", &about, &ground);
         }
         LossReport::NotMeasured { places } => {
-            let ground = format!("in {places} places with integer weights; --quality measures it");
+            let ground = format!("in {places} places; --quality measures it");
             card("loss of quality", "not measured", &ground);
         }
     }

@@ -213,7 +213,7 @@ fn what_is_not_known_is_said() {
         "<b>time</b> of decode_1@64, not known",
         "<b>loss</b>, not measured",
         "not known <small>30 operations</small>",
-        "in 5 places with integer weights",
+        "in 5 places; --quality measures it",
         "<p>None was set.</p>",
         "<p>None is known.</p>",
     ];
