@@ -35,10 +35,10 @@ pub enum UnitLoss {
     UnknownValues,
 }
 
-/// Whether weights in this format equal the checkpoint's up to float rounding, so that no loss is
-/// counted.
+/// Whether weights in this format are the checkpoint's, or equal them up to float rounding, so that
+/// no loss is counted.
 const fn is_lossless(format: WeightFormat) -> bool {
-    matches!(format, WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16)
+    !format.is_quantised() || matches!(format, WeightFormat::AsStored)
 }
 
 impl<'request> Losses<'request> {

@@ -22,8 +22,8 @@ const FOLDERS: [(&str, &str); 9] = [
     ("compressed_int8_channel", "w8-per-channel[head=bf16]/f32/f32"),
     ("compressed_int8_tensor", "w8-per-tensor[head=bf16]/f32/f32"),
     ("gptq4_group128", "as-stored/f32/f32"),
-    ("awq_group32", "w8-per-channel[head=bf16]/f32/f32"),
-    ("gptq8_group32", "w8-per-channel[head=bf16]/f32/f32"),
+    ("awq_group32", "w8-per-channel[mlp-output=w8-block32][head=bf16]/f32/f32"),
+    ("gptq8_group32", "w8-per-channel[mlp-output=w8-block32][head=bf16]/f32/f32"),
 ];
 
 /// The same graph with the values of its weights as floats.

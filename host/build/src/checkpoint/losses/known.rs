@@ -78,9 +78,12 @@ impl Known {
     /// Everything that may change, with what is expected of it by how far weights are off.
     pub fn expected(graph: &Graph, formats: &Formats) -> Result<Self> {
         let mut rows = BTreeMap::new();
-        for (component, layer, role) in places(graph).into_keys() {
+        // What the checkpoint has in a format already loses nothing.
+        let kept = |is_kept: bool| Row { measured: is_kept.then_some(0.0), ..Row::default() };
+        for ((component, layer, role), weights) in places(graph) {
             for &format in &formats.weights {
-                rows.insert(Change::Weights { component, layer, role, format }, Row::default());
+                let is_kept = weights.iter().all(|&id| graph.weight(id).is_in(format));
+                rows.insert(Change::Weights { component, layer, role, format }, kept(is_kept));
             }
         }
         for &format in &formats.values {
@@ -93,7 +96,8 @@ impl Known {
             }
         }
         for (table, format) in table_pairs(graph, &formats.tables) {
-            rows.insert(Change::Table { table: table as u32, format }, Row::default());
+            let is_kept = graph.assets[table].table.is_in(format);
+            rows.insert(Change::Table { table: table as u32, format }, kept(is_kept));
         }
         let mut known = Known { rows };
         let invalid = |error| Error::caused_by(ErrorKind::Invalid, error, None);
