@@ -97,11 +97,11 @@ fn cargo_build(selection: &[&str]) -> PathBuf {
 }
 
 fn build_cpu_shim(folder: &Path) {
-    let profile = cargo_build(&["--package", "shardwright-shim-cpu"]);
+    let profile = cargo_build(&["--package", "shardwright-shim-cpu-library"]);
     let library =
         format!("{}shardwright_shim_cpu{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     std::fs::copy(profile.join(&library), folder.join(&library)).expect("the library was built");
-    copy_manifest("vendor-shims/cpu", "libshardwright_shim_cpu", folder);
+    copy_manifest("vendor-shims/cpu/library", "libshardwright_shim_cpu", folder);
 }
 
 fn build_c_example(folder: &Path) {

@@ -32,7 +32,7 @@ const PROGRAMS: [&str; 2] = ["shardwright-cli", "shardwright-worker"];
 const PLANNER_BUILD: &str = "shardwright-planner-build";
 
 /// The shim of the demo.
-const CPU_SHIM: &str = "shardwright-shim-cpu";
+const CPU_SHIM: &str = "shardwright-shim-cpu-library";
 
 /// Has the features that dependencies have in a build of all members and their tests. Cargo unifies
 /// features over the packages of one command, so a build of the program without this package would

@@ -31,7 +31,7 @@ const SHIPPED: [Shipped; 4] = [
     },
     Shipped {
         name: "CPU shim",
-        build: &["--package", "shardwright-shim-cpu", "--lib"],
+        build: &["--package", "shardwright-shim-cpu-library"],
         file: || workspace::library_file("shardwright_shim_cpu"),
     },
     Shipped {

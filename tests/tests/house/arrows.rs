@@ -194,6 +194,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     // For tests of shims.
     ("shardwright-shim-testing", &["shardwright-shim-abi"]),
     ("shardwright-shim-cpu", &["shardwright-shim-abi"]),
+    // Each exports its shim as a shared library.
+    ("shardwright-shim-cpu-library", &["shardwright-shim-abi", "shardwright-shim-cpu"]),
+    ("shardwright-shim-qnn-library", &["shardwright-shim-abi", "shardwright-shim-qnn"]),
+    ("shardwright-shim-neuron-library", &["shardwright-shim-abi", "shardwright-shim-neuron"]),
     // What the shims of neural processors share; it knows none of them.
     ("shardwright-shim-npu", &["shardwright-shim-abi"]),
     ("shardwright-shim-qnn", &["shardwright-shim-abi", "shardwright-shim-npu"]),

@@ -178,7 +178,7 @@ fn a_build_of_the_program_compiles_dependencies_as_the_tests_do() {
         "--package",
         "shardwright-worker",
         "--package",
-        "shardwright-shim-cpu",
+        "shardwright-shim-cpu-library",
         "--package",
         "shardwright-test-features",
     ];

@@ -78,7 +78,7 @@ fn the_demo_model_agrees_with_its_goldens_and_its_evaluation() {
 
 #[test]
 fn every_shard_alone_gives_what_the_reference_gives() {
-    for fixture in TEXT_FIXTURES {
+    for fixture in cases(&[TEXT_FIXTURES[1], TEXT_FIXTURES[3]][..], &TEXT_FIXTURES) {
         let report = cut_exactly(fixture).json();
         assert_eq!((&report["passed"], &report["exact"]), (&true.into(), &true.into()), "{report}");
         assert_eq!(report["emulated_on"], "cpu", "{report}");
@@ -117,7 +117,7 @@ fn every_shard_alone_gives_what_the_reference_gives() {
 
 #[test]
 fn in_other_formats_shards_give_what_the_quantised_graph_gives() {
-    for fixture in TEXT_FIXTURES {
+    for fixture in cases(&[TEXT_FIXTURES[0], TEXT_FIXTURES[3]][..], &TEXT_FIXTURES) {
         let report = cut(fixture).json();
         assert_eq!((&report["passed"], &report["exact"]), (&true.into(), &false.into()), "{report}");
         assert!(report["decoder_shards"].as_u64() > Some(1), "{report}");

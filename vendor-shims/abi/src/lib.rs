@@ -107,10 +107,10 @@ pub use view::{
 /// Exports a [`Shim`] as a shared library: the C symbol `shardwright_shim_entry`, and the
 /// abi_stable root module that carries the layouts of the contract's structs.
 ///
-/// Also defines `shim_entry()`, the same entry point as a Rust function, for linking the shim
-/// statically. The calling crate declares a feature `static`; with it nothing is exported, so that
-/// several shims fit into one program. A shim's profile must keep `panic = "unwind"`: an aborting
-/// panic cannot be caught.
+/// One program can contain these symbols once. To link a shim into a program as well, put it into a
+/// crate that exports nothing and gives out [`export::entry`], and use the macro in a second crate
+/// of type `cdylib`, as `vendor-shims/cpu` and `vendor-shims/cpu/library` do. A shim's profile must
+/// keep `panic = "unwind"`: an aborting panic cannot be caught.
 ///
 /// ```
 /// use shardwright_shim_abi::*;
@@ -142,20 +142,12 @@ pub use view::{
 ///     }
 /// }
 ///
-/// # mod door { use super::Nothing;
 /// shardwright_shim_abi::export_shim!(Nothing);
-/// # }
 /// # fn main() {}
 /// ```
 #[macro_export]
 macro_rules! export_shim {
     ($shim:ty) => {
-        /// The contract's entry function, for linking this shim statically.
-        pub fn shim_entry() -> $crate::raw::SwEntryFunction {
-            $crate::export::entry::<$shim>
-        }
-
-        #[cfg(not(feature = "static"))]
         const _: () = {
             /// # Safety
             ///

@@ -28,4 +28,7 @@ mod tuning;
 pub use error::CpuError;
 pub use shim::CpuShim;
 
-shardwright_shim_abi::export_shim!(CpuShim);
+/// Returns the contract's entry function, for programs that link this shim.
+pub fn shim_entry() -> shardwright_shim_abi::raw::SwEntryFunction {
+    shardwright_shim_abi::export::entry::<CpuShim>
+}

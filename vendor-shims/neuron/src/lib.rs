@@ -39,4 +39,7 @@ pub use driver::{Driver, Settings};
 pub use memory::SharedBuffer;
 pub use shim::NeuronShim;
 
-shardwright_shim_abi::export_shim!(NeuronShim);
+/// Returns the contract's entry function, for programs that link this shim.
+pub fn shim_entry() -> shardwright_shim_abi::raw::SwEntryFunction {
+    shardwright_shim_abi::export::entry::<NeuronShim>
+}

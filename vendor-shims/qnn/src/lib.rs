@@ -39,4 +39,7 @@ pub mod soc;
 pub use driver::{Driver, Settings};
 pub use shim::QnnShim;
 
-shardwright_shim_abi::export_shim!(QnnShim);
+/// Returns the contract's entry function, for programs that link this shim.
+pub fn shim_entry() -> shardwright_shim_abi::raw::SwEntryFunction {
+    shardwright_shim_abi::export::entry::<QnnShim>
+}

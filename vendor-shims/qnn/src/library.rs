@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn the_manifest_states_the_versions_that_are_taken() {
         let manifest: serde_json::Value =
-            serde_json::from_str(include_str!("../libshardwright_shim_qnn.shim.json")).unwrap();
+            serde_json::from_str(include_str!("../library/libshardwright_shim_qnn.shim.json")).unwrap();
         for (file, major, minor) in
             [(FILE, CORE_MAJOR, CORE_MINOR), (SYSTEM_FILE, SYSTEM_MAJOR, SYSTEM_MINOR)]
         {

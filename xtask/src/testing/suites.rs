@@ -67,9 +67,9 @@ const VENDORS: Suite = Suite {
     starts: &[
         "shardwright-cli",
         "shardwright-worker",
-        "shardwright-shim-cpu",
-        "shardwright-shim-neuron",
-        "shardwright-shim-qnn",
+        "shardwright-shim-cpu-library",
+        "shardwright-shim-neuron-library",
+        "shardwright-shim-qnn-library",
         "shardwright-neuron-simulator",
         "shardwright-planner-generic",
     ],

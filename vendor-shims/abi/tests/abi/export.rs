@@ -118,9 +118,10 @@ impl Shim for Panicking {
     }
 }
 
-mod door {
-    use super::Panicking;
-    shardwright_shim_abi::export_shim!(Panicking);
+shardwright_shim_abi::export_shim!(Panicking);
+
+unsafe extern "C" {
+    fn shardwright_shim_entry(host: *const SwHost, answer: *mut SwAnswer);
 }
 
 fn enter() -> &'static SwTable {
@@ -134,7 +135,7 @@ fn enter() -> &'static SwTable {
     }));
     let mut answer = empty_answer();
     // SAFETY: both structs are whole.
-    unsafe { door::shim_entry()(host, &mut answer) };
+    unsafe { shardwright_shim_entry(host, &mut answer) };
     assert!(answer.refusal.is_null());
     // SAFETY: a table is static.
     unsafe { answer.table.as_ref() }.unwrap()
