@@ -54,6 +54,11 @@ const SENSITIVITY_EXAMPLES: &str = "Examples:
   shardwright sensitivity demo-model --minutes 10
   shardwright sensitivity demo-model --soc sm8850 --rounding compensated";
 
+const PERPLEXITY_EXAMPLES: &str = "Examples:
+  shardwright perplexity demo-model --text text.txt
+  shardwright perplexity demo-model --soc mt6989 --text text.txt --against demo-model
+  shardwright perplexity path/to/bundle --text text.txt --against demo-model --format json";
+
 const TUNE_EXAMPLES: &str = "Examples:
   shardwright tune demo-model --minutes 10
   shardwright tune demo-model --soc mt6989 --on simulator
@@ -145,6 +150,10 @@ pub enum Command {
     /// it stopped.
     #[command(after_help = SENSITIVITY_EXAMPLES)]
     Sensitivity(SensitivityArguments),
+    /// Measure how well a model predicts a text, counted as llama.cpp's `llama-perplexity` counts,
+    /// and how far it is from a reference. An interrupted run resumes where it stopped.
+    #[command(after_help = PERPLEXITY_EXAMPLES)]
+    Perplexity(PerplexityArguments),
     /// Time plans where they run, and keep what was measured: later plans for the same chip,
     /// library and machine rest on it. An interrupted run goes on where it stopped.
     #[command(after_help = TUNE_EXAMPLES)]
@@ -794,6 +803,35 @@ pub struct SensitivityArguments {
     pub shims: ShimPlaces,
     #[command(flatten)]
     pub profiles: ProfilePlaces,
+}
+
+#[derive(Args, Debug)]
+pub struct PerplexityArguments {
+    /// A directory as Hugging Face publishes it, a GGUF file, or a bundle.
+    pub checkpoint: PathBuf,
+    /// The text to predict, as UTF-8.
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// Also run the windows through this reference, with the same vocabulary: a checkpoint as stored
+    /// on this machine's CPU, or a bundle. Reports KL(reference || model).
+    #[arg(long, value_name = "MODEL")]
+    pub against: Option<PathBuf>,
+    /// Tokens of a window. Default: 512, or the context if that is smaller.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub window: Option<u32>,
+    /// Begin a window every so many tokens and score as many at its end. Default: windows side by
+    /// side, of which the second half is scored.
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub stride: Option<u32>,
+    /// Measure at most so many windows. Default: all.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunks: Option<u32>,
+    #[command(flatten)]
+    pub bundled: BundledArguments,
+    #[command(flatten)]
+    pub target: TargetArguments,
+    #[command(flatten)]
+    pub execution: ExecutionArguments,
 }
 
 #[derive(Args, Debug)]

@@ -10,6 +10,7 @@ mod doctor;
 mod draft;
 mod embed;
 mod explain;
+mod perplexity;
 mod plan;
 mod planner;
 mod run;
@@ -60,6 +61,7 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
         Command::CalibrationText(arguments) => calibration_text::calibration_text(arguments, format),
         Command::Plan(arguments) => plan::plan(arguments, format, detail),
         Command::Sensitivity(arguments) => sensitivity::sensitivity(arguments, format),
+        Command::Perplexity(arguments) => perplexity::perplexity(arguments, format),
         Command::Tune(arguments) => tune::tune(arguments, format, detail),
         Command::Show(arguments) => {
             print(format, &shardwright_doctor::show(&arguments.checkpoint)?, views::show)

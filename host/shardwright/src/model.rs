@@ -175,19 +175,8 @@ impl Model {
     ///
     /// [`ErrorKind::Incompatible`] if their vocabularies differ, compared token by token.
     pub fn draft_for(&self, model: &Model) -> Result<ModelDraft> {
-        let (own, other) = (self.tokenizer()?, model.tokenizer()?);
-        if let Some(difference) = other.first_difference(own) {
-            let token =
-                |token: Option<String>| token.map_or("no token".to_owned(), |text| format!("`{text}`"));
-            let what = format!(
-                "the draft `{}` has another vocabulary than `{}`: {} is {} and not {}",
-                self.inner.chain.description().model,
-                model.inner.chain.description().model,
-                difference.id,
-                token(difference.others),
-                token(difference.own),
-            );
-            return Err(Error::new(ErrorKind::Incompatible, what)
+        if let Some(difference) = self.vocabulary_difference(model)? {
+            return Err(Error::new(ErrorKind::Incompatible, format!("the draft {difference}"))
                 .with_help("use a smaller model of the same family as draft, or `lookup`"));
         }
         let session = match &self.inner.next {
@@ -200,6 +189,28 @@ impl Model {
             Some(planned) => draft.expecting(Acceptance::of_steps(&planned.accepted_steps)),
             None => draft,
         })
+    }
+
+    /// Compares the vocabularies of two models token by token. Returns a sentence about the lowest
+    /// id that differs, with this model as its subject: "`small` has another vocabulary than
+    /// `large`: 7 is `a` and not `b`". `None` if they are the same.
+    ///
+    /// # Errors
+    ///
+    /// A damaged tokenizer.
+    pub fn vocabulary_difference(&self, model: &Model) -> Result<Option<String>> {
+        let (own, other) = (self.tokenizer()?, model.tokenizer()?);
+        let token = |token: Option<String>| token.map_or("no token".to_owned(), |text| format!("`{text}`"));
+        Ok(other.first_difference(own).map(|difference| {
+            format!(
+                "`{}` has another vocabulary than `{}`: {} is {} and not {}",
+                self.inner.chain.description().model,
+                model.inner.chain.description().model,
+                difference.id,
+                token(difference.others),
+                token(difference.own),
+            )
+        }))
     }
 
     /// The sentence vector of `text`, of length 1; for embedding models. A vector with a NaN or

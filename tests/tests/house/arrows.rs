@@ -16,6 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-files",
             "shardwright-verify",
             "shardwright-tune",
+            "shardwright-perplexity",
             "shardwright-runtime",
             "shardwright-worker",
             "shardwright-bundle",
@@ -61,6 +62,18 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-build",
             "shardwright-doctor",
             "shardwright-measure",
+        ],
+    ),
+    (
+        "shardwright-perplexity",
+        &[
+            "shardwright-vocabulary",
+            "shardwright-files",
+            "shardwright-text",
+            "shardwright-shims",
+            "shardwright-bundle",
+            "shardwright-runtime",
+            "shardwright",
         ],
     ),
     (

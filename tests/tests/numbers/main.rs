@@ -10,6 +10,7 @@ mod gradient;
 mod largest;
 mod legalise;
 mod losses;
+mod perplexity;
 mod public_crate;
 mod published;
 mod quantised;

@@ -25,6 +25,7 @@ mod kept;
 mod opening;
 mod packed;
 mod pages;
+mod perplexity;
 mod plan_page;
 mod preferences;
 mod repair;

@@ -39,6 +39,13 @@ const COMMANDS: &[(&str, &[&[&str]])] = &[
     ("plan", &[]),
     ("plan diff", &[&[BUNDLE, BUNDLE]]),
     ("sensitivity", &[]),
+    (
+        "perplexity",
+        &[
+            &[BUNDLE, "--text", "README.md", "--window", "16", "--chunks", "1"],
+            &[CHECKPOINT, "--against", BUNDLE, "--text", "README.md", "--window", "16", "--chunks", "1"],
+        ],
+    ),
     ("tune", &[&[BUNDLE, "--checkpoint", CHECKPOINT, "--minutes", "0"]]),
     ("show", &[]),
     ("embed", &[&[EMBEDS, "a text"]]),

@@ -1,0 +1,74 @@
+//! `perplexity`: how well a model predicts a text, and how far it is from a reference.
+
+use std::path::Path;
+
+use shardwright::{Model, user_cache_directory};
+use shardwright_perplexity::PerplexityOptions;
+
+use super::{is_bundle, open, print, say_each, say_notices};
+use crate::arguments::{BundledArguments, ExecutionArguments, Format, PerplexityArguments, TargetArguments};
+use crate::outcome::{Failure, Outcome};
+use crate::views;
+
+/// The planner option for an entry point that returns the logits of many rows.
+const LARGE_STEPS: &str = "speculation";
+
+/// Those rows: the most that plans are offered.
+const LARGE_STEP_ROWS: u32 = 16;
+
+/// Opens one or two models and measures them.
+pub fn perplexity(arguments: &PerplexityArguments, format: Format) -> Result<Outcome, Failure> {
+    let PerplexityArguments { checkpoint, against, text, target, execution, bundled, .. } = arguments;
+    let model = match is_bundle(checkpoint, bundled.compiled_from.as_deref())? {
+        true => open(target, execution, checkpoint, bundled, &[])?,
+        false => open(&in_large_steps(target), execution, checkpoint, bundled, &[])?,
+    };
+    say_notices(&model, false);
+    let reference = against.as_ref().map(|path| reference(path, &model, target, execution)).transpose()?;
+    let options =
+        PerplexityOptions { window: arguments.window, stride: arguments.stride, chunks: arguments.chunks };
+    let mut watch = views::Progress::new("measuring", checkpoint);
+    let cache = user_cache_directory();
+    let (report, notices) = shardwright_perplexity::perplexity(
+        &model,
+        reference.as_ref(),
+        text,
+        &options,
+        cache.as_deref(),
+        &mut watch,
+    )?;
+    drop(watch);
+    say_each(&notices, false);
+    print(format, &report, views::perplexity)
+}
+
+/// Opens the reference: a bundle as it is, a checkpoint as stored on this machine's CPU, whatever
+/// the model is planned for.
+fn reference(
+    path: &Path,
+    model: &Model,
+    target: &TargetArguments,
+    execution: &ExecutionArguments,
+) -> Result<Model, Failure> {
+    let execution = ExecutionArguments { on: None, ..execution.clone() };
+    let bundled = BundledArguments::default();
+    let target = match is_bundle(path, None)? {
+        true => TargetArguments { towers: Vec::new(), ..target.of_a_draft(None) },
+        false => in_large_steps(&target.of_a_draft(u32::try_from(model.chain().context()).ok())),
+    };
+    let reference = open(&target, &execution, path, &bundled, &[])?;
+    say_notices(&reference, false);
+    Ok(reference)
+}
+
+/// Adds an entry point of many rows where the CPU runs the plan: it returns the same numbers sooner.
+/// A chip's plan stays as `run` makes it, since an entry point is a compilation and may move layers.
+fn in_large_steps(target: &TargetArguments) -> TargetArguments {
+    let mut target = target.clone();
+    let is_set = target.planner_options.iter().any(|(option, _)| option == LARGE_STEPS);
+    let fits = target.context.is_none_or(|context| context >= LARGE_STEP_ROWS);
+    if target.soc.is_none() && target.planner.is_none() && fits && !is_set {
+        target.planner_options.push((LARGE_STEPS.to_owned(), LARGE_STEP_ROWS.to_string()));
+    }
+    target
+}

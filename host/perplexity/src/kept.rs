@@ -1,0 +1,126 @@
+//! Windows of an interrupted measurement: one file each, written whole or not at all.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use shardwright_bundle::Digest;
+use shardwright_files::own;
+
+use crate::PERPLEXITIES;
+use crate::score::WindowScore;
+
+/// Most bytes read of a file: the scores of half a million tokens.
+const FILE_BYTES: u64 = 64 << 20;
+
+/// The folder of one measurement; keeps nothing without a cache.
+#[derive(Debug)]
+pub(crate) struct Kept(Option<PathBuf>);
+
+/// A window as kept, with the hash of its content.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptWindow {
+    window: usize,
+    score: WindowScore,
+    check: Digest,
+}
+
+impl KeptWindow {
+    fn of(window: usize, score: WindowScore) -> std::io::Result<Self> {
+        let check = Digest::of(&serde_json::to_vec(&(window, &score))?);
+        Ok(KeptWindow { window, score, check })
+    }
+}
+
+impl Kept {
+    /// The folder in `cache` for what is measured.
+    pub fn of(cache: Option<&Path>, question: Digest) -> Self {
+        Kept(cache.map(|cache| cache.join(PERPLEXITIES).join(question.to_string())))
+    }
+
+    fn path(&self, window: usize) -> Option<PathBuf> {
+        Some(self.0.as_ref()?.join(format!("{window}.json")))
+    }
+
+    /// The folder, if windows are kept.
+    pub fn folder(&self) -> Option<&Path> {
+        self.0.as_deref()
+    }
+
+    /// Returns a window of an interrupted measurement with `tokens` scores, or `None` if there is
+    /// none. The error is a sentence about a file that is damaged or not the user's own.
+    pub fn recall(&self, window: usize, tokens: usize) -> Result<Option<WindowScore>, String> {
+        let Some(path) = self.path(window) else { return Ok(None) };
+        let fault = |what: &dyn std::fmt::Display| format!("{}: {what}. Measuring it again", path.display());
+        let Some(bytes) = own::read(&path, FILE_BYTES).map_err(|error| fault(&error))? else {
+            return Ok(None);
+        };
+        let kept: KeptWindow = serde_json::from_slice(&bytes).map_err(|_| fault(&"damaged"))?;
+        let again = KeptWindow::of(kept.window, kept.score).map_err(|error| fault(&error))?;
+        if again.check != kept.check || again.window != window || !again.score.has(tokens) {
+            return Err(fault(&"damaged"));
+        }
+        Ok(Some(again.score))
+    }
+
+    /// Keeps a window.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written, or the folder is not the user's own.
+    pub fn keep(&self, window: usize, score: &WindowScore) -> std::io::Result<()> {
+        let Some(path) = self.path(window) else { return Ok(()) };
+        Ok(own::write(&path, &serde_json::to_vec(&KeptWindow::of(window, score.clone())?)?)?)
+    }
+
+    /// Removes all windows once the measurement is complete: the next call measures again.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be removed.
+    pub fn clear(&self) -> std::io::Result<()> {
+        match self.folder() {
+            Some(folder) if folder.exists() => std::fs::remove_dir_all(folder),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::score::Against;
+
+    #[test]
+    fn whole_windows_are_recalled_and_damaged_ones_are_not() {
+        let cache = tempfile::tempdir().expect("a temporary folder");
+        let kept = Kept::of(Some(cache.path()), Digest::of(b"question"));
+        let against = Against { nll: vec![0.3], kl: vec![1e-300], same_top: vec![true] };
+        let score = WindowScore { nll: vec![0.1 + 0.2], against: Some(against) };
+        assert_eq!(kept.recall(3, 1), Ok(None));
+        kept.keep(3, &score).expect("kept");
+        assert_eq!(kept.recall(3, 1), Ok(Some(score.clone())));
+        assert_eq!(kept.recall(2, 1), Ok(None));
+        assert!(kept.recall(3, 2).is_err(), "another number of tokens");
+        let path = kept.path(3).expect("a path");
+        let whole = std::fs::read_to_string(&path).expect("read");
+        for length in 0..whole.len() {
+            std::fs::write(&path, &whole[..length]).expect("written");
+            let fault = kept.recall(3, 1).expect_err("damaged");
+            assert!(fault.contains("damaged. Measuring it again"), "{fault}");
+        }
+        std::fs::write(&path, whole.replace("true", "false")).expect("written");
+        assert!(kept.recall(3, 1).is_err());
+        kept.clear().expect("removed");
+        assert_eq!(kept.recall(3, 1), Ok(None));
+        kept.clear().expect("nothing to do");
+    }
+
+    #[test]
+    fn without_a_cache_nothing_is_kept() {
+        let nowhere = Kept::of(None, Digest::of(b"question"));
+        nowhere.keep(0, &WindowScore::default()).expect("nothing to do");
+        assert_eq!((nowhere.recall(0, 0), nowhere.folder()), (Ok(None), None));
+        nowhere.clear().expect("nothing to do");
+    }
+}

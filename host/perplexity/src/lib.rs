@@ -1,0 +1,42 @@
+//! How well a model predicts a text, alone and compared with a reference.
+//!
+//! **Job.** Cuts a text into windows and counts the likelihood of its tokens as llama.cpp's
+//! `llama-perplexity` does; runs a second model over the same windows for the KL divergence; gives
+//! every figure an error; resumes an interrupted measurement ([`perplexity`]).
+//!
+//! **Not its job.** It opens no model and judges no figure. It compares with another model and not
+//! with recorded outputs, which is `verify`'s job.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use shardwright::{Model, Result};
+//! use shardwright_perplexity::{PerplexityOptions, perplexity};
+//!
+//! fn loss(model: &Model, float: &Model, text: &Path) -> Result<Option<f64>> {
+//!     let options = PerplexityOptions::default();
+//!     let (report, _) = perplexity(model, Some(float), text, &options, None, &mut ())?;
+//!     Ok(report.against.map(|against| against.kl.mean.value))
+//! }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod bootstrap;
+mod kept;
+mod measuring;
+mod predictor;
+mod report;
+mod row;
+mod score;
+mod text;
+mod windows;
+
+pub use measuring::{PerplexityOptions, perplexity};
+pub use report::{
+    AgainstReport, Divergence, Estimate, Likelihood, ModelReport, PerplexityReport, ResamplingReport,
+    TextReport,
+};
+
+/// Folder of interrupted measurements in the cache directory.
+pub const PERPLEXITIES: &str = "perplexities";

@@ -1,0 +1,220 @@
+//! A measurement from the file to the report.
+
+use std::path::Path;
+
+use serde_json::json;
+use shardwright::{Error, ErrorKind, Model, Notice, Result};
+use shardwright_bundle::Digest;
+use shardwright_shims::Watch;
+
+use crate::kept::Kept;
+use crate::predictor::{Predictor, interrupted, name, score};
+use crate::report::{AgainstReport, Likelihood, ModelReport, PerplexityReport, ResamplingReport, TextReport};
+use crate::score::WindowScore;
+use crate::text::{self, Tokens};
+use crate::windows::Windows;
+
+/// Tokens of a window unless the caller or the context says otherwise, as in `llama-perplexity`.
+const WINDOW: usize = 512;
+
+/// How a text is cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PerplexityOptions {
+    /// Tokens of a window. Default: 512, or the context if that is smaller.
+    pub window: Option<u32>,
+    /// Windows begin this many tokens apart, and the last tokens of each, as many, are scored.
+    /// Default: windows side by side, of which the second half is scored.
+    pub stride: Option<u32>,
+    /// Most windows. Default: as many as the text has.
+    pub chunks: Option<u32>,
+}
+
+/// Measures how well `model` predicts a text, counted as `llama-perplexity` counts: each window from
+/// an empty KV cache, with the BOS token in place of its first token if the tokenizer adds one, and
+/// only the end of it scored. With a reference, both run the same windows in the same steps, and
+/// the report has KL(reference ‖ model).
+///
+/// Finished windows are kept in `cache` until all are measured, so that an interrupted call
+/// resumes. Also returns notices about kept files.
+///
+/// # Errors
+///
+/// A text that cannot be read, is not UTF-8, is empty, or is shorter than a window; a window beyond
+/// the context; a model that embeds; references with another vocabulary
+/// ([`ErrorKind::Incompatible`]); logits that are not finite; errors of running; a cache that cannot
+/// be written; and [`ErrorKind::Cancelled`].
+pub fn perplexity(
+    model: &Model,
+    reference: Option<&Model>,
+    path: &Path,
+    options: &PerplexityOptions,
+    cache: Option<&Path>,
+    watch: &mut dyn Watch,
+) -> Result<(PerplexityReport, Vec<Notice>)> {
+    let mut predictor = Predictor::new(model)?;
+    let mut compared = reference.map(Predictor::new).transpose()?;
+    let text = text::read(path)?;
+    let tokens = Tokens::of(model.tokenizer()?, &text)?;
+    if let Some(reference) = reference {
+        same_tokens(model, reference, &text, &tokens)?;
+    }
+    let windows = cut(model, reference, &tokens, options).map_err(|error| about(path, &error))?;
+    let sha256 = Digest::of(text.as_bytes());
+    let models: Vec<&Model> = std::iter::once(model).chain(reference).collect();
+    let kept = Kept::of(cache, question(&models, sha256, &windows));
+    let mut notices = Vec::new();
+    let (mut scores, mut resumed) = (Vec::with_capacity(windows.count), 0);
+    for window in 0..windows.count {
+        if watch.cancelled() {
+            return Err(interrupted());
+        }
+        watch.progress(
+            per_mille(window, windows.count),
+            &format!("window {} of {}", window + 1, windows.count),
+        );
+        let found = recall(&kept, window, &windows, &mut notices);
+        resumed += usize::from(found.is_some());
+        scores.push(match found {
+            Some(found) => found,
+            None => {
+                let ids = windows.ids(&tokens.ids, window);
+                let found = score(&mut predictor, compared.as_mut(), (&ids, windows.scored), watch)?;
+                keep(&kept, window, &found)?;
+                found
+            }
+        });
+    }
+    if let Err(error) = kept.clear() {
+        let folder = kept.folder().unwrap_or(path).display();
+        notices.push(Notice::note(format!("finished windows stay in {folder}: {error}")));
+    }
+    let text = TextReport {
+        path: path.display().to_string(),
+        sha256: sha256.to_string(),
+        tokens: tokens.ids.len(),
+        bos: windows.begin_with_bos(),
+        window: windows.length,
+        stride: options.stride,
+        windows: windows.count,
+        resumed,
+        scored: windows.scored_in_all(),
+        left: windows.left,
+    };
+    Ok((report(model, reference, text, &scores), notices))
+}
+
+fn report(
+    model: &Model,
+    reference: Option<&Model>,
+    text: TextReport,
+    scores: &[WindowScore],
+) -> PerplexityReport {
+    let nll: Vec<&[f64]> = scores.iter().map(|score| &score.nll[..]).collect();
+    PerplexityReport {
+        model: ModelReport::of(model),
+        text,
+        likelihood: Likelihood::of(&nll),
+        against: reference.and_then(|reference| AgainstReport::of(ModelReport::of(reference), scores)),
+        errors: ResamplingReport::OF_WINDOWS,
+    }
+}
+
+/// Refuses a reference whose tokens mean something else, or whose tokenizer splits the text
+/// otherwise.
+fn same_tokens(model: &Model, reference: &Model, text: &str, tokens: &Tokens) -> Result<()> {
+    let refused = |what: String| {
+        Err(Error::new(ErrorKind::Incompatible, what).with_help(
+            "compare with a model that has the same tokenizer, such as the same checkpoint in float",
+        ))
+    };
+    if let Some(difference) = reference.vocabulary_difference(model)? {
+        return refused(format!("the reference {difference}"));
+    }
+    let others = Tokens::of(reference.tokenizer()?, text)?;
+    if others == *tokens {
+        return Ok(());
+    }
+    let place = tokens.ids.iter().zip(&others.ids).take_while(|(one, other)| one == other).count();
+    refused(format!(
+        "the tokenizers of `{}` and `{}` split the text differently from token {place} on",
+        name(model),
+        name(reference)
+    ))
+}
+
+/// The windows of a text, within the contexts of the models.
+fn cut(
+    model: &Model,
+    reference: Option<&Model>,
+    tokens: &Tokens,
+    options: &PerplexityOptions,
+) -> Result<Windows> {
+    let contexts = std::iter::once(model).chain(reference).map(|model| model.chain().context());
+    let context = usize::try_from(contexts.min().unwrap_or(0)).unwrap_or(usize::MAX);
+    let length = options.window.map_or(WINDOW.min(context), as_usize);
+    if length > context {
+        let what = format!("a window of {length} tokens does not fit into a context of {context}");
+        return Err(Error::new(ErrorKind::Context, what)
+            .with_help("use a smaller `--window` or a larger `--context`"));
+    }
+    let (count, most) = (tokens.ids.len(), options.chunks.map(as_usize));
+    match options.stride {
+        None => Windows::adjacent(count, length, most, tokens.bos),
+        Some(stride) => Windows::strided(count, length, as_usize(stride), most),
+    }
+}
+
+fn as_usize(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// The error with the name of the text.
+fn about(path: &Path, error: &Error) -> Error {
+    let named = Error::new(error.kind(), format!("{}: {error}", path.display()));
+    match error.help() {
+        Some(help) => named.with_help(help),
+        None => named,
+    }
+}
+
+/// Hash of everything that the scores of a window follow from.
+fn question(models: &[&Model], text: Digest, windows: &Windows) -> Digest {
+    let of = |model: &&Model| {
+        let (chain, description) = (model.chain(), model.chain().description());
+        let shards = description.shards.iter().enumerate().map(|(index, shard)| {
+            let artefact = chain.with_executor(index, |loaded| loaded.artefact().map(|found| found.name()));
+            let flags: Vec<_> = shard.origin.loaded_with.iter().map(|outcome| &outcome.flag).collect();
+            json!([shard.place, artefact, flags])
+        });
+        // A bundle's hash covers its tables.
+        let tables = match model.bundle() {
+            Some(bundle) => vec![bundle.sha256().to_string()],
+            None => {
+                chain.assets().iter().map(|table| Digest::of(table.table.data.bytes()).to_string()).collect()
+            }
+        };
+        json!([model.plan_id(), description.emulated_on, shards.collect::<Vec<_>>(), tables])
+    };
+    let models: Vec<_> = models.iter().map(of).collect();
+    let windows = format!("{windows:?}");
+    Digest::of(json!([env!("CARGO_PKG_VERSION"), models, text.to_string(), windows]).to_string().as_bytes())
+}
+
+fn recall(kept: &Kept, window: usize, windows: &Windows, notices: &mut Vec<Notice>) -> Option<WindowScore> {
+    kept.recall(window, windows.scored).unwrap_or_else(|fault| {
+        notices.push(Notice::note(fault));
+        None
+    })
+}
+
+fn keep(kept: &Kept, window: usize, found: &WindowScore) -> Result<()> {
+    kept.keep(window, found).map_err(|error| {
+        let folder = kept.folder().unwrap_or(Path::new("")).display().to_string();
+        Error::new(ErrorKind::Missing, format!("{folder}: {error}"))
+            .with_help("finished windows have to be kept: the cache must be a folder of your own")
+    })
+}
+
+fn per_mille(done: usize, of: usize) -> u32 {
+    (done * 1000 / of.max(1)) as u32
+}

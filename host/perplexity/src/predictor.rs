@@ -1,0 +1,152 @@
+//! A model that predicts the tokens of windows, some rows at a time.
+
+use rayon::prelude::*;
+use shardwright::{Error, ErrorKind, Model, Result};
+use shardwright_runtime::Session;
+use shardwright_shims::Watch;
+
+use crate::row::Row;
+use crate::score::{Against, WindowScore};
+
+/// Rows whose logits are held at once: the rows of the largest step that plans have, and a few
+/// megabytes even with a large vocabulary.
+const ROWS: usize = 16;
+
+/// A model with a session of its own, which has no fallback: a window is never scored by two
+/// devices.
+pub(crate) struct Predictor<'m> {
+    model: &'m Model,
+    session: Session,
+    /// Logits of the last rows.
+    logits: Vec<f32>,
+}
+
+impl<'m> Predictor<'m> {
+    /// # Errors
+    ///
+    /// A model that embeds, and those of making a session.
+    pub fn new(model: &'m Model) -> Result<Self> {
+        if !model.chain().is_generative() {
+            let what = format!("`{}` embeds and predicts no tokens", name(model));
+            return Err(Error::new(ErrorKind::Unsupported, what).with_help("use a model that generates text"));
+        }
+        Ok(Predictor { model, session: model.chain().session()?, logits: Vec::new() })
+    }
+
+    /// Runs the context of a window from an empty KV cache.
+    fn begin(&mut self, context: &[u32]) -> Result<()> {
+        self.session.clear();
+        if !context.is_empty() {
+            self.session.append(context)?;
+        }
+        Ok(())
+    }
+
+    /// Runs further tokens and returns the logits behind each.
+    fn run(&mut self, ids: &[u32]) -> Result<Logits<'_>> {
+        let Predictor { model, session, logits } = self;
+        logits.clear();
+        session.score(ids, &mut |view| {
+            for row in 0..view.rows() {
+                logits.extend_from_slice(view.logits(row).unwrap_or_default());
+            }
+        })?;
+        Ok(Logits { model: name(model), width: (logits.len() / ids.len()).max(1), values: logits })
+    }
+}
+
+/// The logits of some rows.
+struct Logits<'l> {
+    model: &'l str,
+    width: usize,
+    values: &'l [f32],
+}
+
+impl<'l> Logits<'l> {
+    fn rows(&self) -> rayon::slice::ChunksExact<'l, f32> {
+        self.values.par_chunks_exact(self.width)
+    }
+
+    /// The row at `position` of the window.
+    fn row(&self, logits: &'l [f32], position: usize) -> Result<Row<'l>> {
+        Row::new(logits).map_err(|token| {
+            let what = format!(
+                "`{}`: the logit of token {token} behind token {position} of a window is not finite",
+                self.model
+            );
+            Error::new(ErrorKind::Shim, what)
+                .with_help("`shardwright verify` names the first layer that differs")
+        })
+    }
+}
+
+/// Scores the last `scored` of `ids`, by the model and if given by the reference, in the same steps.
+pub(crate) fn score(
+    model: &mut Predictor<'_>,
+    mut reference: Option<&mut Predictor<'_>>,
+    (ids, scored): (&[u32], usize),
+    watch: &dyn Watch,
+) -> Result<WindowScore> {
+    let first = ids.len() - 1 - scored;
+    model.begin(&ids[..first])?;
+    if let Some(reference) = &mut reference {
+        reference.begin(&ids[..first])?;
+    }
+    let mut found = WindowScore { nll: Vec::new(), against: reference.is_some().then(Against::default) };
+    for (chunk, run) in ids[first..ids.len() - 1].chunks(ROWS).enumerate() {
+        if watch.cancelled() {
+            return Err(interrupted());
+        }
+        let position = first + chunk * ROWS;
+        let next = &ids[position + 1..=position + run.len()];
+        let own = model.run(run)?;
+        match &mut reference {
+            None => found.nll.extend(likelihoods(&own, position, next)?),
+            Some(reference) => compare(&own, &reference.run(run)?, (position, next), &mut found)?,
+        }
+    }
+    Ok(found)
+}
+
+/// Nats of the tokens in `next`, by rows whose first is at `position` of the window.
+fn likelihoods(own: &Logits<'_>, position: usize, next: &[u32]) -> Result<Vec<f64>> {
+    let rows = own.rows().zip(next).enumerate();
+    rows.map(|(row, (logits, &token))| Ok(own.row(logits, position + row)?.nll(token))).collect()
+}
+
+/// Adds the scores of these rows by both models.
+fn compare(
+    own: &Logits<'_>,
+    others: &Logits<'_>,
+    (position, next): (usize, &[u32]),
+    found: &mut WindowScore,
+) -> Result<()> {
+    let rows = own.rows().zip(others.rows()).zip(next).enumerate();
+    let scores: Result<Vec<_>> = rows
+        .map(|(row, ((model, reference), &token))| {
+            let model = own.row(model, position + row)?;
+            let reference = others.row(reference, position + row)?;
+            let (kl, same_top) = (reference.divergence(&model), reference.same_top(&model));
+            Ok((model.nll(token), reference.nll(token), kl, same_top))
+        })
+        .collect();
+    for (own, others, kl, same_top) in scores? {
+        found.nll.push(own);
+        if let Some(against) = &mut found.against {
+            against.nll.push(others);
+            against.kl.push(kl);
+            against.same_top.push(same_top);
+        }
+    }
+    Ok(())
+}
+
+/// The model's name, for messages.
+pub(crate) fn name(model: &Model) -> &str {
+    &model.chain().description().model
+}
+
+pub(crate) fn interrupted() -> Error {
+    Error::new(ErrorKind::Cancelled, "the measurement was interrupted")
+        .with_help("run the command again to resume: finished windows are kept in the cache folder")
+}

@@ -1,0 +1,46 @@
+//! The text as token ids, as `llama-perplexity` reads it.
+
+use std::path::Path;
+
+use shardwright::{Result, Tokenizer};
+use shardwright_files::read_named;
+use shardwright_text::{TEXT_BYTES_MAX, utf8_text};
+use shardwright_vocabulary::{Error, ErrorKind};
+
+/// Reads a text of at most [`TEXT_BYTES_MAX`] bytes, without the line end at its end.
+///
+/// # Errors
+///
+/// No such file, a file that is too long, is not UTF-8, or is empty.
+pub(crate) fn read(path: &Path) -> Result<String> {
+    let bytes = read_named(path, TEXT_BYTES_MAX as u64)?;
+    let text = utf8_text(&bytes, &path.display().to_string())?;
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    if text.is_empty() {
+        return Err(Error::new(ErrorKind::Argument, format!("{}: the text is empty", path.display()))
+            .with_help("use a text of a few thousand words like the model's usual input"));
+    }
+    Ok(text.to_owned())
+}
+
+/// A text as token ids.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Tokens {
+    /// The BOS token first, if the tokenizer adds one.
+    pub ids: Vec<u32>,
+    /// That token.
+    pub bos: Option<u32>,
+}
+
+impl Tokens {
+    /// Encodes `text`. An EOS token that the tokenizer adds is left out: the text goes on from
+    /// window to window.
+    pub fn of(tokenizer: &Tokenizer, text: &str) -> Result<Self> {
+        // The special tokens are the same for every text.
+        let (plain, special) = (tokenizer.encode("a", false)?, tokenizer.encode("a", true)?);
+        let before = special.windows(plain.len().max(1)).position(|ids| ids == plain).unwrap_or(0);
+        let bos = special.first().copied().filter(|_| before > 0);
+        let ids = special[..before].iter().copied().chain(tokenizer.encode(text, false)?).collect();
+        Ok(Tokens { ids, bos })
+    }
+}
