@@ -8,7 +8,7 @@ use shardwright_bundle::Digest;
 use shardwright_shims::Watch;
 
 use crate::kept::Kept;
-use crate::predictor::{Predictor, interrupted, name, score};
+use crate::predictor::{Predictor, name, score};
 use crate::report::{AgainstReport, Likelihood, ModelReport, PerplexityReport, ResamplingReport, TextReport};
 use crate::score::WindowScore;
 use crate::text::{self, Tokens};
@@ -66,7 +66,7 @@ pub fn perplexity(
     let (mut scores, mut resumed) = (Vec::with_capacity(windows.count), 0);
     for window in 0..windows.count {
         if watch.cancelled() {
-            return Err(interrupted());
+            return Err(interrupted(&kept));
         }
         watch.progress(
             per_mille(window, windows.count),
@@ -79,6 +79,7 @@ pub fn perplexity(
             None => {
                 let ids = windows.ids(&tokens.ids, window);
                 let found = score(&mut predictor, compared.as_mut(), (&ids, windows.scored), watch)?;
+                let found = found.ok_or_else(|| interrupted(&kept))?;
                 keep(&kept, window, &found)?;
                 found
             }
@@ -213,6 +214,16 @@ fn keep(kept: &Kept, window: usize, found: &WindowScore) -> Result<()> {
         Error::new(ErrorKind::Missing, format!("{folder}: {error}"))
             .with_help("finished windows have to be kept: the cache must be a folder of your own")
     })
+}
+
+fn interrupted(kept: &Kept) -> Error {
+    let help = match kept.folder() {
+        Some(folder) => {
+            format!("run the command again to resume: finished windows are in {}", folder.display())
+        }
+        None => "run the command again from the start: without a cache folder no window is kept".to_owned(),
+    };
+    Error::new(ErrorKind::Cancelled, "the measurement was interrupted").with_help(help)
 }
 
 fn per_mille(done: usize, of: usize) -> u32 {

@@ -81,12 +81,13 @@ impl<'l> Logits<'l> {
 }
 
 /// Scores the last `scored` of `ids`, by the model and if given by the reference, in the same steps.
+/// Returns `None` if cancelled.
 pub(crate) fn score(
     model: &mut Predictor<'_>,
     mut reference: Option<&mut Predictor<'_>>,
     (ids, scored): (&[u32], usize),
     watch: &dyn Watch,
-) -> Result<WindowScore> {
+) -> Result<Option<WindowScore>> {
     let first = ids.len() - 1 - scored;
     model.begin(&ids[..first])?;
     if let Some(reference) = &mut reference {
@@ -95,7 +96,7 @@ pub(crate) fn score(
     let mut found = WindowScore { nll: Vec::new(), against: reference.is_some().then(Against::default) };
     for (chunk, run) in ids[first..ids.len() - 1].chunks(ROWS).enumerate() {
         if watch.cancelled() {
-            return Err(interrupted());
+            return Ok(None);
         }
         let position = first + chunk * ROWS;
         let next = &ids[position + 1..=position + run.len()];
@@ -105,7 +106,7 @@ pub(crate) fn score(
             Some(reference) => compare(&own, &reference.run(run)?, (position, next), &mut found)?,
         }
     }
-    Ok(found)
+    Ok(Some(found))
 }
 
 /// Nats of the tokens in `next`, by rows whose first is at `position` of the window.
@@ -144,9 +145,4 @@ fn compare(
 /// The model's name, for messages.
 pub(crate) fn name(model: &Model) -> &str {
     &model.chain().description().model
-}
-
-pub(crate) fn interrupted() -> Error {
-    Error::new(ErrorKind::Cancelled, "the measurement was interrupted")
-        .with_help("run the command again to resume: finished windows are kept in the cache folder")
 }
