@@ -812,8 +812,8 @@ pub struct PerplexityArguments {
     /// The text to predict, as UTF-8.
     #[arg(long, value_name = "FILE")]
     pub text: PathBuf,
-    /// Also run the windows through this reference, with the same vocabulary: a checkpoint as stored
-    /// on this machine's CPU, or a bundle. Reports KL(reference || model).
+    /// Also run the windows through this reference, with the same vocabulary: a checkpoint as
+    /// stored on this machine's CPU, or a bundle. Reports KL(reference || model).
     #[arg(long, value_name = "MODEL")]
     pub against: Option<PathBuf>,
     /// Tokens of a window. Default: 512, or the context if that is smaller.

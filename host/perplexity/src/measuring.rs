@@ -29,10 +29,10 @@ pub struct PerplexityOptions {
     pub chunks: Option<u32>,
 }
 
-/// Measures how well `model` predicts a text, counted as `llama-perplexity` counts: each window from
-/// an empty KV cache, with the BOS token in place of its first token if the tokenizer adds one, and
-/// only the end of it scored. With a reference, both run the same windows in the same steps, and
-/// the report has KL(reference ‖ model).
+/// Measures how well `model` predicts a text, counted as `llama-perplexity` counts: each window
+/// from an empty KV cache, with the BOS token in place of its first token if the tokenizer adds
+/// one, and only the end of it scored. With a reference, both run the same windows in the same
+/// steps, and the report has KL(reference ‖ model).
 ///
 /// Finished windows are kept in `cache` until all are measured, so that an interrupted call
 /// resumes. Also returns notices about kept files.
@@ -40,9 +40,9 @@ pub struct PerplexityOptions {
 /// # Errors
 ///
 /// A text that cannot be read, is not UTF-8, is empty, or is shorter than a window; a window beyond
-/// the context; a model that embeds; references with another vocabulary
-/// ([`ErrorKind::Incompatible`]); logits that are not finite; errors of running; a cache that cannot
-/// be written; and [`ErrorKind::Cancelled`].
+/// the context; a model that embeds; a reference with another vocabulary
+/// ([`ErrorKind::Incompatible`]); logits that are not finite; errors of running; a cache that
+/// cannot be written; and [`ErrorKind::Cancelled`].
 pub fn perplexity(
     model: &Model,
     reference: Option<&Model>,

@@ -80,8 +80,8 @@ impl<'l> Logits<'l> {
     }
 }
 
-/// Scores the last `scored` of `ids`, by the model and if given by the reference, in the same steps.
-/// Returns `None` if cancelled.
+/// Scores the last `scored` of `ids`, by the model and if given by the reference, in the same
+/// steps. Returns `None` if cancelled.
 pub(crate) fn score(
     model: &mut Predictor<'_>,
     mut reference: Option<&mut Predictor<'_>>,

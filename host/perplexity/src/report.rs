@@ -86,8 +86,8 @@ pub struct Likelihood {
     pub nll: Estimate,
     /// exp(nll).
     pub perplexity: f64,
-    /// Standard error of the perplexity as `llama-perplexity` prints it, exp(nll) · √(σ² / (n − 1)):
-    /// as if all n tokens were independent. `None` with a single token.
+    /// Standard error of the perplexity as `llama-perplexity` prints it, as if all n tokens were
+    /// independent: exp(nll) · √(σ² / (n − 1)). `None` with a single token.
     pub perplexity_error: Option<f64>,
 }
 

@@ -19,12 +19,12 @@ const LARGE_STEP_ROWS: u32 = 16;
 /// Opens one or two models and measures them.
 pub fn perplexity(arguments: &PerplexityArguments, format: Format) -> Result<Outcome, Failure> {
     let PerplexityArguments { checkpoint, against, text, target, execution, bundled, .. } = arguments;
+    let reference = against.as_ref().map(|path| reference(path, target, execution)).transpose()?;
     let model = match is_bundle(checkpoint, bundled.compiled_from.as_deref())? {
         true => open(target, execution, checkpoint, bundled, &[])?,
         false => open(&in_large_steps(target), execution, checkpoint, bundled, &[])?,
     };
     say_notices(&model, false);
-    let reference = against.as_ref().map(|path| reference(path, &model, target, execution)).transpose()?;
     let options =
         PerplexityOptions { window: arguments.window, stride: arguments.stride, chunks: arguments.chunks };
     let mut watch = views::Progress::new("measuring", checkpoint);
@@ -46,7 +46,6 @@ pub fn perplexity(arguments: &PerplexityArguments, format: Format) -> Result<Out
 /// the model is planned for.
 fn reference(
     path: &Path,
-    model: &Model,
     target: &TargetArguments,
     execution: &ExecutionArguments,
 ) -> Result<Model, Failure> {
@@ -54,15 +53,16 @@ fn reference(
     let bundled = BundledArguments::default();
     let target = match is_bundle(path, None)? {
         true => TargetArguments { towers: Vec::new(), ..target.of_a_draft(None) },
-        false => in_large_steps(&target.of_a_draft(u32::try_from(model.chain().context()).ok())),
+        false => in_large_steps(&target.of_a_draft(target.context)),
     };
     let reference = open(&target, &execution, path, &bundled, &[])?;
     say_notices(&reference, false);
     Ok(reference)
 }
 
-/// Adds an entry point of many rows where the CPU runs the plan: it returns the same numbers sooner.
-/// A chip's plan stays as `run` makes it, since an entry point is a compilation and may move layers.
+/// Adds an entry point of many rows where the CPU runs the plan: it returns the same numbers
+/// sooner. A chip's plan stays as `run` makes it, since an entry point is a compilation and may
+/// move layers.
 fn in_large_steps(target: &TargetArguments) -> TargetArguments {
     let mut target = target.clone();
     let is_set = target.planner_options.iter().any(|(option, _)| option == LARGE_STEPS);
