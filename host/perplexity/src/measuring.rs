@@ -61,8 +61,8 @@ pub fn perplexity(
     let windows = cut(model, reference, &tokens, options).map_err(|error| about(path, &error))?;
     let sha256 = Digest::of(text.as_bytes());
     let models: Vec<&Model> = std::iter::once(model).chain(reference).collect();
-    let kept = Kept::of(cache, question(&models, sha256, &windows));
-    let mut notices = Vec::new();
+    let kept = Kept::of(cache, || question(&models, sha256, &windows));
+    let mut notices = Vec::from_iter(spelled(&tokens));
     let (mut scores, mut resumed) = (Vec::with_capacity(windows.count), 0);
     for window in 0..windows.count {
         if watch.cancelled() {
@@ -118,6 +118,16 @@ fn report(
         against: reference.and_then(|reference| AgainstReport::of(ModelReport::of(reference), scores)),
         errors: ResamplingReport::OF_WINDOWS,
     }
+}
+
+/// Notes special tokens that the text spells out, which `llama-perplexity` reads as text.
+fn spelled(tokens: &Tokens) -> Option<Notice> {
+    let count = tokens.spelled;
+    (count > 0).then(|| {
+        Notice::note(format!(
+            "{count} special tokens that the text spells out are run as such; llama-perplexity reads them as text"
+        ))
+    })
 }
 
 /// Refuses a reference whose tokens mean something else, or whose tokenizer splits the text

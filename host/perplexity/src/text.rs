@@ -30,6 +30,8 @@ pub(crate) struct Tokens {
     pub ids: Vec<u32>,
     /// That token.
     pub bos: Option<u32>,
+    /// Special tokens that the text itself spells out, such as `<bos>`.
+    pub spelled: usize,
 }
 
 impl Tokens {
@@ -40,7 +42,9 @@ impl Tokens {
         let (plain, special) = (tokenizer.encode("a", false)?, tokenizer.encode("a", true)?);
         let before = special.windows(plain.len().max(1)).position(|ids| ids == plain).unwrap_or(0);
         let bos = special.first().copied().filter(|_| before > 0);
-        let ids = special[..before].iter().copied().chain(tokenizer.encode(text, false)?).collect();
-        Ok(Tokens { ids, bos })
+        let text = tokenizer.encode(text, false)?;
+        let spelled = text.iter().filter(|id| tokenizer.is_special(**id)).count();
+        let ids = special[..before].iter().copied().chain(text).collect();
+        Ok(Tokens { ids, bos, spelled })
     }
 }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use shardwright::{ErrorKind, Model, OpenOptions};
+use shardwright::{ErrorKind, Model, OpenOptions, Watch};
 use shardwright_models::Checkpoint;
 use shardwright_perplexity::{Estimate, PerplexityOptions, PerplexityReport, perplexity};
 use shardwright_reference::{Arrangement, ReferenceModel};
@@ -196,6 +196,19 @@ fn what_cannot_be_measured_is_refused() {
     let missing = perplexity(&model, None, "no-such-file".as_ref(), &default, None, &mut ());
     assert_eq!(missing.map(|(report, _)| report).expect_err("missing").kind(), ErrorKind::Missing);
 
+    struct Interrupted;
+    impl Watch for Interrupted {
+        fn cancelled(&self) -> bool {
+            true
+        }
+    }
+    let small = PerplexityOptions { window: Some(WINDOW), ..default };
+    let text = Text::new(TEXT.as_bytes());
+    let interrupted = perplexity(&model, None, &text.path(), &small, None, &mut Interrupted);
+    let error = interrupted.map(|(report, _)| report).expect_err("interrupted");
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
+    assert!(error.help().is_some_and(|help| help.contains("without a cache folder")), "{error:?}");
+
     let embeds = open(EMBEDDING_FIXTURE, "stored");
     wanted(refused(&embeds, None, TEXT.as_bytes(), default), ErrorKind::Unsupported, "embeds");
     let other = open(TEXT_FIXTURES[3], "stored");
@@ -207,7 +220,6 @@ fn what_cannot_be_measured_is_refused() {
     });
     let broken = open(broken.path().to_str().expect("UTF-8"), "stored");
     let not_finite = "the logit of token 0 behind token 11 of a window is not finite";
-    let small = PerplexityOptions { window: Some(WINDOW), ..default };
     wanted(refused(&broken, None, TEXT.as_bytes(), small), ErrorKind::Shim, not_finite);
     wanted(refused(&model, Some(&broken), TEXT.as_bytes(), small), ErrorKind::Shim, not_finite);
 }
@@ -229,4 +241,14 @@ fn tokenizers_that_split_differently_are_refused() {
     assert!(error.to_string().contains("differently from token 0 on"), "{error}");
     // Alone it is measured, and no window begins with a token that its tokenizer does not add.
     assert!(!text.measured(&other, None, options).text.bos);
+}
+
+#[test]
+fn special_tokens_that_a_text_spells_out_are_noted() {
+    let model = open(DEMO_MODEL, "stored");
+    let text = Text::new(format!("<eos> and <eos>. {TEXT}").as_bytes());
+    let options = PerplexityOptions { window: Some(WINDOW), ..PerplexityOptions::default() };
+    let found = perplexity(&model, None, &text.path(), &options, None, &mut ());
+    let (_, notices) = found.expect("a report");
+    assert!(notices.len() == 1 && notices[0].text.starts_with("2 special tokens"), "{notices:?}");
 }
