@@ -129,6 +129,9 @@ impl<E> LegaliseError<E> {
 /// the other of a key and value pair goes with it. Each round replaces at least one semantic node
 /// by strictly lower ones (`Attention` and `Rope` by `Softcap`, `Softmax`, `Rotate` and primitives,
 /// those by primitives) and adds none that is as high, so it ends.
+///
+/// A `Rope` with a divisor for each pair is decomposed before the shim sees the graph, because the
+/// contract has no attribute for the divisors.
 pub fn legalise<E>(
     entry: &EntryGraph,
     check: impl FnMut(&EntryGraph) -> Result<Vec<Verdict>, E>,
@@ -158,6 +161,14 @@ fn legalise_shown<E>(
     let mut legal =
         Legalised { graph: entry.clone(), decomposed: BTreeMap::new(), by_runtime: BTreeMap::new() };
     let mut ops: HashMap<String, &'static str> = HashMap::new();
+    let inexpressible = |node: &EntryNode| matches!(&node.op, Op::Rope(rope) if !rope.divisors.is_empty());
+    for node in legal.graph.nodes.iter().filter(|node| inexpressible(node)) {
+        let reason = "the shim contract has no attribute for a divisor of each pair".to_owned();
+        legal.decomposed.insert(node.name.clone(), reason);
+    }
+    if !legal.decomposed.is_empty() {
+        legal.graph = decompose_where(&legal.graph, |_, node| inexpressible(node));
+    }
     loop {
         let shown = show(&legal.graph)?;
         let verdicts = check(&shown).map_err(LegaliseError::Check)?;

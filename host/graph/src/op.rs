@@ -4,10 +4,10 @@ use shardwright_vocabulary::OpKind;
 /// Rotary position embedding of every head, half-split pairs.
 ///
 /// For head vectors of `head_dim` values, pair `i` is `(x[i], x[i + head_dim/2])`. Pairs
-/// `i < rotated_pairs` turn by `position · theta^(−2i/head_dim) / factor` radians (all in f32); the
-/// others stay. "Proportional" partial rotary of Gemma 4 is `rotated_pairs < head_dim/2` with the
-/// exponent's denominator still the whole `head_dim`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// `i < rotated_pairs` turn by `position · theta^(−2i/head_dim) / (factor · divisors[i])` radians (all
+/// in f32); the others stay. "Proportional" partial rotary of Gemma 4 is `rotated_pairs <
+/// head_dim/2` with the exponent's denominator still the whole `head_dim`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rope {
     /// Values per head.
     pub head_dim: u32,
@@ -17,6 +17,18 @@ pub struct Rope {
     pub rotated_pairs: u32,
     /// Divisor of every frequency (1 = none).
     pub factor: f32,
+    /// Further divisor of the frequency of each pair, `head_dim/2` of them; empty for none. The shim
+    /// contract has no attribute for it, so that [`legalise`](crate::legalise) always decomposes an
+    /// operation that has some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub divisors: Vec<f32>,
+}
+
+impl Rope {
+    /// Returns the divisor of the frequency of a pair.
+    pub fn divisor(&self, pair: u32) -> f32 {
+        self.factor * self.divisors.get(pair as usize).copied().unwrap_or(1.0)
+    }
 }
 
 /// Rotary position embedding of every head by two coordinates: the first half of a head turns by
@@ -33,7 +45,7 @@ impl AxialRope {
     /// What each half of a head turns as.
     pub const fn half(&self) -> Rope {
         let head_dim = self.head_dim / 2;
-        Rope { head_dim, theta: self.theta, rotated_pairs: head_dim / 2, factor: 1.0 }
+        Rope { head_dim, theta: self.theta, rotated_pairs: head_dim / 2, factor: 1.0, divisors: Vec::new() }
     }
 }
 

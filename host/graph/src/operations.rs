@@ -117,7 +117,7 @@ pub(crate) fn rules(op: &Op) -> Rules<'_> {
             .decomposed(|rewrite, x| rotary::rope(rewrite, x, rope))
             .require(rotary::turns(rope), || rotary::why_it_does_not_turn(rope))
             .require(rotary::frequencies_are_numbers(rope), || {
-                format!("theta {} and factor {} must be positive", rope.theta, rope.factor)
+                format!("theta {}, factor {} and divisors must be positive", rope.theta, rope.factor)
             }),
         Op::Rotate { head_dim } => Rules::new(3..=3, |shapes| rotary::rotate_shape(shapes, *head_dim))
             .decomposed(|rewrite, x| rotary::rotate(rewrite, x, u64::from(*head_dim))),

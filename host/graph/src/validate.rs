@@ -460,7 +460,7 @@ impl<'g> Check<'g> {
                 return Ok((Some(vec![rows]), true));
             }
             Role::RotaryCos(rope) | Role::RotarySin(rope) => {
-                rules(&Op::Rope(*rope)).attributes?;
+                rules(&Op::Rope(rope.clone())).attributes?;
                 vec![rows, Some(u64::from(rope.head_dim / 2))]
             }
             Role::Mask(mask) => {

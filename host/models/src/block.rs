@@ -32,7 +32,7 @@ impl Norm {
 }
 
 /// Shape of one layer's attention.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AttentionShape {
     pub heads: u32,
     pub kv_heads: u32,
@@ -174,12 +174,12 @@ pub(crate) fn attention(
         }
     };
     let q = project(builder, "q", weights.q);
-    let q = builder.op("q-rope", Op::Rope(shape.rope), &[q, positions]);
+    let q = builder.op("q-rope", Op::Rope(shape.rope.clone()), &[q, positions]);
     let keys = match weights.keys {
         KeyWeights::Donor(donor) => attended[donor as usize],
         KeyWeights::Own { k, v, states } => {
             let k = project(builder, "k", k);
-            let k = builder.op("k-rope", Op::Rope(shape.rope), &[k, positions]);
+            let k = builder.op("k-rope", Op::Rope(shape.rope.clone()), &[k, positions]);
             let mut v = project(builder, "v", v);
             if shape.value_norm {
                 v = norm.apply(builder, "v-norm", v, None, head_dim);

@@ -46,6 +46,20 @@ impl SentenceModel {
         SentenceModel { dense: Vec::new(), normalize: false, documents: Vec::new() }
     }
 
+    /// Reads the modules that a GGUF file has within it; they lie under the names of their folders.
+    pub fn of_gguf(fields: Fields<'_>, hidden: u64) -> Result<Self, CheckpointError> {
+        let mut model = SentenceModel { normalize: true, ..Self::mean_only() };
+        let mut width = hidden;
+        for folder in ["2_Dense", "3_Dense"] {
+            let Some(module) = fields.object(folder)? else { continue };
+            let (inputs, outputs) = read_extents(module, width)?;
+            let folder = folder.to_owned();
+            model.dense.push(Dense { folder, directory: PathBuf::new(), inputs, outputs, bias: false });
+            width = outputs;
+        }
+        Ok(model)
+    }
+
     /// Reads `modules.json` and what it names; `None` without such a file.
     pub fn read(directory: &Path, hidden: u64) -> Result<Option<Self>, CheckpointError> {
         let path = directory.join(MODULES_FILE);
@@ -135,14 +149,7 @@ impl SentenceModel {
         let path = directory.join(folder).join("config.json");
         let value = self.document(&path, folder)?;
         let fields = Fields::new(&path, &value)?;
-        let extent = |name| {
-            let value = fields.whole(name, &limits::HIDDEN)?;
-            value.ok_or_else(|| fields.invalid(name, "is missing"))
-        };
-        let (inputs, outputs) = (extent("in_features")?, extent("out_features")?);
-        if inputs != width {
-            return Err(fields.invalid("in_features", format!("is {inputs}, but {width} values arrive")));
-        }
+        let (inputs, outputs) = read_extents(fields, width)?;
         // sentence-transformers uses Tanh if no activation is named.
         let activation = fields.text("activation_function")?.unwrap_or("torch.nn.modules.activation.Tanh");
         if !activation.ends_with(".Identity") {
@@ -162,6 +169,19 @@ impl SentenceModel {
         });
         Ok(outputs)
     }
+}
+
+/// The widths of a dense layer over `width` values.
+fn read_extents(fields: Fields<'_>, width: u64) -> Result<(u64, u64), CheckpointError> {
+    let extent = |name| {
+        let value = fields.whole(name, &limits::HIDDEN)?;
+        value.ok_or_else(|| fields.invalid(name, "is missing"))
+    };
+    let (inputs, outputs) = (extent("in_features")?, extent("out_features")?);
+    if inputs != width {
+        return Err(fields.invalid("in_features", format!("is {inputs}, but {width} values arrive")));
+    }
+    Ok((inputs, outputs))
 }
 
 /// The encoder, and the tensor files of its dense layers.

@@ -154,7 +154,7 @@ fn read_rotary(fields: Fields<'_>) -> Result<PerType, CheckpointError> {
         full: Rotary::plain(fields.positive("rope_theta")?.unwrap_or(1e6)),
         sliding: Rotary::plain(fields.positive("rope_local_base_freq")?.unwrap_or(1e4)),
     };
-    if let Some(parameters) = PerType::read(fields, plain, 1.0)? {
+    if let Some(parameters) = PerType::read(fields, &plain, 1.0)? {
         // Both spellings at once: which one was meant is not for us to guess.
         fields.must_be_off("rope_scaling")?;
         return Ok(parameters);

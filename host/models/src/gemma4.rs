@@ -386,8 +386,8 @@ fn read_rotary(fields: Fields<'_>) -> Result<PerType, CheckpointError> {
     let partial = rotary::read_partial(fields)?;
     let full = fields.positive("rope_theta")?.unwrap_or(1e6);
     let defaults = PerType {
-        full: Rotary { theta: full, factor: 1.0, partial: partial.unwrap_or(0.25) },
+        full: Rotary { partial: partial.unwrap_or(0.25), ..Rotary::plain(full) },
         sliding: Rotary::plain(fields.positive("rope_local_base_freq")?.unwrap_or(1e4)),
     };
-    Ok(PerType::read(fields, defaults, partial.unwrap_or(1.0))?.unwrap_or(defaults))
+    Ok(PerType::read(fields, &defaults, partial.unwrap_or(1.0))?.unwrap_or(defaults))
 }

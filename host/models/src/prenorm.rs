@@ -16,7 +16,7 @@ use crate::block::{
 use crate::dimensions::Dimensions;
 use crate::family::Family;
 use crate::json::Fields;
-use crate::rotary::Rotary;
+use crate::rotary::{self, Rotary};
 use crate::store::TensorStore;
 use crate::translation::Translation;
 use crate::{CheckpointError, LayerType, limits, pattern};
@@ -58,6 +58,8 @@ pub(crate) struct PreNorm {
 impl PreNorm {
     /// Checks the settings.
     pub fn read(fields: Fields<'_>, family: Family) -> Result<Self, CheckpointError> {
+        // `pretraining_tp` of Llama does not count: it cut matrices into parts whose sums are the same,
+        // and the library does so no more.
         fields.must_be_off("attention_bias")?;
         fields.must_be_off("mlp_bias")?;
         if fields.text("hidden_act")?.is_some_and(|name| name != "silu") {
@@ -89,7 +91,7 @@ impl PreNorm {
             family,
             types,
             window,
-            rotary: read_rotary(fields)?,
+            rotary: read_rotary(fields, dimensions.head_dim)?,
             tied: fields.flag("tie_word_embeddings")?.unwrap_or(false),
             dimensions,
         })
@@ -127,7 +129,8 @@ impl PreNorm {
         let mut layers = Vec::with_capacity(self.types.len());
         for (index, &kind) in self.types.iter().enumerate() {
             let shape = self.shape(kind);
-            layers.push((shape, self.take_layer(&mut translation, index as u32, &shape)?));
+            let weights = self.take_layer(&mut translation, index as u32, &shape)?;
+            layers.push((shape, weights));
         }
         let mut builder = ComponentBuilder::new(translation.graph(), ComponentKind::Decoder);
         let mut stream = block::hidden_input(&mut builder, hidden);
@@ -226,12 +229,23 @@ fn read_mistral_types(fields: Fields<'_>, layers: u32) -> Result<(Vec<LayerType>
 }
 
 /// `rope_parameters`, or the older `rope_theta` with `rope_scaling`.
-fn read_rotary(fields: Fields<'_>) -> Result<Rotary, CheckpointError> {
+fn read_rotary(fields: Fields<'_>, head_dim: u32) -> Result<Rotary, CheckpointError> {
     let theta = fields.positive("rope_theta")?.unwrap_or(1e4);
-    for name in ["rope_parameters", "rope_scaling"] {
-        if let Some(parameters) = fields.object(name)? {
-            return Rotary::read(parameters, theta, 1.0);
-        }
+    // The library moves these two into the set of parameters, over what the set has.
+    if rotary::read_partial(fields)?.is_some_and(|partial| partial != 1.0) {
+        return Err(fields.unsupported("partial_rotary_factor", "1"));
     }
-    Ok(Rotary::plain(theta))
+    fields.must_be_off("original_max_position_embeddings")?;
+    let name = match fields.object("rope_parameters")? {
+        Some(_) => {
+            // With both spellings it is not known which one counts.
+            fields.must_be_off("rope_scaling")?;
+            "rope_parameters"
+        }
+        None => "rope_scaling",
+    };
+    match fields.object(name)? {
+        Some(parameters) => Rotary::read_for(parameters, theta, head_dim),
+        None => Ok(Rotary::plain(theta)),
+    }
 }

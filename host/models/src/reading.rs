@@ -56,7 +56,7 @@ impl Reading {
             }
             Settings::PreNorm(stack) => (stack.translate(store, name.clone())?, Vec::new()),
             Settings::EmbeddingGemma { stack, sentence } => {
-                if sentence.documents.is_empty() {
+                if sentence.dense.is_empty() && !sentence.normalize {
                     notes.push(
                         "no modules.json: vectors are the mean of the rows, not normalised, as sentence-transformers \
                          does with a bare stack"

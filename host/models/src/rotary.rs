@@ -1,26 +1,57 @@
 //! Rotary position parameters, in whatever way a configuration spells them.
 
+use serde_json::Value;
 use shardwright_graph::Rope;
 
 use crate::json::Fields;
-use crate::{CheckpointError, LayerType};
+use crate::{CheckpointError, LayerType, limits};
 
 /// How positions turn a head, before the head's size is known.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rotary {
     pub theta: f32,
     /// Divisor of every frequency.
     pub factor: f32,
     /// Share of the pairs that turn.
     pub partial: f64,
+    /// Further divisors, which differ between pairs.
+    pub divisors: Divisors,
 }
 
-const SUPPORTED_TYPES: &str = "`default`, `linear`, `proportional`";
+/// Divisors of frequencies that differ between pairs.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Divisors {
+    None,
+    Ramp(Ramp),
+    /// One for each pair.
+    Each(Vec<f32>),
+}
+
+/// `llama3`: slow pairs are divided, fast pairs are not, and pairs between are divided less the
+/// faster they turn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Ramp {
+    /// Divisor of slow pairs.
+    factor: f64,
+    /// Turns within `original` positions up to which a pair is slow.
+    low: f64,
+    /// Turns within `original` positions from which a pair is fast.
+    high: f64,
+    /// Positions of training before the context was extended.
+    original: f64,
+}
+
+const SUPPORTED_TYPES: &str = "`default`, `linear`, `llama3`, `proportional`";
+
+/// Fields of every type. The number of positions of training has an effect on few types and does
+/// not contradict the others.
+const COMMON_FIELDS: [&str; 5] =
+    ["rope_type", "type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings"];
 
 impl Rotary {
     /// All pairs turn, undivided.
     pub fn plain(theta: f32) -> Self {
-        Rotary { theta, factor: 1.0, partial: 1.0 }
+        Rotary { theta, factor: 1.0, partial: 1.0, divisors: Divisors::None }
     }
 
     /// Reads one set of parameters; `theta` and `partial` stand for those the set leaves out.
@@ -28,24 +59,58 @@ impl Rotary {
     /// `rope_type` (older: `type`) decides which of the other fields count; a field that the type
     /// would ignore is refused rather than ignored.
     pub fn read(fields: Fields<'_>, theta: f32, partial: f64) -> Result<Self, CheckpointError> {
-        let name = if fields.get("rope_type").is_some() { "rope_type" } else { "type" };
-        let kind = fields.text(name)?.unwrap_or("default");
-        let theta = fields.positive("rope_theta")?.unwrap_or(theta);
-        let factor = fields.positive("factor")?.unwrap_or(1.0);
+        let (name, kind) = read_type(fields)?;
+        let own: &[&str] = match kind {
+            // A divisor of 1 may be written out.
+            "default" | "linear" | "proportional" => &["factor"],
+            "llama3" => &["factor", "low_freq_factor", "high_freq_factor"],
+            _ => return Err(fields.unsupported(name, SUPPORTED_TYPES)),
+        };
+        refuse_others(fields, own)?;
+        let plain = Self::plain(fields.positive("rope_theta")?.unwrap_or(theta));
         let own_partial = read_partial(fields)?;
-        match kind {
-            "default" | "linear" => {
-                if own_partial.is_some_and(|partial| partial != 1.0) {
-                    return Err(fields.unsupported("partial_rotary_factor", "1, or rope_type `proportional`"));
-                }
-                if kind == "default" && factor != 1.0 {
-                    return Err(fields.unsupported("factor", "1, or rope_type `linear`"));
-                }
-                Ok(Rotary { theta, factor, partial: 1.0 })
-            }
-            "proportional" => Ok(Rotary { theta, factor, partial: own_partial.unwrap_or(partial) }),
-            _ => Err(fields.unsupported(name, SUPPORTED_TYPES)),
+        if kind != "proportional" && own_partial.is_some_and(|partial| partial != 1.0) {
+            return Err(fields.unsupported("partial_rotary_factor", "1, or rope_type `proportional`"));
         }
+        let factor = || Ok::<_, CheckpointError>(fields.positive("factor")?.unwrap_or(1.0));
+        match kind {
+            "linear" => Ok(Rotary { factor: factor()?, ..plain }),
+            "proportional" => {
+                Ok(Rotary { factor: factor()?, partial: own_partial.unwrap_or(partial), ..plain })
+            }
+            "llama3" => Ok(Rotary { divisors: Divisors::Ramp(Ramp::read(fields)?), ..plain }),
+            _ if factor()? != 1.0 => Err(fields.unsupported("factor", "1, or rope_type `linear`")),
+            _ => Ok(plain),
+        }
+    }
+
+    /// [`read`](Self::read), and `longrope` with one list of divisors, whatever the length of the
+    /// text.
+    pub fn read_for(fields: Fields<'_>, theta: f32, head_dim: u32) -> Result<Self, CheckpointError> {
+        if read_type(fields)?.1 != "longrope" {
+            return Self::read(fields, theta, 1.0);
+        }
+        refuse_others(fields, &["short_factor", "long_factor", "attention_factor"])?;
+        let name = "short_factor";
+        let list = fields.list(name)?.ok_or_else(|| fields.invalid(name, "is missing for `longrope`"))?;
+        if fields.list("long_factor")? != Some(list) {
+            return Err(fields.unsupported("long_factor", "the same list as `short_factor`"));
+        }
+        if fields.positive("attention_factor")? != Some(1.0) {
+            return Err(fields.unsupported("attention_factor", "1"));
+        }
+        let divisor = |value: &Value| {
+            let number = value.as_f64().map(|number| number as f32);
+            number.filter(|number| number.is_finite() && *number > 0.0)
+        };
+        let divisors: Option<Vec<f32>> = list.iter().map(divisor).collect();
+        let pairs = head_dim as usize / 2;
+        let divisors = divisors.filter(|divisors| divisors.len() == pairs).ok_or_else(|| {
+            let reason = format!("is a list of {}, expected {pairs} positive numbers", list.len());
+            fields.invalid(name, reason)
+        })?;
+        let theta = fields.positive("rope_theta")?.unwrap_or(theta);
+        Ok(Rotary { divisors: Divisors::Each(divisors), ..Self::plain(theta) })
     }
 
     /// The operation for heads of `head_dim` values.
@@ -54,7 +119,62 @@ impl Rotary {
     /// head_dim / 2⌋ in f64.
     pub fn rope(&self, head_dim: u32) -> Rope {
         let rotated_pairs = (self.partial * f64::from(head_dim) / 2.0).floor() as u32;
-        Rope { head_dim, theta: self.theta, rotated_pairs, factor: self.factor }
+        let divisors = match &self.divisors {
+            Divisors::None => Vec::new(),
+            Divisors::Ramp(ramp) => ramp.divisors(self.theta, head_dim),
+            Divisors::Each(each) => each.clone(),
+        };
+        Rope { head_dim, theta: self.theta, rotated_pairs, factor: self.factor, divisors }
+    }
+}
+
+impl Ramp {
+    fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
+        let number = |name| {
+            let number = fields.positive(name)?;
+            number.map(f64::from).ok_or_else(|| fields.invalid(name, "is missing for rope_type `llama3`"))
+        };
+        let (factor, low, high) =
+            (number("factor")?, number("low_freq_factor")?, number("high_freq_factor")?);
+        if factor < 1.0 {
+            return Err(fields.invalid("factor", format!("is {factor}, less than 1")));
+        }
+        if high <= low {
+            let reason = format!("is {high}, expected more than `low_freq_factor`, which is {low}");
+            return Err(fields.invalid("high_freq_factor", reason));
+        }
+        let name = "original_max_position_embeddings";
+        let original = fields.whole(name, &limits::CONTEXT)?;
+        let original = original.ok_or_else(|| fields.invalid(name, "is missing for rope_type `llama3`"))?;
+        Ok(Ramp { factor, low, high, original: original as f64 })
+    }
+
+    /// The divisor of each pair: with t turns within the positions of training, `1 / ((1 − s) /
+    /// factor + s)` for s = (t − low) / (high − low) within 0 to 1.
+    ///
+    /// Source: `_compute_llama3_parameters` of transformers.
+    fn divisors(&self, theta: f32, head_dim: u32) -> Vec<f32> {
+        let divisor = |pair: u32| {
+            let frequency = f64::from(theta).powf(-2.0 * f64::from(pair) / f64::from(head_dim));
+            let turns = self.original * frequency / std::f64::consts::TAU;
+            let share = ((turns - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
+            (1.0 / ((1.0 - share) / self.factor + share)) as f32
+        };
+        (0..head_dim / 2).map(divisor).collect()
+    }
+}
+
+/// The name of the field with the type, and the type.
+fn read_type(fields: Fields<'_>) -> Result<(&'static str, &str), CheckpointError> {
+    let name = if fields.get("rope_type").is_some() { "rope_type" } else { "type" };
+    Ok((name, fields.text(name)?.unwrap_or("default")))
+}
+
+/// Refuses fields that the type would ignore.
+fn refuse_others(fields: Fields<'_>, own: &[&str]) -> Result<(), CheckpointError> {
+    match fields.names().find(|name| !COMMON_FIELDS.contains(name) && !own.contains(name)) {
+        Some(other) => Err(fields.unsupported(other, "fields that belong to the `rope_type`")),
+        None => Ok(()),
     }
 }
 
@@ -69,7 +189,7 @@ pub(crate) fn read_partial(fields: Fields<'_>) -> Result<Option<f64>, Checkpoint
 }
 
 /// Parameters of full and of sliding layers.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PerType {
     pub full: Rotary,
     pub sliding: Rotary,
@@ -77,10 +197,10 @@ pub(crate) struct PerType {
 
 impl PerType {
     /// The parameters of one type of layer.
-    pub fn of(&self, layer: LayerType) -> Rotary {
+    pub fn of(&self, layer: LayerType) -> &Rotary {
         match layer {
-            LayerType::Full => self.full,
-            LayerType::Sliding => self.sliding,
+            LayerType::Full => &self.full,
+            LayerType::Sliding => &self.sliding,
         }
     }
 
@@ -91,7 +211,7 @@ impl PerType {
     /// `partial` for a share that is.
     pub fn read(
         fields: Fields<'_>,
-        defaults: PerType,
+        defaults: &PerType,
         partial: f64,
     ) -> Result<Option<Self>, CheckpointError> {
         let Some(parameters) = fields.object("rope_parameters")? else { return Ok(None) };
@@ -101,13 +221,13 @@ impl PerType {
                 parameters.invalid(name, "stands outside of `full_attention` and `sliding_attention`")
             );
         }
-        let read = |name, default: Rotary| match parameters.object(name)? {
+        let read = |name, default: &Rotary| match parameters.object(name)? {
             Some(fields) => Rotary::read(fields, default.theta, partial),
-            None => Ok(default),
+            None => Ok(default.clone()),
         };
         Ok(Some(PerType {
-            full: read("full_attention", defaults.full)?,
-            sliding: read("sliding_attention", defaults.sliding)?,
+            full: read("full_attention", &defaults.full)?,
+            sliding: read("sliding_attention", &defaults.sliding)?,
         }))
     }
 }

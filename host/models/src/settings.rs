@@ -53,6 +53,9 @@ impl Settings {
                 let sentence = match source {
                     Source::Folder(folder) => SentenceModel::read(folder, stack.dimensions.hidden)?,
                     // Modules next to a GGUF file belong to another checkpoint.
+                    Source::Gguf(_) if stack.bidirectional => {
+                        Some(SentenceModel::of_gguf(text, stack.dimensions.hidden)?)
+                    }
                     Source::Gguf(_) => None,
                 };
                 let redirect = gemma3_redirect(top, model_type, &stack)?;

@@ -358,17 +358,24 @@ mod tests {
             redirect: vec![(23, 0)],
         };
         let assets = [table];
-        let rope = Rope { head_dim: 32, theta: 1e6, rotated_pairs: 16, factor: 1.0 };
+        let rope = Rope { head_dim: 32, theta: 1e6, rotated_pairs: 16, factor: 1.0, divisors: Vec::new() };
+        let other = Rope {
+            rotated_pairs: 5,
+            factor: 8.0,
+            theta: 1e4,
+            divisors: (1..=16).map(|pair| pair as f32 / 3.0).collect(),
+            ..rope.clone()
+        };
         let mask = |keys, window, causal| Role::Mask(Mask { keys, window, causal });
         let roles = [
             Role::Positions,
             Role::Slots { capacity: 11 },
             Role::Pooling,
             Role::Gathered { asset: AssetId(0) },
-            Role::RotaryCos(rope),
-            Role::RotarySin(rope),
-            Role::RotaryCos(Rope { rotated_pairs: 5, factor: 8.0, theta: 1e4, ..rope }),
-            Role::RotarySin(Rope { rotated_pairs: 5, factor: 8.0, theta: 1e4, ..rope }),
+            Role::RotaryCos(rope.clone()),
+            Role::RotarySin(rope.clone()),
+            Role::RotaryCos(other.clone()),
+            Role::RotarySin(other),
             mask(Keys::State { capacity: 11 }, 6, true),
             mask(Keys::State { capacity: 70_000 }, 0, true),
             mask(Keys::StateAndRows { capacity: 11 }, 6, true),

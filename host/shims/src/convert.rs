@@ -46,13 +46,13 @@ mod tests {
 
     #[test]
     fn roles_have_the_contracts_numbers() {
-        let rotary = Rope { head_dim: 2, theta: 1.0, rotated_pairs: 1, factor: 1.0 };
+        let rotary = Rope { head_dim: 2, theta: 1.0, rotated_pairs: 1, factor: 1.0, divisors: Vec::new() };
         let mask = Mask { keys: Keys::Rows, window: 0, causal: false };
         let state = StateId(0);
         let cases = [
             (Role::Positions, raw::SW_ROLE_POSITIONS),
             (Role::Slots { capacity: 1 }, raw::SW_ROLE_SLOTS),
-            (Role::RotaryCos(rotary), raw::SW_ROLE_ROTARY_COS),
+            (Role::RotaryCos(rotary.clone()), raw::SW_ROLE_ROTARY_COS),
             (Role::RotarySin(rotary), raw::SW_ROLE_ROTARY_SIN),
             (Role::Mask(mask), raw::SW_ROLE_MASK),
             (Role::Pooling, raw::SW_ROLE_POOLING),

@@ -92,13 +92,13 @@ fn what_is_left_are_primitives_tables_and_states_that_are_only_read() {
                 let has = |wanted: &dyn Fn(&Op) -> bool| plain.nodes.iter().any(|node| wanted(&node.op));
                 let bound =
                     |wanted: &dyn Fn(&Role) -> bool| entry.inputs.iter().any(|(_, role)| wanted(role));
-                let ropes = plain.nodes.iter().filter_map(|node| match node.op {
+                let ropes = plain.nodes.iter().filter_map(|node| match &node.op {
                     Op::Rope(rope) => Some(rope),
                     _ => None,
                 });
                 for rope in ropes {
-                    assert!(bound(&|role| *role == Role::RotaryCos(rope)), "{what}: {rope:?}");
-                    assert!(bound(&|role| *role == Role::RotarySin(rope)), "{what}: {rope:?}");
+                    assert!(bound(&|role| *role == Role::RotaryCos(rope.clone())), "{what}: {rope:?}");
+                    assert!(bound(&|role| *role == Role::RotarySin(rope.clone())), "{what}: {rope:?}");
                 }
                 let has_attention = has(&|op| matches!(op, Op::Attention(_)));
                 assert_eq!(bound(&|role| matches!(role, Role::Mask(_))), has_attention, "{what}");

@@ -53,7 +53,7 @@ mod tests {
             causal: true,
             keys: KeySource::State,
         };
-        let rope = Rope { head_dim: 8, theta: 1e4, rotated_pairs: 4, factor: 1.0 };
+        let rope = Rope { head_dim: 8, theta: 1e4, rotated_pairs: 4, factor: 1.0, divisors: Vec::new() };
         let axial = AxialRope { head_dim: 8, theta: 1e2 };
         let relative = RelativeAttention { heads: 2, head_dim: 4, softcap: 0.0 };
         let convolution = Op::Convolution { kernel: 3, stride: 2, padding: 1 };
@@ -78,9 +78,9 @@ mod tests {
             (Op::LayerNorm { eps: 0.0 }, vec![&[3, 4], &[3]], Err("weight")),
             (Op::LayerNorm { eps: 0.0 }, vec![&[3, 4], &[4], &[3]], Err("bias")),
             (Op::LayerNorm { eps: 0.0 }, vec![&[3, 0]], Err("no values")),
-            (Op::Rope(rope), vec![&[3, 16], &[3]], Ok(vec![3, 16])),
-            (Op::Rope(rope), vec![&[3, 16], &[4]], Err("positions")),
-            (Op::Rope(Rope { head_dim: 3, ..rope }), vec![&[3, 15], &[3]], Err("even head")),
+            (Op::Rope(rope.clone()), vec![&[3, 16], &[3]], Ok(vec![3, 16])),
+            (Op::Rope(rope.clone()), vec![&[3, 16], &[4]], Err("positions")),
+            (Op::Rope(Rope { head_dim: 3, ..rope.clone() }), vec![&[3, 15], &[3]], Err("even head")),
             (Op::Rope(Rope { rotated_pairs: 5, ..rope }), vec![&[3, 16], &[3]], Err("rotated pairs")),
             (Op::Rotate { head_dim: 8 }, vec![&[3, 16], &[3, 4], &[3, 4]], Ok(vec![3, 16])),
             (Op::Rotate { head_dim: 8 }, vec![&[3, 16], &[3, 8], &[3, 4]], Err("cosines")),

@@ -5,15 +5,23 @@ use super::rewrite::Rewrite;
 use crate::{AxialRope, Op, Role, Rope, TensorId};
 
 pub(crate) fn turns(rope: &Rope) -> bool {
-    rope.head_dim != 0 && rope.head_dim.is_multiple_of(2) && rope.rotated_pairs <= rope.head_dim / 2
+    let half = rope.head_dim / 2;
+    rope.head_dim != 0
+        && rope.head_dim.is_multiple_of(2)
+        && rope.rotated_pairs <= half
+        && (rope.divisors.is_empty() || rope.divisors.len() == half as usize)
 }
 
 pub(crate) fn why_it_does_not_turn(rope: &Rope) -> String {
-    format!("{} pairs of a head of {} cannot turn", rope.rotated_pairs, rope.head_dim)
+    let Rope { head_dim, rotated_pairs, divisors, .. } = rope;
+    format!(
+        "{rotated_pairs} pairs of a head of {head_dim} cannot turn, or not by {} divisors",
+        divisors.len()
+    )
 }
 
 pub(crate) fn frequencies_are_numbers(rope: &Rope) -> bool {
-    rope.theta.is_finite() && rope.theta > 0.0 && rope.factor.is_finite() && rope.factor > 0.0
+    [rope.theta, rope.factor].iter().chain(&rope.divisors).all(|number| number.is_finite() && *number > 0.0)
 }
 
 fn heads(x: &[u64], head: u64) -> Result<(), String> {
@@ -45,10 +53,16 @@ pub(crate) fn rotate_shape(shapes: &[&[u64]], head_dim: u32) -> Result<Vec<u64>,
 pub(crate) fn rope(rewrite: &mut Rewrite, operands: &[TensorId], rope: &Rope) {
     let head = rope.head_dim;
     let table = vec![rewrite.shape(operands[0])[0], u64::from(head / 2)];
-    let suffix = format!("{head}.{}.{}.{}", rope.theta, rope.rotated_pairs, rope.factor);
-    let cos =
-        rewrite.input(Role::RotaryCos(*rope), format!("rotary-cos.{suffix}"), table.clone(), DType::F32);
-    let sin = rewrite.input(Role::RotarySin(*rope), format!("rotary-sin.{suffix}"), table, DType::F32);
+    let mut suffix = format!("{head}.{}.{}.{}", rope.theta, rope.rotated_pairs, rope.factor);
+    if !rope.divisors.is_empty() {
+        // All of them would make a name of a thousand characters.
+        let sum = rope.divisors.iter().fold(0_u32, |sum, divisor| sum.rotate_left(5) ^ divisor.to_bits());
+        suffix += &format!(".{sum:08x}");
+    }
+    let mut input =
+        |role, kind: &str| rewrite.input(role, format!("rotary-{kind}.{suffix}"), table.clone(), DType::F32);
+    let cos = input(Role::RotaryCos(rope.clone()), "cos");
+    let sin = input(Role::RotarySin(rope.clone()), "sin");
     rewrite.step(Op::Rotate { head_dim: rope.head_dim }, &[operands[0], cos, sin]);
 }
 

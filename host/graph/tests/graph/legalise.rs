@@ -33,6 +33,22 @@ fn what_is_taken_whole_stays() {
 }
 
 #[test]
+fn a_divisor_for_each_pair_never_reaches_a_shim() {
+    let mut graph = entry(EntryKind::Decode, 0..2);
+    for node in &mut graph.nodes {
+        if let Op::Rope(rope) = &mut node.op {
+            rope.divisors = (1..=rope.head_dim / 2).map(|pair| pair as f32).collect();
+        }
+    }
+    graph.validate().unwrap();
+    let legal = legalise(&graph, shim(|_| None)).unwrap();
+    assert_eq!(legal.graph, decompose_where(&graph, |_, node| matches!(node.op, Op::Rope(_))));
+    let rotations = legal.graph.nodes.iter().filter(|node| matches!(node.op, Op::Rotate { .. })).count();
+    assert!(rotations >= 3 && legal.decomposed.len() == rotations, "{:?}", legal.decomposed);
+    assert!(legal.decomposed["layer.0.q-rope"].contains("contract"));
+}
+
+#[test]
 fn only_what_is_refused_is_decomposed() {
     let graph = entry(EntryKind::Decode, 0..4);
     let legal =

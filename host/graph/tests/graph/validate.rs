@@ -406,6 +406,24 @@ fn operations_that_do_not_fit_are_refused() {
             refused!(ValidateError::Node { reason, .. } if reason.contains("`scale`")),
         ),
         (
+            "a divisor for some of the pairs",
+            |graph| {
+                if let Op::Rope(rope) = &mut node(graph, "layer.0.q-rope").op {
+                    rope.divisors = vec![2.0];
+                }
+            },
+            refused!(ValidateError::Node { op: "rope", reason, .. } if reason.contains("1 divisors")),
+        ),
+        (
+            "a divisor of nothing",
+            |graph| {
+                if let Op::Rope(rope) = &mut node(graph, "layer.0.q-rope").op {
+                    rope.divisors = vec![0.0; rope.head_dim as usize / 2];
+                }
+            },
+            refused!(ValidateError::Node { op: "rope", reason, .. } if reason.contains("divisors must be")),
+        ),
+        (
             "a theta of nothing",
             |graph| {
                 if let Op::Rope(rope) = &mut node(graph, "layer.0.q-rope").op {

@@ -379,12 +379,13 @@ fn decoder_layer(
         theta: layer.theta,
         rotated_pairs: layer.rotated_pairs,
         factor: layer.factor,
+        divisors: Vec::new(),
     };
     let positions = builder.positions();
     let x = norm(builder, "input-norm", stream, Some(weights.norms[0]), hidden);
     let q = builder.linear("q", x, weights.q);
     let q = norm(builder, "q-norm", q, Some(weights.q_norm), head);
-    let q = builder.op("q-rope", Op::Rope(rope), &[q, positions]);
+    let q = builder.op("q-rope", Op::Rope(rope.clone()), &[q, positions]);
     let pair = match (&weights.own, layer.donor) {
         (Some((k, v, k_norm)), _) => {
             let k = builder.linear("k", x, *k);

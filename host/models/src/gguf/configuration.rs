@@ -4,6 +4,9 @@
 //! refused by name, since it may change the result of the model. llama.cpp has some facts in its
 //! code that files omit. They are reported as *assumed*.
 
+mod embedding;
+mod rotary;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -25,6 +28,8 @@ enum Use {
     Same(&'static str),
     /// Off in every model of the family that is read here: 0, `false` or absent.
     Off,
+    /// A factor that has no effect: 1 or absent.
+    One,
     /// Without effect on the result of the model.
     Irrelevant,
     /// Read by code of its own.
@@ -49,6 +54,8 @@ const COMMON: &[(&str, Use)] = &[
     ("attention.causal", Use::Own),
     ("expert_count", Use::Off),
     ("expert_used_count", Use::Off),
+    // It multiplies cosines and sines.
+    ("rope.scaling.attn_factor", Use::One),
     ("final_logit_softcapping", Use::Field("final_logit_softcapping")),
     ("attn_logit_softcapping", Use::Field("attn_logit_softcapping")),
 ];
@@ -76,7 +83,15 @@ const GEMMA3: &[(&str, Use)] = &[
     ("attention.sliding_window", Use::Field("sliding_window")),
     ("attention.sliding_window_pattern", Use::Own),
     ("rope.freq_base_swa", Use::Own),
-    ("rope.scaling.attn_factor", Use::Irrelevant),
+];
+
+/// In addition to [`GEMMA3`].
+const EMBEDDING: &[(&str, Use)] = &[
+    ("pooling_type", Use::Own),
+    ("dense_2_feat_in", Use::Own),
+    ("dense_2_feat_out", Use::Own),
+    ("dense_3_feat_in", Use::Own),
+    ("dense_3_feat_out", Use::Own),
 ];
 
 const GEMMA4: &[(&str, Use)] = &[
@@ -133,16 +148,8 @@ impl Configuration {
         let tables: &[&[(&str, Use)]] = match family {
             Family::Gemma3 => &[COMMON, ALIKE, GEMMA3],
             Family::Gemma4 => &[COMMON, GEMMA4],
-            Family::Llama | Family::Qwen2 | Family::Qwen3 => &[COMMON, ALIKE],
-            _ => {
-                return Err(CheckpointError::UnsupportedField {
-                    path: path.to_owned(),
-                    field: "general.architecture".to_owned(),
-                    found: format!("`{architecture}` without a config.json"),
-                    supported: "`gemma3`, `gemma4`, `llama`, `qwen2`, `qwen3`; put the model's config.json, tokenizer.json and \
-                                tokenizer_config.json next to files of other architectures",
-                });
-            }
+            Family::EmbeddingGemma => &[COMMON, ALIKE, GEMMA3, EMBEDDING],
+            Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => &[COMMON, ALIKE],
         };
         let mut making =
             Making { metadata, architecture, fields: Map::new(), keys: BTreeMap::new(), assumed: Vec::new() };
@@ -151,6 +158,11 @@ impl Configuration {
             Family::Gemma3 => {
                 making.rotary(parts, 1e6)?;
                 making.gemma3()?;
+            }
+            Family::EmbeddingGemma => {
+                making.rotary(parts, 1e6)?;
+                making.gemma3()?;
+                making.embedding(parts)?;
             }
             Family::Gemma4 => making.gemma4(parts)?,
             _ => making.rotary(parts, 1e4)?,
@@ -240,7 +252,7 @@ impl Making<'_, '_> {
         tables: &[&[(&'static str, Use)]],
     ) -> Result<(), CheckpointError> {
         let model_type = match family {
-            Family::Gemma3 => "gemma3_text",
+            Family::Gemma3 | Family::EmbeddingGemma => "gemma3_text",
             Family::Gemma4 => "gemma4_text",
             family => family.name(),
         };
@@ -265,6 +277,9 @@ impl Making<'_, '_> {
                 }
                 Use::Off if !matches!(value, Value::Integer(0) | Value::Flag(false)) => {
                     return Err(self.unsupported(&key, "0"));
+                }
+                Use::One if self.metadata.number(&key)? != Some(1.0) => {
+                    return Err(self.unsupported(&key, "1"));
                 }
                 _ => {}
             }
@@ -301,44 +316,9 @@ impl Making<'_, '_> {
                 return Err(self.unsupported(key, "keys whose effect on this architecture is known"));
             }
         }
-        if self.metadata.flag(&self.key("attention.causal"))? == Some(false) {
-            return Err(self.unsupported(&self.key("attention.causal"), "true"));
-        }
-        Ok(())
-    }
-
-    /// Base and scaling of rotary positions.
-    fn rotary(&mut self, parts: &Parts<'_, '_>, usual: f64) -> Result<(), CheckpointError> {
-        let key = self.key("rope.freq_base");
-        match self.metadata.number(&key)? {
-            Some(base) => self.set("rope_theta", base, &key),
-            None => self.assume("rope_theta", usual, "a rotary base of"),
-        }
-        if parts.tensor("rope_freqs.weight").is_some() {
-            return Err(CheckpointError::UnsupportedField {
-                path: self.metadata.path().to_owned(),
-                field: "rope_freqs.weight".to_owned(),
-                found: "present".to_owned(),
-                supported: "one factor for all frequencies",
-            });
-        }
-        let (kind_key, factor_key) = (self.key("rope.scaling.type"), self.key("rope.scaling.factor"));
-        let old_key = self.key("rope.scale_linear");
-        let factor = self.metadata.number(&factor_key)?;
-        let old = self.metadata.number(&old_key)?.filter(|factor| *factor != 1.0);
-        match (self.metadata.text(&kind_key)?, factor, old) {
-            (None | Some("none"), None, None) => {}
-            (None | Some("none"), Some(1.0), None) => {}
-            (Some("linear"), Some(factor), None) => {
-                self.set("rope_scaling", json!({ "rope_type": "linear", "factor": factor }), &factor_key);
-            }
-            (None, None, Some(factor)) => {
-                self.set("rope_scaling", json!({ "rope_type": "linear", "factor": factor }), &old_key);
-            }
-            (Some("none" | "linear") | None, ..) => {
-                return Err(self.unsupported(&factor_key, "a factor with the scaling type `linear`"));
-            }
-            _ => return Err(self.unsupported(&kind_key, "`none`, `linear`")),
+        let key = self.key("attention.causal");
+        if self.metadata.flag(&key)?.is_some_and(|causal| causal == (family == Family::EmbeddingGemma)) {
+            return Err(self.unsupported(&key, "true, or false in an encoder"));
         }
         Ok(())
     }
@@ -450,24 +430,7 @@ impl Making<'_, '_> {
         }
         let full = self.base("rope.freq_base", 1e6, "a rotary base of full layers of")?;
         let sliding = self.base("rope.freq_base_swa", 1e4, "a rotary base of sliding layers of")?;
-        let frequencies = "rope_freqs.weight";
-        let partial = match parts.tensor(frequencies) {
-            None => 1.0,
-            Some(_) => {
-                let factors = parts.values(frequencies).unwrap_or_default();
-                let turning = factors.iter().take_while(|factor| **factor == 1.0).count();
-                // Pairs that do not turn are divided by a number beyond all angles.
-                if factors.is_empty() || factors[turning..].iter().any(|factor| *factor < 1e20) {
-                    return Err(CheckpointError::UnsupportedField {
-                        path: self.metadata.path().to_owned(),
-                        field: frequencies.to_owned(),
-                        found: "other factors".to_owned(),
-                        supported: "ones, then numbers above 1e20 for pairs that do not turn",
-                    });
-                }
-                turning as f64 / factors.len() as f64
-            }
-        };
+        let partial = self.turning_share(parts)?;
         let rotary = json!({
             "full_attention": { "rope_type": "proportional", "rope_theta": full, "partial_rotary_factor": partial },
             "sliding_attention": { "rope_type": "default", "rope_theta": sliding },

@@ -70,20 +70,26 @@ fn a_folder_with_one_model_is_that_model() {
     drop(source);
 }
 
-/// The metadata of a tiny model of an architecture without some keys.
+/// The metadata of a tiny Llama without some keys.
 fn llama(without: &[&str]) -> File {
+    tiny("llama", without)
+}
+
+/// The metadata of a tiny model of an architecture without some keys.
+fn tiny(architecture: &str, without: &[&str]) -> File {
     let numbers = [
-        ("llama.context_length", 64),
-        ("llama.embedding_length", 32),
-        ("llama.block_count", 1),
-        ("llama.feed_forward_length", 32),
-        ("llama.attention.head_count", 2),
-        ("llama.attention.layer_norm_rms_epsilon", 1),
+        ("context_length", 64),
+        ("embedding_length", 32),
+        ("block_count", 1),
+        ("feed_forward_length", 32),
+        ("attention.head_count", 2),
+        ("attention.layer_norm_rms_epsilon", 1),
     ];
-    let file = File::new().architecture("llama");
+    let file = File::new().architecture(architecture);
     numbers
+        .map(|(key, number)| (format!("{architecture}.{key}"), number))
         .iter()
-        .filter(|(key, _)| !without.contains(key))
+        .filter(|(key, _)| !without.contains(&key.as_str()))
         .fold(file, |file, (key, number)| file.key(key.as_bytes(), 4).number(*number))
 }
 
@@ -277,14 +283,81 @@ fn keys_that_are_missing_unknown_or_not_supported_are_named() {
         (llama(&[]), ErrorKind::Missing, "no tensor `model.embed_tokens.weight`"),
         (File::new().architecture("mamba"), ErrorKind::Unsupported, "architecture `mamba` is not supported"),
         (
-            File::new().architecture("gemma-embedding"),
+            llama(&[]).key(b"llama.rope.scaling.attn_factor", 6).number(1.5_f32.to_bits()),
             ErrorKind::Unsupported,
-            "`gemma-embedding` without a config.json",
+            "`llama.rope.scaling.attn_factor` is 1.5",
+        ),
+        (
+            llama(&[]).key(b"llama.attention.causal", 7).flag(false),
+            ErrorKind::Unsupported,
+            "`llama.attention.causal` is false",
         ),
     ] {
         let error = error_of(&file);
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(words), "{error} lacks {words}");
         assert!(error.to_string().contains("model.gguf"), "{error}");
+    }
+}
+
+/// A file with 32-bit floats in a tensor of that shape.
+fn with_tensor(file: File, name: &str, shape: &[u64], values: &[f32]) -> CheckpointError {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("model.gguf");
+    let values: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    fs::write(&path, file.tensor(name, shape, 0, 0).data(&values)).unwrap();
+    Checkpoint::open(&path).unwrap_err()
+}
+
+#[test]
+fn divisors_of_frequencies_that_no_model_has_are_refused() {
+    let linear = |file: File| {
+        let file = file.key(b"llama.rope.scaling.type", 8).text(b"linear");
+        file.key(b"llama.rope.scaling.factor", 6).number(2_f32.to_bits())
+    };
+    for (file, values, kind, words) in [
+        (llama(&[]), vec![1.0; 7], ErrorKind::Invalid, "is a list of 7, expected 8 positive numbers"),
+        (llama(&[]), vec![-1.0; 8], ErrorKind::Invalid, "expected 8 positive numbers"),
+        (llama(&[]), vec![f32::NAN; 8], ErrorKind::Invalid, "expected 8 positive numbers"),
+        (llama(&[]), vec![1.0; 2049], ErrorKind::Unsupported, "is [2049] of F32"),
+        (linear(llama(&[])), vec![1.0; 8], ErrorKind::Unsupported, "is 8 divisors"),
+        (tiny("qwen2", &[]), vec![1.0; 8], ErrorKind::Unsupported, "is 8 divisors"),
+    ] {
+        let error = with_tensor(file, "rope_freqs.weight", &[values.len() as u64], &values);
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains("`rope_freqs.weight`"), "{error}");
+        assert!(error.to_string().contains(words), "{error} lacks {words}");
+    }
+}
+
+#[test]
+fn a_pooling_that_is_not_a_mean_and_half_of_the_modules_are_refused() {
+    let embedding = || tiny("gemma-embedding", &[]);
+    let mean = || embedding().key(b"gemma-embedding.pooling_type", 4).number(1);
+    let input = || mean().key(b"gemma-embedding.dense_2_feat_in", 4);
+    let module = |file: File, shape: &[u64]| with_tensor(file, "dense_2.weight", shape, &[0.0; 64]);
+    for (error, kind, words) in [
+        (
+            error_of(&embedding().key(b"gemma-embedding.pooling_type", 4).number(2)),
+            ErrorKind::Unsupported,
+            "`gemma-embedding.pooling_type` is 2",
+        ),
+        (
+            error_of(&mean().key(b"gemma-embedding.attention.causal", 7).flag(true)),
+            ErrorKind::Unsupported,
+            "`gemma-embedding.attention.causal` is true",
+        ),
+        (error_of(&input().number(32)), ErrorKind::Missing, "no tensor `dense_2.weight`"),
+        (module(mean(), &[32, 2]), ErrorKind::Missing, "no tensor `dense_3.weight`"),
+        (
+            module(input().number(16), &[32, 2]),
+            ErrorKind::Unsupported,
+            "`gemma-embedding.dense_2_feat_in` is 16",
+        ),
+        // Without modules a file lacks the embedding next.
+        (error_of(&mean()), ErrorKind::Missing, "embed_tokens.weight`"),
+    ] {
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(words), "{error} lacks {words}");
     }
 }

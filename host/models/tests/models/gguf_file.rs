@@ -30,6 +30,11 @@ impl File {
         self
     }
 
+    pub fn flag(mut self, flag: bool) -> Self {
+        self.body.push(flag.into());
+        self
+    }
+
     pub fn key(mut self, key: &[u8], kind: u32) -> Self {
         self.entries += 1;
         self.text(key).number(kind)

@@ -2,10 +2,10 @@
 //! every layer, logits, greedy tokens, sentence vectors. Key names are those of the fixtures'
 //! generator: `p0.hidden`, `p0.logits`, …
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
-use shardwright_models::Checkpoint;
+use shardwright_models::{Checkpoint, Family};
 use shardwright_reference::{Arrangement, Array, Form, ReferenceModel};
 
 /// Largest accepted differences: two float32 implementations differ by a tenth of these on random
@@ -61,7 +61,11 @@ fn by_row(array: &Array) -> Vec<f32> {
 
 /// Every prompt of text alone; `tokens` greedy tokens are generated for each.
 fn check_generating(directory: PathBuf, tokens: usize) {
-    let checkpoint = Checkpoint::open(&directory).unwrap();
+    check_generating_of(&Checkpoint::open(&directory).unwrap(), &directory, tokens);
+}
+
+/// [`check_generating`] of a model with the goldens of a directory.
+fn check_generating_of(checkpoint: &Checkpoint, directory: &Path, tokens: usize) {
     let bytes = std::fs::read(directory.join("goldens.safetensors")).unwrap();
     let goldens = Goldens(SafeTensors::deserialize(&bytes).unwrap());
     let mut compared = 0;
@@ -132,6 +136,21 @@ fn llama_with_linear_scaling_of_positions() {
 }
 
 #[test]
+fn llama_with_slow_pairs_divided() {
+    check_generating(project().join("tests/fixtures/llama3"), 64);
+}
+
+#[test]
+fn llama_with_an_output_matrix_of_its_own() {
+    check_generating(project().join("tests/fixtures/tinyllama"), 64);
+}
+
+#[test]
+fn ministral_with_layers_of_both_types() {
+    check_generating(project().join("tests/fixtures/ministral"), 64);
+}
+
+#[test]
 fn mistral_with_heads_of_their_own_width_and_a_window() {
     check_generating(project().join("tests/fixtures/mistral"), 64);
 }
@@ -146,10 +165,35 @@ fn demo_model() {
     check_generating(project().join("demo-model"), 16);
 }
 
+/// The file that llama.cpp's converter makes of the fixture `llama3`: pairs in its order, and the
+/// scaling as divisors.
+#[test]
+fn llama_with_slow_pairs_divided_from_a_gguf_file() {
+    let checkpoint = Checkpoint::open(project().join("tests/fixtures/gguf/llama3.gguf")).unwrap();
+    check_generating_of(&checkpoint, &project().join("tests/fixtures/llama3"), 64);
+}
+
 #[test]
 fn embeddinggemma() {
+    check_embedding(&Checkpoint::open(project().join("tests/fixtures/embeddinggemma")).unwrap());
+}
+
+#[test]
+fn embeddinggemma_from_a_gguf_file() {
+    let checkpoint = Checkpoint::open(project().join("tests/fixtures/gguf/embeddinggemma.gguf")).unwrap();
+    assert_eq!(checkpoint.family(), Family::EmbeddingGemma);
+    let notes = checkpoint.notes();
+    for assumed in
+        ["layer of number 6", "sliding layers of 10000.0", "the root of 32", "divided by their length"]
+    {
+        assert!(notes.iter().any(|note| note.contains(assumed)), "no {assumed} in {notes:?}");
+    }
+    assert_eq!(notes.len(), 4, "{notes:?}");
+    check_embedding(&checkpoint);
+}
+
+fn check_embedding(checkpoint: &Checkpoint) {
     let directory = project().join("tests/fixtures/embeddinggemma");
-    let checkpoint = Checkpoint::open(&directory).unwrap();
     let bytes = std::fs::read(directory.join("goldens.safetensors")).unwrap();
     let goldens = Goldens(SafeTensors::deserialize(&bytes).unwrap());
     for prompt in 0..3 {
@@ -178,7 +222,18 @@ fn embeddinggemma() {
 
 #[test]
 fn cut_chunked_and_decomposed_graphs_compute_the_same_model() {
-    for fixture in ["gemma3_text", "gemma4_text", "gemma4_mm", "llama", "mistral", "qwen2", "qwen3"] {
+    for fixture in [
+        "gemma3_text",
+        "gemma4_text",
+        "gemma4_mm",
+        "llama",
+        "llama3",
+        "tinyllama",
+        "mistral",
+        "ministral",
+        "qwen2",
+        "qwen3",
+    ] {
         let checkpoint = Checkpoint::open(project().join("tests/fixtures").join(fixture)).unwrap();
         let graph = checkpoint.graph();
         // Longer than the window, and ending in the middle of a chunk.

@@ -10,4 +10,5 @@ mod hostile;
 mod hostile_quantised;
 mod outline;
 mod quantised;
+mod scaling;
 mod towers;

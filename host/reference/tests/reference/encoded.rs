@@ -614,7 +614,7 @@ fn norms_scale_by_encoded_constants() {
 #[test]
 fn attention_and_rotation_of_encoded_rows() {
     let mut noise = Noise(9);
-    let rope = Rope { head_dim: 4, theta: 100.0, rotated_pairs: 2, factor: 1.0 };
+    let rope = Rope { head_dim: 4, theta: 100.0, rotated_pairs: 2, factor: 1.0, divisors: Vec::new() };
     let attention = Attention {
         heads: 2,
         kv_heads: 1,
@@ -652,7 +652,7 @@ fn attention_and_rotation_of_encoded_rows() {
             };
             let tables =
                 run(&Op::Rotate { head_dim: 4 }, &[q.clone(), table(f64::cos), table(f64::sin)], &[], to);
-            let found = run(&Op::Rope(rope), std::slice::from_ref(&q), &[], to);
+            let found = run(&Op::Rope(rope.clone()), std::slice::from_ref(&q), &[], to);
             for (value, wanted) in tables.floats().iter().zip(found.floats().iter()) {
                 let step = if to.element.is_float() { wanted.abs() * 1e-3 } else { to.scale.get() };
                 assert!((value - wanted).abs() <= step + 1e-6, "{from} → {to} by tables: {value} {wanted}");

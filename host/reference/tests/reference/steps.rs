@@ -85,7 +85,7 @@ fn both_numberings_see_the_same_positions() {
 
 #[test]
 fn rotary_tables_round_as_the_models_were_trained() {
-    let rope = Rope { head_dim: 8, theta: 1e6, rotated_pairs: 3, factor: 1.0 };
+    let rope = Rope { head_dim: 8, theta: 1e6, rotated_pairs: 3, factor: 1.0, divisors: Vec::new() };
     let (cos, sin) = step::rotary(STEP, &rope);
     assert_eq!((cos.len(), sin.len()), (16, 16));
     for (row, position) in [5.0_f32, 6.0, 7.0, 8.0].into_iter().enumerate() {
@@ -101,10 +101,10 @@ fn rotary_tables_round_as_the_models_were_trained() {
     }
     // The angle is a product of two f32: at a late position the exact one differs by more than any
     // rounding of the cosine.
-    let late = step::rotary_angles(&Rope { theta: 1e4, ..rope }, 100_003)[1];
+    let late = step::rotary_angles(&Rope { theta: 1e4, ..rope.clone() }, 100_003)[1];
     let rounded = 100_003.0_f32 * (1.0 / 10.0_f32);
     assert_eq!(late, (f64::from(rounded).cos() as f32, f64::from(rounded).sin() as f32));
-    let halved = step::rotary_angles(&Rope { factor: 2.0, ..rope }, 4)[0];
+    let halved = step::rotary_angles(&Rope { factor: 2.0, ..rope.clone() }, 4)[0];
     assert_eq!(halved, (2.0_f64.cos() as f32, 2.0_f64.sin() as f32));
 }
 
@@ -142,13 +142,13 @@ fn rows_are_gathered_by_token() {
 
 #[test]
 fn every_step_input_has_its_shape() {
-    let rope = Rope { head_dim: 8, theta: 1e6, rotated_pairs: 3, factor: 1.0 };
+    let rope = Rope { head_dim: 8, theta: 1e6, rotated_pairs: 3, factor: 1.0, divisors: Vec::new() };
     let mask = |keys| Role::Mask(Mask { keys, window: 0, causal: true });
     let asset = AssetId(0);
     let cases: [(Role, &[usize], DType); 9] = [
         (Role::Positions, &[4], DType::I32),
         (Role::Slots { capacity: 9 }, &[4], DType::I32),
-        (Role::RotaryCos(rope), &[4, 4], DType::F32),
+        (Role::RotaryCos(rope.clone()), &[4, 4], DType::F32),
         (Role::RotarySin(rope), &[4, 4], DType::F32),
         (mask(Keys::State { capacity: 9 }), &[4, 9], DType::F32),
         (mask(Keys::StateAndRows { capacity: 9 }), &[4, 13], DType::F32),

@@ -24,7 +24,7 @@ impl RotaryTables {
         let index = match self.frequencies.iter().position(|(kind, _)| kind == rope) {
             Some(index) => index,
             None => {
-                self.frequencies.push((*rope, frequencies(rope)));
+                self.frequencies.push((rope.clone(), frequencies(rope)));
                 self.frequencies.len() - 1
             }
         };
@@ -40,7 +40,7 @@ pub(super) fn frequencies(rope: &Rotary) -> Vec<f32> {
             if pair < rope.rotated_pairs {
                 let exponent = (2 * pair) as f32 / rope.head_dim as f32;
                 let power = f64::from(rope.theta).powf(f64::from(exponent)) as f32;
-                1.0 / power / rope.factor
+                1.0 / power / rope.divisor(pair)
             } else {
                 0.0
             }
@@ -54,7 +54,8 @@ mod tests {
 
     #[test]
     fn unrotated_pairs_stay_and_the_first_turns_by_the_position() {
-        let rope = Rotary { head_dim: 8, theta: 10_000.0, rotated_pairs: 2, factor: 1.0 };
+        let rope =
+            Rotary { head_dim: 8, theta: 10_000.0, rotated_pairs: 2, factor: 1.0, divisors: Vec::new() };
         let mut tables = RotaryTables::default();
         let (mut cos, mut sin) = ([9.0; 8], [9.0; 8]);
         tables.fill(&rope, 3, f64::cos, &mut cos);
@@ -70,10 +71,14 @@ mod tests {
     }
 
     #[test]
-    fn a_factor_divides_every_frequency() {
-        let rope = Rotary { head_dim: 4, theta: 1e6, rotated_pairs: 2, factor: 8.0 };
-        let plain = Rotary { factor: 1.0, ..rope };
-        let divided: Vec<f32> = frequencies(&plain).iter().map(|frequency| frequency / 8.0).collect();
-        assert_eq!(frequencies(&rope), divided);
+    fn a_factor_divides_every_frequency_and_a_divisor_its_own() {
+        let rope = Rotary { head_dim: 4, theta: 1e6, rotated_pairs: 2, factor: 8.0, divisors: Vec::new() };
+        let plain = frequencies(&Rotary { factor: 1.0, ..rope.clone() });
+        let divided = |divisors: &[f32]| -> Vec<f32> {
+            plain.iter().zip(divisors).map(|(frequency, divisor)| frequency / divisor).collect()
+        };
+        assert_eq!(frequencies(&rope), divided(&[8.0, 8.0]));
+        let each = Rotary { divisors: vec![1.0, 2.5], ..rope };
+        assert_eq!(frequencies(&each), divided(&[8.0, 20.0]));
     }
 }

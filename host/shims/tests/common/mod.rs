@@ -284,7 +284,13 @@ pub fn decoder(kind: EntryKind, rows: u64, largest_rows: u64) -> EntryGraph {
         (id, b.input(&format!("{name}.before"), &[CONTEXT, KEY], DType::F32, Role::State { state: id }))
     });
     let [norm, q, k, v] = [0, 1, 2, 3].map(|id| b.constant(&weights, id));
-    let rope = Op::Rope(Rope { head_dim: KEY as u32, theta: 10_000.0, rotated_pairs: 1, factor: 1.0 });
+    let rope = Op::Rope(Rope {
+        head_dim: KEY as u32,
+        theta: 10_000.0,
+        rotated_pairs: 1,
+        factor: 1.0,
+        divisors: Vec::new(),
+    });
     let norm_op = Op::RmsNorm { width: HIDDEN as u32, eps: 1e-6, weight_offset: 0.0 };
     let x = b.node("norm", norm_op, &[hidden, norm], &[rows, HIDDEN]);
     let q = b.node("q", Op::Linear, &[x, q], &[rows, HIDDEN]);

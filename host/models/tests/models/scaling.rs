@@ -1,0 +1,170 @@
+//! Scaling of rotary positions: both spellings mean the same, and combinations that mean nothing are
+//! refused by name.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use shardwright_graph::{Op, Rope};
+use shardwright_models::{Checkpoint, CheckpointError, ErrorKind};
+use tempfile::TempDir;
+
+fn fixture() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/llama3")
+}
+
+/// Opens the fixture `llama3` with changed settings.
+fn opened(change: impl FnOnce(&mut Value)) -> Result<Checkpoint, CheckpointError> {
+    let folder = TempDir::new().unwrap();
+    let mut config = serde_json::from_slice(&fs::read(fixture().join("config.json")).unwrap()).unwrap();
+    change(&mut config);
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    fs::copy(fixture().join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+    Checkpoint::open(folder.path())
+}
+
+/// The first rotation.
+fn rope(checkpoint: &Checkpoint) -> Rope {
+    let mut nodes = checkpoint.graph().components.iter().flat_map(|component| &component.nodes);
+    nodes
+        .find_map(|node| match &node.op {
+            Op::Rope(rope) => Some(rope.clone()),
+            _ => None,
+        })
+        .unwrap()
+}
+
+/// The parameters of the fixture with one changed, or taken out by `null`.
+fn changed(name: &str, value: Value) -> Value {
+    let mut scaling = json!({
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 128,
+    });
+    scaling[name] = value;
+    scaling
+}
+
+/// Every pair of the fixture divided by as much.
+fn longrope(short: f64, long: f64, attention: Value) -> Value {
+    json!({
+        "rope_type": "longrope", "short_factor": vec![short; 16], "long_factor": vec![long; 16],
+        "attention_factor": attention,
+    })
+}
+
+#[test]
+fn slow_pairs_are_divided_and_fast_pairs_are_not() {
+    let of_fixture = rope(&Checkpoint::open(fixture()).unwrap());
+    let divisors = &of_fixture.divisors;
+    // Wavelengths of 2π · 10^(i/4) positions: below 32 for three pairs, above 128 from pair 6 on.
+    assert_eq!(divisors[..3], [1.0; 3]);
+    assert!(divisors[3..6].is_sorted() && divisors[3] > 1.0 && divisors[5] < 8.0, "{divisors:?}");
+    assert_eq!(divisors[6..], [8.0; 10]);
+
+    let newer = opened(|config| {
+        let mut parameters = config["rope_scaling"].take();
+        parameters["rope_theta"] = config["rope_theta"].take();
+        config["rope_parameters"] = parameters;
+    });
+    assert_eq!(rope(&newer.unwrap()), of_fixture);
+    let older = opened(|config| {
+        config["rope_scaling"]["type"] = config["rope_scaling"]["rope_type"].take();
+    });
+    assert_eq!(rope(&older.unwrap()), of_fixture);
+    // How matrices were cut when the model was trained changes no sum.
+    let cut = opened(|config| config["pretraining_tp"] = json!(2));
+    assert_eq!(rope(&cut.unwrap()), of_fixture);
+    let listed = opened(|config| {
+        config["rope_scaling"] = longrope(1.0, 1.0, json!(1.0));
+        for name in ["short_factor", "long_factor"] {
+            config["rope_scaling"][name] = json!(divisors);
+        }
+    });
+    assert_eq!(rope(&listed.unwrap()), of_fixture);
+    let linear =
+        rope(&opened(|config| config["rope_scaling"] = json!({"type": "linear", "factor": 4})).unwrap());
+    assert_eq!((linear.factor, linear.divisors), (4.0, vec![]));
+}
+
+#[test]
+fn combinations_that_mean_nothing_are_refused_by_name() {
+    let missing = "is missing for rope_type `llama3`";
+    let scaling = |scaling: Value| json!({ "rope_scaling": scaling });
+    for (change, kind, words) in [
+        (scaling(changed("factor", Value::Null)), ErrorKind::Invalid, ["`rope_scaling.factor`", missing]),
+        (scaling(changed("low_freq_factor", Value::Null)), ErrorKind::Invalid, ["low_freq_factor`", missing]),
+        (scaling(changed("high_freq_factor", Value::Null)), ErrorKind::Invalid, ["high_freq", missing]),
+        (
+            scaling(changed("original_max_position_embeddings", Value::Null)),
+            ErrorKind::Invalid,
+            ["original_max_position_embeddings`", missing],
+        ),
+        (
+            scaling(changed("original_max_position_embeddings", json!(0))),
+            ErrorKind::Invalid,
+            ["original_max_position_embeddings`", "is 0, not within"],
+        ),
+        (
+            scaling(changed("factor", json!(0.5))),
+            ErrorKind::Invalid,
+            ["`rope_scaling.factor`", "less than 1"],
+        ),
+        (
+            scaling(changed("high_freq_factor", json!(1.0))),
+            ErrorKind::Invalid,
+            ["high_freq_factor` is 1", "more than `low_freq_factor`, which is 1"],
+        ),
+        (
+            scaling(changed("low_freq_factor", json!(-1.0))),
+            ErrorKind::Invalid,
+            ["low_freq_factor`", "positive"],
+        ),
+        (scaling(changed("beta_fast", json!(32))), ErrorKind::Unsupported, ["beta_fast` is 32", ""]),
+        (
+            scaling(changed("partial_rotary_factor", json!(0.5))),
+            ErrorKind::Unsupported,
+            ["partial_rotary_factor` is 0.5", ""],
+        ),
+        (
+            scaling(changed("rope_type", json!("linear"))),
+            ErrorKind::Unsupported,
+            ["`rope_scaling.high_freq_factor` is 4", ""],
+        ),
+        (scaling(changed("rope_type", json!("yarn"))), ErrorKind::Unsupported, ["rope_type` is `yarn`", ""]),
+        (
+            json!({ "rope_parameters": { "rope_type": "default" } }),
+            ErrorKind::Unsupported,
+            ["`rope_scaling` is an object", ""],
+        ),
+        (json!({ "partial_rotary_factor": 0.5 }), ErrorKind::Unsupported, ["`partial_rotary_factor`", ""]),
+        (
+            json!({ "original_max_position_embeddings": 64 }),
+            ErrorKind::Unsupported,
+            ["`original_max_position_embeddings` is 64", ""],
+        ),
+        (
+            scaling(longrope(1.0, 2.0, json!(1.0))),
+            ErrorKind::Unsupported,
+            ["long_factor` is a list of 16", ""],
+        ),
+        (scaling(longrope(1.0, 1.0, json!(1.2))), ErrorKind::Unsupported, ["attention_factor` is 1.2", ""]),
+        (
+            scaling(longrope(0.0, 0.0, json!(1.0))),
+            ErrorKind::Invalid,
+            ["`rope_scaling.short_factor`", "expected 16 positive numbers"],
+        ),
+        (
+            scaling(json!({ "rope_type": "longrope", "attention_factor": 1.0 })),
+            ErrorKind::Invalid,
+            ["short_factor` is missing for `longrope`", ""],
+        ),
+    ] {
+        let error = opened(|config| {
+            let Value::Object(fields) = change.clone() else { panic!("{change}") };
+            config.as_object_mut().unwrap().extend(fields);
+        })
+        .unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(words.iter().all(|words| error.to_string().contains(words)), "{error} lacks {words:?}");
+    }
+}
