@@ -16,10 +16,22 @@ pub const TEXT_FIXTURES: [&str; 4] = [
     "tests/fixtures/qwen3",
 ];
 
-/// Fixtures of families that differ from one of [`TEXT_FIXTURES`] in few operations: Llama with
-/// linear scaling of positions, Mistral with a window, Qwen 2 with biases.
-pub const FURTHER_FIXTURES: [&str; 3] =
-    ["tests/fixtures/llama", "tests/fixtures/mistral", "tests/fixtures/qwen2"];
+/// Fixtures of families that differ from one of [`TEXT_FIXTURES`] in few operations: Llama with two
+/// scalings of positions and with an output matrix of its own, Mistral with windows in all and in
+/// some layers, Qwen 2 with biases.
+pub const FURTHER_FIXTURES: [&str; 6] = [
+    "tests/fixtures/llama",
+    "tests/fixtures/llama3",
+    "tests/fixtures/tinyllama",
+    "tests/fixtures/mistral",
+    "tests/fixtures/ministral",
+    "tests/fixtures/qwen2",
+];
+
+/// The folders of all fixtures that generate text.
+pub fn text_fixtures() -> impl Iterator<Item = &'static str> {
+    TEXT_FIXTURES.into_iter().chain(FURTHER_FIXTURES)
+}
 
 /// The fixture with towers for pictures and sounds, whose text is one of [`TEXT_FIXTURES`].
 pub const MULTIMODAL_FIXTURE: &str = "tests/fixtures/gemma4_mm";

@@ -163,6 +163,7 @@ fn legalise_shown<E>(
     let mut ops: HashMap<String, &'static str> = HashMap::new();
     let inexpressible = |node: &EntryNode| matches!(&node.op, Op::Rope(rope) if !rope.divisors.is_empty());
     for node in legal.graph.nodes.iter().filter(|node| inexpressible(node)) {
+        ops.insert(node.name.clone(), node.op.name());
         let reason = "the shim contract has no attribute for a divisor of each pair".to_owned();
         legal.decomposed.insert(node.name.clone(), reason);
     }

@@ -78,6 +78,9 @@ const SAMPLING: [(&str, &str); 5] = [
     ("penalty_repeat", "repetition_penalty"),
 ];
 
+/// Most tokens of a vocabulary, as many as rows of an embedding. Published ones have 262,144.
+const TOKENS_MAX: u64 = 1 << 22;
+
 /// Keys of templates with a name.
 const NAMED_TEMPLATE: &str = "chat_template.";
 
@@ -183,11 +186,18 @@ impl<'f> Special<'f> {
     fn read(metadata: &Metadata<'f>) -> Result<Self> {
         let (tokens_key, kinds_key) = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type");
         let listed = metadata.list(tokens_key)?.ok_or_else(|| metadata.missing(tokens_key))?;
+        if listed.len() > TOKENS_MAX {
+            let (found, supported) = (Value::List(listed).shown(), "at most 4,194,304 tokens");
+            return Err(unsupported(metadata, tokens_key, &found, supported));
+        }
         let listed = listed.texts().ok_or_else(|| metadata.wrong(tokens_key, "a list of strings"))?;
         let tokens: Option<Vec<&str>> = listed.map(|text| std::str::from_utf8(text).ok()).collect();
         let tokens = tokens.ok_or_else(|| metadata.wrong(tokens_key, "a list of UTF-8 strings"))?;
         let kinds: Vec<u32> = match metadata.list(kinds_key)? {
             None => Vec::new(),
+            Some(list) if !list.is_empty() && list.len() != tokens.len() as u64 => {
+                return Err(metadata.wrong(kinds_key, "as many as there are tokens").into());
+            }
             Some(list) => {
                 let whole = |value| match value {
                     Value::Integer(number) => u32::try_from(number).ok(),
@@ -197,9 +207,6 @@ impl<'f> Special<'f> {
                 kinds.ok_or_else(|| metadata.wrong(kinds_key, "a list of whole numbers from 0 on"))?
             }
         };
-        if !kinds.is_empty() && kinds.len() != tokens.len() {
-            return Err(metadata.wrong(kinds_key, "as many as there are tokens").into());
-        }
         let id = |name: &str| {
             let key = format!("tokenizer.ggml.{name}_token_id");
             match metadata.whole(&key)? {

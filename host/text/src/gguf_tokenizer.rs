@@ -3,16 +3,22 @@
 use std::collections::HashMap;
 
 use serde_json::{Value as Json, json};
-use shardwright_gguf::{ARCHITECTURE, Head, Metadata};
+use shardwright_gguf::{ARCHITECTURE, Head, Metadata, Value};
 
 use crate::error::Result;
 use crate::gguf::{CONTROL, Special, USER_DEFINED, unsupported};
+use crate::input::TOKENIZER_BYTES_MAX;
 
 /// The space that SentencePiece writes.
 const BLANK: &str = "▁";
 
 /// Longest token of which merges are made. Each of its characters may be the end of one.
 const TOKEN_BYTES_MAX: usize = 1024;
+
+/// Most merges of a vocabulary. Published ones have half a million.
+const MERGES_MAX: u64 = 1 << 22;
+
+const MERGES: &str = "tokenizer.ggml.merges";
 
 /// Makes the document.
 pub(crate) fn document(head: &Head<'_>, special: &Special<'_>) -> Result<Json> {
@@ -159,8 +165,7 @@ fn byte_level(metadata: &Metadata<'_>, special: &Special<'_>) -> Result<Json> {
         let key = "tokenizer.ggml.add_space_prefix";
         return Err(unsupported(metadata, key, "true", "false for byte-level vocabularies"));
     }
-    let merges_key = "tokenizer.ggml.merges";
-    let merges = listed_merges(metadata)?.ok_or_else(|| metadata.missing(merges_key))?;
+    let merges = listed_merges(metadata)?.ok_or_else(|| metadata.missing(MERGES))?;
     let alphabet = alphabet();
     let known: HashMap<char, u8> = alphabet.iter().enumerate().map(|(byte, c)| (*c, byte as u8)).collect();
     // Added tokens are stored as they are, and looked up by their bytes.
@@ -247,8 +252,11 @@ fn post_processor(metadata: &Metadata<'_>, special: &Special<'_>, adds_bos: bool
 
 /// The merges that a file lists: two tokens with a space between them.
 fn listed_merges(metadata: &Metadata<'_>) -> Result<Option<Vec<Json>>> {
-    let key = "tokenizer.ggml.merges";
+    let key = MERGES;
     let Some(list) = metadata.list(key)? else { return Ok(None) };
+    if list.len() > MERGES_MAX {
+        return Err(unsupported(metadata, key, &Value::List(list).shown(), "at most 4,194,304 merges"));
+    }
     let texts = list.texts().ok_or_else(|| metadata.wrong(key, "a list of strings"))?;
     let pair = |text: &[u8]| {
         let (left, right) = std::str::from_utf8(text).ok()?.split_once(' ')?;
@@ -274,7 +282,8 @@ fn merges_of(metadata: &Metadata<'_>, tokens: &[String], order: Order) -> Result
         Order::Scores => {
             let list = metadata.list(key)?.ok_or_else(|| metadata.missing(key))?;
             let numbers = list.numbers().ok_or_else(|| metadata.wrong(key, "a list of numbers"))?;
-            Some(numbers.collect())
+            // One more than there may be tells that there are too many.
+            Some(numbers.take(tokens.len() + 1).collect())
         }
     };
     if scores.as_ref().is_some_and(|scores| scores.len() != tokens.len() || scores.iter().any(|s| s.is_nan()))
@@ -283,7 +292,7 @@ fn merges_of(metadata: &Metadata<'_>, tokens: &[String], order: Order) -> Result
     }
     let ids: HashMap<&str, usize> =
         tokens.iter().enumerate().map(|(id, token)| (token.as_str(), id)).collect();
-    let mut merges = Vec::new();
+    let (mut merges, mut bytes) = (Vec::new(), 0);
     for (id, token) in tokens.iter().enumerate() {
         if token.len() > TOKEN_BYTES_MAX {
             let reason = format!("token {id} has {} bytes", token.len());
@@ -304,8 +313,16 @@ fn merges_of(metadata: &Metadata<'_>, tokens: &[String], order: Order) -> Result
         for (index, (at, _)) in token.char_indices().enumerate().skip(1) {
             let (left, right) = token.split_at(at);
             if ids.contains_key(left) && ids.contains_key(right) {
+                bytes += token.len() as u64;
                 merges.push(Merge { rank, left: (left, index), right: (right, length - index) });
             }
+        }
+        // Tokens that begin and end alike have as many merges as all of them have characters, and the
+        // text of these merges grows with the square of the length of the tokens.
+        if merges.len() as u64 > MERGES_MAX || bytes > TOKENIZER_BYTES_MAX {
+            let found = format!("{} merges of {bytes} bytes", merges.len());
+            let supported = "at most 4,194,304 merges of 256 MiB";
+            return Err(unsupported(metadata, "tokenizer.ggml.tokens", &found, supported));
         }
         merges[from..].sort_by_key(|merge: &Merge<'_>| (ids[merge.left.0], ids[merge.right.0]));
     }

@@ -12,6 +12,10 @@ use crate::gguf::GgufTexts;
 /// every added token is listed; the others stay below 100 kB.
 pub const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
+/// Largest `tokenizer.json` read. The largest published ones, with 262,144 tokens and their merges,
+/// have 33 MB.
+pub const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
+
 /// Deepest JSON accepted. Published files stay below ten levels; the parsers are recursive.
 pub const JSON_NESTING_MAX: usize = 64;
 

@@ -67,7 +67,7 @@ pub use distribution::Distribution;
 pub use error::{Result, TextError};
 pub use generation::GenerationConfig;
 pub use index::{IndexBytes, is_index_of};
-pub use input::{CONFIG_BYTES_MAX, JSON_NESTING_MAX, text_file, utf8_text};
+pub use input::{CONFIG_BYTES_MAX, JSON_NESTING_MAX, TOKENIZER_BYTES_MAX, text_file, utf8_text};
 pub use part_tokens::{PartTokens, PromptTokens};
 pub use random::Random;
 pub use reply::{Reply, ReplyStep, Stop};
@@ -78,5 +78,5 @@ pub use template::{
     ChatTemplate, Content, ContentPart, Message, RENDERED_BYTES_MAX, RenderOptions, TEMPLATE_BYTES_MAX,
     TEMPLATE_FUEL, TemplateValue, messages_from_json,
 };
-pub use tokenizer::{TEXT_BYTES_MAX, TOKENIZER_BYTES_MAX, Tokenizer, TokenizerLoading, VocabularyDifference};
+pub use tokenizer::{TEXT_BYTES_MAX, Tokenizer, TokenizerLoading, VocabularyDifference};
 pub use verify::Verdict;

@@ -17,12 +17,8 @@ use crate::engine::{Engine, each};
 use crate::error::{Result, TextError};
 use crate::gguf::{GgufTexts, TOKENIZER_FILE};
 use crate::index::{self, IndexBytes};
-use crate::input::{check_nesting, invalid_json, read_capped, utf8_text};
+use crate::input::{TOKENIZER_BYTES_MAX, check_nesting, invalid_json, read_capped, utf8_text};
 use crate::spelled::{ControlTokens, SeparatedText};
-
-/// Largest `tokenizer.json` read. The largest published ones, with 262,144 tokens and their merges,
-/// have 33 MB.
-pub const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
 
 /// Longest text encoded at once. A prompt of a million tokens has about 5 MB.
 pub const TEXT_BYTES_MAX: usize = 16 << 20;

@@ -13,12 +13,13 @@
 use std::path::Path;
 
 use shardwright_bundle::{Bundle, BundleError, Digest};
+use shardwright_graph::Graph;
 use shardwright_models::Opened;
 use shardwright_planning::check::check;
 use shardwright_planning::plan::Plan;
 use shardwright_planning::request::Request;
 use shardwright_shims::WorkOrder;
-use shardwright_text::{ChatTemplate, Message, RenderOptions, TemplateValue};
+use shardwright_text::{ChatTemplate, GenerationConfig, Message, RenderOptions, TemplateValue, Tokenizer};
 
 /// A target: its name and its function, which returns whether the bytes were accepted.
 pub type Target = (&'static str, fn(&[u8]) -> bool);
@@ -27,6 +28,7 @@ pub type Target = (&'static str, fn(&[u8]) -> bool);
 pub const TARGETS: &[Target] = &[
     ("checkpoint", checkpoint),
     ("gguf", gguf),
+    ("gguf_alone", gguf_alone),
     ("quantised", quantised),
     ("manifest", manifest),
     ("packed", packed),
@@ -81,6 +83,36 @@ pub fn gguf(bytes: &[u8]) -> bool {
     whole_checkpoint(bytes, "model.gguf")
 }
 
+/// A GGUF file without settings: the model, its tokenizer and its chat template.
+pub fn gguf_alone(bytes: &[u8]) -> bool {
+    thread_local! {
+        // Millions of folders would take longer than what is fuzzed.
+        static FOLDER: Option<tempfile::TempDir> = tempfile::tempdir().ok();
+    }
+    FOLDER.with(|folder| {
+        let Some(file) = folder.as_ref().map(|folder| folder.path().join("model.gguf")) else { return false };
+        if std::fs::write(&file, bytes).is_err() {
+            return false;
+        }
+        let model = match Opened::open(&file) {
+            Ok(Opened::Whole(checkpoint)) => {
+                decode(checkpoint.graph());
+                true
+            }
+            Ok(Opened::Outline(_)) | Err(_) => false,
+        };
+        let tokenizer = Tokenizer::from_checkpoint(&file);
+        if let Ok(tokenizer) = &tokenizer
+            && let Ok(ids) = tokenizer.encode("A text, 12 Grüße\n<bos>", true)
+        {
+            let _ = tokenizer.decode(&ids, true);
+        }
+        let rest =
+            (GenerationConfig::from_directory(&file).is_ok(), ChatTemplate::from_directory(&file).is_ok());
+        model && tokenizer.is_ok() && rest == (true, true)
+    })
+}
+
 /// Settings that quantise, then a safetensors file.
 pub fn quantised(bytes: &[u8]) -> bool {
     whole_checkpoint(bytes, "model.safetensors")
@@ -97,13 +129,17 @@ fn whole_checkpoint(bytes: &[u8], name: &str) -> bool {
     else {
         return false;
     };
-    let graph = checkpoint.graph();
+    decode(checkpoint.graph());
+    true
+}
+
+/// Reads every value of every weight.
+fn decode(graph: &Graph) {
     let weights = graph.weights.iter().chain(graph.assets.iter().map(|asset| &asset.table));
     for weight in weights {
         let mut row = vec![0.0; weight.row_width()];
         (0..weight.rows()).for_each(|index| assert!(weight.decode_row(index, &mut row)));
     }
-    true
 }
 
 /// The envelope of a manifest: the text before the hash's digits, and their number.

@@ -14,7 +14,7 @@ use shardwright_reference::{Arrangement, Form, ReferenceModel};
 use shardwright_runtime::{Chain, ChainError, PlacementRecord, Session, SessionError, Truncation};
 use shardwright_test_checkpoints::{Random, Spec, Spelling};
 use shardwright_tests::chain::{Bench, Cut, Opened, committed, encode_menu, made, menu, shims, tokens};
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, text_fixtures};
 use shardwright_tests::shapes::random_spec;
 use shardwright_tests::skipped;
 use shardwright_vocabulary::FormatTuple;
@@ -113,7 +113,7 @@ fn shares_across(graph: &Graph, cut: u32) -> bool {
 
 #[test]
 fn every_cut_into_two_changes_no_bit() {
-    for folder in TEXT_FIXTURES {
+    for folder in text_fixtures() {
         let graph = committed(folder);
         let ids = tokens(&graph, 90);
         assert!(ids.len() / 2 > window(&graph), "{folder}: the prompt must be longer than the window");
@@ -128,7 +128,7 @@ fn every_cut_into_two_changes_no_bit() {
 
 #[test]
 fn three_four_and_all_shards_change_no_bit() {
-    for folder in TEXT_FIXTURES {
+    for folder in text_fixtures() {
         let graph = committed(folder);
         let ids = tokens(&graph, 90);
         let bench = Bench::cpu(&graph, &menu(96, &[16, 4], &[1, 16]), 1);
@@ -137,6 +137,7 @@ fn three_four_and_all_shards_change_no_bit() {
         let mut cuts = vec![vec![1, last], vec![1, 2], vec![last - 1, last], vec![2, 4], vec![1, 3, 5]];
         cuts.extend([vec![last / 2, last], vec![1, last / 2, last], vec![2, last - 1, last]]);
         cuts.push(bench.cuts().collect());
+        cuts.retain(|cut| cut.is_sorted_by(|one, next| one < next) && cut.iter().all(|&cut| cut <= last));
         for cut in cuts {
             let chain = bench.chain(&Cut::before(&cut));
             assert_same(&walk(&chain, &ids), &whole, &format!("{folder} cut before {cut:?}"));
@@ -153,7 +154,7 @@ fn a_mixture_of_formats_in_one_shard_is_that_of_several_shards() {
             .into_iter()
             .map(|name| name.parse().expect("formats"))
             .collect();
-    for folder in TEXT_FIXTURES {
+    for folder in text_fixtures() {
         let graph = committed(folder);
         let ids = tokens(&graph, 12);
         let bench = Bench::in_formats(&graph, &menu(32, &[4], &[1]), &tuples);
@@ -222,7 +223,7 @@ fn two_instances() -> [Opened; 2] {
 
 #[test]
 fn the_decoder_on_a_second_instance_changes_no_bit() {
-    for folder in TEXT_FIXTURES {
+    for folder in text_fixtures() {
         let graph = committed(folder);
         let ids = tokens(&graph, 90);
         let bench = Bench::new(&graph, &menu(96, &[16, 4], &[1, 16]), &two_instances());
@@ -242,7 +243,7 @@ fn the_decoder_on_a_second_instance_changes_no_bit() {
 #[test]
 fn a_reader_is_never_parted_from_its_donor() {
     let mut refused = 0;
-    for folder in TEXT_FIXTURES {
+    for folder in text_fixtures() {
         let graph = committed(folder);
         let ids = tokens(&graph, 90);
         let bench = Bench::new(&graph, &menu(96, &[16, 4], &[1, 16]), &two_instances());
@@ -346,7 +347,8 @@ fn beside_the_c_example() -> Option<[Opened; 2]> {
 #[test]
 fn a_decoder_on_the_c_example_agrees_with_the_oracle() {
     let Some(instances) = beside_the_c_example() else { return };
-    for folder in TEXT_FIXTURES {
+    // The example has no operation for tables of positions, which Llama 3 needs.
+    for folder in text_fixtures().filter(|folder| !folder.ends_with("llama3")) {
         let graph = committed(folder);
         let ids = tokens(&graph, 90);
         let bench = Bench::new(&graph, &menu(96, &[16, 4], &[1, 16]), &instances);
@@ -357,7 +359,7 @@ fn a_decoder_on_the_c_example_agrees_with_the_oracle() {
         let middle = graph.layers() / 2;
         let mut cuts = vec![
             Cut { before: vec![], around: 0, decoders: vec![1], ..Cut::default() },
-            Cut { before: vec![1, middle], around: 0, decoders: vec![1], ..Cut::default() },
+            Cut { before: vec![1, middle.max(2)], around: 0, decoders: vec![1], ..Cut::default() },
         ];
         let parting = bench.cuts().find(|&layer| !shares_across(&graph, layer));
         cuts.extend(parting.map(|layer| Cut {
@@ -468,10 +470,10 @@ fn chunks_and_pieces_change_no_bit() {
 
 #[test]
 fn a_continued_session_equals_a_fresh_one() {
-    for folder in TEXT_FIXTURES {
+    for folder in text_fixtures() {
         let graph = committed(folder);
         let bench = Bench::cpu(&graph, &menu(256, &[16, 4], &[1, 16]), 1);
-        let chain = bench.chain(&Cut::before(&[1, graph.layers() / 2]));
+        let chain = bench.chain(&Cut::before(&[1, 2.max(graph.layers() / 2)]));
         let ids = tokens(&graph, 256);
         let mut continued = session(&chain);
         let mut end = 0;
@@ -492,7 +494,7 @@ fn a_continued_session_equals_a_fresh_one() {
 #[test]
 fn a_truncated_session_equals_a_fresh_one() {
     let mut lost = 0;
-    for folder in TEXT_FIXTURES {
+    for folder in text_fixtures() {
         let graph = committed(folder);
         let bench = Bench::cpu(&graph, &menu(256, &[16, 4], &[1, 16]), 1);
         let chain = bench.chain(&Cut::before(&[graph.layers() / 2]));
@@ -658,7 +660,7 @@ fn distances(graph: &Graph, bench: &Bench<'_>, ids: &[u32]) -> (f64, f64) {
 
 #[test]
 fn prompts_longer_than_the_window_are_right() {
-    for folder in TEXT_FIXTURES {
+    for folder in text_fixtures() {
         let graph = committed(folder);
         let bench = Bench::cpu(&graph, &menu(256, &[16, 4], &[1, 16]), 1);
         let ids = tokens(&graph, 256);

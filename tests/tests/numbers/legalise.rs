@@ -15,7 +15,7 @@ use shardwright_runtime::Chain;
 use shardwright_shims::ShimError;
 use shardwright_test_checkpoints::Random;
 use shardwright_tests::chain::{committed, encode_menu, made, menu, shims, tokens};
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES, text_fixtures};
 use shardwright_tests::picky::{self, Formatted, as_inside};
 use shardwright_tests::shapes::random_spec;
 use shardwright_vocabulary::{
@@ -27,7 +27,7 @@ const A16W8: FormatTuple =
     FormatTuple::uniform(WeightFormat::W8PerChannel, ActivationFormat::A16, StateFormat::A16);
 
 fn models() -> impl Iterator<Item = (&'static str, Graph)> {
-    TEXT_FIXTURES.into_iter().chain([DEMO_MODEL]).map(|folder| (folder, committed(folder)))
+    text_fixtures().chain([DEMO_MODEL]).map(|folder| (folder, committed(folder)))
 }
 
 /// The names of the results that a graph computes by a semantic operation.
@@ -283,7 +283,7 @@ impl Calibrated {
     }
 
     fn all() -> impl Iterator<Item = Calibrated> {
-        TEXT_FIXTURES.into_iter().chain([DEMO_MODEL]).map(Calibrated::new)
+        text_fixtures().chain([DEMO_MODEL]).map(Calibrated::new)
     }
 
     fn formatted(&self) -> Formatted<'_> {

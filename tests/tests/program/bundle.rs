@@ -11,8 +11,11 @@ use shardwright::{
 };
 use shardwright_bundle::Bundle;
 use shardwright_bundle::BundleWriter;
+use shardwright_test_checkpoints::cases;
 use shardwright_tests::bundles::{Compiled, contents, logits, some_tokens};
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::checkpoints::{
+    DEMO_MODEL, EMBEDDING_FIXTURE, FURTHER_FIXTURES, TEXT_FIXTURES, text_fixtures,
+};
 use shardwright_tests::chip::{CHIP, Chip};
 use shardwright_tests::{program, tree};
 
@@ -66,7 +69,7 @@ fn is_its_checkpoint(checkpoint: &str, options: &OpenOptions, what: &str) {
 
 #[test]
 fn a_bundle_gives_the_bits_of_its_checkpoint() {
-    for checkpoint in TEXT_FIXTURES.into_iter().chain([EMBEDDING_FIXTURE]) {
+    for checkpoint in text_fixtures().chain([EMBEDDING_FIXTURE]) {
         is_its_checkpoint(checkpoint, &here(), "as stored");
     }
     let cut = here().soc("mt6989").on(Executor::Cpu).limit("ops", 400);
@@ -90,6 +93,13 @@ fn so_it_does_in_every_kind_of_format() {
     for (checkpoint, formats) in formats {
         let choice = formats.parse().unwrap_or_else(|error| panic!("{formats}: {error}"));
         is_its_checkpoint(checkpoint, &here().formats(choice), formats);
+    }
+    // Every further family in one of them, or in all.
+    for (index, checkpoint) in FURTHER_FIXTURES.into_iter().enumerate() {
+        for (_, formats) in formats.iter().cycle().skip(index).take(cases(1, formats.len())) {
+            let choice = formats.parse().unwrap_or_else(|error| panic!("{formats}: {error}"));
+            is_its_checkpoint(checkpoint, &here().formats(choice), formats);
+        }
     }
     let w8 = "w8-per-channel".parse().expect("a format");
     let w4 = "w4-block32".parse().expect("a format");

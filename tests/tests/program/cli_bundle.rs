@@ -57,6 +57,23 @@ fn a_bundle_embeds_what_its_checkpoint_embeds() {
 }
 
 #[test]
+fn a_gguf_file_embeds_what_its_checkpoint_embeds() {
+    const FILE: &str = "tests/fixtures/gguf/embeddinggemma.gguf";
+    let vector = |what: &str| -> Vec<f64> {
+        let document = shardwright(["embed", what, "a text"]).json();
+        let values = document[0]["embedding"].as_array().expect("a vector").iter();
+        values.map(|value| value.as_f64().expect("a number")).collect()
+    };
+    let (found, expected) = (vector(FILE), vector(EMBEDDING_FIXTURE));
+    assert_eq!(found.len(), expected.len());
+    let farthest = found.iter().zip(&expected).map(|(one, other)| (one - other).abs()).fold(0.0, f64::max);
+    // Norms of the file are one more, rounded to 32 bits.
+    assert!(farthest < 1e-5, "{farthest}");
+    let shown = shardwright(["show", FILE]).succeeds();
+    assert!(shown.contains("assumed: vectors divided by their length"), "{shown}");
+}
+
+#[test]
 fn the_demo_model_answers_from_its_bundle_and_says_where() {
     let bundle = Compiled::from(DEMO_MODEL, DEMO_TARGET);
     let ask = |what: &str| {

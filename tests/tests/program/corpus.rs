@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use shardwright_bundle::Bundle;
 use shardwright_graph::{ComponentKind, EntryOptions, EntryPoint};
 use shardwright_shims::WorkOrderBuilder;
-use shardwright_test_checkpoints::{Fill, Spec};
+use shardwright_test_checkpoints::{Fill, Spec, write_gguf};
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::chain::made;
 use shardwright_tests::tree::root;
@@ -63,6 +63,29 @@ fn fixtures(weights: &str, folders: &[&'static str]) -> Vec<(&'static str, Vec<u
         (folder, joined(&settings, &weights))
     };
     folders.iter().map(one).collect()
+}
+
+/// GGUF files as small as their vocabularies allow.
+fn gguf_files() -> Vec<(&'static str, Vec<u8>)> {
+    let small = |spec: Spec| Spec {
+        vocabulary: 300,
+        hidden: 16,
+        intermediate: 16,
+        layers: "F".to_owned(),
+        heads: 2,
+        kv_heads: 1,
+        kv_shared: 0,
+        per_layer: 0,
+        ..spec
+    };
+    let families = [("gemma3", Spec::gemma3()), ("gemma4", Spec::gemma4()), ("qwen3", Spec::qwen3())];
+    let one = |(name, spec): (&'static str, Spec)| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("model.gguf");
+        write_gguf(&small(spec), "toy", &file).expect("written");
+        (name, fs::read(file).expect("a file"))
+    };
+    families.into_iter().map(one).collect()
 }
 
 /// Quantised matrices in safetensors, a folder for each way of packing them.
@@ -143,6 +166,7 @@ fn every_file_of_the_corpus_is_taken() {
         for (target, samples) in [
             ("checkpoint", checkpoints()),
             ("gguf", fixtures("model.gguf", &["gguf_q4_0_gemma3", "gguf_q8_0"])),
+            ("gguf_alone", gguf_files()),
             ("quantised", fixtures("model.safetensors", &QUANTISED)),
             ("work_order", work_orders()),
             ("template", templates()),

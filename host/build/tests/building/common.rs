@@ -18,7 +18,8 @@ use shardwright_vocabulary::{
 };
 
 /// The committed fixtures that generate text.
-pub const TEXT_FIXTURES: [&str; 4] = ["gemma3_text", "gemma4_text", "gemma4_mm", "qwen3"];
+pub const TEXT_FIXTURES: [&str; 7] =
+    ["gemma3_text", "gemma4_text", "gemma4_mm", "llama3", "ministral", "qwen2", "qwen3"];
 
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde_json::{Map, Value as Json, json};
-use shardwright_gguf::{ARCHITECTURE, Head, Metadata, Tensor, Value, check_parts};
+use shardwright_gguf::{ARCHITECTURE, Head, List, Metadata, Tensor, Value, check_parts};
 use shardwright_graph::WeightBytes as _;
 
 use super::names::ARCHITECTURES;
-use crate::CheckpointError;
 use crate::family::Family;
 use crate::weight_file::Mapped;
+use crate::{CheckpointError, limits};
 
 /// How the value of a key is used.
 #[derive(Clone, Copy)]
@@ -333,6 +333,7 @@ impl Making<'_, '_> {
                 self.set("sliding_window_pattern", pattern, &key);
             }
             Some(Value::List(list)) => {
+                self.check_layers(&key, list)?;
                 let word = |value| match value {
                     Value::Flag(true) | Value::Integer(1) => Some(Json::from("sliding_attention")),
                     Value::Flag(false) | Value::Integer(0) => Some(Json::from("full_attention")),
@@ -368,6 +369,14 @@ impl Making<'_, '_> {
         Ok(())
     }
 
+    /// Refuses a list of more values than a model has layers before it becomes a larger one of JSON.
+    fn check_layers(&self, key: &str, list: List<'_>) -> Result<(), CheckpointError> {
+        match list.len() > *limits::LAYERS.end() {
+            true => Err(self.metadata.wrong(key, "a value for each of at most 512 layers").into()),
+            false => Ok(()),
+        }
+    }
+
     /// A key with one number, or one for each layer.
     fn per_layer(&self, name: &str) -> Result<Vec<u64>, CheckpointError> {
         let key = self.key(name);
@@ -375,6 +384,7 @@ impl Making<'_, '_> {
         match self.metadata.get(&key) {
             None => Err(self.metadata.missing(&key).into()),
             Some(Value::List(list)) => {
+                self.check_layers(&key, list)?;
                 let whole = |value| match value {
                     Value::Integer(number) => u64::try_from(number).ok(),
                     _ => None,

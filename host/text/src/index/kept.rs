@@ -9,7 +9,8 @@ use shardwright_files::{FileError, Links, hex, open, own};
 
 use super::is_index_of;
 use crate::error::Result;
-use crate::tokenizer::{TOKENIZER_BYTES_MAX, Tokenizer};
+use crate::input::TOKENIZER_BYTES_MAX;
+use crate::tokenizer::Tokenizer;
 
 /// Largest index read. That of a vocabulary of 262,144 tokens has 14 MB, a third of its file.
 const INDEX_BYTES_MAX: u64 = TOKENIZER_BYTES_MAX;

@@ -138,3 +138,48 @@ fn what_is_not_supported_or_wrong_is_refused_by_its_key() {
     let error = Tokenizer::from_checkpoint(&file).unwrap_err();
     assert!(matches!(error, TextError::InvalidTokenizer { .. }), "{error:?}");
 }
+
+/// A file whose vocabulary costs far more than its bytes if it is believed.
+fn refused(head: GgufHead, words: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.gguf");
+    std::fs::write(&file, head.bytes()).unwrap();
+    let error = Tokenizer::from_checkpoint(&file).unwrap_err();
+    assert!(error.to_string().contains(words), "{error} lacks {words}");
+    assert!(error.to_string().contains("model.gguf") && error.help().is_some(), "{error}");
+    assert!(matches!(error, TextError::UnsupportedGguf { .. } | TextError::Gguf(_)), "{error:?}");
+}
+
+#[test]
+fn vocabularies_that_grow_in_memory_are_refused() {
+    let pieces = |tokens: &[&str]| {
+        GgufHead::new("gemma3").text("tokenizer.ggml.model", "llama").texts("tokenizer.ggml.tokens", tokens)
+    };
+    // Every two pieces of a run make a third: of half a megabyte of tokens, merges of 358 MB.
+    let run: Vec<String> = (1..=1024).map(|length| "a".repeat(length)).collect();
+    let run: Vec<&str> = run.iter().map(String::as_str).collect();
+    refused(pieces(&run), "`tokenizer.ggml.tokens` is 432915 merges of 268984520 bytes");
+    refused(pieces(&["a", &"b".repeat(1025)]), "token 1 has 1025 bytes");
+    let many = vec![""; (1 << 22) + 1];
+    refused(pieces(&many), "`tokenizer.ggml.tokens` is a list of 4194305");
+    let merges = pieces(&["a"]).texts("tokenizer.ggml.merges", &many);
+    refused(merges, "`tokenizer.ggml.merges` is a list of 4194305");
+    let kinds = pieces(&["a"]).integers("tokenizer.ggml.token_type", &[1; 100]);
+    refused(kinds, "`tokenizer.ggml.token_type` is a list of 100, expected as many as there are tokens");
+}
+
+/// A merge is always longer than its parts, unless a part is empty: then it would make itself.
+#[test]
+fn merges_that_make_themselves_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.gguf");
+    let head = GgufHead::new("qwen2")
+        .text("tokenizer.ggml.model", "gpt2")
+        .texts("tokenizer.ggml.tokens", &["", "a", "b", "ab", "ba", "aba"])
+        .texts("tokenizer.ggml.merges", &[" a", "a ", "a b", "b a", "ab a", "a ba"]);
+    std::fs::write(&file, head.bytes()).unwrap();
+    let tokenizer = Tokenizer::from_checkpoint(&file).unwrap();
+    let ids = tokenizer.encode(&"ab".repeat(1000), false).unwrap();
+    assert!(!ids.is_empty() && ids.len() <= 1000, "{}", ids.len());
+    assert_eq!(tokenizer.decode(&ids, false).unwrap(), "ab".repeat(1000));
+}

@@ -12,7 +12,9 @@ use shardwright_graph::{ComponentKind, Encodings, EntryGraph, EntryOptions, Entr
 use shardwright_models::Checkpoint;
 use shardwright_shims::ShimRegistry;
 use shardwright_test_checkpoints::cases;
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::checkpoints::{
+    DEMO_MODEL, EMBEDDING_FIXTURE, FURTHER_FIXTURES, MULTIMODAL_FIXTURE, text_fixtures,
+};
 use shardwright_tests::formats::{Effort, Recorded};
 use shardwright_tests::neuron::{A16W8, Case, Shim};
 use shardwright_tests::program::shardwright;
@@ -64,6 +66,17 @@ fn gemma4_without_fused_operations_gives_the_reference_s_numbers() {
 #[test]
 fn qwen3_gives_the_reference_s_numbers() {
     fixture("tests/fixtures/qwen3", "lean");
+}
+
+#[test]
+fn further_families_give_the_reference_s_numbers() {
+    FURTHER_FIXTURES.into_iter().for_each(|checkpoint| fixture(checkpoint, "lean"));
+}
+
+/// Biases of queries, keys and values, and a window in half of the layers.
+#[test]
+fn qwen2_without_fused_operations_gives_the_reference_s_numbers() {
+    fixture("tests/fixtures/qwen2", "plain");
 }
 
 #[test]
@@ -187,7 +200,7 @@ fn the_operations_of_layers_add_up_in_both_lowerings() {
         let device = instance.devices(Some("mt6989")).expect("answered").remove(0);
         assert!(device.detail.as_ref().is_some_and(|detail| detail.contains(lowering)), "{device:?}");
         let mut sums = Vec::new();
-        for checkpoint in TEXT_FIXTURES.iter().chain([&DEMO_MODEL, &EMBEDDING_FIXTURE]) {
+        for checkpoint in text_fixtures().chain([DEMO_MODEL, EMBEDDING_FIXTURE]) {
             let opened = Checkpoint::open(tree::root().join(checkpoint)).expect("a checkpoint");
             let graph = opened.graph().planned(&tuple).expect("planned");
             let layers = graph.layers();
