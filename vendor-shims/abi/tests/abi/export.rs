@@ -452,7 +452,7 @@ fn the_door_refuses_other_versions_and_small_structs() {
     };
     let mut answer = empty_answer();
     // SAFETY: both structs are whole.
-    unsafe { door::shim_entry()(&host, &mut answer) };
+    unsafe { shardwright_shim_entry(&host, &mut answer) };
     assert!(answer.table.is_null());
     assert_eq!((answer.version_min, answer.version_max), (SW_VERSION_0_1, SW_VERSION));
     // SAFETY: a refusal is a string.
@@ -462,12 +462,12 @@ fn the_door_refuses_other_versions_and_small_structs() {
     host.size = 8;
     let mut answer = empty_answer();
     // SAFETY: as above; the host claims to know less.
-    unsafe { door::shim_entry()(&host, &mut answer) };
+    unsafe { shardwright_shim_entry(&host, &mut answer) };
     assert!(answer.table.is_null() && !answer.refusal.is_null());
 
     let mut answer = SwAnswer { size: 8, ..empty_answer() };
     // SAFETY: as above; nothing beyond the size may be written.
-    unsafe { door::shim_entry()(&host, &mut answer) };
+    unsafe { shardwright_shim_entry(&host, &mut answer) };
     assert_eq!(answer.version_max, 0);
 }
 
