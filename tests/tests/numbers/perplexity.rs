@@ -98,7 +98,7 @@ fn second_halves_of_windows_are_scored_behind_a_bos_token() {
     let ids = ids(&model);
     let windows: Vec<Vec<u32>> =
         ids.chunks_exact(WINDOW as usize).map(|window| [&ids[..1], &window[1..]].concat()).collect();
-    assert!(windows.len() >= 3 && ids.len() % WINDOW as usize > 0, "{} ids", ids.len());
+    assert!(windows.len() >= 3 && !ids.len().is_multiple_of(WINDOW as usize), "{} ids", ids.len());
     // 11 tokens of context, and the logits behind the twelfth are the first that count.
     let nats = nats_by_evaluator(&windows, 12);
     let (mean, error) = mean_and_error(&nats);
