@@ -10,7 +10,9 @@ use shardwright_tests::program::{Run, shardwright};
 
 /// A fixture cut for a phone into several shards, emulated.
 fn cut(checkpoint: &str) -> Run {
-    shardwright(["verify", checkpoint, "--soc", "mt6989", "--on", "cpu", "--limit", "ops=200"])
+    // Further fixtures have fewer layers, and each fewer operations.
+    let limit = if FURTHER_FIXTURES.contains(&checkpoint) { "ops=100" } else { "ops=200" };
+    shardwright(["verify", checkpoint, "--soc", "mt6989", "--on", "cpu", "--limit", limit])
 }
 
 /// The same in floats that the chip takes and that hold the checkpoint's exactly.

@@ -4,7 +4,7 @@
 use std::fs;
 
 use serde_json::Value;
-use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, TEXT_FIXTURES, text_fixtures};
+use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, TEXT_FIXTURES};
 use shardwright_tests::program::shardwright;
 
 /// The plan without its notices, which say where times came from, and the notices.
@@ -32,7 +32,7 @@ fn leave_out_losses(value: &mut Value) {
 #[test]
 fn headers_are_enough_to_plan() {
     let targets = [&["--soc", "sm8850"][..], &["--soc", "mt6989", "--context", "256"], &[]];
-    for (fixture, target) in text_fixtures().chain([DEMO_MODEL]).zip(targets.into_iter().cycle()) {
+    for (fixture, target) in TEXT_FIXTURES.into_iter().chain([DEMO_MODEL]).zip(targets.into_iter().cycle()) {
         let copy = Copy::of(fixture);
         let request = copy.file("request");
         let plan = |copy: &Copy| {
