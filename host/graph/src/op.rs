@@ -4,8 +4,8 @@ use shardwright_vocabulary::OpKind;
 /// Rotary position embedding of every head, half-split pairs.
 ///
 /// For head vectors of `head_dim` values, pair `i` is `(x[i], x[i + head_dim/2])`. Pairs
-/// `i < rotated_pairs` turn by `position · theta^(−2i/head_dim) / (factor · divisors[i])` radians (all
-/// in f32); the others stay. "Proportional" partial rotary of Gemma 4 is `rotated_pairs <
+/// `i < rotated_pairs` turn by `position · theta^(−2i/head_dim) / (factor · divisors[i])` radians
+/// (all in f32); the others stay. "Proportional" partial rotary of Gemma 4 is `rotated_pairs <
 /// head_dim/2` with the exponent's denominator still the whole `head_dim`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rope {
@@ -17,9 +17,9 @@ pub struct Rope {
     pub rotated_pairs: u32,
     /// Divisor of every frequency (1 = none).
     pub factor: f32,
-    /// Further divisor of the frequency of each pair, `head_dim/2` of them; empty for none. The shim
-    /// contract has no attribute for it, so that [`legalise`](crate::legalise) always decomposes an
-    /// operation that has some.
+    /// Further divisor of the frequency of each pair, `head_dim/2` of them; empty for none. The
+    /// shim contract has no attribute for it, so that [`legalise`](crate::legalise) always
+    /// decomposes an operation that has some.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub divisors: Vec<f32>,
 }

@@ -58,8 +58,8 @@ pub(crate) struct PreNorm {
 impl PreNorm {
     /// Checks the settings.
     pub fn read(fields: Fields<'_>, family: Family) -> Result<Self, CheckpointError> {
-        // `pretraining_tp` of Llama does not count: it cut matrices into parts whose sums are the same,
-        // and the library does so no more.
+        // `pretraining_tp` of Llama does not count: it cut matrices into parts whose sums are the
+        // same, and the library does so no more.
         fields.must_be_off("attention_bias")?;
         fields.must_be_off("mlp_bias")?;
         if fields.text("hidden_act")?.is_some_and(|name| name != "silu") {

@@ -164,8 +164,8 @@ pub fn rotary(step: Step, rope: &Rope) -> (Vec<f32>, Vec<f32>) {
 /// Cosine and sine of each pair at one position; pairs that do not turn have 1 and 0.
 ///
 /// Frequencies and angles are rounded to f32 at every step, as the models were trained:
-/// `theta^(2i/d)`, its reciprocal, the division by the pair's divisor, and `position · frequency`. In
-/// f64 the angles of late positions would differ visibly.
+/// `theta^(2i/d)`, its reciprocal, the division by the pair's divisor, and `position · frequency`.
+/// In f64 the angles of late positions would differ visibly.
 pub fn rotary_angles(rope: &Rope, position: i32) -> Vec<(f32, f32)> {
     (0..rope.head_dim / 2)
         .map(|pair| {

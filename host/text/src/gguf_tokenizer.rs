@@ -317,8 +317,8 @@ fn merges_of(metadata: &Metadata<'_>, tokens: &[String], order: Order) -> Result
                 merges.push(Merge { rank, left: (left, index), right: (right, length - index) });
             }
         }
-        // Tokens that begin and end alike have as many merges as all of them have characters, and the
-        // text of these merges grows with the square of the length of the tokens.
+        // Tokens that begin and end alike have as many merges as all of them have characters, and
+        // the text of these merges grows with the square of the length of the tokens.
         if merges.len() as u64 > MERGES_MAX || bytes > TOKENIZER_BYTES_MAX {
             let found = format!("{} merges of {bytes} bytes", merges.len());
             let supported = "at most 4,194,304 merges of 256 MiB";

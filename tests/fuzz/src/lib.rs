@@ -85,8 +85,8 @@ pub fn gguf(bytes: &[u8]) -> bool {
     whole_checkpoint(bytes, "model.gguf")
 }
 
-/// The head of a GGUF file in memory, and everything that it describes. Without files and a tokenizer
-/// it runs hundreds of times as often as [`gguf_alone`].
+/// The head of a GGUF file in memory, and everything that it describes. Without files and a
+/// tokenizer it runs hundreds of times as often as [`gguf_alone`].
 pub fn gguf_head(bytes: &[u8]) -> bool {
     let Ok(head) = Head::read(Path::new("model.gguf"), bytes) else { return false };
     let mut items = 0_u64;

@@ -369,7 +369,8 @@ impl Making<'_, '_> {
         Ok(())
     }
 
-    /// Refuses a list of more values than a model has layers before it becomes a larger one of JSON.
+    /// Refuses a list of more values than a model has layers before it becomes a larger one of
+    /// JSON.
     fn check_layers(&self, key: &str, list: List<'_>) -> Result<(), CheckpointError> {
         match list.len() > *limits::LAYERS.end() {
             true => Err(self.metadata.wrong(key, "a value for each of at most 512 layers").into()),

@@ -1,5 +1,5 @@
-//! Scaling of rotary positions: both spellings mean the same, and combinations that mean nothing are
-//! refused by name.
+//! Scaling of rotary positions: both spellings mean the same, and combinations that mean nothing
+//! are refused by name.
 
 use std::fs;
 use std::path::PathBuf;

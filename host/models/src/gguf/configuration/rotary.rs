@@ -43,8 +43,8 @@ impl Making<'_, '_> {
             let supported = "a divisor for each pair of `llama`, or one factor for all pairs";
             return Err(self.frequencies(format!("{} divisors", divisors.len()), supported));
         }
-        // The converter makes them of `llama3`, whose parameters the file does not keep. This is the
-        // type that gives divisors as they are.
+        // The converter makes them of `llama3`, whose parameters the file does not keep. This is
+        // the type that gives divisors as they are.
         let scaling = json!({
             "rope_type": "longrope", "short_factor": divisors, "long_factor": divisors, "attention_factor": 1.0,
         });
