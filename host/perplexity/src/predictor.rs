@@ -112,7 +112,10 @@ pub(crate) fn score(
 /// Nats of the tokens in `next`, by rows whose first is at `position` of the window.
 fn likelihoods(own: &Logits<'_>, position: usize, next: &[u32]) -> Result<Vec<f64>> {
     let rows = own.rows().zip(next).enumerate();
-    rows.map(|(row, (logits, &token))| Ok(own.row(logits, position + row)?.nll(token))).collect()
+    // In order, so that the first row that is not finite is the one that is named.
+    let nats: Vec<Result<f64>> =
+        rows.map(|(row, (logits, &token))| Ok(own.row(logits, position + row)?.nll(token))).collect();
+    nats.into_iter().collect()
 }
 
 /// Adds the scores of these rows by both models.
@@ -123,7 +126,7 @@ fn compare(
     found: &mut WindowScore,
 ) -> Result<()> {
     let rows = own.rows().zip(others.rows()).zip(next).enumerate();
-    let scores: Result<Vec<_>> = rows
+    let scores: Vec<Result<_>> = rows
         .map(|(row, ((model, reference), &token))| {
             let model = own.row(model, position + row)?;
             let reference = others.row(reference, position + row)?;
@@ -131,7 +134,8 @@ fn compare(
             Ok((model.nll(token), reference.nll(token), kl, same_top))
         })
         .collect();
-    for (own, others, kl, same_top) in scores? {
+    for score in scores {
+        let (own, others, kl, same_top) = score?;
         found.nll.push(own);
         if let Some(against) = &mut found.against {
             against.nll.push(others);
