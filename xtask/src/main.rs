@@ -64,7 +64,8 @@ fn dispatch(command: Command) -> Result<(), Error> {
             Ok(())
         }
         Command::Run { arguments } => demo::run(&workspace, &arguments),
-        Command::Demo => demo::demo(&workspace),
+        Command::Demo { model: None } => demo::demo(&workspace),
+        Command::Demo { model: Some(name) } => demo::published(&workspace, &name),
         Command::Test { ci, filters } => testing::run(&workspace, ci, &filters),
         Command::Bench { filters } => bench::run(&workspace, &filters),
         Command::Sizes => sizes::run(&workspace),

