@@ -1,9 +1,10 @@
 //! Shims: a dylib and a manifest beside it, the same for one built by cargo and one built by the C
 //! compiler.
 //!
-//! The folder of the crate that makes the dylib contains its manifest as `<name>.shim.json`. The one
-//! laid out beside the dylib is named after it, as the host expects. It states no hash: stripping
-//! the library, as packagers do, would invalidate it. `shardwright shim hash` adds it after that.
+//! The folder of the crate that makes the dylib contains its manifest as `<name>.shim.json`. The
+//! one laid out beside the dylib is named after it, as the host expects. It states no hash:
+//! stripping the library, as packagers do, would invalidate it. `shardwright shim hash` adds it
+//! after that.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -4,6 +4,7 @@
 use std::fs;
 
 use serde_json::Value;
+use shardwright_test_checkpoints::cases;
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE};
 use shardwright_tests::deeper::deeper;
@@ -36,7 +37,7 @@ fn a_reply_with_drafts_is_the_reply_without() {
         assert_eq!(count(&statistics, "drafted_tokens"), 0);
         assert_eq!(count(&statistics, "steps"), 47);
         for drafts in [&[][..], &["--draft", "auto"], &["--draft", "lookup"]] {
-            for isolation in ["off", "process"] {
+            for isolation in &["process", "off"][..cases(1, 2)] {
                 let run = verifying(drafts).arguments(sampling).arguments(["--isolation", isolation]);
                 let (text, statistics) = reply(run);
                 assert_eq!(text, expected, "{drafts:?} {sampling:?} {isolation}");
@@ -326,8 +327,10 @@ fn times_beside_what_only_stands_in_for_a_chip_are_not_kept() {
     assert_eq!(draft["times"], serde_json::json!({}), "{draft}");
     // By the same rule of the checkpoint, and beside the CPU itself they are.
     let tune = ["tune", DEMO_MODEL, "--minutes", "0", "--draft", DEMO_MODEL];
-    let again = ask(&tune).arguments(emulated).json();
-    assert_eq!(again["drafts"][0]["times"], serde_json::json!({}));
+    if cases(false, true) {
+        let again = ask(&tune).arguments(emulated).json();
+        assert_eq!(again["drafts"][0]["times"], serde_json::json!({}));
+    }
     let beside = ask(&tune).arguments(["--context", "256"]).json();
     assert!(beside["drafts"][0]["times"]["generic"].is_object(), "{}", beside["drafts"]);
 }
