@@ -128,3 +128,34 @@ fn a_folder_with_several_models_is_not_one() {
     assert_eq!(model_at(folder.path()).expect("a folder"), None);
     assert!(matches!(model_at(Path::new("none-there")), Ok(None)));
 }
+
+#[test]
+fn lists_types_and_places_that_lie_cost_nothing() {
+    let file = File::new();
+    let wide = |mut file: File, number: u64| {
+        file.body.extend(number.to_le_bytes());
+        file
+    };
+    let list = |kind: u32, count: u64| wide(file.clone().key("list", 9).number(kind), count);
+    // A list in a list, five deep.
+    let nested = (0..5).fold(file.clone().key("list", 9), |file, _| wide(file.number(9), 1));
+    let mut twice = file.clone().key("a", 0);
+    twice.body.push(1);
+    let twice = twice.key("a", 0);
+    let shaped = file.clone().tensor("a", u64::MAX, 0, 0);
+    for (error, words) in [
+        (nested.error(64), "lists are nested deeper than 4"),
+        (list(13, 1).error(64), "value type 13 is not one of the format"),
+        (file.clone().key("x", 99).error(64), "value type 99 is not one of the format"),
+        (twice.error(64), "metadata has a second"),
+        (shaped.error(64), "overflows"),
+    ] {
+        assert!(matches!(error, GgufError::Invalid { .. } | GgufError::InvalidTensor { .. }), "{error:?}");
+        assert!(error.to_string().contains(words), "{error} lacks {words}");
+    }
+    // Lists of numbers, of strings and of lists, and a tensor, that end beyond the file.
+    for file in [list(12, u64::MAX), list(8, u64::MAX), list(9, u64::MAX), file.tensor("a", 8, 0, 1 << 40)] {
+        let error = file.error(64);
+        assert!(matches!(error, GgufError::Truncated { .. } | GgufError::Invalid { .. }), "{error:?}");
+    }
+}

@@ -280,6 +280,15 @@ fn keys_that_are_missing_unknown_or_not_supported_are_named() {
             ErrorKind::Invalid,
             "`llama.block_count` is 100000, not within 1..=512",
         ),
+        // A byte for each flag would become forty of JSON.
+        (
+            (0..513).fold(
+                tiny("gemma3", &[]).key(b"gemma3.attention.sliding_window_pattern", 9).number(7).wide(513),
+                |file, _| file.flag(true),
+            ),
+            ErrorKind::Invalid,
+            "is a list of 513, expected a value for each of at most 512 layers",
+        ),
         (llama(&[]), ErrorKind::Missing, "no tensor `model.embed_tokens.weight`"),
         (File::new().architecture("mamba"), ErrorKind::Unsupported, "architecture `mamba` is not supported"),
         (
