@@ -285,6 +285,9 @@ impl Norms<'_> {
     }
 }
 
+/// Computes what a run gives without rounding, by the names of its results.
+type Unrounded<'u> = dyn FnMut(&Feed<'_>) -> Result<BTreeMap<String, Vec<f32>>> + 'u;
+
 /// A chunk of a prompt on its way through a shard.
 struct Run<'r, 'a> {
     check: &'r BoundaryCheck<'a>,
@@ -325,7 +328,7 @@ impl Run<'_, '_> {
         tally: &mut EntryTally,
         observed: Vec<Observed>,
         rows: Rows,
-        unrounded: &mut dyn FnMut(&Feed<'_>) -> Result<BTreeMap<String, Vec<f32>>>,
+        unrounded: &mut Unrounded<'_>,
     ) -> Result<()> {
         let mut without = None;
         for Observed { what, layer, cut, width, got, wanted, compiled } in observed {
