@@ -636,7 +636,11 @@ impl<'a> QuantisationView<'a> {
         self.0.get().scale_count
     }
 
-    /// The scales, widened, of every row with the minimums that follow them; an error when one is not finite or their bytes are missing.
+    /// The scales, widened, of every row with the minimums that follow them.
+    ///
+    /// # Errors
+    ///
+    /// When one is not finite or their bytes are missing.
     pub fn scale_values(&self) -> Result<Vec<f32>> {
         let bytes = self.scales()?;
         let values: Vec<f32> = match self.0.get().scale_dtype {
