@@ -164,7 +164,8 @@ impl TableReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "known", rename_all = "kebab-case")]
 pub enum LossReport {
-    /// Weights are floats, and activations and states have 32 bits: nothing is lost but rounding.
+    /// No loss but the rounding of floats: weights are floats, and activations and states have 32
+    /// bits.
     None,
     /// KL divergence in millionths of a nat per token, measured on this checkpoint per layer
     /// and role and added up.

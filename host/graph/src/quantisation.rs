@@ -33,7 +33,7 @@ impl Weight {
         WeightFormat::ALL.iter().copied().find(|format| format.layout() == Some((self.dtype, layout)))
     }
 
-    /// Whether it is stored in that format already, so that nothing is lost.
+    /// Returns whether the weight is already stored in that format, so that it loses no quality.
     pub fn is_in(&self, format: WeightFormat) -> bool {
         format == WeightFormat::AsStored || self.format() == Some(format)
     }

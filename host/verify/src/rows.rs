@@ -28,10 +28,25 @@ struct RowError {
     rounding: f64,
 }
 
+/// Largest error that rounding excuses: a row of zeros has an error of 1, and must never pass.
+const MOST_APART: f64 = 0.5;
+
 impl RowError {
-    /// By how much the bounds of this row are wider.
-    fn widened(&self, thresholds: &Thresholds) -> f64 {
-        (APART * self.rounding / thresholds.row_p95).max(1.0)
+    /// Returns the error that rounding excuses. Rounding that is not finite excuses none.
+    fn excused(&self) -> f64 {
+        if self.rounding.is_finite() { (APART * self.rounding).min(MOST_APART) } else { 0.0 }
+    }
+
+    /// Returns the error as a share of the larger of a bound and what rounding excuses.
+    fn share_of(&self, bound: f64) -> f64 {
+        self.error / bound.max(self.excused()).max(f64::MIN_POSITIVE)
+    }
+
+    /// Returns the turn, 1 − cosine, as a share of the larger of a bound and that of an excused
+    /// error.
+    fn turn_share_of(&self, bound: f64) -> f64 {
+        let excused = 1.0 - (1.0 - self.excused().powi(2)).sqrt();
+        (1.0 - self.cosine) / bound.max(excused).max(f64::MIN_POSITIVE)
     }
 }
 
@@ -76,14 +91,14 @@ impl RowErrors {
         let errors = sorted(&|row| row.error);
         // From the largest cosine down.
         let turned = sorted(&|row| -row.cosine);
-        // Of a row that may be farther off as much less.
-        let judged = sorted(&|row| row.error / row.widened(thresholds));
-        let judged_turns = sorted(&|row| (1.0 - row.cosine) / row.widened(thresholds).powi(2));
+        let usual = sorted(&|row| row.share_of(thresholds.row_p95));
+        let worst = sorted(&|row| row.share_of(thresholds.row_worst));
+        let turns = sorted(&|row| row.turn_share_of(1.0 - thresholds.cosine));
         let rounding = sorted(&|row| row.rounding);
         RowComparison {
-            passed: at_rank(&judged, 0.0) <= thresholds.row_p95
-                && judged.last().copied().unwrap_or(0.0) <= thresholds.row_worst
-                && 1.0 - at_rank(&judged_turns, 0.0) >= thresholds.cosine,
+            passed: at_rank(&usual, 0.0) <= 1.0
+                && worst.last().copied().unwrap_or(0.0) <= 1.0
+                && at_rank(&turns, 0.0) <= 1.0,
             what,
             layer,
             after,
@@ -217,6 +232,11 @@ mod tests {
         assert_eq!(passed(&[0.08; 30]), (true, Some(0.08)));
         assert_eq!(passed(&[0.06; 30]), (false, Some(0.06)));
         assert_eq!(passed(&[0.0; 30]), (false, None));
+        // No rounding excuses a row that is not finite or half its length away.
+        assert!(!passed(&[f64::INFINITY; 30]).0 && !passed(&[f64::NAN; 30]).0);
+        let mut zeros = RowErrors::default();
+        zeros.add_rounded(&[0.0, 0.0], &[1.0, 0.0], 9.0, || (String::new(), 0, 0));
+        assert!(!zeros.compare(String::new(), None, None, &Thresholds::SAME_ENCODED).passed);
         // Each row by itself.
         let mut some = [0.08; 30];
         some[3..6].fill(0.0);

@@ -69,7 +69,7 @@ pub(crate) struct Own {
 /// The graphs of a shard on the reference, by the names of its entry points.
 pub(crate) struct Twin {
     evaluators: BTreeMap<String, Evaluator>,
-    /// Of the same graphs without rounding to steps, for those that round.
+    /// Evaluators of the same graphs without rounding, for the graphs that round.
     unrounded: BTreeMap<String, Evaluator>,
 }
 

@@ -170,7 +170,7 @@ fn boundary_table(boundaries: &BoundaryVerification, float: Option<&BoundaryVeri
     if moved > 0.0 {
         let _ = writeln!(
             text,
-            "rounding to steps moves rows by up to {moved:.1e} of their length (95 %): a row may differ by √2 of what moves it"
+            "rounding changes 95 % of the rows by up to {moved:.1e} of their length. A row may differ by √2 times its own change"
         );
     }
     if let Some(float) = float {
