@@ -9,8 +9,8 @@
 //! or 32 values, in `F16` if that is how the file has them. Products of a superblock's scale with a
 //! small integer are `F32`, which holds them exactly, and so no value differs from the file's.
 //! Q4_0 so is `WeightFormat::W4Block32`, and Q5_0, Q8_0 and IQ4_NL are `WeightFormat::W8Block32`;
-//! the other types have no format name, and a plan keeps them as stored. Tensors other than matrices
-//! become `F32`.
+//! the other types have no format name, and a plan keeps them as stored. Tensors other than
+//! matrices become `F32`.
 //!
 //! **What is undone.** The converter of llama.cpp renames tensors, and adds one to the norms of
 //! Gemma 3 and EmbeddingGemma; the difference is exact for every sum it can have written, and any
