@@ -7,7 +7,7 @@ use shardwright_graph::{
     ConstantFormat, Encodings, EntryOptions, Graph, GraphError, Ranges, Segment, WeightId,
 };
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
-use shardwright_vocabulary::{ActivationFormat, FormatTuple, StateFormat};
+use shardwright_vocabulary::{FormatTuple, StateFormat};
 
 use crate::compile::point_of;
 use crate::{BuildError, stored_formats};
@@ -171,6 +171,5 @@ fn weights_of(
 
 /// Whether integers of these formats need calibrated ranges.
 pub fn needs_ranges(formats: &FormatTuple) -> bool {
-    matches!(formats.activations, ActivationFormat::A16 | ActivationFormat::A16Symmetric)
-        || matches!(formats.states, StateFormat::A16 | StateFormat::A8)
+    formats.activations.is_static() || matches!(formats.states, StateFormat::A16 | StateFormat::A8)
 }

@@ -1,6 +1,4 @@
-use shardwright_graph::{
-    Encodings, EntryGraph, Graph, Legalised, decompose_all, dynamic_activations, encode,
-};
+use shardwright_graph::{Encodings, EntryGraph, Graph, Legalised, decompose_all, encode, prepared};
 use shardwright_shims::Watch;
 use shardwright_vocabulary::{FormatTuple, Provenance, TimeCost};
 
@@ -105,7 +103,7 @@ impl Judge for PrimitiveCount {
             .filter(|node| node.op.is_semantic())
             .map(|node| (node.name.clone(), reason.clone()))
             .collect();
-        let primitive = decompose_all(&dynamic_activations(entry, encodings.activations));
+        let primitive = decompose_all(&prepared(entry, encodings));
         let graph = encode(&primitive, encodings).map_err(|error| error.to_string())?;
         Ok(Legalised { graph, decomposed, by_runtime: Default::default() })
     }

@@ -144,7 +144,7 @@ fn put_by_layer(part: &str, port: &Port, bytes: &mut [u8], values: &[f32], rows:
 
 /// Writes values to the beginning of a port's memory as it stores them, and zeros behind them.
 fn put(part: &str, port: &Port, bytes: &mut [u8], values: &[f32]) -> Result<()> {
-    if port.dtype == DType::F32 {
+    if port.values() == Some(Encoding::F32) {
         bytes.fill(0);
         let whole = bytes.len() / 4 * 4;
         let floats: &mut [f32] =
@@ -172,7 +172,7 @@ fn put(part: &str, port: &Port, bytes: &mut [u8], values: &[f32]) -> Result<()> 
 
 /// The values in a port's memory.
 fn floats<'b>(part: &str, port: &Port, bytes: &'b [u8]) -> Result<Cow<'b, [f32]>> {
-    if port.dtype == DType::F32 {
+    if port.values() == Some(Encoding::F32) {
         let whole = &bytes[..bytes.len() / 4 * 4];
         return bytemuck::try_cast_slice(whole).map(Cow::Borrowed).map_err(|_| unusable(part, port));
     }
@@ -187,10 +187,7 @@ struct Stored(Encoding);
 impl Stored {
     /// `None` for types that hold no value: packed weights and indices.
     fn of(port: &Port) -> Option<Self> {
-        let encoding = match port.dtype {
-            DType::F16 => Encoding::F16,
-            dtype => port.encoding.filter(|encoding| encoding.element == dtype)?,
-        };
+        let encoding = port.values().filter(|encoding| encoding.element == port.dtype)?;
         let known = [DType::F16, DType::U16, DType::I16, DType::U8, DType::I8];
         known.contains(&encoding.element).then_some(Stored(encoding))
     }
@@ -204,7 +201,9 @@ impl Stored {
 
     fn write(self, value: f32, into: &mut [u8]) {
         match (self.0.element, into) {
-            (DType::F16, into) => into.copy_from_slice(&f16::from_f32(value).to_le_bytes()),
+            (DType::F16, into) => {
+                into.copy_from_slice(&f16::from_f32(value / self.0.scale.get()).to_le_bytes());
+            }
             (_, [byte]) => *byte = self.0.raw(value) as u8,
             (_, into) => into.copy_from_slice(&(self.0.raw(value) as u16).to_le_bytes()),
         }
@@ -213,7 +212,7 @@ impl Stored {
     fn read(self, bytes: &[u8]) -> f32 {
         let both = u16::from_le_bytes([bytes[0], bytes.get(1).copied().unwrap_or(0)]);
         match self.0.element {
-            DType::F16 => f16::from_bits(both).to_f32(),
+            DType::F16 => f16::from_bits(both).to_f32() * self.0.scale.get(),
             DType::U16 | DType::U8 => self.0.value(i32::from(both)),
             DType::I16 => self.0.value(i32::from(both as i16)),
             _ => self.0.value(i32::from(both as u8 as i8)),

@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
-use shardwright_vocabulary::{ActivationFormat, DType, Encoding, FormatTuple, StateFormat};
+use shardwright_vocabulary::{ActivationFormat, DType, Encoding, FormatTuple, ScaleBits, StateFormat};
 
-use crate::{ComponentKind, EntryGraph, EntryNode, INVISIBLE, Op, Role, Segment, Tensor, TensorId};
+use crate::{ComponentKind, EntryGraph, EntryNode, INVISIBLE, Op, Role, Segment, Tensor, TensorId, stream};
 
 /// Distance of an invisible score below the lowest visible one: exp(−24) is 4e-11, far below the
 /// step of a 16-bit probability.
@@ -89,7 +89,7 @@ pub fn hidden_key(layer: u32) -> String {
 }
 
 /// Beginning of a [`hidden_key`].
-const HIDDEN: &str = "hidden@";
+pub(crate) const HIDDEN: &str = "hidden@";
 
 /// [`range_key`] of the residual stream after the last layer, as a head or pooling reads it. The
 /// decoder that produces it does not know that it is the last: there it is the [`hidden_key`] of
@@ -154,7 +154,7 @@ impl<'a> Encodings<'a> {
         };
         let (low, high) = self.range(&state_key(name))?.ends();
         // Hardware with signed integers joins new rows to existing ones in their stored form.
-        if bits == 16 && self.activations == ActivationFormat::A16Symmetric {
+        if bits == 16 && self.activations.is_symmetric() {
             return Ok(Encoding::symmetric_over(low, high, bits));
         }
         // Hardware multiplies activations as integers around their midpoint; with another zero
@@ -162,8 +162,13 @@ impl<'a> Encodings<'a> {
         Ok(Encoding::centred_over(low, high, bits))
     }
 
+    /// The calibrated range of a key.
+    fn calibrated(&self, key: &str) -> Option<Range> {
+        self.ranges.get(key.strip_suffix(stream::UNSCALED).unwrap_or(key)).copied()
+    }
+
     fn range(&self, key: &str) -> Result<Range, EncodeError> {
-        let known = self.ranges.get(key).copied().or(self.assumed);
+        let known = self.calibrated(key).or(self.assumed);
         known.ok_or_else(|| EncodeError::NoRange { key: key.to_owned() })
     }
 
@@ -214,6 +219,18 @@ impl EncodeError {
     }
 }
 
+/// The graph in the operations that the formats ask for, before it is legalised and encoded.
+///
+/// Linear operations over integer weights quantise their rows at run time where activations are
+/// dynamic; a residual stream in 16-bit floats is divided by a power of two, so that massive
+/// activations are finite.
+pub fn prepared(entry: &EntryGraph, encodings: &Encodings<'_>) -> EntryGraph {
+    match stream::unit(encodings) {
+        Some(unit) => stream::in_units(entry, unit),
+        None => dynamic_activations(entry, encodings.activations),
+    }
+}
+
 /// Linear operations over integer weights quantise their rows at run time if the activation format
 /// says so.
 pub fn dynamic_activations(entry: &EntryGraph, activations: ActivationFormat) -> EntryGraph {
@@ -251,6 +268,10 @@ pub fn encode(entry: &EntryGraph, encodings: &Encodings<'_>) -> Result<EntryGrap
     if let Some(tensor) = entry.tensors.iter().find(|tensor| tensor.affine.is_some()) {
         return Err(EncodeError::Encoded { tensor: tensor.name.clone(), dtype: tensor.dtype });
     }
+    let in_floats = match encodings.activations.has_float_stream() {
+        true => stream::around(entry),
+        false => vec![false; entry.tensors.len()],
+    };
     let classes = Classes::of(entry);
     let masked = masked_tensors(entry);
     let makers = entry.nodes.iter().enumerate().map(|(index, node)| (node.output, index)).collect();
@@ -263,12 +284,15 @@ pub fn encode(entry: &EntryGraph, encodings: &Encodings<'_>) -> Result<EntryGrap
         }
         let class = classes.class(index);
         let encoding = match known.get(&class) {
+            _ if in_floats[index] => Encoding::F16,
             Some(encoding) => *encoding,
             None => *known.entry(class).or_insert(inside.encoding(class)?),
         };
         graph.tensors[index].dtype = encoding.element;
         graph.tensors[index].affine = encoding.affine();
     }
+    let integers = |tensor: TensorId| inside.encoding(classes.class(tensor.0 as usize));
+    stream::join_products(&mut graph, &in_floats, &integers)?;
     convert_ports(&mut graph, encodings);
     Ok(graph)
 }
@@ -352,17 +376,19 @@ impl Inside<'_> {
             }
             return Ok(encoding);
         }
-        let symmetric = match self.encodings.activations {
+        let activations = self.encodings.activations;
+        match activations {
             ActivationFormat::F32 | ActivationFormat::A8Dynamic => return Ok(Encoding::F32),
             ActivationFormat::F16 => return Ok(Encoding::F16),
-            ActivationFormat::A16 => false,
-            ActivationFormat::A16Symmetric => true,
-        };
+            ActivationFormat::A16
+            | ActivationFormat::A16Symmetric
+            | ActivationFormat::A16F16Stream
+            | ActivationFormat::A16SymmetricF16Stream => {}
+        }
         let (low, high) = self.ends(class)?;
-        Ok(if symmetric {
-            Encoding::symmetric_over(low, high, 16)
-        } else {
-            Encoding::affine_over(low, high, 16)
+        Ok(match activations.is_symmetric() {
+            true => Encoding::symmetric_over(low, high, 16),
+            false => Encoding::affine_over(low, high, 16),
         })
     }
 
@@ -409,14 +435,15 @@ impl Inside<'_> {
         let joined = |tensor: TensorId| {
             let name = &self.entry.tensor(tensor).name;
             let is_key = name.starts_with(HIDDEN) || name == PER_LAYER;
-            (self.entry.segments.0.len() > 1 && is_key).then_some(name)
+            let is_unscaled = name.ends_with(stream::UNSCALED);
+            (is_key && (is_unscaled || self.entry.segments.0.len() > 1)).then_some(name)
         };
         if let Some(key) = self.members(class).find_map(joined) {
             return self.encodings.range(key).map(Range::ends);
         }
         let seen = self
             .members(class)
-            .filter_map(|tensor| self.encodings.ranges.get(&range_key(self.entry, tensor)).copied())
+            .filter_map(|tensor| self.encodings.calibrated(&range_key(self.entry, tensor)))
             .reduce(Range::union);
         match seen.or(self.encodings.assumed) {
             Some(range) => {
@@ -478,7 +505,7 @@ fn convert_ports(graph: &mut EntryGraph, encodings: &Encodings<'_>) {
     for index in 0..graph.inputs.len() {
         let (port, role) = graph.inputs[index].clone();
         let Some(wanted) = encodings.port(PortSide::Input, &role) else { continue };
-        if Some(wanted) == graph.tensor(port).encoding() {
+        if is_stored_as(graph.tensor(port), wanted) {
             continue;
         }
         let inside = converted(graph, port);
@@ -500,7 +527,7 @@ fn convert_ports(graph: &mut EntryGraph, encodings: &Encodings<'_>) {
     for index in 0..graph.outputs.len() {
         let (inside, role) = graph.outputs[index].clone();
         let Some(wanted) = encodings.port(PortSide::Output, &role) else { continue };
-        if Some(wanted) == graph.tensor(inside).encoding() {
+        if is_stored_as(graph.tensor(inside), wanted) {
             continue;
         }
         let port = converted(graph, inside);
@@ -518,9 +545,19 @@ fn convert_ports(graph: &mut EntryGraph, encodings: &Encodings<'_>) {
     }
 }
 
+/// Whether a port has that encoding, in its own unit if it is of floats.
+fn is_stored_as(port: &Tensor, wanted: Encoding) -> bool {
+    match wanted.element.is_float() {
+        true => port.dtype == wanted.element,
+        false => port.encoding().map(|own| own.in_units(port.unit.unwrap_or(ScaleBits::ONE))) == Some(wanted),
+    }
+}
+
+/// Stores a port as the plan says; what its raw values stand for is in its unit.
 fn set(tensor: &mut Tensor, encoding: Encoding) {
+    let unit = tensor.unit.and_then(|unit| ScaleBits::new(unit.get().recip())).unwrap_or(ScaleBits::ONE);
     tensor.dtype = encoding.element;
-    tensor.affine = encoding.affine();
+    tensor.affine = encoding.in_units(unit).affine();
 }
 
 /// A tensor like `like`, encoded the same.

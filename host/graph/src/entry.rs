@@ -1,5 +1,5 @@
 use serde::{Deserialize, Serialize};
-use shardwright_vocabulary::{Affine, DType, Encoding, EntryKind, EntryName};
+use shardwright_vocabulary::{Affine, DType, Encoding, EntryKind, EntryName, ScaleBits};
 
 use crate::{GraphError, Op, Role, Segments, State, StateId, WeightId};
 
@@ -77,12 +77,16 @@ pub struct Tensor {
     /// holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<WeightId>,
+    /// For ports: what a decoded value of one stands for, a power of two; `None` for one. Of a
+    /// residual stream that is computed divided by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<ScaleBits>,
 }
 
 impl Tensor {
     /// A tensor of plain elements that is no constant.
     pub fn plain(name: impl Into<String>, shape: Vec<u64>, dtype: DType) -> Self {
-        Tensor { name: name.into(), shape, dtype, affine: None, weight: None }
+        Tensor { name: name.into(), shape, dtype, affine: None, weight: None, unit: None }
     }
 
     /// Number of elements; saturates.

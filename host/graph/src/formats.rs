@@ -1,8 +1,8 @@
 //! Which format each constant of a model takes under a format tuple.
 
-use shardwright_vocabulary::{ActivationFormat, FormatTuple, WeightFormat, WeightRole};
+use shardwright_vocabulary::{ActivationFormat, DType, FormatTuple, WeightFormat, WeightRole};
 
-use crate::{Graph, GraphError, Op, ValueSource, Weight, WeightId};
+use crate::{Component, Graph, GraphError, Node, Op, Role, ValueSource, Weight, WeightId, stream};
 
 /// The target format of a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,35 +37,45 @@ impl Graph {
         found
     }
 
+    /// Which weights are read with the residual stream, see [`stream::around`], by [`WeightId`].
+    fn beside_stream(&self) -> Vec<bool> {
+        let mut found = vec![false; self.weights.len()];
+        for component in &self.components {
+            for id in beside_stream_of(component) {
+                found[id.0 as usize] = true;
+            }
+        }
+        found
+    }
+
     /// The target format of each weight under `formats`, by [`WeightId`].
     ///
     /// A matrix has the format of its role; one already stored in it stays as it is. Other
-    /// constants follow the activations: encoded if those are static integers, `f16` if those are,
-    /// else as stored. Beside static integers the kernels of a convolution have eight bits, since
+    /// constants follow the activations: encoded if those are static integers, `f16` if those are
+    /// or the residual stream that they are read with is, else as stored. Beside static integers the kernels of a convolution have eight bits, since
     /// compilers take no wider ones there.
     pub fn constant_formats(&self, formats: &FormatTuple) -> Vec<ConstantFormat> {
         let matrices = self.matrices();
         let kernels = self.second_operands(|op| matches!(op, Op::Convolution { .. }));
-        let of = |((weight, is_matrix), is_kernel): ((&Weight, &bool), &bool)| {
-            let format = match (is_matrix, formats.activations) {
-                (true, _) => formats.weight(WeightRole::of_part(weight.part)),
-                (false, ActivationFormat::A16 | ActivationFormat::A16Symmetric) if *is_kernel => {
-                    WeightFormat::W8PerChannel
-                }
-                (false, ActivationFormat::A16 | ActivationFormat::A16Symmetric) => {
-                    return ConstantFormat::Activation;
-                }
-                (false, ActivationFormat::F16) => WeightFormat::F16,
-                (false, ActivationFormat::F32 | ActivationFormat::A8Dynamic) => {
-                    return ConstantFormat::Stored;
-                }
+        let in_floats = match formats.activations.has_float_stream() {
+            true => self.beside_stream(),
+            false => vec![false; self.weights.len()],
+        };
+        let of = |(index, weight): (usize, &Weight)| {
+            let activations = formats.activations;
+            let format = match matrices[index] {
+                true => formats.weight(WeightRole::of_part(weight.part)),
+                false if activations == ActivationFormat::F16 || in_floats[index] => WeightFormat::F16,
+                false if activations.is_static() && kernels[index] => WeightFormat::W8PerChannel,
+                false if activations.is_static() => return ConstantFormat::Activation,
+                false => return ConstantFormat::Stored,
             };
             match weight.is_in(format) {
                 true => ConstantFormat::Stored,
                 false => ConstantFormat::Matrix(format),
             }
         };
-        self.weights.iter().zip(&matrices).zip(&kernels).map(of).collect()
+        self.weights.iter().enumerate().map(of).collect()
     }
 
     /// This model with its constants in `formats`, counted but not quantised: what planning and
@@ -81,4 +91,35 @@ impl Graph {
         }
         Ok(graph)
     }
+}
+
+/// The constants of a component that are read with its residual stream.
+fn beside_stream_of(component: &Component) -> Vec<WeightId> {
+    let mut marked = vec![false; component.values.len()];
+    for (value, marked) in component.values.iter().zip(&mut marked) {
+        *marked = value.source == ValueSource::Input(Role::Hidden);
+    }
+    let leaving = component.outputs.iter().filter(|(_, role)| *role == Role::Hidden).map(|(value, _)| value);
+    for value in component.cuts.iter().chain(leaving) {
+        marked[value.0 as usize] = true;
+    }
+    let constant = |value: usize| match component.values[value].source {
+        ValueSource::Constant(id) => Some(id),
+        _ => None,
+    };
+    let others = || component.nodes.iter().filter(|node| !stream::is_product(&node.op));
+    let values_of = |node: &Node| {
+        let all = node.inputs.iter().chain([&node.output]).map(|value| value.0 as usize);
+        all.filter(|&value| constant(value).is_none() && !is_index(component, value)).collect()
+    };
+    let operations: Vec<Vec<usize>> = others().map(values_of).collect();
+    stream::spread(&mut marked, &operations);
+    others()
+        .filter(|node| marked[node.output.0 as usize])
+        .flat_map(|node| node.inputs.iter().filter_map(|value| constant(value.0 as usize)))
+        .collect()
+}
+
+fn is_index(component: &Component, value: usize) -> bool {
+    matches!(component.values[value].dtype, DType::I32 | DType::I64)
 }

@@ -6,8 +6,7 @@ use crate::decompose::decompose_where;
 use crate::operations::Rewrite;
 use crate::operations::attention::with_mask;
 use crate::{
-    EncodeError, Encodings, EntryGraph, EntryNode, Keys, Op, Role, StateId, TensorId, dynamic_activations,
-    encode,
+    EncodeError, Encodings, EntryGraph, EntryNode, Keys, Op, Role, StateId, TensorId, encode, prepared,
 };
 
 /// A shim's answer for one node.
@@ -149,7 +148,7 @@ pub fn legalise_encoded<E>(
     encodings: &Encodings<'_>,
     check: impl FnMut(&EntryGraph) -> Result<Vec<Verdict>, E>,
 ) -> Result<Legalised, LegaliseError<E>> {
-    let entry = dynamic_activations(entry, encodings.activations);
+    let entry = prepared(entry, encodings);
     legalise_shown(&entry, |graph| encode(graph, encodings), check)
 }
 

@@ -45,6 +45,7 @@ mod quantisation;
 mod role;
 mod softcap;
 mod state;
+mod stream;
 mod taps;
 pub mod validate;
 mod weight;
@@ -54,7 +55,7 @@ pub use component::{Component, Dim, Graph, Node, NodeId, Value, ValueId, ValueSo
 pub use decompose::{decompose_all, decompose_where};
 pub use encode::{
     EncodeError, Encodings, LAST_HIDDEN, PER_LAYER, PortSide, Range, Ranges, dynamic_activations, encode,
-    hidden_key, range_key, state_key, unrounded,
+    hidden_key, prepared, range_key, state_key, unrounded,
 };
 pub use entry::{EntryGraph, EntryNode, EntryPoint, PortId, StatePort, Tensor, TensorId};
 pub use error::GraphError;

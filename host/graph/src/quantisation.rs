@@ -11,11 +11,14 @@ use crate::{GraphError, Weight, WeightData};
 
 /// The value of a tensor of this encoding nearest to `value`. `f16` saturates as the integers do.
 pub fn nearest_value(encoding: &Encoding, value: f32) -> f32 {
+    let unit = encoding.scale.get();
     match encoding.element {
         DType::F32 => value,
         // Saturating: an infinity would turn masked scores and overflown values into NaN.
-        DType::F16 => f16::from_f32(value.clamp(f16::MIN.to_f32(), f16::MAX.to_f32())).to_f32(),
-        DType::Bf16 => bf16::from_f32(value).to_f32(),
+        DType::F16 => {
+            f16::from_f32((value / unit).clamp(f16::MIN.to_f32(), f16::MAX.to_f32())).to_f32() * unit
+        }
+        DType::Bf16 => bf16::from_f32(value / unit).to_f32() * unit,
         _ => encoding.value(encoding.raw(value)),
     }
 }

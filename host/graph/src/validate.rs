@@ -228,6 +228,9 @@ impl<'g> Check<'g> {
             if tensor.elements() > ELEMENT_LIMIT {
                 return Err(fault(format!("more than {ELEMENT_LIMIT} elements in {:?}", tensor.shape)));
             }
+            if tensor.unit.is_some_and(|unit| !unit.is_power_of_two() || tensor.is_index()) {
+                return Err(fault("its unit is no power of two, or it is an index".to_owned()));
+            }
             if tensor.weight.is_some() {
                 let possible = tensor.dtype.is_float() || tensor.dtype.raw_range().is_some();
                 if !possible || tensor.affine.is_some() {

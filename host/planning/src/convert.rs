@@ -214,8 +214,8 @@ fn guest_activations(format: own::ActivationFormat) -> wit::Format {
     let (dtype, symmetric, dynamic) = match format {
         Activations::F32 => (DType::F32, true, false),
         Activations::F16 => (DType::F16, true, false),
-        Activations::A16 => (DType::U16, false, false),
-        Activations::A16Symmetric => (DType::I16, true, false),
+        Activations::A16 | Activations::A16F16Stream => (DType::U16, false, false),
+        Activations::A16Symmetric | Activations::A16SymmetricF16Stream => (DType::I16, true, false),
         Activations::A8Dynamic => (DType::I8, true, true),
     };
     guest_values(format.name(), dtype, symmetric, dynamic)

@@ -87,6 +87,8 @@ pub enum Offer {
     Always,
     /// Only where losses count, or if named: they lose more than the alternatives.
     QualityGoal,
+    /// Only if named: what they save is not worth their loss on published models.
+    Named,
 }
 
 /// What a plan for a chip is best in, of those that keep all goals.
@@ -109,6 +111,15 @@ impl Preference {
 impl Offer {
     fn is_always(&self) -> bool {
         *self == Offer::Always
+    }
+
+    /// Whether a plan may choose what nobody named; `losses_count` if quality is a goal.
+    const fn is_made(self, losses_count: bool) -> bool {
+        match self {
+            Offer::Always => true,
+            Offer::QualityGoal => losses_count,
+            Offer::Named => false,
+        }
     }
 }
 
@@ -242,8 +253,7 @@ impl Profile {
 
     /// Those of them that a plan may choose, best first.
     pub fn offered_formats(&self, losses_count: bool) -> impl Iterator<Item = &FormatTuple> {
-        let offered =
-            move |entry: &&ProfileFormat| entry.legal && (losses_count || entry.offer == Offer::Always);
+        let offered = move |entry: &&ProfileFormat| entry.legal && entry.offer.is_made(losses_count);
         self.formats.iter().filter(offered).map(|entry| &entry.formats)
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use shardwright_graph::{Asset, ComponentKind, ConstantFormat, Graph, Op, ValueSource, WeightId};
-use shardwright_vocabulary::{ActivationFormat, StateFormat, ValueFormat, WeightFormat, WeightRole};
+use shardwright_vocabulary::{StateFormat, ValueFormat, WeightFormat, WeightRole};
 
 use crate::envelope::{HEAD, Kind};
 use crate::job::ARITHMETIC;
@@ -73,9 +73,7 @@ impl Change {
     pub const fn needs_ranges(&self) -> bool {
         let Change::Values { format, .. } = self else { return false };
         match format {
-            ValueFormat::Activations(format) => {
-                matches!(format, ActivationFormat::A16 | ActivationFormat::A16Symmetric)
-            }
+            ValueFormat::Activations(format) => format.is_static(),
             ValueFormat::States(format) => matches!(format, StateFormat::A16 | StateFormat::A8),
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use shardwright_graph::{Weight, nearest_value};
-use shardwright_vocabulary::{DType, Encoding};
+use shardwright_vocabulary::{DType, Encoding, ScaleBits};
 
 use crate::ReferenceError;
 
@@ -175,6 +175,23 @@ impl Array {
             Values::Indices(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
             Values::Constant(weight) => weight.data.bytes().to_vec(),
         }
+    }
+
+    /// Every value so many times as large; of floats and encoded integers.
+    pub(crate) fn times(&self, factor: f32) -> Array {
+        let mut array = self.clone();
+        match &mut array.values {
+            _ if factor == 1.0 => {}
+            Values::Floats(dtype, values) => {
+                *dtype = DType::F32;
+                values.iter_mut().for_each(|value| *value *= factor);
+            }
+            Values::Stored(encoding, _) => {
+                *encoding = encoding.in_units(ScaleBits::new(factor).unwrap_or(ScaleBits::ONE));
+            }
+            _ => {}
+        }
+        array
     }
 
     /// The same tensor in another encoding: decoded, then each value rounded to the nearest

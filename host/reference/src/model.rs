@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use shardwright_graph::{
     AssetId, ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, Graph, Op, Role, Verdict,
-    decompose_all, dynamic_activations, encode, hidden_key, legalise,
+    decompose_all, encode, hidden_key, legalise, prepared,
 };
-use shardwright_vocabulary::{Encoding, EntryKind};
+use shardwright_vocabulary::{Encoding, EntryKind, ScaleBits};
 
 use crate::ops::layout;
 use crate::states::state_encodings;
@@ -359,6 +359,7 @@ impl<'g> ReferenceModel<'g> {
             input: Input::Features(features),
             taps: false,
             observe,
+            unit: 1.0,
             trace: Trace::default(),
         }
     }
@@ -393,6 +394,7 @@ impl<'g> ReferenceModel<'g> {
             input: Input::Tokens(ids, &sequence.soft),
             taps,
             observe,
+            unit: 1.0,
             trace: Trace::default(),
         };
         run.step(&mut sequence.states)?;
@@ -422,7 +424,7 @@ impl<'g> ReferenceModel<'g> {
     /// The entry graph in the arrangement's form, encoded.
     fn prepared(&self, entry: EntryGraph) -> Result<EntryGraph, ReferenceError> {
         let Some(encodings) = &self.encodings else { return in_form(entry, self.arrangement.form) };
-        let entry = dynamic_activations(&entry, encodings.activations);
+        let entry = prepared(&entry, encodings);
         let entry = in_form(entry, self.arrangement.form)?;
         encode(&entry, encodings)
             .map_err(|source| ReferenceError::Encode { entry: entry.point.name().to_string(), source })
@@ -449,6 +451,8 @@ struct Run<'a, 'g, 'o> {
     input: Input<'a>,
     taps: bool,
     observe: Option<Observe<'o>>,
+    /// What a value of one of the carried residual stream stands for.
+    unit: f32,
     trace: Trace,
 }
 
@@ -557,13 +561,18 @@ impl Run<'_, '_, '_> {
             Some(observe) => evaluator.run_observed(&bindings, states, &mut **observe)?,
             None => evaluator.run(&bindings, states, self.step.rows)?,
         };
+        let unit_of = |role: &Role| {
+            let tensor = evaluator.entry().output(role).map(|tensor| evaluator.entry().tensor(tensor));
+            tensor.and_then(|tensor| tensor.unit).map_or(1.0, ScaleBits::get)
+        };
+        self.unit = unit_of(&Role::Hidden);
         if component.is_layered() {
             // A prefill without a residual stream as output must leave none behind.
             carried.take(&Role::Hidden);
         }
         for (role, array) in outputs.iter() {
             match role {
-                Role::Tap { name } => self.show_tap(name, array),
+                Role::Tap { name } => self.show_tap(name, &array.times(unit_of(role))),
                 Role::StateRows { state } => {
                     let capacity = states.get(*state).map_or(1, |existing| existing.shape()[0] as u64);
                     states.place(*state, array, &slots(self.step, capacity))?;
@@ -579,7 +588,7 @@ impl Run<'_, '_, '_> {
 
     fn show_hidden(&mut self, carried: &Bindings) {
         if let Some(hidden) = carried.get(&Role::Hidden) {
-            self.trace.hidden.push(self.valid(hidden));
+            self.trace.hidden.push(self.valid(&hidden.times(self.unit)));
         }
     }
 

@@ -11,7 +11,7 @@ use shardwright_vocabulary::{DType, Encoding, ScaleBits};
 pub struct Storage {
     /// Stored type.
     pub dtype: DType,
-    /// One for floats and indices.
+    /// A power of two for floats, one for indices.
     pub scale: ScaleBits,
     /// Zero for floats and indices.
     pub zero_point: i32,
@@ -38,6 +38,7 @@ impl Storage {
             DType::U8 => 0..=255,
             DType::I16 => -32768..=32767,
             DType::U16 => 0..=65535,
+            dtype if dtype.is_float() => return self.scale.is_power_of_two() && self.zero_point == 0,
             _ => return *self == Storage::plain(self.dtype),
         };
         range.contains(&self.zero_point)
@@ -63,7 +64,7 @@ impl From<Encoding> for Storage {
 
 /// Storage of a port: its type, and its encoding for integers.
 pub(crate) fn storage_of(port: &Port) -> Storage {
-    port.encoding.map_or(Storage::plain(port.dtype), Storage::from)
+    port.values().map_or(Storage::plain(port.dtype), Storage::from)
 }
 
 /// Whether type and encoding of a port are consistent, and values can be stored so.
@@ -71,6 +72,7 @@ pub(crate) fn is_storable(port: &Port) -> bool {
     let storage = storage_of(port);
     // Integers without an encoding represent no values.
     storage.dtype == port.dtype
+        && port.unit.is_none_or(ScaleBits::is_power_of_two)
         && storage.is_numeric()
         && storage.is_consistent()
         && (port.encoding.is_some() || port.dtype.is_float())
@@ -121,9 +123,9 @@ pub(crate) fn widen(from: Storage, source: &[u8], values: &mut [f32]) {
     let (scale, zero) = (from.scale.get(), i64::from(from.zero_point));
     let real = |raw: i64| (raw - zero) as f32 * scale;
     match from.dtype {
-        DType::F32 => each(source, values, f32::from_le_bytes),
-        DType::F16 => each(source, values, |bytes| f16::from_le_bytes(bytes).to_f32()),
-        DType::Bf16 => each(source, values, |bytes| bf16::from_le_bytes(bytes).to_f32()),
+        DType::F32 => each(source, values, |bytes| f32::from_le_bytes(bytes) * scale),
+        DType::F16 => each(source, values, |bytes| f16::from_le_bytes(bytes).to_f32() * scale),
+        DType::Bf16 => each(source, values, |bytes| bf16::from_le_bytes(bytes).to_f32() * scale),
         DType::I16 => each(source, values, |bytes| real(i16::from_le_bytes(bytes).into())),
         DType::U16 => each(source, values, |bytes| real(u16::from_le_bytes(bytes).into())),
         DType::I8 => each(source, values, |bytes| real(i8::from_le_bytes(bytes).into())),
@@ -137,12 +139,12 @@ pub(crate) fn narrow(to: Storage, values: &[f32], target: &mut [u8]) {
     let (scale, zero) = (to.scale.get(), to.zero_point as f32);
     let raw = |value: f32, low: f32, high: f32| ((value / scale).round_ties_even() + zero).clamp(low, high);
     match to.dtype {
-        DType::F32 => put(values, target, f32::to_le_bytes),
+        DType::F32 => put(values, target, |value| (value / scale).to_le_bytes()),
         // Saturating, as the graph defines it: an infinity would turn masked scores into NaN.
         DType::F16 => put(values, target, |value| {
-            f16::from_f32(value.clamp(f16::MIN.to_f32(), f16::MAX.to_f32())).to_le_bytes()
+            f16::from_f32((value / scale).clamp(f16::MIN.to_f32(), f16::MAX.to_f32())).to_le_bytes()
         }),
-        DType::Bf16 => put(values, target, |value| bf16::from_f32(value).to_le_bytes()),
+        DType::Bf16 => put(values, target, |value| bf16::from_f32(value / scale).to_le_bytes()),
         DType::I16 => put(values, target, |value| (raw(value, -32768.0, 32767.0) as i16).to_le_bytes()),
         DType::U16 => put(values, target, |value| (raw(value, 0.0, 65535.0) as u16).to_le_bytes()),
         DType::I8 => put(values, target, |value| (raw(value, -128.0, 127.0) as i8).to_le_bytes()),

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 use shardwright_graph::{EntryGraph, EntryPoint, Role, Segments, StateId, StatePort, TensorId};
-use shardwright_vocabulary::{DType, Encoding};
+use shardwright_vocabulary::{DType, Encoding, ScaleBits};
 
 /// How a port is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -45,6 +45,18 @@ pub struct Port {
     /// Its quantisation; `None` for plain floats and indices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encoding: Option<Encoding>,
+    /// What a value of one stands for, a power of two; `None` for one. Shims do not see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<ScaleBits>,
+}
+
+impl Port {
+    /// What its memory stands for: the encoding, times the unit. `None` of indices, and of integers
+    /// without an encoding.
+    pub fn values(&self) -> Option<Encoding> {
+        let encoding = self.encoding.or_else(|| Encoding::of(self.dtype, None))?;
+        Some(encoding.in_units(self.unit.unwrap_or(ScaleBits::ONE)))
+    }
 }
 
 /// The interface of one entry point.
@@ -99,6 +111,7 @@ impl EntryInterface {
                 shape: tensor.shape.clone(),
                 dtype: tensor.dtype,
                 encoding: tensor.affine.and_then(|_| tensor.encoding()),
+                unit: tensor.unit,
             });
         }
         let mut seen = HashSet::new();
@@ -140,13 +153,7 @@ mod tests {
             states: vec![StatePort { id: StateId(3), state, capacity: 4, written: false }],
         };
         for (index, role) in inputs.iter().chain(outputs).enumerate() {
-            entry.tensors.push(Tensor {
-                name: format!("t{index}"),
-                shape: vec![4, 2],
-                dtype: DType::F32,
-                affine: None,
-                weight: None,
-            });
+            entry.tensors.push(Tensor::plain(format!("t{index}"), vec![4, 2], DType::F32));
             let list = if index < inputs.len() { &mut entry.inputs } else { &mut entry.outputs };
             list.push((TensorId(index as u32), role.clone()));
         }

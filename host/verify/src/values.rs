@@ -13,7 +13,7 @@ pub(crate) enum Input {
 
 /// How a port stores numbers; `None` for indices.
 pub(crate) fn encoding_of(port: &Port) -> Option<Encoding> {
-    port.encoding.or_else(|| Encoding::of(port.dtype, None))
+    port.values()
 }
 
 /// The bytes of a port; `None` if a port of numbers is bound to indices, or the other way round.
@@ -35,12 +35,13 @@ pub(crate) fn encode_floats(encoding: Encoding, values: &[f32]) -> Option<Vec<u8
     fn each<const N: usize>(values: &[f32], element: impl Fn(f32) -> [u8; N]) -> Vec<u8> {
         values.iter().flat_map(|&value| element(value)).collect()
     }
+    // `nearest_value` saturates as a tensor of that type does; what it gives is exact in that type,
+    // and so is its quotient by a power of two.
+    let raw = |value: f32| nearest_value(&encoding, value) / encoding.scale.get();
     Some(match encoding.element {
-        DType::F32 => each(values, f32::to_le_bytes),
-        // `nearest` saturates as a tensor of that type does; what it gives is exact in the narrow
-        // type.
-        DType::F16 => each(values, |value| f16::from_f32(nearest_value(&encoding, value)).to_le_bytes()),
-        DType::Bf16 => each(values, |value| bf16::from_f32(nearest_value(&encoding, value)).to_le_bytes()),
+        DType::F32 => each(values, |value| raw(value).to_le_bytes()),
+        DType::F16 => each(values, |value| f16::from_f32(raw(value)).to_le_bytes()),
+        DType::Bf16 => each(values, |value| bf16::from_f32(raw(value)).to_le_bytes()),
         DType::U16 => each(values, |value| (encoding.raw(value) as u16).to_le_bytes()),
         DType::I16 => each(values, |value| (encoding.raw(value) as i16).to_le_bytes()),
         DType::U8 => each(values, |value| [encoding.raw(value) as u8]),
@@ -55,10 +56,11 @@ pub(crate) fn decode(encoding: Encoding, bytes: &[u8]) -> Option<Vec<f32>> {
     fn each<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f32) -> Vec<f32> {
         bytes.as_chunks::<N>().0.iter().map(|&element| value(element)).collect()
     }
+    let unit = encoding.scale.get();
     Some(match encoding.element {
-        DType::F32 => each(bytes, f32::from_le_bytes),
-        DType::F16 => each(bytes, |element| f16::from_le_bytes(element).to_f32()),
-        DType::Bf16 => each(bytes, |element| bf16::from_le_bytes(element).to_f32()),
+        DType::F32 => each(bytes, |element| f32::from_le_bytes(element) * unit),
+        DType::F16 => each(bytes, |element| f16::from_le_bytes(element).to_f32() * unit),
+        DType::Bf16 => each(bytes, |element| bf16::from_le_bytes(element).to_f32() * unit),
         DType::U16 => each(bytes, |element| encoding.value(u16::from_le_bytes(element).into())),
         DType::I16 => each(bytes, |element| encoding.value(i16::from_le_bytes(element).into())),
         DType::U8 => each(bytes, |[element]| encoding.value(element.into())),
@@ -82,6 +84,7 @@ mod tests {
             shape: vec![1, 6],
             dtype,
             encoding,
+            unit: None,
         }
     }
 

@@ -32,6 +32,21 @@ impl ScaleBits {
     pub const fn bits(self) -> u32 {
         self.0
     }
+
+    /// 2 to the power of `exponent`, which is at most 126 to either side of zero.
+    pub fn power_of_two(exponent: i8) -> Self {
+        Self(((i32::from(exponent).clamp(-126, 126) + 127) as u32) << 23)
+    }
+
+    /// Whether it is a power of two, by which floats are multiplied without rounding.
+    pub const fn is_power_of_two(self) -> bool {
+        self.0 << 9 == 0
+    }
+
+    /// The product; `None` if it is no legal scale.
+    pub fn times(self, other: ScaleBits) -> Option<Self> {
+        Self::new(self.get() * other.get())
+    }
 }
 
 impl Serialize for ScaleBits {
@@ -57,7 +72,7 @@ pub struct Encoding {
     /// Element type, one that [is encodable](DType::is_encodable).
     #[serde(deserialize_with = "encodable")]
     pub element: DType,
-    /// Scale; one for floats.
+    /// Scale; of floats a power of two, see [`Encoding::in_units`].
     pub scale: ScaleBits,
     /// Raw value that stands for zero; zero for floats.
     pub zero_point: i32,
@@ -73,11 +88,20 @@ impl Encoding {
         Self { element, scale: ScaleBits::ONE, zero_point: 0 }
     }
 
+    /// The same raw values, each standing for so many times as much.
+    ///
+    /// A residual stream with values beyond those of a 16-bit float is kept divided by a power of
+    /// two; the scale of its float encoding is that power.
+    #[must_use]
+    pub fn in_units(self, unit: ScaleBits) -> Self {
+        Self { scale: self.scale.times(unit).unwrap_or(self.scale), ..self }
+    }
+
     /// Whether scale and zero point fit the element type.
     pub fn is_consistent(&self) -> bool {
         self.element.is_encodable()
             && match self.element.raw_range() {
-                None => self.scale == ScaleBits::ONE && self.zero_point == 0,
+                None => self.scale.is_power_of_two() && self.zero_point == 0,
                 Some((low, high)) => (low..=high).contains(&self.zero_point),
             }
     }
@@ -85,8 +109,10 @@ impl Encoding {
 
 impl fmt::Display for Encoding {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.element.is_float() {
+        if self.element.is_float() && self.scale == ScaleBits::ONE {
             write!(formatter, "{}", self.element)
+        } else if self.element.is_float() {
+            write!(formatter, "{}(scale {})", self.element, self.scale.get())
         } else {
             write!(formatter, "{}(scale {}, zero {})", self.element, self.scale.get(), self.zero_point)
         }

@@ -313,6 +313,52 @@ fn a_tanh_of_sixteen_rows_is_wrong() {
     }
 }
 
+/// A product of integers with what a norm of halves is converted to, the conversion computed in
+/// these extents; whether each row is right.
+fn product_of_a_norm(device: &Arc<Device>, rows: u32, extents: &[u32]) -> Vec<bool> {
+    const WIDTH: u32 = 256;
+    const COLUMNS: u32 = 64;
+    let mut case = Case::new("norm");
+    let x = case.input(&[rows, WIDTH], f16(), &random((WIDTH * rows) as usize, 3.0, 1));
+    let gain = case.constant(&[WIDTH], f16(), &vec![1.0; WIDTH as usize]);
+    let norm = case.native(&[rows, WIDTH], f16());
+    let params = vec![("epsilon", Param::F32(1e-6)), ("axes", Param::U32s(vec![1]))];
+    case.node("RmsNorm", params, &[x, gain], &[norm]);
+    let extents = [extents, &[WIDTH]].concat();
+    let blocks = case.native(&extents, f16());
+    case.node("Reshape", vec![], &[norm], &[blocks]);
+    let integers = case.native(&extents, a16(4.0));
+    case.node("Quantize", vec![], &[blocks], &[integers]);
+    let flat = case.native(&[rows, WIDTH], a16(4.0));
+    case.node("Reshape", vec![], &[integers], &[flat]);
+    let w = case.constant(&[COLUMNS, WIDTH], w8(COLUMNS), &random((COLUMNS * WIDTH) as usize, 0.1, 2));
+    let y = case.output(&[rows, COLUMNS], a16(8.0));
+    case.node("FullyConnected", vec![], &[flat, w], &[y]);
+    let found = case.run(device).expect("computed").remove(0);
+    let (x, w) = (case.real(x), case.real(w));
+    let right = |(row, found): (&[f64], &[f64])| {
+        let root = (row.iter().map(|x| x * x).sum::<f64>() / f64::from(WIDTH) + 1e-6).sqrt();
+        let expected: Vec<f64> =
+            w.chunks(WIDTH as usize).map(|w| w.iter().zip(row).map(|(w, x)| w * x / root).sum()).collect();
+        worst(found, &expected) < 0.01
+    };
+    x.chunks(WIDTH as usize).zip(found.chunks(COLUMNS as usize)).map(right).collect()
+}
+
+#[test]
+fn a_conversion_of_sixteen_rows_is_wrong() {
+    let Some(library) = library("a_conversion_of_sixteen_rows_is_wrong") else { return };
+    for soc in [69, 87] {
+        let device = device(&library, soc);
+        for rows in [1, 8, 15, 17, 32] {
+            assert_eq!(product_of_a_norm(&device, rows, &[rows]), vec![true; rows as usize], "{rows} rows");
+        }
+        assert_eq!(product_of_a_norm(&device, 16, &[1, 2, 8]), [true; 16]);
+        // Lowering splits these for that; if they are right in a new library, it need not.
+        assert!(product_of_a_norm(&device, 16, &[16]).contains(&false));
+    }
+}
+
 #[test]
 fn weights_are_widened_and_exchanged_on_the_way() {
     let Some(library) = library("weights_are_widened_and_exchanged_on_the_way") else { return };

@@ -3,7 +3,7 @@ use shardwright_graph::{
     ComponentKind, EntryGraph, EntryNode, EntryOptions, EntryPoint, Op, Segment, Segments, State, StateId,
     StateKind, StatePort, Tensor, TensorId, WeightId, decompose_all,
 };
-use shardwright_vocabulary::{DType, EntryKind};
+use shardwright_vocabulary::{DType, EntryKind, ScaleBits};
 
 use crate::frozen::{every_op, every_role};
 use crate::support::{Recipe, point, toy};
@@ -23,6 +23,7 @@ fn holding(ops: Vec<Op>) -> EntryGraph {
         dtype: DType::ALL[index % DType::ALL.len()],
         affine: None,
         weight: index.is_multiple_of(3).then_some(WeightId(index as u32)),
+        unit: index.is_multiple_of(2).then_some(ScaleBits::power_of_two(4)),
     };
     let node = |(index, op): (usize, Op)| EntryNode {
         name: format!("layer.{index}"),

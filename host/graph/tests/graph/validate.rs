@@ -641,13 +641,7 @@ fn what_is_accepted_can_be_decomposed() {
         (Op::Gelu, &[1, 1, 1, 1, 1, 4], true),
     ];
     for (op, shape, accepted) in cases {
-        let tensor = |name: &str| Tensor {
-            name: name.to_owned(),
-            shape: shape.to_vec(),
-            dtype: DType::F32,
-            affine: None,
-            weight: None,
-        };
+        let tensor = |name: &str| Tensor::plain(name, shape.to_vec(), DType::F32);
         let mut constant = tensor("x");
         constant.weight = Some(WeightId(0));
         let node = EntryNode {

@@ -30,17 +30,14 @@ fn of(op: Op, operands: &[(&[u64], &[f32])]) -> Vec<f32> {
 
 fn of_weights(op: Op, weights: &[Weight]) -> Vec<f32> {
     let constant = |(index, weight): (usize, &Weight)| Tensor {
-        name: format!("operand-{index}"),
-        shape: weight.shape.clone(),
-        dtype: weight.dtype,
-        affine: None,
         weight: Some(WeightId(index as u32)),
+        ..Tensor::plain(format!("operand-{index}"), weight.shape.clone(), weight.dtype)
     };
     let mut tensors: Vec<Tensor> = weights.iter().enumerate().map(constant).collect();
     let shapes: Vec<&[u64]> = weights.iter().map(|weight| weight.shape.as_slice()).collect();
     let shape = infer_shape(&op, &shapes).unwrap();
     let output = TensorId(tensors.len() as u32);
-    tensors.push(Tensor { name: "result".to_owned(), shape, dtype: DType::F32, affine: None, weight: None });
+    tensors.push(Tensor::plain("result", shape, DType::F32));
     let inputs = (0..weights.len() as u32).map(TensorId).collect();
     let tap = Role::Tap { name: "result".to_owned() };
     let entry = EntryGraph {
@@ -235,13 +232,7 @@ fn stored_types_widen_exactly() {
 fn attention_entry(attention: Attention, rows: u64, kind: StateKind, context: u64) -> EntryGraph {
     let state = State { name: "k".to_owned(), layer: 0, width: 2, kind };
     let capacity = state.capacity(context, rows);
-    let tensor = |name: &str, shape: Vec<u64>, dtype| Tensor {
-        name: name.to_owned(),
-        shape,
-        dtype,
-        affine: None,
-        weight: None,
-    };
+    let tensor = |name: &str, shape: Vec<u64>, dtype| Tensor::plain(name, shape, dtype);
     let node = |name: &str, op, inputs: &[u32], output| EntryNode {
         name: name.to_owned(),
         op,
@@ -372,15 +363,9 @@ fn rope_turns_pairs_by_position() {
         segments: Segment::whole(ComponentKind::Head).into(),
         point: EntryPoint { kind: EntryKind::Decode, rows: 2, context: 8, largest_rows: 2 },
         tensors: vec![
-            Tensor { name: "x".to_owned(), shape: vec![2, 8], dtype: DType::F32, affine: None, weight: None },
-            Tensor {
-                name: "positions".to_owned(),
-                shape: vec![2],
-                dtype: DType::I32,
-                affine: None,
-                weight: None,
-            },
-            Tensor { name: "y".to_owned(), shape: vec![2, 8], dtype: DType::F32, affine: None, weight: None },
+            Tensor::plain("x", vec![2, 8], DType::F32),
+            Tensor::plain("positions", vec![2], DType::I32),
+            Tensor::plain("y", vec![2, 8], DType::F32),
         ],
         nodes: vec![EntryNode {
             name: "rope".to_owned(),

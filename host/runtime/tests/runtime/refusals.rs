@@ -456,6 +456,7 @@ fn ports_are_what_their_roles_say() {
                 shape: vec![u64::MAX, 2],
                 dtype: DType::F32,
                 encoding: None,
+                unit: None,
             });
         }),
         ChainError::PortShape { .. }

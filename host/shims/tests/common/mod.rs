@@ -181,13 +181,7 @@ impl Builder {
     }
 
     pub fn tensor(&mut self, name: &str, shape: &[u64], dtype: DType) -> TensorId {
-        self.entry.tensors.push(Tensor {
-            name: name.to_owned(),
-            shape: shape.to_vec(),
-            dtype,
-            affine: None,
-            weight: None,
-        });
+        self.entry.tensors.push(Tensor::plain(name, shape.to_vec(), dtype));
         TensorId(self.entry.tensors.len() as u32 - 1)
     }
 

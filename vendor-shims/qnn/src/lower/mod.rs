@@ -9,8 +9,8 @@
 //!
 //! Reading order: [`check`], [`Variants`], then the stages of an entry, which
 //! `shardwright-shim-npu` has read: `import` and `attention` (conversion to the processor's
-//! operations), `tidy` (rewriting), `leaving` (splitting outputs), `split_tanh` (an operation that
-//! the compiler gets wrong), `emit` (conversion to the compiler's graph).
+//! operations), `tidy` (rewriting), `leaving` (splitting outputs), `sixteen_rows` (what the
+//! compiler gets wrong), `emit` (conversion to the compiler's graph).
 
 mod attention;
 mod check;
@@ -19,7 +19,7 @@ mod emit;
 mod encoding;
 mod import;
 mod leaving;
-mod split_tanh;
+mod sixteen_rows;
 mod tidy;
 mod variants;
 mod weights;
@@ -72,7 +72,7 @@ pub fn lower<'w>(entry: EntryView<'w>, soc: &Soc, variants: &Variants) -> Result
     let (mut draft, broadcast_mask) = import::import(&source, variants)?;
     tidy::tidy(&mut draft);
     leaving::leave(&mut draft, variants.leaving);
-    split_tanh::split_tanh(&mut draft);
+    sixteen_rows::split(&mut draft);
     let lowered = emit::emit(&source, draft)?;
     Ok(Lowered { broadcast_mask, ..lowered })
 }

@@ -574,6 +574,32 @@ fn norms_of_rows_and_heads() {
     examine("norms_of_rows_and_heads", 69, norms());
 }
 
+/// A residual stream of halves beside integers: a norm of it, then a product of integers.
+fn norms_before_products() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for rows in [1, 15, 16, 17, 32] {
+        for product in [Product::FullyConnected, Product::Convolution, Product::MatMul] {
+            let mut random = Random(rows);
+            let mut tables = Tables::new("trial", rows);
+            let x = tables.input("x", SW_ROLE_HIDDEN, &[rows, 256], Store::F16);
+            let gain = Weight::stored("gain", &[256], Store::F16, &random.values(256, 0.5, 1.5));
+            let norm = tables.norm("norm", x, Some(gain), 256, Store::F16);
+            let integers = tables.unary("integers", SW_OP_CONVERT, norm, Store::over(-4.0, 4.0), vec![]);
+            let matrix = Weight::matrix("w", [64, 256], SW_DTYPE_I8, &mut random);
+            let y = tables.linear("y", integers, matrix, Store::over(-8.0, 8.0));
+            tables.output("y", SW_ROLE_HIDDEN, y);
+            let trial = Trial::new(format!("{product:?} of {rows} rows"), tables, &[(-3.0, 3.0)], 8.0);
+            trials.push(trial.with(Variants { product, ..Variants::default() }));
+        }
+    }
+    trials
+}
+
+#[test]
+fn norms_of_halves_before_products_of_integers() {
+    examine("norms_of_halves_before_products_of_integers", 69, norms_before_products());
+}
+
 #[test]
 fn rotary_embedding_by_tables() {
     examine("rotary_embedding_by_tables", 69, rotations());
