@@ -14,7 +14,7 @@ use crate::kernels::elementwise::{binary, gated, glu, unary};
 use crate::kernels::encoding::{Encoding, Stored, StoredMut, decode, encode, nearest};
 use crate::kernels::integer::split::{Split, split_linear};
 use crate::kernels::integer::{self, Map, Streams, Tiles, integer_linear};
-use crate::kernels::linear::{self, Finish, PanelData, PanelType, Panels, Scales, Sizes};
+use crate::kernels::linear::{self, Finish, Maps, PanelData, PanelType, Panels, Scales, Sizes};
 use crate::kernels::norm::{l2_normalize, layer_norm, rms_norm, softmax};
 use crate::kernels::pooling::mean_rows;
 use crate::kernels::reduce::reduce;
@@ -315,8 +315,11 @@ fn packed_scales(section: &[u8], scales: PackedScales, bytes: u64) -> Result<Sca
             let values = typed(part(offset))?.as_chunks().0;
             Scales::PerBlock { size: size as usize, values }
         }
-        PackedScales::Affine { offset, size, zero, minimum } => {
-            let values = typed(part(offset))?.as_chunks().0;
+        PackedScales::Affine { offset, size, zero, minimum, half } => {
+            let values = match half {
+                true => Maps::F16(typed(part(offset))?.as_chunks().0),
+                false => Maps::F32(typed(part(offset))?.as_chunks().0),
+            };
             Scales::Affine { size: size as usize, zero, minimum, values }
         }
     })

@@ -272,8 +272,8 @@ pub fn weight(name: &str, shape: &[u64], values: &[f32], dtype: u32) -> Weight {
 }
 
 /// A quantised weight: stored integers row by row, `kind` and `block` as in the contract, scales of
-/// f32, or of binary16 for blocks (passed widened). With minimums they are f32, and of every row
-/// its minimums follow its scales.
+/// f32, or of binary16 for blocks (passed widened). With minimums they are binary16 if all of them
+/// are exact in it, and in every row its minimums follow its scales.
 pub fn integers(
     name: &str,
     shape: &[u64],
@@ -319,7 +319,12 @@ pub fn integers(
         block,
         values: scales.to_vec(),
         zero_point,
-        half: kind == SW_QUANTISATION_PER_BLOCK,
+        half: match kind {
+            SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM => {
+                scales.iter().all(|scale| f16::from_f32(*scale).to_f32() == *scale)
+            }
+            kind => kind == SW_QUANTISATION_PER_BLOCK,
+        },
     };
     let value = |(at, (raw, scale)): (usize, &(i32, f32))| *raw as f32 * scale - minimum_of(at);
     let values = pairs.iter().enumerate().map(value).collect();

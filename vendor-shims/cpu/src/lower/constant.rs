@@ -216,8 +216,9 @@ impl<'a> Constant<'a> {
         }
     }
 
-    /// Whether every scale is an f16. Scales that do not exist yet are checked when they do.
-    fn has_half_scales(&self) -> bool {
+    /// Whether every scale and minimum is an f16. Numbers that do not exist yet are checked when
+    /// they do.
+    pub fn has_half_scales(&self) -> bool {
         let inexact = |scales: Vec<f32>| scales.into_iter().any(|scale| half(scale).is_none());
         self.scale_dtype == SW_DTYPE_F16 || !self.scales().is_ok_and(inexact)
     }
@@ -291,7 +292,7 @@ impl<'a> Constant<'a> {
         self.weight.bytes().map_err(|error| self.invalid(error.message))
     }
 
-    /// The scales as f16, exactly; an error if one is not representable.
+    /// The scales and minimums as f16, exactly; an error if one is not representable.
     pub fn half_scales(&self) -> Result<Vec<u16>, CpuError> {
         let exact =
             |scale: f32| half(scale).ok_or_else(|| self.invalid(format!("scale {scale:e} is no f16")));

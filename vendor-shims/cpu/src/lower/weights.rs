@@ -76,15 +76,11 @@ enum Form<'a> {
         constant: Constant<'a>,
         outputs: usize,
     },
-    /// The scales of a matrix in blocks, in the order of its panels and tiles.
-    BlockScales {
+    /// The scales and minimums of a matrix in blocks, in the order of its panels and tiles.
+    Blocks {
         constant: Constant<'a>,
-        blocks: usize,
-        outputs: usize,
-    },
-    /// The maps of a matrix in blocks, in the order of its panels.
-    AffineMaps {
-        constant: Constant<'a>,
+        /// Whether they are written as binary16 rather than binary32.
+        half: bool,
         /// Scales and minimums of a row.
         numbers: usize,
         blocks: usize,
@@ -267,25 +263,22 @@ impl<'a> Weights<'a> {
             // A block that is longer than a row is the row.
             let size = size.min(inputs.max(1));
             let blocks = inputs.div_ceil(size);
-            let scales = outputs.div_ceil(LANES as u64) * blocks * LANES as u64;
-            if constant.is_affine() {
-                let numbers = if minimum { 2 } else { 1 };
-                let length = scales * numbers * VALUE_BYTES;
-                let offset = self.place(Key::Scales { weight }, length, LINE, || Form::AffineMaps {
-                    constant,
-                    numbers: numbers as usize * blocks as usize,
-                    blocks: blocks as usize,
-                    outputs: outputs as usize,
-                })?;
-                return Ok(PackedScales::Affine { offset, size, zero: constant.zero_point(), minimum });
-            }
-            let length = scales * 2;
-            let offset = self.place(Key::Scales { weight }, length, LINE, || Form::BlockScales {
+            let numbers = blocks * if minimum { 2 } else { 1 };
+            let half = constant.has_half_scales();
+            let bytes = if half { 2 } else { VALUE_BYTES };
+            let length = outputs.div_ceil(LANES as u64) * LANES as u64 * numbers * bytes;
+            let offset = self.place(Key::Scales { weight }, length, LINE, || Form::Blocks {
                 constant,
+                half,
+                numbers: numbers as usize,
                 blocks: blocks as usize,
                 outputs: outputs as usize,
             })?;
-            return Ok(PackedScales::PerBlock { offset, size });
+            let zero = constant.zero_point();
+            return Ok(match constant.is_affine() {
+                true => PackedScales::Affine { offset, size, zero, minimum, half },
+                false => PackedScales::PerBlock { offset, size },
+            });
         }
         let offset = self.place(Key::Scales { weight }, outputs * VALUE_BYTES, LINE, || {
             Form::OutputScales { constant, outputs: outputs as usize }
@@ -348,29 +341,17 @@ impl<'a> Weights<'a> {
                     let of = |output: usize| scales.get(output).or(scales.first()).copied().unwrap_or(0.0);
                     give(&little_endian(&(0..*outputs).map(of).collect::<Vec<f32>>()))?;
                 }
-                Form::BlockScales { constant, blocks, outputs } => {
-                    let scales = constant.half_scales()?;
-                    for panel in 0..outputs.div_ceil(LANES) {
-                        let of = |block: usize, lane: usize| match panel * LANES + lane {
-                            output if output < *outputs => scales[output * blocks + block].to_le_bytes(),
-                            _ => [0; 2],
-                        };
-                        let panel = (0..*blocks).flat_map(|block| (0..LANES).map(move |lane| (block, lane)));
-                        give(&panel.flat_map(|(block, lane)| of(block, lane)).collect::<Vec<u8>>())?;
-                    }
-                }
-                Form::AffineMaps { constant, numbers, blocks, outputs } => {
-                    let stored = constant.scales()?;
-                    for panel in 0..outputs.div_ceil(LANES) {
-                        let of = |at: usize, lane: usize| match panel * LANES + lane {
-                            output if output < *outputs => stored[output * numbers + at],
-                            _ => 0.0,
-                        };
-                        // Stored by row, scales before minimums; read by block, its minimum after
-                        // its scale.
-                        let places = (0..*blocks).flat_map(|block| (block..*numbers).step_by(*blocks));
-                        let panel = places.flat_map(|at| (0..LANES).map(move |lane| (at, lane)));
-                        give(&little_endian(&panel.map(|(at, lane)| of(at, lane)).collect::<Vec<f32>>()))?;
+                Form::Blocks { constant, half, numbers, blocks, outputs } => {
+                    let (numbers, blocks, outputs) = (*numbers, *blocks, *outputs);
+                    match half {
+                        true => {
+                            let stored = constant.half_scales()?.into_iter().map(u16::to_le_bytes).collect();
+                            by_block::<2, E>(stored, numbers, blocks, outputs, &mut give)?;
+                        }
+                        false => {
+                            let stored = constant.scales()?.into_iter().map(f32::to_le_bytes).collect();
+                            by_block::<4, E>(stored, numbers, blocks, outputs, &mut give)?;
+                        }
                     }
                 }
                 Form::Tiles { constant, kind, geometry, outputs } => {
@@ -398,6 +379,27 @@ impl<'a> Weights<'a> {
 
 fn little_endian(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// Writes the scales and minimums of blocks, panel by panel. `stored` has `numbers` per row, scales
+/// before minimums. They are read by block, its minimum after its scale.
+fn by_block<const N: usize, E>(
+    stored: Vec<[u8; N]>,
+    numbers: usize,
+    blocks: usize,
+    outputs: usize,
+    give: &mut impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    for first in (0..outputs).step_by(LANES) {
+        let of = |at: usize, output: usize| match output < outputs {
+            true => stored[output * numbers + at],
+            false => [0; N],
+        };
+        let places = (0..blocks).flat_map(|block| (block..numbers).step_by(blocks));
+        let panel = places.flat_map(|at| (first..first + LANES).map(move |output| (at, output)));
+        give(&panel.flat_map(|(at, output)| of(at, output)).collect::<Vec<u8>>())?;
+    }
+    Ok(())
 }
 
 /// Writes a matrix of integers in tiles, panel by panel.

@@ -105,7 +105,7 @@ pub enum PackedScales {
         /// Steps of k that share a scale; at most the inputs.
         size: u64,
     },
-    /// Per panel and block sixteen binary32, and as many minimums if there are some.
+    /// Per panel and block sixteen scales, and as many minimums if there are some.
     Affine {
         /// First byte in the section.
         offset: u64,
@@ -115,6 +115,8 @@ pub enum PackedScales {
         zero: i32,
         /// Whether there are minimums.
         minimum: bool,
+        /// Whether scales and minimums are binary16 rather than binary32.
+        half: bool,
     },
 }
 
@@ -130,9 +132,10 @@ impl PackedWeights {
             PackedScales::PerBlock { size, .. } => {
                 panels.checked_mul(self.inputs.div_ceil(size))?.checked_mul(2 * LANES as u64)
             }
-            PackedScales::Affine { size, minimum, .. } => {
+            PackedScales::Affine { size, minimum, half, .. } => {
                 let numbers = if minimum { 2 } else { 1 } * LANES as u64;
-                panels.checked_mul(self.inputs.div_ceil(size))?.checked_mul(4 * numbers)
+                let bytes = if half { 2 } else { 4 };
+                panels.checked_mul(self.inputs.div_ceil(size))?.checked_mul(bytes * numbers)
             }
         };
         Some([steps.checked_mul(self.kind.step_bytes() as u64)?, scales?])

@@ -13,7 +13,7 @@ use crate::support::ranges::{Ends, encode_all, observe};
 use crate::support::*;
 use proptest::prelude::*;
 use shardwright_shim_abi::raw::*;
-use shardwright_shim_cpu::simd::Level;
+use shardwright_shim_cpu::simd::{Level, narrow_f16, widen_f16};
 
 const TENSOR: (u32, u64) = (SW_QUANTISATION_PER_TENSOR, 0);
 const CHANNEL: (u32, u64) = (SW_QUANTISATION_PER_CHANNEL, 0);
@@ -33,12 +33,24 @@ const FORMATS: [(u32, (u32, u64)); 8] = [
 /// Formats that are supported only where integers are multiplied directly.
 const MULTIPLIED: [(u32, (u32, u64)); 1] = [(SW_DTYPE_I2, (SW_QUANTISATION_PER_BLOCK, 24))];
 
-/// Blocks with minimums, which are supported only where values are multiplied: stored type, block
-/// and zero point.
-const AFFINE: [(u32, u64, i32); 3] = [(SW_DTYPE_I4, 32, -8), (SW_DTYPE_I8, 16, 0), (SW_DTYPE_I4, 5, 3)];
+/// Blocks with minimums, which are supported only where values are multiplied: stored type, block,
+/// zero point, and whether scales and minimums are binary16.
+const AFFINE: [(u32, u64, i32, bool); 5] = [
+    (SW_DTYPE_I4, 32, -8, false),
+    (SW_DTYPE_I8, 16, 0, false),
+    (SW_DTYPE_I4, 5, 3, false),
+    (SW_DTYPE_I4, 32, -8, true),
+    (SW_DTYPE_I8, 7, 0, true),
+];
 
 /// A matrix near `values` whose blocks have minimums.
-fn affine(name: &str, shape: &[u64], values: &[f32], (dtype, block, zero): (u32, u64, i32)) -> Weight {
+fn affine(
+    name: &str,
+    shape: &[u64],
+    values: &[f32],
+    (dtype, block, zero, half): (u32, u64, i32, bool),
+) -> Weight {
+    let exact = |number: f32| if half { widen_f16(narrow_f16(number)) } else { number };
     let least = -(1i32 << (bits_of(dtype) - 1));
     let (mut stored, mut scales) = (Vec::new(), Vec::new());
     for row in values.chunks(shape[1] as usize) {
@@ -46,8 +58,8 @@ fn affine(name: &str, shape: &[u64], values: &[f32], (dtype, block, zero): (u32,
         for group in row.chunks(block as usize) {
             let ends = |ends: [f32; 2], value: &f32| [ends[0].min(*value), ends[1].max(*value)];
             let [low, high] = group.iter().fold([0.0, 1e-3], ends);
-            let scale = (high - low) / (-2 * least - 1) as f32;
-            let minimum = (least - zero) as f32 * scale - low;
+            let scale = exact((high - low) / (-2 * least - 1) as f32);
+            let minimum = exact((least - zero) as f32 * scale - low);
             scales.push(scale);
             minimums.push(minimum);
             let raw = |value: &f32| ((value + minimum) / scale).round() as i32 + zero;
@@ -73,7 +85,7 @@ fn quantised(name: &str, shape: &[u64], values: &[f32], (dtype, (kind, block)): 
         let largest = group.iter().fold(1e-3f32, |largest, value| largest.max(value.abs()));
         let mut scale = largest / -least as f32;
         if kind == SW_QUANTISATION_PER_BLOCK {
-            scale = shardwright_shim_cpu::simd::widen_f16(shardwright_shim_cpu::simd::narrow_f16(scale));
+            scale = widen_f16(narrow_f16(scale));
         }
         scales.push(scale);
         // The whole range of the type, its least value too.
@@ -208,6 +220,13 @@ fn weights_need_the_bytes_of_their_bits() {
         let (length, head) = size(&quantised("w", &[512, 512], &data, format));
         assert!((bytes..bytes + 16384).contains(&length), "{name}: {length} bytes");
         assert!(head.contains(&format!("weights={name}\n")), "{head}");
+    }
+    // Blocks of GGUF type Q4_1, 20 bytes each as planned, and with binary32 maps.
+    for (format, block) in [(AFFINE[3], 20), (AFFINE[0], 24)] {
+        let bytes = 512 * 16 * block;
+        let (length, head) = size(&affine("w", &[512, 512], &data, format));
+        assert!((bytes..bytes + 8192).contains(&length), "{block} bytes per block: {length} bytes");
+        assert!(head.contains("weights=i4-affine-32\n"), "{head}");
     }
 }
 

@@ -77,8 +77,26 @@ pub enum Scales<'a> {
         /// Whether there are minimums.
         minimum: bool,
         /// Panel after panel, block after block.
-        values: &'a [[f32; LANES]],
+        values: Maps<'a>,
     },
+}
+
+/// Numbers of affine maps in their stored type, sixteen outputs each.
+#[derive(Clone, Copy, Debug)]
+pub enum Maps<'a> {
+    /// binary16 bits
+    F16(&'a [[u16; LANES]]),
+    /// binary32
+    F32(&'a [[f32; LANES]]),
+}
+
+impl Maps<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Maps::F16(values) => values.len(),
+            Maps::F32(values) => values.len(),
+        }
+    }
 }
 
 impl Scales<'_> {
@@ -86,16 +104,16 @@ impl Scales<'_> {
     fn blocks(self, inputs: usize) -> Blocks {
         match self {
             Scales::PerBlock { size, values } => {
-                Blocks { scales: values.as_ptr(), stride: inputs.div_ceil(size), size, ..Blocks::NONE }
+                Blocks { half: values.as_ptr(), stride: inputs.div_ceil(size), size, ..Blocks::NONE }
             }
-            Scales::Affine { size, zero, minimum, values } => Blocks {
-                affine: values.as_ptr(),
-                minimum,
-                zero: zero as f32,
-                stride: inputs.div_ceil(size),
-                size,
-                ..Blocks::NONE
-            },
+            Scales::Affine { size, zero, minimum, values } => {
+                let (stride, zero) = (inputs.div_ceil(size), zero as f32);
+                let blocks = Blocks { minimum, zero, stride, size, ..Blocks::NONE };
+                match values {
+                    Maps::F16(values) => Blocks { half: values.as_ptr(), ..blocks },
+                    Maps::F32(values) => Blocks { single: values.as_ptr(), is_single: true, ..blocks },
+                }
+            }
             Scales::None | Scales::PerOutput(_) => Blocks::NONE,
         }
     }

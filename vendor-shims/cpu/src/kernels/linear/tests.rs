@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use shardwright_shim_testing::bits;
 
 use super::*;
-use crate::simd::Level;
+use crate::simd::{Level, narrow_f16, widen_f16};
 
 /// The definition: one accumulator, k in order, bias last.
 fn twin(x: &[f32], w: &[f32], bias: Option<&[f32]>, rows: usize, inputs: usize, outputs: usize) -> Vec<f32> {
@@ -50,7 +50,7 @@ proptest! {
         let bf16: Vec<u16> = wide.iter().map(|v| (v.to_bits() >> 16) as u16).collect();
         let f16: Vec<u16> = (0..wide.len()).map(|i| (i as u64 * 40503 % 0x7800) as u16 | ((i as u16 & 1) << 15)).collect();
         let bf16_wide: Vec<f32> = bf16.iter().map(|&b| f32::from_bits(u32::from(b) << 16)).collect();
-        let f16_wide: Vec<f32> = f16.iter().map(|&b| crate::simd::widen_f16(b)).collect();
+        let f16_wide: Vec<f32> = f16.iter().map(|&b| widen_f16(b)).collect();
         let (p32, pb, ph) = (pack(&wide, inputs, outputs), pack(&bf16, inputs, outputs), pack(&f16, inputs, outputs));
         let forms = [
             (PanelData::F32(p32.as_chunks().0), &wide),
@@ -185,7 +185,7 @@ proptest! {
             let scales: Vec<u16> = (0..outputs * blocks).map(|i| (i as u64 * 40503 % 0x4800) as u16 | ((i as u16 & 1) << 15)).collect();
             let decoded: Vec<f32> = (0..inputs * outputs).map(|at| {
                 let scale = scales[at / inputs * blocks + at % inputs / block];
-                f32::from(integers.raw[at]) * crate::simd::widen_f16(scale)
+                f32::from(integers.raw[at]) * widen_f16(scale)
             }).collect();
             let expected = twin(&x, &decoded, bias.as_deref(), rows, inputs, outputs);
             let scales = block_panels(&scales, blocks, outputs);
@@ -193,8 +193,11 @@ proptest! {
             let panels = Panels { data: integers.data(&bytes), scales, inputs, outputs };
             same_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
             // With affine maps too.
-            for (zero, minimum) in [(0, false), (-8, true)] {
-                let maps = values(2 * outputs * blocks, seed ^ 0x77);
+            for (zero, minimum, half) in [(0, false, false), (-8, true, false), (-8, true, true), (3, false, true)] {
+                let mut maps = values(2 * outputs * blocks, seed ^ 0x77);
+                if half {
+                    maps.iter_mut().for_each(|number| *number = widen_f16(narrow_f16(*number)));
+                }
                 let of = |output: usize, block: usize| {
                     let [scale, low] = [0, 1].map(|which| maps[2 * (output * blocks + block) + which]);
                     [scale, if minimum { low } else { 0.0 }]
@@ -212,7 +215,9 @@ proptest! {
                         _ => 0.0,
                     })
                 }).collect();
-                let scales = Scales::Affine { size: block, zero, minimum, values: &lying };
+                let narrow: Vec<[u16; LANES]> = lying.iter().map(|vector| vector.map(narrow_f16)).collect();
+                let values = if half { Maps::F16(&narrow) } else { Maps::F32(&lying) };
+                let scales = Scales::Affine { size: block, zero, minimum, values };
                 let panels = Panels { data: integers.data(&bytes), scales, inputs, outputs };
                 same_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
             }

@@ -8,7 +8,7 @@ pub trait Element: Copy + Send + Sync {
     const NARROW: bool;
     /// Whether scales change along k; see [`Blocks`].
     const SCALED: bool = false;
-    /// Whether they are binary32, beside a zero point and minimums.
+    /// Whether zero points and minimums belong to them, and they may be binary32.
     const AFFINE: bool = false;
     /// The sixteen weights, widened, without their scales.
     ///
@@ -69,11 +69,13 @@ narrow_elements! {
 /// Scales that change along k, seen from the first step of a tile.
 #[derive(Clone, Copy)]
 pub struct Blocks {
-    /// Sixteen binary16 per block, of the first panel.
-    pub scales: *const [u16; LANES],
-    /// Of affine blocks in their place sixteen scales per block, before sixteen minimums if there
-    /// are some.
-    pub affine: *const [f32; LANES],
+    /// Sixteen binary16 scales per block of the first panel, before sixteen minimums if there are
+    /// some.
+    pub half: *const [u16; LANES],
+    /// Like `half`, but binary32. Used instead of it if `is_single`.
+    pub single: *const [f32; LANES],
+    /// Whether the numbers of affine blocks are binary32.
+    pub is_single: bool,
     /// Whether affine blocks have minimums.
     pub minimum: bool,
     /// Zero point of affine blocks.
@@ -89,8 +91,9 @@ pub struct Blocks {
 impl Blocks {
     /// For weights without such scales.
     pub const NONE: Blocks = Blocks {
-        scales: std::ptr::null(),
-        affine: std::ptr::null(),
+        half: std::ptr::null(),
+        single: std::ptr::null(),
+        is_single: false,
         minimum: false,
         zero: 0.0,
         stride: 0,
@@ -100,16 +103,12 @@ impl Blocks {
 
     /// The same from a later panel on.
     pub fn panel(self, panel: usize) -> Blocks {
-        let blocks = panel * self.stride;
+        let vectors = panel * self.stride * self.numbers();
         // Never dereferenced where there are none.
-        Blocks {
-            scales: self.scales.wrapping_add(blocks),
-            affine: self.affine.wrapping_add(blocks * self.numbers()),
-            ..self
-        }
+        Blocks { half: self.half.wrapping_add(vectors), single: self.single.wrapping_add(vectors), ..self }
     }
 
-    /// Vectors of an affine block.
+    /// Vectors of a block.
     fn numbers(self) -> usize {
         1 + usize::from(self.minimum)
     }
@@ -120,17 +119,15 @@ impl Blocks {
     /// There are scales of the element's kind for that block.
     #[inline(always)]
     pub unsafe fn map<S: Simd, E: Element>(self, s: S, panel: usize, block: usize) -> [S::V; 2] {
-        let block = panel * self.stride + block;
+        let first = (panel * self.stride + block) * self.numbers();
         // SAFETY: as the caller grants.
-        unsafe {
-            if E::AFFINE {
-                let scales = self.affine.add(block * self.numbers());
-                let minimum = if self.minimum { s.load(scales.add(1).cast()) } else { s.splat(0.0) };
-                [s.load(scales.cast()), minimum]
-            } else {
-                [s.load_f16(self.scales.add(block).cast()), s.splat(0.0)]
+        let load = |vector: usize| unsafe {
+            match E::AFFINE && self.is_single {
+                true => s.load(self.single.add(vector).cast()),
+                false => s.load_f16(self.half.add(vector).cast()),
             }
-        }
+        };
+        [load(first), if E::AFFINE && self.minimum { load(first + 1) } else { s.splat(0.0) }]
     }
 
     /// The values of sixteen widened weights.
