@@ -84,8 +84,8 @@ pub struct CheckedShard {
     pub cost: ShardCost,
 }
 
-/// Quality a plan loses by the formats of its weights, activations, states and tables. Of
-/// activations and states what is not known is not counted.
+/// Quality a plan loses by the formats of its weights, activations, states and tables. Unknown
+/// losses of activations and states pass a quality goal, which bounds the known part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Loss {
     /// Known part: KL divergence in millionths of a nat per token.
@@ -833,29 +833,27 @@ fn quality(plan: &Plan, request: &Request, tables: &[CheckedTable]) -> Result<Lo
             if !shard.entries.iter().filter_map(row).any(|row| row.weight_bytes > 0) {
                 continue;
             }
-            let known = match losses.of(segment.component, layer, tuple) {
+            match losses.of(segment.component, layer, tuple) {
                 UnitLoss::None => continue,
                 UnitLoss::Known { micronats, measured, modelled } => {
                     loss.micronats = loss.micronats.saturating_add(micronats);
                     loss.measured = loss.measured.saturating_add(measured);
                     loss.modelled += u64::from(modelled);
-                    true
                 }
-                UnitLoss::Unknown => false,
-                UnitLoss::UnknownValues => {
-                    loss.lossy += 1;
+                UnitLoss::UnknownValues { micronats, measured } => {
+                    loss.micronats = loss.micronats.saturating_add(micronats);
+                    loss.measured = loss.measured.saturating_add(measured);
                     loss.unmeasured += 1;
-                    continue;
                 }
-            };
-            loss.lossy += 1;
-            loss.unmeasured += u64::from(!known);
-            if !known && request.goals.quality_micronats.is_some() {
-                let name = component(request, segment).map_or("?", |known| known.name.as_str());
-                let part = if segment.end == 0 { name.to_owned() } else { format!("layer {layer}") };
-                let formats = tuple.to_string();
-                return Err(PlanFault::UnmeasuredQuality { shard: position, part, formats });
+                UnitLoss::Unknown if request.goals.quality_micronats.is_some() => {
+                    let name = component(request, segment).map_or("?", |known| known.name.as_str());
+                    let part = if segment.end == 0 { name.to_owned() } else { format!("layer {layer}") };
+                    let formats = tuple.to_string();
+                    return Err(PlanFault::UnmeasuredQuality { shard: position, part, formats });
+                }
+                UnitLoss::Unknown => loss.unmeasured += 1,
             }
+            loss.lossy += 1;
         }
     }
     for CheckedTable { name, chosen } in tables {

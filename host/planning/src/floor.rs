@@ -397,8 +397,8 @@ fn loss(
     match losses.of(component, layer, tuple) {
         _ if request.goals.quality_micronats.is_none() => Some(0),
         // As planners count them.
-        UnitLoss::None | UnitLoss::UnknownValues => Some(0),
-        UnitLoss::Known { micronats, .. } => Some(micronats),
+        UnitLoss::None => Some(0),
+        UnitLoss::Known { micronats, .. } | UnitLoss::UnknownValues { micronats, .. } => Some(micronats),
         UnitLoss::Unknown => None,
     }
 }

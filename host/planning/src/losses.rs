@@ -1,7 +1,7 @@
 //! What a layer loses in a format tuple, by one rule for the check of a plan, the floor and
 //! reports.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use shardwright_vocabulary::{FormatTuple, Provenance, ValueFormat, WeightFormat};
 
@@ -11,8 +11,10 @@ use crate::request::{Request, Sensitivity, ValueSensitivity};
 pub struct Losses<'request> {
     weights: HashMap<(u32, u32), Vec<&'request Sensitivity>>,
     values: HashMap<(u32, u32), Vec<&'request ValueSensitivity>>,
-    /// Formats of values of which something is known.
-    known_values: HashSet<ValueFormat>,
+    /// Formats of values whose losses are known, and whether all of those were measured. A place
+    /// without a row of its own loses nothing in them.
+    known_values: HashMap<ValueFormat, bool>,
+    has_states: bool,
 }
 
 /// What a layer, or a component without layers, loses.
@@ -31,8 +33,13 @@ pub enum UnitLoss {
     },
     /// Its weights lose something that is not known.
     Unknown,
-    /// Its weights are floats, and what its rounded activations or states lose is not known.
-    UnknownValues,
+    /// The loss of its rounded activations or states is not known, that of its weights is.
+    UnknownValues {
+        /// Known part: KL divergence in millionths of a nat per token.
+        micronats: u64,
+        /// The part of it that was measured.
+        measured: u64,
+    },
 }
 
 /// Whether weights in this format are the checkpoint's, or equal them up to float rounding, so that
@@ -44,26 +51,25 @@ const fn is_lossless(format: WeightFormat) -> bool {
 impl<'request> Losses<'request> {
     /// Of a request.
     pub fn new(request: &'request Request) -> Self {
-        let known_values = request.value_sensitivities.iter().map(|row| row.format).collect();
-        let mut losses = Self { weights: HashMap::new(), values: HashMap::new(), known_values };
+        let mut losses = Self {
+            weights: HashMap::new(),
+            values: HashMap::new(),
+            known_values: HashMap::new(),
+            has_states: request.model.max_context > 0,
+        };
         for row in &request.sensitivities {
             losses.weights.entry((row.component, row.layer)).or_default().push(row);
         }
         for row in &request.value_sensitivities {
             losses.values.entry((row.component, row.layer)).or_default().push(row);
+            *losses.known_values.entry(row.format).or_insert(true) &= row.provenance == Provenance::Measured;
         }
         losses
     }
 
-    /// What a layer loses, zero for a component without layers; one without weights is not asked
-    /// about. Beside integer weights, what is not known of activations and states is not counted.
+    /// Computes what a layer loses; layer zero stands for a component without layers. Components
+    /// without weights must not be passed.
     pub fn of(&self, component: u32, layer: u32, tuple: &FormatTuple) -> UnitLoss {
-        let has = |row: &&&ValueSensitivity| match row.format {
-            ValueFormat::Activations(format) => format == tuple.activations,
-            ValueFormat::States(format) => format == tuple.states,
-        };
-        let values = self.values.get(&(component, layer)).into_iter().flatten().filter(has);
-        let values = values.map(|row| (row.micronats, row.provenance));
         let weights = self.weights.get(&(component, layer)).into_iter().flatten();
         let weights = weights.filter(|row| tuple.weight(row.role) == row.format);
         let mut weights = weights.map(|row| (row.micronats, row.provenance)).peekable();
@@ -72,24 +78,48 @@ impl<'request> Losses<'request> {
         if !is_float && weights.peek().is_none() {
             return UnitLoss::Unknown;
         }
-        let rounded = [ValueFormat::Activations(tuple.activations), ValueFormat::States(tuple.states)];
-        let mut rounded = rounded.iter().filter(|format| !format.is_exact()).peekable();
-        let has_exact_values = rounded.peek().is_none();
-        if is_float && rounded.any(|format| !self.known_values.contains(format)) {
-            return UnitLoss::UnknownValues;
-        }
-        let parts = values.chain(weights.filter(|_| !is_float));
-        let (mut micronats, mut measured, mut modelled) = (0_u64, 0_u64, false);
-        for (part, provenance) in parts {
-            micronats = micronats.saturating_add(part.into());
-            match provenance {
-                Provenance::Measured => measured = measured.saturating_add(part.into()),
-                _ => modelled = true,
+        let formats = [ValueFormat::Activations(tuple.activations), ValueFormat::States(tuple.states)];
+        let values = self.values.get(&(component, layer)).into_iter().flatten();
+        let values: Vec<_> = values.filter(|row| formats.contains(&row.format)).collect();
+        let mut sum = Sum::default();
+        values.iter().for_each(|row| sum.add(row.micronats, row.provenance));
+        weights.filter(|_| !is_float).for_each(|(micronats, provenance)| sum.add(micronats, provenance));
+        let Sum { micronats, measured, mut modelled } = sum;
+        let mut is_rounded = false;
+        for format in formats.iter().filter(|format| self.rounds(**format)) {
+            is_rounded = true;
+            match self.known_values.get(format) {
+                None => return UnitLoss::UnknownValues { micronats, measured },
+                Some(_) if values.iter().any(|row| row.format == *format) => {}
+                Some(all_measured) => modelled |= !all_measured,
             }
         }
         match micronats {
-            0 if is_float && has_exact_values => UnitLoss::None,
+            0 if is_float && !is_rounded => UnitLoss::None,
             _ => UnitLoss::Known { micronats, measured, modelled },
+        }
+    }
+
+    /// Whether values of the model differ from those of the float model in this format.
+    fn rounds(&self, format: ValueFormat) -> bool {
+        !format.is_exact() && (self.has_states || !matches!(format, ValueFormat::States(_)))
+    }
+}
+
+/// Losses that add up.
+#[derive(Default)]
+struct Sum {
+    micronats: u64,
+    measured: u64,
+    modelled: bool,
+}
+
+impl Sum {
+    fn add(&mut self, micronats: u32, provenance: Provenance) {
+        self.micronats = self.micronats.saturating_add(micronats.into());
+        match provenance {
+            Provenance::Measured => self.measured = self.measured.saturating_add(micronats.into()),
+            _ => self.modelled = true,
         }
     }
 }

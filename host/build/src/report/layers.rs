@@ -101,7 +101,7 @@ impl<'request> LayerTables<'request> {
                 LossReport::Expected { micronats, measured }
             }
             UnitLoss::Known { micronats, modelled: false, .. } => LossReport::Measured { micronats },
-            UnitLoss::Unknown | UnitLoss::UnknownValues => LossReport::NotMeasured { places: 1 },
+            UnitLoss::Unknown | UnitLoss::UnknownValues { .. } => LossReport::NotMeasured { places: 1 },
         }
     }
 }

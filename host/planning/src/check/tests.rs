@@ -744,12 +744,50 @@ fn nothing_is_lost_only_where_values_have_32_bits() {
         micronats,
         provenance,
     };
-    for (provenance, modelled) in [(Provenance::Modelled, 1), (Provenance::Measured, 0)] {
+    // Places without a row rest on the rows of others.
+    for (provenance, modelled) in [(Provenance::Modelled, unknown.lossy), (Provenance::Measured, 0)] {
         request.value_sensitivities = vec![row(0, provenance)];
         let loss = check(plan(), &request).unwrap().loss();
         assert_eq!((loss.unmeasured, loss.modelled, loss.micronats), (0, modelled, 0), "{loss:?}");
         assert_eq!(loss.lossy, unknown.lossy);
     }
+}
+
+/// A format of values that was never run, next to integer weights whose loss was measured.
+#[test]
+fn unknown_values_keep_the_known_loss_of_weights_as_a_floor() {
+    let (mut plan, mut request) = (plan(), request());
+    quantise(&mut plan, &mut request);
+    request.formats[1].activations = ActivationFormat::A16;
+    let loss = check(plan.clone(), &request).unwrap().loss();
+    assert_eq!(loss, Loss { micronats: 6, measured: 6, lossy: 3, unmeasured: 3, modelled: 0 });
+    request.goals.quality_micronats = Some(6);
+    check(plan.clone(), &request).unwrap();
+    request.goals.quality_micronats = Some(5);
+    let fault = check(plan.clone(), &request).unwrap_err();
+    assert!(matches!(fault, PlanFault::OverQuality { value: 6, max: 5 }), "{fault}");
+    // One measured row makes the format known. States remain unknown.
+    request.goals.quality_micronats = None;
+    let (format, provenance) = (ValueFormat::Activations(ActivationFormat::A16), Provenance::Measured);
+    request.value_sensitivities =
+        vec![ValueSensitivity { component: 1, layer: 0, format, micronats: 4, provenance }];
+    let known = Loss { micronats: 10, measured: 10, lossy: 3, unmeasured: 0, modelled: 0 };
+    assert_eq!(check(plan.clone(), &request).unwrap().loss(), known);
+    request.formats[1].states = StateFormat::F16;
+    assert_eq!(check(plan, &request).unwrap().loss(), Loss { unmeasured: 3, ..known });
+}
+
+/// The format of states is irrelevant to encoders. That of their activations has no prior.
+#[test]
+fn states_lose_nothing_in_a_model_without_them() {
+    let mut request = request();
+    let states = FormatTuple { states: StateFormat::F16, ..FormatTuple::F32 };
+    assert!(matches!(Losses::new(&request).of(1, 0, &states), UnitLoss::UnknownValues { .. }));
+    request.model.max_context = 0;
+    let losses = Losses::new(&request);
+    assert_eq!(losses.of(1, 0, &states), UnitLoss::None);
+    let unknown = UnitLoss::UnknownValues { micronats: 0, measured: 0 };
+    assert_eq!(losses.of(1, 0, &FormatTuple { activations: ActivationFormat::A16, ..states }), unknown);
 }
 
 fn quantise(plan: &mut Plan, request: &mut Request) {
