@@ -7,7 +7,7 @@ use shardwright_shim_npu::check::{check_all, verdicts};
 use shardwright_shim_npu::constant::{rows_of_bits, symmetric};
 use shardwright_shim_npu::encoding::{dtype_name, per_tensor};
 use shardwright_shim_npu::{Encoding, Kind, LowerError, Movements, Rules, Source, Work};
-use shardwright_shim_testing::{Attribute, Builder, Encoding as Stored, Weight, values};
+use shardwright_shim_testing::{Attribute, Builder, Encoding as Stored, Weight, integers, values};
 
 /// Floats, and integers of 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -272,6 +272,35 @@ fn what_is_at_fault_is_said() {
         let reason = verdict(make).expect_err(part);
         assert!(reason.contains(part), "`{part}` not in `{reason}`");
     }
+}
+
+/// Blocks as those of GGUF type Q4_1, which only shims that multiply values run.
+#[test]
+fn blocks_with_minimums_are_refused_by_name_and_with_help() {
+    let of_blocks = |kind, zero_point| {
+        let scales = [0.5, 0.25, 1.5, 2.0];
+        let scales = if kind == SW_QUANTISATION_PER_BLOCK { &scales[..2] } else { &scales };
+        integers("w", &[1, 16], &[3; 16], SW_DTYPE_I4, (kind, 8), scales, zero_point)
+    };
+    for (kind, zero_point, reason) in [
+        (SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM, 0, "weight `w` has minimums; matrices are symmetric"),
+        (SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM, -8, "weight `w` has zero points; matrices are symmetric"),
+        (SW_QUANTISATION_PER_BLOCK, -8, "weight `w` has zero points; matrices are symmetric"),
+    ] {
+        let mut b = entry(3);
+        b.layer = 7;
+        let x = b.input_as("x", SW_ROLE_HIDDEN, &[3, 16], FIXED);
+        let out = b.linear(x, &of_blocks(kind, zero_point));
+        b.output("out", SW_ROLE_TAP, out);
+        let error = check_all(&Source::read(b.view().expect("tables")).expect("sound"), &Any);
+        let error = error.expect_err(reason);
+        assert!(
+            matches!(&error, LowerError::Unsupported { layer: Some(7), reason: found, .. } if found == reason),
+            "{error}"
+        );
+        assert_eq!(error.help(), Some("legalise the entry with this shim's `check` first"));
+    }
+    assert_eq!(verdict(|b, x, _| b.linear(x, &of_blocks(SW_QUANTISATION_PER_BLOCK, 0))), Ok(()));
 }
 
 #[test]
