@@ -342,7 +342,7 @@ impl TensorStore {
                 Some(blocks) => {
                     let (data, scales) = match self.parted.get(name) {
                         Some(known) => known.clone(),
-                        None => parted(Found { file, tensor }, blocks)?,
+                        None => parted(Found { file, tensor }, kind, blocks)?,
                     };
                     self.parted.insert(name.to_owned(), (data.clone(), scales.clone()));
                     let quantisation = Some(blocks.quantisation.with(scales));
@@ -506,13 +506,17 @@ fn unpaired(weight: Weight, heads: u64) -> Option<Result<Weight, CheckpointError
 }
 
 /// The integers and the scales of a matrix of blocks, all scales finite.
-fn parted(found: Found<'_>, blocks: Blocks) -> Result<(WeightData, WeightData), CheckpointError> {
+fn parted(
+    found: Found<'_>,
+    kind: TensorType,
+    blocks: Blocks,
+) -> Result<(WeightData, WeightData), CheckpointError> {
     let StoredTensor { name, shape, .. } = found.tensor;
     let [integers, scales] = blocks.sizes(name, shape)?;
     let Some(stored) = found.bytes() else {
         return Ok((WeightData::planned(integers), WeightData::planned(scales)));
     };
-    if let Some((at, scale)) = blocks.wrong_scale(stored.bytes()) {
+    if let Some((at, scale)) = kind.wrong_scale(stored.bytes()) {
         return Err(wrong_scale(found, at, scale));
     }
     let width = shape.last().map_or(0, |&width| width as usize);

@@ -88,9 +88,4 @@ impl Blocks {
             take(&self.kind.levels(rows).unwrap_or_default());
         }
     }
-
-    /// The first scale or minimum that is no number or no finite one, and at which byte it is.
-    pub fn wrong_scale(&self, stored: &[u8]) -> Option<(usize, f16)> {
-        self.kind.wrong_scale(stored)
-    }
 }
