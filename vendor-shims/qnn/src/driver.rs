@@ -13,7 +13,8 @@ use crate::library::{Library, LibraryChoice};
 use crate::log::{self, Level};
 use crate::probe::Trial;
 use crate::recognise::Made;
-use crate::session::{Backend, Device};
+use crate::session::guarded::alone;
+use crate::session::{Backend, Device, Preparation};
 use crate::soc::CodeFor;
 
 /// Options that control how the library is opened.
@@ -46,6 +47,8 @@ impl Driver {
     ///
     /// What is wrong with the library, or that none was found.
     pub fn open(settings: &Settings) -> Result<Arc<Driver>> {
+        // A fork copies the loader's lock as it is, so none happens while a library is opened.
+        let opening = (Preparation::on_all_processors(), alone());
         // One sink serves all instances: the library's log callback cannot identify an instance.
         log::forward(Some(Arc::new(|line: &log::Line| {
             let level = match line.level {
@@ -57,6 +60,7 @@ impl Driver {
             shardwright_shim_abi::log(level, &line.text);
         })));
         let library = Library::open(&LibraryChoice::new(settings.library.clone()))?;
+        drop(opening);
         let api = library.api();
         let numbers = |version: crate::ffi::Version| [version.major, version.minor, version.patch];
         let versions = Versions {
@@ -106,5 +110,26 @@ impl Driver {
     /// Drops a device; the next use creates it again.
     pub fn forget(&self, code: CodeFor) {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner).remove(&code);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+    use std::time::Duration;
+
+    /// The locks that are held during a fork.
+    #[test]
+    fn a_library_is_not_opened_during_a_fork() {
+        let open = || Driver::open(&Settings { library: Some("/no/such/folder".into()), log_level: None });
+        let (sender, receiver) = channel();
+        let forking = (Preparation::begin(), alone());
+        std::thread::scope(|scope| {
+            scope.spawn(|| sender.send(open().is_err()));
+            assert_eq!(receiver.recv_timeout(Duration::from_millis(300)), Err(RecvTimeoutError::Timeout));
+            drop(forking);
+            assert_eq!(receiver.recv_timeout(Duration::from_secs(60)), Ok(true));
+        });
     }
 }

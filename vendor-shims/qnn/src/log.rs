@@ -90,6 +90,12 @@ struct Ring {
 
 static RING: Mutex<Option<Ring>> = Mutex::new(None);
 
+/// Makes other threads wait that write to the log or read it, so that a fork does not copy a locked
+/// log.
+pub(crate) fn paused() -> impl Sized {
+    RING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn with_ring<T>(use_it: impl FnOnce(&mut Ring) -> T) -> T {
     let mut ring = RING.lock().unwrap_or_else(PoisonError::into_inner);
     use_it(ring.get_or_insert_default())

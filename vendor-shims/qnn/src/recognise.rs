@@ -16,7 +16,7 @@ use crate::graph::{
     DataType, QnnEncoding, QnnGraph, QnnNode, QnnTensor, ScaleOffset, TensorIndex, TensorKind,
 };
 use crate::log;
-use crate::session::child::{Bounds, Ended, in_child};
+use crate::session::child::{Bounds, Ended, in_child_again};
 use crate::session::guarded::alone;
 use crate::session::{Context, ContextOptions, Device, GraphOptions, Preparation};
 use crate::soc::{CodeFor, Soc, SocId, facts};
@@ -127,9 +127,11 @@ fn made(driver: &Driver, code: CodeFor) -> Result<std::result::Result<Made, Unma
         };
         serde_json::to_vec(&answer).unwrap_or_default()
     };
-    // No other thread is inside the libraries during the fork.
-    let locks = (Preparation::begin(), alone());
-    let ended = in_child(BOUNDS, locks, work)
+    // No other thread of ours is inside the libraries, opens one or writes to the log during the
+    // fork: a child would wait forever for a lock that such a thread held. A fresh process would
+    // inherit no lock at all, but a shim has no program that it could start.
+    let locks = || (Preparation::begin(), alone(), log::paused());
+    let ended = in_child_again(BOUNDS, locks, work)
         .map_err(|error| QnnError::NotOffered { what: "a child to compile in", reason: error.to_string() })?;
     let answer = match ended {
         Ended::Answer(text) => serde_json::from_slice(&text)

@@ -123,6 +123,26 @@ pub(crate) fn in_child(
     }
 }
 
+/// Runs `work` in a child like [`in_child`], and in a second one if the first does not finish.
+///
+/// A child that starts threads may wait forever whatever it computes: the C library's own locks, as
+/// of a thread being started elsewhere in this process, come locked if they were at the fork, and
+/// no lock of ours keeps their holders away. Where a second fork meets the same, work does not end.
+///
+/// # Errors
+///
+/// That no child can be created.
+pub(crate) fn in_child_again<L>(
+    bounds: Bounds,
+    locks: impl Fn() -> L,
+    work: impl Fn() -> Vec<u8>,
+) -> io::Result<Ended> {
+    match in_child(bounds, locks(), &work)? {
+        Ended::Late => in_child(bounds, locks(), work),
+        ended => Ok(ended),
+    }
+}
+
 /// Reads the pipe to its end or beyond the limit; returns whether that happened in time.
 fn read(reader: &OwnedFd, answer: &mut Vec<u8>, end: Instant) -> io::Result<bool> {
     let mut chunk = [0u8; 64 << 10];
@@ -227,6 +247,26 @@ mod tests {
         // left that would answer.
         let left = unsafe { libc::waitpid(0, std::ptr::null_mut(), libc::WNOHANG | libc::__WNOTHREAD) };
         assert!(left < 0, "a child was left behind");
+    }
+
+    #[test]
+    fn work_that_only_hangs_once_is_done_by_a_second_child() {
+        let folder = tempfile::tempdir().unwrap();
+        let forked = folder.path().join("forked");
+        let bounds = Bounds { patience: Duration::from_secs(2), memory: None };
+        let hangs_once = || {
+            while std::fs::create_dir(&forked).is_ok() {
+                std::thread::sleep(Duration::from_secs(60));
+            }
+            vec![1]
+        };
+        let ended = in_child_again(bounds, || (), hangs_once).expect("two children");
+        assert!(matches!(&ended, Ended::Answer(answer) if *answer == [1]), "{ended:?}");
+        let hangs = || loop {
+            std::thread::sleep(Duration::from_secs(60));
+        };
+        let bounds = Bounds { patience: Duration::from_millis(100), memory: None };
+        assert!(matches!(in_child_again(bounds, || (), hangs).expect("two children"), Ended::Late));
     }
 
     #[test]
