@@ -27,9 +27,6 @@ const LARGE_BYTES: u64 = 256 << 20;
 /// billions of weights several times.
 const KEPT_BYTES_MAX: u64 = 24 << 30;
 
-/// Most bytes of a library that is hashed.
-const LIBRARY_BYTES_MAX: u64 = 1 << 30;
-
 /// Bytes of a reference: the hash of an artefact.
 const REFERENCE_BYTES: u64 = 64;
 
@@ -91,11 +88,8 @@ impl KeptArtefacts {
         executor: &TargetExecutor,
     ) -> Result<Option<PathBuf>, BuildError> {
         let library = executor.instance.shim().path().to_owned();
-        let hash = self.libraries.entry(library).or_insert_with_key(|path| {
-            let read =
-                File::open(path).map_err(Into::into).and_then(|file| read_from(file, LIBRARY_BYTES_MAX));
-            read.ok().map(|bytes| Digest::of(&bytes).to_string())
-        });
+        let hash =
+            self.libraries.entry(library).or_insert_with(|| executor.instance.shim().library_hash().ok());
         let Some(hash) = hash else { return Ok(None) };
         let name = Digest::of(format!("{} in {hash}", artefact_key(order, executor)?).as_bytes());
         Ok(Some(self.folder.join(format!("{name}.ref"))))

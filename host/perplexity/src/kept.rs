@@ -33,9 +33,10 @@ impl KeptWindow {
 }
 
 impl Kept {
-    /// The folder in `cache` for what is measured; `question` is its hash.
-    pub fn of(cache: Option<&Path>, question: impl FnOnce() -> Digest) -> Self {
-        Kept(cache.map(|cache| cache.join(PERPLEXITIES).join(question().to_string())))
+    /// Opens the folder of a measurement in the cache. `place` is the cache, and the hash of
+    /// everything that scores depend on.
+    pub fn of(place: Option<(&Path, Digest)>) -> Self {
+        Kept(place.map(|(cache, question)| cache.join(PERPLEXITIES).join(question.to_string())))
     }
 
     fn path(&self, window: usize) -> Option<PathBuf> {
@@ -94,7 +95,7 @@ mod tests {
     #[test]
     fn whole_windows_are_recalled_and_damaged_ones_are_not() {
         let cache = tempfile::tempdir().expect("a temporary folder");
-        let kept = Kept::of(Some(cache.path()), || Digest::of(b"question"));
+        let kept = Kept::of(Some((cache.path(), Digest::of(b"question"))));
         let against = Against { nll: vec![0.3], kl: vec![1e-300], same_top: vec![true] };
         let score = WindowScore { nll: vec![0.1 + 0.2], against: Some(against) };
         assert_eq!(kept.recall(3, 1), Ok(None));
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn without_a_cache_nothing_is_kept() {
-        let nowhere = Kept::of(None, || Digest::of(b"question"));
+        let nowhere = Kept::of(None);
         nowhere.keep(0, &WindowScore::default()).expect("nothing to do");
         assert_eq!((nowhere.recall(0, 0), nowhere.folder()), (Ok(None), None));
         nowhere.clear().expect("nothing to do");

@@ -26,6 +26,7 @@ mod bootstrap;
 mod kept;
 mod measuring;
 mod predictor;
+mod question;
 mod report;
 mod row;
 mod score;

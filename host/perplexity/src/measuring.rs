@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use serde_json::json;
 use shardwright::{Error, ErrorKind, Model, Notice, Result};
 use shardwright_bundle::Digest;
 use shardwright_shims::Watch;
 
 use crate::kept::Kept;
 use crate::predictor::{Predictor, name, score};
+use crate::question::question;
 use crate::report::{AgainstReport, Likelihood, ModelReport, PerplexityReport, ResamplingReport, TextReport};
 use crate::score::WindowScore;
 use crate::text::{self, Tokens};
@@ -34,8 +34,8 @@ pub struct PerplexityOptions {
 /// one, and only the end of it scored. With a reference, both run the same windows in the same
 /// steps, and the report has KL(reference ‖ model).
 ///
-/// Finished windows are kept in `cache` until all are measured, so that an interrupted call
-/// resumes. Also returns notices about kept files.
+/// Finished windows are kept in `cache` until all are measured, so that an interrupted call resumes
+/// with the same models and the same libraries of shims. Also returns notices about kept files.
 ///
 /// # Errors
 ///
@@ -61,8 +61,12 @@ pub fn perplexity(
     let windows = cut(model, reference, &tokens, options).map_err(|error| about(path, &error))?;
     let sha256 = Digest::of(text.as_bytes());
     let models: Vec<&Model> = std::iter::once(model).chain(reference).collect();
-    let kept = Kept::of(cache, || question(&models, sha256, &windows));
     let mut notices = Vec::from_iter(spelled(&tokens));
+    let question = cache.map(|cache| Ok((cache, question(&models, sha256, &windows)?))).transpose();
+    let kept = Kept::of(question.unwrap_or_else(|fault| {
+        notices.push(fault);
+        None
+    }));
     let (mut scores, mut resumed) = (Vec::with_capacity(windows.count), 0);
     for window in 0..windows.count {
         if watch.cancelled() {
@@ -188,29 +192,6 @@ fn about(path: &Path, error: &Error) -> Error {
     }
 }
 
-/// Hash of everything that the scores of a window follow from.
-fn question(models: &[&Model], text: Digest, windows: &Windows) -> Digest {
-    let of = |model: &&Model| {
-        let (chain, description) = (model.chain(), model.chain().description());
-        let shards = description.shards.iter().enumerate().map(|(index, shard)| {
-            let artefact = chain.with_executor(index, |loaded| loaded.artefact().map(|found| found.name()));
-            let flags: Vec<_> = shard.origin.loaded_with.iter().map(|outcome| &outcome.flag).collect();
-            json!([shard.place, artefact, flags])
-        });
-        // A bundle's hash covers its tables.
-        let tables = match model.bundle() {
-            Some(bundle) => vec![bundle.sha256().to_string()],
-            None => {
-                chain.assets().iter().map(|table| Digest::of(table.table.data.bytes()).to_string()).collect()
-            }
-        };
-        json!([model.plan_id(), description.emulated_on, shards.collect::<Vec<_>>(), tables])
-    };
-    let models: Vec<_> = models.iter().map(of).collect();
-    let windows = format!("{windows:?}");
-    Digest::of(json!([env!("CARGO_PKG_VERSION"), models, text.to_string(), windows]).to_string().as_bytes())
-}
-
 fn recall(kept: &Kept, window: usize, windows: &Windows, notices: &mut Vec<Notice>) -> Option<WindowScore> {
     kept.recall(window, windows.scored).unwrap_or_else(|fault| {
         notices.push(Notice::note(fault));
@@ -231,7 +212,7 @@ fn interrupted(kept: &Kept) -> Error {
         Some(folder) => {
             format!("run the command again to resume: finished windows are in {}", folder.display())
         }
-        None => "run the command again from the start: without a cache folder no window is kept".to_owned(),
+        None => "run the command again from the start: no finished window was kept".to_owned(),
     };
     Error::new(ErrorKind::Cancelled, "the measurement was interrupted").with_help(help)
 }

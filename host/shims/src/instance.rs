@@ -433,7 +433,7 @@ impl ShimInstance {
         let measured = Measured::new(MeasuredBy { instance: self.clone(), device: device.to_owned(), given });
         let (times, place) = (self.0.times.clone(), self.place(device));
         let loaded = LoadedShard::loaded(shard, report.clone(), place, artefact, flags, times, measured)?;
-        Ok((loaded, report))
+        Ok((loaded.run_by(self.shim().clone()), report))
     }
 
     /// Allocates zeroed memory that the device can see: the shim's when it has its own, else the

@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_void};
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -98,21 +98,25 @@ fn loader_message(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
+/// Computes the SHA-256 of a library in lower-case hex.
+pub(crate) fn hash(mut file: &File) -> io::Result<String> {
+    let mut sum = Sha256::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hex::encode(&sum.finalize())),
+            count => sum.update(&buffer[..count]),
+        }
+    }
+}
+
 /// Checks the file at `path` against its hash, and returns the path to open it by: that of the
 /// descriptor it was read through, which stays open like the library, because the loader identifies
 /// libraries by such names.
 fn hashed(path: &Path, expected: &str) -> Result<PathBuf, LoadError> {
     let failed = |source| LoadError::Read { path: path.to_owned(), source };
-    let mut file = File::open(path).map_err(failed)?;
-    let mut sum = Sha256::new();
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        match file.read(&mut buffer).map_err(failed)? {
-            0 => break,
-            count => sum.update(&buffer[..count]),
-        }
-    }
-    let found = hex::encode(&sum.finalize());
+    let file = File::open(path).map_err(failed)?;
+    let found = hash(&file).map_err(failed)?;
     if found != expected {
         let (path, expected) = (path.to_owned(), expected.to_owned());
         return Err(LoadError::HashMismatch { path, expected, found });

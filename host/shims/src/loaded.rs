@@ -14,6 +14,7 @@ use crate::convert;
 use crate::error::ShimError;
 use crate::interface::{Direction, EntryInterface, Port};
 use crate::measured::MeasuredFlag;
+use crate::shim::Shim;
 use crate::times::CallLog;
 
 /// One tensor that a run binds: the port of the graph, and the shim's requirements on its memory.
@@ -137,6 +138,7 @@ pub trait Shard: Send {
 /// A shard that is ready to run, with its entries and bindings.
 pub struct LoadedShard {
     shard: Box<dyn Shard>,
+    shim: Option<Shim>,
     place: Place,
     artefact: Option<Artefact>,
     entries: Vec<LoadedEntry>,
@@ -303,8 +305,8 @@ impl Drop for Acquired<'_, '_> {
 impl LoadedShard {
     /// From a shard and the entries that it runs.
     pub fn new(shard: Box<dyn Shard>, place: Place, entries: Vec<LoadedEntry>) -> LoadedShard {
-        let (artefact, flags, times) = (None, Vec::new(), Arc::default());
-        LoadedShard { shard, place, artefact, entries, flags, times, measured: Measured(None) }
+        let (shim, artefact, flags, times) = (None, None, Vec::new(), Arc::default());
+        LoadedShard { shard, shim, place, artefact, entries, flags, times, measured: Measured(None) }
     }
 
     /// From an artefact, the report of its load, and the flags that were requested.
@@ -327,7 +329,17 @@ impl LoadedShard {
             FlagOutcome { flag: flag.clone(), verdict, reason }
         });
         let (artefact, flags) = (Some(artefact.clone()), flags.collect());
-        Ok(LoadedShard { shard, place, artefact, entries, flags, times, measured })
+        Ok(LoadedShard { shard, shim: None, place, artefact, entries, flags, times, measured })
+    }
+
+    /// Names the shim that runs it.
+    pub(crate) fn run_by(self, shim: Shim) -> LoadedShard {
+        LoadedShard { shim: Some(shim), ..self }
+    }
+
+    /// The shim that runs it; `None` for a shard that the program itself runs.
+    pub fn shim(&self) -> Option<&Shim> {
+        self.shim.as_ref()
     }
 
     /// Instance, shim and device on which it was loaded.

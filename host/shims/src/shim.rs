@@ -1,6 +1,8 @@
 //! A shim that was found, and the facts that shims report about themselves.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -120,6 +122,23 @@ impl Shim {
     /// SHA-256 of its library, where its manifest states one.
     pub fn sha256(&self) -> Option<&str> {
         self.0.manifest.as_ref()?.sha256.as_deref()
+    }
+
+    /// Returns the SHA-256 of its library in lower-case hex: as its manifest states, otherwise of
+    /// the file.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::Read`] if the file cannot be read, or if the shim is linked into this program.
+    pub fn library_hash(&self) -> Result<String, LoadError> {
+        if let Some(stated) = self.sha256() {
+            return Ok(stated.to_owned());
+        }
+        let hash = match self.0.linked {
+            Some(_) => Err(io::Error::other("the shim is linked into this program")),
+            None => File::open(&self.0.path).and_then(|file| library::hash(&file)),
+        };
+        hash.map_err(|source| LoadError::Read { path: self.0.path.clone(), source })
     }
 
     /// What it says of itself.

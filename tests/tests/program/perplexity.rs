@@ -1,6 +1,7 @@
 //! `perplexity` as a user runs it: its report, that an interrupted run resumes to the same figures,
 //! and what it refuses.
 
+use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -101,6 +102,30 @@ fn interrupted_and_damaged_it_resumes_to_the_same_figures() {
         assert_eq!(again[part], wanted[part]);
     }
     assert_eq!(again["against"]["kl"], wanted["against"]["kl"]);
+}
+
+/// A library of the same version, whose code may differ.
+#[test]
+fn windows_of_another_library_are_measured_again() {
+    let place = Place::new();
+    let shims = place.0.path().join("shims");
+    fs::create_dir(&shims).expect("a folder");
+    let library = format!("{DLL_PREFIX}shardwright_shim_cpu{DLL_SUFFIX}");
+    for file in [&library, &format!("{DLL_PREFIX}shardwright_shim_cpu.shim.json")] {
+        fs::copy(program::folder().join("shims").join(file), shims.join(file)).expect("copied");
+    }
+    let more = ["--window", "64", "--chunks", "70", "--shims", shims.to_str().expect("UTF-8")];
+    let mut killed = place.begin(&more, 5);
+    assert!(killed.try_wait().expect("waiting").is_none(), "it ended before it was killed");
+    killed.kill().expect("killed");
+    killed.wait().expect("waited");
+    let kept = place.kept().len();
+    assert!(kept >= 5);
+    // Loaders ignore bytes after the last section.
+    let changed = [fs::read(shims.join(&library)).expect("read"), vec![0]].concat();
+    fs::write(shims.join(&library), changed).expect("written");
+    assert_eq!(take_resumed(&mut place.run(&more).json()), 0);
+    assert_eq!(place.kept().len(), kept);
 }
 
 #[test]

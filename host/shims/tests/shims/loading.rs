@@ -123,7 +123,9 @@ fn a_library_is_checked_against_the_hash_in_its_manifest() {
     let sum = sha2::Sha256::digest(std::fs::read(&library).unwrap());
     let hash: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
     shims.manifest("faulty", "faulty", |manifest| manifest["sha256"] = hash.clone().into());
-    assert_eq!(shims.registry().shims().len(), 1);
+    let registry = shims.registry();
+    assert_eq!(registry.shims().len(), 1);
+    assert_eq!(registry.get("faulty").unwrap().library_hash().unwrap(), hash);
 
     let mut changed = std::fs::read(&library).unwrap();
     changed.push(0);
@@ -136,6 +138,20 @@ fn a_library_is_checked_against_the_hash_in_its_manifest() {
         }
         other => panic!("{other}"),
     }
+}
+
+#[test]
+fn a_shim_without_a_stated_hash_has_that_of_its_file() {
+    let shims = Shims::new();
+    let library = shims.faulty();
+    let registry = shims.registry();
+    let shim = registry.get("faulty").unwrap();
+    let before = shim.library_hash().unwrap();
+    assert_eq!(shim.library_hash().unwrap(), before);
+    std::fs::remove_file(&library).unwrap();
+    assert!(matches!(shim.library_hash(), Err(LoadError::Read { path, .. }) if path == library));
+    std::fs::write(&library, b"rebuilt").unwrap();
+    assert_ne!(shim.library_hash().unwrap(), before);
 }
 
 /// The hashed file is the one that runs, even if another file takes the path after it was hashed.
@@ -244,6 +260,8 @@ fn a_linked_shim_needs_no_file() {
     assert_eq!(registry.shims()[0].name(), "linked");
     assert_eq!(registry.shims()[0].layout(), &LayoutCheck::Linked);
     assert!(registry.shims()[0].manifest().is_none());
+    let hash = registry.shims()[0].library_hash().unwrap_err().to_string();
+    assert!(hash.contains("`<linked template>`") && hash.contains("linked into this program"), "{hash}");
     assert_eq!(registry.skipped()[0].error.reason(), "refused");
     assert_eq!(registry.skipped()[0].path, Path::new("<linked closed>"));
 
