@@ -7,12 +7,12 @@
 
 use shardwright_text::Random;
 
-/// Resamples.
+/// Number of resamples.
 pub(crate) const RESAMPLES: usize = 1000;
 /// Seed of the draws.
 pub(crate) const SEED: u64 = 0;
 
-/// Values with their windows, ascending, from which quantiles of any resample are read.
+/// Values with their windows in ascending order, for quantiles of any resample.
 #[derive(Debug)]
 pub(crate) struct Sorted(Vec<(f64, usize)>);
 
@@ -25,12 +25,13 @@ impl Sorted {
         Sorted(sorted)
     }
 
-    /// The value at `share` (0 to 1) of a resample that has window `w` `times[w]` times, linear
-    /// between its two neighbours as in `llama-perplexity`; 0 of no values. `shares` ascend.
+    /// Returns the quantiles at `shares` (0 to 1, ascending) of a resample that has window `w`
+    /// `times[w]` times. They are interpolated linearly as in `llama-perplexity`, and 0 if the
+    /// resample has no values.
     pub fn quantiles<const N: usize>(&self, times: &[usize], shares: [f64; N]) -> [f64; N] {
         let total: usize = self.0.iter().map(|(_, window)| times[*window]).sum();
         let mut drawn = self.0.iter().filter(|(_, window)| times[*window] > 0).peekable();
-        // Values of the resample before the one that is next.
+        // Number of values of the resample before `drawn`.
         let mut before = 0;
         shares.map(|share| {
             let place = share * total.saturating_sub(1) as f64;
@@ -52,8 +53,8 @@ impl Sorted {
     }
 }
 
-/// Returns the figures of all windows, each with its error; no error with a single window.
-/// `figures` is passed how often a resample has each window.
+/// Returns the figures of all windows with their standard errors, which need at least two windows.
+/// `figures` computes them from how often a resample has each window.
 pub(crate) fn with_errors<const N: usize>(
     windows: usize,
     figures: impl Fn(&[usize]) -> [f64; N],

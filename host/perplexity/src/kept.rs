@@ -1,4 +1,4 @@
-//! Windows of an interrupted measurement: one file each, written whole or not at all.
+//! Finished windows of an interrupted measurement. Each is one file, which is written atomically.
 
 use std::path::{Path, PathBuf};
 
@@ -9,14 +9,14 @@ use shardwright_files::own;
 use crate::PERPLEXITIES;
 use crate::score::WindowScore;
 
-/// Most bytes read of a file: the scores of half a million tokens.
+/// Maximum size of a file in bytes, enough for the scores of half a million tokens.
 const FILE_BYTES: u64 = 64 << 20;
 
-/// The folder of one measurement; keeps nothing without a cache.
+/// The folder of one measurement. `None` keeps no windows.
 #[derive(Debug)]
 pub(crate) struct Kept(Option<PathBuf>);
 
-/// A window as kept, with the hash of its content.
+/// A finished window with the hash of its content.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeptWindow {
@@ -43,13 +43,13 @@ impl Kept {
         Some(self.0.as_ref()?.join(format!("{window}.json")))
     }
 
-    /// The folder, if windows are kept.
+    /// Returns the folder if windows are kept.
     pub fn folder(&self) -> Option<&Path> {
         self.0.as_deref()
     }
 
-    /// Returns a window of an interrupted measurement with `tokens` scores, or `None` if there is
-    /// none. The error is a sentence about a file that is damaged or not the user's own.
+    /// Reads a window with `tokens` scores. Returns `None` if it was not kept. The error describes
+    /// a file that is damaged or belongs to another user.
     pub fn recall(&self, window: usize, tokens: usize) -> Result<Option<WindowScore>, String> {
         let Some(path) = self.path(window) else { return Ok(None) };
         let fault = |what: &dyn std::fmt::Display| format!("{}: {what}. Measuring it again", path.display());
@@ -64,17 +64,17 @@ impl Kept {
         Ok(Some(again.score))
     }
 
-    /// Keeps a window.
+    /// Writes a finished window.
     ///
     /// # Errors
     ///
-    /// The file cannot be written, or the folder is not the user's own.
+    /// The file cannot be written, or the folder belongs to another user.
     pub fn keep(&self, window: usize, score: &WindowScore) -> std::io::Result<()> {
         let Some(path) = self.path(window) else { return Ok(()) };
         Ok(own::write(&path, &serde_json::to_vec(&KeptWindow::of(window, score.clone())?)?)?)
     }
 
-    /// Removes all windows once the measurement is complete: the next call measures again.
+    /// Removes all windows after the measurement is complete, so that the next call measures again.
     ///
     /// # Errors
     ///

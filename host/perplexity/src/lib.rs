@@ -2,9 +2,9 @@
 //!
 //! **Job.** Cuts a text into windows and counts the likelihood of its tokens as llama.cpp's
 //! `llama-perplexity` does; runs a second model over the same windows for the KL divergence; gives
-//! every figure an error; resumes an interrupted measurement ([`perplexity`]).
+//! each figure a standard error; resumes an interrupted measurement ([`perplexity`]).
 //!
-//! **Not its job.** It opens no model and judges no figure. It compares with another model and not
+//! **Not its job.** It does not open models or judge figures. It compares with another model, not
 //! with recorded outputs, which is `verify`'s job.
 //!
 //! ```

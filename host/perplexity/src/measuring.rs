@@ -1,4 +1,4 @@
-//! A measurement from the file to the report.
+//! Runs a measurement, from reading the text to the report.
 
 use std::path::Path;
 
@@ -14,35 +14,38 @@ use crate::score::WindowScore;
 use crate::text::{self, Tokens};
 use crate::windows::Windows;
 
-/// Tokens of a window unless the caller or the context says otherwise, as in `llama-perplexity`.
+/// Default number of tokens in a window, as in `llama-perplexity`.
 const WINDOW: usize = 512;
 
-/// How a text is cut.
+/// How a text is cut into windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PerplexityOptions {
-    /// Tokens of a window. Default: 512, or the context if that is smaller.
+    /// Tokens in a window. Default: 512, or the context if that is smaller.
     pub window: Option<u32>,
-    /// Windows begin this many tokens apart, and the last tokens of each, as many, are scored.
-    /// Default: windows side by side, of which the second half is scored.
+    /// Distance between the beginnings of windows in tokens. As many tokens at the end of each
+    /// window are scored. Default: adjacent windows whose second half is scored.
     pub stride: Option<u32>,
-    /// Most windows. Default: as many as the text has.
+    /// Maximum number of windows. Default: all windows of the text.
     pub chunks: Option<u32>,
 }
 
-/// Measures how well `model` predicts a text, counted as `llama-perplexity` counts: each window
-/// from an empty KV cache, with the BOS token in place of its first token if the tokenizer adds
-/// one, and only the end of it scored. With a reference, both run the same windows in the same
-/// steps, and the report has KL(reference ‖ model).
+/// Measures how well `model` predicts a text, like `llama-perplexity`. Each window starts with an
+/// empty KV cache. The BOS token replaces its first token if the tokenizer adds one, and only its
+/// end is scored. With a reference, both models run the same windows in the same steps, and the
+/// report has KL(reference ‖ model).
 ///
 /// Finished windows are kept in `cache` until all are measured, so that an interrupted call resumes
 /// with the same models and the same libraries of shims. Also returns notices about kept files.
 ///
 /// # Errors
 ///
-/// A text that cannot be read, is not UTF-8, is empty, or is shorter than a window; a window beyond
-/// the context; a model that embeds; a reference with another vocabulary
-/// ([`ErrorKind::Incompatible`]); logits that are not finite; errors of running; a cache that
-/// cannot be written; and [`ErrorKind::Cancelled`].
+/// * The text cannot be read, is not UTF-8, is empty, or is shorter than a window.
+/// * A window is longer than the context.
+/// * The model computes embeddings.
+/// * The reference has another vocabulary ([`ErrorKind::Incompatible`]).
+/// * A run fails, or a logit is not finite.
+/// * The cache cannot be written.
+/// * `watch` cancels the measurement ([`ErrorKind::Cancelled`]).
 pub fn perplexity(
     model: &Model,
     reference: Option<&Model>,
@@ -124,7 +127,7 @@ fn report(
     }
 }
 
-/// Notes special tokens that the text spells out, which `llama-perplexity` reads as text.
+/// Creates a notice about special tokens in the text, which `llama-perplexity` reads as text.
 fn spelled(tokens: &Tokens) -> Option<Notice> {
     let count = tokens.spelled;
     (count > 0).then(|| {
@@ -134,8 +137,7 @@ fn spelled(tokens: &Tokens) -> Option<Notice> {
     })
 }
 
-/// Refuses a reference whose tokens mean something else, or whose tokenizer splits the text
-/// otherwise.
+/// Refuses a reference with another vocabulary, or whose tokenizer splits the text differently.
 fn same_tokens(model: &Model, reference: &Model, text: &str, tokens: &Tokens) -> Result<()> {
     let refused = |what: String| {
         Err(Error::new(ErrorKind::Incompatible, what).with_help(
@@ -157,7 +159,7 @@ fn same_tokens(model: &Model, reference: &Model, text: &str, tokens: &Tokens) ->
     ))
 }
 
-/// The windows of a text, within the contexts of the models.
+/// Cuts the text into windows that fit the contexts of both models.
 fn cut(
     model: &Model,
     reference: Option<&Model>,
@@ -183,7 +185,7 @@ fn as_usize(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-/// The error with the name of the text.
+/// Adds the path of the text to an error.
 fn about(path: &Path, error: &Error) -> Error {
     let named = Error::new(error.kind(), format!("{}: {error}", path.display()));
     match error.help() {
@@ -203,7 +205,7 @@ fn keep(kept: &Kept, window: usize, found: &WindowScore) -> Result<()> {
     kept.keep(window, found).map_err(|error| {
         let folder = kept.folder().unwrap_or(Path::new("")).display().to_string();
         Error::new(ErrorKind::Missing, format!("{folder}: {error}"))
-            .with_help("finished windows have to be kept: the cache must be a folder of your own")
+            .with_help("use a cache folder that belongs to you and can be written")
     })
 }
 

@@ -1,4 +1,4 @@
-//! A model that predicts the tokens of windows, some rows at a time.
+//! Runs a model over windows and scores the tokens that it predicts.
 
 use rayon::prelude::*;
 use shardwright::{Error, ErrorKind, Model, Result};
@@ -8,12 +8,12 @@ use shardwright_shims::Watch;
 use crate::row::Row;
 use crate::score::{Against, WindowScore};
 
-/// Rows whose logits are held at once: the rows of the largest step that plans have, and a few
-/// megabytes even with a large vocabulary.
+/// Rows whose logits are in memory at once: as many as the largest step of a plan decodes. They
+/// need a few megabytes even with a large vocabulary.
 const ROWS: usize = 16;
 
-/// A model with a session of its own, which has no fallback: a window is never scored by two
-/// devices.
+/// A model with its own session. The session has no fallback, so another device never scores the
+/// rest of a window.
 pub(crate) struct Predictor<'m> {
     model: &'m Model,
     session: Session,
@@ -24,16 +24,16 @@ pub(crate) struct Predictor<'m> {
 impl<'m> Predictor<'m> {
     /// # Errors
     ///
-    /// A model that embeds, and those of making a session.
+    /// The model computes embeddings, or no session can be created.
     pub fn new(model: &'m Model) -> Result<Self> {
         if !model.chain().is_generative() {
-            let what = format!("`{}` embeds and predicts no tokens", name(model));
+            let what = format!("`{}` computes embeddings and does not predict tokens", name(model));
             return Err(Error::new(ErrorKind::Unsupported, what).with_help("use a model that generates text"));
         }
         Ok(Predictor { model, session: model.chain().session()?, logits: Vec::new() })
     }
 
-    /// Runs the context of a window from an empty KV cache.
+    /// Clears the KV cache and runs the context of a window.
     fn begin(&mut self, context: &[u32]) -> Result<()> {
         self.session.clear();
         if !context.is_empty() {
@@ -42,7 +42,7 @@ impl<'m> Predictor<'m> {
         Ok(())
     }
 
-    /// Runs further tokens and returns the logits behind each.
+    /// Runs further tokens and returns the logits that follow each of them.
     fn run(&mut self, ids: &[u32]) -> Result<Logits<'_>> {
         let Predictor { model, session, logits } = self;
         logits.clear();
@@ -55,7 +55,7 @@ impl<'m> Predictor<'m> {
     }
 }
 
-/// The logits of some rows.
+/// Logits of consecutive rows.
 struct Logits<'l> {
     model: &'l str,
     width: usize,
@@ -67,20 +67,20 @@ impl<'l> Logits<'l> {
         self.values.par_chunks_exact(self.width)
     }
 
-    /// The row at `position` of the window.
+    /// Checks the logits of the row at `position` of the window.
     fn row(&self, logits: &'l [f32], position: usize) -> Result<Row<'l>> {
         Row::new(logits).map_err(|token| {
             let what = format!(
-                "`{}`: the logit of token {token} behind token {position} of a window is not finite",
+                "`{}`: the logit of token {token} after token {position} of a window is not finite",
                 self.model
             );
             Error::new(ErrorKind::Shim, what)
-                .with_help("`shardwright verify` names the first layer that differs")
+                .with_help("run `shardwright verify` to find the first layer that differs")
         })
     }
 }
 
-/// Scores the last `scored` of `ids`, by the model and if given by the reference, in the same
+/// Scores the last `scored` tokens of `ids` with the model. The reference, if given, runs the same
 /// steps. Returns `None` if cancelled.
 pub(crate) fn score(
     model: &mut Predictor<'_>,
@@ -109,16 +109,17 @@ pub(crate) fn score(
     Ok(Some(found))
 }
 
-/// Nats of the tokens in `next`, by rows whose first is at `position` of the window.
+/// Computes the nats of the tokens in `next`, each from the row before it. The first row is at
+/// `position` of the window.
 fn likelihoods(own: &Logits<'_>, position: usize, next: &[u32]) -> Result<Vec<f64>> {
     let rows = own.rows().zip(next).enumerate();
-    // In order, so that the first row that is not finite is the one that is named.
+    // Collected in order, so that the error names the first row that is not finite.
     let nats: Vec<Result<f64>> =
         rows.map(|(row, (logits, &token))| Ok(own.row(logits, position + row)?.nll(token))).collect();
     nats.into_iter().collect()
 }
 
-/// Adds the scores of these rows by both models.
+/// Adds the scores of these rows by both models to `found`.
 fn compare(
     own: &Logits<'_>,
     others: &Logits<'_>,
@@ -146,7 +147,7 @@ fn compare(
     Ok(())
 }
 
-/// The model's name, for messages.
+/// Returns the model's name for messages.
 pub(crate) fn name(model: &Model) -> &str {
     &model.chain().description().model
 }

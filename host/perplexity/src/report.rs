@@ -18,11 +18,11 @@ pub struct PerplexityReport {
     pub likelihood: Likelihood,
     /// Comparison with the reference; `None` without one.
     pub against: Option<AgainstReport>,
-    /// Where errors come from.
+    /// How errors were estimated.
     pub errors: ResamplingReport,
 }
 
-/// What was run.
+/// A model that was run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ModelReport {
     /// Name of the model.
@@ -33,9 +33,9 @@ pub struct ModelReport {
     pub plan_id: String,
     /// Hash of the bundle; `None` for a checkpoint.
     pub bundle: Option<String>,
-    /// What stands in for the planned targets, if something does.
+    /// The substitute for the planned targets, if any.
     pub emulated_on: Option<String>,
-    /// Weights, activations and states of the shards, each once.
+    /// Formats of weights, activations and states of the shards, without duplicates.
     pub formats: Vec<String>,
 }
 
@@ -50,17 +50,18 @@ pub struct TextReport {
     pub tokens: usize,
     /// Whether every window begins with the BOS token.
     pub bos: bool,
-    /// Tokens of a window.
+    /// Tokens in a window.
     pub window: usize,
-    /// Tokens from window to window; `None` for windows side by side, of which half is scored.
+    /// Distance between the beginnings of windows in tokens. `None` for adjacent windows, half of
+    /// which is scored.
     pub stride: Option<u32>,
     /// Number of windows.
     pub windows: usize,
-    /// Windows that an interrupted call had measured.
+    /// Windows resumed from an interrupted call.
     pub resumed: usize,
     /// Scored tokens of all windows.
     pub scored: usize,
-    /// Tokens behind the last window.
+    /// Tokens after the last window, which were not run.
     pub left: usize,
 }
 
@@ -133,7 +134,7 @@ pub struct ResamplingReport {
 }
 
 impl ResamplingReport {
-    /// The one kind there is.
+    /// Resampling of windows.
     pub(crate) const OF_WINDOWS: ResamplingReport =
         ResamplingReport { unit: "windows", resamples: RESAMPLES, seed: SEED };
 }
@@ -158,7 +159,7 @@ impl ModelReport {
 }
 
 impl Likelihood {
-    /// Of windows with equally many tokens.
+    /// Computes the likelihood of windows with equally many tokens.
     pub(crate) fn of(windows: &[&[f64]]) -> Self {
         let [nll] = with_errors(windows.len(), |times| [mean(windows, times)]);
         let values = || windows.iter().copied().flatten();
@@ -172,7 +173,7 @@ impl Likelihood {
 }
 
 impl AgainstReport {
-    /// `None` where the windows have no comparison.
+    /// Compares with the reference `model`. Returns `None` if the windows have no comparison.
     pub(crate) fn of(model: ModelReport, windows: &[WindowScore]) -> Option<Self> {
         let against: Vec<&Against> =
             windows.iter().map(|window| window.against.as_ref()).collect::<Option<_>>()?;
@@ -211,7 +212,7 @@ impl AgainstReport {
     }
 }
 
-/// The mean of a resample of windows with equally many values.
+/// Computes the mean of a resample of windows with equally many values.
 fn mean(windows: &[&[f64]], times: &[usize]) -> f64 {
     let sum: f64 =
         windows.iter().zip(times).map(|(values, &times)| times as f64 * values.iter().sum::<f64>()).sum();

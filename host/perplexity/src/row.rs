@@ -1,4 +1,4 @@
-//! What the logits of one position say of the next token. All sums are in f64.
+//! The distribution of the next token at one position. All sums are in f64.
 
 /// The logits of one position, as a distribution.
 #[derive(Clone, Copy, Debug)]
@@ -6,12 +6,12 @@ pub(crate) struct Row<'l> {
     logits: &'l [f32],
     /// ln Σ exp(logit).
     log_sum: f64,
-    /// The likeliest token; of equal ones the first.
+    /// The likeliest token, the first of equally likely ones.
     top: usize,
 }
 
 impl<'l> Row<'l> {
-    /// Returns the place of the first logit that is not finite as the error.
+    /// Computes the distribution. The error is the index of the first logit that is not finite.
     pub fn new(logits: &'l [f32]) -> Result<Self, usize> {
         let mut top = 0;
         for (index, &value) in logits.iter().enumerate() {
@@ -27,13 +27,13 @@ impl<'l> Row<'l> {
         Ok(Row { logits, log_sum: largest + sum.ln(), top })
     }
 
-    /// −ln p(token) in nats; infinite for a token that has no logit.
+    /// Returns −ln p(token) in nats, or infinity for a token without a logit.
     pub fn nll(&self, token: u32) -> f64 {
         self.logits.get(token as usize).map_or(f64::INFINITY, |&logit| self.log_sum - f64::from(logit))
     }
 
-    /// KL(self ‖ other) = Σ p · (ln p − ln q) in nats, with p of this row and q of `other`, which
-    /// has as many logits.
+    /// Computes KL(self ‖ other) = Σ p · (ln p − ln q) in nats, with p of this row and q of
+    /// `other`. Both rows must have equally many logits.
     pub fn divergence(&self, other: &Row<'_>) -> f64 {
         let pairs = self.logits.iter().zip(other.logits);
         pairs
@@ -44,7 +44,7 @@ impl<'l> Row<'l> {
             .sum()
     }
 
-    /// Whether both have the same likeliest token.
+    /// Returns whether both rows have the same likeliest token.
     pub fn same_top(&self, other: &Row<'_>) -> bool {
         self.top == other.top
     }

@@ -28,7 +28,7 @@ pub(crate) struct Against {
 }
 
 impl WindowScore {
-    /// Whether every column has this number of tokens.
+    /// Returns whether every column has this number of tokens.
     pub fn has(&self, tokens: usize) -> bool {
         let against = self.against.as_ref().is_none_or(|against| {
             [against.nll.len(), against.kl.len(), against.same_top.len()] == [tokens; 3]

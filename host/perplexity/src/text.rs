@@ -11,7 +11,7 @@ use shardwright_vocabulary::{Error, ErrorKind};
 ///
 /// # Errors
 ///
-/// No such file, a file that is too long, is not UTF-8, or is empty.
+/// The file does not exist, is too long, is not UTF-8, or is empty.
 pub(crate) fn read(path: &Path) -> Result<String> {
     let bytes = read_named(path, TEXT_BYTES_MAX as u64)?;
     let text = utf8_text(&bytes, &path.display().to_string())?;
@@ -30,13 +30,13 @@ pub(crate) struct Tokens {
     pub ids: Vec<u32>,
     /// That token.
     pub bos: Option<u32>,
-    /// Special tokens that the text itself spells out, such as `<bos>`.
+    /// Number of special tokens that the text itself contains, such as `<bos>`.
     pub spelled: usize,
 }
 
 impl Tokens {
-    /// Encodes `text`. An EOS token that the tokenizer adds is left out: the text goes on from
-    /// window to window.
+    /// Encodes `text` without the EOS token that a tokenizer may add, because the text continues
+    /// from window to window.
     pub fn of(tokenizer: &Tokenizer, text: &str) -> Result<Self> {
         // The special tokens are the same for every text.
         let (plain, special) = (tokenizer.encode("a", false)?, tokenizer.encode("a", true)?);

@@ -1,29 +1,28 @@
-//! The windows of a text, as `llama-perplexity` cuts them.
+//! Cuts a text into windows as `llama-perplexity` does.
 
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 /// Windows of equal length. Each is run from an empty KV cache, and its last tokens are scored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Windows {
-    /// Tokens of a window.
+    /// Tokens in a window.
     pub length: usize,
-    /// Tokens from the beginning of a window to that of the next.
+    /// Distance between the beginnings of consecutive windows, in tokens.
     step: usize,
     /// Tokens at the end of a window that are scored.
     pub scored: usize,
     /// Number of windows.
     pub count: usize,
-    /// Tokens behind the last window.
+    /// Tokens after the last window, which are not run.
     pub left: usize,
     /// Replaces the first token of each window.
     bos: Option<u32>,
 }
 
 impl Windows {
-    /// Windows of `length` tokens side by side. The first half of each is context and the token
-    /// behind it is not scored either: its prediction follows from the context alone, and
-    /// `llama-perplexity` begins with the logits behind that token. `bos` replaces the first token
-    /// of each window.
+    /// Cuts adjacent windows of `length` tokens. The first half of each window is context. The
+    /// token after the context is not scored either, because `llama-perplexity` starts with the
+    /// logits that follow it. `bos` replaces the first token of each window.
     pub fn adjacent(tokens: usize, length: usize, most: Option<usize>, bos: Option<u32>) -> Result<Self> {
         let scored = length.saturating_sub(1 + length / 2);
         if scored == 0 {
@@ -40,11 +39,12 @@ impl Windows {
         Ok(Windows { length, step: length, scored, count, left: tokens - count * length, bos })
     }
 
-    /// Windows of `length` tokens that begin `stride` tokens apart, of which the last `stride` are
-    /// scored. As in `llama-perplexity`, the first token of a window stays what it is.
+    /// Cuts windows of `length` tokens that begin `stride` tokens apart. The last `stride` tokens
+    /// of each window are scored. As in `llama-perplexity`, no BOS token replaces the first token
+    /// of a window.
     pub fn strided(tokens: usize, length: usize, stride: usize, most: Option<usize>) -> Result<Self> {
         if stride == 0 || stride >= length {
-            let what = format!("a stride of {stride} in a window of {length} tokens");
+            let what = format!("a stride of {stride} does not fit a window of {length} tokens");
             return Err(Error::new(ErrorKind::Argument, what)
                 .with_help("use a stride of at least 1 that is less than the window"));
         }
@@ -56,7 +56,7 @@ impl Windows {
         Ok(Windows { length, step: stride, scored: stride, count, left, bos: None })
     }
 
-    /// The ids that are run for a window; the last one is only predicted.
+    /// Returns the token ids of a window. The last one is predicted but not run.
     pub fn ids(&self, tokens: &[u32], window: usize) -> Vec<u32> {
         let start = window * self.step;
         let mut ids = tokens[start..start + self.length].to_vec();
@@ -66,12 +66,12 @@ impl Windows {
         ids
     }
 
-    /// Scored tokens of all windows.
+    /// Returns the number of scored tokens in all windows.
     pub fn scored_in_all(&self) -> usize {
         self.count * self.scored
     }
 
-    /// Whether every window begins with the BOS token.
+    /// Returns whether every window begins with the BOS token.
     pub fn begin_with_bos(&self) -> bool {
         self.bos.is_some()
     }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_cut_is_refused() {
+    fn windows_that_cannot_be_cut_are_refused() {
         refused(Windows::adjacent(511, 512, None, None), "`--window` of at most 511");
         refused(Windows::adjacent(0, 512, None, None), "use a longer text");
         refused(Windows::adjacent(511, 2, None, None), "at least 3");

@@ -207,10 +207,10 @@ fn what_cannot_be_measured_is_refused() {
     let interrupted = perplexity(&model, None, &text.path(), &small, None, &mut Interrupted);
     let error = interrupted.map(|(report, _)| report).expect_err("interrupted");
     assert_eq!(error.kind(), ErrorKind::Cancelled);
-    assert!(error.help().is_some_and(|help| help.contains("without a cache folder")), "{error:?}");
+    assert!(error.help().is_some_and(|help| help.contains("no finished window was kept")), "{error:?}");
 
     let embeds = open(EMBEDDING_FIXTURE, "stored");
-    wanted(refused(&embeds, None, TEXT.as_bytes(), default), ErrorKind::Unsupported, "embeds");
+    wanted(refused(&embeds, None, TEXT.as_bytes(), default), ErrorKind::Unsupported, "computes embeddings");
     let other = open(TEXT_FIXTURES[3], "stored");
     let differs = refused(&model, Some(&other), TEXT.as_bytes(), default);
     wanted(differs, ErrorKind::Incompatible, "0 is `!` and not `<pad>`");
@@ -219,7 +219,7 @@ fn what_cannot_be_measured_is_refused() {
         bytes[8 + header..].fill(0xff);
     });
     let broken = open(broken.path().to_str().expect("UTF-8"), "stored");
-    let not_finite = "the logit of token 0 behind token 11 of a window is not finite";
+    let not_finite = "the logit of token 0 after token 11 of a window is not finite";
     wanted(refused(&broken, None, TEXT.as_bytes(), small), ErrorKind::Shim, not_finite);
     wanted(refused(&model, Some(&broken), TEXT.as_bytes(), small), ErrorKind::Shim, not_finite);
 }
