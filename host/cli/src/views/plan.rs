@@ -325,7 +325,7 @@ fn times(text: &mut String, totals: &PlanTotals) {
 /// What the formats lose.
 fn loss(text: &mut String, totals: &PlanTotals) {
     let loss = match totals.loss {
-        LossReport::None => "none: everything is a float".to_owned(),
+        LossReport::None => "none: weights are as stored or floats, values are f32".to_owned(),
         LossReport::Measured { micronats } => {
             format!("{:.2} millinats of KL divergence a token (measured)", micronats as f64 / 1000.0)
         }

@@ -96,7 +96,9 @@ pub fn figures(page: &mut Page, report: &PlanReport) {
     let boundary = format!("{:.1} µs a step", totals.boundary_nanoseconds as f64 / 1e3);
     card("handing over between shards", &boundary, "modelled, not in the times");
     match totals.loss {
-        LossReport::None => card("loss of quality", "none", "everything is a float"),
+        LossReport::None => {
+            card("loss of quality", "none", "weights are as stored or floats, values are f32")
+        }
         LossReport::Measured { micronats } => {
             card("loss of quality", &millinats(micronats), "measured");
         }
