@@ -233,7 +233,7 @@ pub fn prepared(entry: &EntryGraph, encodings: &Encodings<'_>) -> EntryGraph {
 
 /// Linear operations over integer weights quantise their rows at run time if the activation format
 /// says so.
-pub fn dynamic_activations(entry: &EntryGraph, activations: ActivationFormat) -> EntryGraph {
+fn dynamic_activations(entry: &EntryGraph, activations: ActivationFormat) -> EntryGraph {
     let mut graph = entry.clone();
     if activations == ActivationFormat::A8Dynamic {
         for node in graph.nodes.iter_mut().filter(|node| node.op == Op::Linear) {

@@ -54,8 +54,8 @@ pub use builder::ComponentBuilder;
 pub use component::{Component, Dim, Graph, Node, NodeId, Value, ValueId, ValueSource};
 pub use decompose::{decompose_all, decompose_where};
 pub use encode::{
-    EncodeError, Encodings, LAST_HIDDEN, PER_LAYER, PortSide, Range, Ranges, dynamic_activations, encode,
-    hidden_key, prepared, range_key, state_key, unrounded,
+    EncodeError, Encodings, LAST_HIDDEN, PER_LAYER, PortSide, Range, Ranges, encode, hidden_key, prepared,
+    range_key, state_key, unrounded,
 };
 pub use entry::{EntryGraph, EntryNode, EntryPoint, PortId, StatePort, Tensor, TensorId};
 pub use error::GraphError;

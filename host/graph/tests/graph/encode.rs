@@ -6,8 +6,8 @@ use std::convert::Infallible;
 use shardwright_graph::{
     ComponentKind, ConstantFormat, EncodeError, Encodings, EntryGraph, EntryOptions, Graph, INVISIBLE,
     LAST_HIDDEN, LegaliseError, Op, PER_LAYER, PortSide, Range, Ranges, Role, StateId, TensorId, Verdict,
-    decompose_all, decompose_where, dynamic_activations, encode, hidden_key, legalise, legalise_encoded,
-    nearest_value, range_key, state_key,
+    decompose_all, decompose_where, encode, hidden_key, legalise, legalise_encoded, nearest_value, prepared,
+    range_key, state_key,
 };
 use shardwright_vocabulary::{
     ActivationFormat, DType, Encoding, EntryKind, FormatTuple, RoleFormat, ScaleBits, StateFormat,
@@ -79,6 +79,12 @@ fn ranges(entry: &EntryGraph, named: &[(&str, Range)]) -> Ranges {
     ranges
 }
 
+/// Names and operations, conversions left out.
+fn operations(graph: &EntryGraph) -> Vec<(&str, &Op)> {
+    let others = graph.nodes.iter().filter(|node| node.op != Op::Convert);
+    others.map(|node| (node.name.as_str(), &node.op)).collect()
+}
+
 #[test]
 fn every_entry_in_every_form_and_format_is_valid() {
     for recipe in [Recipe::sharing(), Recipe::encoder()] {
@@ -86,11 +92,15 @@ fn every_entry_in_every_form_and_format_is_valid() {
             let graph = quantised(&toy(&recipe), &formats);
             let encodings = Encodings::counting(&formats);
             for entry in entries(&graph, recipe.encoder) {
-                let entry = dynamic_activations(&entry, formats.activations);
+                let entry = prepared(&entry, &encodings);
                 for form in [entry.clone(), decompose_all(&entry), by_runtime(&entry)] {
                     let encoded = encode(&form, &encodings).unwrap();
                     encoded.validate().unwrap_or_else(|error| panic!("{formats}: {error}"));
-                    assert_eq!(encoded.nodes, form.nodes, "operations stay");
+                    if formats.activations.has_float_stream() {
+                        assert_eq!(operations(&encoded), operations(&form), "conversions alone are added");
+                    } else {
+                        assert_eq!(encoded.nodes, form.nodes, "operations stay");
+                    }
                     let again = encode(&encoded, &encodings);
                     let integers = encoded.tensors.iter().any(|tensor| tensor.affine.is_some());
                     assert_eq!(integers, matches!(again, Err(EncodeError::Encoded { .. })), "{formats}");
@@ -225,7 +235,9 @@ fn states_take_their_own_format() {
         for &activations in ActivationFormat::ALL {
             // Integers with a sign are joined to new rows that have one.
             let wanted = match (activations, states) {
-                (ActivationFormat::A16Symmetric, StateFormat::A16) => Encoding::symmetric_over(-2.0, 3.0, 16),
+                (activations, StateFormat::A16) if activations.is_symmetric() => {
+                    Encoding::symmetric_over(-2.0, 3.0, 16)
+                }
                 _ => wanted,
             };
             let formats = FormatTuple::uniform(WeightFormat::F32, activations, states);
@@ -238,8 +250,8 @@ fn states_take_their_own_format() {
             let inside = match activations {
                 ActivationFormat::F32 | ActivationFormat::A8Dynamic => DType::F32,
                 ActivationFormat::F16 => DType::F16,
-                ActivationFormat::A16 => DType::U16,
-                ActivationFormat::A16Symmetric => DType::I16,
+                ActivationFormat::A16 | ActivationFormat::A16F16Stream => DType::U16,
+                ActivationFormat::A16Symmetric | ActivationFormat::A16SymmetricF16Stream => DType::I16,
             };
             assert_eq!(tensor(&encoded, "layer.1.v").1.dtype, inside, "{formats}");
         }
@@ -360,7 +372,7 @@ fn ports_of_another_encoding_get_a_conversion() {
     assert_eq!(legal.graph.nodes.iter().filter(|node| node.op == Op::Convert).count(), 2);
     assert!(legal.graph.nodes.iter().all(|node| !node.op.is_semantic()));
     assert_eq!(legal.by_runtime.len(), 2);
-    assert_eq!(encode(&by_runtime(&whole), &encodings).unwrap(), legal.graph);
+    assert_eq!(encode(&by_runtime(&prepared(&whole, &encodings)), &encodings).unwrap(), legal.graph);
 }
 
 #[test]
@@ -403,14 +415,15 @@ fn only_matrices_of_integers_have_rows_quantised_at_run_time() {
     formats.roles = vec![RoleFormat { role: WeightRole::MlpOutput, format: WeightFormat::F16 }];
     let graph = quantised(&toy(&Recipe { layers, ..Recipe::sharing() }), &formats);
     let whole = entry(&graph, EntryKind::Decode, 0..2);
-    let dynamic = dynamic_activations(&whole, ActivationFormat::A8Dynamic);
+    let dynamic = prepared(&whole, &Encodings::counting(&formats));
     dynamic.validate().unwrap();
     for (before, after) in whole.nodes.iter().zip(&dynamic.nodes) {
         let wanted = before.op == Op::Linear && !before.name.ends_with("down");
         assert_eq!(after.op == Op::DynamicLinear, wanted, "{}", before.name);
     }
-    for &activations in ActivationFormat::ALL.iter().filter(|a| **a != ActivationFormat::A8Dynamic) {
-        assert_eq!(dynamic_activations(&whole, activations), whole);
+    for activations in [ActivationFormat::F32, ActivationFormat::A16, ActivationFormat::A16Symmetric] {
+        let formats = FormatTuple { activations, ..formats.clone() };
+        assert_eq!(prepared(&whole, &Encodings::counting(&formats)), whole);
     }
 }
 

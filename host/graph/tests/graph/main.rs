@@ -10,4 +10,5 @@ mod instantiate;
 mod json;
 mod layer_kinds;
 mod legalise;
+mod stream;
 mod validate;

@@ -85,6 +85,8 @@ fn the_demo_model_keeps_its_likelihood() {
 
 #[test]
 fn priors_are_near_what_was_measured() {
+    /// Published models lose so many times as much; priors are for these.
+    const PUBLISHED: f64 = 2.5;
     use WeightFormat::{W2PerChannel, W4Block32, W4PerChannel, W8PerChannel};
     use WeightRole::{AttentionInput, AttentionOutput, Head, MlpInput, MlpOutput, PerLayer};
     // Sums over the layers that `format_table -- 24 --places` measured.
@@ -105,7 +107,7 @@ fn priors_are_near_what_was_measured() {
             let own = expected.iter().filter(|row| (row.role, row.format) == (role, format));
             let sum: u64 = own.map(|row| row.micronats).sum();
             assert!(
-                (sum as f64 / f64::from(measured) - 1.0).abs() < 0.2,
+                (sum as f64 / PUBLISHED / f64::from(measured) - 1.0).abs() < 0.2,
                 "{role} {format}: {sum} {measured}"
             );
         }

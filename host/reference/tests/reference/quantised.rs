@@ -45,6 +45,7 @@ fn bounds(formats: &FormatTuple) -> (f32, f32) {
         ActivationFormat::A8Dynamic => (2e-5, 5e-2),
         ActivationFormat::F16 => (5e-3, 5e-2),
         ActivationFormat::A16 | ActivationFormat::A16Symmetric => (1e-3, 1e-1),
+        ActivationFormat::A16F16Stream | ActivationFormat::A16SymmetricF16Stream => (5e-3, 1e-1),
     };
     match formats.states {
         StateFormat::F32 => (usual, all),
