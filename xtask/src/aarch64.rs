@@ -30,10 +30,12 @@ const EVERY_LEVEL: &str = "SHARDWRIGHT_EVERY_LEVEL";
 /// Plans with a pack, in a host without a compiler.
 const HOST: &str = "shardwright-planning-runtime-only";
 
-/// Builds and runs the tests. With `ci` the plans are a suite that may be left out.
+/// Builds and runs the tests. With `ci` the kernels and the plans are suites that may be left out.
 pub fn test(workspace: &Workspace, ci: bool) -> Result<(), Error> {
     setup::target(workspace, TARGET, "the kernels' tests are")?;
-    kernels(workspace)?;
+    if !ci || suites::runs(workspace, &suites::KERNELS)? {
+        kernels(workspace)?;
+    }
     if !ci || suites::runs(workspace, &suites::ARM_PLANS)? {
         plans(workspace)?;
     }

@@ -27,9 +27,11 @@ Commands:
                       `peers` and after it models: the CPU engine beside others, in pairs; `pair BUNDLE GGUF`:
                       a bundle beside llama.cpp; `lookup`: prompt lookup beside llama.cpp's; `growth`: how the engine's work grows
   sizes               What an application ships, by two profiles, and what the crates in it weigh (minutes)
+  kernels [--ci]      Run the kernels' tests with their assertions and checks for overflow, which no other build has;
+                      --ci leaves them out if their code did not change since the previous landing
   aarch64 [--ci|--instructions]
                       Run the kernels' tests and a plan as programs for 64-bit ARM, emulated on other machines;
-                      --ci leaves the plan out if its code did not change; --instructions counts the instructions
+                      --ci leaves out either if its code did not change; --instructions counts the instructions
                       of products instead, next to plain loops, in the emulator
   pack                Build the built-in planner and write the pack that is committed: plugins/generic/generic.pack
   vendor qnn          Fetch Qualcomm's compiler and simulator for x86-64 Linux, with pip, from the wheel onnxruntime-qnn
@@ -76,6 +78,11 @@ pub enum Command {
     Sizes,
     /// The built-in planner's pack.
     Pack,
+    /// The kernels' tests with their assertions.
+    Kernels {
+        /// Leave them out if their code did not change.
+        ci: bool,
+    },
     /// The kernels' tests for 64-bit ARM.
     Aarch64 {
         /// Leave out suites whose code did not change.
@@ -123,7 +130,7 @@ fn read(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Help),
             Long("release") if name == "build" => flag = Some(()),
-            Long("ci") if ["test", "aarch64"].contains(&name.as_str()) => ci = true,
+            Long("ci") if ["test", "kernels", "aarch64"].contains(&name.as_str()) => ci = true,
             Long("instructions") if name == "aarch64" => flag = Some(()),
             Long("model") if name == "demo" => model = Some(parser.value()?.string()?),
             Value(word) if ["test", "bench", "vendor"].contains(&name.as_str()) => words.push(word.string()?),
@@ -140,6 +147,7 @@ fn read(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
         "bench" => Command::Bench { filters: words },
         "sizes" => Command::Sizes,
         "pack" => Command::Pack,
+        "kernels" => Command::Kernels { ci },
         "aarch64" => Command::Aarch64 { ci, instructions: flag },
         "vendor" => match words.as_slice() {
             [word] if word == "qnn" => Command::Vendor { what: Vendor::Qnn },

@@ -15,6 +15,7 @@ mod cli;
 mod demo;
 mod error;
 mod javascript;
+mod kernels;
 mod models;
 mod process;
 mod setup;
@@ -73,6 +74,7 @@ fn dispatch(command: Command) -> Result<(), Error> {
             setup::prepare(&workspace)?;
             build::pack(&workspace)
         }
+        Command::Kernels { ci } => kernels::test(&workspace, ci),
         Command::Aarch64 { instructions: true, .. } => aarch64::instructions(&workspace),
         Command::Aarch64 { ci, .. } => aarch64::test(&workspace, ci),
         Command::Vendor { what: Vendor::Qnn } => vendor::qnn(),

@@ -225,7 +225,7 @@ impl EncodeError {
 /// dynamic; a residual stream in 16-bit floats is divided by a power of two, so that massive
 /// activations are finite.
 pub fn prepared(entry: &EntryGraph, encodings: &Encodings<'_>) -> EntryGraph {
-    match stream::unit(encodings) {
+    match stream::unit(encodings).filter(|_| stream::is_additive(entry)) {
         Some(unit) => stream::in_units(entry, unit),
         None => dynamic_activations(entry, encodings.activations),
     }

@@ -52,8 +52,8 @@ impl Graph {
     ///
     /// A matrix has the format of its role; one already stored in it stays as it is. Other
     /// constants follow the activations: encoded if those are static integers, `f16` if those are
-    /// or the residual stream that they are read with is, else as stored. Beside static integers the kernels of a convolution have eight bits, since
-    /// compilers take no wider ones there.
+    /// or the residual stream that they are read with is, else as stored. Beside static integers
+    /// the kernels of a convolution have eight bits, since compilers take no wider ones there.
     pub fn constant_formats(&self, formats: &FormatTuple) -> Vec<ConstantFormat> {
         let matrices = self.matrices();
         let kernels = self.second_operands(|op| matches!(op, Op::Convolution { .. }));

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use shardwright_vocabulary::{ActivationFormat, Encoding, ScaleBits};
 
 use crate::encode::{HIDDEN, range_key};
-use crate::{EncodeError, Encodings, EntryGraph, EntryNode, Op, Role, Tensor, TensorId};
+use crate::{ComponentKind, EncodeError, Encodings, EntryGraph, EntryNode, Op, Role, Tensor, TensorId};
 
 /// Exponent of the least unit: values up to a million are finite, and those from 0.001 on have all
 /// bits of a 16-bit float.
@@ -33,6 +33,14 @@ pub(crate) fn unit(encodings: &Encodings<'_>) -> Option<ScaleBits> {
     let largest = streams.map(|(_, range)| range.low.abs().max(range.high.abs())).fold(0.0, f32::max);
     let exponent = (largest / LARGEST).log2().ceil();
     Some(ScaleBits::power_of_two(EXPONENT.max(exponent as i8)))
+}
+
+/// Whether every layer adds to the residual stream. In towers a layer may end with a norm, and then
+/// a value of the stream depends on where the graph was cut; none of theirs is known to be massive.
+pub(crate) fn is_additive(entry: &EntryGraph) -> bool {
+    use ComponentKind::{Decoder, Embed, Head, PerLayerInput, Pooling};
+    let adds = |kind: ComponentKind| matches!(kind, Embed | PerLayerInput | Decoder | Head | Pooling);
+    entry.segments.0.iter().all(|segment| adds(segment.component))
 }
 
 /// Whether rows are multiplied with a matrix or with each other.

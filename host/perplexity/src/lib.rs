@@ -8,12 +8,10 @@
 //! with recorded outputs, which is `verify`'s job.
 //!
 //! ```
-//! use std::path::Path;
-//!
 //! use shardwright::{Model, Result};
-//! use shardwright_perplexity::{PerplexityOptions, perplexity};
+//! use shardwright_perplexity::{PerplexityOptions, Text, perplexity};
 //!
-//! fn loss(model: &Model, float: &Model, text: &Path) -> Result<Option<f64>> {
+//! fn loss(model: &Model, float: &Model, text: &Text) -> Result<Option<f64>> {
 //!     let options = PerplexityOptions::default();
 //!     let (report, _) = perplexity(model, Some(float), text, &options, None, &mut ())?;
 //!     Ok(report.against.map(|against| against.kl.mean.value))
@@ -38,6 +36,8 @@ pub use report::{
     AgainstReport, Divergence, Estimate, Likelihood, ModelReport, PerplexityReport, ResamplingReport,
     TextReport,
 };
+
+pub use text::Text;
 
 /// Folder of interrupted measurements in the cache directory.
 pub const PERPLEXITIES: &str = "perplexities";

@@ -11,7 +11,7 @@ use crate::predictor::{Predictor, name, score};
 use crate::question::question;
 use crate::report::{AgainstReport, Likelihood, ModelReport, PerplexityReport, ResamplingReport, TextReport};
 use crate::score::WindowScore;
-use crate::text::{self, Tokens};
+use crate::text::{Text, Tokens};
 use crate::windows::Windows;
 
 /// Default number of tokens in a window, as in `llama-perplexity`.
@@ -39,7 +39,7 @@ pub struct PerplexityOptions {
 ///
 /// # Errors
 ///
-/// * The text cannot be read, is not UTF-8, is empty, or is shorter than a window.
+/// * The text is shorter than a window.
 /// * A window is longer than the context.
 /// * The model computes embeddings.
 /// * The reference has another vocabulary ([`ErrorKind::Incompatible`]).
@@ -49,17 +49,17 @@ pub struct PerplexityOptions {
 pub fn perplexity(
     model: &Model,
     reference: Option<&Model>,
-    path: &Path,
+    text: &Text,
     options: &PerplexityOptions,
     cache: Option<&Path>,
     watch: &mut dyn Watch,
 ) -> Result<(PerplexityReport, Vec<Notice>)> {
     let mut predictor = Predictor::new(model)?;
     let mut compared = reference.map(Predictor::new).transpose()?;
-    let text = text::read(path)?;
-    let tokens = Tokens::of(model.tokenizer()?, &text)?;
+    let (path, text) = (text.path.as_path(), &text.content);
+    let tokens = Tokens::of(model.tokenizer()?, text)?;
     if let Some(reference) = reference {
-        same_tokens(model, reference, &text, &tokens)?;
+        same_tokens(model, reference, text, &tokens)?;
     }
     let windows = cut(model, reference, &tokens, options).map_err(|error| about(path, &error))?;
     let sha256 = Digest::of(text.as_bytes());

@@ -1,26 +1,37 @@
 //! The text as token ids, as `llama-perplexity` reads it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use shardwright::{Result, Tokenizer};
 use shardwright_files::read_named;
 use shardwright_text::{TEXT_BYTES_MAX, utf8_text};
 use shardwright_vocabulary::{Error, ErrorKind};
 
-/// Reads a text of at most [`TEXT_BYTES_MAX`] bytes, without the line end at its end.
-///
-/// # Errors
-///
-/// The file does not exist, is too long, is not UTF-8, or is empty.
-pub(crate) fn read(path: &Path) -> Result<String> {
-    let bytes = read_named(path, TEXT_BYTES_MAX as u64)?;
-    let text = utf8_text(&bytes, &path.display().to_string())?;
-    let text = text.strip_suffix('\n').unwrap_or(text);
-    if text.is_empty() {
-        return Err(Error::new(ErrorKind::Argument, format!("{}: the text is empty", path.display()))
-            .with_help("use a text of a few thousand words like the model's usual input"));
+/// A text to predict.
+#[derive(Debug)]
+pub struct Text {
+    pub(crate) path: PathBuf,
+    /// Without the line end at its end.
+    pub(crate) content: String,
+}
+
+impl Text {
+    /// Reads a text of at most [`TEXT_BYTES_MAX`] bytes. Read it before opening models, which
+    /// takes longer.
+    ///
+    /// # Errors
+    ///
+    /// The file does not exist, is too long, is not UTF-8, or is empty.
+    pub fn read(path: &Path) -> Result<Self> {
+        let bytes = read_named(path, TEXT_BYTES_MAX as u64)?;
+        let text = utf8_text(&bytes, &path.display().to_string())?;
+        let text = text.strip_suffix('\n').unwrap_or(text);
+        if text.is_empty() {
+            return Err(Error::new(ErrorKind::Argument, format!("{}: the text is empty", path.display()))
+                .with_help("use a text of a few thousand words like the model's usual input"));
+        }
+        Ok(Text { path: path.to_owned(), content: text.to_owned() })
     }
-    Ok(text.to_owned())
 }
 
 /// A text as token ids.

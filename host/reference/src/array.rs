@@ -178,10 +178,8 @@ impl Array {
     }
 
     /// Every value so many times as large; of floats and encoded integers.
-    pub(crate) fn times(&self, factor: f32) -> Array {
-        let mut array = self.clone();
-        match &mut array.values {
-            _ if factor == 1.0 => {}
+    pub(crate) fn times(mut self, factor: f32) -> Array {
+        match &mut self.values {
             Values::Floats(dtype, values) => {
                 *dtype = DType::F32;
                 values.iter_mut().for_each(|value| *value *= factor);
@@ -189,9 +187,9 @@ impl Array {
             Values::Stored(encoding, _) => {
                 *encoding = encoding.in_units(ScaleBits::new(factor).unwrap_or(ScaleBits::ONE));
             }
-            _ => {}
+            Values::Indices(_) | Values::Constant(_) => {}
         }
-        array
+        self
     }
 
     /// The same tensor in another encoding: decoded, then each value rounded to the nearest

@@ -1,6 +1,6 @@
 use std::borrow::Cow;
 
-use shardwright_graph::{EntryGraph, LAST_HIDDEN, Role, TensorId, range_key, state_key};
+use shardwright_graph::{EntryGraph, LAST_HIDDEN, Role, Tensor, TensorId, range_key, state_key};
 
 use crate::{Array, Bindings, ReferenceError, States, Weights, ops};
 
@@ -43,6 +43,7 @@ impl Evaluator {
     }
 
     /// Runs the graph with `rows` valid rows and returns its outputs by role, in their encodings.
+    /// What is bound, returned or shown of a port with a unit is what its values stand for.
     /// Bindings in another encoding than their port are converted; states must have the encoding
     /// the entry declares. States are written in place and are not among the outputs; an error
     /// changes nothing.
@@ -132,7 +133,7 @@ impl Evaluator {
         let mut arrays: Vec<Option<Cow<Array>>> = Vec::new();
         arrays.resize_with(self.entry.tensors.len(), || None);
         for ((tensor, _), array) in self.entry.inputs.iter().zip(bound) {
-            show(*tensor, &array);
+            show(*tensor, &stands_for(&array, self.entry.tensor(*tensor)));
             arrays[tensor.0 as usize] = Some(array);
         }
         for (slot, constant) in arrays.iter_mut().zip(&self.constants) {
@@ -154,11 +155,8 @@ impl Evaluator {
                 Some(encoding) => output.encoded(encoding),
                 None => output,
             };
-            let output = match show(node.output, &output) {
-                Some(other) if other.shape() == output.shape() => match tensor.encoding() {
-                    Some(encoding) => other.encoded(encoding),
-                    None => other,
-                },
+            let output = match show(node.output, &stands_for(&output, tensor)) {
+                Some(other) if other.shape() == output.shape() => in_unit_of(other, tensor),
                 _ => output,
             };
             arrays[node.output.0 as usize] = Some(Cow::Owned(output));
@@ -175,6 +173,7 @@ impl Evaluator {
             match role {
                 Role::State { state } => written.push((*state, array)),
                 _ => {
+                    let array = stands_for(&array, self.entry.tensor(*tensor)).into_owned();
                     outputs.bind(role.clone(), array);
                 }
             }
@@ -229,6 +228,10 @@ impl Evaluator {
             if let Role::Slots { capacity } = role {
                 ops::state::check_slots(array.integers(), *capacity as usize)?;
             }
+            if tensor.unit.is_some() {
+                bound.push(Cow::Owned(in_unit_of(array.clone(), tensor)));
+                continue;
+            }
             let Some(encoding) = tensor.encoding().filter(|wanted| array.encoding() != Some(*wanted)) else {
                 bound.push(Cow::Borrowed(array));
                 continue;
@@ -239,6 +242,26 @@ impl Evaluator {
             bound.push(Cow::Owned(array.clone().encoded(encoding)));
         }
         Ok(bound)
+    }
+}
+
+/// What the values of a tensor stand for.
+fn stands_for<'a>(array: &'a Array, tensor: &Tensor) -> Cow<'a, Array> {
+    match tensor.unit {
+        Some(unit) => Cow::Owned(array.clone().times(unit.get())),
+        None => Cow::Borrowed(array),
+    }
+}
+
+/// What stands for these values, in the encoding of the tensor.
+fn in_unit_of(values: Array, tensor: &Tensor) -> Array {
+    let values = match tensor.unit {
+        Some(unit) => values.times(unit.get().recip()),
+        None => values,
+    };
+    match tensor.encoding() {
+        Some(encoding) => values.encoded(encoding),
+        None => values,
     }
 }
 

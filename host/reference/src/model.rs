@@ -6,7 +6,7 @@ use shardwright_graph::{
     AssetId, ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, Graph, Op, Role, Verdict,
     decompose_all, encode, hidden_key, legalise, prepared,
 };
-use shardwright_vocabulary::{Encoding, EntryKind, ScaleBits};
+use shardwright_vocabulary::{Encoding, EntryKind};
 
 use crate::ops::layout;
 use crate::states::state_encodings;
@@ -359,7 +359,6 @@ impl<'g> ReferenceModel<'g> {
             input: Input::Features(features),
             taps: false,
             observe,
-            unit: 1.0,
             trace: Trace::default(),
         }
     }
@@ -394,7 +393,6 @@ impl<'g> ReferenceModel<'g> {
             input: Input::Tokens(ids, &sequence.soft),
             taps,
             observe,
-            unit: 1.0,
             trace: Trace::default(),
         };
         run.step(&mut sequence.states)?;
@@ -451,8 +449,6 @@ struct Run<'a, 'g, 'o> {
     input: Input<'a>,
     taps: bool,
     observe: Option<Observe<'o>>,
-    /// What a value of one of the carried residual stream stands for.
-    unit: f32,
     trace: Trace,
 }
 
@@ -561,18 +557,13 @@ impl Run<'_, '_, '_> {
             Some(observe) => evaluator.run_observed(&bindings, states, &mut **observe)?,
             None => evaluator.run(&bindings, states, self.step.rows)?,
         };
-        let unit_of = |role: &Role| {
-            let tensor = evaluator.entry().output(role).map(|tensor| evaluator.entry().tensor(tensor));
-            tensor.and_then(|tensor| tensor.unit).map_or(1.0, ScaleBits::get)
-        };
-        self.unit = unit_of(&Role::Hidden);
         if component.is_layered() {
             // A prefill without a residual stream as output must leave none behind.
             carried.take(&Role::Hidden);
         }
         for (role, array) in outputs.iter() {
             match role {
-                Role::Tap { name } => self.show_tap(name, &array.times(unit_of(role))),
+                Role::Tap { name } => self.show_tap(name, array),
                 Role::StateRows { state } => {
                     let capacity = states.get(*state).map_or(1, |existing| existing.shape()[0] as u64);
                     states.place(*state, array, &slots(self.step, capacity))?;
@@ -588,7 +579,7 @@ impl Run<'_, '_, '_> {
 
     fn show_hidden(&mut self, carried: &Bindings) {
         if let Some(hidden) = carried.get(&Role::Hidden) {
-            self.trace.hidden.push(self.valid(&hidden.times(self.unit)));
+            self.trace.hidden.push(self.valid(hidden));
         }
     }
 

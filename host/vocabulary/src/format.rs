@@ -128,8 +128,8 @@ names! {
         A16Symmetric = "a16-symmetric",
         /// 8 bit, scale found at run time per row.
         A8Dynamic = "a8-dynamic",
-        /// [`ActivationFormat::A16`], with the residual stream, and what is added to it or normalised
-        /// of it, in 16-bit floats.
+        /// [`ActivationFormat::A16`], with the residual stream, and what is added to it or
+        /// normalised of it, in 16-bit floats.
         A16F16Stream = "a16-f16-stream",
         /// The same beside [`ActivationFormat::A16Symmetric`].
         A16SymmetricF16Stream = "a16-symmetric-f16-stream",

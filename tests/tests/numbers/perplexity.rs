@@ -2,11 +2,10 @@
 //! single steps.
 
 use std::fs;
-use std::path::PathBuf;
 
-use shardwright::{ErrorKind, Model, OpenOptions, Watch};
+use shardwright::{ErrorKind, Model, OpenOptions, Result, Watch};
 use shardwright_models::Checkpoint;
-use shardwright_perplexity::{Estimate, PerplexityOptions, PerplexityReport, perplexity};
+use shardwright_perplexity::{Estimate, PerplexityOptions, PerplexityReport, Text, perplexity};
 use shardwright_reference::{Arrangement, ReferenceModel};
 use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::program::search_path;
@@ -27,19 +26,19 @@ fn open(checkpoint: &str, formats: &str) -> Model {
     options.open(tree::root().join(checkpoint)).unwrap_or_else(|error| panic!("{checkpoint}: {error}"))
 }
 
-struct Text {
+struct TextFile {
     folder: TempDir,
 }
 
-impl Text {
+impl TextFile {
     fn new(text: &[u8]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         fs::write(folder.path().join("text"), text).expect("written");
-        Text { folder }
+        TextFile { folder }
     }
 
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("text")
+    fn read(&self) -> Result<Text> {
+        Text::read(&self.folder.path().join("text"))
     }
 
     fn measured(
@@ -48,7 +47,7 @@ impl Text {
         against: Option<&Model>,
         options: PerplexityOptions,
     ) -> PerplexityReport {
-        let found = perplexity(model, against, &self.path(), &options, None, &mut ());
+        let found = perplexity(model, against, &self.read().expect("a text"), &options, None, &mut ());
         let (report, notices) = found.expect("a report");
         assert!(notices.is_empty(), "{notices:?}");
         report
@@ -94,7 +93,7 @@ fn nats_by_evaluator(windows: &[Vec<u32>], first: usize) -> Vec<f64> {
 fn second_halves_of_windows_are_scored_behind_a_bos_token() {
     let model = open(DEMO_MODEL, "f32/f32/f32");
     let options = PerplexityOptions { window: Some(WINDOW), ..PerplexityOptions::default() };
-    let report = Text::new(TEXT.as_bytes()).measured(&model, None, options);
+    let report = TextFile::new(TEXT.as_bytes()).measured(&model, None, options);
     let ids = ids(&model);
     let windows: Vec<Vec<u32>> =
         ids.chunks_exact(WINDOW as usize).map(|window| [&ids[..1], &window[1..]].concat()).collect();
@@ -115,7 +114,7 @@ fn second_halves_of_windows_are_scored_behind_a_bos_token() {
 fn strided_windows_score_their_last_tokens() {
     let model = open(DEMO_MODEL, "f32/f32/f32");
     let options = PerplexityOptions { window: Some(24), stride: Some(9), chunks: Some(3) };
-    let report = Text::new(TEXT.as_bytes()).measured(&model, None, options);
+    let report = TextFile::new(TEXT.as_bytes()).measured(&model, None, options);
     let ids = ids(&model);
     let windows: Vec<Vec<u32>> = (0..3).map(|window| ids[window * 9..window * 9 + 24].to_vec()).collect();
     let nats = nats_by_evaluator(&windows, 24 - 9);
@@ -129,7 +128,7 @@ fn strided_windows_score_their_last_tokens() {
 fn divergences_are_sums_over_all_tokens_of_the_vocabulary() {
     let (model, reference) = (open(DEMO_MODEL, "w4-block32/f32/f32"), open(DEMO_MODEL, "f32/f32/f32"));
     let options = PerplexityOptions { window: Some(WINDOW), ..PerplexityOptions::default() };
-    let report = Text::new(TEXT.as_bytes()).measured(&model, Some(&reference), options);
+    let report = TextFile::new(TEXT.as_bytes()).measured(&model, Some(&reference), options);
     let against = report.against.expect("a comparison");
     let ids = ids(&model);
     let (mut own, mut others) =
@@ -165,7 +164,7 @@ fn divergences_are_sums_over_all_tokens_of_the_vocabulary() {
     let errors = [against.kl.mean, against.kl.median, against.kl.p95, against.kl.p99, against.nll_difference];
     assert!(errors.iter().all(|figure| figure.error.is_some_and(|error| error > 0.0)), "{errors:?}");
     // A model is as far from itself as it should be.
-    let report = Text::new(TEXT.as_bytes()).measured(&reference, Some(&reference), options);
+    let report = TextFile::new(TEXT.as_bytes()).measured(&reference, Some(&reference), options);
     let against = report.against.expect("a comparison");
     assert_eq!((against.kl.max, against.same_top.value), (0.0, 1.0));
     assert_eq!(against.nll_difference, Estimate { value: 0.0, error: Some(0.0) });
@@ -175,8 +174,8 @@ fn divergences_are_sums_over_all_tokens_of_the_vocabulary() {
 fn what_cannot_be_measured_is_refused() {
     let model = open(DEMO_MODEL, "f32/f32/f32");
     let refused = |model: &Model, against: Option<&Model>, text: &[u8], options: PerplexityOptions| {
-        let text = Text::new(text);
-        let found = perplexity(model, against, &text.path(), &options, None, &mut ());
+        let text = TextFile::new(text);
+        let found = text.read().and_then(|text| perplexity(model, against, &text, &options, None, &mut ()));
         let error = found.map(|(report, _)| report).expect_err("refused");
         assert!(error.help().is_some(), "{error}");
         (error.kind(), error.to_string())
@@ -193,8 +192,8 @@ fn what_cannot_be_measured_is_refused() {
     wanted(refused(&model, None, TEXT.as_bytes(), large), ErrorKind::Context, "context of 64");
     let strided = PerplexityOptions { stride: Some(64), ..default };
     wanted(refused(&model, None, TEXT.as_bytes(), strided), ErrorKind::Argument, "stride of 64");
-    let missing = perplexity(&model, None, "no-such-file".as_ref(), &default, None, &mut ());
-    assert_eq!(missing.map(|(report, _)| report).expect_err("missing").kind(), ErrorKind::Missing);
+    let missing = Text::read("no-such-file".as_ref());
+    assert_eq!(missing.expect_err("missing").kind(), ErrorKind::Missing);
 
     struct Interrupted;
     impl Watch for Interrupted {
@@ -203,8 +202,8 @@ fn what_cannot_be_measured_is_refused() {
         }
     }
     let small = PerplexityOptions { window: Some(WINDOW), ..default };
-    let text = Text::new(TEXT.as_bytes());
-    let interrupted = perplexity(&model, None, &text.path(), &small, None, &mut Interrupted);
+    let text = TextFile::new(TEXT.as_bytes());
+    let interrupted = perplexity(&model, None, &text.read().expect("a text"), &small, None, &mut Interrupted);
     let error = interrupted.map(|(report, _)| report).expect_err("interrupted");
     assert_eq!(error.kind(), ErrorKind::Cancelled);
     assert!(error.help().is_some_and(|help| help.contains("no finished window was kept")), "{error:?}");
@@ -235,8 +234,9 @@ fn tokenizers_that_split_differently_are_refused() {
     });
     let other = open(without_bos.path().to_str().expect("UTF-8"), "stored");
     let options = PerplexityOptions { window: Some(WINDOW), ..PerplexityOptions::default() };
-    let text = Text::new(TEXT.as_bytes());
-    let error = perplexity(&model, Some(&other), &text.path(), &options, None, &mut ()).expect_err("refused");
+    let text = TextFile::new(TEXT.as_bytes());
+    let error = perplexity(&model, Some(&other), &text.read().expect("a text"), &options, None, &mut ())
+        .expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Incompatible);
     assert!(error.to_string().contains("differently from token 0 on"), "{error}");
     // Alone it is measured, and no window begins with a token that its tokenizer does not add.
@@ -246,9 +246,9 @@ fn tokenizers_that_split_differently_are_refused() {
 #[test]
 fn special_tokens_that_a_text_spells_out_are_noted() {
     let model = open(DEMO_MODEL, "stored");
-    let text = Text::new(format!("<eos> and <eos>. {TEXT}").as_bytes());
+    let text = TextFile::new(format!("<eos> and <eos>. {TEXT}").as_bytes());
     let options = PerplexityOptions { window: Some(WINDOW), ..PerplexityOptions::default() };
-    let found = perplexity(&model, None, &text.path(), &options, None, &mut ());
+    let found = perplexity(&model, None, &text.read().expect("a text"), &options, None, &mut ());
     let (_, notices) = found.expect("a report");
     assert!(notices.len() == 1 && notices[0].text.starts_with("2 special tokens"), "{notices:?}");
 }

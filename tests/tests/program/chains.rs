@@ -119,7 +119,7 @@ fn every_target_of_the_plan_has_a_chain_in_its_own_formats() {
     ]);
     assert_eq!(variant["plan"]["fallback"], planned, "{report}");
     // Formats of its own: those of the profile for any machine.
-    let own = "w8-per-channel/a8-dynamic/f16";
+    let own = "w8-block32/f32/f32";
 
     let bundle = Bundle::open(machine.bundle()).expect("a bundle");
     let chains = &bundle.variant().chains;

@@ -116,7 +116,7 @@ fn without_a_goal_a_plan_for_a_chip_is_within_what_is_usual() {
     assert!((60_000..=100_000).contains(&loss), "{loss}");
     assert!(strict.to_string().contains("loss ≤ 100 millinats"), "{strict}");
     let (all, few) = (weights(&strict).len(), named(&strict));
-    assert!(few < all && few * 2 > all, "{few} of {all}: {:?}", weights(&strict));
+    assert!(few < all && few > 0, "{few} of {all}: {:?}", weights(&strict));
     // Whoever asks for formats or states a goal has those.
     let wide = plan(&["--planner-option", "usual-quality=1000"]);
     assert_eq!(named(&wide), weights(&wide).len(), "{wide}");

@@ -1,5 +1,5 @@
-//! The suites that `.ci/run` may leave out: tests of vendors' libraries, of their simulators and of
-//! a processor that this machine emulates.
+//! The suites that `.ci/run` may leave out: tests of vendors' libraries, of their simulators, of a
+//! processor that this machine emulates, and of the kernels in further builds.
 //!
 //! **Rule.** A suite runs if a file of its `cargo tree` changed since the base, or a file that
 //! every build uses ([`EVERYTHING`]). It also runs if there is no base, and always with
@@ -83,6 +83,10 @@ pub const ARM_PLANS: Suite = Suite {
     starts: &["shardwright-cli", "shardwright-planner-generic"],
     reads: &["demo-model", "wit"],
 };
+
+/// The CPU shim's own tests in the builds beside the usual one: with assertions, and for ARM.
+pub const KERNELS: Suite =
+    Suite { name: "kernels in further builds", packages: &["shardwright-shim-cpu"], starts: &[], reads: &[] };
 
 /// The suites of `cargo xtask test`.
 const SUITES: [Suite; 3] = [QUALCOMM, MEDIATEK, VENDORS];
@@ -297,7 +301,7 @@ mod tests {
     #[test]
     fn every_suite_watches_its_own_packages_and_their_dependencies() {
         let workspace = Workspace::locate().expect("cargo metadata");
-        for suite in SUITES.iter().chain([&ARM_PLANS]) {
+        for suite in SUITES.iter().chain([&ARM_PLANS, &KERNELS]) {
             let folders = folders_of(&workspace, suite).expect("cargo tree");
             for name in suite.packages.iter().chain(suite.starts) {
                 let package = workspace.packages.iter().find(|package| package.name == *name).expect(name);

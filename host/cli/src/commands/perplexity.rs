@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use shardwright::{Model, user_cache_directory};
-use shardwright_perplexity::PerplexityOptions;
+use shardwright_perplexity::{PerplexityOptions, Text};
 
 use super::{is_bundle, open, print, say_each, say_notices};
 use crate::arguments::{BundledArguments, ExecutionArguments, Format, PerplexityArguments, TargetArguments};
@@ -19,6 +19,7 @@ const LARGE_STEP_ROWS: u32 = 16;
 /// Opens one or two models and measures them.
 pub fn perplexity(arguments: &PerplexityArguments, format: Format) -> Result<Outcome, Failure> {
     let PerplexityArguments { checkpoint, against, text, target, execution, bundled, .. } = arguments;
+    let text = Text::read(text)?;
     let reference = against.as_ref().map(|path| reference(path, target, execution)).transpose()?;
     let model = match is_bundle(checkpoint, bundled.compiled_from.as_deref())? {
         true => open(target, execution, checkpoint, bundled, &[])?,
@@ -32,7 +33,7 @@ pub fn perplexity(arguments: &PerplexityArguments, format: Format) -> Result<Out
     let (report, notices) = shardwright_perplexity::perplexity(
         &model,
         reference.as_ref(),
-        text,
+        &text,
         &options,
         cache.as_deref(),
         &mut watch,

@@ -1,13 +1,13 @@
 //! Computes two operations on 16 rows as ones on two blocks of eight.
 //!
 //! The compiler takes the 16 rows of a product for 4 by 4 pixels. Two operations beside such a
-//! product then are wrong, on every processor tried and in all but one form of the product. No other
-//! number of rows was seen to be wrong.
+//! product then are wrong, on every processor tried and in all but one form of the product. No
+//! other number of rows was seen to be wrong.
 //!
-//! * A Tanh of integers that follows it, whether the result leaves or is sliced, joined or reshaped:
-//!   every second pair of rows is zero, or rows are exchanged, or the graph fails to run. A soft-cap
-//!   of logits is such a case. The library's test `a_tanh_of_sixteen_rows_is_wrong` tells when that
-//!   changes.
+//! * A Tanh of integers that follows it, whether the result leaves or is sliced, joined or
+//!   reshaped: every second pair of rows is zero, or rows are exchanged, or the graph fails to run.
+//!   A soft-cap of logits is such a case. The library's test `a_tanh_of_sixteen_rows_is_wrong`
+//!   tells when that changes.
 //! * A conversion of halves to integers that it reads, if an RmsNorm made the halves: rows are
 //!   exchanged. `a_conversion_of_sixteen_rows_is_wrong` tells when that changes.
 

@@ -1,0 +1,23 @@
+//! `cargo xtask kernels`: the CPU shim's own tests with debug assertions and checks for overflow.
+//!
+//! Elsewhere the shim is compiled without them: they cost its inner loops three times the time.
+
+use crate::error::Error;
+use crate::process;
+use crate::testing::suites;
+use crate::workspace::Workspace;
+
+/// Builds and runs the tests. With `ci` they are a suite that may be left out.
+pub fn test(workspace: &Workspace, ci: bool) -> Result<(), Error> {
+    if ci && !suites::runs(workspace, &suites::KERNELS)? {
+        return Ok(());
+    }
+    let mut command = workspace.cargo();
+    // With the features that the other builds have: what both compile is not compiled twice.
+    command.args(["test", "--locked", "--package", "shardwright-shim-cpu"]);
+    command.args(["--package", "shardwright-test-features", "--lib"]);
+    for check in ["debug-assertions", "overflow-checks"] {
+        command.args(["--config", &format!("profile.dev.package.shardwright-shim-cpu.{check}=true")]);
+    }
+    process::run(&mut command)
+}
