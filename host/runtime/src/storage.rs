@@ -275,7 +275,9 @@ mod tests {
     #[test]
     fn indices_are_no_numbers_and_zero_points_lie_in_range() {
         assert!(!Storage::plain(DType::I32).is_numeric() && !Storage::plain(DType::I64).is_numeric());
-        assert!(!affine(DType::F16, 0.5, 0).is_consistent());
+        // The unit of floats is a power of two.
+        assert!(affine(DType::F16, 0.5, 0).is_consistent() && !affine(DType::F16, 0.3, 0).is_consistent());
+        assert!(!affine(DType::F16, 0.5, 1).is_consistent());
         for (dtype, low, high) in
             [(DType::I8, -128, 127), (DType::U8, 0, 255), (DType::I16, -32768, 32767), (DType::U16, 0, 65535)]
         {

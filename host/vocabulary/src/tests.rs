@@ -120,15 +120,20 @@ fn scales_are_finite_and_positive() {
 }
 
 #[test]
-fn encodings_of_floats_have_no_scale() {
+fn encodings_of_floats_are_scaled_by_powers_of_two_alone() {
     assert!(Encoding::F32.is_consistent());
     assert!(!Encoding { zero_point: 1, ..Encoding::F16 }.is_consistent());
     let scale = ScaleBits::new(0.5).unwrap();
     assert!(Encoding { element: DType::U8, scale, zero_point: 255 }.is_consistent());
     assert!(!Encoding { element: DType::U8, scale, zero_point: 256 }.is_consistent());
     assert!(!Encoding { element: DType::I8, scale, zero_point: 200 }.is_consistent());
-    assert!(!Encoding { element: DType::F32, scale, zero_point: 0 }.is_consistent());
+    assert!(Encoding { element: DType::F32, scale, zero_point: 0 }.is_consistent());
+    let odd = ScaleBits::new(0.3).unwrap();
+    assert!(!Encoding { element: DType::F32, scale: odd, zero_point: 0 }.is_consistent());
     assert_eq!(Encoding::F16.to_string(), "f16");
+    assert_eq!(Encoding::F16.in_units(ScaleBits::power_of_two(4)).to_string(), "f16(scale 16)");
+    assert_eq!(ScaleBits::power_of_two(-1), scale);
+    assert!(scale.is_power_of_two() && !odd.is_power_of_two());
 }
 
 #[test]

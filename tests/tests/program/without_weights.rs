@@ -31,7 +31,7 @@ fn leave_out_losses(value: &mut Value) {
 
 #[test]
 fn headers_are_enough_to_plan() {
-    // Without a bound on losses, which differ a little: of weights that are not here they are drawn.
+    // Without a bound on losses, which differ a little: weights that are not here are drawn.
     let unbounded = ["--soc", "sm8850", "--planner-option", "usual-quality=100000"];
     let targets = [&unbounded[..], &["--soc", "mt6989", "--context", "256"], &[]];
     for (fixture, target) in TEXT_FIXTURES.into_iter().chain([DEMO_MODEL]).zip(targets.into_iter().cycle()) {

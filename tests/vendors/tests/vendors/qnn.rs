@@ -334,11 +334,13 @@ fn times_of_the_chip_decide_although_those_of_the_cpu_are_not_known() {
     if !library() {
         return;
     }
+    let formats = "w4-block32-stepped[head=w8-per-channel]/a16/a8";
+    let by_channel = "w4-per-channel[head=w8-per-channel]/a16/a8";
     let plan = |more: &[&str]| {
-        shardwright(["plan", GEMMA3, "--soc", "soc-72", "--context", "32"]).arguments(more).json()
+        let run = shardwright(["plan", GEMMA3, "--soc", "soc-72", "--context", "32"]);
+        run.arguments(["--formats", formats, "--formats", by_channel]).arguments(more).json()
     };
     let first = plan(&[]);
-    let formats = "w4-block32-stepped[head=w8-per-channel]/a16/a8";
     let shards = |plan: &Value| plan["shards"].as_array().expect("shards").clone();
     for shard in shards(&first) {
         assert_eq!((&shard["target"], &shard["formats"]), (&"soc-72".into(), &formats.into()), "{first}");
@@ -363,16 +365,18 @@ fn times_of_the_chip_decide_although_those_of_the_cpu_are_not_known() {
         .sum();
     assert_eq!(step["time"]["microseconds"], summed, "{first}");
     assert_eq!(first["totals"]["loss"]["known"], "expected", "{first}");
-    // A user who wants the last microsecond gets it, with the comparison.
+    // A user who wants the last microsecond gets it.
     let fast = plan(&["--planner-option", "format-gain=0"]);
     let time = |plan: &Value| decoder(plan)["entries"][0]["time"]["microseconds"].as_u64().expect("a time");
     assert!(time(&fast) < time(&first), "{fast}");
-    let because = texts(&decoder(&fast)["reasons"], "because");
-    assert!(because.iter().any(|text| text.contains("µs instead of")), "{fast}");
     // No goal permits the loss of two bits, or of a head of four.
-    for shard in shards(&first).iter().chain(&shards(&fast)) {
+    let chosen = shardwright(["plan", GEMMA3, "--soc", "soc-72", "--context", "32"]).json();
+    for shard in shards(&chosen) {
         assert!(!shard["formats"].as_str().is_some_and(|formats| formats.contains("w2")), "{shard}");
     }
+    // Of all formats of the chip others are so much faster in this small model, with the comparison.
+    let because = texts(&decoder(&chosen)["reasons"], "because");
+    assert!(because.iter().any(|text| text.contains("µs instead of")), "{chosen}");
 }
 
 #[test]
