@@ -32,7 +32,11 @@ pub(crate) fn offered_formats(
     let mut offered: Vec<FormatTuple> = Vec::new();
     let weighed = options.loss_goal(profile, graph) != LossGoal::None;
     // A user who names a format accepts the loss.
-    let known = profile.offered_formats(asked || weighed).cloned();
+    let known: Vec<FormatTuple> = match asked {
+        true => profile.legal_formats().cloned().collect(),
+        false => profile.offered_formats(weighed).cloned().collect(),
+    };
+    let known = known.into_iter();
     let candidates: Vec<FormatTuple> = match options.formats.as_slice() {
         [] if profile.kind == TargetKind::Cpu && !asked && !weighed && options.prefers.is_none() => {
             vec![stored.clone()]

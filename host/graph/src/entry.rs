@@ -77,8 +77,8 @@ pub struct Tensor {
     /// holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<WeightId>,
-    /// For ports: what a decoded value of one stands for, a power of two; `None` for one. Of a
-    /// residual stream that is computed divided by it.
+    /// For ports: power of two that decoded values are multiplied by to give the real ones. `None`
+    /// means 1. A residual stream may be computed divided by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<ScaleBits>,
 }

@@ -4,7 +4,7 @@
 //! thousands of times as large as the others, beyond the 65,504 of a 16-bit float. Static integers
 //! over such a range leave hardly a step for ordinary values. Floats do not mind, and the norms
 //! that read the stream do not depend on its scale. So the stream is kept divided by a power of
-//! two, which rounds nothing, and products alone are in integers.
+//! two, which rounds nothing but values near zero, and products alone are in integers.
 
 use std::collections::HashMap;
 

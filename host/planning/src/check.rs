@@ -6,8 +6,8 @@
 //! of a plan has a cap below.
 
 use shardwright_vocabulary::{
-    ChosenSpeculation, ComponentKind, EntryKind, EntryName, Flag, FormatTuple, Limit, Provenance, Segment,
-    Segments, ShardFormats, StateFormat, Target, limit_names,
+    ChosenSpeculation, ComponentKind, Encoding, EntryKind, EntryName, Flag, FormatTuple, Limit, Provenance,
+    ScaleBits, Segment, Segments, ShardFormats, StateFormat, Target, limit_names,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -546,7 +546,12 @@ fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
                 if !seen.insert(boundary.name.as_str()) {
                     return Err(PlanFault::BoundaryRepeated { shard: position, direction, name });
                 }
-                if let Some(encoding) = boundary.encoding.filter(|encoding| !encoding.is_consistent()) {
+                // Units of floats are the host's to choose.
+                let is_legal = |encoding: &Encoding| {
+                    encoding.is_consistent()
+                        && (!encoding.element.is_float() || encoding.scale == ScaleBits::ONE)
+                };
+                if let Some(encoding) = boundary.encoding.filter(|encoding| !is_legal(encoding)) {
                     return Err(PlanFault::EncodingInvalid { shard: position, name, encoding });
                 }
             }

@@ -151,11 +151,16 @@ impl Loss {
     }
 }
 
+/// Version of how activations are computed, which losses follow from and weights do not. 1: a
+/// residual stream in 16-bit floats is divided by a power of two.
+const VALUES: u32 = 1;
+
 /// Hash of all that losses follow from: the checkpoint, the ids of sequences in their order,
 /// the moments that weights are rounded by, if they are, and how rounding is done.
 pub fn losses_identity(checkpoint: [u8; 32], sequences: &[Vec<u32>], moments: Option<[u8; 32]>) -> [u8; 32] {
     let mut digest = Sha256::new();
     digest.update(ARITHMETIC.to_le_bytes());
+    digest.update(VALUES.to_le_bytes());
     digest.update(checkpoint);
     digest.update((sequences.len() as u64).to_le_bytes());
     for ids in sequences {

@@ -45,7 +45,8 @@ pub struct Port {
     /// Its quantisation; `None` for plain floats and indices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encoding: Option<Encoding>,
-    /// What a value of one stands for, a power of two; `None` for one. Shims do not see it.
+    /// Power of two that decoded values are multiplied by to give the real ones. `None` means 1.
+    /// Shims do not see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<ScaleBits>,
 }

@@ -88,7 +88,7 @@ impl Encoding {
         Self { element, scale: ScaleBits::ONE, zero_point: 0 }
     }
 
-    /// The same raw values, each standing for so many times as much.
+    /// Returns this encoding with its scale multiplied by `unit`.
     ///
     /// A residual stream with values beyond those of a 16-bit float is kept divided by a power of
     /// two; the scale of its float encoding is that power.

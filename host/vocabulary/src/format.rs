@@ -131,7 +131,7 @@ names! {
         /// [`ActivationFormat::A16`], with the residual stream, and what is added to it or
         /// normalised of it, in 16-bit floats.
         A16F16Stream = "a16-f16-stream",
-        /// The same beside [`ActivationFormat::A16Symmetric`].
+        /// Like [`ActivationFormat::A16F16Stream`], with signed integers without a zero point.
         A16SymmetricF16Stream = "a16-symmetric-f16-stream",
     }
 }

@@ -40,8 +40,7 @@ fn a_size_on_the_cpu_is_filled_with_what_loses_least() {
         // A table of half a layer's bytes loses less than a layer.
         match size {
             "20MB" => assert_eq!(tables, ["bf16", "bf16"]),
-            "9MB" => assert_eq!(tables, ["w8-per-channel", "w4-block32"]),
-            _ => assert_eq!(tables, ["w4-block32", "w4-block32"], "{size}"),
+            _ => assert_eq!(tables, ["w8-per-channel", "w4-block32"], "{size}"),
         }
         match size {
             "20MB" => assert!(loss == 0 && weights.iter().all(|format| format == "bf16"), "{weights:?}"),

@@ -38,7 +38,7 @@ fn nats(model: &ReferenceModel<'_>, rows: &[Vec<u32>]) -> f64 {
     nats.iter().sum::<f64>() / nats.len() as f64
 }
 
-use ActivationFormat::{A8Dynamic, A16, A16Symmetric};
+use ActivationFormat::{A8Dynamic, A16, A16F16Stream, A16Symmetric, A16SymmetricF16Stream};
 use WeightFormat::{W4Block32, W8PerChannel, W8PerTensor};
 
 /// Formats and how many nats a token the demo model may lose to plain min-max scales.
@@ -52,6 +52,8 @@ fn tuples() -> Vec<(FormatTuple, f64)> {
         (FormatTuple::uniform(W8PerChannel, ActivationFormat::F16, StateFormat::F16), 0.02),
         (FormatTuple::uniform(W8PerChannel, A16, StateFormat::A16), 0.05),
         (FormatTuple::uniform(W8PerChannel, A16Symmetric, StateFormat::A8), 0.05),
+        (FormatTuple::uniform(W8PerChannel, A16F16Stream, StateFormat::A16), 0.05),
+        (FormatTuple::uniform(W8PerChannel, A16SymmetricF16Stream, StateFormat::A16), 0.05),
     ]
 }
 

@@ -374,7 +374,7 @@ fn times_of_the_chip_decide_although_those_of_the_cpu_are_not_known() {
     for shard in shards(&chosen) {
         assert!(!shard["formats"].as_str().is_some_and(|formats| formats.contains("w2")), "{shard}");
     }
-    // Of all formats of the chip others are so much faster in this small model, with the comparison.
+    // Of all formats of the chip others are so much faster in this model, with the comparison.
     let because = texts(&decoder(&chosen)["reasons"], "because");
     assert!(because.iter().any(|text| text.contains("µs instead of")), "{chosen}");
 }
