@@ -13,7 +13,7 @@ pub fn test(workspace: &Workspace, ci: bool) -> Result<(), Error> {
         return Ok(());
     }
     let mut command = workspace.cargo();
-    // With the features that the other builds have: what both compile is not compiled twice.
+    // With the features of the other builds, so that shared crates are compiled once.
     command.args(["test", "--locked", "--package", "shardwright-shim-cpu"]);
     command.args(["--package", "shardwright-test-features", "--lib"]);
     for check in ["debug-assertions", "overflow-checks"] {

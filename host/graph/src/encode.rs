@@ -162,7 +162,7 @@ impl<'a> Encodings<'a> {
         Ok(Encoding::centred_over(low, high, bits))
     }
 
-    /// The calibrated range of a key.
+    /// Looks up the calibrated range of a key.
     fn calibrated(&self, key: &str) -> Option<Range> {
         self.ranges.get(key.strip_suffix(stream::UNSCALED).unwrap_or(key)).copied()
     }
@@ -219,11 +219,12 @@ impl EncodeError {
     }
 }
 
-/// The graph in the operations that the formats ask for, before it is legalised and encoded.
+/// Returns the graph with the operations that the formats require, before it is legalised and
+/// encoded.
 ///
-/// Linear operations over integer weights quantise their rows at run time where activations are
-/// dynamic; a residual stream in 16-bit floats is divided by a power of two, so that massive
-/// activations are finite.
+/// With dynamic activations, linear operations over integer weights quantise their rows at run
+/// time. A residual stream in 16-bit floats is divided by a power of two, so that massive
+/// activations stay finite in it.
 pub fn prepared(entry: &EntryGraph, encodings: &Encodings<'_>) -> EntryGraph {
     match stream::unit(encodings).filter(|_| stream::is_additive(entry)) {
         Some(unit) => stream::in_units(entry, unit),
@@ -545,7 +546,7 @@ fn convert_ports(graph: &mut EntryGraph, encodings: &Encodings<'_>) {
     }
 }
 
-/// Whether a port has that encoding, in its own unit if it is of floats.
+/// Returns whether a port has that encoding. Floats may have any unit.
 fn is_stored_as(port: &Tensor, wanted: Encoding) -> bool {
     match wanted.element.is_float() {
         true => port.dtype == wanted.element,
@@ -553,7 +554,7 @@ fn is_stored_as(port: &Tensor, wanted: Encoding) -> bool {
     }
 }
 
-/// Stores a port as the plan says; what its raw values stand for is in its unit.
+/// Sets the encoding of a port, whose raw values are in its unit.
 fn set(tensor: &mut Tensor, encoding: Encoding) {
     let unit = tensor.unit.and_then(|unit| ScaleBits::new(unit.get().recip())).unwrap_or(ScaleBits::ONE);
     tensor.dtype = encoding.element;

@@ -37,7 +37,8 @@ impl Graph {
         found
     }
 
-    /// Which weights are read with the residual stream, see [`stream::around`], by [`WeightId`].
+    /// Returns, for each weight, whether an operation on the residual stream reads it, see
+    /// [`stream::around`].
     fn beside_stream(&self) -> Vec<bool> {
         let mut found = vec![false; self.weights.len()];
         for component in &self.components {
@@ -93,7 +94,7 @@ impl Graph {
     }
 }
 
-/// The constants of a component that are read with its residual stream.
+/// Lists the constants of a component that operations on its residual stream read.
 fn beside_stream_of(component: &Component) -> Vec<WeightId> {
     let mut marked = vec![false; component.values.len()];
     for (value, marked) in component.values.iter().zip(&mut marked) {

@@ -1,10 +1,11 @@
-//! The residual stream in 16-bit floats: divided by a power of two, and beside integers.
+//! Divides a residual stream in 16-bit floats by a power of two, and joins it to products of
+//! integers.
 //!
 //! Some models have *massive activations* (Sun et al. 2024): one channel of a few tokens is
 //! thousands of times as large as the others, beyond the 65,504 of a 16-bit float. Static integers
-//! over such a range leave hardly a step for ordinary values. Floats do not mind, and the norms
-//! that read the stream do not depend on its scale. So the stream is kept divided by a power of
-//! two, which rounds nothing but values near zero, and products alone are in integers.
+//! over such a range leave few steps for ordinary values. Floats keep their relative precision, and
+//! the norms that read the stream do not depend on its scale. So the stream is kept divided by a
+//! power of two, which rounds only values near zero, and only products are in integers.
 
 use std::collections::HashMap;
 
@@ -20,10 +21,11 @@ const EXPONENT: i8 = 4;
 /// have larger ones.
 const LARGEST: f32 = 8192.0;
 
-/// End of the name of what the stream stands for; its range is that of the name before.
+/// Suffix of a tensor that holds the stream multiplied back. Its range is that of the tensor
+/// without the suffix.
 pub(crate) const UNSCALED: &str = ".unscaled";
 
-/// What the stream is divided by under these encodings; `None` where it is not.
+/// Returns the power of two that the stream is divided by, or `None` for other formats.
 pub(crate) fn unit(encodings: &Encodings<'_>) -> Option<ScaleBits> {
     let activations = encodings.activations;
     if activations != ActivationFormat::F16 && !activations.has_float_stream() {
@@ -35,15 +37,16 @@ pub(crate) fn unit(encodings: &Encodings<'_>) -> Option<ScaleBits> {
     Some(ScaleBits::power_of_two(EXPONENT.max(exponent as i8)))
 }
 
-/// Whether every layer adds to the residual stream. In towers a layer may end with a norm, and then
-/// a value of the stream depends on where the graph was cut; none of theirs is known to be massive.
+/// Returns whether every layer adds to the residual stream. In towers a layer may end with a norm,
+/// so which tensors are the stream would depend on where the graph is cut. No tower is known to
+/// have massive activations.
 pub(crate) fn is_additive(entry: &EntryGraph) -> bool {
     use ComponentKind::{Decoder, Embed, Head, PerLayerInput, Pooling};
     let adds = |kind: ComponentKind| matches!(kind, Embed | PerLayerInput | Decoder | Head | Pooling);
     entry.segments.0.iter().all(|segment| adds(segment.component))
 }
 
-/// Whether rows are multiplied with a matrix or with each other.
+/// Returns whether an operation multiplies rows with a matrix or with each other.
 pub(crate) fn is_product(op: &Op) -> bool {
     matches!(
         op,
@@ -57,8 +60,8 @@ pub(crate) fn is_product(op: &Op) -> bool {
     )
 }
 
-/// Spreads `marked` over operations other than products: from any of their values to all. Each
-/// operation is its values, constants left out.
+/// Marks all values of an operation of which one is marked, until no operation changes. An
+/// operation is given as the numbers of its values, without constants.
 pub(crate) fn spread(marked: &mut [bool], operations: &[Vec<usize>]) {
     loop {
         let mut grown = false;
@@ -75,7 +78,8 @@ pub(crate) fn spread(marked: &mut [bool], operations: &[Vec<usize>]) {
     }
 }
 
-/// Which tensors are the residual stream or computed with it, up to the next product, by number.
+/// Returns, for each tensor, whether it is the residual stream or connected to it by operations
+/// other than products.
 pub(crate) fn around(entry: &EntryGraph) -> Vec<bool> {
     let mut marked = seeds(entry);
     let is_value = |id: &TensorId| {
@@ -92,7 +96,7 @@ pub(crate) fn around(entry: &EntryGraph) -> Vec<bool> {
     marked
 }
 
-/// The residual stream where it enters and leaves, and between two segments.
+/// Returns, for each tensor, whether it is the residual stream at a port or between two segments.
 fn seeds(entry: &EntryGraph) -> Vec<bool> {
     let mut seeds: Vec<bool> = entry.tensors.iter().map(|tensor| tensor.name.starts_with(HIDDEN)).collect();
     for (tensor, role) in entry.inputs.iter().chain(&entry.outputs) {
@@ -101,32 +105,36 @@ fn seeds(entry: &EntryGraph) -> Vec<bool> {
     seeds
 }
 
-/// The tensors that scale with the residual stream.
+/// Returns whether the result of an operation scales with the stream that it reads, if all its
+/// summands do.
+fn passes_on(entry: &EntryGraph, node: &EntryNode) -> bool {
+    match &node.op {
+        Op::Add | Op::Sub | Op::MulScalar { .. } | Op::Convert => true,
+        Op::Mul => node.inputs.iter().any(|id| entry.tensor(*id).weight.is_some()),
+        op => op.is_movement(),
+    }
+}
+
+/// Returns, for each tensor, whether it scales with the residual stream.
 fn scaling(entry: &EntryGraph) -> Vec<bool> {
     let mut scales = seeds(entry);
     for node in &entry.nodes {
-        let is_constant = |id: &TensorId| entry.tensor(*id).weight.is_some();
-        let passes_on = match &node.op {
-            Op::Add | Op::Sub | Op::MulScalar { .. } | Op::Convert => true,
-            Op::Mul => node.inputs.iter().any(is_constant),
-            op => op.is_movement(),
-        };
         scales[node.output.0 as usize] |=
-            passes_on && node.inputs.iter().any(|input| scales[input.0 as usize]);
+            passes_on(entry, node) && node.inputs.iter().any(|input| scales[input.0 as usize]);
     }
     scales
 }
 
-/// The graph with its residual stream divided by `unit`: what is added to it is, the norms that
-/// read it have another epsilon, and what depends on its scale reads it multiplied again. Ports say
-/// so ([`Tensor::unit`]).
+/// Divides the residual stream of a graph by `unit`. Summands are divided too, norms that read the
+/// stream get a smaller epsilon, and other readers get the stream multiplied back. Ports record the
+/// unit ([`Tensor::unit`]).
 pub(crate) fn in_units(entry: &EntryGraph, unit: ScaleBits) -> EntryGraph {
     let scales = scaling(entry);
     let mut units = Units { graph: entry.clone(), unit: unit.get(), scaled: HashMap::new() };
     units.graph.nodes.clear();
     for node in &entry.nodes {
         let scales = |tensor: TensorId| scales[tensor.0 as usize];
-        units.push(node.clone(), &scales);
+        units.push(node.clone(), passes_on(entry, node), &scales);
     }
     let mut graph = units.graph;
     for (tensor, role) in graph.inputs.iter().chain(&graph.outputs) {
@@ -141,36 +149,39 @@ pub(crate) fn in_units(entry: &EntryGraph, unit: ScaleBits) -> EntryGraph {
 struct Units {
     graph: EntryGraph,
     unit: f32,
-    /// By tensor and factor, the product.
+    /// Scaled copies by tensor and bits of the factor.
     scaled: HashMap<(TensorId, u32), TensorId>,
 }
 
 impl Units {
-    fn push(&mut self, mut node: EntryNode, scales: &dyn Fn(TensorId) -> bool) {
+    fn push(&mut self, mut node: EntryNode, passes_on: bool, scales: &dyn Fn(TensorId) -> bool) {
         let reads = node.inputs.iter().any(|input| scales(*input));
-        match (scales(node.output), reads, &mut node.op) {
-            (true, true, Op::Add | Op::Sub) => {
+        let is_scaled = scales(node.output);
+        match &mut node.op {
+            Op::Add | Op::Sub if reads => {
                 for input in node.inputs.iter_mut().filter(|input| !scales(**input)) {
                     *input = self.multiplied(*input, self.unit.recip(), node.layer);
                 }
             }
-            (true, false, Op::MulScalar { value }) => *value /= self.unit,
-            (true, false, _) => {
-                let output = node.output;
-                node.output = self.twin(output, UNSCALED);
-                let (inside, layer) = (node.output, node.layer);
-                self.graph.nodes.push(node);
-                return self.multiply(inside, self.unit.recip(), output, layer);
-            }
-            (false, true, Op::RmsNorm { eps, .. } | Op::LayerNorm { eps }) => *eps /= self.unit * self.unit,
-            (false, true, _) => {
+            Op::RmsNorm { eps, .. } | Op::LayerNorm { eps } if reads => *eps /= self.unit * self.unit,
+            _ if reads && !passes_on => {
                 for input in node.inputs.iter_mut().filter(|input| scales(**input)) {
                     *input = self.multiplied(*input, self.unit, node.layer);
                 }
             }
+            Op::MulScalar { value } if is_scaled && !reads => *value /= self.unit,
             _ => {}
         }
+        let scales_itself = reads && passes_on || matches!(node.op, Op::MulScalar { .. });
+        if !is_scaled || scales_itself {
+            return self.graph.nodes.push(node);
+        }
+        let (output, layer) = (node.output, node.layer);
+        node.output = self.twin(output, UNSCALED);
+        let inside = node.output;
         self.graph.nodes.push(node);
+        self.scaled.insert((output, self.unit.to_bits()), inside);
+        self.multiply(inside, self.unit.recip(), output, layer);
     }
 
     fn multiplied(&mut self, tensor: TensorId, factor: f32, layer: Option<u32>) -> TensorId {
@@ -194,7 +205,8 @@ impl Units {
         });
     }
 
-    /// A tensor of the same shape, whose name says what it is of, for its range.
+    /// Adds a tensor with the shape of `of`. Its name ends with `suffix`, and the rest of the name
+    /// finds the range of `of`.
     fn twin(&mut self, of: TensorId, suffix: &str) -> TensorId {
         let tensor = self.graph.tensor(of);
         let mut ports = self.graph.inputs.iter().chain(&self.graph.outputs);
@@ -207,8 +219,8 @@ impl Units {
     }
 }
 
-/// Makes products read and write integers where the other side of a tensor is in floats. `around`
-/// are the tensors in floats; `integers` says how a product has such a tensor.
+/// Inserts conversions so that products read and write integers. `around` marks the tensors in
+/// floats. `integers` returns the encoding of such a tensor next to a product.
 pub(crate) fn join_products(
     graph: &mut EntryGraph,
     around: &[bool],

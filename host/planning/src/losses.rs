@@ -100,7 +100,7 @@ impl<'request> Losses<'request> {
         }
     }
 
-    /// Whether values of the model differ from those of the float model in this format.
+    /// Returns whether this format changes values of the float model.
     fn rounds(&self, format: ValueFormat) -> bool {
         !format.is_exact() && (self.has_states || !matches!(format, ValueFormat::States(_)))
     }

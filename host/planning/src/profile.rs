@@ -87,7 +87,7 @@ pub enum Offer {
     Always,
     /// Only where losses count, or if named: they lose more than the alternatives.
     QualityGoal,
-    /// Only if named: what they save is not worth their loss on published models.
+    /// Offered only to users who name them: they lose more on published models than they save.
     Named,
 }
 
@@ -113,7 +113,8 @@ impl Offer {
         *self == Offer::Always
     }
 
-    /// Whether a plan may choose what nobody named; `losses_count` if quality is a goal.
+    /// Returns whether a plan may choose these formats unnamed. `losses_count` is true for plans
+    /// with a quality goal.
     const fn is_made(self, losses_count: bool) -> bool {
         match self {
             Offer::Always => true,

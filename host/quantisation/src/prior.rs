@@ -33,7 +33,7 @@ const fn scale(role: WeightRole) -> f64 {
     }
 }
 
-/// How many times what the demo model loses other models are expected to lose.
+/// Expected loss of other models, as a multiple of the demo model's.
 ///
 /// Fitted to Gemma 3 270M on an essay (KL divergence of all weights in one format: 8 bits per
 /// channel 4.4 millinats, in blocks of 32 0.57, 4 bits in blocks 398) and checked on SmolLM2 135M
@@ -160,10 +160,11 @@ const fn table_scale(table: usize) -> f64 {
 
 /// The expected loss of a format of values in all of a model, in millionths of a nat per token.
 ///
-/// Between those of Gemma 3 270M and SmolLM2 135M on an essay, in millinats: 16-bit integers 35 and
-/// 37, with the stream in floats 0.2 and 4.8, 8 bits by row 31 and 29, 16-bit floats 0.013 and
-/// 0.016, 8-bit states 14 and 2.7. The demo model has no massive activations: there 16-bit integers
-/// lose 0.012, 8 bits by row 3.6, 8-bit states 1.
+/// Each value is between the losses of Gemma 3 270M and SmolLM2 135M, measured on an essay in
+/// thousandths of a nat: 35 and 37 for 16-bit integers, 0.2 and 4.8 with the stream in floats, 31
+/// and 29 for 8 bits by row, 0.013 and 0.016 for 16-bit floats, 14 and 2.7 for 8-bit states. The
+/// demo model has no massive activations. It loses 0.012 with 16-bit integers, 3.6 with 8 bits by
+/// row, and 1 with 8-bit states.
 pub const fn value_prior(format: ValueFormat) -> u64 {
     match format {
         ValueFormat::Activations(ActivationFormat::F32) | ValueFormat::States(StateFormat::F32) => 0,

@@ -177,7 +177,7 @@ impl Array {
         }
     }
 
-    /// Every value so many times as large; of floats and encoded integers.
+    /// Multiplies every value of floats and encoded integers by a power of two.
     pub(crate) fn times(mut self, factor: f32) -> Array {
         match &mut self.values {
             Values::Floats(dtype, values) => {

@@ -43,7 +43,7 @@ impl Evaluator {
     }
 
     /// Runs the graph with `rows` valid rows and returns its outputs by role, in their encodings.
-    /// What is bound, returned or shown of a port with a unit is what its values stand for.
+    /// Values of a port with a unit are bound, returned and shown multiplied by it.
     /// Bindings in another encoding than their port are converted; states must have the encoding
     /// the entry declares. States are written in place and are not among the outputs; an error
     /// changes nothing.
@@ -245,7 +245,7 @@ impl Evaluator {
     }
 }
 
-/// What the values of a tensor stand for.
+/// Multiplies the values of a tensor by its unit.
 fn stands_for<'a>(array: &'a Array, tensor: &Tensor) -> Cow<'a, Array> {
     match tensor.unit {
         Some(unit) => Cow::Owned(array.clone().times(unit.get())),
@@ -253,7 +253,7 @@ fn stands_for<'a>(array: &'a Array, tensor: &Tensor) -> Cow<'a, Array> {
     }
 }
 
-/// What stands for these values, in the encoding of the tensor.
+/// Divides values by the unit of a tensor and encodes them like it.
 fn in_unit_of(values: Array, tensor: &Tensor) -> Array {
     let values = match tensor.unit {
         Some(unit) => values.times(unit.get().recip()),

@@ -52,8 +52,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// What its memory stands for: the encoding, times the unit. `None` of indices, and of integers
-    /// without an encoding.
+    /// Returns the encoding of its memory with the unit in the scale. `None` for indices, and for
+    /// integers without an encoding.
     pub fn values(&self) -> Option<Encoding> {
         let encoding = self.encoding.or_else(|| Encoding::of(self.dtype, None))?;
         Some(encoding.in_units(self.unit.unwrap_or(ScaleBits::ONE)))

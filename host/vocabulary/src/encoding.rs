@@ -33,17 +33,17 @@ impl ScaleBits {
         self.0
     }
 
-    /// 2 to the power of `exponent`, which is at most 126 to either side of zero.
+    /// Returns 2 to the power of `exponent`, clamped to -126..=126.
     pub fn power_of_two(exponent: i8) -> Self {
         Self(((i32::from(exponent).clamp(-126, 126) + 127) as u32) << 23)
     }
 
-    /// Whether it is a power of two, by which floats are multiplied without rounding.
+    /// Returns whether it is a power of two, by which floats are multiplied without rounding.
     pub const fn is_power_of_two(self) -> bool {
         self.0 << 9 == 0
     }
 
-    /// The product; `None` if it is no legal scale.
+    /// Returns the product, or `None` if it is not a legal scale.
     pub fn times(self, other: ScaleBits) -> Option<Self> {
         Self::new(self.get() * other.get())
     }

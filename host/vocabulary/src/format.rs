@@ -128,8 +128,8 @@ names! {
         A16Symmetric = "a16-symmetric",
         /// 8 bit, scale found at run time per row.
         A8Dynamic = "a8-dynamic",
-        /// [`ActivationFormat::A16`], with the residual stream, and what is added to it or
-        /// normalised of it, in 16-bit floats.
+        /// Like [`ActivationFormat::A16`], with the residual stream, its summands and its norms in
+        /// 16-bit floats.
         A16F16Stream = "a16-f16-stream",
         /// Like [`ActivationFormat::A16F16Stream`], with signed integers without a zero point.
         A16SymmetricF16Stream = "a16-symmetric-f16-stream",
@@ -137,17 +137,17 @@ names! {
 }
 
 impl ActivationFormat {
-    /// Whether values are integers with calibrated ranges, but for the residual stream.
+    /// Returns whether values are integers with calibrated ranges, except for the residual stream.
     pub const fn is_static(self) -> bool {
         matches!(self, Self::A16 | Self::A16Symmetric | Self::A16F16Stream | Self::A16SymmetricF16Stream)
     }
 
-    /// Whether those integers are signed and have no zero point.
+    /// Returns whether static integers are signed and have no zero point.
     pub const fn is_symmetric(self) -> bool {
         matches!(self, Self::A16Symmetric | Self::A16SymmetricF16Stream)
     }
 
-    /// Whether the residual stream is in 16-bit floats beside integers.
+    /// Returns whether the residual stream is in 16-bit floats and products are in integers.
     pub const fn has_float_stream(self) -> bool {
         matches!(self, Self::A16F16Stream | Self::A16SymmetricF16Stream)
     }

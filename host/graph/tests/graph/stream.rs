@@ -1,4 +1,4 @@
-//! The residual stream in 16-bit floats: its unit, what is added to it, and products of integers.
+//! Tests of the residual stream in 16-bit floats: its unit, its summands and its products.
 
 use shardwright_graph::{
     ComponentKind, ConstantFormat, Encodings, EntryGraph, EntryOptions, Graph, Op, Range, Ranges, Role,
@@ -111,7 +111,7 @@ fn products_are_in_integers_and_what_is_between_in_floats() {
         let norm = encoded.nodes.iter().find(|node| node.name.starts_with("layer.0.input-norm")).unwrap();
         assert_eq!(encoded.tensor(norm.output).dtype, DType::F16);
     }
-    // Constants follow what they are read with.
+    // Constants have the format of the activations that they are combined with.
     let formats = graph.constant_formats(&STREAM);
     let of = |name: &str| {
         let index = graph.weights.iter().position(|weight| weight.name.contains(name)).unwrap();
@@ -137,4 +137,18 @@ fn a_boundary_in_integers_has_its_range_in_units() {
     // Raw values stand for what the plan says, if they are read in the port's unit.
     assert_eq!(port.encoding().unwrap().in_units(unit), wanted);
     assert!(ranges.contains_key(&hidden_key(2)));
+}
+
+#[test]
+fn a_stream_that_a_norm_ends_is_divided_too() {
+    let mut entry = decoder(&toy(&Recipe::sharing()), 0..2);
+    let norm = entry.nodes.iter().find(|node| node.name == "layer.1.mlp-norm").unwrap().output;
+    entry.outputs.iter_mut().filter(|(_, role)| *role == Role::Hidden).for_each(|port| port.0 = norm);
+    let shown = prepared(&entry, &Encodings::of(&STREAM, &ranges(&entry, 1.0)));
+    shown.validate().unwrap();
+    assert_eq!(unit_of(&shown, &Role::Hidden), Some(16.0));
+    let maker = shown.nodes.iter().find(|node| node.output == norm).unwrap();
+    assert_eq!(maker.op, Op::MulScalar { value: 1.0 / 16.0 });
+    let up = shown.nodes.iter().find(|node| node.name == "layer.1.up").unwrap();
+    assert_eq!(up.inputs[0], maker.inputs[0], "others read it as it is");
 }
