@@ -303,13 +303,14 @@ fn a_repair_that_is_killed_leaves_no_half_written_bundle() {
 /// A token has to be faster than a run of the chip: by what was measured no plan for it is.
 #[test]
 fn measured_times_reach_the_planner() {
-    let bench = Bench::new(&narrow());
+    let bench = Bench::new(&Spec { layers: "SSSSF".repeat(2), kv_shared: 5, ..narrow() });
     bench.compile(&FORMATS);
-    bench.chip.has_faults(&["slow - 20000 0"]);
-    let fast = ["--tokens-per-second", "200"];
+    // What moves to the CPU takes some milliseconds where other work runs, so the goal is far off.
+    bench.chip.has_faults(&["slow - 50000 0"]);
+    let fast = ["--tokens-per-second", "40"];
     let report = bench.repairs(&FORMATS).arguments(fast).json();
     let reasons = report["attempts"][0]["reasons"].to_string();
-    assert!(reasons.contains("as measured, where the goal is 5000 µs"), "{report}");
+    assert!(reasons.contains("as measured, where the goal is 25000 µs"), "{report}");
     let shown = shardwright(["inspect"]).argument(bench.path("repaired")).succeeds();
     let primary = shown.split("chain cpu").next().expect("text").to_owned();
     assert!(!primary.contains(" testchip  testchip"), "{shown}");
