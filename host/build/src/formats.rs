@@ -137,7 +137,7 @@ impl ModelFormats {
 }
 
 /// Adjacent layers of a shard, and components without layers, in one format tuple, by its index.
-fn runs(checked: &CheckedShard) -> Vec<(Segment, usize)> {
+pub(crate) fn runs(checked: &CheckedShard) -> Vec<(Segment, usize)> {
     let mut runs: Vec<(Segment, usize)> = Vec::new();
     for (planned, segment) in checked.planned.segments.iter().zip(checked.segments.iter()) {
         let begin = runs.len();

@@ -81,15 +81,17 @@ pub use judge::{ArtefactCost, Costing, Judge, PrimitiveCount};
 pub use kept::KeptArtefacts;
 pub use learned::{Compiler, Learned, LearnedFile, LearnedLimit};
 pub use menu::EntryMenu;
-pub use options::{Executor, FormatChoice, PlanOptions, TableFormats, TowerOptions, WeightRounding};
+pub use options::{
+    Executor, FormatChoice, PlanMeasuring, PlanOptions, TableFormats, TowerOptions, WeightRounding,
+};
 pub use places::LoadedPart;
 pub use planners::{PlannerTools, find_planner};
 pub use proving::{Candidate, Prover, Proving};
 pub use report::{
     BoundaryReport, BytesReport, Download, DownloadBasis, EntryReport, EntryTime, FallbackReport, Figure,
-    Fits, Forecast, Goal, GoalReport, LayerReport, LimitUse, LossReport, MemoryPart, Phase, PhaseMemory,
-    PlanHeading, PlanReport, PlanTotals, Predicted, ReasonReport, ShardReport, Speed, TableReport,
-    TargetLimit, TargetLimitUse, TimeShare, Verdict, report_plan,
+    Fits, Forecast, Goal, GoalReport, LayerReport, LimitUse, LossReport, MeasuredLoss, MemoryPart, Phase,
+    PhaseMemory, PlanHeading, PlanReport, PlanTotals, Predicted, ReasonReport, ShardReport, Speed,
+    TableReport, TargetLimit, TargetLimitUse, TimeShare, Verdict, report_plan,
 };
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
 // What a plan is best in is a profile's to say, and a user's.

@@ -143,6 +143,19 @@ pub enum WeightRounding {
     Compensated,
 }
 
+/// Whether what a whole plan loses is measured once it is made, where weights are here and the
+/// plan loses anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PlanMeasuring {
+    /// No.
+    #[default]
+    Never,
+    /// Of models that it takes less than some minutes for.
+    Usual,
+    /// Of every model; what makes it impossible is an error.
+    Always,
+}
+
 /// Options of a plan. The default plans for the generic profile and runs on this machine's CPU.
 #[derive(Clone, Debug, Default)]
 pub struct PlanOptions {
@@ -192,6 +205,8 @@ pub struct PlanOptions {
     pub tables: TableFormats,
     /// How weights become integers.
     pub rounding: WeightRounding,
+    /// Whether what the whole plan loses is measured.
+    pub measuring: PlanMeasuring,
     /// Text to calibrate on; `None` for the built-in texts.
     pub calibration_text: Option<PathBuf>,
     /// The most quality a plan may lose: KL divergence in millionths of a nat per token.

@@ -294,6 +294,20 @@ pub struct PlanTotals {
     pub loss: LossReport,
 }
 
+/// What a whole plan was measured to lose: the model as planned, run beside the model as stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeasuredLoss {
+    /// KL divergence from the model as stored in millionths of a nat per token; of encoders 1 −
+    /// cosine in the same parts.
+    pub micronats: u64,
+    /// Standard error of it over the tokens, as if they were independent.
+    pub error_micronats: u64,
+    /// Tokens of the text.
+    pub tokens: u64,
+    /// What the text is called.
+    pub text: String,
+}
+
 /// A plan with everything a reader needs to judge it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanReport {
@@ -320,6 +334,10 @@ pub struct PlanReport {
     pub tables: Vec<TableReport>,
     /// Totals of the shards.
     pub totals: PlanTotals,
+    /// What the whole plan was measured to lose, which the totals expect; `None` where it was not
+    /// run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<MeasuredLoss>,
     /// Whether it fits, and what it takes: download, memory of each phase, times.
     pub forecast: Forecast,
     /// What goes on when a target is lost.
@@ -339,6 +357,19 @@ pub struct PlanReport {
 }
 
 impl PlanReport {
+    /// With what the whole plan was measured to lose, which a goal for the loss is held against.
+    #[must_use]
+    pub fn with_measured(mut self, measured: Option<MeasuredLoss>) -> Self {
+        if let Some(measured) = &measured {
+            for goal in self.goals.iter_mut().filter(|goal| goal.goal == Goal::Quality) {
+                goal.predicted = Some(measured.micronats);
+                goal.provenance = Some(Provenance::Measured);
+                goal.met = Some(measured.micronats <= goal.asked);
+            }
+        }
+        PlanReport { measured, ..self }
+    }
+
     /// The pass it is for.
     pub fn pass(&self) -> Pass {
         self.shards.first().map_or(Pass::Step, |shard| shard.segments.pass())
@@ -438,6 +469,7 @@ pub fn report_plan(
         tables: checked.tables().iter().map(TableReport::of).collect(),
         forecast,
         totals,
+        measured: None,
         fallback: plan
             .fallback
             .iter()

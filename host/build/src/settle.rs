@@ -21,8 +21,8 @@ use crate::preparation::Preparation;
 use crate::store::{Compilations, RevisedStore};
 use crate::trying::Trying;
 use crate::{
-    ArtefactStore, BuildError, BuildSite, BuiltShard, Candidate, FallbackChain, ModelSource, PlanOptions,
-    PlanReport, PlanSource, Result, TableFormats, compile_plan,
+    ArtefactStore, BuildError, BuildSite, BuiltShard, Candidate, FallbackChain, ModelSource, PlanMeasuring,
+    PlanOptions, PlanReport, PlanSource, Result, TableFormats, compile_plan,
 };
 
 /// A plan that was made and checked, but not carried out.
@@ -47,7 +47,9 @@ pub struct Planned {
 
 /// Plans without compiling, for a model whose constants need not be here.
 pub fn plan(source: &mut dyn PlanSource, options: &PlanOptions, watch: &mut dyn Watch) -> Result<Planned> {
-    let preparation = Preparation::new(source, options, Purpose::Plan, watch)?;
+    let mut all = Part::new(watch, 0..1000);
+    let prepared = if options.measuring == PlanMeasuring::Never { 1000 } else { PREPARED };
+    let preparation = Preparation::new(source, options, Purpose::Plan, &mut all.then(prepared))?;
     let planned = match preparation.session.plan(&preparation.request) {
         Ok(planned) => planned,
         Err(error) => {
@@ -55,16 +57,17 @@ pub fn plan(source: &mut dyn PlanSource, options: &PlanOptions, watch: &mut dyn 
             let refused = does_not_fit(error, &preparation.profile.name);
             return Err(match why {
                 Some(RefusalKind::OverMemory) if options.memory_bytes.is_some() => {
-                    with_less_context(refused, preparation.request.goals.context, source, options, watch)
+                    with_less_context(refused, preparation.request.goals.context, source, options, &mut all)
                 }
                 Some(RefusalKind::OverSize) if options.tables != TableFormats::default() => {
-                    with_other_tables(refused, source, options, watch)
+                    with_other_tables(refused, source, options, &mut all)
                 }
                 _ => refused,
             });
         }
     };
-    let mut report = preparation.report(&planned, 0, Vec::new())?;
+    let measured = source.measured(&preparation.formats, &planned.plan, &mut all.then(1000))?;
+    let mut report = preparation.report(&planned, 0, Vec::new())?.with_measured(measured);
     report.notices.splice(0..0, source.take_notices());
     report.notices.extend(preparation.passing);
     let described = preparation.session.options();
@@ -78,6 +81,9 @@ pub fn plan(source: &mut dyn PlanSource, options: &PlanOptions, watch: &mut dyn 
         towers: Vec::new(),
     })
 }
+
+/// Progress of a plan that is measured once it is asked for, in thousandths.
+const PREPARED: u32 = 200;
 
 /// Shortest context that is tried where a longer one does not fit.
 const SHORTEST_CONTEXT: u32 = 256;

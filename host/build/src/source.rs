@@ -6,7 +6,7 @@ use shardwright_planning::request::{Sensitivity, ValueSensitivity};
 use shardwright_shims::Watch;
 use shardwright_vocabulary::{FormatTuple, Notice};
 
-use crate::report::Download;
+use crate::report::{Download, MeasuredLoss};
 use crate::{ModelFormats, ModelName, Result, StatedDraft, TableFormats, TableLoss};
 
 /// A model that plans are made for, whether or not its constants are here: a checkpoint's outline
@@ -53,6 +53,20 @@ pub trait PlanSource {
     ///
     /// Of opening and planning them.
     fn draft_models(&self, soc: &str, context: u32) -> Result<(Vec<StatedDraft>, Vec<Notice>)>;
+
+    /// What the whole plan loses, run beside the model as stored; `None` where the options do not
+    /// ask for it, or nothing is lost, or the weights are not here. `counted` is the model in the
+    /// formats of the request.
+    ///
+    /// # Errors
+    ///
+    /// That an interrupt came; what else fails, where the options insist.
+    fn measured(
+        &mut self,
+        counted: &ModelFormats,
+        plan: &CheckedPlan,
+        watch: &mut dyn Watch,
+    ) -> Result<Option<MeasuredLoss>>;
 
     /// Notices about work done since the last call.
     fn take_notices(&mut self) -> Vec<Notice>;

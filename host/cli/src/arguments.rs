@@ -867,6 +867,13 @@ pub struct PlanArguments {
     /// beside it, with `picture` and `clip` before the ending.
     #[arg(long, value_name = "FILE")]
     pub write_request: Option<PathBuf>,
+    /// Run the whole plan on the CPU beside the model as stored, to measure what it loses, however
+    /// long that takes. Without it that is done for models of up to 2 GiB of weights.
+    #[arg(long, conflicts_with = "no_measure")]
+    pub measure: bool,
+    /// Do not run the plan: say what it is expected to lose.
+    #[arg(long)]
+    pub no_measure: bool,
     #[command(flatten)]
     pub drafts: PlannedDrafts,
     #[command(flatten)]

@@ -39,6 +39,7 @@ mod evaluate;
 mod job;
 mod multiples;
 mod pack;
+mod plan_loss;
 mod prior;
 mod quality;
 mod recipe;
@@ -56,6 +57,7 @@ pub use compensation::{
 pub use error::{CalibrationError, MeasuredError, QuantiseError, StoreError};
 pub use evaluate::{Baseline, Candidate, Evaluation, Table, evaluate};
 pub use job::Rounding;
+pub use plan_loss::{PlanLoss, plan_loss_identity};
 pub use prior::{moment_priors, priors, table_priors, value_prior};
 pub use quality::divergence;
 pub use recipe::{Recipe, TableFormats, quantise, quantise_constant, quantise_weight};

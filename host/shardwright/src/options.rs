@@ -1,8 +1,8 @@
 use std::path::{Path, PathBuf};
 
 use shardwright_build::{
-    ChainPlan, CompileReport, CompiledVariant, DraftEstimate, Executor, FormatChoice, Jobs, PlanOptions,
-    Planned, Preference, PromptLength, TableFormats, WeightRounding,
+    ChainPlan, CompileReport, CompiledVariant, DraftEstimate, Executor, FormatChoice, Jobs, PlanMeasuring,
+    PlanOptions, Planned, Preference, PromptLength, TableFormats, WeightRounding,
 };
 use shardwright_shims::Watch;
 use shardwright_vocabulary::Pass;
@@ -240,6 +240,13 @@ impl OpenOptions {
     #[must_use]
     pub fn answer_tokens(mut self, tokens: u32) -> Self {
         self.plan.answer_tokens = Some(tokens);
+        self
+    }
+
+    /// Whether what a whole plan loses is measured once it is made. Default: it is not.
+    #[must_use]
+    pub fn measuring(mut self, measuring: PlanMeasuring) -> Self {
+        self.plan.measuring = measuring;
         self
     }
 

@@ -1,15 +1,17 @@
 //! What formats lose: measured on the engine where it was, expected elsewhere.
 //!
 //! Reading order: `known` (what there is to know), `kept` (in the cache), `order` (what is measured
-//! first), `probe` (how), `asked` (for its own sake, beside for a plan).
+//! first), `probe` (how), `asked` (for its own sake, beside for a plan), `whole` (a plan's).
 
 mod asked;
 mod kept;
 mod known;
 mod order;
 mod probe;
+mod whole;
 
 pub use asked::{FormatShare, LossRow, SensitivityReport, measure_sensitivities, sensitivity_text};
+pub(super) use whole::plan_loss;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -11,18 +11,26 @@ use shardwright_quantisation::{
     Calibration, Moments, Note, Progress, Recipe, Store, TableFormats as Tables, Watch, quantise,
 };
 use shardwright_shims::{Part, Watch as BuildWatch};
-use shardwright_vocabulary::{FormatTuple, Notice};
+use shardwright_vocabulary::{ErrorKind, FormatTuple, Notice};
 
 use super::losses::{self, Means};
 use super::{drafts, measuring, moments, texts};
 use crate::{
-    AcceptedSteps, BuildError, Download, DownloadBasis, LossGround, Losses, Making, ModelFormats, ModelName,
-    ModelSource, PlanOptions, PlanSource, Result, StatedDraft, TableFormats, WeightRounding, needs_ranges,
+    AcceptedSteps, BuildError, Download, DownloadBasis, LossGround, Losses, Making, MeasuredLoss,
+    ModelFormats, ModelName, ModelSource, PlanMeasuring, PlanOptions, PlanSource, Result, StatedDraft,
+    TableFormats, WeightRounding, needs_ranges,
 };
 
 /// Most bytes of weights that are quantised in memory; larger models use a store in the cache
 /// directory, whose files are mapped.
 const MEMORY_BYTES: u64 = 256 << 20;
+
+/// Bytes of weights of a model beyond which a plan is not run unless that was asked for.
+const USUAL_BYTES: u64 = 2 << 30;
+
+/// Progress once the weights of a plan that is measured are made and its tables are not, in
+/// thousandths.
+const MADE_FOR_LOSS: u32 = 900;
 
 /// Progress before losses are measured, once ranges are calibrated and moments are taken, in
 /// thousandths.
@@ -147,6 +155,50 @@ impl PlanSource for CheckpointSource<'_> {
 
     fn making(&self) -> Making {
         making(&self.graph, self.options)
+    }
+
+    fn measured(
+        &mut self,
+        counted: &ModelFormats,
+        plan: &CheckedPlan,
+        watch: &mut dyn BuildWatch,
+    ) -> Result<Option<MeasuredLoss>> {
+        let options = self.options;
+        let bytes = self.graph.weights.iter().map(Weight::bytes).fold(0, u64::saturating_add);
+        if options.measuring == PlanMeasuring::Never || plan.loss().lossy == 0 {
+            return Ok(None);
+        }
+        if options.measuring == PlanMeasuring::Usual && bytes > USUAL_BYTES {
+            self.notices.push(Notice::note(format!(
+                "the plan was not run to measure what it loses, since that takes minutes for {:.1} GiB of weights: `--measure` does",
+                bytes as f64 / f64::from(1 << 30)
+            )));
+            return Ok(None);
+        }
+        let (checkpoint, graph) = (self.checkpoint, self.graph.clone());
+        let mut notices = Vec::new();
+        let make = |watch: &mut dyn BuildWatch| {
+            let mut watch = Part::new(watch, 0..1000);
+            let made = self.made(counted, plan, &mut watch.then(MADE_FOR_LOSS))?;
+            let tables = TableFormats::planned(&self.graph, plan);
+            let assets = self.tables(tables, &mut watch.most_of_the_rest())?;
+            Ok((made, assets))
+        };
+        let site = (checkpoint, &graph, options);
+        let measured = losses::plan_loss(site, (counted, plan), &mut notices, make, watch);
+        self.notices.extend(notices);
+        match measured {
+            Ok(measured) => Ok(Some(measured)),
+            Err(error)
+                if options.measuring == PlanMeasuring::Usual && error.kind() != ErrorKind::Cancelled =>
+            {
+                let help = error.help().map_or_else(String::new, |help| format!("; {help}"));
+                self.notices
+                    .push(Notice::note(format!("what the plan loses was not measured: {error}{help}")));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn take_notices(&mut self) -> Vec<Notice> {

@@ -2,14 +2,15 @@
 
 use shardwright_graph::Graph;
 use shardwright_models::{Outline, OutlineBasis};
+use shardwright_planning::check::CheckedPlan;
 use shardwright_shims::Watch;
 use shardwright_vocabulary::{FormatTuple, Notice};
 
 use super::losses::expected_losses;
 use super::making::making;
 use crate::{
-    AcceptedSteps, Download, DownloadBasis, LossGround, Losses, Making, ModelName, PlanOptions, PlanSource,
-    Result, StatedDraft, forecast,
+    AcceptedSteps, Download, DownloadBasis, LossGround, Losses, Making, MeasuredLoss, ModelFormats,
+    ModelName, PlanOptions, PlanSource, Result, StatedDraft, forecast,
 };
 
 /// A checkpoint's outline to plan for. Nothing is compiled from it: it is no
@@ -96,6 +97,15 @@ impl PlanSource for OutlineSource<'_> {
             "what was measured of drafts belongs to weights, and none are here: no plan counts on them";
         let notice = (!self.options.draft_models.is_empty()).then(|| Notice::note(what));
         Ok((Vec::new(), notice.into_iter().collect()))
+    }
+
+    fn measured(
+        &mut self,
+        _: &ModelFormats,
+        _: &CheckedPlan,
+        _: &mut dyn Watch,
+    ) -> Result<Option<MeasuredLoss>> {
+        Ok(None)
     }
 
     fn take_notices(&mut self) -> Vec<Notice> {

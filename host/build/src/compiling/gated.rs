@@ -6,7 +6,7 @@ use shardwright_shims::Watch;
 use shardwright_vocabulary::{FormatTuple, Notice, Pass, TargetKind};
 
 use super::gate::Seat;
-use crate::report::Download;
+use crate::report::{Download, MeasuredLoss};
 use crate::{
     AcceptedSteps, Executor, LossGround, Losses, Making, ModelFormats, ModelName, ModelSource, PlanOptions,
     PlanSource, Result, StatedDraft, TableFormats,
@@ -101,6 +101,15 @@ impl<S: ModelSource> PlanSource for Gated<'_, S> {
         watch: &mut dyn Watch,
     ) -> Result<Losses> {
         self.source.losses(tuples, ground, watch)
+    }
+
+    fn measured(
+        &mut self,
+        counted: &ModelFormats,
+        plan: &CheckedPlan,
+        watch: &mut dyn Watch,
+    ) -> Result<Option<MeasuredLoss>> {
+        self.source.measured(counted, plan, watch)
     }
 
     fn take_notices(&mut self) -> Vec<Notice> {

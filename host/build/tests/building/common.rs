@@ -158,6 +158,15 @@ impl PlanSource for Weighable<'_> {
         Ok(Losses::default())
     }
 
+    fn measured(
+        &mut self,
+        _: &ModelFormats,
+        _: &CheckedPlan,
+        _: &mut dyn Watch,
+    ) -> Answer<Option<MeasuredLoss>> {
+        Ok(None)
+    }
+
     fn take_notices(&mut self) -> Vec<Notice> {
         Vec::new()
     }

@@ -137,7 +137,7 @@ fn body(report: &PlanReport, detail: Detail) -> String {
     if let Some(speculation) = &report.speculation {
         member(&mut text, "proposals", &super::printable(&speculation.to_string()));
     }
-    loss(&mut text, &report.totals);
+    loss(&mut text, report);
     if !report.limits.is_empty() {
         let limits = report.limits.iter().map(|entry| {
             let limit = &entry.limit;
@@ -323,16 +323,20 @@ fn times(text: &mut String, totals: &PlanTotals) {
 }
 
 /// What the formats lose.
-fn loss(text: &mut String, totals: &PlanTotals) {
-    let loss = match totals.loss {
+fn loss(text: &mut String, report: &PlanReport) {
+    let of_totals = report.totals.loss;
+    let expected = match of_totals {
         LossReport::None => "none: weights are as stored or floats, values are f32".to_owned(),
         LossReport::Measured { micronats } => {
-            format!("{:.2} millinats of KL divergence a token (measured)", micronats as f64 / 1000.0)
+            format!(
+                "{:.2} millinats of KL divergence a token (the sum of measured losses)",
+                micronats as f64 / 1000.0
+            )
         }
         LossReport::Expected { micronats, .. } => {
-            let ground = match totals.loss.measured_percent() {
+            let ground = match of_totals.measured_percent() {
                 Some(percent) => format!("expected, {percent} % of it measured; see `sensitivity`"),
-                None => "expected; see `--quality`".to_owned(),
+                None => "expected; see `sensitivity`".to_owned(),
             };
             format!("about {:.0} millinats of KL divergence a token ({ground})", micronats as f64 / 1000.0)
         }
@@ -340,7 +344,16 @@ fn loss(text: &mut String, totals: &PlanTotals) {
             format!("not known, in {places} places; `--quality` measures it")
         }
     };
-    member(text, "loss", &loss);
+    let Some(measured) = &report.measured else { return member(text, "loss", &expected) };
+    let whole = format!(
+        "{:.2} ± {:.2} millinats of KL divergence a token, measured over {} tokens of {}",
+        measured.micronats as f64 / 1000.0,
+        measured.error_micronats as f64 / 1000.0,
+        measured.tokens,
+        measured.text
+    );
+    member(text, "loss", &whole);
+    member(text, "", &format!("before: {expected}"));
 }
 
 /// Equal texts of several shards once, with the shards they hold for, in the order of the first of

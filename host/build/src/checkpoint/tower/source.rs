@@ -13,8 +13,8 @@ use super::samples::{SampleSet, tower_samples};
 use super::scope::TowerScope;
 use crate::checkpoint::measuring::{self, Kept};
 use crate::{
-    AcceptedSteps, BuildError, LossGround, Losses, ModelFormats, ModelName, ModelSource, PlanOptions,
-    PlanSource, Result, StatedDraft, TableFormats,
+    AcceptedSteps, BuildError, LossGround, Losses, MeasuredLoss, ModelFormats, ModelName, ModelSource,
+    PlanOptions, PlanSource, Result, StatedDraft, TableFormats,
 };
 
 /// What a pass of a checkpoint computes beside the steps of text. Weights are rounded to the
@@ -148,6 +148,15 @@ impl PlanSource for TowerSource<'_> {
 
     fn losses(&mut self, _: &[FormatTuple], _: LossGround, _: &mut dyn Watch) -> Result<Losses> {
         Ok(Losses::default())
+    }
+
+    fn measured(
+        &mut self,
+        _: &ModelFormats,
+        _: &CheckedPlan,
+        _: &mut dyn Watch,
+    ) -> Result<Option<MeasuredLoss>> {
+        Ok(None)
     }
 
     fn take_notices(&mut self) -> Vec<Notice> {

@@ -95,12 +95,17 @@ pub fn figures(page: &mut Page, report: &PlanReport) {
     }
     let boundary = format!("{:.1} µs a step", totals.boundary_nanoseconds as f64 / 1e3);
     card("handing over between shards", &boundary, "modelled, not in the times");
+    if let Some(measured) = &report.measured {
+        let error = millinats(measured.error_micronats);
+        let over = format!("± {error}, over {} tokens of {}", measured.tokens, measured.text);
+        card("measured loss of quality", &millinats(measured.micronats), &over);
+    }
     match totals.loss {
         LossReport::None => {
             card("loss of quality", "none", "weights are as stored or floats, values are f32")
         }
         LossReport::Measured { micronats } => {
-            card("loss of quality", &millinats(micronats), "measured");
+            card("loss of quality", &millinats(micronats), "the sum of measured losses");
         }
         LossReport::Expected { micronats, .. } => {
             let about = format!("about {}", millinats(micronats));

@@ -1,0 +1,182 @@
+//! What a whole plan loses: the model as stored and the model as planned, run over the same text.
+//!
+//! Sums of losses that were measured or expected one by one say what a plan should lose; this says
+//! what it does. Like them it is run on the CPU shim a layer at a time: values are encoded within
+//! each layer and are f32 between two.
+
+use std::collections::BTreeMap;
+
+use shardwright_forward::{Engine, Looked, Pass};
+use shardwright_graph::{Asset, Encodings, Graph, Segment};
+use shardwright_models::Checkpoint;
+use shardwright_planning::check::CheckedPlan;
+use shardwright_quantisation::{PlanLoss, divergence, plan_loss_identity};
+use shardwright_shims::{Part, Watch};
+use shardwright_vocabulary::{Error, ErrorKind, Notice};
+
+use crate::checkpoint::measuring::Kept;
+use crate::checkpoint::moments::engine;
+use crate::checkpoint::texts::{self, Budget};
+use crate::formats::runs;
+use crate::{MeasuredLoss, ModelFormats, PlanOptions, Result};
+
+/// Folder of plans' losses in the cache.
+const FOLDER: &str = "plan-losses";
+
+/// Text that a whole plan is run over, twice: more than for losses by place, each of which costs
+/// a run.
+const TEXT: Budget = Budget { tokens: 256, longest: 128 };
+
+/// Progress once weights are made, in thousandths, and of the rest once the model as stored has
+/// run.
+const MADE: u32 = 400;
+const STORED: u32 = 300;
+
+/// The model as planned: constants and encodings of each part.
+struct AsPlanned<'p> {
+    formats: &'p ModelFormats,
+    /// Index of the format tuple, by component and first layer.
+    of: BTreeMap<Segment, usize>,
+    /// The gathered tables.
+    assets: &'p [Asset],
+}
+
+impl<'p> AsPlanned<'p> {
+    /// `formats` as made for `plan`, with its tables.
+    pub fn new(formats: &'p ModelFormats, plan: &CheckedPlan, assets: &'p [Asset]) -> Self {
+        let mut of = BTreeMap::new();
+        for (segment, formats) in plan.shards().iter().flat_map(runs) {
+            match segment.layers {
+                (0, 0) => drop(of.insert(segment, formats)),
+                (first, end) => of.extend(
+                    (first..end).map(|layer| (Segment { layers: (layer, layer + 1), ..segment }, formats)),
+                ),
+            }
+        }
+        AsPlanned { formats, of, assets }
+    }
+
+    fn of(&self, part: &Segment) -> Result<(&'p Graph, Encodings<'p>)> {
+        let formats =
+            self.of.get(part).copied().ok_or_else(|| {
+                Error::new(ErrorKind::Internal, format!("the plan has no formats for {part}"))
+            })?;
+        Ok((self.formats.graph(formats), self.formats.encodings(formats)))
+    }
+}
+
+/// What the whole of a plan loses: from the cache if it was run before, else measured, once `make`
+/// has made the model in its formats and with its tables. `counted` is the model in the formats of
+/// the request.
+///
+/// # Errors
+/// As [`run_both`], and a text, template or tokenizer that cannot be read.
+pub(in super::super) fn plan_loss(
+    (checkpoint, graph, options): (&Checkpoint, &Graph, &PlanOptions),
+    (counted, plan): (&ModelFormats, &CheckedPlan),
+    notices: &mut Vec<Notice>,
+    make: impl FnOnce(&mut dyn Watch) -> Result<(ModelFormats, Vec<Asset>)>,
+    watch: &mut dyn Watch,
+) -> Result<MeasuredLoss> {
+    let sequences = texts::conversations(checkpoint, graph, options, TEXT)?;
+    let identity = identity(checkpoint, options, &sequences, (counted, plan))?;
+    let kept = Kept::new(options, FOLDER, checkpoint.content_hash(), &identity);
+    let mut all = Part::new(watch, 0..1000);
+    let loss = match kept.read(|path| PlanLoss::read(path, identity).ok()) {
+        Some(loss) => loss,
+        None => {
+            let engine = engine(options, FOLDER, "what a plan loses is measured on the CPU shim")?;
+            let (made, assets) = make(&mut all.then(MADE))?;
+            let planned = AsPlanned::new(&made, plan, &assets);
+            let loss = run_both(graph, &engine, &sequences, &planned, &mut all.then(1000))?;
+            kept.write(notices, |path| loss.write(path, identity).map_err(|error| error.to_string()));
+            loss
+        }
+    };
+    Ok(MeasuredLoss {
+        micronats: loss.nanonats.div_ceil(1000),
+        error_micronats: loss.error_nanonats.div_ceil(1000),
+        tokens: loss.tokens,
+        text: texts::named(options),
+    })
+}
+
+/// Hash of all that the loss of a plan follows from.
+fn identity(
+    checkpoint: &Checkpoint,
+    options: &PlanOptions,
+    sequences: &[Vec<u32>],
+    (counted, plan): (&ModelFormats, &CheckedPlan),
+) -> Result<[u8; 32]> {
+    let runs = plan.shards().iter().flat_map(runs);
+    let layers = runs.map(|(segment, formats)| format!("{segment} {}", counted.tuples()[formats]));
+    let tables = plan.tables().iter().map(|table| format!("{} {}", table.name, table.chosen.format));
+    let forms: Vec<String> = layers.chain(tables).collect();
+    Ok(plan_loss_identity(super::identity(checkpoint, options, sequences)?, &forms))
+}
+
+/// Runs the model as stored and as planned, and compares what they predict.
+///
+/// Memory: the outputs of both (rows times vocabulary, f32), and one part's weights.
+///
+/// # Errors
+/// Of the shim, values that cannot be encoded, and that an interrupt came.
+fn run_both(
+    graph: &Graph,
+    engine: &Engine,
+    sequences: &[Vec<u32>],
+    planned: &AsPlanned<'_>,
+    watch: &mut dyn Watch,
+) -> Result<PlanLoss> {
+    let mut all = Part::new(watch, 0..1000);
+    let as_stored = |_: &Segment| Ok((graph, None));
+    let stored = {
+        let mut watch = all.then(STORED).named("running the model as stored");
+        outputs(graph, engine, sequences, (&as_stored, &graph.assets), &mut watch)?
+    };
+    let as_planned = |part: &Segment| planned.of(part).map(|(graph, encodings)| (graph, Some(encodings)));
+    let mut rest = all.then(1000).named("running the model as planned");
+    let ours = outputs(graph, engine, sequences, (&as_planned, planned.assets), &mut rest)?;
+    let width = stored.width.max(1);
+    let rows = stored.of.iter().zip(&ours.of).flat_map(|(stored, ours)| {
+        let pairs = stored.chunks_exact(width).zip(ours.chunks_exact(width));
+        pairs.map(|(stored, ours)| divergence(graph, stored, ours, width).0)
+    });
+    Ok(PlanLoss::of(rows))
+}
+
+/// What a model gives for all sequences: `[rows, width]` each.
+#[derive(Default)]
+struct Outputs {
+    of: Vec<Vec<f32>>,
+    width: usize,
+}
+
+/// A part of the model in some form.
+type Form<'f> = dyn Fn(&Segment) -> Result<(&'f Graph, Option<Encodings<'f>>)> + 'f;
+
+fn outputs(
+    graph: &Graph,
+    engine: &Engine,
+    sequences: &[Vec<u32>],
+    (form, assets): (&Form<'_>, &[Asset]),
+    watch: &mut dyn Watch,
+) -> Result<Outputs> {
+    let mut all = Part::new(watch, 0..1000);
+    let mut outputs = Outputs { of: vec![Vec::new(); sequences.len()], width: 1 };
+    let mut pass = Pass::new(graph, engine, sequences)?;
+    let parts = pass.parts();
+    for (index, part) in parts.iter().enumerate() {
+        let end = (index + 1) * 1000 / parts.len();
+        let mut watch = all.then(end as u32);
+        let (graph, encodings) = form(part)?;
+        let loaded = pass.load(part, graph, encodings.as_ref(), &|_, _| false, &mut watch)?;
+        let Some(mut loaded) = loaded else { continue };
+        let mut show = |seen: Looked<'_>| {
+            outputs.width = seen.rows().next().map_or(1, <[f32]>::len).max(1);
+            outputs.of[seen.sequence] = seen.values.to_vec();
+        };
+        pass.run_loaded(&mut loaded, assets, &mut show, &mut watch)?;
+    }
+    Ok(outputs)
+}

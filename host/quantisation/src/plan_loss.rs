@@ -1,0 +1,130 @@
+//! What a whole plan was measured to lose, and the file it is kept in.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::MeasuredError;
+use crate::envelope::{HEAD, Kind};
+
+/// A line of some hundred bytes.
+const KIND: Kind = Kind { magic: b"sw-plans", version: 1, name: "a plan's measured loss", limit: 1 << 12 };
+
+/// How far a model in the formats of a plan is from the model as stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanLoss {
+    /// Mean KL divergence in thousand-millionths of a nat per token, rounded up; of encoders 1 −
+    /// cosine in the same parts.
+    pub nanonats: u64,
+    /// Standard error of the mean, as if tokens were independent; 0 for fewer than two.
+    pub error_nanonats: u64,
+    /// Tokens.
+    pub tokens: u64,
+}
+
+/// With what it was measured of.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    identity: [u8; 32],
+    loss: PlanLoss,
+}
+
+impl PlanLoss {
+    /// Of the divergence of each token, in nats. Of none, 0; of what is not a number, the largest
+    /// there is.
+    ///
+    /// ```
+    /// use shardwright_quantisation::PlanLoss;
+    ///
+    /// let loss = PlanLoss::of([0.001, 0.003].into_iter());
+    /// assert_eq!((loss.nanonats, loss.error_nanonats, loss.tokens), (2_000_000, 1_000_000, 2));
+    /// assert_eq!(PlanLoss::of([f64::NAN].into_iter()).nanonats, u64::MAX);
+    /// ```
+    pub fn of(divergences: impl Iterator<Item = f64>) -> Self {
+        let (mut count, mut mean, mut squares) = (0_u64, 0.0_f64, 0.0_f64);
+        for divergence in divergences {
+            count += 1;
+            let off = divergence - mean;
+            mean += off / count as f64;
+            squares += off * (divergence - mean);
+        }
+        let error = match count {
+            0 | 1 => 0.0,
+            count => (squares / (count - 1) as f64 / count as f64).sqrt(),
+        };
+        let nanonats = |nats: f64| match nats.is_finite() {
+            // A billionth of a nanonat is the rounding of the sum.
+            true => (1e9 * nats.max(0.0) - 1e-6).ceil().max(0.0) as u64,
+            false => u64::MAX,
+        };
+        PlanLoss { nanonats: nanonats(mean), error_nanonats: nanonats(error), tokens: count }
+    }
+
+    /// Writes it to a file, whole or not at all.
+    ///
+    /// # Errors
+    /// That the folder cannot be written to.
+    pub fn write(&self, path: &Path, identity: [u8; 32]) -> Result<(), MeasuredError> {
+        let content = serde_json::to_vec(&Kept { identity, loss: *self })
+            .map_err(|_| KIND.damaged(path, HEAD, "the text"))?;
+        KIND.write(path, &content)
+    }
+
+    /// Reads that of an identity.
+    ///
+    /// # Errors
+    /// That there is none, or that the file is damaged or of another plan.
+    pub fn read(path: &Path, identity: [u8; 32]) -> Result<Self, MeasuredError> {
+        let content = KIND.read(path)?;
+        let kept: Kept = serde_json::from_slice(&content)
+            .map_err(|error| KIND.damaged(path, HEAD + error.column(), "the text"))?;
+        match kept.identity == identity {
+            true => Ok(kept.loss),
+            false => Err(KIND.damaged(path, HEAD, "the plan, which is not that of its name")),
+        }
+    }
+}
+
+/// Hash of all that the loss of a plan follows from: what the losses of places follow from (see
+/// [`losses_identity`](crate::losses_identity)), and the `forms` of the model's parts and tables in
+/// words.
+pub fn plan_loss_identity(losses: [u8; 32], forms: &[String]) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    digest.update(losses);
+    for form in forms {
+        digest.update((form.len() as u64).to_le_bytes());
+        digest.update(form);
+    }
+    digest.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_for_its_plan_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("loss");
+        let loss = PlanLoss::of([0.5, 0.25, 0.0].into_iter());
+        loss.write(&path, [1; 32]).unwrap();
+        assert_eq!(PlanLoss::read(&path, [1; 32]).unwrap(), loss);
+        assert!(matches!(PlanLoss::read(&path, [2; 32]), Err(MeasuredError::Damaged { .. })));
+        std::fs::write(&path, b"sw-plans").unwrap();
+        assert!(matches!(PlanLoss::read(&path, [1; 32]), Err(MeasuredError::OtherKind { .. })));
+    }
+
+    #[test]
+    fn every_part_of_a_plan_counts() {
+        let forms = |forms: &[&str]| -> [u8; 32] {
+            let forms: Vec<String> = forms.iter().map(|form| (*form).to_owned()).collect();
+            plan_loss_identity([0; 32], &forms)
+        };
+        assert_ne!(forms(&["ab", "c"]), forms(&["a", "bc"]));
+        assert_ne!(forms(&[]), forms(&[""]));
+        assert_eq!(PlanLoss::of([].into_iter()), PlanLoss { nanonats: 0, error_nanonats: 0, tokens: 0 });
+    }
+}
