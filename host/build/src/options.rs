@@ -5,8 +5,12 @@ use std::str::FromStr;
 
 use shardwright_files::read_named;
 use shardwright_graph::Graph;
+#[cfg(feature = "checkpoints")]
+use shardwright_graph::Weight;
 use shardwright_planning::profile::{GENERIC, Preference, Profile};
 use shardwright_planning::request::{DraftEstimate, PromptLength};
+#[cfg(feature = "checkpoints")]
+use shardwright_quantisation::Compensated;
 use shardwright_shims::RegistryBuilder;
 use shardwright_trust::{Trust, TrustOptions};
 use shardwright_vocabulary::{
@@ -135,8 +139,11 @@ impl TowerOptions {
 /// How weights become integers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WeightRounding {
-    /// Each to the nearest.
+    /// Matrices of 4 bits and fewer as [`WeightRounding::Compensated`] in models of up to 2 GiB of
+    /// weights, of which that takes some minutes at most, and the rest to the nearest.
     #[default]
+    Usual,
+    /// Each to the nearest.
     Nearest,
     /// So that the errors of a row make up for each other, by what the weights are multiplied with
     /// over the calibration text (GPTQ).
@@ -257,7 +264,24 @@ pub struct PlanOptions {
     pub alter: Option<fn(&mut Graph)>,
 }
 
+/// Bytes of weights of a model beyond which nothing is done of itself that runs it over a text.
+#[cfg(feature = "checkpoints")]
+pub(crate) const USUAL_BYTES: u64 = 2 << 30;
+
 impl PlanOptions {
+    /// Which matrices of a model are rounded with compensation; `None` for none.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn compensated(&self, graph: &Graph) -> Option<Compensated> {
+        let bytes = || graph.weights.iter().map(Weight::bytes).fold(0, u64::saturating_add);
+        match self.rounding {
+            WeightRounding::Nearest => None,
+            WeightRounding::Compensated => Some(Compensated::All),
+            WeightRounding::Usual => {
+                (graph.is_generative() && bytes() <= USUAL_BYTES).then_some(Compensated::FourBits)
+            }
+        }
+    }
+
     /// The rules by which files are used. Those of each call keep their own warnings.
     ///
     /// # Errors

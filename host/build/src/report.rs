@@ -308,6 +308,19 @@ pub struct MeasuredLoss {
     pub text: String,
 }
 
+impl std::fmt::Display for MeasuredLoss {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let millinats = |micronats: u64| micronats as f64 / 1000.0;
+        let MeasuredLoss { micronats, error_micronats, tokens, text } = self;
+        write!(
+            f,
+            "the plan loses {:.2} ± {:.2} millinats of KL divergence a token, measured over {tokens} tokens of {text}",
+            millinats(*micronats),
+            millinats(*error_micronats)
+        )
+    }
+}
+
 /// A plan with everything a reader needs to judge it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanReport {

@@ -329,6 +329,10 @@ pub fn settle_trying(
         notices.extend(shard.unpromised_size.iter().map(Notice::note));
     }
     let report = preparation.report(&settled.planned, settled.history.len(), notices)?;
+    if purpose == Purpose::Compile {
+        let measured = source.measured(&preparation.formats, &settled.planned.plan, &mut all.then(1000))?;
+        preparation.passing.extend(measured.map(|measured| Notice::note(measured.to_string())));
+    }
     let plan = settled.planned.plan;
     let Preparation { learned, request, compilers, .. } = &preparation;
     let lessons = learned.keep(request, &settled.history, &plan, compilers);

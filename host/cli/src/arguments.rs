@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use shardwright::{FormatChoice, Preference, PromptLength, WeightFormat, WeightRounding};
+use shardwright::{FormatChoice, PlanMeasuring, Preference, PromptLength, WeightFormat, WeightRounding};
 use shardwright_trust::{Kind, LeastRelease, PublicKey};
 
 /// Runs language models on phone NPUs by plan: what is cut where, in which format, with which
@@ -332,7 +332,8 @@ pub struct TargetArguments {
     #[arg(long, value_name = "FILE")]
     pub usual_text: Option<PathBuf>,
     /// How weights become integers: each to the nearest, or compensated, so that the errors of a
-    /// row make up for each other over the calibration text. Default: nearest.
+    /// row make up for each other over the calibration text. Default: compensated at 4 bits and
+    /// fewer in models of up to 2 GiB of weights, which takes minutes once; otherwise nearest.
     #[arg(long, value_name = "HOW", value_parser = rounding)]
     pub rounding: Option<WeightRounding>,
     /// A text to calibrate on, one conversation a line, turns separated by tabs, where formats or
@@ -360,6 +361,28 @@ pub struct TargetArguments {
     pub profiles: ProfilePlaces,
     #[command(flatten)]
     pub trust: TrustArguments,
+}
+
+/// Whether what a plan loses is measured.
+#[derive(Args, Debug, Clone, Default)]
+pub struct MeasuringArguments {
+    /// Run the whole plan on the CPU beside the model as stored, to measure what it loses, however
+    /// long that takes. Without it that is done for models of up to 2 GiB of weights.
+    #[arg(long, conflicts_with = "no_measure")]
+    pub measure: bool,
+    /// Do not run the plan: say what it is expected to lose.
+    #[arg(long)]
+    pub no_measure: bool,
+}
+
+impl MeasuringArguments {
+    pub const fn measuring(&self) -> PlanMeasuring {
+        match (self.measure, self.no_measure) {
+            (true, _) => PlanMeasuring::Always,
+            (_, true) => PlanMeasuring::Never,
+            _ => PlanMeasuring::Usual,
+        }
+    }
 }
 
 /// What expects the next tokens.
@@ -509,6 +532,10 @@ pub struct CompileArguments {
     /// further chip, or for the same bytes again from a compiler that gives others each time
     #[arg(long, value_name = "BUNDLE", conflicts_with = "dry_run")]
     pub reuse: Option<PathBuf>,
+    /// Run each plan on the CPU beside the model as stored, to measure what it loses, as `plan`
+    /// does without being asked.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub measure: bool,
     #[command(flatten)]
     pub drafts: PlannedDrafts,
     #[command(flatten)]
@@ -790,7 +817,7 @@ pub struct SensitivityArguments {
     /// Default: `good`.
     #[arg(long, value_name = "GOAL", value_parser = quality)]
     pub quality: Option<u32>,
-    /// How weights become integers, as of `compile`. Default: nearest.
+    /// How weights become integers, as of `compile`.
     #[arg(long, value_name = "HOW", value_parser = rounding)]
     pub rounding: Option<WeightRounding>,
     /// Threads of the CPU engine. Default: the cores there are.
@@ -867,13 +894,8 @@ pub struct PlanArguments {
     /// beside it, with `picture` and `clip` before the ending.
     #[arg(long, value_name = "FILE")]
     pub write_request: Option<PathBuf>,
-    /// Run the whole plan on the CPU beside the model as stored, to measure what it loses, however
-    /// long that takes. Without it that is done for models of up to 2 GiB of weights.
-    #[arg(long, conflicts_with = "no_measure")]
-    pub measure: bool,
-    /// Do not run the plan: say what it is expected to lose.
-    #[arg(long)]
-    pub no_measure: bool,
+    #[command(flatten)]
+    pub measuring: MeasuringArguments,
     #[command(flatten)]
     pub drafts: PlannedDrafts,
     #[command(flatten)]

@@ -1,14 +1,15 @@
 //! A model from its output back to its embedding, over all sequences.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use shardwright_graph::{
-    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, Role, Segment, StateId, TensorId,
-    given_gradient_key, gradient_key,
+    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, Role, Segment, StateId, TensorId, Weight,
+    WeightData, given_gradient_key, gradient_key,
 };
 use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{Error, ErrorKind, Result};
+use shardwright_vocabulary::{DType, Error, ErrorKind, Result};
 
 use crate::engine::Look;
 use crate::part::Given;
@@ -104,10 +105,11 @@ impl<'p> Backward<'p> {
         let longest = self.pass.point.rows;
         let rows = if is_head { longest.min(HEAD_ROWS) } else { longest };
         let point = EntryPoint { rows, ..self.pass.point };
-        let entry = graph
-            .entry(part.component, part.layers.0..part.layers.1, point, EntryOptions::default())
-            .map_err(Error::from)?;
-        let Some(entry) = entry else { return Ok(()) };
+        let entry_of = |graph: &Graph| {
+            let layers = part.layers.0..part.layers.1;
+            graph.entry(part.component, layers, point, EntryOptions::default()).map_err(Error::from)
+        };
+        let Some(entry) = entry_of(graph)? else { return Ok(()) };
         // By input, under the name of its derivative.
         let written = |state: &StateId| entry.states.iter().any(|port| port.id == *state && port.written);
         let inputs: BTreeMap<String, (TensorId, Role)> = entry
@@ -142,7 +144,10 @@ impl<'p> Backward<'p> {
             None => None,
         };
         let looks: (&Look<'_>, &Look<'_>) = (look.values, &wanted);
-        let mut loaded = self.pass.engine.load_gradients(entry, graph, looks, &mut watch.then(200))?;
+        let decoded = decoded(graph, &entry);
+        let entry = entry_of(&decoded)?.unwrap_or(entry);
+        let mut loaded = self.pass.engine.load_gradients(entry, &decoded, looks, &mut watch.then(200))?;
+        drop(decoded);
         for (index, ids) in self.pass.sequences.iter().enumerate() {
             if watch.cancelled() {
                 return Err(Error::new(ErrorKind::Cancelled, "the backward pass was cancelled"));
@@ -212,6 +217,28 @@ impl<'p> Backward<'p> {
         }
         Ok(())
     }
+}
+
+/// The model with the integers that a part reads as the floats that they stand for: the product
+/// that goes back takes a matrix by its columns, and scales are by row or by block of a row.
+fn decoded<'g>(graph: &'g Graph, entry: &EntryGraph) -> Cow<'g, Graph> {
+    let mut decoded = Cow::Borrowed(graph);
+    for (_, id) in entry.constants() {
+        let weight = graph.weight(id);
+        if weight.quantisation.is_none() {
+            continue;
+        }
+        let width = weight.row_width().max(1);
+        let mut values = vec![0.0_f32; weight.rows() * width];
+        let mut rows = values.chunks_mut(width).enumerate();
+        // What cannot be decoded is left to the shim to refuse.
+        if rows.all(|(row, values)| weight.decode_row(row, values)) {
+            let data = WeightData::from_vec(bytemuck::cast_slice(&values).to_vec());
+            decoded.to_mut().weights[id.0 as usize] =
+                Weight { dtype: DType::F32, data, quantisation: None, ..weight.clone() };
+        }
+    }
+    decoded
 }
 
 fn add(sums: &mut Vec<f32>, values: &[f32]) {

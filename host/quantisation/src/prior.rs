@@ -8,8 +8,8 @@ use shardwright_vocabulary::{ActivationFormat, StateFormat, ValueFormat, WeightF
 use crate::compensation::SecondMoments;
 use crate::sensitivity::{places, table_pairs};
 use crate::{
-    MatrixFactors, Moments, QuantiseError, Rounding, RowSource, Sensitivity, TableLoss, Unwatched,
-    quantise_weight,
+    Compensated, MatrixFactors, Moments, QuantiseError, Rounding, RowSource, Sensitivity, TableLoss,
+    Unwatched, quantise_weight,
 };
 
 /// Rows of a matrix that are looked at, evenly chosen.
@@ -42,6 +42,9 @@ const fn scale(role: WeightRole) -> f64 {
 /// measured alone; with the same factor they keep their rank among the weights.
 const PUBLISHED: f64 = 2.5;
 
+/// What rounding with compensation leaves of what rounding to the nearest loses.
+const COMPENSATED: f64 = 0.4;
+
 /// As [`scale`], of the relative error of products instead of that of values: fitted to the same
 /// losses, per role within a fifth in 8 and 4 bits.
 const fn moment_scale(role: WeightRole) -> f64 {
@@ -62,10 +65,16 @@ const fn moment_scale(role: WeightRole) -> f64 {
 /// product of the squared relative error of a role's matrices over a sample of their rows with one
 /// constant per role. They rank formats and places; only a measurement says what is lost.
 ///
+/// What is `compensated` loses less, see [`COMPENSATED`].
+///
 /// Empty for encoders, of which nothing was fitted.
-pub fn priors(graph: &Graph, formats: &[WeightFormat]) -> Result<Vec<Sensitivity>, QuantiseError> {
+pub fn priors(
+    graph: &Graph,
+    formats: &[WeightFormat],
+    compensated: Option<Compensated>,
+) -> Result<Vec<Sensitivity>, QuantiseError> {
     let mut drawn: BTreeMap<(WeightFormat, usize), (f64, f64)> = BTreeMap::new();
-    by_place(graph, formats, scale, &mut |weight, formats| {
+    let mut rows = by_place(graph, formats, scale, &mut |weight, formats| {
         let of_format = |&format: &WeightFormat| {
             let key = (format, weight.row_width());
             if let Some(known) = drawn.get(&key).filter(|_| is_drawn(weight)) {
@@ -78,12 +87,16 @@ pub fn priors(graph: &Graph, formats: &[WeightFormat]) -> Result<Vec<Sensitivity
             Ok(own)
         };
         formats.iter().map(of_format).collect()
-    })
+    })?;
+    for row in rows.iter_mut().filter(|row| compensated.is_some_and(|which| which.takes(row.format))) {
+        row.micronats = (row.micronats as f64 * COMPENSATED).ceil() as u64;
+    }
+    Ok(rows)
 }
 
 /// The same from how far off products are with what matrices are multiplied with: tr(ΔW · H · ΔWᵀ)
 /// of a sample of rows, by tr(W · H · Wᵀ) of the same, where ΔW is what rounding leaves, so that
-/// errors make up for each other if `compensated` says so. Of matrices of which no moments were
+/// errors make up for each other in what is `compensated`. Of matrices of which no moments were
 /// taken the plain squared error counts.
 ///
 /// Time: for every matrix two products of the sample with its moments, and one for each format.
@@ -95,16 +108,21 @@ pub fn moment_priors(
     graph: &Graph,
     formats: &[WeightFormat],
     moments: &Moments,
-    compensated: bool,
+    compensated: Option<Compensated>,
 ) -> Result<Vec<Sensitivity>, QuantiseError> {
     by_place(graph, formats, moment_scale, &mut |weight, formats| {
         let own = moments.second(&weight.name)?.filter(|own| own.mean_square() > 0.0);
-        let factors = match compensated {
+        let is_compensated = |format| compensated.is_some_and(|which| which.takes(format));
+        let factors = match formats.iter().any(|format| is_compensated(*format)) {
             // A sample has not the rows that derivatives are of.
             true => moments.columns(&weight.name)?.map(|columns| MatrixFactors { columns, rows: None }),
             false => None,
         };
-        formats.iter().map(|&format| error_by(weight, format, own.as_ref(), factors.as_ref())).collect()
+        let error = |&format: &WeightFormat| {
+            let factors = factors.as_ref().filter(|_| is_compensated(format));
+            error_by(weight, format, own.as_ref(), factors)
+        };
+        formats.iter().map(error).collect()
     })
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
 use shardwright_graph::{Asset, ConstantFormat, Graph, Weight, WeightData};
 use shardwright_vocabulary::{FormatTuple, WeightFormat};
 
@@ -33,6 +34,34 @@ impl TableFormats {
     }
 }
 
+/// Which matrices are rounded so that their errors make up for each other, where moments are there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compensated {
+    /// All.
+    #[default]
+    All,
+    /// Those of 4 bits and fewer. More bits leave little to make up for.
+    FourBits,
+}
+
+impl Compensated {
+    /// Hash of what is rounded by the moments of this identity.
+    pub fn identity(self, moments: [u8; 32]) -> [u8; 32] {
+        match self {
+            Compensated::All => moments,
+            Compensated::FourBits => {
+                Sha256::new().chain_update("four bits").chain_update(moments).finalize().into()
+            }
+        }
+    }
+
+    /// Whether matrices in this format are.
+    pub fn takes(self, format: WeightFormat) -> bool {
+        let integers = format.layout().filter(|(_, scales)| scales.is_some());
+        integers.is_some_and(|(dtype, _)| self == Compensated::All || dtype.bits() <= 4)
+    }
+}
+
 /// The target formats of every weight and table of a graph.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recipe {
@@ -44,12 +73,14 @@ pub struct Recipe {
     /// Of what matrices are multiplied with. With them a matrix is rounded so that its errors make
     /// up for each other; without, and in tables and vectors, each value to the nearest.
     pub moments: Option<Arc<Moments>>,
+    /// Which matrices are rounded by the moments.
+    pub compensated: Compensated,
 }
 
 impl Recipe {
     /// The weights of `graph` as a format tuple says.
     pub fn new(graph: &Graph, formats: &FormatTuple, tables: TableFormats) -> Self {
-        Recipe { weights: graph.constant_formats(formats), tables, moments: None }
+        Recipe { weights: graph.constant_formats(formats), tables, ..Recipe::default() }
     }
 
     /// With moments of what matrices are multiplied with, if there are any.
@@ -57,6 +88,19 @@ impl Recipe {
     pub fn with_moments(mut self, moments: Option<Arc<Moments>>) -> Self {
         self.moments = moments;
         self
+    }
+
+    /// With these matrices alone rounded by the moments.
+    #[must_use]
+    pub const fn compensating(mut self, compensated: Compensated) -> Self {
+        self.compensated = compensated;
+        self
+    }
+
+    /// The moments that a matrix is rounded by.
+    fn moments_for(&self, target: Target) -> Option<&Moments> {
+        let Target::Matrix(format) = target else { return None };
+        self.moments.as_deref().filter(|_| self.compensated.takes(format))
     }
 }
 
@@ -109,7 +153,7 @@ pub(crate) fn apply(
     let mut made = graph.clone();
     for ((weight, source), target) in made.weights.iter_mut().zip(&graph.weights).zip(weights) {
         if let Some(target) = target {
-            *weight = make(source, target, recipe.moments.as_deref(), &mut meter)?;
+            *weight = make(source, target, recipe.moments_for(target), &mut meter)?;
         }
     }
     for ((asset, source), target) in made.assets.iter_mut().zip(&graph.assets).zip(tables) {

@@ -115,8 +115,9 @@ pub use verified::Verified;
 pub use {
     loading::{join, load},
     shardwright_build::{
-        DraftEstimate, Executor, FormatChoice, LossGround, ModelSource, PlanOptions, PlanReport, PlanSource,
-        Planned, Preference, PromptLength, Purpose, Settled, TableFormats, WeightRounding, plan, settle,
+        DraftEstimate, Executor, FormatChoice, LossGround, ModelSource, PlanMeasuring, PlanOptions,
+        PlanReport, PlanSource, Planned, Preference, PromptLength, Purpose, Settled, TableFormats,
+        WeightRounding, plan, settle,
     },
 };
 #[cfg(feature = "build")]

@@ -250,7 +250,7 @@ impl OpenOptions {
         self
     }
 
-    /// How weights become integers. Default: each to the nearest.
+    /// How weights become integers. Default: [`WeightRounding::Usual`].
     #[must_use]
     pub fn rounding(mut self, rounding: WeightRounding) -> Self {
         self.plan.rounding = rounding;

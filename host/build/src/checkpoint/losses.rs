@@ -20,7 +20,7 @@ use std::time::Instant;
 use shardwright_graph::{Graph, Ranges};
 use shardwright_models::Checkpoint;
 use shardwright_planning::request::{Sensitivity, ValueSensitivity};
-use shardwright_quantisation::{Calibration, Change, Moments, losses_identity};
+use shardwright_quantisation::{Calibration, Change, Compensated, Moments, losses_identity};
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{
     Error, ErrorKind, FormatTuple, Notice, Provenance, ValueFormat, WeightFormat, WeightRole,
@@ -32,7 +32,7 @@ use self::probe::Probe;
 use super::measuring::calibration_error;
 use super::moments::{engine, moment_text};
 use super::texts::{self, Budget};
-use crate::{LossGround, Losses, PlanOptions, Result, TableFormats, TableLoss, WeightRounding};
+use crate::{LossGround, Losses, PlanOptions, Result, TableFormats, TableLoss};
 
 /// Text for losses: it is run once for each of them.
 const TEXT: Budget = Budget { tokens: 96, longest: 128 };
@@ -49,6 +49,8 @@ const STORED: u32 = 20;
 pub(super) struct Means<'m> {
     /// What weights are rounded by; `None` if each value is rounded to the nearest.
     pub moments: Option<Arc<Moments>>,
+    /// Which of them.
+    pub compensated: Compensated,
     /// What static integers are calibrated by, where there are any.
     pub calibration: Option<&'m Calibration>,
 }
@@ -56,12 +58,16 @@ pub(super) struct Means<'m> {
 /// What is expected of the quality loss of every layer and role in each of the weight formats of
 /// `tuples`, of activations and states, and of every gathered table. Empty for encoders, of which
 /// nothing is known.
-pub(super) fn expected_losses(graph: &Graph, asked: TableFormats, tuples: &[FormatTuple]) -> Result<Losses> {
+pub(super) fn expected_losses(
+    graph: &Graph,
+    options: &PlanOptions,
+    tuples: &[FormatTuple],
+) -> Result<Losses> {
     if !graph.is_generative() {
         return Ok(Losses::default());
     }
-    let formats = Formats::of(tuples, asked);
-    Ok(requested(graph, &formats, &Known::expected(graph, &formats)?))
+    let formats = Formats::of(tuples, options.tables);
+    Ok(requested(graph, &formats, &Known::expected(graph, &formats, options.compensated(graph))?))
 }
 
 /// The same, measured where a measurement is kept, and everywhere if that is what losses are to
@@ -81,9 +87,9 @@ pub(super) fn losses(
     let rounds = !formats.weights.is_empty() || !formats.values.is_empty() || rounds_tables;
     let looks = ground != LossGround::Expected || Kept::was_asked_for(checkpoint, options);
     if !rounds || !looks {
-        return expected_losses(graph, options.tables, tuples);
+        return expected_losses(graph, options, tuples);
     }
-    let mut known = Known::expected(graph, &formats)?;
+    let mut known = Known::expected(graph, &formats, options.compensated(graph))?;
     let sequences = texts::conversations(checkpoint, graph, options, TEXT)?;
     let identity = identity(checkpoint, options, &sequences)?;
     if ground == LossGround::Measured {
@@ -123,9 +129,10 @@ pub(super) fn losses(
 /// Hash of all that losses of a checkpoint follow from with these options.
 fn identity(checkpoint: &Checkpoint, options: &PlanOptions, sequences: &[Vec<u32>]) -> Result<[u8; 32]> {
     let hash = checkpoint.content_hash();
-    let moments = match options.rounding {
-        WeightRounding::Nearest => None,
-        WeightRounding::Compensated => Some(Moments::identity_of(hash, &moment_text(checkpoint, options)?)),
+    let moments = match options.compensated(checkpoint.graph()) {
+        None => None,
+        Some(which) => Some(Moments::identity_of(hash, &moment_text(checkpoint, options)?))
+            .map(|own| which.identity(own)),
     };
     Ok(losses_identity(hash, sequences, moments))
 }
@@ -162,7 +169,14 @@ fn measure(
     let engine = engine(options, "sensitivities", "losses are measured on the CPU shim")?;
     let mut all = Part::new(watch, 0..1000);
     let mut stored = all.then(STORED).named("running the model as stored");
-    let mut probe = Probe::new(graph, &engine, sequences, means.moments.clone(), &ranges, &mut stored)?;
+    let mut probe = Probe::new(
+        graph,
+        &engine,
+        sequences,
+        (means.moments.clone(), means.compensated),
+        &ranges,
+        &mut stored,
+    )?;
     drop(stored);
     let total = order.len();
     for (done, change) in order.into_iter().enumerate() {

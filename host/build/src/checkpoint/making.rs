@@ -11,10 +11,11 @@ use shardwright_quantisation::{
     Calibration, Moments, Note, Progress, Recipe, Store, TableFormats as Tables, Watch, quantise,
 };
 use shardwright_shims::{Part, Watch as BuildWatch};
-use shardwright_vocabulary::{ErrorKind, FormatTuple, Notice};
+use shardwright_vocabulary::{ErrorKind, FormatTuple, Notice, WeightFormat};
 
 use super::losses::{self, Means};
 use super::{drafts, measuring, moments, texts};
+use crate::options::USUAL_BYTES;
 use crate::{
     AcceptedSteps, BuildError, Download, DownloadBasis, LossGround, Losses, Making, MeasuredLoss,
     ModelFormats, ModelName, ModelSource, PlanMeasuring, PlanOptions, PlanSource, Result, StatedDraft,
@@ -24,9 +25,6 @@ use crate::{
 /// Most bytes of weights that are quantised in memory; larger models use a store in the cache
 /// directory, whose files are mapped.
 const MEMORY_BYTES: u64 = 256 << 20;
-
-/// Bytes of weights of a model beyond which a plan is not run unless that was asked for.
-const USUAL_BYTES: u64 = 2 << 30;
 
 /// Progress once the weights of a plan that is measured are made and its tables are not, in
 /// thousandths.
@@ -68,10 +66,15 @@ impl<'a> CheckpointSource<'a> {
         }
     }
 
-    /// The moments that weights are rounded by, which are taken if they are not there yet; `None`
-    /// where nothing is rounded, or each value to the nearest.
-    fn moments(&mut self, is_rounded: bool, watch: &mut dyn BuildWatch) -> Result<Option<Arc<Moments>>> {
-        if self.options.rounding == WeightRounding::Nearest || !is_rounded {
+    /// The moments that weights in these formats are rounded by, which are taken if they are not
+    /// there yet; `None` where each value is rounded to the nearest.
+    fn moments(
+        &mut self,
+        formats: &[WeightFormat],
+        watch: &mut dyn BuildWatch,
+    ) -> Result<Option<Arc<Moments>>> {
+        let compensated = self.options.compensated(&self.graph);
+        if !formats.iter().any(|format| compensated.is_some_and(|which| which.takes(*format))) {
             return Ok(None);
         }
         let CheckpointSource { checkpoint, graph, options, notices, moments, .. } = self;
@@ -134,10 +137,11 @@ impl PlanSource for CheckpointSource<'_> {
         if calibrates {
             self.calibrated(&mut watch.then(RANGES_FOR_LOSSES))?;
         }
-        let is_rounded = is_measured && !measuring::quantised_formats(tuples).is_empty();
-        let moments = self.moments(is_rounded, &mut watch.then(MOMENTS_FOR_LOSSES))?;
+        let rounded = if is_measured { measuring::quantised_formats(tuples) } else { Vec::new() };
+        let moments = self.moments(&rounded, &mut watch.then(MOMENTS_FOR_LOSSES))?;
         let CheckpointSource { checkpoint, graph, options, notices, calibration, .. } = self;
-        let means = Means { moments, calibration: calibration.as_ref() };
+        let compensated = options.compensated(graph).unwrap_or_default();
+        let means = Means { moments, compensated, calibration: calibration.as_ref() };
         let mut rest = watch.most_of_the_rest();
         let mut losses =
             losses::losses(checkpoint, graph, options, (tuples, ground), &means, notices, &mut rest)?;
@@ -220,18 +224,20 @@ impl ModelSource for CheckpointSource<'_> {
             let calibration = self.calibrated(&mut watch.then(CALIBRATED))?;
             self.ranges = Some(calibration.ranges_for(&used).map_err(measuring::calibration_error)?);
         }
-        let is_rounded = !measuring::quantised_formats(&used).is_empty();
-        let moments = self.moments(is_rounded, &mut watch.then(MOMENTS_TAKEN))?;
+        let rounded = measuring::quantised_formats(&used);
+        let moments = self.moments(&rounded, &mut watch.then(MOMENTS_TAKEN))?;
         // Said once, whatever plans follow.
-        if self.options.rounding == WeightRounding::Compensated && !is_rounded && self.made.is_empty() {
+        if self.options.rounding == WeightRounding::Compensated && rounded.is_empty() && self.made.is_empty()
+        {
             self.notices.push(Notice::note(
                 "the plan leaves all weights as they are stored, so that `--rounding compensated` has nothing to round",
             ));
         }
         let ranges = self.ranges.clone();
         let CheckpointSource { graph, options, made, notices, .. } = self;
+        let compensated = options.compensated(graph).unwrap_or_default();
         let make = |from: &Graph, weights| {
-            let recipe = Recipe { weights, tables: Tables::default(), moments: moments.clone() };
+            let recipe = Recipe { weights, tables: Tables::default(), moments: moments.clone(), compensated };
             make(made, options, from, recipe, &mut Forward { watch: &mut watch.most_of_the_rest(), notices })
         };
         Ok(counted.made(graph, plan, ranges, make)?)

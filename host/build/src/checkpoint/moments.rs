@@ -21,7 +21,7 @@ use crate::{CPU_SHIM, PlanOptions, Result};
 
 /// Text that moments are taken over: a matrix of 12,288 columns has more of those than tokens, but
 /// its damping is for that.
-const TEXT: Budget = Budget { tokens: 8192, longest: 512 };
+const TEXT: Budget = Budget { tokens: 4096, longest: 512 };
 /// Of a text that the user has chosen: whoever has more of it, wants that.
 const OWN_TEXT: Budget = Budget { tokens: 65_536, ..TEXT };
 

@@ -85,7 +85,7 @@ impl PlanSource for OutlineSource<'_> {
         _ground: LossGround,
         _watch: &mut dyn Watch,
     ) -> Result<Losses> {
-        expected_losses(&self.graph, self.options.tables, tuples)
+        expected_losses(&self.graph, self.options, tuples)
     }
 
     fn accepted(&self, _: &str) -> Result<Option<AcceptedSteps>> {

@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use shardwright::{ChainPlan, ErrorKind, FailedVariant, OpenOptions, PlanReport, SearchPath};
+use shardwright::{ChainPlan, ErrorKind, FailedVariant, OpenOptions, PlanMeasuring, PlanReport, SearchPath};
 use shardwright_doctor::Inspected;
 use shardwright_trust::Trust;
 
@@ -32,6 +32,9 @@ pub fn compile(
     }
     if let Some(bytes) = arguments.jobs_memory {
         options = options.jobs_memory(bytes);
+    }
+    if arguments.measure {
+        options = options.measuring(PlanMeasuring::Always);
     }
     if let Some(bundle) = &arguments.reuse {
         options = options.reuse(bundle);

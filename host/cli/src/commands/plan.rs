@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use shardwright::Pass;
-use shardwright_build::PlanMeasuring;
 use shardwright_trust::Trust;
 
 use super::{draft, open_options, print, print_by, trust};
@@ -30,11 +29,7 @@ fn made(
 ) -> Result<Outcome, Failure> {
     let options = open_options(&arguments.target, &arguments.execution)?;
     let options = draft::planned(&arguments.drafts.drafts, options)?;
-    let options = options.measuring(match (arguments.measure, arguments.no_measure) {
-        (true, _) => PlanMeasuring::Always,
-        (_, true) => PlanMeasuring::Never,
-        _ => PlanMeasuring::Usual,
-    });
+    let options = options.measuring(arguments.measuring.measuring());
     let mut watch = views::Progress::new("planning", checkpoint);
     let planned = options.plan_watched(checkpoint, &mut watch)?;
     drop(watch);

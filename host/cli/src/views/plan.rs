@@ -345,15 +345,8 @@ fn loss(text: &mut String, report: &PlanReport) {
         }
     };
     let Some(measured) = &report.measured else { return member(text, "loss", &expected) };
-    let whole = format!(
-        "{:.2} ± {:.2} millinats of KL divergence a token, measured over {} tokens of {}",
-        measured.micronats as f64 / 1000.0,
-        measured.error_micronats as f64 / 1000.0,
-        measured.tokens,
-        measured.text
-    );
-    member(text, "loss", &whole);
-    member(text, "", &format!("before: {expected}"));
+    member(text, "loss", &measured.to_string());
+    member(text, "", &format!("before that was run: {expected}"));
 }
 
 /// Equal texts of several shards once, with the shards they hold for, in the order of the first of

@@ -109,7 +109,7 @@ impl Moments {
     /// from.
     pub fn identity_of(checkpoint: [u8; 32], sequences: &[Vec<u32>]) -> [u8; 32] {
         let mut digest = Sha256::new();
-        digest.update(b"moments and gradients");
+        digest.update(b"moments and gradients, 1");
         digest.update(checkpoint);
         for ids in sequences {
             digest.update((ids.len() as u64).to_le_bytes());

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_planning::profile::{GENERIC, ProfileRegistry};
-use shardwright_quantisation::{Change, ExpectedLosses, Moments, moment_priors};
+use shardwright_quantisation::{Change, Compensated, ExpectedLosses, Moments, moment_priors};
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Notice, Provenance, ValueFormat, WeightFormat};
 
@@ -19,7 +19,7 @@ use crate::checkpoint::measuring::{calibrate, calibration_error};
 use crate::checkpoint::{moments, open_checkpoint, texts};
 use crate::offers::offered_formats;
 use crate::options::USUAL_QUALITY;
-use crate::{PlanOptions, Result, WeightRounding, needs_ranges};
+use crate::{PlanOptions, Result, needs_ranges};
 
 /// Progress once ranges are calibrated, and once moments are taken, in thousandths.
 const CALIBRATED: u32 = 50;
@@ -119,7 +119,8 @@ pub fn measure_sensitivities(
     let sequences = sensitivity_text(&checkpoint, options)?;
     let identity = identity(&checkpoint, options, &sequences)?;
     let kept = Kept::make(&checkpoint, options, identity, &mut notices);
-    let mut known = Known::expected(graph, &formats)?;
+    let compensated = options.compensated(graph);
+    let mut known = Known::expected(graph, &formats, compensated)?;
 
     let mut all = Part::new(watch, 0..1000);
     let calibration = match tuples.iter().any(needs_ranges) {
@@ -127,7 +128,8 @@ pub fn measure_sensitivities(
         false => None,
     };
     let has_expected = kept.as_ref().is_some_and(|kept| kept.has_expected(&formats.weights));
-    let is_compensated = options.rounding == WeightRounding::Compensated;
+    let is_compensated =
+        formats.weights.iter().any(|format| compensated.is_some_and(|which| which.takes(*format)));
     let needs_moments = graph.is_generative() && !formats.weights.is_empty();
     let taken = match needs_moments && (is_compensated || !has_expected) {
         true => {
@@ -139,7 +141,7 @@ pub fn measure_sensitivities(
         false => None,
     };
     if let Some(moments) = taken.as_ref().filter(|_| !has_expected) {
-        for expected in expected_by(graph, &formats, moments, is_compensated)? {
+        for expected in expected_by(graph, &formats, moments, compensated)? {
             known.expect(expected.losses.iter().map(|row| (row.change(), row.micronats)));
             if let Some(kept) = &kept {
                 kept.keep_expected(&expected, &mut notices);
@@ -154,7 +156,11 @@ pub fn measure_sensitivities(
     let started = Instant::now();
     let site = Site { graph, options, sequences: &sequences, kept: kept.as_ref() };
     let quality = options.quality_micronats.unwrap_or(u64::from(USUAL_QUALITY) * 1000);
-    let means = Means { moments: taken.filter(|_| is_compensated), calibration: calibration.as_ref() };
+    let means = Means {
+        moments: taken.filter(|_| is_compensated),
+        compensated: compensated.unwrap_or_default(),
+        calibration: calibration.as_ref(),
+    };
     let mut rest = all.most_of_the_rest();
     let now = measure(&site, &mut known, quality, until, &means, &mut notices, &mut rest)?;
     notices.push(Notice::note(format!(
@@ -169,7 +175,12 @@ pub fn measure_sensitivities(
     let report = SensitivityReport {
         model: facts.name.clone(),
         family: facts.family.to_string(),
-        rounding: if is_compensated { "compensated" } else { "nearest" }.to_owned(),
+        rounding: match compensated {
+            None => "nearest",
+            Some(Compensated::All) => "compensated",
+            Some(Compensated::FourBits) => "compensated at 4 bits and fewer",
+        }
+        .to_owned(),
         text: texts::named(options),
         tokens: sequences.iter().map(|ids| ids.len() as u64).sum(),
         measured: known.measured() as u64,
@@ -196,9 +207,9 @@ fn expected_by(
     graph: &Graph,
     formats: &Formats,
     moments: &Moments,
-    is_compensated: bool,
+    compensated: Option<Compensated>,
 ) -> Result<Vec<ExpectedLosses>> {
-    let all = moment_priors(graph, &formats.weights, moments, is_compensated)
+    let all = moment_priors(graph, &formats.weights, moments, compensated)
         .map_err(|error| calibration_error(error.into()))?;
     let of = |&format: &WeightFormat| {
         let losses = all.iter().filter(|row| row.format == format).copied().collect();

@@ -153,7 +153,7 @@ mod tests {
         let mut notices = Vec::new();
         let kept = Kept::make(&checkpoint, &options, [7; 32], &mut notices).unwrap();
         let formats = Formats { values: vec![ValueFormat::States(StateFormat::F16)], ..Formats::default() };
-        let nothing = Known::expected(checkpoint.graph(), &formats).unwrap();
+        let nothing = Known::expected(checkpoint.graph(), &formats, None).unwrap();
         let change = nothing.changes().next().unwrap();
         assert!(kept.keep(&Loss::of(change, 0.5), &mut notices) && notices.is_empty());
         let read = |notices: &mut Vec<Notice>| {

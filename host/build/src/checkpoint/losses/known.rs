@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use shardwright_graph::{Component, ComponentKind, Graph};
-use shardwright_quantisation::{Change, Loss, places, priors, table_pairs, table_priors, value_prior};
+use shardwright_quantisation::{
+    Change, Compensated, Loss, places, priors, table_pairs, table_priors, value_prior,
+};
 use shardwright_vocabulary::{
     Error, ErrorKind, FormatTuple, Provenance, ValueFormat, WeightFormat, WeightRole,
 };
@@ -75,8 +77,9 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Everything that may change, with what is expected of it by how far weights are off.
-    pub fn expected(graph: &Graph, formats: &Formats) -> Result<Self> {
+    /// Everything that may change, with what is expected of it by how far weights are off, where
+    /// these are rounded with compensation.
+    pub fn expected(graph: &Graph, formats: &Formats, compensated: Option<Compensated>) -> Result<Self> {
         let mut rows = BTreeMap::new();
         // What the checkpoint has in a format already loses nothing.
         let kept = |is_kept: bool| Row { measured: is_kept.then_some(0.0), ..Row::default() };
@@ -103,7 +106,7 @@ impl Known {
         let invalid = |error| Error::caused_by(ErrorKind::Invalid, error, None);
         let of_weights = match formats.weights.is_empty() {
             true => Vec::new(),
-            false => priors(graph, &formats.weights).map_err(invalid)?,
+            false => priors(graph, &formats.weights, compensated).map_err(invalid)?,
         };
         known.expect(of_weights.iter().map(|row| (row.change(), row.micronats)));
         let of_tables = table_priors(graph, &formats.tables);

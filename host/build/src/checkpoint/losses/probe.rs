@@ -11,7 +11,7 @@ use std::sync::Arc;
 use shardwright_forward::{Engine, Loaded, Pass};
 use shardwright_graph::{Asset, ComponentKind, ConstantFormat, Encodings, Graph, Ranges, Segment, WeightId};
 use shardwright_quantisation::{
-    Change, Loss, Moments, Progress, Recipe, TableFormats, divergence, quantise, weights_read,
+    Change, Compensated, Loss, Moments, Progress, Recipe, TableFormats, divergence, quantise, weights_read,
 };
 use shardwright_shims::Watch;
 use shardwright_vocabulary::{ActivationFormat, Error, ErrorKind, FormatTuple, ValueFormat, WeightFormat};
@@ -35,6 +35,7 @@ struct Outputs {
 pub(super) struct Probe<'p> {
     graph: &'p Graph,
     moments: Option<Arc<Moments>>,
+    compensated: Compensated,
     /// For formats of values that need them.
     ranges: &'p BTreeMap<ValueFormat, Ranges>,
     parts: Vec<Segment>,
@@ -56,7 +57,7 @@ struct Changed<'c> {
 }
 
 impl<'p> Probe<'p> {
-    /// Runs the model as stored. `moments` are those that matrices are rounded by, `ranges` those
+    /// Runs the model as stored. `moments` are those that some matrices are rounded by, `ranges` those
     /// of static integers, for changes that need them.
     ///
     /// # Errors
@@ -65,7 +66,7 @@ impl<'p> Probe<'p> {
         graph: &'p Graph,
         engine: &Engine,
         sequences: &'p [Vec<u32>],
-        moments: Option<Arc<Moments>>,
+        (moments, compensated): (Option<Arc<Moments>>, Compensated),
         ranges: &'p BTreeMap<ValueFormat, Ranges>,
         watch: &mut dyn Watch,
     ) -> Result<Self> {
@@ -90,6 +91,7 @@ impl<'p> Probe<'p> {
         let mut probe = Probe {
             graph,
             moments,
+            compensated,
             ranges,
             parts,
             reads,
@@ -117,6 +119,7 @@ impl<'p> Probe<'p> {
             }
             Change::Weights { .. } | Change::Table { .. } => {
                 let recipe = change.recipe(graph).with_moments(self.moments.clone());
+                let recipe = recipe.compensating(self.compensated);
                 let changed = changed_weights(&recipe);
                 if changed.is_empty() && recipe.tables == TableFormats::default() {
                     return Ok(Loss::of(change, 0.0));

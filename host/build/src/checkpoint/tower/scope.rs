@@ -92,7 +92,7 @@ impl TowerScope {
             planner: None,
             planner_options: placements(options, self.pass),
             calibration_text: None,
-            rounding: WeightRounding::default(),
+            rounding: WeightRounding::Nearest,
             quality_micronats: None,
             prefers: None,
             memory_bytes: None,
