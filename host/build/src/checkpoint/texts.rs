@@ -20,6 +20,12 @@ const TEXTS: [(&str, &str); 5] = [
     ("long", include_str!("texts/long.txt")),
 ];
 
+/// A text that nothing is calibrated on or rounded by, in the same form.
+const UNSEEN: &str = include_str!("texts/unseen.txt");
+
+/// What that is called in reports.
+pub(super) const UNSEEN_NAME: &str = "built-in text (unseen)";
+
 /// How much text is taken.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
@@ -49,16 +55,25 @@ pub(super) fn conversations(
     budget: Budget,
 ) -> Result<Vec<Vec<u32>>> {
     let own = options.read_calibration_text()?;
+    let lines: Vec<&str> = match &own {
+        Some(text) => text.lines().collect(),
+        None => in_turns(),
+    };
+    encoded(checkpoint, graph, &lines, budget)
+}
+
+/// The built-in text that plans are measured on, likewise.
+pub(super) fn unseen(checkpoint: &Checkpoint, graph: &Graph, budget: Budget) -> Result<Vec<Vec<u32>>> {
+    encoded(checkpoint, graph, &UNSEEN.lines().collect::<Vec<_>>(), budget)
+}
+
+fn encoded(checkpoint: &Checkpoint, graph: &Graph, lines: &[&str], budget: Budget) -> Result<Vec<Vec<u32>>> {
     let directory = checkpoint.directory();
     let template = ChatTemplate::from_directory(directory)?;
     let tokenizer = Tokenizer::from_checkpoint(directory)?;
     let mut conversations = Vec::new();
     let mut tokens = 0;
-    let lines: Vec<&str> = match &own {
-        Some(text) => text.lines().collect(),
-        None => in_turns(),
-    };
-    for line in lines.into_iter().filter(|line| !line.trim().is_empty()) {
+    for line in lines.iter().filter(|line| !line.trim().is_empty()) {
         let turns = turns_of(line);
         let messages = messages_of(&turns);
         let mut ids = match &template {
@@ -151,11 +166,12 @@ mod tests {
     fn every_line_of_every_text_is_a_conversation() {
         let lines = in_turns();
         assert_eq!(lines.len(), TEXTS.iter().map(|(_, text)| text.lines().count()).sum::<usize>());
-        for line in &lines {
+        for line in lines.iter().copied().chain(UNSEEN.lines()) {
             let turns: Vec<&str> = line.split('\t').collect();
             assert!(turns.len().is_multiple_of(2), "{line}");
             assert!(turns.iter().all(|turn| !turn.trim().is_empty()), "{line}");
         }
+        assert!(UNSEEN.lines().all(|line| !lines.contains(&line)));
         // Little text has something of all.
         for ((name, text), line) in TEXTS.iter().zip(&lines) {
             assert_eq!(text.lines().next(), Some(*line), "{name}");

@@ -24,7 +24,7 @@ use crate::{MeasuredLoss, ModelFormats, PlanOptions, Result};
 const FOLDER: &str = "plan-losses";
 
 /// Text that a whole plan is run over, twice: more than for losses by place, each of which costs
-/// a run.
+/// a run. Nothing is rounded by it, which would flatter the plan.
 const TEXT: Budget = Budget { tokens: 256, longest: 128 };
 
 /// Progress once weights are made, in thousandths, and of the rest once the model as stored has
@@ -78,7 +78,7 @@ pub(in super::super) fn plan_loss(
     make: impl FnOnce(&mut dyn Watch) -> Result<(ModelFormats, Vec<Asset>)>,
     watch: &mut dyn Watch,
 ) -> Result<MeasuredLoss> {
-    let sequences = texts::conversations(checkpoint, graph, options, TEXT)?;
+    let sequences = texts::unseen(checkpoint, graph, TEXT)?;
     let identity = identity(checkpoint, options, &sequences, (counted, plan))?;
     let kept = Kept::new(options, FOLDER, checkpoint.content_hash(), &identity);
     let mut all = Part::new(watch, 0..1000);
@@ -97,7 +97,7 @@ pub(in super::super) fn plan_loss(
         micronats: loss.nanonats.div_ceil(1000),
         error_micronats: loss.error_nanonats.div_ceil(1000),
         tokens: loss.tokens,
-        text: texts::named(options),
+        text: texts::UNSEEN_NAME.to_owned(),
     })
 }
 
