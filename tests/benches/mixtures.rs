@@ -310,7 +310,7 @@ impl<'g> Bench<'g> {
             for weight in of_places.values().flatten() {
                 weights[weight.0 as usize] = ConstantFormat::Matrix(format);
             }
-            let recipe = Recipe { weights, tables: TableFormats::default(), moments: moments.cloned() };
+            let recipe = Recipe { weights, moments: moments.cloned(), ..Recipe::default() };
             (format, quantise(graph, &recipe, &mut Unwatched).expect("a matrix in any format"))
         };
         let made = formats.into_iter().flatten().map(all_in).collect();
@@ -323,7 +323,7 @@ impl<'g> Bench<'g> {
 
     fn measure_with(&self, mixture: &Mixture, tables: TableFormats) -> Measured {
         let weights = vec![ConstantFormat::Stored; self.graph.weights.len()];
-        let recipe = Recipe { weights, tables, moments: None };
+        let recipe = Recipe { weights, tables, ..Recipe::default() };
         let mut made = quantise(self.graph, &recipe, &mut Unwatched).expect("tables in any format");
         for (place, format) in mixture {
             let Some(of_format) = format.and_then(|format| self.made.get(&format)) else { continue };

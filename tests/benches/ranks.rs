@@ -16,7 +16,7 @@ use std::time::Duration;
 use shardwright::{FormatChoice, LossRow, OpenOptions, SensitivityReport, WeightFormat, WeightRounding};
 use shardwright_bundle::Digest;
 use shardwright_graph::{ConstantFormat, WeightId};
-use shardwright_quantisation::{Baseline, MatrixInputs, Moments, Recipe, TableFormats, places};
+use shardwright_quantisation::{Baseline, MatrixInputs, Moments, Recipe, places};
 use shardwright_tests::checkpoints::DEMO_MODEL;
 use shardwright_tests::formats::{held_out, moment_texts};
 use shardwright_tests::{chain, program, tree};
@@ -110,7 +110,7 @@ fn main() {
                 weights[id.0 as usize] = format.map_or(ConstantFormat::Stored, ConstantFormat::Matrix);
             }
         }
-        let recipe = Recipe { weights, tables: TableFormats::default(), moments: moments.clone() };
+        let recipe = Recipe { weights, moments: moments.clone(), ..Recipe::default() };
         let rows = baseline.divergences(&recipe).expect("the reference runs it");
         let (lost, count) = rows.iter().fold((0.0, 0), |all, own| (all.0 + own.0, all.1 + own.1));
         table.push([1e3 * lost / count as f64, sum(&measured) / 1e3, sum(&expected) / 1e3, own as f64]);

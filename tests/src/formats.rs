@@ -12,7 +12,7 @@ use std::sync::Arc;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
-use shardwright::{FormatChoice, Model, OpenOptions, TableFormats, WeightFormat};
+use shardwright::{FormatChoice, Model, OpenOptions, TableFormats, WeightFormat, WeightRounding};
 use shardwright_build::{PlanOptions, calibration_text, checkpoint_moments, open_checkpoint};
 use shardwright_graph::{Graph, Ranges, state_key};
 use shardwright_quantisation::{
@@ -120,6 +120,7 @@ impl Case {
             .planner("even")
             .planner_option("pieces", LAYERS)
             .strict(true)
+            .rounding(WeightRounding::Nearest)
             .formats(choice)
             .tables(TableFormats {
                 embedding: Case::table(self.embedding),

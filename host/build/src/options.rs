@@ -139,8 +139,8 @@ impl TowerOptions {
 /// How weights become integers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WeightRounding {
-    /// Matrices of 4 bits and fewer as [`WeightRounding::Compensated`] in models of up to 2 GiB of
-    /// weights, of which that takes some minutes at most, and the rest to the nearest.
+    /// Matrices of 4 bits and fewer as [`WeightRounding::Compensated`] in models of up to 512
+    /// million weights, for which that takes some minutes at most; the rest to the nearest.
     #[default]
     Usual,
     /// Each to the nearest.
@@ -264,20 +264,33 @@ pub struct PlanOptions {
     pub alter: Option<fn(&mut Graph)>,
 }
 
-/// Bytes of weights of a model beyond which nothing is done of itself that runs it over a text.
+/// Weights of a model up to which they are rounded with compensation unasked: 268 million take four
+/// to five minutes of a processor.
 #[cfg(feature = "checkpoints")]
-pub(crate) const USUAL_BYTES: u64 = 2 << 30;
+const COMPENSATED_WEIGHTS: u64 = 1 << 29;
+
+/// Weights of a model up to which a plan is run unasked to measure what it loses: 268 million take
+/// half a minute of a processor.
+#[cfg(feature = "checkpoints")]
+pub(crate) const MEASURED_WEIGHTS: u64 = 1 << 31;
+
+/// Weights of a model, without gathered tables.
+#[cfg(feature = "checkpoints")]
+pub(crate) fn weights_of(graph: &Graph) -> u64 {
+    let count = |weight: &Weight| weight.shape.iter().copied().fold(1, u64::saturating_mul);
+    graph.weights.iter().map(count).fold(0, u64::saturating_add)
+}
 
 impl PlanOptions {
     /// Which matrices of a model are rounded with compensation; `None` for none.
     #[cfg(feature = "checkpoints")]
     pub(crate) fn compensated(&self, graph: &Graph) -> Option<Compensated> {
-        let bytes = || graph.weights.iter().map(Weight::bytes).fold(0, u64::saturating_add);
         match self.rounding {
             WeightRounding::Nearest => None,
             WeightRounding::Compensated => Some(Compensated::All),
             WeightRounding::Usual => {
-                (graph.is_generative() && bytes() <= USUAL_BYTES).then_some(Compensated::FourBits)
+                let suits = graph.is_generative() && weights_of(graph) <= COMPENSATED_WEIGHTS;
+                suits.then_some(Compensated::FourBits)
             }
         }
     }

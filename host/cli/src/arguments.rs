@@ -333,7 +333,7 @@ pub struct TargetArguments {
     pub usual_text: Option<PathBuf>,
     /// How weights become integers: each to the nearest, or compensated, so that the errors of a
     /// row make up for each other over the calibration text. Default: compensated at 4 bits and
-    /// fewer in models of up to 2 GiB of weights, which takes minutes once; otherwise nearest.
+    /// fewer in models of up to 512 million weights, which takes minutes once; otherwise nearest.
     #[arg(long, value_name = "HOW", value_parser = rounding)]
     pub rounding: Option<WeightRounding>,
     /// A text to calibrate on, one conversation a line, turns separated by tabs, where formats or
@@ -367,7 +367,7 @@ pub struct TargetArguments {
 #[derive(Args, Debug, Clone, Default)]
 pub struct MeasuringArguments {
     /// Run the whole plan on the CPU beside the model as stored, to measure what it loses, however
-    /// long that takes. Without it that is done for models of up to 2 GiB of weights.
+    /// long that takes. Without it that is done for models of up to 2 billion weights.
     #[arg(long, conflicts_with = "no_measure")]
     pub measure: bool,
     /// Do not run the plan: say what it is expected to lose.

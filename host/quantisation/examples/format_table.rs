@@ -31,7 +31,7 @@ fn main() {
         let formats = [WeightFormat::W8PerChannel, WeightFormat::W4Block32, WeightFormat::W4PerChannel];
         let short: Vec<Vec<u32>> = chosen.iter().map(|ids| ids[..ids.len().min(96)].to_vec()).collect();
         let baseline = Baseline::of(&graph, &short).unwrap();
-        for prior in priors(&graph, &formats).unwrap() {
+        for prior in priors(&graph, &formats, None).unwrap() {
             let rows = baseline.divergences(&prior.change().recipe(&graph)).unwrap();
             let (sum, count) = rows.iter().fold((0.0, 0), |all, own| (all.0 + own.0, all.1 + own.1));
             let (measured, expected) = (1e6 * sum / count as f64, prior.micronats);

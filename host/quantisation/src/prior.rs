@@ -43,6 +43,10 @@ const fn scale(role: WeightRole) -> f64 {
 const PUBLISHED: f64 = 2.5;
 
 /// What rounding with compensation leaves of what rounding to the nearest loses.
+///
+/// With 4 bits in blocks of 32 and a head of 8, on an essay: Gemma 3 270M 0.31 (103 millinats for
+/// 329), SmolLM2 135M 0.47 (115 for 244). The demo model, which was trained on other text than
+/// moments are taken over, 0.83.
 const COMPENSATED: f64 = 0.4;
 
 /// As [`scale`], of the relative error of products instead of that of values: fitted to the same

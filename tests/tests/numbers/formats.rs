@@ -140,7 +140,7 @@ fn calibration_and_evaluation_share_no_text() {
     );
 
     let moments = moment_texts();
-    assert!(moments.iter().all(|text| text.iter().map(Vec::len).sum::<usize>() > 8000));
+    assert!(moments.iter().all(|text| text.iter().map(Vec::len).sum::<usize>() > 4000));
     let losses = loss_text();
     assert!(losses.iter().map(Vec::len).sum::<usize>() >= 96);
     let texts = || calibration.iter().chain(moments.iter().flatten()).chain(&losses);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use shardwright_forward::{Backward, BackwardLook, Engine, LogitRows, Pass, Shown};
 use shardwright_graph::{EntryGraph, EntryNode, Graph, Op, Weight, WeightData, gradient_key};
+use shardwright_quantisation::{Recipe, TableFormats, Unwatched, quantise};
 use shardwright_reference::{Arrangement, ReferenceModel};
 use shardwright_test_checkpoints::Spec;
 use shardwright_tests::chain;
@@ -138,6 +139,26 @@ fn a_change_of_a_weight_changes_the_loss_by_its_derivative() {
                 spec.family
             );
         }
+    }
+}
+
+/// Blocks of integers go back as the floats that they stand for.
+#[test]
+fn stored_blocks_go_back_as_their_values() {
+    let made = chain::made(&Spec::qwen3());
+    let formats = "w8-block32/f32/f32".parse().expect("formats");
+    let recipe = Recipe::new(&made, &formats, TableFormats::default());
+    let blocks = quantise(&made, &recipe, &mut Unwatched).expect("it is quantised");
+    let stored = blocks.weights.iter().enumerate().filter(|(_, weight)| weight.quantisation.is_some());
+    let floats = stored.fold(blocks.clone(), |graph, (index, _)| changed(&graph, index, 0.0));
+    assert!(floats.weights.iter().zip(&blocks.weights).filter(|(a, b)| a.dtype != b.dtype).count() > 7);
+    let sequences = vec![chain::tokens(&made, 9)];
+    let (found, wanted) = (derivatives(&blocks, &sequences), derivatives(&floats, &sequences));
+    assert_eq!(found.keys().collect::<Vec<_>>(), wanted.keys().collect::<Vec<_>>());
+    for (name, wanted) in &wanted {
+        let size = wanted.iter().map(|value| value * value).sum::<f64>();
+        let off = found[name].iter().zip(wanted).map(|(a, b)| (a - b).powi(2)).sum::<f64>();
+        assert!(size > 0.0 && off <= 1e-8 * size, "{name}: {off:e} of {size:e}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Losses that are measured on the engine a change at a time: those of the reference.
 
-use shardwright::OpenOptions;
+use shardwright::{OpenOptions, WeightRounding};
 use shardwright_build::{SensitivityReport, open_checkpoint, sensitivity_text};
 use shardwright_graph::ComponentKind;
 use shardwright_quantisation::{Baseline, Change, places, table_pairs};
@@ -16,6 +16,7 @@ const NOISE: f64 = 2e-8;
 fn measured(checkpoint: &str, formats: &[&str]) -> SensitivityReport {
     let cache = tempfile::tempdir().expect("a temporary folder");
     let options = OpenOptions::new().search_path(program::search_path()).cache_directory(cache.path());
+    let options = options.rounding(WeightRounding::Nearest);
     let named = formats.iter().map(|formats| formats.parse().expect("formats"));
     let options = named.fold(options, OpenOptions::formats);
     let report = options.measure_sensitivities(tree::root().join(checkpoint), None, &mut ());

@@ -2,10 +2,12 @@
 //! checkpoint, the text and the format alone, and that it is resumed.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use serde_json::Value;
 use shardwright_test_checkpoints::cases;
 use shardwright_tests::bundles::contents;
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
@@ -92,7 +94,7 @@ fn weights_rounded_by_moments_depend_on_checkpoint_text_and_format_alone() {
     assert!(nearest.contents() != wanted && nearest.moments() == 0);
     let by_default = Place::new();
     by_default.compile(&[]);
-    assert!(by_default.contents() == nearest.contents());
+    assert!(by_default.contents() == wanted);
     // On the CPU weights stay as they are stored unless other formats are offered.
     let place = Place::new();
     let bundle = place.bundle().display().to_string();
@@ -139,4 +141,32 @@ fn killed_while_moments_are_taken_the_bytes_are_the_same() {
     place.compile(&COMPENSATED);
     assert!(place.contents() == wanted);
     assert_eq!(place.moments(), whole.moments());
+}
+
+#[test]
+fn plans_are_run_and_lose_less_by_the_usual_rounding() {
+    let place = Place::new();
+    let run = |more: &[&str]| {
+        let run = shardwright(["plan", CHECKPOINT]).arguments(FORMATS).arguments(more);
+        run.environment("XDG_CACHE_HOME", place.cache())
+    };
+    let measured = |more: &[&str]| run(more).json()["measured"].clone();
+    let (nearest, usual) = (measured(&["--rounding", "nearest"]), measured(&[]));
+    assert!(place.moments() > 0);
+    let micronats = |measured: &Value| measured["micronats"].as_u64().expect("a number");
+    assert!(0 < micronats(&usual) && micronats(&usual) < micronats(&nearest), "{usual} {nearest}");
+    assert!(usual["tokens"].as_u64() >= Some(200) && usual["error_micronats"].as_u64() > Some(0), "{usual}");
+    // From the cache, and again without it.
+    assert_eq!(measured(&["--measure"]), usual);
+    fs::remove_dir_all(place.cache().join("shardwright/plan-losses")).expect("it was kept there");
+    assert_eq!(measured(&[]), usual);
+    assert_eq!(measured(&["--no-measure"]), Value::Null);
+    let shown = run(&[]).succeeds();
+    assert!(shown.contains("tokens of built-in text (unseen)") && shown.contains("before that was run"));
+    // What is as stored loses nothing, and a quality goal is held against what was measured.
+    let stored = shardwright(["plan", CHECKPOINT]);
+    assert_eq!(stored.environment("XDG_CACHE_HOME", place.cache()).json()["measured"], Value::Null);
+    let goal = run(&["--quality", "100000"]).json();
+    assert_eq!(goal["goals"][0]["predicted"], goal["measured"]["micronats"], "{goal}");
+    assert_eq!(goal["goals"][0]["provenance"], "measured");
 }

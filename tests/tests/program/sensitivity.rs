@@ -168,7 +168,7 @@ fn plans_rest_on_what_is_measured() {
     let after = loss();
     assert!(after["known"] == "measured" && after["micronats"] != before["micronats"], "{after}");
     let text = plan().succeeds();
-    assert!(text.contains("(measured)"), "{text}");
+    assert!(text.contains("(the sum of measured losses)"), "{text}");
 
     // Every third loss is lost.
     for path in place.kept().into_keys().filter(|path| is_loss(path)).step_by(3) {

@@ -8,14 +8,14 @@ use shardwright_graph::{Asset, ConstantFormat, Graph, Ranges, Weight};
 use shardwright_models::Checkpoint;
 use shardwright_planning::check::CheckedPlan;
 use shardwright_quantisation::{
-    Calibration, Moments, Note, Progress, Recipe, Store, TableFormats as Tables, Watch, quantise,
+    Calibration, Compensated, Moments, Note, Progress, Recipe, Store, TableFormats as Tables, Watch, quantise,
 };
 use shardwright_shims::{Part, Watch as BuildWatch};
 use shardwright_vocabulary::{ErrorKind, FormatTuple, Notice, WeightFormat};
 
 use super::losses::{self, Means};
 use super::{drafts, measuring, moments, texts};
-use crate::options::USUAL_BYTES;
+use crate::options::{MEASURED_WEIGHTS, weights_of};
 use crate::{
     AcceptedSteps, BuildError, Download, DownloadBasis, LossGround, Losses, Making, MeasuredLoss,
     ModelFormats, ModelName, ModelSource, PlanMeasuring, PlanOptions, PlanSource, Result, StatedDraft,
@@ -74,6 +74,15 @@ impl<'a> CheckpointSource<'a> {
         watch: &mut dyn BuildWatch,
     ) -> Result<Option<Arc<Moments>>> {
         let compensated = self.options.compensated(&self.graph);
+        let has_few_bits = formats.iter().any(|format| Compensated::FourBits.takes(*format));
+        let is_usual = self.options.rounding == WeightRounding::Usual;
+        if compensated.is_none() && has_few_bits && is_usual && self.graph.is_generative() {
+            self.say_once(format!(
+                "weights of 4 bits and fewer are rounded to the nearest, since more takes long for {} million weights: \
+                 `--rounding compensated` loses less",
+                weights_of(&self.graph) / 1_000_000
+            ));
+        }
         if !formats.iter().any(|format| compensated.is_some_and(|which| which.takes(*format))) {
             return Ok(None);
         }
@@ -82,6 +91,13 @@ impl<'a> CheckpointSource<'a> {
             *moments = Some(Arc::new(moments::moments(checkpoint, graph, options, true, notices, watch)?));
         }
         Ok(moments.clone())
+    }
+
+    /// Adds a notice that is not there yet.
+    fn say_once(&mut self, text: String) {
+        if self.notices.iter().all(|notice| notice.text != text) {
+            self.notices.push(Notice::note(text));
+        }
     }
 
     /// Of a checkpoint, its graph altered where `options` ask for it.
@@ -168,14 +184,15 @@ impl PlanSource for CheckpointSource<'_> {
         watch: &mut dyn BuildWatch,
     ) -> Result<Option<MeasuredLoss>> {
         let options = self.options;
-        let bytes = self.graph.weights.iter().map(Weight::bytes).fold(0, u64::saturating_add);
+        let weights = weights_of(&self.graph);
         if options.measuring == PlanMeasuring::Never || plan.loss().lossy == 0 {
             return Ok(None);
         }
-        if options.measuring == PlanMeasuring::Usual && bytes > USUAL_BYTES {
+        if options.measuring == PlanMeasuring::Usual && weights > MEASURED_WEIGHTS {
             self.notices.push(Notice::note(format!(
-                "the plan was not run to measure what it loses, since that takes minutes for {:.1} GiB of weights: `--measure` does",
-                bytes as f64 / f64::from(1 << 30)
+                "the plan was not run to measure what it loses, since that takes minutes for {} million weights: \
+                 `--measure` does",
+                weights / 1_000_000
             )));
             return Ok(None);
         }

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use shardwright_build::{
-    AcceptedSteps, BuildError, Download, DownloadBasis, EntryMenu, Judge, LossGround, Losses, ModelFormats,
-    ModelName, PlanSource, Question, StatedDraft, TargetOffer, Weighed, make_request,
+    AcceptedSteps, BuildError, Download, DownloadBasis, EntryMenu, Judge, LossGround, Losses, MeasuredLoss,
+    ModelFormats, ModelName, PlanSource, Question, StatedDraft, TargetOffer, Weighed, make_request,
 };
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;

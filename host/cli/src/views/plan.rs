@@ -336,7 +336,7 @@ fn loss(text: &mut String, report: &PlanReport) {
         LossReport::Expected { micronats, .. } => {
             let ground = match of_totals.measured_percent() {
                 Some(percent) => format!("expected, {percent} % of it measured; see `sensitivity`"),
-                None => "expected; see `sensitivity`".to_owned(),
+                None => "expected".to_owned(),
             };
             format!("about {:.0} millinats of KL divergence a token ({ground})", micronats as f64 / 1000.0)
         }

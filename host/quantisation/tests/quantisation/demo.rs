@@ -100,8 +100,8 @@ fn priors_are_near_what_was_measured() {
     ];
     let formats = [W8PerChannel, W4Block32, W4PerChannel];
     let graph = graph();
-    let expected = priors(&graph, &formats).unwrap();
-    assert_eq!(expected, priors(&graph, &formats).unwrap());
+    let expected = priors(&graph, &formats, None).unwrap();
+    assert_eq!(expected, priors(&graph, &formats, None).unwrap());
     for (role, losses) in measured {
         for (format, measured) in formats.into_iter().zip(losses) {
             let own = expected.iter().filter(|row| (row.role, row.format) == (role, format));
@@ -115,7 +115,7 @@ fn priors_are_near_what_was_measured() {
     // Of weights without bytes the same within a half, and narrower formats lose more.
     let formats = [W8PerChannel, W4Block32, W4PerChannel, W2PerChannel];
     let sums = |graph: &Graph| {
-        let rows = priors(graph, &formats).unwrap();
+        let rows = priors(graph, &formats, None).unwrap();
         formats.map(|format| -> u64 {
             rows.iter().filter(|row| row.format == format).map(|row| row.micronats).sum()
         })

@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 
 use shardwright_graph::{ComponentKind, ConstantFormat, Ranges};
 use shardwright_quantisation::{
-    CalibrationError, Calibrator, Candidate, Change, ExpectedLosses, IntegerBits, Loss, MatrixInputs,
-    MeasuredError, MomentSums, Moments, RangeMethod, TableFormats, evaluate, losses_identity, moment_priors,
-    places, priors, weights_read,
+    CalibrationError, Calibrator, Candidate, Change, Compensated, ExpectedLosses, IntegerBits, Loss,
+    MatrixInputs, MeasuredError, MomentSums, Moments, RangeMethod, TableFormats, evaluate, losses_identity,
+    moment_priors, places, priors, weights_read,
 };
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{
@@ -165,7 +165,7 @@ fn losses_survive_their_files_and_nothing_else_does() {
     assert!(matches!(error, MeasuredError::TooLarge { .. }), "{error}");
 
     let format = WeightFormat::W4Block32;
-    let losses = priors(&graph_of(&Spec::gemma3()), &[format]).unwrap();
+    let losses = priors(&graph_of(&Spec::gemma3()), &[format], None).unwrap();
     let expected = ExpectedLosses { format, losses };
     expected.write(folder).unwrap();
     assert_eq!(ExpectedLosses::read(folder, format).unwrap(), expected);
@@ -208,7 +208,7 @@ fn expectations_by_moments_are_those_by_values_where_columns_are_alike() {
     let taken = inputs.widths.iter().map(|(key, &width)| (key.clone(), alike(width))).collect();
     let moments = Moments::new([1; 32], inputs.clone(), taken);
     let (plain, own) =
-        (priors(&graph, &formats).unwrap(), moment_priors(&graph, &formats, &moments, false).unwrap());
+        (priors(&graph, &formats, None).unwrap(), moment_priors(&graph, &formats, &moments, None).unwrap());
     assert_eq!(plain.len(), own.len());
     // The constants of a role differ, and nothing else: the quotient is that of the role.
     let mut quotients: BTreeMap<WeightRole, f64> = BTreeMap::new();
@@ -223,7 +223,7 @@ fn expectations_by_moments_are_those_by_values_where_columns_are_alike() {
     assert!(quotients.len() >= 5, "{quotients:?}");
     // Without moments of a matrix its values decide.
     let none = Moments::new([2; 32], inputs, BTreeMap::new());
-    assert_eq!(moment_priors(&graph, &formats, &none, true).unwrap(), own);
+    assert_eq!(moment_priors(&graph, &formats, &none, Some(Compensated::All)).unwrap(), own);
     let encoder = graph_of(&Spec::embeddinggemma());
-    assert!(moment_priors(&encoder, &formats, &none, false).unwrap().is_empty());
+    assert!(moment_priors(&encoder, &formats, &none, None).unwrap().is_empty());
 }
