@@ -18,14 +18,19 @@ pub const TEXT_FIXTURES: [&str; 4] = [
 
 /// Fixtures of families that differ from one of [`TEXT_FIXTURES`] in few operations: Llama with two
 /// scalings of positions and with an output matrix of its own, Mistral with windows in all and in
-/// some layers, Qwen 2 with biases.
-pub const FURTHER_FIXTURES: [&str; 6] = [
+/// some layers, Qwen 2 with biases, SmolLM3 with a layer without rotation, Granite with factors,
+/// Granite 4 and Phi 4 mini with matrices that are one tensor, the latter with partial rotation.
+pub const FURTHER_FIXTURES: [&str; 10] = [
     "tests/fixtures/llama",
     "tests/fixtures/llama3",
     "tests/fixtures/tinyllama",
     "tests/fixtures/mistral",
     "tests/fixtures/ministral",
     "tests/fixtures/qwen2",
+    "tests/fixtures/smollm3",
+    "tests/fixtures/granite",
+    "tests/fixtures/granite4",
+    "tests/fixtures/phi4mini",
 ];
 
 /// The folders of all fixtures that generate text.

@@ -417,9 +417,12 @@ impl Inside<'_> {
                 continue;
             }
             match role {
-                Role::RotaryCos(_) | Role::RotarySin(_) | Role::AxialCos(_) | Role::AxialSin(_) => {
-                    return Ok((-1.0, 1.0));
+                Role::RotaryCos(rope) | Role::RotarySin(rope) => {
+                    // Pairs that do not turn have a cosine of 1.
+                    let largest = rope.magnitude.max(1.0);
+                    return Ok((-largest, largest));
                 }
+                Role::AxialCos(_) | Role::AxialSin(_) => return Ok((-1.0, 1.0)),
                 Role::Pooling | Role::Valid { .. } => return Ok((0.0, 1.0)),
                 Role::Mask(_) => return self.mask_ends(*tensor),
                 // Fixed by the same key on both sides of a cut, whatever else the class contains.

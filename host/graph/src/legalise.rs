@@ -129,8 +129,8 @@ impl<E> LegaliseError<E> {
 /// by strictly lower ones (`Attention` and `Rope` by `Softcap`, `Softmax`, `Rotate` and primitives,
 /// those by primitives) and adds none that is as high, so it ends.
 ///
-/// A `Rope` with a divisor for each pair is decomposed before the shim sees the graph, because the
-/// contract has no attribute for the divisors.
+/// A `Rope` with a divisor for each pair, or a magnitude, is decomposed before the shim sees the
+/// graph, because the contract has no attribute for either.
 pub fn legalise<E>(
     entry: &EntryGraph,
     check: impl FnMut(&EntryGraph) -> Result<Vec<Verdict>, E>,
@@ -160,10 +160,10 @@ fn legalise_shown<E>(
     let mut legal =
         Legalised { graph: entry.clone(), decomposed: BTreeMap::new(), by_runtime: BTreeMap::new() };
     let mut ops: HashMap<String, &'static str> = HashMap::new();
-    let inexpressible = |node: &EntryNode| matches!(&node.op, Op::Rope(rope) if !rope.divisors.is_empty());
+    let inexpressible = |node: &EntryNode| matches!(&node.op, Op::Rope(rope) if !rope.is_in_contract());
     for node in legal.graph.nodes.iter().filter(|node| inexpressible(node)) {
         ops.insert(node.name.clone(), node.op.name());
-        let reason = "the shim contract has no attribute for a divisor of each pair".to_owned();
+        let reason = "the shim contract has no attribute for divisors or a magnitude of pairs".to_owned();
         legal.decomposed.insert(node.name.clone(), reason);
     }
     if !legal.decomposed.is_empty() {

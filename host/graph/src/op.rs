@@ -6,7 +6,8 @@ use shardwright_vocabulary::OpKind;
 /// For head vectors of `head_dim` values, pair `i` is `(x[i], x[i + head_dim/2])`. Pairs
 /// `i < rotated_pairs` turn by `position · theta^(−2i/head_dim) / (factor · divisors[i])` radians
 /// (all in f32); the others stay. "Proportional" partial rotary of Gemma 4 is `rotated_pairs <
-/// head_dim/2` with the exponent's denominator still the whole `head_dim`.
+/// head_dim/2` with the exponent's denominator still the whole `head_dim`. A pair that turns is
+/// multiplied by `magnitude`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rope {
     /// Values per head.
@@ -22,9 +23,26 @@ pub struct Rope {
     /// decomposes an operation that has some.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub divisors: Vec<f32>,
+    /// Factor on the cosine and the sine of pairs that turn (1 = none). As with divisors, the shim
+    /// contract has no attribute for it.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub magnitude: f32,
+}
+
+const fn one() -> f32 {
+    1.0
+}
+
+fn is_one(number: &f32) -> bool {
+    *number == 1.0
 }
 
 impl Rope {
+    /// Returns whether the attributes of the shim contract describe the operation.
+    pub fn is_in_contract(&self) -> bool {
+        self.divisors.is_empty() && is_one(&self.magnitude)
+    }
+
     /// Returns the divisor of the frequency of a pair.
     pub fn divisor(&self, pair: u32) -> f32 {
         self.factor * self.divisors.get(pair as usize).copied().unwrap_or(1.0)
@@ -45,7 +63,14 @@ impl AxialRope {
     /// What each half of a head turns as.
     pub const fn half(&self) -> Rope {
         let head_dim = self.head_dim / 2;
-        Rope { head_dim, theta: self.theta, rotated_pairs: head_dim / 2, factor: 1.0, divisors: Vec::new() }
+        Rope {
+            head_dim,
+            theta: self.theta,
+            rotated_pairs: head_dim / 2,
+            factor: 1.0,
+            divisors: Vec::new(),
+            magnitude: 1.0,
+        }
     }
 }
 

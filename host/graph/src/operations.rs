@@ -22,7 +22,7 @@ use std::ops::RangeInclusive;
 pub use infer::{OPERAND_LIMIT, RANK_LIMIT, infer_shape};
 pub(crate) use rewrite::Rewrite;
 
-use crate::{Op, TensorId};
+use crate::{Op, Rope, TensorId};
 use infer::last;
 
 type Shape<'o> = dyn Fn(&[&[u64]]) -> Result<Vec<u64>, String> + 'o;
@@ -117,7 +117,8 @@ pub(crate) fn rules(op: &Op) -> Rules<'_> {
             .decomposed(|rewrite, x| rotary::rope(rewrite, x, rope))
             .require(rotary::turns(rope), || rotary::why_it_does_not_turn(rope))
             .require(rotary::frequencies_are_numbers(rope), || {
-                format!("theta {}, factor {} and divisors must be positive", rope.theta, rope.factor)
+                let Rope { theta, factor, magnitude, .. } = rope;
+                format!("theta {theta}, factor {factor}, magnitude {magnitude} and divisors must be positive")
             }),
         Op::Rotate { head_dim } => Rules::new(3..=3, |shapes| rotary::rotate_shape(shapes, *head_dim))
             .decomposed(|rewrite, x| rotary::rotate(rewrite, x, u64::from(*head_dim))),

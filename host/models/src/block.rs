@@ -36,7 +36,10 @@ impl Norm {
 pub(crate) struct AttentionShape {
     pub heads: u32,
     pub kv_heads: u32,
-    pub rope: Rope,
+    /// Values per head.
+    pub head_dim: u32,
+    /// How queries and keys turn by their positions, if they do.
+    pub rope: Option<Rope>,
     pub scale: f32,
     /// Visible distance; 0 for none.
     pub window: u32,
@@ -47,7 +50,7 @@ pub(crate) struct AttentionShape {
 
 impl AttentionShape {
     fn head_dim(&self) -> u64 {
-        u64::from(self.rope.head_dim)
+        u64::from(self.head_dim)
     }
 
     fn query_width(&self) -> u64 {
@@ -77,11 +80,18 @@ pub(crate) struct AttentionParts {
     pub norms: bool,
     /// Biases of queries, keys and values.
     pub biases: bool,
+    /// Whether queries, keys and values are one matrix in the file.
+    pub fused: bool,
+    /// Whether the values of a head that turn are its first ones in the file, in two halves that
+    /// form pairs. A rotation pairs the halves of the whole head, so that rows of queries and keys
+    /// change their order, each head alike: no product of the two depends on it.
+    pub leading: bool,
 }
 
 impl AttentionParts {
-    /// Norms and no biases.
-    pub const NORMED: AttentionParts = AttentionParts { norms: true, biases: false };
+    /// Norms and nothing else.
+    pub const NORMED: AttentionParts =
+        AttentionParts { norms: true, biases: false, fused: false, leading: false };
 }
 
 /// A projection.
@@ -118,8 +128,20 @@ impl AttentionWeights {
         let hidden = translation.graph().hidden;
         let name = |what: &str| format!("layers.{layer}.self_attn.{what}.weight");
         let (queries, key_width, head_dim) = (shape.query_width(), shape.key_width(), shape.head_dim());
-        let mut project = |part: &'static str, width: u64, normed: bool| {
-            let matrix = translation.weight(&name(&format!("{part}_proj")), part, &[width, hidden])?;
+        let fused = parts.fused.then(|| {
+            let rows = [("q", queries), ("k", key_width), ("v", key_width)];
+            translation.fused(&name("qkv_proj"), rows, hidden)
+        });
+        let fused = fused.transpose()?;
+        let mut project = |index: usize, width: u64, normed: bool| {
+            let part = ["q", "k", "v"][index];
+            let matrix = match fused {
+                Some(matrices) => matrices[index],
+                None => translation.weight(&name(&format!("{part}_proj")), part, &[width, hidden])?,
+            };
+            if let (true, true, Some(rope)) = (normed, parts.leading, &shape.rope) {
+                lead(translation, matrix, rope)?;
+            }
             let bias = format!("layers.{layer}.self_attn.{part}_proj.bias");
             let bias = parts.biases.then(|| translation.weight(&bias, "bias", &[width])).transpose()?;
             let norm = (normed && parts.norms)
@@ -127,12 +149,12 @@ impl AttentionWeights {
                 .transpose()?;
             Ok::<_, CheckpointError>(Projection { matrix, bias, norm })
         };
-        let q = project("q", queries, true)?;
+        let q = project(0, queries, true)?;
         let keys = match keys {
             KeysOf::Donor(donor) => KeyWeights::Donor(donor),
             KeysOf::States | KeysOf::Rows => KeyWeights::Own {
-                k: project("k", key_width, true)?,
-                v: project("v", key_width, false)?,
+                k: project(1, key_width, true)?,
+                v: project(2, key_width, false)?,
                 states: (keys == KeysOf::States).then(|| {
                     let k = translation.state(layer, "k", key_width, shape.window);
                     (k, translation.state(layer, "v", key_width, shape.window))
@@ -142,6 +164,19 @@ impl AttentionWeights {
         let o = translation.weight(&name("o_proj"), "o", &[hidden, queries])?;
         Ok(AttentionWeights { q, o, keys })
     }
+}
+
+/// Changes the order of the rows of each head from turning halves in front to halves of the whole
+/// head, of which the first rows turn.
+fn lead(translation: &mut Translation, matrix: WeightId, rope: &Rope) -> Result<(), CheckpointError> {
+    let (size, turning) = (rope.head_dim as usize, rope.rotated_pairs as usize);
+    let half = size / 2;
+    translation.reorder(matrix, size, move |row| match (row < half, row % half) {
+        (true, within) if within < turning => within,
+        (false, within) if within < turning => turning + within,
+        (true, within) => turning + within,
+        (false, within) => half + within,
+    })
 }
 
 /// Keys and values a layer attended to.
@@ -174,12 +209,16 @@ pub(crate) fn attention(
         }
     };
     let q = project(builder, "q", weights.q);
-    let q = builder.op("q-rope", Op::Rope(shape.rope.clone()), &[q, positions]);
+    let turned = |builder: &mut ComponentBuilder<'_>, name: &str, rows: ValueId| match &shape.rope {
+        Some(rope) => builder.op(name, Op::Rope(rope.clone()), &[rows, positions]),
+        None => rows,
+    };
+    let q = turned(builder, "q-rope", q);
     let keys = match weights.keys {
         KeyWeights::Donor(donor) => attended[donor as usize],
         KeyWeights::Own { k, v, states } => {
             let k = project(builder, "k", k);
-            let k = builder.op("k-rope", Op::Rope(shape.rope.clone()), &[k, positions]);
+            let k = turned(builder, "k-rope", k);
             let mut v = project(builder, "v", v);
             if shape.value_norm {
                 v = norm.apply(builder, "v-norm", v, None, head_dim);
@@ -198,7 +237,7 @@ pub(crate) fn attention(
     let attention = Op::Attention(Attention {
         heads: shape.heads,
         kv_heads: shape.kv_heads,
-        head_dim: shape.rope.head_dim,
+        head_dim: shape.head_dim,
         scale: shape.scale,
         softcap: 0.0,
         window: shape.window,
@@ -217,6 +256,20 @@ pub(crate) struct FeedForwardWeights {
 }
 
 impl FeedForwardWeights {
+    /// Takes the tensors of a block whose gate is above the other inner matrix in one tensor, from
+    /// below `layers.N.`.
+    pub fn take_fused(
+        translation: &mut Translation,
+        layer: u32,
+        width: u64,
+        [inner, outer]: [&str; 2],
+    ) -> Result<Self, CheckpointError> {
+        let hidden = translation.graph().hidden;
+        let name = |what: &str| format!("layers.{layer}.{what}.weight");
+        let [gate, up] = translation.fused(&name(inner), [("gate", width), ("up", width)], hidden)?;
+        Ok(FeedForwardWeights { gate, up, down: translation.weight(&name(outer), "down", &[hidden, width])? })
+    }
+
     /// Takes the tensors below `layers.N.mlp.`.
     pub fn take(translation: &mut Translation, layer: u32, width: u64) -> Result<Self, CheckpointError> {
         let hidden = translation.graph().hidden;
@@ -265,13 +318,21 @@ pub(crate) fn embed(
     Ok(())
 }
 
-/// Final normalisation, output matrix, optional soft-cap.
+/// What a head does to logits.
+#[derive(Clone, Copy)]
+pub(crate) enum Logits {
+    Plain,
+    Capped(f32),
+    Multiplied(f32),
+}
+
+/// Final normalisation, output matrix, and what follows it.
 pub(crate) fn head(
     translation: &mut Translation,
     norm: Norm,
     vocabulary: u64,
     tied: bool,
-    softcap: Option<f32>,
+    then: Logits,
 ) -> Result<(), CheckpointError> {
     let hidden = translation.graph().hidden;
     let norm_weight = translation.weight("norm.weight", "norm", &[hidden])?;
@@ -280,10 +341,12 @@ pub(crate) fn head(
     let stream = hidden_input(&mut builder, hidden);
     let normed = norm.apply(&mut builder, "final-norm", stream, Some(norm_weight), hidden);
     builder.tap("final-norm", normed);
-    let mut logits = builder.linear("logits", normed, matrix);
-    if let Some(cap) = softcap {
-        logits = builder.op("logits-softcap", Op::Softcap { cap }, &[logits]);
-    }
+    let logits = builder.linear("logits", normed, matrix);
+    let logits = match then {
+        Logits::Plain => logits,
+        Logits::Capped(cap) => builder.op("logits-softcap", Op::Softcap { cap }, &[logits]),
+        Logits::Multiplied(value) => builder.op("logits-scale", Op::MulScalar { value }, &[logits]),
+    };
     builder.output(logits, Role::Logits);
     let component = builder.finish()?;
     translation.component(component);

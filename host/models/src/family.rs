@@ -13,12 +13,18 @@ pub enum Family {
     Gemma4,
     /// Llama 2 and 3, SmolLM2, TinyLlama.
     Llama,
+    /// SmolLM3.
+    SmolLM3,
     /// Mistral and Ministral.
     Mistral,
     /// Qwen 2 and 2.5.
     Qwen2,
     /// Qwen 3.
     Qwen3,
+    /// Granite 3, and Granite 4 without experts and recurrent layers.
+    Granite,
+    /// Phi 3, Phi 3.5 and Phi 4 mini.
+    Phi3,
     /// EmbeddingGemma: text in, one vector out.
     EmbeddingGemma,
 }
@@ -26,16 +32,20 @@ pub enum Family {
 impl Family {
     /// The values of `model_type` that are read. EmbeddingGemma has none of its own: it is a
     /// `gemma3_text` that sees both ways, or has sentence-transformers modules beside it.
-    pub(crate) const MODEL_TYPES: [(&'static str, Family); 9] = [
+    pub(crate) const MODEL_TYPES: [(&'static str, Family); 13] = [
         ("gemma3", Family::Gemma3),
         ("gemma3_text", Family::Gemma3),
         ("gemma4", Family::Gemma4),
         ("gemma4_text", Family::Gemma4),
         ("llama", Family::Llama),
+        ("smollm3", Family::SmolLM3),
         ("mistral", Family::Mistral),
         ("ministral", Family::Mistral),
         ("qwen2", Family::Qwen2),
         ("qwen3", Family::Qwen3),
+        ("granite", Family::Granite),
+        ("granitemoehybrid", Family::Granite),
+        ("phi3", Family::Phi3),
     ];
 
     /// Lower-case name.
@@ -44,9 +54,12 @@ impl Family {
             Family::Gemma3 => "gemma3",
             Family::Gemma4 => "gemma4",
             Family::Llama => "llama",
+            Family::SmolLM3 => "smollm3",
             Family::Mistral => "mistral",
             Family::Qwen2 => "qwen2",
             Family::Qwen3 => "qwen3",
+            Family::Granite => "granite",
+            Family::Phi3 => "phi3",
             Family::EmbeddingGemma => "embeddinggemma",
         }
     }

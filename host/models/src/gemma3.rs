@@ -5,7 +5,9 @@
 
 use shardwright_graph::{ComponentBuilder, ComponentKind};
 
-use crate::block::{self, AttentionParts, AttentionShape, KeysOf, Norm, SandwichNorms, SandwichWeights};
+use crate::block::{
+    self, AttentionParts, AttentionShape, KeysOf, Logits, Norm, SandwichNorms, SandwichWeights,
+};
 use crate::dimensions::Dimensions;
 use crate::json::Fields;
 use crate::rotary::{PerType, Rotary};
@@ -76,7 +78,8 @@ impl Gemma3 {
         AttentionShape {
             heads: self.dimensions.heads,
             kv_heads: self.dimensions.kv_heads,
-            rope: self.rotary.of(kind).rope(self.dimensions.head_dim),
+            head_dim: self.dimensions.head_dim,
+            rope: Some(self.rotary.of(kind).rope(self.dimensions.head_dim)),
             scale: self.scale,
             window: if kind == LayerType::Sliding { self.window } else { 0 },
             causal,
@@ -142,7 +145,13 @@ impl Gemma3 {
         let Dimensions { hidden, context, vocabulary, .. } = self.dimensions;
         let mut translation = Translation::new(store, name, hidden, context)?;
         self.stack(&mut translation, KeysOf::States, redirect)?;
-        block::head(&mut translation, self.norm(), vocabulary, self.tied, self.softcap)?;
+        block::head(
+            &mut translation,
+            self.norm(),
+            vocabulary,
+            self.tied,
+            self.softcap.map_or(Logits::Plain, Logits::Capped),
+        )?;
         Ok(translation)
     }
 }

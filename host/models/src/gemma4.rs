@@ -4,7 +4,9 @@
 use shardwright_graph::{AssetId, ComponentBuilder, ComponentKind, Dim, Op, Role, ValueId, WeightId};
 use shardwright_vocabulary::DType;
 
-use crate::block::{self, AttentionParts, AttentionShape, KeysOf, Norm, SandwichNorms, SandwichWeights};
+use crate::block::{
+    self, AttentionParts, AttentionShape, KeysOf, Logits, Norm, SandwichNorms, SandwichWeights,
+};
 use crate::dimensions::{self, Dimensions};
 use crate::json::Fields;
 use crate::rotary::{self, PerType, Rotary};
@@ -97,7 +99,8 @@ impl Gemma4 {
         AttentionShape {
             heads: self.dimensions.heads,
             kv_heads: layer.kv_heads,
-            rope: self.rotary.of(layer.kind).rope(layer.head_dim),
+            head_dim: layer.head_dim,
+            rope: Some(self.rotary.of(layer.kind).rope(layer.head_dim)),
             // Queries and keys are normalised with trained weights; no further scale.
             scale: 1.0,
             window: if layer.kind == LayerType::Sliding { self.window } else { 0 },
@@ -127,7 +130,13 @@ impl Gemma4 {
             self.per_layer_input(&mut translation, per_layer, redirect)?;
         }
         self.decoder(&mut translation)?;
-        block::head(&mut translation, self.norm(), vocabulary, self.tied, self.softcap)?;
+        block::head(
+            &mut translation,
+            self.norm(),
+            vocabulary,
+            self.tied,
+            self.softcap.map_or(Logits::Plain, Logits::Capped),
+        )?;
         Ok(translation)
     }
 

@@ -14,9 +14,10 @@
 //!
 //! **What is undone.** The converter of llama.cpp renames tensors, and adds one to the norms of
 //! Gemma 3 and EmbeddingGemma; the difference is exact for every sum it can have written, and any
-//! other value is refused. Of Llama's queries and keys it changes the order of rows. It drops rows
-//! of the embedding that no token has, which cannot be undone: if there is a `config.json`, such a
-//! tensor has another shape than it says, and the help of that error says how to change it.
+//! other value is refused. It changes the order of rows of queries and keys of Llama, SmolLM3 and
+//! Granite. It drops rows of the embedding that no token has, which cannot be undone: if there is a
+//! `config.json`, such a tensor has another shape than it says, and the help of that error says how
+//! to change it.
 
 mod blocks;
 mod configuration;
@@ -27,7 +28,7 @@ pub(crate) use configuration::Configuration;
 
 use std::path::{Path, PathBuf};
 
-use shardwright_gguf::{Head, Metadata, Tensor, TensorType, check_parts};
+use shardwright_gguf::{Head, Metadata, Tensor, TensorType, Value, check_parts};
 use shardwright_graph::WeightBytes as _;
 use shardwright_vocabulary::DType;
 
@@ -131,7 +132,23 @@ impl Heads {
         let key = |name: &str| format!("{architecture}.attention.{name}");
         let name = key("head_count");
         let queries = metadata.whole(&name)?.ok_or_else(|| metadata.missing(&name))?;
-        Ok(Heads { queries, keys: metadata.whole(&key("head_count_kv"))?.unwrap_or(queries) })
+        let name = key("head_count_kv");
+        let keys = match metadata.get(&name) {
+            Some(Value::List(list)) => {
+                // One for each layer. That of a family whose rows are in pairs is the same in all.
+                let alike = || metadata.wrong(&name, "a number, or the same for each layer");
+                let mut numbers = list.iter();
+                let first = numbers.next();
+                match first {
+                    Some(Value::Integer(number)) if numbers.all(|other| Some(other) == first) => {
+                        Some(u64::try_from(number).map_err(|_| alike())?)
+                    }
+                    _ => return Err(alike().into()),
+                }
+            }
+            _ => metadata.whole(&name)?,
+        };
+        Ok(Heads { queries, keys: keys.unwrap_or(queries) })
     }
 }
 

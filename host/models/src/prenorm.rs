@@ -1,25 +1,30 @@
-//! Decoders with one normalisation before each block and a SiLU gate: Llama, Mistral, Qwen 2, Qwen
-//! 3.
+//! Decoders with one normalisation before each block and a SiLU gate: Llama, SmolLM3, Mistral, Qwen
+//! 2, Qwen 3, Granite, Phi 3.
 //!
 //! They differ in their defaults, in how a file gives the size of a head, in biases of queries,
-//! keys and values (Qwen 2), in norms of queries and keys (Qwen 3), and in which layers have a
-//! window.
+//! keys and values (Qwen 2), in norms of queries and keys (Qwen 3), in which layers have a window
+//! or turn by positions (SmolLM3), in factors on the stream, the scores and the logits (Granite),
+//! and in matrices that are one tensor (Phi 3, and Granite 4 without experts).
 //!
-//! Source: `modeling_llama.py`, `modeling_mistral.py`, `modeling_ministral.py`, `modeling_qwen2.py`
-//! and `modeling_qwen3.py` of transformers.
+//! Source: `modeling_llama.py` of transformers, and likewise of `smollm3`, `mistral`, `ministral`,
+//! `qwen2`, `qwen3`, `granite`, `granitemoehybrid` and `phi3`.
+
+mod positions;
+mod windows;
 
 use shardwright_graph::{ComponentBuilder, ComponentKind, Op, ValueId, WeightId};
 
 use crate::block::{
-    self, AttentionParts, AttentionShape, AttentionWeights, FeedForwardWeights, KeyValues, KeysOf, Norm,
+    self, AttentionParts, AttentionShape, AttentionWeights, FeedForwardWeights, KeyValues, KeysOf, Logits,
+    Norm,
 };
 use crate::dimensions::Dimensions;
 use crate::family::Family;
 use crate::json::Fields;
-use crate::rotary::{self, Rotary};
+use crate::rotary::Rotary;
 use crate::store::TensorStore;
 use crate::translation::Translation;
-use crate::{CheckpointError, LayerType, limits, pattern};
+use crate::{CheckpointError, LayerType, limits};
 
 /// The defining library's defaults for missing fields.
 const fn defaults(family: Family) -> Dimensions {
@@ -39,8 +44,59 @@ const fn defaults(family: Family) -> Dimensions {
         Family::Qwen2 | Family::Qwen3 => {
             Dimensions { vocabulary: 151_936, intermediate: 22_016, context: 32_768, ..common }
         }
+        Family::SmolLM3 => Dimensions {
+            vocabulary: 128_256,
+            hidden: 2048,
+            layers: 36,
+            heads: 16,
+            kv_heads: 4,
+            context: 32_768,
+            ..common
+        },
+        Family::Phi3 => Dimensions {
+            vocabulary: 32_064,
+            hidden: 3072,
+            intermediate: 8192,
+            context: 4096,
+            eps: 1e-5,
+            ..common
+        },
         _ => common,
     }
+}
+
+/// Factors of Granite; 1 in the other families.
+#[derive(Clone, Copy, Debug)]
+struct Factors {
+    /// On embedded rows.
+    embedding: f32,
+    /// On what a block adds to the stream.
+    residual: f32,
+    /// On products of queries and keys; `None`: the reciprocal root of the size of a head.
+    attention: Option<f32>,
+    /// Divisor of logits.
+    logits: f32,
+}
+
+impl Factors {
+    fn read(fields: Fields<'_>, family: Family) -> Result<Self, CheckpointError> {
+        if family != Family::Granite {
+            return Ok(Factors { embedding: 1.0, residual: 1.0, attention: None, logits: 1.0 });
+        }
+        let factor = |name| Ok::<_, CheckpointError>(fields.positive(name)?.unwrap_or(1.0));
+        Ok(Factors {
+            embedding: factor("embedding_multiplier")?,
+            residual: factor("residual_multiplier")?,
+            attention: Some(factor("attention_multiplier")?),
+            logits: factor("logits_scaling")?,
+        })
+    }
+}
+
+/// Whether the file is of the variant of Granite that may have experts and recurrent layers. A
+/// model without either has the layers of Granite, with other names.
+fn is_hybrid(fields: Fields<'_>) -> Result<bool, CheckpointError> {
+    Ok(fields.text("model_type")? == Some("granitemoehybrid"))
 }
 
 /// Checked settings of such a decoder.
@@ -52,7 +108,15 @@ pub(crate) struct PreNorm {
     /// Visible distance of sliding layers, the query itself included; 0 without any.
     pub window: u32,
     rotary: Rotary,
+    /// Whether queries and keys of each layer turn by their positions.
+    turning: Vec<bool>,
+    factors: Factors,
+    /// Names of the tensors of a feed-forward block whose gate is above the other inner matrix in
+    /// one tensor.
+    fused: Option<[&'static str; 2]>,
     pub tied: bool,
+    /// Choices made where the file is silent or asks for more, as sentences for a report.
+    pub notes: Vec<String>,
 }
 
 impl PreNorm {
@@ -60,58 +124,73 @@ impl PreNorm {
     pub fn read(fields: Fields<'_>, family: Family) -> Result<Self, CheckpointError> {
         // `pretraining_tp` of Llama does not count: it cut matrices into parts whose sums are the
         // same, and the library does so no more.
-        fields.must_be_off("attention_bias")?;
-        fields.must_be_off("mlp_bias")?;
+        for name in ["attention_bias", "mlp_bias", "lm_head_bias"] {
+            fields.must_be_off(name)?;
+        }
         if fields.text("hidden_act")?.is_some_and(|name| name != "silu") {
             return Err(fields.unsupported("hidden_act", "`silu`"));
         }
-        let mut defaults = defaults(family);
-        let heads = fields.whole("num_attention_heads", &limits::HEADS)?;
-        let heads = heads.map_or(defaults.heads, |heads| heads as u32);
-        // Present as `null`, it means as many as query heads. Absent, it has the library's number,
-        // which for Llama is that as well.
-        if family == Family::Llama || fields.mentions("num_key_value_heads") {
-            defaults.kv_heads = heads;
+        let hybrid = family == Family::Granite && is_hybrid(fields)?;
+        if hybrid && fields.whole("num_local_experts", &(0..=u64::from(u32::MAX)))? != Some(0) {
+            return Err(fields.unsupported("num_local_experts", "0"));
         }
-        if family != Family::Qwen3 {
-            let hidden = fields.whole("hidden_size", &limits::HIDDEN)?.unwrap_or(defaults.hidden);
-            if fields.get("head_dim").is_none() && !hidden.is_multiple_of(heads.into()) {
-                let reason = format!("is {hidden}, which {heads} heads do not divide");
-                return Err(fields.invalid("hidden_size", reason));
-            }
-            defaults.head_dim = (hidden / u64::from(heads)) as u32;
+        let mut dimensions = read_dimensions(fields, family)?;
+        if hybrid {
+            let width = fields.whole("shared_intermediate_size", &limits::INTERMEDIATE)?;
+            dimensions.intermediate = width.unwrap_or(1024);
         }
-        let dimensions = Dimensions::read(fields, defaults)?;
-        let (types, window) = match family {
-            Family::Mistral => read_mistral_types(fields, dimensions.layers)?,
-            Family::Qwen2 | Family::Qwen3 => read_qwen_types(fields, dimensions.layers)?,
-            _ => (vec![LayerType::Full; dimensions.layers as usize], 0),
+        let (rotary, limit) = positions::read(fields, family, &dimensions)?;
+        let mut notes = Vec::new();
+        if let Some(limit) = limit {
+            notes.push(format!(
+                "{limit} of {} positions: `long_factor` of `longrope`, for longer texts, would change the keys of \
+                 all earlier positions",
+                dimensions.context
+            ));
+            dimensions.context = limit;
+        }
+        let turning = positions::read_turning(fields, family, dimensions.layers)?;
+        let (types, window) = windows::read(fields, family, &turning, dimensions.context)?;
+        let fused = match family {
+            Family::Phi3 => Some(["mlp.gate_up_proj", "mlp.down_proj"]),
+            _ => hybrid.then_some(["shared_mlp.input_linear", "shared_mlp.output_linear"]),
         };
         Ok(PreNorm {
             family,
             types,
             window,
-            rotary: read_rotary(fields, dimensions.head_dim)?,
-            tied: fields.flag("tie_word_embeddings")?.unwrap_or(false),
+            rotary,
+            turning,
+            factors: Factors::read(fields, family)?,
+            fused,
+            tied: fields.flag("tie_word_embeddings")?.unwrap_or(family == Family::SmolLM3),
+            notes,
             dimensions,
         })
     }
 
-    fn shape(&self, kind: LayerType) -> AttentionShape {
+    fn shape(&self, layer: usize) -> AttentionShape {
         let Dimensions { heads, kv_heads, head_dim, .. } = self.dimensions;
+        let scale = self.factors.attention.unwrap_or(f64::from(head_dim).sqrt().recip() as f32);
         AttentionShape {
             heads,
             kv_heads,
-            rope: self.rotary.rope(head_dim),
-            scale: f64::from(head_dim).sqrt().recip() as f32,
-            window: if kind == LayerType::Sliding { self.window } else { 0 },
+            head_dim,
+            rope: self.turning[layer].then(|| self.rotary.rope(head_dim)),
+            scale,
+            window: if self.types[layer] == LayerType::Sliding { self.window } else { 0 },
             causal: true,
             value_norm: false,
         }
     }
 
     fn parts(&self) -> AttentionParts {
-        AttentionParts { norms: self.family == Family::Qwen3, biases: self.family == Family::Qwen2 }
+        AttentionParts {
+            norms: self.family == Family::Qwen3,
+            biases: self.family == Family::Qwen2,
+            fused: self.family == Family::Phi3,
+            leading: self.rotary.leading.is_some(),
+        }
     }
 
     fn norm(&self) -> Norm {
@@ -123,12 +202,12 @@ impl PreNorm {
         let Dimensions { hidden, context, vocabulary, .. } = self.dimensions;
         let mut translation = Translation::new(store, name, hidden, context)?;
         let embedding = translation.embedding(vocabulary, Vec::new())?;
-        // The family does not scale; a factor of one is exact and keeps the component the same
+        // Most families do not scale; a factor of one is exact and keeps the component the same
         // everywhere.
-        block::embed(&mut translation, embedding, 1.0)?;
+        block::embed(&mut translation, embedding, self.factors.embedding)?;
         let mut layers = Vec::with_capacity(self.types.len());
-        for (index, &kind) in self.types.iter().enumerate() {
-            let shape = self.shape(kind);
+        for index in 0..self.types.len() {
+            let shape = self.shape(index);
             let weights = self.take_layer(&mut translation, index as u32, &shape)?;
             layers.push((shape, weights));
         }
@@ -142,7 +221,11 @@ impl PreNorm {
         builder.end_layers(stream);
         let component = builder.finish()?;
         translation.component(component);
-        block::head(&mut translation, self.norm(), vocabulary, self.tied, None)?;
+        let logits = match self.factors.logits {
+            1.0 => Logits::Plain,
+            divisor => Logits::Multiplied(divisor.recip()),
+        };
+        block::head(&mut translation, self.norm(), vocabulary, self.tied, logits)?;
         Ok(translation)
     }
 
@@ -159,7 +242,10 @@ impl PreNorm {
             attention: AttentionWeights::take(translation, index, shape, KeysOf::States, self.parts())?,
             // Named for what it follows, though it normalises the feed-forward block's input.
             feed_forward_norm: translation.weight(&name("post_attention_layernorm"), "norm", &[hidden])?,
-            feed_forward: FeedForwardWeights::take(translation, index, intermediate)?,
+            feed_forward: match self.fused {
+                Some(names) => FeedForwardWeights::take_fused(translation, index, intermediate, names)?,
+                None => FeedForwardWeights::take(translation, index, intermediate)?,
+            },
         })
     }
 
@@ -174,11 +260,43 @@ impl PreNorm {
         let (hidden, norm) = (self.dimensions.hidden, self.norm());
         let x = norm.apply(builder, "input-norm", stream, Some(weights.input_norm), hidden);
         let x = block::attention(builder, x, shape, &weights.attention, norm, attended);
+        let x = self.summand(builder, "attention-scale", x);
         let stream = builder.op("attention-residual", Op::Add, &[stream, x]);
         let x = norm.apply(builder, "feed-forward-norm", stream, Some(weights.feed_forward_norm), hidden);
         let x = block::feed_forward(builder, x, &weights.feed_forward, Op::Silu);
+        let x = self.summand(builder, "feed-forward-scale", x);
         builder.op("feed-forward-residual", Op::Add, &[stream, x])
     }
+
+    /// What a block adds to the stream.
+    fn summand(&self, builder: &mut ComponentBuilder<'_>, name: &str, x: ValueId) -> ValueId {
+        match self.factors.residual {
+            1.0 => x,
+            value => builder.op(name, Op::MulScalar { value }, &[x]),
+        }
+    }
+}
+
+/// The sizes, of which families have different defaults for keys and heads.
+fn read_dimensions(fields: Fields<'_>, family: Family) -> Result<Dimensions, CheckpointError> {
+    let mut defaults = defaults(family);
+    let heads = fields.whole("num_attention_heads", &limits::HEADS)?;
+    let heads = heads.map_or(defaults.heads, |heads| heads as u32);
+    // Present as `null`, it means as many as query heads. Absent, it has the library's number,
+    // which for some families is that as well.
+    let alike = matches!(family, Family::Llama | Family::Granite | Family::Phi3);
+    if alike || fields.mentions("num_key_value_heads") {
+        defaults.kv_heads = heads;
+    }
+    if family != Family::Qwen3 {
+        let hidden = fields.whole("hidden_size", &limits::HIDDEN)?.unwrap_or(defaults.hidden);
+        if fields.get("head_dim").is_none() && !hidden.is_multiple_of(heads.into()) {
+            let reason = format!("is {hidden}, which {heads} heads do not divide");
+            return Err(fields.invalid("hidden_size", reason));
+        }
+        defaults.head_dim = (hidden / u64::from(heads)) as u32;
+    }
+    Dimensions::read(fields, defaults)
 }
 
 struct LayerWeights {
@@ -186,66 +304,4 @@ struct LayerWeights {
     attention: AttentionWeights,
     feed_forward_norm: WeightId,
     feed_forward: FeedForwardWeights,
-}
-
-/// The list of types, or else sliding from `max_window_layers` on where the window is switched on;
-/// and the window.
-fn read_qwen_types(fields: Fields<'_>, layers: u32) -> Result<(Vec<LayerType>, u32), CheckpointError> {
-    let sliding = fields.flag("use_sliding_window")?.unwrap_or(false);
-    // Files that switch the window off may still carry its width.
-    let window = if sliding { fields.whole("sliding_window", &limits::WINDOW)? } else { None };
-    let window = window.unwrap_or(0) as u32;
-    let first_sliding = fields.whole("max_window_layers", &(0..=u64::from(u32::MAX)))?.unwrap_or(28);
-    let by_rule = |layer: u32| {
-        if window > 0 && u64::from(layer) >= first_sliding { LayerType::Sliding } else { LayerType::Full }
-    };
-    let types = match pattern::read_list(fields, layers)? {
-        Some(types) => types,
-        None => (0..layers).map(by_rule).collect(),
-    };
-    if window == 0 && types.contains(&LayerType::Sliding) {
-        return Err(fields.invalid("layer_types", "has sliding layers, but no window is switched on"));
-    }
-    Ok((types, window))
-}
-
-/// The list of types, or else all sliding unless the file has `null` for the window; and the
-/// window.
-fn read_mistral_types(fields: Fields<'_>, layers: u32) -> Result<(Vec<LayerType>, u32), CheckpointError> {
-    let window = match fields.whole("sliding_window", &limits::WINDOW)? {
-        Some(window) => window as u32,
-        None if fields.mentions("sliding_window") => 0,
-        None => 4096,
-    };
-    let every = if window > 0 { LayerType::Sliding } else { LayerType::Full };
-    let types = pattern::read_list(fields, layers)?.unwrap_or_else(|| vec![every; layers as usize]);
-    match types.contains(&LayerType::Sliding) {
-        true if window == 0 => {
-            Err(fields.invalid("layer_types", "has sliding layers, but `sliding_window` is null"))
-        }
-        true => Ok((types, window)),
-        false => Ok((types, 0)),
-    }
-}
-
-/// `rope_parameters`, or the older `rope_theta` with `rope_scaling`.
-fn read_rotary(fields: Fields<'_>, head_dim: u32) -> Result<Rotary, CheckpointError> {
-    let theta = fields.positive("rope_theta")?.unwrap_or(1e4);
-    // The library moves these two into the set of parameters, over what the set has.
-    if rotary::read_partial(fields)?.is_some_and(|partial| partial != 1.0) {
-        return Err(fields.unsupported("partial_rotary_factor", "1"));
-    }
-    fields.must_be_off("original_max_position_embeddings")?;
-    let name = match fields.object("rope_parameters")? {
-        Some(_) => {
-            // With both spellings it is not known which one counts.
-            fields.must_be_off("rope_scaling")?;
-            "rope_parameters"
-        }
-        None => "rope_scaling",
-    };
-    match fields.object(name)? {
-        Some(parameters) => Rotary::read_for(parameters, theta, head_dim),
-        None => Ok(Rotary::plain(theta)),
-    }
 }

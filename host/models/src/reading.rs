@@ -54,7 +54,10 @@ impl Reading {
             Settings::Gemma4 { stack, placeholders, .. } => {
                 (stack.translate(store, name.clone(), placeholders)?, Vec::new())
             }
-            Settings::PreNorm(stack) => (stack.translate(store, name.clone())?, Vec::new()),
+            Settings::PreNorm(stack) => {
+                notes.extend_from_slice(&stack.notes);
+                (stack.translate(store, name.clone())?, Vec::new())
+            }
             Settings::EmbeddingGemma { stack, sentence } => {
                 if sentence.dense.is_empty() && !sentence.normalize {
                     notes.push(

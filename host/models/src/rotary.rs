@@ -1,6 +1,5 @@
 //! Rotary position parameters, in whatever way a configuration spells them.
 
-use serde_json::Value;
 use shardwright_graph::Rope;
 
 use crate::json::Fields;
@@ -16,6 +15,11 @@ pub(crate) struct Rotary {
     pub partial: f64,
     /// Further divisors, which differ between pairs.
     pub divisors: Divisors,
+    /// Pairs that turn, where they are the first values of a head and the exponents count them
+    /// alone (Phi 3). `None`: the exponents count all pairs of a head.
+    pub leading: Option<u32>,
+    /// Factor on cosines and sines of pairs that turn.
+    pub magnitude: f32,
 }
 
 /// Divisors of frequencies that differ between pairs.
@@ -23,7 +27,7 @@ pub(crate) struct Rotary {
 pub(crate) enum Divisors {
     None,
     Ramp(Ramp),
-    /// One for each pair.
+    /// One for each pair that turns.
     Each(Vec<f32>),
 }
 
@@ -51,7 +55,7 @@ const COMMON_FIELDS: [&str; 5] =
 impl Rotary {
     /// All pairs turn, undivided.
     pub fn plain(theta: f32) -> Self {
-        Rotary { theta, factor: 1.0, partial: 1.0, divisors: Divisors::None }
+        Rotary { theta, factor: 1.0, partial: 1.0, divisors: Divisors::None, leading: None, magnitude: 1.0 }
     }
 
     /// Reads one set of parameters; `theta` and `partial` stand for those the set leaves out.
@@ -84,47 +88,45 @@ impl Rotary {
         }
     }
 
-    /// [`read`](Self::read), and `longrope` with one list of divisors, whatever the length of the
-    /// text.
-    pub fn read_for(fields: Fields<'_>, theta: f32, head_dim: u32) -> Result<Self, CheckpointError> {
-        if read_type(fields)?.1 != "longrope" {
-            return Self::read(fields, theta, 1.0);
-        }
-        refuse_others(fields, &["short_factor", "long_factor", "attention_factor"])?;
-        let name = "short_factor";
-        let list = fields.list(name)?.ok_or_else(|| fields.invalid(name, "is missing for `longrope`"))?;
-        if fields.list("long_factor")? != Some(list) {
-            return Err(fields.unsupported("long_factor", "the same list as `short_factor`"));
-        }
-        if fields.positive("attention_factor")? != Some(1.0) {
-            return Err(fields.unsupported("attention_factor", "1"));
-        }
-        let divisor = |value: &Value| {
-            let number = value.as_f64().map(|number| number as f32);
-            number.filter(|number| number.is_finite() && *number > 0.0)
-        };
-        let divisors: Option<Vec<f32>> = list.iter().map(divisor).collect();
-        let pairs = head_dim as usize / 2;
-        let divisors = divisors.filter(|divisors| divisors.len() == pairs).ok_or_else(|| {
-            let reason = format!("is a list of {}, expected {pairs} positive numbers", list.len());
-            fields.invalid(name, reason)
-        })?;
-        let theta = fields.positive("rope_theta")?.unwrap_or(theta);
-        Ok(Rotary { divisors: Divisors::Each(divisors), ..Self::plain(theta) })
-    }
-
     /// The operation for heads of `head_dim` values.
     ///
     /// The number of turning pairs is rounded down as the defining library does: ⌊partial ·
-    /// head_dim / 2⌋ in f64.
+    /// head_dim / 2⌋ in f64. Where the exponents count turning pairs alone, the base is raised so
+    /// that exponents over the whole head give the same frequencies.
     pub fn rope(&self, head_dim: u32) -> Rope {
-        let rotated_pairs = (self.partial * f64::from(head_dim) / 2.0).floor() as u32;
+        let half = head_dim / 2;
+        let rotated_pairs = self.leading.unwrap_or((self.partial * f64::from(head_dim) / 2.0).floor() as u32);
+        let theta = match self.leading {
+            Some(pairs) if pairs < half => {
+                f64::from(self.theta).powf(f64::from(half) / f64::from(pairs)) as f32
+            }
+            _ => self.theta,
+        };
         let divisors = match &self.divisors {
             Divisors::None => Vec::new(),
             Divisors::Ramp(ramp) => ramp.divisors(self.theta, head_dim),
-            Divisors::Each(each) => each.clone(),
+            Divisors::Each(each) => {
+                let still = half as usize - each.len();
+                each.iter().copied().chain(std::iter::repeat_n(1.0, still)).collect()
+            }
         };
-        Rope { head_dim, theta: self.theta, rotated_pairs, factor: self.factor, divisors }
+        Rope { head_dim, theta, rotated_pairs, factor: self.factor, divisors, magnitude: self.magnitude }
+    }
+}
+
+/// Returns the number of pairs that turn of a head whose first values do, a share of them.
+///
+/// # Errors
+///
+/// That these values are not pairs.
+pub(crate) fn turning(fields: Fields<'_>, partial: f64, head_dim: u32) -> Result<u32, CheckpointError> {
+    let values = (partial * f64::from(head_dim)) as u32;
+    match values > 0 && values.is_multiple_of(2) {
+        true => Ok(values / 2),
+        false => {
+            let reason = format!("makes {values} of {head_dim} values of a head turn, expected pairs");
+            Err(fields.invalid("partial_rotary_factor", reason))
+        }
     }
 }
 
@@ -165,13 +167,13 @@ impl Ramp {
 }
 
 /// The name of the field with the type, and the type.
-fn read_type(fields: Fields<'_>) -> Result<(&'static str, &str), CheckpointError> {
+pub(crate) fn read_type(fields: Fields<'_>) -> Result<(&'static str, &str), CheckpointError> {
     let name = if fields.get("rope_type").is_some() { "rope_type" } else { "type" };
     Ok((name, fields.text(name)?.unwrap_or("default")))
 }
 
 /// Refuses fields that the type would ignore.
-fn refuse_others(fields: Fields<'_>, own: &[&str]) -> Result<(), CheckpointError> {
+pub(crate) fn refuse_others(fields: Fields<'_>, own: &[&str]) -> Result<(), CheckpointError> {
     match fields.names().find(|name| !COMMON_FIELDS.contains(name) && !own.contains(name)) {
         Some(other) => Err(fields.unsupported(other, "fields that belong to the `rope_type`")),
         None => Ok(()),

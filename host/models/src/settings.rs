@@ -75,7 +75,13 @@ impl Settings {
                 let towers = Towers::read(top, passes, stack.dimensions.hidden)?;
                 Ok(Settings::Gemma4 { stack, placeholders, towers })
             }
-            Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => {
+            Family::Llama
+            | Family::SmolLM3
+            | Family::Mistral
+            | Family::Qwen2
+            | Family::Qwen3
+            | Family::Granite
+            | Family::Phi3 => {
                 refuse_modules(source)?;
                 Ok(Settings::PreNorm(PreNorm::read(text, family)?))
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use shardwright_gguf::TensorType;
-use shardwright_graph::{GraphError, Weight, WeightBytes, WeightData, WeightQuantisation};
+use shardwright_graph::{GraphError, Weight, WeightBytes, WeightData};
 use shardwright_vocabulary::DType;
 
 use crate::family::Family;
@@ -16,7 +16,7 @@ use crate::json::CONFIG;
 use crate::made::made;
 use crate::quantised::{self, Found, Module, Scheme};
 use crate::weight_file::{Content, StoredTensor, WeightFile};
-use crate::{CheckpointError, json, limits, safetensors};
+use crate::{CheckpointError, json, limits, rows, safetensors};
 
 /// The usual name of an unsharded weight file.
 const SINGLE: &str = "model.safetensors";
@@ -478,31 +478,7 @@ fn computed(found: Found<'_>, kind: TensorType) -> Result<WeightData, Checkpoint
 fn unpaired(weight: Weight, heads: u64) -> Option<Result<Weight, CheckpointError>> {
     let rows = weight.shape[0];
     let size = (heads > 0 && rows.is_multiple_of(2 * heads)).then(|| rows / heads)? as usize;
-    let ordered = |data: WeightData| {
-        if !data.is_present() {
-            return Ok(data);
-        }
-        let row_bytes = data.length() / rows as usize;
-        let length = data.length();
-        made(length, move || {
-            let stored = data.bytes();
-            let row = |index: usize| &stored[index * row_bytes..][..row_bytes];
-            let order = (0..rows as usize).map(|index| {
-                let (head, within) = (index / size, index % size);
-                let (second, pair) = (within / (size / 2), within % (size / 2));
-                head * size + 2 * pair + second
-            });
-            order.flat_map(row).copied().collect()
-        })
-    };
-    let reorder = || {
-        let quantisation = weight.quantisation.map(|quantisation| {
-            let scales = ordered(quantisation.scales)?;
-            Ok::<_, CheckpointError>(WeightQuantisation { scales, ..quantisation })
-        });
-        Ok(Weight { data: ordered(weight.data)?, quantisation: quantisation.transpose()?, ..weight })
-    };
-    Some(reorder())
+    Some(rows::reordered(weight, size, move |within| 2 * (within % (size / 2)) + within / (size / 2)))
 }
 
 /// The integers and the scales of a matrix of blocks, all scales finite.

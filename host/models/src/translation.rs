@@ -8,9 +8,9 @@ use shardwright_graph::{
 };
 use shardwright_vocabulary::DType;
 
-use crate::CheckpointError;
 use crate::made::made;
 use crate::store::TensorStore;
+use crate::{CheckpointError, rows};
 
 /// Names under which published files keep the text model, most specific first; the last is none.
 const PREFIXES: [&str; 4] = ["model.language_model.", "language_model.model.", "model.", ""];
@@ -125,6 +125,39 @@ impl Translation {
         let mut weight = self.store.weight(name, part, shape)?;
         weight.shape = vec![shape[0], shape[1..].iter().product()];
         Ok(self.push(weight))
+    }
+
+    /// Takes a tensor of the text model whose rows are several matrices below each other, each with
+    /// its part in the network and its rows.
+    pub fn fused<const N: usize>(
+        &mut self,
+        name: &str,
+        parts: [(&'static str, u64); N],
+        inputs: u64,
+    ) -> Result<[WeightId; N], CheckpointError> {
+        let name = format!("{}{name}", self.prefix);
+        let all = parts.iter().map(|(_, rows)| rows).sum();
+        let whole = self.store.weight(&name, parts[0].0, &[all, inputs])?;
+        let mut ids = [WeightId(0); N];
+        let mut first = 0;
+        for ((part, rows), id) in parts.into_iter().zip(&mut ids) {
+            let weight = rows::part_of(&whole, format!("{name}.{part}"), part, first..first + rows)?;
+            *id = self.push(weight);
+            first += rows;
+        }
+        Ok(ids)
+    }
+
+    /// Changes the order of the rows of a weight within blocks; see [`rows::reordered`].
+    pub fn reorder(
+        &mut self,
+        id: WeightId,
+        size: usize,
+        source: impl Fn(usize) -> usize + Copy + Send + Sync + 'static,
+    ) -> Result<(), CheckpointError> {
+        let weight = &mut self.graph.weights[id.0 as usize];
+        *weight = rows::reordered(weight.clone(), size, source)?;
+        Ok(())
     }
 
     /// A weight of shape `gives` in f32 that `make` computes of a tensor's values when it is first

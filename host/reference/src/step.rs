@@ -175,7 +175,7 @@ pub fn rotary_angles(rope: &Rope, position: i32) -> Vec<(f32, f32)> {
             let exponent = (2 * pair) as f32 / rope.head_dim as f32;
             let power = f64::from(rope.theta).powf(f64::from(exponent)) as f32;
             let angle = f64::from(position as f32 * (1.0 / power / rope.divisor(pair)));
-            (angle.cos() as f32, angle.sin() as f32)
+            (angle.cos() as f32 * rope.magnitude, angle.sin() as f32 * rope.magnitude)
         })
         .collect()
 }

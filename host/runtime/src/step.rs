@@ -358,12 +358,20 @@ mod tests {
             redirect: vec![(23, 0)],
         };
         let assets = [table];
-        let rope = Rope { head_dim: 32, theta: 1e6, rotated_pairs: 16, factor: 1.0, divisors: Vec::new() };
+        let rope = Rope {
+            head_dim: 32,
+            theta: 1e6,
+            rotated_pairs: 16,
+            factor: 1.0,
+            divisors: Vec::new(),
+            magnitude: 1.0,
+        };
         let other = Rope {
             rotated_pairs: 5,
             factor: 8.0,
             theta: 1e4,
             divisors: (1..=16).map(|pair| pair as f32 / 3.0).collect(),
+            magnitude: 1.19,
             ..rope.clone()
         };
         let mask = |keys, window, causal| Role::Mask(Mask { keys, window, causal });

@@ -46,7 +46,14 @@ mod tests {
 
     #[test]
     fn roles_have_the_contracts_numbers() {
-        let rotary = Rope { head_dim: 2, theta: 1.0, rotated_pairs: 1, factor: 1.0, divisors: Vec::new() };
+        let rotary = Rope {
+            head_dim: 2,
+            theta: 1.0,
+            rotated_pairs: 1,
+            factor: 1.0,
+            divisors: Vec::new(),
+            magnitude: 1.0,
+        };
         let mask = Mask { keys: Keys::Rows, window: 0, causal: false };
         let state = StateId(0);
         let cases = [

@@ -53,7 +53,14 @@ mod tests {
             causal: true,
             keys: KeySource::State,
         };
-        let rope = Rope { head_dim: 8, theta: 1e4, rotated_pairs: 4, factor: 1.0, divisors: Vec::new() };
+        let rope = Rope {
+            head_dim: 8,
+            theta: 1e4,
+            rotated_pairs: 4,
+            factor: 1.0,
+            divisors: Vec::new(),
+            magnitude: 1.0,
+        };
         let axial = AxialRope { head_dim: 8, theta: 1e2 };
         let relative = RelativeAttention { heads: 2, head_dim: 4, softcap: 0.0 };
         let convolution = Op::Convolution { kernel: 3, stride: 2, padding: 1 };

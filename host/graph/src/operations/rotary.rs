@@ -21,7 +21,10 @@ pub(crate) fn why_it_does_not_turn(rope: &Rope) -> String {
 }
 
 pub(crate) fn frequencies_are_numbers(rope: &Rope) -> bool {
-    [rope.theta, rope.factor].iter().chain(&rope.divisors).all(|number| number.is_finite() && *number > 0.0)
+    [rope.theta, rope.factor, rope.magnitude]
+        .iter()
+        .chain(&rope.divisors)
+        .all(|number| number.is_finite() && *number > 0.0)
 }
 
 fn heads(x: &[u64], head: u64) -> Result<(), String> {
@@ -58,6 +61,9 @@ pub(crate) fn rope(rewrite: &mut Rewrite, operands: &[TensorId], rope: &Rope) {
         // All of them would make a name of a thousand characters.
         let sum = rope.divisors.iter().fold(0_u32, |sum, divisor| sum.rotate_left(5) ^ divisor.to_bits());
         suffix += &format!(".{sum:08x}");
+    }
+    if rope.magnitude != 1.0 {
+        suffix += &format!(".{}", rope.magnitude);
     }
     let mut input =
         |role, kind: &str| rewrite.input(role, format!("rotary-{kind}.{suffix}"), table.clone(), DType::F32);

@@ -33,11 +33,16 @@ fn what_is_taken_whole_stays() {
 }
 
 #[test]
-fn a_divisor_for_each_pair_never_reaches_a_shim() {
+fn divisors_and_magnitudes_of_pairs_never_reach_a_shim() {
     let mut graph = entry(EntryKind::Decode, 0..2);
     for node in &mut graph.nodes {
-        if let Op::Rope(rope) = &mut node.op {
-            rope.divisors = (1..=rope.head_dim / 2).map(|pair| pair as f32).collect();
+        let layer = node.layer;
+        match &mut node.op {
+            Op::Rope(rope) if layer == Some(0) => {
+                rope.divisors = (1..=rope.head_dim / 2).map(|pair| pair as f32).collect();
+            }
+            Op::Rope(rope) => rope.magnitude = 1.19,
+            _ => {}
         }
     }
     graph.validate().unwrap();

@@ -424,6 +424,15 @@ fn operations_that_do_not_fit_are_refused() {
             refused!(ValidateError::Node { op: "rope", reason, .. } if reason.contains("divisors must be")),
         ),
         (
+            "a magnitude of nothing",
+            |graph| {
+                if let Op::Rope(rope) = &mut node(graph, "layer.0.q-rope").op {
+                    rope.magnitude = 0.0;
+                }
+            },
+            refused!(ValidateError::Node { op: "rope", reason, .. } if reason.contains("magnitude 0 ")),
+        ),
+        (
             "a theta of nothing",
             |graph| {
                 if let Op::Rope(rope) = &mut node(graph, "layer.0.q-rope").op {

@@ -1,6 +1,6 @@
 // Included where operations are tested: inside the crate and from outside.
 
-pub(crate) const ROPE: Rope = Rope { head_dim: 8, theta: 1e4, rotated_pairs: 3, factor: 8.0, divisors: Vec::new() };
+pub(crate) const ROPE: Rope = Rope { head_dim: 8, theta: 1e4, rotated_pairs: 3, factor: 8.0, divisors: Vec::new(), magnitude: 1.0 };
 pub(crate) const ATTENTION: Attention = Attention {
     heads: 4,
     kv_heads: 2,

@@ -380,6 +380,7 @@ fn decoder_layer(
         rotated_pairs: layer.rotated_pairs,
         factor: layer.factor,
         divisors: Vec::new(),
+        magnitude: 1.0,
     };
     let positions = builder.positions();
     let x = norm(builder, "input-norm", stream, Some(weights.norms[0]), hidden);

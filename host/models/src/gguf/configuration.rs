@@ -5,6 +5,8 @@
 //! code that files omit. They are reported as *assumed*.
 
 mod embedding;
+mod granite;
+mod phi3;
 mod rotary;
 
 use std::collections::BTreeMap;
@@ -28,8 +30,6 @@ enum Use {
     Same(&'static str),
     /// Off in every model of the family that is read here: 0, `false` or absent.
     Off,
-    /// A factor that has no effect: 1 or absent.
-    One,
     /// Without effect on the result of the model.
     Irrelevant,
     /// Read by code of its own.
@@ -47,15 +47,14 @@ const COMMON: &[(&str, Use)] = &[
     ("rope.scaling.type", Use::Own),
     ("rope.scaling.factor", Use::Own),
     ("rope.scale_linear", Use::Own),
-    // The context of training before it was extended; llama.cpp uses it for YaRN alone.
-    ("rope.scaling.original_context_length", Use::Irrelevant),
-    ("rope.scaling.finetuned", Use::Irrelevant),
+    ("rope.scaling.original_context_length", Use::Own),
+    ("rope.scaling.finetuned", Use::Own),
     ("vocab_size", Use::Same("vocab_size")),
     ("attention.causal", Use::Own),
     ("expert_count", Use::Off),
     ("expert_used_count", Use::Off),
     // It multiplies cosines and sines.
-    ("rope.scaling.attn_factor", Use::One),
+    ("rope.scaling.attn_factor", Use::Own),
     ("final_logit_softcapping", Use::Field("final_logit_softcapping")),
     ("attn_logit_softcapping", Use::Field("attn_logit_softcapping")),
 ];
@@ -73,11 +72,29 @@ const REQUIRED: [&str; 6] = [
 /// Further keys of architectures whose layers are all alike.
 const ALIKE: &[(&str, Use)] = &[
     ("feed_forward_length", Use::Field("intermediate_size")),
-    ("attention.head_count_kv", Use::Field("num_key_value_heads")),
+    ("attention.head_count_kv", Use::Own),
     ("attention.key_length", Use::Field("head_dim")),
     ("attention.value_length", Use::Same("head_dim")),
-    ("rope.dimension_count", Use::Same("head_dim")),
 ];
+
+/// Further keys where all pairs of a head turn.
+const TURNING: &[(&str, Use)] = &[("rope.dimension_count", Use::Same("head_dim"))];
+
+const GRANITE: &[(&str, Use)] = &[
+    ("attention.scale", Use::Own),
+    ("embedding_scale", Use::Own),
+    ("residual_scale", Use::Own),
+    ("logit_scale", Use::Own),
+    // The variant that may have recurrent layers and experts writes sizes of what this file lacks.
+    ("ssm.conv_kernel", Use::Irrelevant),
+    ("ssm.state_size", Use::Irrelevant),
+    ("ssm.group_count", Use::Irrelevant),
+    ("ssm.inner_size", Use::Irrelevant),
+    ("ssm.time_step_rank", Use::Irrelevant),
+    ("expert_shared_feed_forward_length", Use::Same("intermediate_size")),
+];
+
+const PHI3: &[(&str, Use)] = &[("rope.dimension_count", Use::Own), ("attention.sliding_window", Use::Own)];
 
 const GEMMA3: &[(&str, Use)] = &[
     ("attention.sliding_window", Use::Field("sliding_window")),
@@ -146,10 +163,14 @@ impl Configuration {
             });
         };
         let tables: &[&[(&str, Use)]] = match family {
-            Family::Gemma3 => &[COMMON, ALIKE, GEMMA3],
+            Family::Gemma3 => &[COMMON, ALIKE, TURNING, GEMMA3],
             Family::Gemma4 => &[COMMON, GEMMA4],
-            Family::EmbeddingGemma => &[COMMON, ALIKE, GEMMA3, EMBEDDING],
-            Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => &[COMMON, ALIKE],
+            Family::EmbeddingGemma => &[COMMON, ALIKE, TURNING, GEMMA3, EMBEDDING],
+            Family::Llama | Family::SmolLM3 | Family::Mistral | Family::Qwen2 | Family::Qwen3 => {
+                &[COMMON, ALIKE, TURNING]
+            }
+            Family::Granite => &[COMMON, ALIKE, TURNING, GRANITE],
+            Family::Phi3 => &[COMMON, ALIKE, PHI3],
         };
         let mut making =
             Making { metadata, architecture, fields: Map::new(), keys: BTreeMap::new(), assumed: Vec::new() };
@@ -165,6 +186,15 @@ impl Configuration {
                 making.embedding(parts)?;
             }
             Family::Gemma4 => making.gemma4(parts)?,
+            Family::SmolLM3 => {
+                making.rotary(parts, 1e4)?;
+                making.assume("no_rope_layer_interval", 4, "no rotation in every layer of number");
+            }
+            Family::Granite => {
+                making.rotary(parts, 1e4)?;
+                making.granite()?;
+            }
+            Family::Phi3 => making.phi3(parts)?,
             _ => making.rotary(parts, 1e4)?,
         }
         let Making { fields, keys, assumed, .. } = making;
@@ -278,9 +308,6 @@ impl Making<'_, '_> {
                 Use::Off if !matches!(value, Value::Integer(0) | Value::Flag(false)) => {
                     return Err(self.unsupported(&key, "0"));
                 }
-                Use::One if self.metadata.number(&key)? != Some(1.0) => {
-                    return Err(self.unsupported(&key, "1"));
-                }
                 _ => {}
             }
         }
@@ -291,9 +318,16 @@ impl Making<'_, '_> {
             }
         }
         let heads = self.whole_field("num_attention_heads").unwrap_or(0);
-        // Gemma 4 may have one for each layer.
-        if self.whole_field("num_key_value_heads").is_none() && family != Family::Gemma4 {
-            self.assume("num_key_value_heads", heads, "a number of key/value heads of");
+        match self.metadata.get(&self.key("attention.head_count_kv")) {
+            Some(_) => self.key_value_heads()?,
+            // Gemma 4 requires them below.
+            None if family == Family::Gemma4 => {}
+            None => self.assume("num_key_value_heads", heads, "a number of key/value heads of"),
+        }
+        // Only Phi 3 has a factor, which its own code reads.
+        let key = self.key("rope.scaling.attn_factor");
+        if family != Family::Phi3 && self.metadata.number(&key)?.is_some_and(|factor| factor != 1.0) {
+            return Err(self.unsupported(&key, "1"));
         }
         // The family refuses a width that is not a multiple of the number of heads.
         if let (None, Some(hidden), 1..) =
@@ -397,6 +431,17 @@ impl Making<'_, '_> {
         }
     }
 
+    /// Sets the number of key/value heads, which a file may have for each layer.
+    fn key_value_heads(&mut self) -> Result<(), CheckpointError> {
+        let key = self.key("attention.head_count_kv");
+        let heads = self.per_layer("attention.head_count_kv")?;
+        if heads.iter().any(|count| *count != heads[0]) {
+            return Err(self.unsupported(&key, "the same number of key/value heads in all layers"));
+        }
+        self.set("num_key_value_heads", heads[0], &key);
+        Ok(())
+    }
+
     /// A rotary base, which llama.cpp knows where a file omits it.
     fn base(&mut self, name: &str, usual: f64, words: &str) -> Result<f64, CheckpointError> {
         let given = self.metadata.number(&self.key(name))?;
@@ -426,12 +471,7 @@ impl Making<'_, '_> {
         }
         self.set("intermediate_size", narrow, &key);
         self.set("use_double_wide_mlp", double, &key);
-        let key = self.key("attention.head_count_kv");
-        let heads = self.per_layer("attention.head_count_kv")?;
-        if heads.iter().any(|count| *count != heads[0]) {
-            return Err(self.unsupported(&key, "the same number of key/value heads in all layers"));
-        }
-        self.set("num_key_value_heads", heads[0], &key);
+        self.key_value_heads()?;
         if self.whole_field("hidden_size_per_layer_input").is_none() {
             self.fields.insert("hidden_size_per_layer_input".to_owned(), 0.into());
         }

@@ -6,13 +6,16 @@
 use crate::family::Family;
 
 /// Architectures whose text models are read, and the family that reads them.
-pub(super) const ARCHITECTURES: [(&str, Family); 6] = [
+pub(super) const ARCHITECTURES: [(&str, Family); 9] = [
     ("gemma3", Family::Gemma3),
     ("gemma4", Family::Gemma4),
     ("gemma-embedding", Family::EmbeddingGemma),
+    ("granite", Family::Granite),
     ("llama", Family::Llama),
+    ("phi3", Family::Phi3),
     ("qwen2", Family::Qwen2),
     ("qwen3", Family::Qwen3),
+    ("smollm3", Family::SmolLM3),
 ];
 
 /// Architecture of files with a tower and its projector, which a text model does not read.
@@ -51,7 +54,7 @@ pub(super) fn checkpoint_name(family: Family, name: &str) -> Option<String> {
 
 /// The checkpoint's name of a part of a layer.
 fn part_name(family: Family, part: &str) -> Option<&'static str> {
-    let gemma4 = family == Family::Gemma4;
+    let (gemma4, phi) = (family == Family::Gemma4, family == Family::Phi3);
     // Two norms around each block, where the others have one before it.
     let sandwich = matches!(family, Family::Gemma3 | Family::Gemma4 | Family::EmbeddingGemma);
     Some(match part {
@@ -64,8 +67,10 @@ fn part_name(family: Family, part: &str) -> Option<&'static str> {
         "attn_k_norm.weight" => "self_attn.k_norm.weight",
         "attn_v.weight" => "self_attn.v_proj.weight",
         "attn_v.bias" => "self_attn.v_proj.bias",
+        "attn_qkv.weight" if phi => "self_attn.qkv_proj.weight",
         "attn_output.weight" => "self_attn.o_proj.weight",
         "ffn_gate.weight" => "mlp.gate_proj.weight",
+        "ffn_up.weight" if phi => "mlp.gate_up_proj.weight",
         "ffn_up.weight" => "mlp.up_proj.weight",
         "ffn_down.weight" => "mlp.down_proj.weight",
         "ffn_norm.weight" if sandwich => "pre_feedforward_layernorm.weight",
@@ -88,7 +93,7 @@ pub(super) fn adds_one(family: Family, name: &str) -> bool {
 /// Whether the converter changes the order of rows within each head: of a pair that turns together,
 /// one row behind the other.
 pub(super) fn pairs_heads(family: Family) -> bool {
-    matches!(family, Family::Llama | Family::Mistral)
+    matches!(family, Family::Llama | Family::Mistral | Family::SmolLM3 | Family::Granite)
 }
 
 /// Whether the tensor of that checkpoint name has rows that turn.
@@ -116,7 +121,12 @@ mod tests {
         assert!(adds_one(Family::Gemma3, "model.layers.0.self_attn.q_norm.weight"));
         assert!(!adds_one(Family::Gemma3, "model.layers.0.self_attn.q_proj.weight"));
         assert!(!adds_one(Family::Gemma4, "model.norm.weight"));
-        assert!(pairs_heads(Family::Mistral) && !pairs_heads(Family::Qwen2));
+        assert!(pairs_heads(Family::Mistral) && pairs_heads(Family::Granite) && pairs_heads(Family::SmolLM3));
+        assert!(!pairs_heads(Family::Qwen2) && !pairs_heads(Family::Phi3));
+        let up = |family| checkpoint_name(family, "blk.0.ffn_up.weight");
+        assert_eq!(up(Family::Phi3).as_deref(), Some("model.layers.0.mlp.gate_up_proj.weight"));
+        assert_eq!(up(Family::Granite).as_deref(), Some("model.layers.0.mlp.up_proj.weight"));
+        assert_eq!(checkpoint_name(Family::Llama, "blk.0.attn_qkv.weight"), None);
         assert!(pairs_rows("model.layers.0.self_attn.k_proj.weight"));
         assert!(!pairs_rows("model.layers.0.self_attn.v_proj.weight"));
         assert_eq!((architecture_of(Family::Mistral), architecture_of(Family::Gemma3)), ("llama", "gemma3"));

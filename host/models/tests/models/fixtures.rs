@@ -53,6 +53,11 @@ fn every_committed_checkpoint_loads_whole() {
         (fixture("mistral"), Family::Mistral, 4, 384, 8, 1, 0, 0),
         (fixture("ministral"), Family::Mistral, 4, 384, 8, 1, 0, 0),
         (fixture("qwen2"), Family::Qwen2, 4, 384, 8, 1, 0, 0),
+        (fixture("smollm3"), Family::SmolLM3, 5, 400, 10, 1, 0, 0),
+        (fixture("granite"), Family::Granite, 4, 384, 8, 1, 0, 0),
+        (fixture("granite4"), Family::Granite, 3, 384, 6, 1, 0, 0),
+        (fixture("phi4mini"), Family::Phi3, 4, 384, 8, 1, 0, 0),
+        (fixture("functiongemma"), Family::Gemma3, 7, 704, 14, 1, 0, 0),
         (fixture("embeddinggemma"), Family::EmbeddingGemma, 7, 0, 0, 1, 0, 0),
         (demo(), Family::Gemma4, 8, 4096, 10, 2, 32, 3),
     ];
@@ -76,7 +81,8 @@ fn every_committed_checkpoint_loads_whole() {
         names.sort();
         names.dedup();
         assert_eq!(names.len(), graph.weights.len(), "{name}: weight names are unique");
-        assert!(checkpoint.notes().is_empty(), "{name}");
+        let notes = usize::from(name == "phi4mini");
+        assert_eq!(checkpoint.notes().len(), notes, "{name}: {:?}", checkpoint.notes());
     }
 }
 
@@ -125,8 +131,20 @@ fn placeholders_read_the_padding_row_of_both_tables() {
 
 #[test]
 fn every_cut_into_two_instantiates_at_every_entry_point() {
-    let names =
-        ["gemma3_text", "gemma4_text", "gemma4_mm", "llama3", "tinyllama", "ministral", "qwen2", "qwen3"];
+    let names = [
+        "gemma3_text",
+        "gemma4_text",
+        "gemma4_mm",
+        "llama3",
+        "tinyllama",
+        "ministral",
+        "qwen2",
+        "qwen3",
+        "smollm3",
+        "granite",
+        "granite4",
+        "phi4mini",
+    ];
     for checkpoint in names.map(fixture).into_iter().chain([demo()]) {
         let graph = checkpoint.graph();
         let layers = graph.layers();
@@ -216,6 +234,9 @@ fn layers_of_equal_structure_are_one_kind() {
         (fixture("llama3"), vec![0, 0, 0, 1]),
         (fixture("ministral"), vec![0, 1, 0, 2]),
         (fixture("qwen2"), vec![0, 0, 1, 2]),
+        (fixture("smollm3"), vec![0, 0, 0, 1, 2]),
+        (fixture("granite"), vec![0, 0, 0, 1]),
+        (fixture("phi4mini"), vec![0, 0, 0, 1]),
         (fixture("embeddinggemma"), vec![0, 0, 0, 0, 0, 1, 0]),
     ];
     for (checkpoint, expected) in cases {

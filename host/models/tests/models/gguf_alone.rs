@@ -340,6 +340,71 @@ fn divisors_of_frequencies_that_no_model_has_are_refused() {
 }
 
 #[test]
+fn factors_and_divisors_of_granite_and_phi_are_checked() {
+    let float = |file: File, key: &str, value: f32| file.key(key.as_bytes(), 6).number(value.to_bits());
+    let granite = || float(tiny("granite", &[]), "granite.logit_scale", 8.0);
+    let phi = || tiny("phi3", &[]).key(b"phi3.rope.dimension_count", 4).number(12);
+    let (short, long) = ("rope_factors_short.weight", "rope_factors_long.weight");
+    let list =
+        |file: File, name: &str, count: usize| with_tensor(file, name, &[count as u64], &vec![1.0; count]);
+    let both = |file: File| {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("model.gguf");
+        fs::write(&path, with_tensors(file, &[(short, &[8]), (long, &[8])])).unwrap();
+        Checkpoint::open(&path).unwrap_err()
+    };
+    let linear =
+        float(phi(), "phi3.rope.scaling.factor", 2.0).key(b"phi3.rope.scaling.type", 8).text(b"linear");
+    for (error, kind, words) in [
+        (error_of(&tiny("granite", &[])), ErrorKind::Missing, "metadata has no `granite.logit_scale`"),
+        (
+            error_of(&float(granite(), "granite.residual_scale", -1.0)),
+            ErrorKind::Invalid,
+            "`granite.residual_scale` is -1.0",
+        ),
+        (
+            error_of(&granite().key(b"granite.rope.scaling.finetuned", 7).flag(false)),
+            ErrorKind::Unsupported,
+            "`granite.rope.scaling.finetuned` is false",
+        ),
+        (
+            error_of(&granite().key(b"granite.expert_shared_feed_forward_length", 4).number(8)),
+            ErrorKind::Unsupported,
+            "`granite.expert_shared_feed_forward_length` is 8",
+        ),
+        (
+            error_of(&float(granite(), "granite.rope.scaling.attn_factor", 1.5)),
+            ErrorKind::Unsupported,
+            "`granite.rope.scaling.attn_factor` is 1.5",
+        ),
+        (
+            error_of(
+                &granite().key(b"granite.attention.head_count_kv", 9).number(4).wide(2).number(2).number(0),
+            ),
+            ErrorKind::Unsupported,
+            "`granite.attention.head_count_kv` is a list of 2",
+        ),
+        (
+            error_of(&float(phi(), "phi3.rope.scaling.attn_factor", 1.5)),
+            ErrorKind::Unsupported,
+            "`phi3.rope.scaling.attn_factor` is 1.5",
+        ),
+        (list(phi(), short, 6), ErrorKind::Missing, "no tensor `rope_factors_long.weight`"),
+        (list(phi(), long, 6), ErrorKind::Missing, "no tensor `rope_factors_short.weight`"),
+        (both(phi()), ErrorKind::Invalid, "is a list of 8, expected 6 positive numbers"),
+        (both(linear), ErrorKind::Unsupported, "`phi3.rope.scaling.factor` is 2"),
+        (
+            error_of(&tiny("phi3", &[]).key(b"phi3.rope.dimension_count", 4).number(11)),
+            ErrorKind::Invalid,
+            "`phi3.rope.dimension_count` makes 11 of 16 values",
+        ),
+    ] {
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(words), "{error} lacks {words}");
+    }
+}
+
+#[test]
 fn a_pooling_that_is_not_a_mean_and_half_of_the_modules_are_refused() {
     let embedding = || tiny("gemma-embedding", &[]);
     let mean = || embedding().key(b"gemma-embedding.pooling_type", 4).number(1);

@@ -161,6 +161,31 @@ fn qwen2_with_biases_and_a_window_in_its_last_layers() {
 }
 
 #[test]
+fn smollm3_with_a_layer_that_does_not_turn() {
+    check_generating(project().join("tests/fixtures/smollm3"), 64);
+}
+
+#[test]
+fn granite_with_its_four_factors() {
+    check_generating(project().join("tests/fixtures/granite"), 64);
+}
+
+#[test]
+fn granite4_without_experts_and_recurrent_layers() {
+    check_generating(project().join("tests/fixtures/granite4"), 64);
+}
+
+#[test]
+fn phi4mini_with_heads_that_turn_in_part() {
+    check_generating(project().join("tests/fixtures/phi4mini"), 64);
+}
+
+#[test]
+fn functiongemma() {
+    check_generating(project().join("tests/fixtures/functiongemma"), 64);
+}
+
+#[test]
 fn demo_model() {
     check_generating(project().join("demo-model"), 16);
 }
@@ -171,6 +196,23 @@ fn demo_model() {
 fn llama_with_slow_pairs_divided_from_a_gguf_file() {
     let checkpoint = Checkpoint::open(project().join("tests/fixtures/gguf/llama3.gguf")).unwrap();
     check_generating_of(&checkpoint, &project().join("tests/fixtures/llama3"), 64);
+}
+
+/// The files that llama.cpp's converter makes of fixtures of other families, and how many facts
+/// each omits.
+#[test]
+fn other_families_from_gguf_files() {
+    for (name, assumed) in [("smollm3", 2), ("granite", 1), ("granite4", 1), ("phi4mini", 1)] {
+        let path = project().join(format!("tests/fixtures/gguf/{name}.gguf"));
+        let checkpoint = Checkpoint::open(path).unwrap();
+        let of_folder = Checkpoint::open(project().join("tests/fixtures").join(name)).unwrap();
+        let families = (checkpoint.family(), checkpoint.graph().context);
+        assert_eq!(families, (of_folder.family(), of_folder.graph().context), "{name}");
+        let notes = checkpoint.notes().iter().filter(|note| note.starts_with("assumed: ")).count();
+        assert_eq!(notes, assumed, "{name}: {:?}", checkpoint.notes());
+        assert!(checkpoint.unused_tensors().iter().all(|tensor| tensor.name.starts_with("rope_factors_")));
+        check_generating_of(&checkpoint, &project().join("tests/fixtures").join(name), 64);
+    }
 }
 
 #[test]
@@ -233,6 +275,10 @@ fn cut_chunked_and_decomposed_graphs_compute_the_same_model() {
         "ministral",
         "qwen2",
         "qwen3",
+        "smollm3",
+        "granite",
+        "granite4",
+        "phi4mini",
     ] {
         let checkpoint = Checkpoint::open(project().join("tests/fixtures").join(fixture)).unwrap();
         let graph = checkpoint.graph();

@@ -1,6 +1,7 @@
 //! Checkpoints as graphs: goldens, fixtures, generated shapes, hostile files,
 //! outlines, quantised checkpoints.
 
+mod decoders;
 mod fixtures;
 mod generated;
 mod gguf_alone;

@@ -86,6 +86,42 @@ fn slow_pairs_are_divided_and_fast_pairs_are_not() {
     assert_eq!((linear.factor, linear.divisors), (4.0, vec![]));
 }
 
+/// Two lists: the short one counts, and positions end where the long one would.
+#[test]
+fn a_list_for_longer_texts_ends_the_positions() {
+    let with = |short, long, extra: Value| {
+        opened(|config| {
+            config["rope_scaling"] = longrope(short, long, Value::Null);
+            for (name, value) in extra.as_object().unwrap() {
+                config["rope_scaling"][name] = value.clone();
+            }
+        })
+        .unwrap()
+    };
+    let original = json!({ "original_max_position_embeddings": 256 });
+    let both = with(2.0, 5.0, original.clone());
+    assert_eq!(both.graph().context, 256);
+    assert!(both.notes()[0].starts_with("256 of 2048 positions"), "{:?}", both.notes());
+    let turned = rope(&both);
+    assert_eq!(turned.divisors, [2.0; 16]);
+    // √(1 + ln 8 / ln 256)
+    assert_eq!(turned.magnitude, 1.375_f64.sqrt() as f32);
+    // The file's own numbers have priority.
+    let factor = with(2.0, 5.0, json!({ "original_max_position_embeddings": 256, "factor": 16.0 }));
+    assert_eq!(rope(&factor).magnitude, 1.5_f64.sqrt() as f32);
+    let attention = json!({ "original_max_position_embeddings": 256, "attention_factor": 1.2 });
+    assert_eq!(rope(&with(2.0, 5.0, attention)).magnitude, 1.2);
+    // One list for all texts, and no texts beyond those of training.
+    for (checkpoint, magnitude) in [
+        (with(2.0, 2.0, original), 1.375_f64.sqrt() as f32),
+        (with(2.0, 5.0, json!({ "original_max_position_embeddings": 4096 })), 1.0),
+        (with(2.0, 5.0, json!({})), 1.0),
+    ] {
+        assert_eq!((checkpoint.graph().context, checkpoint.notes().len()), (2048, 0));
+        assert_eq!(rope(&checkpoint).magnitude, magnitude);
+    }
+}
+
 #[test]
 fn combinations_that_mean_nothing_are_refused_by_name() {
     let missing = "is missing for rope_type `llama3`";
@@ -143,11 +179,15 @@ fn combinations_that_mean_nothing_are_refused_by_name() {
             ["`original_max_position_embeddings` is 64", ""],
         ),
         (
-            scaling(longrope(1.0, 2.0, json!(1.0))),
-            ErrorKind::Unsupported,
-            ["long_factor` is a list of 16", ""],
+            scaling(longrope(1.0, 1.0, json!(0.0))),
+            ErrorKind::Invalid,
+            ["attention_factor` is 0.0", "positive"],
         ),
-        (scaling(longrope(1.0, 1.0, json!(1.2))), ErrorKind::Unsupported, ["attention_factor` is 1.2", ""]),
+        (
+            scaling(longrope(1.0, -2.0, json!(1.0))),
+            ErrorKind::Invalid,
+            ["`rope_scaling.long_factor`", "expected 16 positive numbers"],
+        ),
         (
             scaling(longrope(0.0, 0.0, json!(1.0))),
             ErrorKind::Invalid,
@@ -157,6 +197,14 @@ fn combinations_that_mean_nothing_are_refused_by_name() {
             scaling(json!({ "rope_type": "longrope", "attention_factor": 1.0 })),
             ErrorKind::Invalid,
             ["short_factor` is missing for `longrope`", ""],
+        ),
+        (
+            scaling(json!({
+                "rope_type": "longrope", "short_factor": vec![1.0; 16], "long_factor": vec![2.0; 16],
+                "original_max_position_embeddings": 1,
+            })),
+            ErrorKind::Invalid,
+            ["original_max_position_embeddings` is less than 2", ""],
         ),
     ] {
         let error = opened(|config| {

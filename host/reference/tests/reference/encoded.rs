@@ -614,7 +614,14 @@ fn norms_scale_by_encoded_constants() {
 #[test]
 fn attention_and_rotation_of_encoded_rows() {
     let mut noise = Noise(9);
-    let rope = Rope { head_dim: 4, theta: 100.0, rotated_pairs: 2, factor: 1.0, divisors: Vec::new() };
+    let rope = Rope {
+        head_dim: 4,
+        theta: 100.0,
+        rotated_pairs: 2,
+        factor: 1.0,
+        divisors: Vec::new(),
+        magnitude: 1.0,
+    };
     let attention = Attention {
         heads: 2,
         kv_heads: 1,

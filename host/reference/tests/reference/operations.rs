@@ -358,7 +358,14 @@ fn attention_weighs_by_scaled_and_capped_scores() {
 
 #[test]
 fn rope_turns_pairs_by_position() {
-    let rope = Rope { head_dim: 4, theta: 100.0, rotated_pairs: 1, factor: 2.0, divisors: Vec::new() };
+    let rope = Rope {
+        head_dim: 4,
+        theta: 100.0,
+        rotated_pairs: 1,
+        factor: 2.0,
+        divisors: Vec::new(),
+        magnitude: 1.0,
+    };
     let entry = EntryGraph {
         segments: Segment::whole(ComponentKind::Head).into(),
         point: EntryPoint { kind: EntryKind::Decode, rows: 2, context: 8, largest_rows: 2 },

@@ -85,7 +85,8 @@ fn both_numberings_see_the_same_positions() {
 
 #[test]
 fn rotary_tables_round_as_the_models_were_trained() {
-    let rope = Rope { head_dim: 8, theta: 1e6, rotated_pairs: 3, factor: 1.0, divisors: Vec::new() };
+    let rope =
+        Rope { head_dim: 8, theta: 1e6, rotated_pairs: 3, factor: 1.0, divisors: Vec::new(), magnitude: 1.0 };
     let (cos, sin) = step::rotary(STEP, &rope);
     assert_eq!((cos.len(), sin.len()), (16, 16));
     for (row, position) in [5.0_f32, 6.0, 7.0, 8.0].into_iter().enumerate() {
@@ -142,7 +143,8 @@ fn rows_are_gathered_by_token() {
 
 #[test]
 fn every_step_input_has_its_shape() {
-    let rope = Rope { head_dim: 8, theta: 1e6, rotated_pairs: 3, factor: 1.0, divisors: Vec::new() };
+    let rope =
+        Rope { head_dim: 8, theta: 1e6, rotated_pairs: 3, factor: 1.0, divisors: Vec::new(), magnitude: 1.0 };
     let mask = |keys| Role::Mask(Mask { keys, window: 0, causal: true });
     let asset = AssetId(0);
     let cases: [(Role, &[usize], DType); 9] = [

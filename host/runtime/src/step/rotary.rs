@@ -8,15 +8,18 @@ pub(crate) struct RotaryTables {
 }
 
 impl RotaryTables {
-    /// `turn` (sine or cosine) of `position · frequency` for each row and pair. The angle is
-    /// rounded to f32, as the checkpoints were made; its sine is not, before the end.
+    /// `turn` (sine or cosine) of `position · frequency` for each row and pair, times the magnitude
+    /// for pairs that turn. The angle is rounded to f32, as the checkpoints were made; its sine is
+    /// not, before the end.
     pub(crate) fn fill(&mut self, rope: &Rotary, position: u64, turn: fn(f64) -> f64, values: &mut [f32]) {
         let frequencies = self.frequencies(rope);
+        let turning = rope.rotated_pairs as usize;
         for (row, values) in values.chunks_exact_mut(frequencies.len().max(1)).enumerate() {
             let position = super::position(position + row as u64) as f32;
             for (value, frequency) in values.iter_mut().zip(frequencies) {
                 *value = turn(f64::from(position * frequency)) as f32;
             }
+            values.iter_mut().take(turning).for_each(|value| *value *= rope.magnitude);
         }
     }
 
@@ -54,8 +57,14 @@ mod tests {
 
     #[test]
     fn unrotated_pairs_stay_and_the_first_turns_by_the_position() {
-        let rope =
-            Rotary { head_dim: 8, theta: 10_000.0, rotated_pairs: 2, factor: 1.0, divisors: Vec::new() };
+        let rope = Rotary {
+            head_dim: 8,
+            theta: 10_000.0,
+            rotated_pairs: 2,
+            factor: 1.0,
+            divisors: Vec::new(),
+            magnitude: 1.0,
+        };
         let mut tables = RotaryTables::default();
         let (mut cos, mut sin) = ([9.0; 8], [9.0; 8]);
         tables.fill(&rope, 3, f64::cos, &mut cos);
@@ -72,7 +81,14 @@ mod tests {
 
     #[test]
     fn a_factor_divides_every_frequency_and_a_divisor_its_own() {
-        let rope = Rotary { head_dim: 4, theta: 1e6, rotated_pairs: 2, factor: 8.0, divisors: Vec::new() };
+        let rope = Rotary {
+            head_dim: 4,
+            theta: 1e6,
+            rotated_pairs: 2,
+            factor: 8.0,
+            divisors: Vec::new(),
+            magnitude: 1.0,
+        };
         let plain = frequencies(&Rotary { factor: 1.0, ..rope.clone() });
         let divided = |divisors: &[f32]| -> Vec<f32> {
             plain.iter().zip(divisors).map(|(frequency, divisor)| frequency / divisor).collect()

@@ -284,6 +284,7 @@ pub fn decoder(kind: EntryKind, rows: u64, largest_rows: u64) -> EntryGraph {
         rotated_pairs: 1,
         factor: 1.0,
         divisors: Vec::new(),
+        magnitude: 1.0,
     });
     let norm_op = Op::RmsNorm { width: HIDDEN as u32, eps: 1e-6, weight_offset: 0.0 };
     let x = b.node("norm", norm_op, &[hidden, norm], &[rows, HIDDEN]);

@@ -9,8 +9,8 @@ use shardwright_text::{
     TextError, TextStream, Tokenizer,
 };
 
-const FIXTURES: [&str; 6] =
-    ["gemma3_text", "gemma4_text", "gemma4_mm", "qwen3", "tinyllama", "embeddinggemma"];
+const FIXTURES: [&str; 7] =
+    ["gemma3_text", "gemma4_text", "gemma4_mm", "qwen3", "tinyllama", "functiongemma", "embeddinggemma"];
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -37,11 +37,11 @@ impl Making<'_, '_> {
             }
             _ => return Err(self.unsupported(&kind_key, "`none`, `linear`")),
         }
-        let Some(divisors) = self.divisors(parts)? else { return Ok(()) };
+        let Some(divisors) = self.divisors(parts, FREQUENCIES)? else { return Ok(()) };
         // llama.cpp reads the tensor in Llama's models, and divides by both.
         if self.architecture != "llama" || self.fields.contains_key("rope_scaling") {
             let supported = "a divisor for each pair of `llama`, or one factor for all pairs";
-            return Err(self.frequencies(format!("{} divisors", divisors.len()), supported));
+            return Err(self.wrong_divisors(FREQUENCIES, format!("{} divisors", divisors.len()), supported));
         }
         // The converter makes them of `llama3`, whose parameters the file does not keep. This is
         // the type that gives divisors as they are.
@@ -54,30 +54,34 @@ impl Making<'_, '_> {
 
     /// Returns the share of the pairs of full layers of Gemma 4 that turn.
     pub(super) fn turning_share(&self, parts: &Parts<'_, '_>) -> Result<f64, CheckpointError> {
-        let Some(divisors) = self.divisors(parts)? else { return Ok(1.0) };
+        let Some(divisors) = self.divisors(parts, FREQUENCIES)? else { return Ok(1.0) };
         let turning = divisors.iter().take_while(|divisor| **divisor == 1.0).count();
         if divisors[turning..].iter().any(|divisor| *divisor < NEVER) {
             let supported = "ones, then numbers above 1e20 for pairs that do not turn";
-            return Err(self.frequencies("other divisors".to_owned(), supported));
+            return Err(self.wrong_divisors(FREQUENCIES, "other divisors".to_owned(), supported));
         }
         Ok(turning as f64 / divisors.len() as f64)
     }
 
-    /// The divisors of a file that has some.
-    fn divisors(&self, parts: &Parts<'_, '_>) -> Result<Option<Vec<f32>>, CheckpointError> {
-        let Some(tensor) = parts.tensor(FREQUENCIES) else { return Ok(None) };
+    /// The divisors in a tensor of a file that has it.
+    pub(super) fn divisors(
+        &self,
+        parts: &Parts<'_, '_>,
+        name: &str,
+    ) -> Result<Option<Vec<f32>>, CheckpointError> {
+        let Some(tensor) = parts.tensor(name) else { return Ok(None) };
         let supported = "a list of as many floats as a head has pairs";
         let shape = || format!("{:?} of {}", tensor.shape, tensor.kind.name());
         let pairs = tensor.shape.iter().try_fold(1_u64, |product, extent| product.checked_mul(*extent));
         if !pairs.is_some_and(|pairs| (1..=limits::HEAD_DIM.end() / 2).contains(&pairs)) {
-            return Err(self.frequencies(shape(), supported));
+            return Err(self.wrong_divisors(name, shape(), supported));
         }
-        let divisors = parts.values(FREQUENCIES).ok_or_else(|| self.frequencies(shape(), supported))?;
+        let divisors = parts.values(name).ok_or_else(|| self.wrong_divisors(name, shape(), supported))?;
         Ok(Some(divisors))
     }
 
-    fn frequencies(&self, found: String, supported: &'static str) -> CheckpointError {
+    fn wrong_divisors(&self, name: &str, found: String, supported: &'static str) -> CheckpointError {
         let path = self.metadata.path().to_owned();
-        CheckpointError::UnsupportedField { path, field: FREQUENCIES.to_owned(), found, supported }
+        CheckpointError::UnsupportedField { path, field: name.to_owned(), found, supported }
     }
 }

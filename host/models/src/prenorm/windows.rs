@@ -1,0 +1,96 @@
+//! Which layers have a window, and how wide it is.
+
+use crate::family::Family;
+use crate::json::Fields;
+use crate::{CheckpointError, LayerType, limits, pattern};
+
+/// Returns the type of each layer, and the window; 0 without layers that have one.
+///
+/// `turning` is whether queries and keys of a layer turn, `context` how many positions there are.
+pub(super) fn read(
+    fields: Fields<'_>,
+    family: Family,
+    turning: &[bool],
+    context: u64,
+) -> Result<(Vec<LayerType>, u32), CheckpointError> {
+    let layers = turning.len() as u32;
+    match family {
+        Family::Mistral => read_mistral(fields, layers),
+        Family::Qwen2 | Family::Qwen3 => {
+            let first = fields.whole("max_window_layers", &(0..=u64::from(u32::MAX)))?.unwrap_or(28);
+            read_switched(fields, layers, |layer| u64::from(layer) >= first)
+        }
+        Family::SmolLM3 => read_switched(fields, layers, |layer| !turning[layer as usize]),
+        Family::Phi3 => {
+            let window = fields.whole("sliding_window", &limits::WINDOW)?;
+            // Published files have a window that is wider than the context.
+            Ok(match window.filter(|window| *window < context) {
+                Some(window) => (vec![LayerType::Sliding; layers as usize], window as u32),
+                None => (vec![LayerType::Full; layers as usize], 0),
+            })
+        }
+        Family::Granite if super::is_hybrid(fields)? => Ok((read_attention(fields, layers)?, 0)),
+        _ => Ok((vec![LayerType::Full; layers as usize], 0)),
+    }
+}
+
+/// The list of types, or else sliding by a rule where the window is switched on; and the window.
+fn read_switched(
+    fields: Fields<'_>,
+    layers: u32,
+    slides: impl Fn(u32) -> bool,
+) -> Result<(Vec<LayerType>, u32), CheckpointError> {
+    let sliding = fields.flag("use_sliding_window")?.unwrap_or(false);
+    // Files that switch the window off may still carry its width.
+    let window = if sliding { fields.whole("sliding_window", &limits::WINDOW)? } else { None };
+    let window = window.unwrap_or(0) as u32;
+    let by_rule = |layer: u32| if window > 0 && slides(layer) { LayerType::Sliding } else { LayerType::Full };
+    let types = match pattern::read_list(fields, layers)? {
+        Some(types) => types,
+        None => (0..layers).map(by_rule).collect(),
+    };
+    if window == 0 && types.contains(&LayerType::Sliding) {
+        return Err(fields.invalid("layer_types", "has sliding layers, but no window is switched on"));
+    }
+    Ok((types, window))
+}
+
+/// The list of types, or else all sliding unless the file has `null` for the window; and the
+/// window.
+fn read_mistral(fields: Fields<'_>, layers: u32) -> Result<(Vec<LayerType>, u32), CheckpointError> {
+    let window = match fields.whole("sliding_window", &limits::WINDOW)? {
+        Some(window) => window as u32,
+        None if fields.mentions("sliding_window") => 0,
+        None => 4096,
+    };
+    let every = if window > 0 { LayerType::Sliding } else { LayerType::Full };
+    let types = pattern::read_list(fields, layers)?.unwrap_or_else(|| vec![every; layers as usize]);
+    match types.contains(&LayerType::Sliding) {
+        true if window == 0 => {
+            Err(fields.invalid("layer_types", "has sliding layers, but `sliding_window` is null"))
+        }
+        true => Ok((types, window)),
+        false => Ok((types, 0)),
+    }
+}
+
+/// The list of types of a family that has recurrent layers too, all of them attention.
+fn read_attention(fields: Fields<'_>, layers: u32) -> Result<Vec<LayerType>, CheckpointError> {
+    let name = ["layer_types", "layers_block_type"].into_iter().find(|name| fields.get(name).is_some());
+    let name = name.unwrap_or("layer_types");
+    let supported = "`attention` for every layer";
+    let list = fields.list(name)?.ok_or_else(|| fields.unsupported(name, supported))?;
+    if list.len() != layers as usize {
+        return Err(fields.invalid(name, format!("has {} entries for {layers} layers", list.len())));
+    }
+    let is_other = |word: &serde_json::Value| !matches!(word.as_str(), Some("attention" | "full_attention"));
+    match list.iter().enumerate().find(|(_, word)| is_other(word)) {
+        Some((layer, word)) => Err(CheckpointError::UnsupportedField {
+            path: fields.path().to_owned(),
+            field: format!("{name}[{layer}]"),
+            found: crate::json::shortened(word),
+            supported,
+        }),
+        None => Ok(vec![LayerType::Full; layers as usize]),
+    }
+}
