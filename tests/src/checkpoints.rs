@@ -44,6 +44,9 @@ pub const MULTIMODAL_FIXTURE: &str = "tests/fixtures/gemma4_mm";
 /// The fixture that makes sentence vectors.
 pub const EMBEDDING_FIXTURE: &str = "tests/fixtures/embeddinggemma";
 
+/// All fixtures that make sentence vectors. The second has inputs for each layer.
+pub const EMBEDDING_FIXTURES: [&str; 2] = [EMBEDDING_FIXTURE, "tests/fixtures/embeddinggemma2"];
+
 /// The trained model.
 pub const DEMO_MODEL: &str = "demo-model";
 

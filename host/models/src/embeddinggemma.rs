@@ -1,4 +1,5 @@
-//! EmbeddingGemma: the Gemma 3 stack seeing both ways, then one vector per text.
+//! EmbeddingGemma: the stack of Gemma 3, or of Gemma 4 in its second version, seeing both ways, then
+//! one vector per text.
 //!
 //! What follows the stack is read from the sentence-transformers files beside it: `modules.json`
 //! and a folder per module.
@@ -9,8 +10,10 @@ use serde_json::Value;
 use shardwright_graph::{ComponentBuilder, ComponentKind, Dim, Op, Role, WeightId};
 use shardwright_vocabulary::DType;
 
-use crate::block::{self, KeysOf};
+use crate::block::{self, KeysOf, Norm};
+use crate::dimensions::Dimensions;
 use crate::gemma3::Gemma3;
+use crate::gemma4::Gemma4;
 use crate::json::{self, Fields};
 use crate::store::{self, TensorStore};
 use crate::translation::Translation;
@@ -44,6 +47,13 @@ impl SentenceModel {
     /// modules.
     pub fn mean_only() -> Self {
         SentenceModel { dense: Vec::new(), normalize: false, documents: Vec::new() }
+    }
+
+    /// What a report says of a model without modules.
+    pub fn note(&self) -> Option<String> {
+        let text = "no modules.json: vectors are the mean of the rows, not normalised, as sentence-transformers does \
+                    with a bare stack";
+        (self.dense.is_empty() && !self.normalize).then(|| text.to_owned())
     }
 
     /// Reads the modules that a GGUF file has within it; they lie under the names of their folders.
@@ -184,17 +194,60 @@ fn read_extents(fields: Fields<'_>, width: u64) -> Result<(u64, u64), Checkpoint
     Ok((inputs, outputs))
 }
 
+/// The layers before the mean.
+#[derive(Clone, Copy)]
+pub(crate) enum Stack<'s> {
+    First(&'s Gemma3),
+    /// With the token ids that stand for pictures or sound.
+    Second(&'s Gemma4, &'s [u32]),
+}
+
+impl Stack<'_> {
+    fn dimensions(&self) -> &Dimensions {
+        match self {
+            Stack::First(stack) => &stack.dimensions,
+            Stack::Second(stack, _) => &stack.dimensions,
+        }
+    }
+
+    fn norm(&self) -> Norm {
+        match self {
+            Stack::First(stack) => stack.norm(),
+            Stack::Second(stack, _) => stack.norm(),
+        }
+    }
+
+    fn translate(&self, translation: &mut Translation) -> Result<(), CheckpointError> {
+        match self {
+            Stack::First(stack) => stack.stack(translation, KeysOf::Rows, Vec::new()),
+            Stack::Second(stack, placeholders) => stack.stack(translation, placeholders),
+        }
+    }
+
+    /// A linear layer of the stack behind its last norm. The library applies it to rows; it is the
+    /// same behind their mean.
+    fn projection(&self, translation: &mut Translation) -> Result<Option<(WeightId, u64)>, CheckpointError> {
+        let Stack::Second(Gemma4 { projection: Some(width), dimensions, .. }, _) = self else {
+            return Ok(None);
+        };
+        let shape = [*width, dimensions.hidden];
+        let matrix = translation.weight("embedding_projection.weight", "dense", &shape)?;
+        Ok(Some((matrix, *width)))
+    }
+}
+
 /// The encoder, and the tensor files of its dense layers.
 pub(crate) fn translate(
-    stack: &Gemma3,
+    stack: Stack<'_>,
     sentence: &SentenceModel,
     store: TensorStore,
     name: String,
 ) -> Result<(Translation, Vec<(String, TensorStore)>), CheckpointError> {
-    let (hidden, context) = (stack.dimensions.hidden, stack.dimensions.context);
+    let Dimensions { hidden, context, .. } = *stack.dimensions();
     let mut translation = Translation::new(store, name, hidden, context)?;
-    stack.stack(&mut translation, KeysOf::Rows, Vec::new())?;
+    stack.translate(&mut translation)?;
     let norm_weight = translation.weight("norm.weight", "norm", &[hidden])?;
+    let projection = stack.projection(&mut translation)?;
     let mut stores = Vec::new();
     let mut layers = Vec::with_capacity(sentence.dense.len());
     for dense in &sentence.dense {
@@ -231,6 +284,12 @@ pub(crate) fn translate(
     let mut vector = builder.op_shaped("pooled", mean, &[share, normed], one_row(hidden));
     builder.tap("pooled", vector);
     let mut width = hidden;
+    if let Some((matrix, outputs)) = projection {
+        let inputs = [vector, builder.constant(matrix)];
+        vector = builder.op_shaped("projected", Op::Linear, &inputs, one_row(outputs));
+        builder.tap("projected", vector);
+        width = outputs;
+    }
     for (index, (matrix, bias, outputs)) in layers.into_iter().enumerate() {
         let name = format!("dense.{}", index + 1);
         let mut inputs = vec![vector, builder.constant(matrix)];

@@ -80,7 +80,7 @@ impl Facts {
         let (dimensions, window, tied, per_layer_width) = match settings {
             Settings::Gemma3 { stack, .. } => (&stack.dimensions, stack.window, stack.tied, 0),
             Settings::EmbeddingGemma { stack, .. } => (&stack.dimensions, stack.window, false, 0),
-            Settings::Gemma4 { stack, .. } => {
+            Settings::Gemma4 { stack, .. } | Settings::EmbeddingGemma2 { stack, .. } => {
                 (&stack.dimensions, stack.window, stack.tied, stack.per_layer_width())
             }
             Settings::PreNorm(stack) => (&stack.dimensions, stack.window, stack.tied, 0),
@@ -97,7 +97,7 @@ impl Facts {
                 stack.types.iter().map(alike).collect()
             }
             Settings::PreNorm(stack) => stack.types.iter().map(alike).collect(),
-            Settings::Gemma4 { stack, .. } => stack
+            Settings::Gemma4 { stack, .. } | Settings::EmbeddingGemma2 { stack, .. } => stack
                 .layers
                 .iter()
                 .map(|layer| LayerFacts {

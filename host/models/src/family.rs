@@ -27,16 +27,20 @@ pub enum Family {
     Phi3,
     /// EmbeddingGemma: text in, one vector out.
     EmbeddingGemma,
+    /// EmbeddingGemma 2, of which text is read.
+    EmbeddingGemma2,
 }
 
 impl Family {
-    /// The values of `model_type` that are read. EmbeddingGemma has none of its own: it is a
+    /// The values of `model_type` that are read. The first EmbeddingGemma has none of its own: it is a
     /// `gemma3_text` that sees both ways, or has sentence-transformers modules beside it.
-    pub(crate) const MODEL_TYPES: [(&'static str, Family); 13] = [
+    pub(crate) const MODEL_TYPES: [(&'static str, Family); 15] = [
         ("gemma3", Family::Gemma3),
         ("gemma3_text", Family::Gemma3),
         ("gemma4", Family::Gemma4),
         ("gemma4_text", Family::Gemma4),
+        ("embedding_gemma2", Family::EmbeddingGemma2),
+        ("embedding_gemma2_text", Family::EmbeddingGemma2),
         ("llama", Family::Llama),
         ("smollm3", Family::SmolLM3),
         ("mistral", Family::Mistral),
@@ -61,6 +65,7 @@ impl Family {
             Family::Granite => "granite",
             Family::Phi3 => "phi3",
             Family::EmbeddingGemma => "embeddinggemma",
+            Family::EmbeddingGemma2 => "embeddinggemma2",
         }
     }
 }

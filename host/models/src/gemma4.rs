@@ -1,6 +1,8 @@
 //! Gemma 4 text: two head sizes, per-layer inputs, layers that share the keys and values of earlier
 //! ones.
 
+mod encoder;
+
 use shardwright_graph::{AssetId, ComponentBuilder, ComponentKind, Dim, Op, Role, ValueId, WeightId};
 use shardwright_vocabulary::DType;
 
@@ -23,6 +25,8 @@ pub(crate) struct Gemma4 {
     pub window: u32,
     per_layer: Option<PerLayer>,
     rotary: PerType,
+    /// Values of the vector that an encoder makes of its rows; `None`: the stack generates.
+    pub projection: Option<u64>,
     pub tied: bool,
     softcap: Option<f32>,
     /// The row that placeholders read.
@@ -40,10 +44,12 @@ pub(crate) struct Layer {
     pub donor: Option<u32>,
 }
 
-/// A second table, of which each layer gets a part of the token's row.
+/// Inputs of their own for each layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PerLayer {
-    entries: u64,
+    /// Rows of a second table, of which each layer gets a part of the token's row. `None`: the
+    /// inputs come from the embedding alone.
+    entries: Option<u64>,
     /// Values per layer.
     width: u64,
 }
@@ -79,10 +85,11 @@ impl Gemma4 {
         }
         let pad = fields.whole("pad_token_id", &(0..=dimensions.vocabulary - 1))?.unwrap_or(0) as u32;
         Ok(Gemma4 {
-            layers: read_layers(fields, &dimensions, &types)?,
+            layers: read_layers(fields, &dimensions, &types, None)?,
             window: fields.whole("sliding_window", &limits::WINDOW)?.unwrap_or(512) as u32,
             per_layer: read_per_layer(fields, &dimensions)?,
             rotary: read_rotary(fields)?,
+            projection: None,
             tied: fields.flag("tie_word_embeddings")?.unwrap_or(true),
             softcap: fields.positive("final_logit_softcapping")?,
             pad,
@@ -104,17 +111,29 @@ impl Gemma4 {
             // Queries and keys are normalised with trained weights; no further scale.
             scale: 1.0,
             window: if layer.kind == LayerType::Sliding { self.window } else { 0 },
-            causal: true,
+            causal: self.projection.is_none(),
             value_norm: true,
         }
     }
 
-    fn norm(&self) -> Norm {
+    pub fn norm(&self) -> Norm {
         Norm { eps: self.dimensions.eps, offset: 0.0 }
     }
 
-    /// The generating model. `placeholders` are token ids that stand for pictures or sound and are
-    /// never embedded as themselves: both tables give the padding row for them.
+    /// Embedding and layers. `placeholders` are token ids that stand for pictures or sound and are
+    /// never embedded as themselves: tables give the padding row for them.
+    pub fn stack(&self, translation: &mut Translation, placeholders: &[u32]) -> Result<(), CheckpointError> {
+        let Dimensions { hidden, vocabulary, .. } = self.dimensions;
+        let redirect: Vec<(u32, u32)> = placeholders.iter().map(|&id| (id, self.pad)).collect();
+        let embedding = translation.embedding(vocabulary, redirect.clone())?;
+        block::embed(translation, embedding, (hidden as f64).sqrt() as f32)?;
+        if let Some(per_layer) = self.per_layer {
+            self.per_layer_input(translation, per_layer, redirect)?;
+        }
+        self.decoder(translation)
+    }
+
+    /// The generating model.
     pub fn translate(
         &self,
         store: TensorStore,
@@ -122,26 +141,22 @@ impl Gemma4 {
         placeholders: &[u32],
     ) -> Result<Translation, CheckpointError> {
         let Dimensions { hidden, context, vocabulary, .. } = self.dimensions;
-        let redirect: Vec<(u32, u32)> = placeholders.iter().map(|&id| (id, self.pad)).collect();
         let mut translation = Translation::new(store, name, hidden, context)?;
-        let embedding = translation.embedding(vocabulary, redirect.clone())?;
-        block::embed(&mut translation, embedding, (hidden as f64).sqrt() as f32)?;
-        if let Some(per_layer) = self.per_layer {
-            self.per_layer_input(&mut translation, per_layer, redirect)?;
-        }
-        self.decoder(&mut translation)?;
-        block::head(
-            &mut translation,
-            self.norm(),
-            vocabulary,
-            self.tied,
-            self.softcap.map_or(Logits::Plain, Logits::Capped),
-        )?;
+        self.stack(&mut translation, placeholders)?;
+        let logits = self.softcap.map_or(Logits::Plain, Logits::Capped);
+        block::head(&mut translation, self.norm(), vocabulary, self.tied, logits)?;
         Ok(translation)
     }
 
+    /// The name of a tensor of the per-layer inputs, which an encoder has in modules of their own:
+    /// below `module`, with the name of that of a layer in front.
+    fn per_layer_name(&self, layer: &str, module: &str, tensor: &str) -> String {
+        let module = if self.projection.is_some() { module } else { "" };
+        format!("{layer}{module}{tensor}.weight")
+    }
+
     /// `p = (norm(W e / √H) + t √P) / √2` for all layers at once, laid out `[layer, row, P]` so
-    /// that a shard's layers are one contiguous slice.
+    /// that a shard's layers are one contiguous slice. Without a table, `norm(W e / √H)`.
     fn per_layer_input(
         &self,
         translation: &mut Translation,
@@ -150,26 +165,33 @@ impl Gemma4 {
     ) -> Result<(), CheckpointError> {
         let Dimensions { hidden, layers, .. } = self.dimensions;
         let all = u64::from(layers) * width;
-        let table = "embed_tokens_per_layer.weight";
-        let asset = translation.asset("per-layer-embedding", table, [entries, all], redirect)?;
+        let asset = entries.map(|entries| {
+            let table = "embed_tokens_per_layer.weight";
+            translation.asset("per-layer-embedding", table, [entries, all], redirect)
+        });
+        let asset = asset.transpose()?;
         translation.set_per_layer_width(width);
+        let name = |tensor| self.per_layer_name("", "ple.", tensor);
         let projection = translation.weight(
-            "per_layer_model_projection.weight",
+            &name("per_layer_model_projection"),
             "per-layer-model-projection",
             &[all, hidden],
         )?;
-        let norm = translation.weight("per_layer_projection_norm.weight", "norm", &[width])?;
+        let norm = translation.weight(&name("per_layer_projection_norm"), "norm", &[width])?;
         let mut builder = ComponentBuilder::new(translation.graph(), ComponentKind::PerLayerInput);
         let stream = block::hidden_input(&mut builder, hidden);
-        let rows = gathered(&mut builder, asset, all);
-        let table = builder.op("table-scale", Op::MulScalar { value: (width as f64).sqrt() as f32 }, &[rows]);
+        let rows = asset.map(|asset| gathered(&mut builder, asset, all));
         let context = builder.linear("model-projection", stream, projection);
         let scale = (hidden as f64).sqrt().recip() as f32;
         let context = builder.op("projection-scale", Op::MulScalar { value: scale }, &[context]);
-        let context = self.norm().apply(&mut builder, "projection-norm", context, Some(norm), width);
-        let sum = builder.op("sum", Op::Add, &[context, table]);
-        let value = std::f32::consts::FRAC_1_SQRT_2;
-        let combined = builder.op("combined", Op::MulScalar { value }, &[sum]);
+        let mut combined = self.norm().apply(&mut builder, "projection-norm", context, Some(norm), width);
+        if let Some(rows) = rows {
+            let value = (width as f64).sqrt() as f32;
+            let table = builder.op("table-scale", Op::MulScalar { value }, &[rows]);
+            let sum = builder.op("sum", Op::Add, &[combined, table]);
+            let value = std::f32::consts::FRAC_1_SQRT_2;
+            combined = builder.op("combined", Op::MulScalar { value }, &[sum]);
+        }
         let (layers, width) = (Dim::Fixed(u64::from(layers)), Dim::Fixed(width));
         let rows_first = builder.reshape("by-layer", combined, vec![Dim::Rows, layers, width]);
         let layers_first = builder.op_shaped(
@@ -224,7 +246,8 @@ impl Gemma4 {
         layer: &Layer,
     ) -> Result<LayerWeights, CheckpointError> {
         let hidden = self.dimensions.hidden;
-        let keys = layer.donor.map_or(KeysOf::States, KeysOf::Donor);
+        let own = if self.projection.is_some() { KeysOf::Rows } else { KeysOf::States };
+        let keys = layer.donor.map_or(own, KeysOf::Donor);
         let blocks = SandwichWeights {
             norms: SandwichNorms::take(translation, index)?,
             attention: block::AttentionWeights::take(
@@ -236,24 +259,25 @@ impl Gemma4 {
             )?,
             feed_forward: block::FeedForwardWeights::take(translation, index, layer.intermediate)?,
         };
-        let name = |what: &str| format!("layers.{index}.{what}");
+        let stem = format!("layers.{index}.");
+        let name = |what| self.per_layer_name(&stem, "ple_block.", what);
         let injection = match self.per_layer {
             Some(PerLayer { width, .. }) => Some(InjectionWeights {
                 gate: translation.weight(
-                    &name("per_layer_input_gate.weight"),
+                    &name("per_layer_input_gate"),
                     "per-layer-gate",
                     &[width, hidden],
                 )?,
                 projection: translation.weight(
-                    &name("per_layer_projection.weight"),
+                    &name("per_layer_projection"),
                     "per-layer-projection",
                     &[hidden, width],
                 )?,
-                norm: translation.weight(&name("post_per_layer_input_norm.weight"), "norm", &[hidden])?,
+                norm: translation.weight(&name("post_per_layer_input_norm"), "norm", &[hidden])?,
             }),
             None => None,
         };
-        let scalar = translation.weight(&name("layer_scalar"), "layer-scalar", &[1])?;
+        let scalar = translation.weight(&format!("{stem}layer_scalar"), "layer-scalar", &[1])?;
         Ok(LayerWeights { blocks, injection, scalar })
     }
 
@@ -291,11 +315,13 @@ fn gathered(builder: &mut ComponentBuilder<'_>, asset: AssetId, width: u64) -> V
     builder.input(Role::Gathered { asset }, vec![Dim::Rows, Dim::Fixed(width)], DType::F32)
 }
 
-/// Head sizes, donors and widths of every layer.
+/// Head sizes, donors and widths of every layer. `full` is the number of key/value heads of full
+/// layers, where it is another than that of sliding ones.
 fn read_layers(
     fields: Fields<'_>,
     dimensions: &Dimensions,
     types: &[LayerType],
+    full: Option<u32>,
 ) -> Result<Vec<Layer>, CheckpointError> {
     let count = u64::from(dimensions.layers);
     let sharing = "num_kv_shared_layers";
@@ -313,11 +339,12 @@ fn read_layers(
     let mut layers = Vec::with_capacity(types.len());
     for (index, &kind) in types.iter().enumerate() {
         // A file with `per_layer_config` says there whatever differs from layer to layer.
-        let mut head_dim = match (kind, overrides) {
-            (LayerType::Full, None) => global.unwrap_or(dimensions.head_dim),
-            _ => dimensions.head_dim,
+        let (mut head_dim, mut kv_heads) = match (kind, overrides) {
+            (LayerType::Full, None) => {
+                (global.unwrap_or(dimensions.head_dim), full.unwrap_or(dimensions.kv_heads))
+            }
+            _ => (dimensions.head_dim, dimensions.kv_heads),
         };
-        let mut kv_heads = dimensions.kv_heads;
         let key = index.to_string();
         if let Some(own) = overrides.map(|all| all.object(&key)).transpose()?.flatten() {
             if let Some(size) = own.whole("head_dim", &limits::HEAD_DIM)? {
@@ -386,7 +413,7 @@ fn read_per_layer(fields: Fields<'_>, dimensions: &Dimensions) -> Result<Option<
     if entries < dimensions.vocabulary {
         return Err(fields.unsupported(name, "at least `vocab_size`, so that every token has a row"));
     }
-    Ok(Some(PerLayer { entries, width }))
+    Ok(Some(PerLayer { entries: Some(entries), width }))
 }
 
 /// One set of parameters per layer type, or a flattened one.

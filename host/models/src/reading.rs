@@ -7,6 +7,7 @@ use std::path::Path;
 use shardwright_graph::Graph;
 use shardwright_vocabulary::{DType, Granularity, Pass};
 
+use crate::embeddinggemma::Stack;
 use crate::json::CONFIG;
 use crate::quantised::Scheme;
 use crate::settings::{Settings, WITH_TOWERS};
@@ -59,13 +60,12 @@ impl Reading {
                 (stack.translate(store, name.clone())?, Vec::new())
             }
             Settings::EmbeddingGemma { stack, sentence } => {
-                if sentence.dense.is_empty() && !sentence.normalize {
-                    notes.push(
-                        "no modules.json: vectors are the mean of the rows, not normalised, as sentence-transformers \
-                         does with a bare stack"
-                            .to_owned(),
-                    );
-                }
+                notes.extend(sentence.note());
+                embeddinggemma::translate(Stack::First(stack), sentence, store, name.clone())?
+            }
+            Settings::EmbeddingGemma2 { stack, placeholders, sentence } => {
+                notes.extend(sentence.note());
+                let stack = Stack::Second(stack, placeholders);
                 embeddinggemma::translate(stack, sentence, store, name.clone())?
             }
         };
@@ -81,7 +81,9 @@ impl Reading {
     /// The settings files, by name.
     pub fn documents(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let modules = match &self.settings {
-            Settings::EmbeddingGemma { sentence, .. } => sentence.documents.as_slice(),
+            Settings::EmbeddingGemma { sentence, .. } | Settings::EmbeddingGemma2 { sentence, .. } => {
+                sentence.documents.as_slice()
+            }
             _ => &[],
         };
         let modules = modules.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));

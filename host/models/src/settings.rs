@@ -21,6 +21,7 @@ pub(crate) enum Settings {
     Gemma4 { stack: Gemma4, placeholders: Vec<u32>, towers: Towers },
     PreNorm(PreNorm),
     EmbeddingGemma { stack: Gemma3, sentence: SentenceModel },
+    EmbeddingGemma2 { stack: Gemma4, placeholders: Vec<u32>, sentence: SentenceModel },
 }
 
 impl Settings {
@@ -75,6 +76,17 @@ impl Settings {
                 let towers = Towers::read(top, passes, stack.dimensions.hidden)?;
                 Ok(Settings::Gemma4 { stack, placeholders, towers })
             }
+            Family::EmbeddingGemma2 => {
+                let stack = Gemma4::read_encoder(text)?;
+                let width = stack.projection.unwrap_or(stack.dimensions.hidden);
+                let sentence = match source {
+                    Source::Folder(folder) => SentenceModel::read(folder, width)?,
+                    Source::Gguf(_) => None,
+                };
+                let sentence = sentence.unwrap_or_else(SentenceModel::mean_only);
+                let placeholders = gemma4_placeholders(top, model_type)?;
+                Ok(Settings::EmbeddingGemma2 { stack, placeholders, sentence })
+            }
             Family::Llama
             | Family::SmolLM3
             | Family::Mistral
@@ -95,6 +107,7 @@ impl Settings {
             Settings::Gemma4 { .. } => Family::Gemma4,
             Settings::PreNorm(stack) => stack.family,
             Settings::EmbeddingGemma { .. } => Family::EmbeddingGemma,
+            Settings::EmbeddingGemma2 { .. } => Family::EmbeddingGemma2,
         }
     }
 }
@@ -121,7 +134,7 @@ fn check_architectures(top: Fields<'_>) -> Result<(), CheckpointError> {
 /// The object with the text model's settings: the file itself, or `text_config` in a multimodal
 /// one.
 fn text_fields<'a>(top: Fields<'a>, model_type: &str) -> Result<Fields<'a>, CheckpointError> {
-    if !matches!(model_type, "gemma3" | "gemma4") {
+    if !matches!(model_type, "gemma3" | "gemma4" | "embedding_gemma2") {
         return Ok(top);
     }
     let text = top.object("text_config")?.ok_or_else(|| top.invalid("text_config", "is missing"))?;
@@ -147,7 +160,7 @@ fn refuse_modules(source: &Source) -> Result<(), CheckpointError> {
         path,
         field: "[]".to_owned(),
         found: "a sentence-transformers model of this family".to_owned(),
-        supported: "sentence-transformers models over `gemma3_text`",
+        supported: "sentence-transformers models over `gemma3_text` or `embedding_gemma2`",
     })
 }
 
@@ -186,7 +199,7 @@ fn gemma4_placeholders(top: Fields<'_>, model_type: &str) -> Result<Vec<u32>, Ch
     let mut found = Vec::new();
     for (names, default) in names {
         // A text-only checkpoint has placeholders only if it says so.
-        let default = (model_type == "gemma4").then_some(default);
+        let default = (!model_type.ends_with("_text")).then_some(default);
         found.extend(token_id(top, names, default)?);
     }
     Ok(found)

@@ -13,7 +13,8 @@ use crate::store::TensorStore;
 use crate::{CheckpointError, rows};
 
 /// Names under which published files keep the text model, most specific first; the last is none.
-const PREFIXES: [&str; 4] = ["model.language_model.", "language_model.model.", "model.", ""];
+const PREFIXES: [&str; 5] =
+    ["model.language_model.", "language_model.model.", "language_model.", "model.", ""];
 
 /// The prefix of a text model that is no part of another.
 const USUAL_PREFIX: &str = "model.";

@@ -14,7 +14,7 @@ use shardwright_reference::{Arrangement, Form, ReferenceModel};
 use shardwright_runtime::{Chain, ChainError, PlacementRecord, Session, SessionError, Truncation};
 use shardwright_test_checkpoints::{Random, Spec, Spelling};
 use shardwright_tests::chain::{Bench, Cut, Opened, committed, encode_menu, made, menu, shims, tokens};
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, text_fixtures};
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURES, text_fixtures};
 use shardwright_tests::shapes::random_spec;
 use shardwright_tests::skipped;
 use shardwright_vocabulary::FormatTuple;
@@ -184,7 +184,7 @@ fn encoders() -> Vec<(String, Graph)> {
         Spec { window: 200, heads: 6, kv_heads: 3, dense: vec![7, 33, 12], dtype: "F16", seed: 3, ..base() },
         Spec { window: 13, intermediate: 7, spelling: Spelling::Older, files: 3, seed: 4, ..base() },
     ];
-    let mut all = vec![(EMBEDDING_FIXTURE.to_owned(), committed(EMBEDDING_FIXTURE))];
+    let mut all = Vec::from(EMBEDDING_FIXTURES.map(|folder| (folder.to_owned(), committed(folder))));
     all.extend(specs.iter().map(|spec| (format!("{spec:?}"), made(spec))));
     all
 }

@@ -15,7 +15,7 @@ use shardwright_runtime::Chain;
 use shardwright_shims::ShimError;
 use shardwright_test_checkpoints::Random;
 use shardwright_tests::chain::{committed, encode_menu, made, menu, shims, tokens};
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES, text_fixtures};
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURES, TEXT_FIXTURES, text_fixtures};
 use shardwright_tests::picky::{self, Formatted, as_inside};
 use shardwright_tests::shapes::random_spec;
 use shardwright_vocabulary::{
@@ -579,7 +579,11 @@ fn options_that_are_not_there_are_refused() {
 /// An encoder has no states: its rows see each other through a mask of their own.
 #[test]
 fn an_encoder_is_taken_and_agrees() {
-    let model = Calibrated::new(EMBEDDING_FIXTURE);
+    EMBEDDING_FIXTURES.into_iter().for_each(encoder_agrees);
+}
+
+fn encoder_agrees(folder: &str) {
+    let model = Calibrated::new(folder);
     let (shim, formatted) = (picky::open(&[]), model.formatted());
     let menu = encode_menu(24);
     let shards = formatted.legalise(&menu, &[1], &shim, &as_inside).unwrap_or_else(|error| panic!("{error}"));

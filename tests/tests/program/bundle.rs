@@ -14,7 +14,7 @@ use shardwright_bundle::BundleWriter;
 use shardwright_test_checkpoints::cases;
 use shardwright_tests::bundles::{Compiled, contents, logits, some_tokens};
 use shardwright_tests::checkpoints::{
-    DEMO_MODEL, EMBEDDING_FIXTURE, FURTHER_FIXTURES, TEXT_FIXTURES, text_fixtures,
+    DEMO_MODEL, EMBEDDING_FIXTURE, EMBEDDING_FIXTURES, FURTHER_FIXTURES, TEXT_FIXTURES, text_fixtures,
 };
 use shardwright_tests::chip::{CHIP, Chip};
 use shardwright_tests::{program, tree};
@@ -69,7 +69,7 @@ fn is_its_checkpoint(checkpoint: &str, options: &OpenOptions, what: &str) {
 
 #[test]
 fn a_bundle_gives_the_bits_of_its_checkpoint() {
-    for checkpoint in text_fixtures().chain([EMBEDDING_FIXTURE]) {
+    for checkpoint in text_fixtures().chain(EMBEDDING_FIXTURES) {
         is_its_checkpoint(checkpoint, &here(), "as stored");
     }
     let cut = here().soc("mt6989").on(Executor::Cpu).limit("ops", 400);
@@ -88,6 +88,7 @@ fn so_it_does_in_every_kind_of_format() {
         (TEXT_FIXTURES[1], "w8-per-channel/a16/a16"),
         (TEXT_FIXTURES[3], "w8-per-channel/a16/a8"),
         (EMBEDDING_FIXTURE, "w8-per-channel/a16/f32"),
+        (EMBEDDING_FIXTURES[1], "w8-per-channel/a16/f32"),
         (TEXT_FIXTURES[2], "w2-per-channel"),
     ];
     for (checkpoint, formats) in formats {

@@ -4,7 +4,7 @@
 use serde_json::Value;
 use shardwright_test_checkpoints::cases;
 use shardwright_tests::checkpoints::{
-    DEMO_MODEL, EMBEDDING_FIXTURE, FURTHER_FIXTURES, TEXT_FIXTURES, text_fixtures,
+    DEMO_MODEL, EMBEDDING_FIXTURES, FURTHER_FIXTURES, TEXT_FIXTURES, text_fixtures,
 };
 use shardwright_tests::program::{Run, shardwright};
 
@@ -48,13 +48,15 @@ fn every_text_fixture_agrees_with_its_goldens() {
 }
 
 #[test]
-fn the_embedding_fixture_agrees_with_its_goldens() {
-    shardwright(["verify", EMBEDDING_FIXTURE]).succeeds();
-    let report = cut_exactly(EMBEDDING_FIXTURE).json();
-    assert_eq!(report["passed"], true, "{report}");
-    let shards = list(judged(&report), "shards");
-    let pooling = shards.last().expect("shards");
-    assert!(outputs(pooling).any(|(_, output)| output["what"] == "embedding"), "{pooling}");
+fn embedding_fixtures_agree_with_their_goldens() {
+    for fixture in EMBEDDING_FIXTURES {
+        shardwright(["verify", fixture]).succeeds();
+        let report = cut_exactly(fixture).json();
+        assert_eq!(report["passed"], true, "{report}");
+        let shards = list(judged(&report), "shards");
+        let pooling = shards.last().expect("shards");
+        assert!(outputs(pooling).any(|(_, output)| output["what"] == "embedding"), "{pooling}");
+    }
 }
 
 #[test]

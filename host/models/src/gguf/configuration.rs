@@ -166,11 +166,9 @@ impl Configuration {
             Family::Gemma3 => &[COMMON, ALIKE, TURNING, GEMMA3],
             Family::Gemma4 => &[COMMON, GEMMA4],
             Family::EmbeddingGemma => &[COMMON, ALIKE, TURNING, GEMMA3, EMBEDDING],
-            Family::Llama | Family::SmolLM3 | Family::Mistral | Family::Qwen2 | Family::Qwen3 => {
-                &[COMMON, ALIKE, TURNING]
-            }
             Family::Granite => &[COMMON, ALIKE, TURNING, GRANITE],
             Family::Phi3 => &[COMMON, ALIKE, PHI3],
+            _ => &[COMMON, ALIKE, TURNING],
         };
         let mut making =
             Making { metadata, architecture, fields: Map::new(), keys: BTreeMap::new(), assumed: Vec::new() };

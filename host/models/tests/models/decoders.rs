@@ -1,4 +1,4 @@
-//! Settings of SmolLM3, Granite and Phi 3: what each field does, and what is refused by name.
+//! Settings of SmolLM3, Granite, Phi 3 and EmbeddingGemma 2: what each field does, and what is refused by name.
 
 use std::fs;
 use std::path::PathBuf;
@@ -153,6 +153,59 @@ fn a_window_of_phi_counts_only_within_the_context() {
     let short = json!({ "original_max_position_embeddings": "absent", "max_position_embeddings": 8192 });
     // The library's number of positions of training.
     assert_eq!(facts(short).context, 4096);
+}
+
+#[test]
+fn embeddinggemma2_has_sizes_of_full_layers_and_no_table() {
+    let layers = |changes: Value| {
+        let changes = json!({ "text_config": changes });
+        let facts = opened_text("embeddinggemma2", changes).unwrap().facts().clone();
+        (facts.window, facts.layers.iter().map(|layer| (layer.head_dim, layer.kv_heads)).collect::<Vec<_>>())
+    };
+    let (sliding, full) = ((16, 2), (32, 1));
+    let published = vec![sliding, sliding, full, sliding, sliding, full];
+    // A radius of 6 positions, and the query itself.
+    assert_eq!(layers(json!({})), (Some(7), published.clone()));
+    let older = json!({
+        "per_layer_config": null, "global_head_dim": 32, "num_global_key_value_heads": 1,
+        "layer_types": null, "sliding_window_pattern": 3,
+    });
+    assert_eq!(layers(older), (Some(7), published));
+    // Without modules a vector is the mean of the projected rows.
+    let bare = opened("embeddinggemma2", json!({})).unwrap();
+    assert!(bare.notes()[0].contains("no modules.json"), "{:?}", bare.notes());
+    // Placeholders of other media read the padding row.
+    let redirect = &bare.graph().assets[0].redirect;
+    assert!([19, 22, 23].iter().all(|id| redirect.contains(&(*id, 0))), "{redirect:?}");
+}
+
+/// [`opened`] with changes within the settings of the text model.
+fn opened_text(fixture: &str, changes: Value) -> Result<Checkpoint, CheckpointError> {
+    let from = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(fixture);
+    let config: Value = serde_json::from_slice(&fs::read(from.join("config.json")).unwrap()).unwrap();
+    let mut text = config["text_config"].clone();
+    for (name, value) in changes["text_config"].as_object().unwrap() {
+        text[name] = value.clone();
+    }
+    opened(fixture, json!({ "text_config": text }))
+}
+
+#[test]
+fn what_embeddinggemma2_cannot_be_is_refused_by_name() {
+    for (changes, words) in [
+        (json!({ "num_kv_shared_layers": 2 }), "`text_config.num_kv_shared_layers` is 2"),
+        (json!({ "use_double_wide_mlp": true }), "`text_config.use_double_wide_mlp` is true"),
+        (json!({ "attention_bias": true }), "`text_config.attention_bias` is true"),
+        (json!({ "rope_scaling": { "type": "linear" } }), "`text_config.rope_scaling` is an object"),
+        (json!({ "hidden_activation": "silu" }), "`text_config.hidden_activation` is `silu`"),
+        (json!({ "hidden_size_per_layer_input": 0 }), "`text_config.hidden_size_per_layer_input` is 0"),
+        (json!({ "embedding_dim": 0 }), "`text_config.embedding_dim` is 0"),
+        (json!({ "num_global_key_value_heads": 0 }), "`text_config.num_global_key_value_heads` is 0"),
+        (json!({ "model_type": "gemma3_text" }), "inside of a `embedding_gemma2`"),
+    ] {
+        let error = opened_text("embeddinggemma2", json!({ "text_config": changes })).unwrap_err();
+        assert!(error.to_string().contains(words), "{error} lacks {words}");
+    }
 }
 
 #[test]

@@ -59,6 +59,7 @@ fn every_committed_checkpoint_loads_whole() {
         (fixture("phi4mini"), Family::Phi3, 4, 384, 8, 1, 0, 0),
         (fixture("functiongemma"), Family::Gemma3, 7, 704, 14, 1, 0, 0),
         (fixture("embeddinggemma"), Family::EmbeddingGemma, 7, 0, 0, 1, 0, 0),
+        (fixture("embeddinggemma2"), Family::EmbeddingGemma2, 6, 0, 0, 1, 16, 0),
         (demo(), Family::Gemma4, 8, 4096, 10, 2, 32, 3),
     ];
     for (checkpoint, family, layers, vocabulary, states, assets, per_layer, shared) in cases {
@@ -72,7 +73,7 @@ fn every_committed_checkpoint_loads_whole() {
         assert_eq!(graph.per_layer_width, per_layer, "{name}");
         assert_eq!(facts.kv_shared_layers(), shared, "{name}");
         assert_eq!(graph.context, facts.context, "{name}");
-        assert_eq!(facts.tied, family != Family::EmbeddingGemma && name != "tinyllama", "{name}");
+        assert_eq!(facts.tied, graph.is_generative() && name != "tinyllama", "{name}");
         let kinds: Vec<_> = graph.components.iter().map(|component| component.kind).collect();
         let mut sorted = kinds.clone();
         sorted.sort();
@@ -88,7 +89,7 @@ fn every_committed_checkpoint_loads_whole() {
 
 #[test]
 fn unused_tensors_are_listed_and_nothing_else() {
-    for name in ["gemma3_text", "gemma4_text", "qwen3", "embeddinggemma"] {
+    for name in ["gemma3_text", "gemma4_text", "qwen3", "embeddinggemma", "embeddinggemma2"] {
         assert_eq!(fixture(name).unused_tensors(), [], "{name}");
     }
     let checkpoint = fixture("gemma4_mm");
@@ -172,19 +173,23 @@ fn every_cut_into_two_instantiates_at_every_entry_point() {
             }
         }
     }
-    let checkpoint = fixture("embeddinggemma");
-    let graph = checkpoint.graph();
-    for cut in 1..graph.layers() {
-        assert!(entry(graph, ComponentKind::Decoder, 0..cut, point(EntryKind::Encode, 40)).is_some());
-        assert!(
-            entry(graph, ComponentKind::Decoder, cut..graph.layers(), point(EntryKind::Encode, 40)).is_some()
-        );
-    }
-    let pooling = entry(graph, ComponentKind::Pooling, 0..0, point(EntryKind::Encode, 40)).unwrap();
-    let vector = pooling.output(&Role::Embedding).unwrap();
-    assert_eq!(pooling.tensor(vector).shape, [64]);
-    for tap in ["final-norm", "pooled", "dense.1", "dense.2"] {
-        assert!(pooling.output(&Role::Tap { name: tap.to_owned() }).is_some(), "{tap}");
+    for (name, width, taps) in [
+        ("embeddinggemma", 64, &["final-norm", "pooled", "dense.1", "dense.2"][..]),
+        ("embeddinggemma2", 40, &["final-norm", "pooled", "projected"]),
+    ] {
+        let checkpoint = fixture(name);
+        let graph = checkpoint.graph();
+        let encode = |kind, layers| entry(graph, kind, layers, point(EntryKind::Encode, 40));
+        for cut in 1..graph.layers() {
+            assert!(encode(ComponentKind::Decoder, 0..cut).is_some());
+            assert!(encode(ComponentKind::Decoder, cut..graph.layers()).is_some());
+        }
+        let pooling = encode(ComponentKind::Pooling, 0..0).unwrap();
+        let vector = pooling.output(&Role::Embedding).unwrap();
+        assert_eq!(pooling.tensor(vector).shape, [width]);
+        for tap in taps {
+            assert!(pooling.output(&Role::Tap { name: (*tap).to_owned() }).is_some(), "{tap}");
+        }
     }
 }
 
@@ -238,6 +243,7 @@ fn layers_of_equal_structure_are_one_kind() {
         (fixture("granite"), vec![0, 0, 0, 1]),
         (fixture("phi4mini"), vec![0, 0, 0, 1]),
         (fixture("embeddinggemma"), vec![0, 0, 0, 0, 0, 1, 0]),
+        (fixture("embeddinggemma2"), vec![0, 0, 1, 0, 0, 1]),
     ];
     for (checkpoint, expected) in cases {
         let kinds = layer_kinds(checkpoint.graph()).unwrap();

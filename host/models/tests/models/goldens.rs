@@ -217,7 +217,17 @@ fn other_families_from_gguf_files() {
 
 #[test]
 fn embeddinggemma() {
-    check_embedding(&Checkpoint::open(project().join("tests/fixtures/embeddinggemma")).unwrap());
+    check_embedding(
+        &Checkpoint::open(project().join("tests/fixtures/embeddinggemma")).unwrap(),
+        "embeddinggemma",
+    );
+}
+
+#[test]
+fn embeddinggemma2() {
+    let checkpoint = Checkpoint::open(project().join("tests/fixtures/embeddinggemma2")).unwrap();
+    assert_eq!(checkpoint.family(), Family::EmbeddingGemma2);
+    check_embedding(&checkpoint, "embeddinggemma2");
 }
 
 #[test]
@@ -231,11 +241,12 @@ fn embeddinggemma_from_a_gguf_file() {
         assert!(notes.iter().any(|note| note.contains(assumed)), "no {assumed} in {notes:?}");
     }
     assert_eq!(notes.len(), 4, "{notes:?}");
-    check_embedding(&checkpoint);
+    check_embedding(&checkpoint, "embeddinggemma");
 }
 
-fn check_embedding(checkpoint: &Checkpoint) {
-    let directory = project().join("tests/fixtures/embeddinggemma");
+/// A model against the goldens of a fixture.
+fn check_embedding(checkpoint: &Checkpoint, fixture: &str) {
+    let directory = project().join("tests/fixtures").join(fixture);
     let bytes = std::fs::read(directory.join("goldens.safetensors")).unwrap();
     let goldens = Goldens(SafeTensors::deserialize(&bytes).unwrap());
     for prompt in 0..3 {
@@ -252,9 +263,21 @@ fn check_embedding(checkpoint: &Checkpoint) {
             let wanted = &wanted[layer * per_layer..][..per_layer];
             check(&name(&format!("hidden {layer}")), &hidden.floats(), wanted, HIDDEN);
         }
-        for (tap, golden) in
-            [("final-norm", "final_norm"), ("pooled", "pooled"), ("dense.1", "dense1"), ("dense.2", "dense2")]
-        {
+        if goldens.has(&key("per_layer")) {
+            let found = by_row(trace.per_layer.as_ref().unwrap());
+            check(&name("per-layer inputs"), &found, &goldens.floats(&key("per_layer")), 1e-4);
+        }
+        for (tap, golden) in [
+            ("final-norm", "final_norm"),
+            ("pooled", "pooled"),
+            ("projected", "projected"),
+            ("dense.1", "dense1"),
+            ("dense.2", "dense2"),
+        ] {
+            assert_eq!(trace.taps.contains_key(tap), goldens.has(&key(golden)), "{tap}");
+            if !goldens.has(&key(golden)) {
+                continue;
+            }
             check(&name(tap), &trace.taps[tap].floats(), &goldens.floats(&key(golden)), HIDDEN);
         }
         let vector = trace.embedding.unwrap();

@@ -177,6 +177,11 @@ fn embeddinggemma() {
 }
 
 #[test]
+fn embeddinggemma2() {
+    check_folder(&fixture("embeddinggemma2"), &["p0", "p1", "p2"], 32, &[]);
+}
+
+#[test]
 fn demo_model() {
     // Decomposed, every token reads every weight through a general product, so only the semantic
     // form generates.

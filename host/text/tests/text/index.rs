@@ -16,6 +16,8 @@ const FIXTURES: [&str; 6] = [
     "tests/fixtures/gemma4_mm",
     "tests/fixtures/qwen3",
     "tests/fixtures/embeddinggemma",
+    "tests/fixtures/embeddinggemma2",
+    "tests/fixtures/functiongemma",
 ];
 /// Texts of all tokenizers together.
 const TEXTS: usize = 100_000;

@@ -13,7 +13,7 @@ use shardwright_models::Checkpoint;
 use shardwright_shims::ShimRegistry;
 use shardwright_test_checkpoints::cases;
 use shardwright_tests::checkpoints::{
-    DEMO_MODEL, EMBEDDING_FIXTURE, FURTHER_FIXTURES, MULTIMODAL_FIXTURE, text_fixtures,
+    DEMO_MODEL, EMBEDDING_FIXTURE, EMBEDDING_FIXTURES, FURTHER_FIXTURES, MULTIMODAL_FIXTURE, text_fixtures,
 };
 use shardwright_tests::formats::{Effort, Recorded};
 use shardwright_tests::neuron::{A16W8, Case, Shim};
@@ -80,8 +80,8 @@ fn qwen2_without_fused_operations_gives_the_reference_s_numbers() {
 }
 
 #[test]
-fn an_encoder_gives_the_reference_s_numbers() {
-    fixture(EMBEDDING_FIXTURE, "lean");
+fn encoders_give_the_reference_s_numbers() {
+    EMBEDDING_FIXTURES.into_iter().for_each(|checkpoint| fixture(checkpoint, "lean"));
 }
 
 /// Whole towers, in both lowerings.
@@ -200,7 +200,7 @@ fn the_operations_of_layers_add_up_in_both_lowerings() {
         let device = instance.devices(Some("mt6989")).expect("answered").remove(0);
         assert!(device.detail.as_ref().is_some_and(|detail| detail.contains(lowering)), "{device:?}");
         let mut sums = Vec::new();
-        for checkpoint in text_fixtures().chain([DEMO_MODEL, EMBEDDING_FIXTURE]) {
+        for checkpoint in text_fixtures().chain([DEMO_MODEL]).chain(EMBEDDING_FIXTURES) {
             let opened = Checkpoint::open(tree::root().join(checkpoint)).expect("a checkpoint");
             let graph = opened.graph().planned(&tuple).expect("planned");
             let layers = graph.layers();

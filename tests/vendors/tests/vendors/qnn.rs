@@ -12,7 +12,7 @@ use shardwright::Pass;
 use shardwright_shims::Artefact;
 use shardwright_test_checkpoints::cases;
 use shardwright_tests::bundles::{Compiled, contents, with_goldens};
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, FURTHER_FIXTURES};
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURES, FURTHER_FIXTURES};
 use shardwright_tests::formats::{Effort, Recorded};
 use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::qnn::{COSINE, Case, Finding, LOSS, ROW_P95, ROW_WORST, float_nll, library};
@@ -132,18 +132,20 @@ fn a_sentence_vector_is_that_of_the_model_in_float() {
     if !library() {
         return;
     }
-    let vector = |arguments: &[&str]| -> Vec<f64> {
-        let run = shardwright(["embed", EMBEDDING_FIXTURE, "a text", "--context", "32"]);
+    let vector = |checkpoint: &str, arguments: &[&str]| -> Vec<f64> {
+        let run = shardwright(["embed", checkpoint, "a text", "--context", "32"]);
         let document = run.arguments(arguments).json();
         let values = find(&document, "embedding").or(find(&document, "vector")).expect("a vector");
         let values = values.as_array().expect("numbers").iter();
         values.map(|value| value.as_f64().expect("a number")).collect()
     };
-    let wanted = vector(&[]);
-    let found = vector(&["--soc", "sm8850", "--on", "simulator", "--formats", FORMATS, "--planner", "even"]);
-    let dot: f64 = wanted.iter().zip(&found).map(|(a, b)| a * b).sum();
-    assert_eq!(wanted.len(), found.len());
-    assert!(dot >= 0.99, "cosine {dot}");
+    let chip = ["--soc", "sm8850", "--on", "simulator", "--formats", FORMATS, "--planner", "even"];
+    for checkpoint in EMBEDDING_FIXTURES {
+        let (wanted, found) = (vector(checkpoint, &[]), vector(checkpoint, &chip));
+        let dot: f64 = wanted.iter().zip(&found).map(|(a, b)| a * b).sum();
+        assert_eq!(wanted.len(), found.len());
+        assert!(dot >= 0.99, "{checkpoint}: cosine {dot}");
+    }
 }
 
 /// The first member of that name, wherever it is.

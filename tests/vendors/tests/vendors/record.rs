@@ -14,7 +14,7 @@ use shardwright::{BundleOptions, EmbedOptions, Model};
 use shardwright_bundle::Digest;
 use shardwright_shims::Artefact;
 use shardwright_tests::bundles::{Compiled, contents, logits, some_tokens};
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, text_fixtures};
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURES, text_fixtures};
 use shardwright_tests::neuron::A16W8;
 use shardwright_tests::program::{search_path, shardwright};
 use shardwright_tests::qnn::library;
@@ -57,7 +57,7 @@ fn what_every_fixture_becomes_is_recorded() {
         return;
     }
     let mut lines = String::new();
-    for checkpoint in text_fixtures().chain([EMBEDDING_FIXTURE, DEMO_MODEL]) {
+    for checkpoint in text_fixtures().chain(EMBEDDING_FIXTURES).chain([DEMO_MODEL]) {
         for (target, arguments) in TARGETS {
             record(&mut lines, checkpoint, target, arguments);
         }
