@@ -7,8 +7,8 @@
 //! **What is held**, by what the CPU shim and the reference compute without rounding a weight:
 //! * one scale per tensor or per output, widened to `F32`;
 //! * one scale per group of inputs, as `F16`: every scale must be a binary16 exactly;
-//! * integers of 4 bits as `I4` and of 8 bits as `I8`, where the zero point is the middle of their
-//!   range: then the difference from it is what is stored;
+//! * integers of 2 bits as `I2`, of 4 bits as `I4` and of 8 bits as `I8`, where the zero point is the
+//!   middle of their range: then the difference from it is what is stored;
 //! * integers of 4 bits with any other zero point as `I8`: a difference of two of them takes five
 //!   bits, and differences and scales are what the values are products of. It costs twice the
 //!   memory, and changes no value.
@@ -20,17 +20,19 @@
 
 mod awq;
 mod compressed;
+mod gemma;
 mod gptq;
 mod layout;
 mod module;
 
+pub(crate) use gemma::note as unused_scales;
 pub(crate) use module::{Found, Module};
 
 use shardwright_graph::{Weight, WeightData};
 
 use crate::CheckpointError;
 use crate::json::Fields;
-use layout::Layout;
+use layout::{Group, Layout};
 
 /// How a checkpoint's modules are quantised.
 #[derive(Clone, Debug)]
@@ -38,6 +40,7 @@ pub(crate) enum Scheme {
     Compressed(compressed::Compressed),
     Gptq(gptq::Gptq),
     Awq(awq::Awq),
+    Gemma(gemma::Gemma),
 }
 
 /// Name of the settings.
@@ -56,15 +59,29 @@ impl Scheme {
             Some("compressed-tensors") => Scheme::Compressed(compressed::Compressed::read(fields)?),
             Some("gptq") => Scheme::Gptq(gptq::Gptq::read(fields)?),
             Some("awq") => Scheme::Awq(awq::Awq::read(fields)?),
-            _ => return Err(fields.unsupported("quant_method", "`compressed-tensors`, `gptq`, `awq`")),
+            Some("gemma") => Scheme::Gemma(gemma::Gemma::read(fields)?),
+            _ => {
+                let supported = "`compressed-tensors`, `gptq`, `awq`, `gemma`";
+                return Err(fields.unsupported("quant_method", supported));
+            }
         }))
     }
 
-    /// The tensor that every quantised module has, and no other.
-    pub fn mark(&self) -> &'static str {
+    /// The tensor that a module of that name has if it is quantised, and only then.
+    pub fn mark(&self, module: &str) -> &'static str {
         match self {
             Scheme::Compressed(scheme) => scheme.mark(),
             Scheme::Gptq(_) | Scheme::Awq(_) => "qweight",
+            Scheme::Gemma(_) => gemma::Gemma::mark(module),
+        }
+    }
+
+    /// Whether the module of a matrix is quantised where nothing but the settings is known.
+    pub fn implies(&self, name: &str, part: &str) -> bool {
+        match self {
+            Scheme::Gemma(scheme) => scheme.implies(name),
+            // Embeddings and heads are quantised by few recipes, and by no default.
+            _ => !["embedding", "head"].contains(&part),
         }
     }
 
@@ -72,7 +89,7 @@ impl Scheme {
     pub fn note(&self) -> Option<String> {
         match self {
             Scheme::Compressed(scheme) => scheme.note(),
-            Scheme::Gptq(_) | Scheme::Awq(_) => None,
+            Scheme::Gptq(_) | Scheme::Awq(_) | Scheme::Gemma(_) => None,
         }
     }
 
@@ -87,6 +104,7 @@ impl Scheme {
             Scheme::Compressed(scheme) => scheme.take(module, shape)?,
             Scheme::Gptq(scheme) => scheme.take(module, shape)?,
             Scheme::Awq(scheme) => scheme.take(module, shape)?,
+            Scheme::Gemma(scheme) => scheme.take(module, shape)?,
         };
         Ok(whole.weight(module.weight_name(), part, shape))
     }
@@ -103,6 +121,7 @@ impl Scheme {
             Scheme::Compressed(scheme) => (scheme.bits(), scheme.group()),
             Scheme::Gptq(scheme) => (scheme.bits, scheme.group),
             Scheme::Awq(scheme) => (awq::BITS, scheme.group),
+            Scheme::Gemma(scheme) => (scheme.planned_bits()?, Group::Channel),
         };
         let layout = Layout::of(bits, group, shape);
         let (data, scales) = layout.sizes(name, shape)?;

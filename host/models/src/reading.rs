@@ -9,7 +9,7 @@ use shardwright_vocabulary::{DType, Granularity, Pass};
 
 use crate::embeddinggemma::Stack;
 use crate::json::CONFIG;
-use crate::quantised::Scheme;
+use crate::quantised::{self, Scheme};
 use crate::settings::{Settings, WITH_TOWERS};
 use crate::source::Source;
 use crate::store::{Origin, TensorStore, Wanted};
@@ -70,6 +70,7 @@ impl Reading {
             }
         };
         let (graph, store) = translation.finish();
+        notes.extend(quantised::unused_scales(&store.unused()));
         let (towers, store) = match &settings {
             Settings::Gemma4 { towers, .. } => towers.translate(store, &name)?,
             _ => (Vec::new(), store),

@@ -249,7 +249,8 @@ impl TensorStore {
     /// The tensor whose presence says that the module of the matrix `name` is quantised.
     fn mark(&self, name: &str) -> Option<String> {
         let scheme = self.scheme.as_ref()?;
-        Some(format!("{}.{}", name.strip_suffix(".weight")?, scheme.mark()))
+        let module = name.strip_suffix(".weight")?;
+        Some(format!("{module}.{}", scheme.mark(module)))
     }
 
     /// The error of reading a value: that a file ends after its header, or is missing; `None` if
@@ -286,9 +287,8 @@ impl TensorStore {
         let mark = self.mark(name);
         let quantised = |names: &BTreeSet<String>| mark.as_ref().is_some_and(|mark| names.contains(mark));
         match (&self.undescribed, &self.scheme, shape) {
-            // Embeddings and heads are quantised by few recipes, and by no default.
             (Undescribed::Implied(_), Some(scheme), &[outputs, inputs])
-                if mark.is_some() && !["embedding", "head"].contains(&part) =>
+                if mark.is_some() && scheme.implies(name, part) =>
             {
                 return scheme.planned(name, part, [outputs, inputs]);
             }

@@ -45,7 +45,12 @@ impl Layout {
             Group::Of(size) if u64::from(size) < inputs => Granularity::blocks(size),
             Group::Channel | Group::Of(_) => Granularity::PerChannel,
         };
-        Layout { dtype: if bits == 4 { DType::I4 } else { DType::I8 }, granularity }
+        let dtype = match bits {
+            2 => DType::I2,
+            4 => DType::I4,
+            _ => DType::I8,
+        };
+        Layout { dtype, granularity }
     }
 
     /// Groups of an output.

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use shardwright_models::{Checkpoint, CheckpointError, ErrorKind, limits};
+use shardwright_models::{Checkpoint, CheckpointError, ErrorKind, Outline, limits};
 use shardwright_test_checkpoints::{Random, raw_safetensors};
 use tempfile::TempDir;
 
@@ -271,7 +271,10 @@ fn edit(directory: &TempDir, change: impl FnOnce(&mut Value)) {
 #[test]
 fn settings_of_other_formats_are_refused() {
     let cases: &[(&str, &str, Value, &str)] = &[
-        ("gptq4_group32", "quant_method", json!("bitsandbytes"), "`compressed-tensors`, `gptq`, `awq`"),
+        ("gptq4_group32", "quant_method", json!("bitsandbytes"), "`gptq`, `awq`, `gemma`"),
+        ("gemma_int8", "num_bits", json!(3), "`quantization_config.num_bits` is 3"),
+        ("gemma_int8", "module_quant_configs", json!({"o_proj": {"num_bits": 5}}), "o_proj.num_bits` is 5"),
+        ("gemma_int8", "module_quant_configs", json!({"o_proj": {"group": 2}}), "o_proj.group` is 2"),
         ("gptq4_group32", "quant_method", json!(null), "quant_method` is absent"),
         ("gptq4_group32", "bits", json!(3), "`quantization_config.bits` is 3"),
         ("gptq4_group32", "bits", json!(null), "bits` is absent"),
@@ -529,6 +532,7 @@ fn parts_of_modules_that_are_missing_or_lie() {
         ("awq_group32", "qzeros"),
         ("compressed_pack4_group32", "weight_scale"),
         ("compressed_int8_channel", "weight"),
+        ("gemma_int4_table", "weight"),
     ] {
         let directory = with_tensors(folder, |tensors| {
             tensors.remove(&format!("{MODULE}.{part}")).unwrap();
@@ -552,6 +556,8 @@ fn parts_of_modules_that_are_missing_or_lie() {
         ("compressed_pack4_group32", "weight_scale"),
         ("compressed_int8_channel", "weight"),
         ("compressed_int8_tensor", "weight_scale"),
+        ("gemma_int2", "weight"),
+        ("gemma_int8", "weight_scale"),
     ] {
         let directory = with_part(folder, part, |stored| stored.1.insert(0, 1));
         let allowed = folder == "compressed_int8_tensor";
@@ -566,7 +572,9 @@ fn parts_of_modules_that_are_missing_or_lie() {
         }
         let directory = with_part(folder, part, |stored| {
             let eight = stored.0.ends_with('8');
-            stored.0 = if eight {
+            stored.0 = if folder == "gemma_int2" {
+                "BOOL"
+            } else if eight {
                 "U8"
             } else if stored.0 == "F32" || stored.0 == "I32" {
                 "U32"
@@ -575,8 +583,25 @@ fn parts_of_modules_that_are_missing_or_lie() {
             }
             .to_owned();
         });
-        assert_error!(directory, InvalidTensor, Invalid, format!("`{MODULE}.{part}`"), "is stored as U");
+        assert_error!(directory, InvalidTensor, Invalid, format!("`{MODULE}.{part}`"), "is stored as ");
     }
+    // As many bytes as four bits take, or as many as eight, of the other type.
+    for (folder, dtype, columns) in [("gemma_int8", "U8", 131), ("gemma_int4_table", "I8", 66)] {
+        let directory = with_part(folder, "weight", |stored| stored.0 = dtype.to_owned());
+        let words = format!("is {dtype} of the shape [32, {columns}], which no 2, 4 or 8 bits have");
+        assert_error!(directory, InvalidTensor, Invalid, words);
+    }
+    // Without a header the names of modules have to say their bits, which patterns do.
+    let directory = copied("gemma_int8");
+    edit(&directory, |config| {
+        config["dtype"] = json!("bfloat16");
+        config["quantization_config"]["module_quant_configs"] = json!({"down_proj": {"num_bits": 2}});
+    });
+    Checkpoint::open(directory.path()).unwrap();
+    fs::remove_file(directory.path().join("model.safetensors")).unwrap();
+    let error = Outline::open(directory.path()).map(|_| ()).unwrap_err();
+    assert!(matches!(error, CheckpointError::UnsupportedField { .. }), "{error:?}");
+    assert!(text(&error).contains("with patterns of names of modules"), "{}", text(&error));
     let directory = with_part("compressed_pack4_group32", "weight_shape", |stored| stored.2[0] = 33);
     assert_error!(directory, InvalidTensor, Invalid, "weight_shape", "is not the shape [32, 128]");
     let directory = copied("gptq4_group32");
@@ -597,6 +622,8 @@ fn damage_is_an_error_or_a_model() {
         ("awq_group32", "model.safetensors"),
         ("compressed_pack4_asymmetric", "model.safetensors"),
         ("compressed_pack8_group32", "config.json"),
+        ("gemma_int4_table", "model.safetensors"),
+        ("gemma_int2", "model.safetensors"),
     ] {
         let directory = copied(folder);
         let path = directory.path().join(file);

@@ -17,7 +17,7 @@ use crate::gguf_file::File;
 
 /// Folders of `tests/fixtures/quantised`, and how their matrices are held: type, inputs per scale
 /// where not all of an output share one, and the name of the format where it has one.
-const FOLDERS: [(&str, DType, Shared, Option<WeightFormat>); 18] = {
+const FOLDERS: [(&str, DType, Shared, Option<WeightFormat>); 21] = {
     use Shared::{Block, Channel, Tensor};
     [
         ("gguf_q4_0", DType::I4, Block(32), Some(WeightFormat::W4Block32)),
@@ -38,6 +38,9 @@ const FOLDERS: [(&str, DType, Shared, Option<WeightFormat>); 18] = {
         ("gptq8_group32", DType::I8, Block(32), Some(WeightFormat::W8Block32)),
         ("awq_group32", DType::I8, Block(32), Some(WeightFormat::W8Block32)),
         ("awq_symmetric", DType::I4, Block(64), None),
+        ("gemma_int2", DType::I2, Channel, Some(WeightFormat::W2PerChannel)),
+        ("gemma_int4_table", DType::I4, Channel, Some(WeightFormat::W4PerChannel)),
+        ("gemma_int8", DType::I8, Channel, Some(WeightFormat::W8PerChannel)),
     ]
 };
 
@@ -88,9 +91,11 @@ fn integers_scales_and_values_are_those_of_the_libraries() {
     for (folder, dtype, shared, format) in FOLDERS {
         let checkpoint =
             Checkpoint::open(fixtures().join(folder)).unwrap_or_else(|error| panic!("{folder}: {error}"));
-        assert!(checkpoint.unused_tensors().is_empty(), "{folder}: {:?}", checkpoint.unused_tensors());
+        let mut unused = checkpoint.unused_tensors().iter();
+        assert!(unused.all(|tensor| tensor.name.ends_with("_activation_scale")), "{folder}: {unused:?}");
         let expected = expected(folder);
-        assert_eq!(expected.len(), 7, "{folder}");
+        // The seven of a layer, and a table.
+        assert_eq!(expected.len(), if folder.ends_with("table") { 8 } else { 7 }, "{folder}");
         let mut largest = 0;
         for (name, expected) in &expected {
             let what = format!("{folder}: {name}");
@@ -196,6 +201,27 @@ fn what_settings_ask_of_activations_is_said() {
     assert!(noted.notes()[0].contains("quantises activations"), "{:?}", noted.notes());
 }
 
+/// Scales of activations are listed and counted, and used by nothing.
+#[test]
+fn scales_of_activations_are_said() {
+    for folder in ["gemma_int2", "gemma_int4_table", "gemma_int8"] {
+        let checkpoint = Checkpoint::open(fixtures().join(folder)).unwrap();
+        assert_eq!(checkpoint.unused_tensors().len(), 14, "{folder}");
+        let notes = checkpoint.notes();
+        assert!(notes.len() == 1 && notes[0].contains("not used: 14;"), "{folder}: {notes:?}");
+    }
+}
+
+#[test]
+fn a_table_of_integers_is_the_head_too() {
+    let checkpoint = Checkpoint::open(fixtures().join("gemma_int4_table")).unwrap();
+    let graph = checkpoint.graph();
+    let head = graph.weights.iter().find(|weight| weight.part == "head").unwrap();
+    assert_eq!((head.name.as_str(), head.dtype), ("model.embed_tokens.weight", DType::I4));
+    assert_eq!(graph.assets[0].table.dtype, DType::I4);
+    assert!(values(head) == values(&graph.assets[0].table));
+}
+
 /// A fixture to be changed.
 pub fn copied(folder: &str) -> TempDir {
     let directory = TempDir::new().unwrap();
@@ -220,7 +246,15 @@ fn structure(graph: &Graph) -> String {
 
 #[test]
 fn an_outline_counts_what_the_whole_checkpoint_has() {
-    for folder in ["compressed_pack4_group32", "compressed_int8_channel", "gptq4_group64", "awq_symmetric"] {
+    for folder in [
+        "compressed_pack4_group32",
+        "compressed_int8_channel",
+        "gptq4_group64",
+        "awq_symmetric",
+        "gemma_int2",
+        "gemma_int4_table",
+        "gemma_int8",
+    ] {
         let directory = copied(folder);
         let whole = structure(Checkpoint::open(directory.path()).unwrap().graph());
         let path = directory.path().join("model.safetensors");
