@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use shardwright_text::{Random, TextError, Tokenizer, is_index_of};
 
-const FIXTURES: [&str; 6] = [
+const FIXTURES: [&str; 8] = [
     "demo-model",
     "tests/fixtures/gemma3_text",
     "tests/fixtures/gemma4_text",
