@@ -1,5 +1,5 @@
-//! EmbeddingGemma: the stack of Gemma 3, or of Gemma 4 in its second version, seeing both ways, then
-//! one vector per text.
+//! EmbeddingGemma: the stack of Gemma 3, or of Gemma 4 in its second version, seeing both ways,
+//! then one vector per text.
 //!
 //! What follows the stack is read from the sentence-transformers files beside it: `modules.json`
 //! and a folder per module.

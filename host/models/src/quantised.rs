@@ -7,8 +7,8 @@
 //! **What is held**, by what the CPU shim and the reference compute without rounding a weight:
 //! * one scale per tensor or per output, widened to `F32`;
 //! * one scale per group of inputs, as `F16`: every scale must be a binary16 exactly;
-//! * integers of 2 bits as `I2`, of 4 bits as `I4` and of 8 bits as `I8`, where the zero point is the
-//!   middle of their range: then the difference from it is what is stored;
+//! * integers of 2 bits as `I2`, of 4 bits as `I4` and of 8 bits as `I8`, where the zero point is
+//!   the middle of their range: then the difference from it is what is stored;
 //! * integers of 4 bits with any other zero point as `I8`: a difference of two of them takes five
 //!   bits, and differences and scales are what the values are products of. It costs twice the
 //!   memory, and changes no value.

@@ -1,7 +1,7 @@
 //! Google's mobile checkpoints (`quant_method` `gemma`): 2, 4 or 8 bits, one scale for each output.
 //!
-//! Layout, as transformers reads it, for N outputs and K inputs: `weight [N, K]` of signed bytes, or
-//! `weight [N, ⌈K·B/8⌉]` of unsigned bytes that hold integers plus 2^(B−1), low bits first;
+//! Layout, as transformers reads it, for N outputs and K inputs: `weight [N, K]` of signed bytes,
+//! or `weight [N, ⌈K·B/8⌉]` of unsigned bytes that hold integers plus 2^(B−1), low bits first;
 //! `weight_scale [N, 1]`. A table has `embedding_quantized` and `embedding_scale` of the same
 //! layout. The number of bits follows from type and shape; the patterns of the settings that give
 //! it to names of modules are only needed without them.

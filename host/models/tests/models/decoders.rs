@@ -1,4 +1,5 @@
-//! Settings of SmolLM3, Granite, Phi 3 and EmbeddingGemma 2: what each field does, and what is refused by name.
+//! Settings of SmolLM3, Granite, Phi 3 and EmbeddingGemma 2: what each field does, and what is
+//! refused by name.
 
 use std::fs;
 use std::path::PathBuf;
