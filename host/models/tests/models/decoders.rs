@@ -9,6 +9,8 @@ use shardwright_graph::{ComponentKind, Graph, Op, Rope};
 use shardwright_models::{Checkpoint, CheckpointError, ErrorKind, LayerType};
 use tempfile::TempDir;
 
+use crate::hostile::{collect_places, strange_values};
+
 /// Opens a fixture with changed settings.
 fn opened(fixture: &str, changes: Value) -> Result<Checkpoint, CheckpointError> {
     let from = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(fixture);
@@ -260,5 +262,40 @@ fn what_the_families_cannot_be_is_refused_by_name() {
         let error = opened(fixture, changes).unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(words), "{error} lacks {words}");
+    }
+}
+
+/// Every field of the settings replaced by every strange value: an error or a graph whose weights
+/// can be read, never a panic.
+#[test]
+fn no_field_of_these_families_can_make_it_panic() {
+    let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+    for name in
+        ["smollm3", "granite", "granite4", "phi4mini", "embeddinggemma2", "quantised/gemma_int4_table"]
+    {
+        let (from, folder) = (fixtures.join(name), TempDir::new().unwrap());
+        let weights = "model.safetensors";
+        fs::copy(from.join(weights), folder.path().join(weights)).unwrap();
+        let config: Value = serde_json::from_slice(&fs::read(from.join("config.json")).unwrap()).unwrap();
+        let mut places = Vec::new();
+        collect_places(&config, String::new(), &mut places);
+        let mut opened = 0;
+        for (place, strange) in
+            places.iter().flat_map(|place| strange_values().into_iter().map(move |value| (place, value)))
+        {
+            let mut changed = config.clone();
+            *changed.pointer_mut(place).unwrap() = strange;
+            let path = folder.path().join("config.json");
+            // A new file each time, as in the sweep over the other families.
+            let _ = fs::remove_file(&path);
+            fs::write(&path, changed.to_string()).unwrap();
+            let Ok(checkpoint) = Checkpoint::open(folder.path()) else { continue };
+            opened += 1;
+            for weight in &checkpoint.graph().weights {
+                let mut row = vec![0.0; weight.row_width()];
+                assert!(weight.decode_row(weight.rows() - 1, &mut row), "{name}: {place}: {}", weight.name);
+            }
+        }
+        assert!(opened > places.len(), "{name}: {opened} of {} fields", places.len());
     }
 }

@@ -593,7 +593,7 @@ fn a_fault_of_the_graph_is_reported_as_one() {
 }
 
 /// Values that fields of a hostile file may hold.
-fn strange_values() -> Vec<Value> {
+pub fn strange_values() -> Vec<Value> {
     vec![
         json!(null),
         json!(true),
@@ -650,7 +650,8 @@ fn no_field_can_make_it_panic() {
     }
 }
 
-fn collect_places(value: &Value, place: String, into: &mut Vec<String>) {
+/// Adds the place of every field within a value, as a JSON pointer.
+pub fn collect_places(value: &Value, place: String, into: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
             map.iter().for_each(|(name, value)| collect_places(value, format!("{place}/{name}"), into));
