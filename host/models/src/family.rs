@@ -32,8 +32,8 @@ pub enum Family {
 }
 
 impl Family {
-    /// The values of `model_type` that are read. The first EmbeddingGemma has none of its own: it is
-    /// a `gemma3_text` that sees both ways, or has sentence-transformers modules beside it.
+    /// The values of `model_type` that are read. The first EmbeddingGemma has none of its own: it
+    /// is a `gemma3_text` that sees both ways, or has sentence-transformers modules beside it.
     pub(crate) const MODEL_TYPES: [(&'static str, Family); 15] = [
         ("gemma3", Family::Gemma3),
         ("gemma3_text", Family::Gemma3),

@@ -322,11 +322,6 @@ impl Making<'_, '_> {
             None if family == Family::Gemma4 => {}
             None => self.assume("num_key_value_heads", heads, "a number of key/value heads of"),
         }
-        // Only Phi 3 has a factor, which its own code reads.
-        let key = self.key("rope.scaling.attn_factor");
-        if family != Family::Phi3 && self.metadata.number(&key)?.is_some_and(|factor| factor != 1.0) {
-            return Err(self.unsupported(&key, "1"));
-        }
         // The family refuses a width that is not a multiple of the number of heads.
         if let (None, Some(hidden), 1..) =
             (self.whole_field("head_dim"), self.whole_field("hidden_size"), heads)
@@ -341,12 +336,26 @@ impl Making<'_, '_> {
                 return Err(self.unsupported(&key, same));
             }
         }
+        self.refuse_others(family, tables)
+    }
+
+    /// Refuses keys whose effect is not known, or is not that of the family.
+    fn refuse_others(
+        &self,
+        family: Family,
+        tables: &[&[(&'static str, Use)]],
+    ) -> Result<(), CheckpointError> {
         let prefix = self.key("");
         for (key, _) in self.metadata.entries() {
             let Some(name) = key.strip_prefix(&prefix) else { continue };
-            if !all().any(|(known, _)| known == name) {
+            if !tables.iter().copied().flatten().any(|(known, _)| *known == name) {
                 return Err(self.unsupported(key, "keys whose effect on this architecture is known"));
             }
+        }
+        // Only Phi 3 has a factor, which its own code reads.
+        let key = self.key("rope.scaling.attn_factor");
+        if family != Family::Phi3 && self.metadata.number(&key)?.is_some_and(|factor| factor != 1.0) {
+            return Err(self.unsupported(&key, "1"));
         }
         let key = self.key("attention.causal");
         if self.metadata.flag(&key)?.is_some_and(|causal| causal == (family == Family::EmbeddingGemma)) {
