@@ -106,6 +106,7 @@ fn plan() -> Value {
             "boundary_nanoseconds": 1176,
             "loss": { "known": "measured", "micronats": 4500 },
         },
+        "measured": { "micronats": 4800, "error_micronats": 300, "tokens": 256, "text": "a text" },
         "forecast": {
             "verdict": {
                 "fits": "whole", "elsewhere": [], "largest": "decode", "held_bytes": 30768, "mapped_bytes": 0,
@@ -168,7 +169,8 @@ fn numbers_reasons_and_what_they_rest_on_are_there() {
         "<b>fallback:</b> something fell back",
         "<b>note:</b> something else",
         "3.6 ms <small>simulated, without 3 operations</small>",
-        "4.50 mnat <small>measured</small>",
+        "4.50 mnat <small>the sum of measured losses</small>",
+        "4.80 mnat <small>± 0.30 mnat, over 256 tokens of a text</small>",
         // Goals, with the budget spent.
         "at most 5.00 mnat</span><span class=\"bar near\" role=\"img\" aria-label=\"90 % spent\">",
         "<b class=\"met\">met</b>",
