@@ -40,7 +40,7 @@ macro_rules! operations {
             Rope SW_OP_ROPE 3 "rope"
                 ["x [R, heads·head_dim]", "positions i32 [R]"]
                 [head_dim: Integer, theta: Float, rotated_pairs: Integer, factor: Float]
-                "pairs are (i, i + head_dim/2); where every pair has a divisor of its own, a graph has `rotate`";
+                "pairs are (i, i + head_dim/2); where pairs have divisors of their own or a magnitude, a graph has `rotate`";
             Attention SW_OP_ATTENTION 4 "attention"
                 ["q", "k", "v", "positions i32 [R]"]
                 [heads: Integer, kv_heads: Integer, head_dim: Integer, scale: Float, softcap: Float,
