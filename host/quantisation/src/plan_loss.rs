@@ -33,17 +33,17 @@ struct Kept {
 }
 
 impl PlanLoss {
-    /// Of the divergence of each token, in nats. Of none, 0; of what is not a number, the largest
-    /// there is.
+    /// Computes the loss from the divergence of each token in nats; 0 for no tokens. Returns `None`
+    /// if a divergence is not a finite number.
     ///
     /// ```
     /// use shardwright_quantisation::PlanLoss;
     ///
-    /// let loss = PlanLoss::of([0.001, 0.003].into_iter());
+    /// let loss = PlanLoss::of([0.001, 0.003].into_iter()).expect("finite numbers");
     /// assert_eq!((loss.nanonats, loss.error_nanonats, loss.tokens), (2_000_000, 1_000_000, 2));
-    /// assert_eq!(PlanLoss::of([f64::NAN].into_iter()).nanonats, u64::MAX);
+    /// assert_eq!(PlanLoss::of([0.001, f64::NAN].into_iter()), None);
     /// ```
-    pub fn of(divergences: impl Iterator<Item = f64>) -> Self {
+    pub fn of(divergences: impl Iterator<Item = f64>) -> Option<Self> {
         let (mut count, mut mean, mut squares) = (0_u64, 0.0_f64, 0.0_f64);
         for divergence in divergences {
             count += 1;
@@ -55,12 +55,14 @@ impl PlanLoss {
             0 | 1 => 0.0,
             count => (squares / (count - 1) as f64 / count as f64).sqrt(),
         };
-        let nanonats = |nats: f64| match nats.is_finite() {
-            // A billionth of a nanonat is the rounding of the sum.
-            true => (1e9 * nats.max(0.0) - 1e-6).ceil().max(0.0) as u64,
-            false => u64::MAX,
-        };
-        PlanLoss { nanonats: nanonats(mean), error_nanonats: nanonats(error), tokens: count }
+        // A millionth of a nanonat is the rounding of the sum.
+        let nanonats = |nats: f64| (1e9 * nats.max(0.0) - 1e-6).ceil().max(0.0) as u64;
+        let is_finite = mean.is_finite() && error.is_finite();
+        is_finite.then(|| PlanLoss {
+            nanonats: nanonats(mean),
+            error_nanonats: nanonats(error),
+            tokens: count,
+        })
     }
 
     /// Writes it to a file, whole or not at all.
@@ -109,7 +111,7 @@ mod tests {
     fn a_file_is_read_for_its_plan_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("loss");
-        let loss = PlanLoss::of([0.5, 0.25, 0.0].into_iter());
+        let loss = PlanLoss::of([0.5, 0.25, 0.0].into_iter()).unwrap();
         loss.write(&path, [1; 32]).unwrap();
         assert_eq!(PlanLoss::read(&path, [1; 32]).unwrap(), loss);
         assert!(matches!(PlanLoss::read(&path, [2; 32]), Err(MeasuredError::Damaged { .. })));
@@ -125,6 +127,8 @@ mod tests {
         };
         assert_ne!(forms(&["ab", "c"]), forms(&["a", "bc"]));
         assert_ne!(forms(&[]), forms(&[""]));
-        assert_eq!(PlanLoss::of([].into_iter()), PlanLoss { nanonats: 0, error_nanonats: 0, tokens: 0 });
+        let none = PlanLoss { nanonats: 0, error_nanonats: 0, tokens: 0 };
+        assert_eq!(PlanLoss::of([].into_iter()), Some(none));
+        assert_eq!(PlanLoss::of([f64::INFINITY, 1.0].into_iter()), None);
     }
 }

@@ -579,10 +579,12 @@ fn options_that_are_not_there_are_refused() {
 /// An encoder has no states: its rows see each other through a mask of their own.
 #[test]
 fn an_encoder_is_taken_and_agrees() {
-    EMBEDDING_FIXTURES.into_iter().for_each(encoder_agrees);
+    // Texts of the second one have values beyond the calibrated ranges.
+    let least = [0.98, 0.97];
+    EMBEDDING_FIXTURES.into_iter().zip(least).for_each(|(folder, least)| encoder_agrees(folder, least));
 }
 
-fn encoder_agrees(folder: &str) {
+fn encoder_agrees(folder: &str, least: f64) {
     let model = Calibrated::new(folder);
     let (shim, formatted) = (picky::open(&[]), model.formatted());
     let menu = encode_menu(24);
@@ -594,8 +596,7 @@ fn encoder_agrees(folder: &str) {
     let arrangement = Arrangement { context: 24, rows: 24, cuts: vec![1], form: Form::ByRuntime };
     let oracle = ReferenceModel::new_encoded(&model.graph, arrangement, formatted.encodings.clone());
     let oracle = oracle.expect("a reference");
-    // What integers of weights lose depends on the weights, which are random.
-    let float = ReferenceModel::new(&model.graph, Arrangement::whole(24)).expect("a reference");
+    let float = ReferenceModel::new(&model.float, Arrangement::whole(24)).expect("a reference");
     for length in [24, 1, 17] {
         let ids = &model.ids[..length];
         let actual =
@@ -604,8 +605,7 @@ fn encoder_agrees(folder: &str) {
         assert_eq!(actual, expected, "{length} tokens");
         let cosine = cosine(&actual, &float.embedding(ids).expect("a reference"));
         println!("{folder}, {length} tokens: cosine to floats {cosine:.5}");
-        // Some values of texts of other lengths are beyond the calibrated ranges.
-        assert!(cosine > 0.97, "{folder}, {length} tokens: {cosine}");
+        assert!(cosine > least, "{folder}, {length} tokens: {cosine}");
     }
 }
 

@@ -20,10 +20,11 @@ const TEXTS: [(&str, &str); 5] = [
     ("long", include_str!("texts/long.txt")),
 ];
 
-/// A text that nothing is calibrated on or rounded by, in the same form.
+/// A text for measuring plans, one conversation a line as in [`TEXTS`]. Ranges are not calibrated
+/// on it and weights are not rounded by it.
 const UNSEEN: &str = include_str!("texts/unseen.txt");
 
-/// What that is called in reports.
+/// Name of [`UNSEEN`] in reports.
 pub(super) const UNSEEN_NAME: &str = "built-in text (unseen)";
 
 /// How much text is taken.

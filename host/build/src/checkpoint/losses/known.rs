@@ -77,8 +77,8 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Everything that may change, with what is expected of it by how far weights are off, where
-    /// these are rounded with compensation.
+    /// Lists every possible change with its expected loss, which is estimated from the rounding
+    /// errors of the weights. `compensated` selects the matrices rounded with compensation.
     pub fn expected(graph: &Graph, formats: &Formats, compensated: Option<Compensated>) -> Result<Self> {
         let mut rows = BTreeMap::new();
         // What the checkpoint has in a format already loses nothing.

@@ -57,8 +57,8 @@ struct Changed<'c> {
 }
 
 impl<'p> Probe<'p> {
-    /// Runs the model as stored. `moments` are those that some matrices are rounded by, `ranges`
-    /// those of static integers, for changes that need them.
+    /// Runs the model as stored. Changes of weights round matrices by `moments`; changes to static
+    /// integers use `ranges`.
     ///
     /// # Errors
     /// Of the shim, or that an interrupt came.

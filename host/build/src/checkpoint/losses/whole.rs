@@ -24,7 +24,7 @@ use crate::{MeasuredLoss, ModelFormats, PlanOptions, Result};
 const FOLDER: &str = "plan-losses";
 
 /// Text that a whole plan is run over, twice: more than for losses by place, each of which costs
-/// a run. Nothing is rounded by it, which would flatter the plan.
+/// a run. Weights are never rounded by this text, so the measurement does not favour the plan.
 const TEXT: Budget = Budget { tokens: 256, longest: 128 };
 
 /// Progress once weights are made, in thousandths, and of the rest once the model as stored has
@@ -115,12 +115,13 @@ fn identity(
     Ok(plan_loss_identity(super::identity(checkpoint, options, sequences)?, &forms))
 }
 
-/// Runs the model as stored and as planned, and compares what they predict.
+/// Runs the model as stored and as planned, and computes the KL divergence of their predictions.
 ///
 /// Memory: the outputs of both (rows times vocabulary, f32), and one part's weights.
 ///
 /// # Errors
-/// Of the shim, values that cannot be encoded, and that an interrupt came.
+/// Errors of the shim, values that cannot be encoded, predictions that are not finite, and
+/// [`ErrorKind::Cancelled`].
 fn run_both(
     graph: &Graph,
     engine: &Engine,
@@ -142,7 +143,12 @@ fn run_both(
         let pairs = stored.chunks_exact(width).zip(ours.chunks_exact(width));
         pairs.map(|(stored, ours)| divergence(graph, stored, ours, width).0)
     });
-    Ok(PlanLoss::of(rows))
+    PlanLoss::of(rows).ok_or_else(|| {
+        let what = "the model as planned computes values that are not finite numbers";
+        Error::new(ErrorKind::Unsupported, what).with_help(
+            "find the operation with `shardwright verify`, or choose wider formats with `--formats`",
+        )
+    })
 }
 
 /// What a model gives for all sequences: `[rows, width]` each.
