@@ -1,0 +1,160 @@
+//! The cache that programs with models of a hub share: `models--OWNER--NAME` with `blobs` (files by
+//! their hashes), `snapshots/COMMIT` (links to them by their names) and `refs` (commits by the names
+//! of branches and tags).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::choice::{Listed, choose};
+use crate::id::is_commit;
+use crate::{HubError, HubId};
+
+/// Most bytes of a file with a commit.
+const REF_BYTES: u64 = 256;
+
+/// Most files of a snapshot that are listed.
+const FILES: usize = 100_000;
+
+/// A cache in a folder, which need not exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cache {
+    folder: PathBuf,
+}
+
+/// A model in a cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cached {
+    /// The folder with its files, or the GGUF file if the id names one.
+    pub path: PathBuf,
+    /// Its commit.
+    pub commit: String,
+}
+
+impl Cache {
+    /// A cache in this folder.
+    pub fn new(folder: impl Into<PathBuf>) -> Cache {
+        Cache { folder: folder.into() }
+    }
+
+    /// Returns the folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Finds a model. `None` if the revision, or the file that the id names, was not fetched. No
+    /// server is contacted.
+    ///
+    /// # Errors
+    /// [`HubError::Choose`] if the id names several GGUF models of the snapshot, [`HubError::Io`]
+    /// if the cache cannot be read.
+    pub fn find(&self, id: &HubId) -> Result<Option<Cached>, HubError> {
+        let repository = self.folder.join(id.folder());
+        let Some(commit) = commit(&repository, id.revision())? else { return Ok(None) };
+        let folder = repository.join("snapshots").join(&commit);
+        if !folder.is_dir() {
+            return Ok(None);
+        }
+        let Some(wanted) = id.file.as_deref() else { return Ok(Some(Cached { path: folder, commit })) };
+        match choose(id, &files(&folder)?, Some(wanted)) {
+            Ok(names) => Ok(Some(Cached { path: path_of(&folder, &names), commit })),
+            Err(HubError::NoMatch { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The path that opens a model: a GGUF file if the files are parts of one, otherwise the folder.
+pub(crate) fn path_of(snapshot: &Path, names: &[String]) -> PathBuf {
+    match names.first() {
+        Some(first) if names.iter().all(|name| name.ends_with(".gguf")) => snapshot.join(first),
+        _ => snapshot.to_owned(),
+    }
+}
+
+/// The commit of a revision, if the cache knows it.
+fn commit(repository: &Path, revision: &str) -> Result<Option<String>, HubError> {
+    if is_commit(revision) {
+        return Ok(Some(revision.to_owned()));
+    }
+    let path = repository.join("refs").join(revision);
+    match shardwright_files::read(&path, REF_BYTES) {
+        Ok(bytes) => {
+            let commit = String::from_utf8_lossy(&bytes).trim().to_owned();
+            // It becomes a path.
+            Ok(is_commit(&commit).then_some(commit))
+        }
+        Err(error) if error.is_missing() => Ok(None),
+        Err(error) => Err(HubError::Io { path, source: error.into() }),
+    }
+}
+
+/// The files below a snapshot, whose links are followed.
+fn files(snapshot: &Path) -> Result<Vec<Listed>, HubError> {
+    let mut found = Vec::new();
+    let mut folders = vec![(snapshot.to_owned(), String::new())];
+    while let Some((folder, prefix)) = folders.pop() {
+        for entry in fs::read_dir(&folder).map_err(HubError::io(&folder))? {
+            let entry = entry.map_err(HubError::io(&folder))?;
+            let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+            // Only folders of its own: a link to one could lead in circles.
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                folders.push((entry.path(), format!("{name}/")));
+            } else if let Ok(metadata) = fs::metadata(entry.path()) {
+                found.push(Listed { name, bytes: Some(metadata.len()) });
+            }
+            if found.len() + folders.len() > FILES {
+                let source = std::io::Error::other(format!("more than {FILES} files"));
+                return Err(HubError::Io { path: snapshot.to_owned(), source });
+            }
+        }
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+    fn cached(files: &[&str]) -> (tempfile::TempDir, Cache) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let repository = folder.path().join("models--a--b");
+        for (name, text) in [("refs/main", COMMIT), ("refs/refs/pr/1", COMMIT), ("refs/bad", "../../x")] {
+            write(&repository.join(name), text);
+        }
+        for name in files {
+            write(&repository.join("snapshots").join(COMMIT).join(name), "GGUF");
+        }
+        let cache = Cache::new(folder.path());
+        (folder, cache)
+    }
+
+    fn write(path: &Path, text: &str) {
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(path, text).expect("written");
+    }
+
+    #[test]
+    fn a_model_is_found_by_branch_commit_and_file() {
+        let (folder, cache) = cached(&["m-Q4_0.gguf", "m-Q8_0.gguf", "sub/n-F16.gguf"]);
+        let snapshot = folder.path().join("models--a--b/snapshots").join(COMMIT);
+        let find = |id: &str| cache.find(&id.parse().expect("an id"));
+        let path = |id: &str| find(id).expect(id).map(|found| found.path);
+        let by_commit = format!("a/b@{COMMIT}");
+        for id in ["a/b", "a/b@main", "a/b@refs/pr/1", &by_commit] {
+            assert_eq!(path(id), Some(snapshot.clone()), "{id}");
+        }
+        assert_eq!(path("a/b:q4_0"), Some(snapshot.join("m-Q4_0.gguf")));
+        assert_eq!(path("a/b:sub/n-F16.gguf"), Some(snapshot.join("sub/n-F16.gguf")));
+        for absent in
+            ["a/c", "a/b@other", "a/b@bad", "a/b:Q5_0", "a/b@0000000000000000000000000000000000000000"]
+        {
+            assert_eq!(path(absent), None, "{absent}");
+        }
+        assert!(matches!(find("a/b:m"), Err(HubError::Choose { .. })));
+        // A folder in the place of a reference.
+        assert!(matches!(find("a/b@refs/pr"), Err(HubError::Io { .. })));
+    }
+}

@@ -1,0 +1,263 @@
+//! Which files of a repository a model consists of.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::{HubError, HubId};
+
+/// A file of a repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its path in the repository.
+    pub name: String,
+    /// Its bytes, if the list has them.
+    pub bytes: Option<u64>,
+}
+
+/// A GGUF model of a repository, which may have several parts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Candidate {
+    /// The path of its first part.
+    pub name: String,
+    /// Bytes of all parts, if the list has them.
+    pub bytes: Option<u64>,
+}
+
+/// Files of a Hugging Face folder that are read, next to the weights. Those in folders belong to
+/// the modules of sentence embeddings (`1_Pooling/config.json`).
+const SETTINGS: [&str; 13] = [
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "config.json",
+    "config_sentence_transformers.json",
+    "generation_config.json",
+    "modules.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "sentence_bert_config.json",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+];
+
+// Weights in one file, and the list of files of weights in several.
+const WHOLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Returns the names of the files to fetch: those that `wanted` names as a file, a pattern or a
+/// quantisation, otherwise settings and safetensors, otherwise the only GGUF model.
+///
+/// # Errors
+/// [`HubError::Choose`] if there are several GGUF models to choose from, [`HubError::NoMatch`] if
+/// `wanted` matches no file, [`HubError::Nothing`] if there are neither safetensors nor GGUF files.
+pub fn choose(id: &HubId, files: &[Listed], wanted: Option<&str>) -> Result<Vec<String>, HubError> {
+    let models = gguf_models(files);
+    if let Some(wanted) = wanted {
+        return named(id, files, &models, wanted);
+    }
+    let weights = weights(files);
+    if !weights.is_empty() {
+        let settings = files.iter().filter(|file| is_setting(&file.name)).map(|file| file.name.clone());
+        return Ok(settings.chain(weights).collect());
+    }
+    // Projectors and matrices of importance are no models.
+    let whole = |(name, _): &(&String, _)| {
+        let name = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
+        !name.contains("mmproj") && !name.contains("imatrix")
+    };
+    let models: Vec<_> = models.iter().filter(whole).collect();
+    match models.as_slice() {
+        [] => Err(HubError::Nothing { id: id.repository() }),
+        [(_, parts)] => Ok(parts.iter().map(|part| part.name.clone()).collect()),
+        _ => Err(several(id, models)),
+    }
+}
+
+/// The parts of each GGUF model, by the model's name.
+type Models<'l> = BTreeMap<String, Vec<&'l Listed>>;
+
+fn gguf_models(files: &[Listed]) -> Models<'_> {
+    let mut models = Models::new();
+    for file in files {
+        if let Some(stem) = file.name.strip_suffix(".gguf") {
+            models.entry(without_part(stem).to_owned()).or_default().push(file);
+        }
+    }
+    models.values_mut().for_each(|parts| parts.sort_by(|a, b| a.name.cmp(&b.name)));
+    models
+}
+
+/// Removes `-00001-of-00003`.
+fn without_part(stem: &str) -> &str {
+    let digits = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let part = stem.rsplit_once("-of-").filter(|(_, count)| digits(count));
+    part.and_then(|(rest, _)| rest.rsplit_once('-'))
+        .filter(|(_, number)| digits(number))
+        .map_or(stem, |(name, _)| name)
+}
+
+fn named(id: &HubId, files: &[Listed], models: &Models<'_>, wanted: &str) -> Result<Vec<String>, HubError> {
+    let names = |parts: &[&Listed]| parts.iter().map(|part| part.name.clone()).collect();
+    if files.iter().any(|file| file.name == wanted) {
+        let of_model = models.values().find(|parts| parts.iter().any(|part| part.name == wanted));
+        return Ok(of_model.map_or_else(|| vec![wanted.to_owned()], |parts| names(parts)));
+    }
+    let absent = || HubError::NoMatch {
+        id: id.repository(),
+        wanted: wanted.to_owned(),
+        candidates: models.values().map(|parts| candidate(parts)).collect(),
+    };
+    if wanted.contains(['*', '?', '[']) {
+        let pattern = glob::Pattern::new(wanted).map_err(|_| absent())?;
+        let matching: Vec<String> =
+            files.iter().filter(|file| pattern.matches(&file.name)).map(|file| file.name.clone()).collect();
+        return if matching.is_empty() { Err(absent()) } else { Ok(matching) };
+    }
+    let quantised: Vec<_> = models.iter().filter(|(name, _)| has_tag(name, wanted)).collect();
+    match quantised.as_slice() {
+        [] => Err(absent()),
+        [(_, parts)] => Ok(names(parts)),
+        _ => Err(several(id, quantised)),
+    }
+}
+
+/// Whether a name has a tag such as `Q4_K_M` as a whole word, in either case.
+fn has_tag(name: &str, tag: &str) -> bool {
+    let (name, tag) = (name.to_ascii_lowercase(), tag.to_ascii_lowercase());
+    let tag = tag.strip_suffix(".gguf").unwrap_or(&tag);
+    !tag.is_empty()
+        && name.match_indices(tag).any(|(at, _)| {
+            let before = name[..at].chars().next_back();
+            let after = name[at + tag.len()..].chars().next();
+            before.is_none_or(|c| "-_./".contains(c)) && after.is_none_or(|c| "-./".contains(c))
+        })
+}
+
+fn candidate(parts: &[&Listed]) -> Candidate {
+    Candidate {
+        name: parts.first().map(|part| part.name.clone()).unwrap_or_default(),
+        bytes: parts.iter().map(|part| part.bytes).try_fold(0_u64, |sum, bytes| sum.checked_add(bytes?)),
+    }
+}
+
+fn several<'m>(id: &HubId, models: impl IntoIterator<Item = (&'m String, &'m Vec<&'m Listed>)>) -> HubError {
+    let candidates = models.into_iter().map(|(_, parts)| candidate(parts)).collect();
+    HubError::Choose { id: id.repository(), candidates }
+}
+
+fn is_setting(name: &str) -> bool {
+    let (folder, file) = name.rsplit_once('/').unwrap_or(("", name));
+    SETTINGS.contains(&file) && (folder.is_empty() || is_module(folder))
+}
+
+/// Whether a folder is of a module, such as `2_Dense`.
+fn is_module(folder: &str) -> bool {
+    let number = folder.split('_').next().unwrap_or_default();
+    !folder.contains('/') && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The files of weights: one of the usual name, else those of an index, else all at the top; and
+/// those of modules.
+fn weights(files: &[Listed]) -> Vec<String> {
+    let has = |wanted: &str| files.iter().any(|file| file.name == wanted);
+    let whole = has(WHOLE);
+    let is_weight = |name: &str| match name.rsplit_once('/') {
+        Some((folder, file)) => is_module(folder) && file == WHOLE,
+        None if whole => name == WHOLE,
+        None if has(INDEX) => name == INDEX || name.starts_with("model-") && name.ends_with(".safetensors"),
+        None => name.ends_with(".safetensors"),
+    };
+    let names: Vec<String> =
+        files.iter().filter(|file| is_weight(&file.name)).map(|file| file.name.clone()).collect();
+    // Modules without the model that they follow are no model.
+    if names.iter().all(|name| name.contains('/')) { Vec::new() } else { names }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(names: &[&str], wanted: Option<&str>) -> Result<Vec<String>, HubError> {
+        let id = "a/b".parse().expect("an id");
+        let files: Vec<Listed> = names
+            .iter()
+            .map(|name| Listed { name: (*name).to_owned(), bytes: Some(name.len() as u64) })
+            .collect();
+        choose(&id, &files, wanted)
+    }
+
+    #[test]
+    fn safetensors_come_with_their_settings_and_nothing_else() {
+        let whole = [
+            ".gitattributes",
+            "README.md",
+            "config.json",
+            "model.safetensors",
+            "consolidated.safetensors",
+            "pytorch_model.bin",
+            "original/model.safetensors",
+            "onnx/model.onnx",
+            "onnx/config.json",
+            "tokenizer.json",
+            "1_Pooling/config.json",
+            "2_Dense/model.safetensors",
+            "x.gguf",
+        ];
+        assert_eq!(
+            chosen(&whole, None).expect("files"),
+            [
+                "config.json",
+                "tokenizer.json",
+                "1_Pooling/config.json",
+                "model.safetensors",
+                "2_Dense/model.safetensors"
+            ]
+        );
+        let sharded = [
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+            "model.safetensors.index.json",
+            "consolidated-1.safetensors",
+        ];
+        assert_eq!(chosen(&sharded, None).expect("files"), sharded[..3]);
+        assert_eq!(chosen(&["other.safetensors"], None).expect("files"), ["other.safetensors"]);
+        for none in [&["README.md", "model.bin"][..], &["2_Dense/model.safetensors"], &["mmproj-x.gguf"], &[]]
+        {
+            assert!(matches!(chosen(none, None), Err(HubError::Nothing { .. })), "{none:?}");
+        }
+    }
+
+    #[test]
+    fn one_gguf_model_is_chosen_and_several_are_listed() {
+        let one = ["m-Q8_0-00002-of-00002.gguf", "m-Q8_0-00001-of-00002.gguf", "mmproj-F16.gguf"];
+        assert_eq!(chosen(&one, None).expect("files"), [one[1], one[0]]);
+        let several = [
+            "m-Q4_0.gguf",
+            "m-Q4_K_M.gguf",
+            "m-Q4_K_S.gguf",
+            "BF16/m-BF16-00001-of-00001.gguf",
+            "m.iq4_xs.gguf",
+        ];
+        let error = chosen(&several, None).expect_err("several");
+        assert!(matches!(&error, HubError::Choose { candidates, .. } if candidates.len() == 5), "{error}");
+        assert!(error.help().contains("`a/b:Q4_K_M`"), "{}", error.help());
+        for (wanted, file) in [
+            ("Q4_K_M", "m-Q4_K_M.gguf"),
+            ("q4_0", "m-Q4_0.gguf"),
+            ("IQ4_XS", "m.iq4_xs.gguf"),
+            ("m-Q4_K_S.gguf", "m-Q4_K_S.gguf"),
+            ("bf16", "BF16/m-BF16-00001-of-00001.gguf"),
+        ] {
+            assert_eq!(chosen(&several, Some(wanted)).expect(wanted), [file]);
+        }
+        for wanted in ["Q4_K", "4_0", "Q5_K_M", "*.bin", "[", "x.gguf", ".gguf"] {
+            let error = chosen(&several, Some(wanted)).expect_err(wanted);
+            assert!(matches!(&error, HubError::NoMatch { .. }), "{wanted}: {error}");
+        }
+        assert!(matches!(chosen(&several, Some("m")), Err(HubError::Choose { .. })));
+        assert_eq!(chosen(&several, Some("*Q4_K_*")).expect("files"), several[1..3]);
+        assert_eq!(chosen(&["a.txt", "b/c.txt"], Some("b/c.txt")).expect("a file"), ["b/c.txt"]);
+    }
+}

@@ -1,0 +1,315 @@
+//! Why a model was not found or not fetched.
+
+use std::io;
+use std::path::PathBuf;
+
+use shardwright_vocabulary::{Error, ErrorKind};
+
+use crate::Candidate;
+
+/// Why a model was not found or not fetched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HubError {
+    /// Not an id.
+    #[error("`{text}` is not the id of a model on a hub: {reason}")]
+    Id {
+        /// The text.
+        text: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// Not the address of a hub.
+    #[error("`{text}` is not the address of a hub: {reason}")]
+    Endpoint {
+        /// The text.
+        text: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// A token cannot be read or used.
+    #[error("the token in {source_name}: {reason}")]
+    Token {
+        /// The variable or the file.
+        source_name: String,
+        /// What is wrong, without the token.
+        reason: String,
+    },
+    /// No variable names a place for a cache.
+    #[error("no folder is known for the cache of the hub")]
+    NoCache,
+    /// `HF_HUB_OFFLINE` forbids to contact a server.
+    #[error("{id} cannot be fetched: HF_HUB_OFFLINE is set")]
+    Offline {
+        /// The model.
+        id: String,
+    },
+    /// The hub does not show the model to this user.
+    #[error("the hub denies access to {id} (status {status}){}", if *with_token { "" } else { ", and no token was sent" })]
+    Denied {
+        /// The model.
+        id: String,
+        /// 401 or 403.
+        status: u16,
+        /// Where its terms are accepted.
+        page: String,
+        /// Whether a token was sent.
+        with_token: bool,
+    },
+    /// No such model, revision or file.
+    #[error("{url}: not found{}", if *maybe_private { ", or private" } else { "" })]
+    NotFound {
+        /// The address.
+        url: String,
+        /// Whether the hub answers so for private models too.
+        maybe_private: bool,
+    },
+    /// The hub limits how often it answers.
+    #[error("{url}: too many requests{}", seconds.map_or_else(String::new, |seconds| format!(", retry after {seconds} s")))]
+    RateLimited {
+        /// The address.
+        url: String,
+        /// Seconds to wait, if the hub names them.
+        seconds: Option<u64>,
+    },
+    /// A status that is not expected.
+    #[error("{url}: unexpected status {status}")]
+    Status {
+        /// The address.
+        url: String,
+        /// The status.
+        status: u16,
+    },
+    /// No answer, or an answer that was cut.
+    #[error("{url}: {reason}")]
+    Network {
+        /// The address.
+        url: String,
+        /// What failed: the name, the connection, TLS, the protocol.
+        reason: String,
+    },
+    /// The machine has no certificates that servers are checked with.
+    #[error("no certificate authorities were found on this machine: {reason}")]
+    Certificates {
+        /// What was found.
+        reason: String,
+    },
+    /// An answer leads to an address that is not followed.
+    #[error("{url}: redirected to `{to}`: {reason}")]
+    Redirect {
+        /// The address.
+        url: String,
+        /// Where it leads.
+        to: String,
+        /// Why it is not followed.
+        reason: &'static str,
+    },
+    /// The list of files cannot be used.
+    #[error("{url}: {reason}")]
+    Listing {
+        /// The address.
+        url: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The name of a file leads out of its folder.
+    #[error("the hub lists the file {name:?}: {reason}")]
+    Name {
+        /// The name.
+        name: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// The repository has no weights that are read.
+    #[error("{id} has neither safetensors nor GGUF files")]
+    Nothing {
+        /// The model.
+        id: String,
+    },
+    /// There are several models to choose from.
+    #[error("{id} has several GGUF models: {}", listed(candidates))]
+    Choose {
+        /// The repository.
+        id: String,
+        /// The models.
+        candidates: Vec<Candidate>,
+    },
+    /// No file has that name.
+    #[error("{id} has no file that matches `{wanted}`{}", others(candidates))]
+    NoMatch {
+        /// The repository.
+        id: String,
+        /// The name, the pattern or the quantisation.
+        wanted: String,
+        /// GGUF models there are.
+        candidates: Vec<Candidate>,
+    },
+    /// The server did not send as many bytes as it listed.
+    #[error("{url}: expected {expected} bytes, got {got}")]
+    Size {
+        /// The address.
+        url: String,
+        /// Bytes that were listed.
+        expected: u64,
+        /// Bytes, or in text what the server announced.
+        got: String,
+    },
+    /// The bytes are not those that were listed.
+    #[error("{url}: expected the hash {expected}, got {got}; the bytes were discarded")]
+    Checksum {
+        /// The address.
+        url: String,
+        /// The listed hash.
+        expected: String,
+        /// The hash of the bytes.
+        got: String,
+    },
+    /// A file of the cache cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The user interrupted it.
+    #[error("fetching {id} was interrupted")]
+    Cancelled {
+        /// The model.
+        id: String,
+    },
+}
+
+impl HubError {
+    /// An error of a file of the cache.
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> HubError {
+        let path = path.into();
+        move |source| HubError::Io { path, source }
+    }
+
+    /// Returns the next step, for a `help:` line.
+    pub fn help(&self) -> String {
+        match self {
+            HubError::Id { .. } => {
+                "write OWNER/NAME, such as google/gemma-3-270m, and after it @REVISION or \
+                                    :FILE if needed"
+                    .to_owned()
+            }
+            HubError::Endpoint { .. } => "write https://HOST; http:// is for a hub on this machine, or one \
+                                          that needs no token"
+                .to_owned(),
+            HubError::Token { .. } => "set HF_TOKEN, or log in again with `hf auth login`".to_owned(),
+            HubError::NoCache => "set HF_HUB_CACHE, or pass `--cache DIR`".to_owned(),
+            HubError::Offline { .. } => "unset HF_HUB_OFFLINE to use the network".to_owned(),
+            HubError::Denied { page, with_token: true, .. } => {
+                format!(
+                    "accept the terms on {page} as the user of the token, and check that the token may read it"
+                )
+            }
+            HubError::Denied { page, .. } => format!(
+                "accept the terms on {page} if there are any, then set HF_TOKEN to a token of that user"
+            ),
+            HubError::NotFound { maybe_private: true, .. } => {
+                "check owner, name and revision; a private model needs HF_TOKEN".to_owned()
+            }
+            HubError::NotFound { .. } => "check owner, name, revision and file".to_owned(),
+            HubError::RateLimited { .. } => {
+                "wait and pull again; a token in HF_TOKEN raises the limit".to_owned()
+            }
+            HubError::Status { .. } => "try again later; what was fetched is kept".to_owned(),
+            HubError::Network { .. } => "check the connection, HF_ENDPOINT and HTTPS_PROXY, and pull again; \
+                                         what was fetched is kept"
+                .to_owned(),
+            HubError::Certificates { .. } => {
+                "install ca-certificates, or set SSL_CERT_FILE to a file of certificates".to_owned()
+            }
+            HubError::Redirect { .. } | HubError::Listing { .. } | HubError::Name { .. } => {
+                "check HF_ENDPOINT: the server does not behave like a hub".to_owned()
+            }
+            HubError::Nothing { .. } => {
+                "choose a repository with safetensors or GGUF files, or name files with `--file`".to_owned()
+            }
+            HubError::Choose { id, candidates } => choice_help(id, candidates),
+            HubError::NoMatch { id, candidates, .. } if !candidates.is_empty() => choice_help(id, candidates),
+            HubError::NoMatch { .. } => {
+                "name one of its files, or a pattern such as `*.safetensors`".to_owned()
+            }
+            HubError::Size { .. } | HubError::Checksum { .. } => {
+                "pull again; if it stays so, the server or a proxy changes what it sends".to_owned()
+            }
+            HubError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                "free space, or name another folder with `--cache` or HF_HUB_CACHE; then pull again, which \
+                 resumes"
+                    .to_owned()
+            }
+            HubError::Io { .. } => "check the permissions of the cache".to_owned(),
+            HubError::Cancelled { .. } => "pull again to resume where it stopped".to_owned(),
+        }
+    }
+
+    /// Returns the kind that an application acts on.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            HubError::Id { .. }
+            | HubError::Endpoint { .. }
+            | HubError::Token { .. }
+            | HubError::Choose { .. }
+            | HubError::NoMatch { .. } => ErrorKind::Argument,
+            HubError::Redirect { .. }
+            | HubError::Listing { .. }
+            | HubError::Name { .. }
+            | HubError::Size { .. }
+            | HubError::Checksum { .. } => ErrorKind::Invalid,
+            HubError::Nothing { .. } => ErrorKind::Unsupported,
+            HubError::Cancelled { .. } => ErrorKind::Cancelled,
+            _ => ErrorKind::Missing,
+        }
+    }
+}
+
+impl From<HubError> for Error {
+    fn from(error: HubError) -> Error {
+        let (kind, help) = (error.kind(), error.help());
+        Error::caused_by(kind, error, Some(help))
+    }
+}
+
+/// Most models that a message lists.
+const LISTED: usize = 40;
+
+/// `a.gguf (253 MB), b.gguf`
+fn listed(candidates: &[Candidate]) -> String {
+    let one = |candidate: &Candidate| match candidate.bytes {
+        Some(bytes) => format!("{} ({})", candidate.name, megabytes(bytes)),
+        None => candidate.name.clone(),
+    };
+    let mut words: Vec<String> = candidates.iter().take(LISTED).map(one).collect();
+    if candidates.len() > LISTED {
+        words.push(format!("and {} more", candidates.len() - LISTED));
+    }
+    words.join(", ")
+}
+
+/// Decimal, as hubs show sizes.
+fn megabytes(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000 => format!("{bytes} bytes"),
+        1_000_000..1_000_000_000 => format!("{} MB", bytes / 1_000_000),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
+
+fn others(candidates: &[Candidate]) -> String {
+    if candidates.is_empty() { String::new() } else { format!("; its GGUF models: {}", listed(candidates)) }
+}
+
+/// Names a file, and a quantisation if the names have one: the usual one if it is there.
+fn choice_help(id: &str, candidates: &[Candidate]) -> String {
+    let usual = candidates.iter().find(|candidate| candidate.name.to_ascii_uppercase().contains("Q4_K_M"));
+    let Some(first) = usual.or(candidates.first()) else { return String::new() };
+    let stem = first.name.rsplit('/').next().unwrap_or(&first.name).trim_end_matches(".gguf");
+    match stem.rsplit(['-', '.']).find(|word| word.contains('_') || word.starts_with(['Q', 'q', 'F', 'B'])) {
+        Some(tag) => format!("choose one: `{id}:{tag}`, or a file with `{id}:{}`", first.name),
+        None => format!("choose one: `{id}:{}`", first.name),
+    }
+}

@@ -1,0 +1,179 @@
+//! The list of a model's files, as the hub's API gives it.
+
+use std::io::Read;
+
+use serde::Deserialize;
+use serde_json::Value;
+use shardwright_files::hex;
+
+use super::Watch;
+use super::blob::Hash;
+use super::http::{Answer, Ask, Client, Failed, text};
+use crate::id::is_commit;
+use crate::{HubError, HubId};
+
+/// Most bytes of a list: a hundred thousand files have some 20 MB.
+const BYTES: u64 = 32 << 20;
+
+/// Most characters of a licence or a state that are shown.
+const SHOWN: usize = 100;
+
+/// A file of the list.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub name: String,
+    pub bytes: Option<u64>,
+    hash: Option<Hash>,
+}
+
+impl Entry {
+    /// Returns its bytes; 0 if the list does not have them.
+    pub fn size(&self) -> u64 {
+        self.bytes.unwrap_or(0)
+    }
+
+    /// # Errors
+    /// [`HubError::Listing`] if the hub does not identify it.
+    pub fn hash(&self) -> Result<Hash, HubError> {
+        self.hash.ok_or_else(|| HubError::Listing { url: self.name.clone(), reason: UNIDENTIFIED.to_owned() })
+    }
+}
+
+const UNIDENTIFIED: &str = "the hub gives neither hash nor size of this file";
+
+/// What the hub reports about a model.
+#[derive(Debug)]
+pub(super) struct Listing {
+    pub commit: String,
+    pub entries: Vec<Entry>,
+    pub licence: Option<String>,
+    pub gated: Option<String>,
+}
+
+/// The answer of the API, as far as it is used.
+#[derive(Deserialize)]
+struct Model {
+    sha: String,
+    #[serde(default)]
+    siblings: Vec<Sibling>,
+    #[serde(default)]
+    gated: Value,
+    #[serde(default, rename = "cardData")]
+    card: Value,
+    #[serde(default)]
+    tags: Vec<Value>,
+}
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+    size: Option<u64>,
+    #[serde(rename = "blobId")]
+    blob: Option<String>,
+    lfs: Option<Large>,
+}
+
+/// A file that git keeps elsewhere.
+#[derive(Deserialize)]
+struct Large {
+    sha256: Option<String>,
+    size: Option<u64>,
+}
+
+/// Asks the hub for the files of a model.
+///
+/// # Errors
+/// [`HubError::Listing`] for a list that is too long or not of this form, and errors of requests.
+pub(super) fn fetch(client: &Client, id: &HubId, watch: &dyn Watch) -> Result<Listing, HubError> {
+    let url = client.list(id);
+    let refused = |reason: String| HubError::Listing { url: url.clone(), reason };
+    let bytes = client.persist(
+        watch,
+        || 0,
+        || {
+            let answer = client.request(&url, Ask::Body { from: 0 })?;
+            let mut bytes = Vec::new();
+            let mut body = answer.response.into_body().into_reader().take(BYTES + 1);
+            body.read_to_end(&mut bytes).map_err(|error| Failed::cut(&url, error))?;
+            Ok(bytes)
+        },
+    )?;
+    if bytes.len() as u64 > BYTES {
+        return Err(refused(format!("the list has more than {BYTES} bytes")));
+    }
+    let model: Model = serde_json::from_slice(&bytes).map_err(|error| refused(error.to_string()))?;
+    if !is_commit(&model.sha) {
+        return Err(refused(format!("`sha` is not a commit: {:.60?}", model.sha)));
+    }
+    Ok(Listing {
+        licence: licence(&model),
+        gated: match &model.gated {
+            Value::String(how) => Some(shown(how)),
+            Value::Bool(true) => Some("yes".to_owned()),
+            _ => None,
+        },
+        commit: model.sha,
+        entries: model.siblings.into_iter().map(entry).collect(),
+    })
+}
+
+fn entry(sibling: Sibling) -> Entry {
+    let Sibling { rfilename: name, size, blob, lfs } = sibling;
+    let (bytes, hash) = match lfs {
+        Some(Large { sha256, size: large }) => (large.or(size), sha256.and_then(|text| sha256_of(&text))),
+        None => (size, blob.and_then(|text| git_of(&text))),
+    };
+    Entry { name, bytes, hash }
+}
+
+fn sha256_of(text: &str) -> Option<Hash> {
+    hex::decode(text).map(Hash::Sha256)
+}
+
+fn git_of(text: &str) -> Option<Hash> {
+    hex::decode(text).map(Hash::Git)
+}
+
+/// The licence of the card, or of the tags that are made of it.
+fn licence(model: &Model) -> Option<String> {
+    let named = match &model.card["license"] {
+        Value::String(licence) => Some(licence.as_str()),
+        _ => model.tags.iter().filter_map(Value::as_str).find_map(|tag| tag.strip_prefix("license:")),
+    };
+    // `other` is the licence that has a name of its own.
+    let own = model.card["license_name"].as_str().filter(|_| named.is_none_or(|named| named == "other"));
+    own.or(named).map(shown)
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN).collect()
+}
+
+/// Returns a file with hash and size. A mirror whose list lacks them has them in the headers of the
+/// file.
+///
+/// # Errors
+/// [`HubError::Listing`] if it has them nowhere, and errors of requests.
+pub(super) fn identified(
+    client: &Client,
+    id: &HubId,
+    commit: &str,
+    entry: &Entry,
+    watch: &dyn Watch,
+) -> Result<Entry, HubError> {
+    if entry.hash.is_some() && entry.bytes.is_some() {
+        return Ok(entry.clone());
+    }
+    let url = client.file(id, commit, &entry.name);
+    let Answer { hub, .. } = client.persist(watch, || 0, || client.request(&url, Ask::Head))?;
+    let tag = text(&hub, "x-linked-etag").or_else(|| text(&hub, "etag")).unwrap_or_default();
+    let tag = tag.trim_start_matches("W/").trim_matches('"');
+    let size = text(&hub, "x-linked-size").or_else(|| text(&hub, "content-length"));
+    let hash = sha256_of(tag).or_else(|| git_of(tag));
+    match (hash, size.and_then(|size| size.parse().ok())) {
+        (Some(hash), Some(bytes)) => {
+            Ok(Entry { name: entry.name.clone(), bytes: Some(bytes), hash: Some(hash) })
+        }
+        _ => Err(HubError::Listing { url, reason: UNIDENTIFIED.to_owned() }),
+    }
+}

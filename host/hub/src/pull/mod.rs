@@ -1,0 +1,217 @@
+//! Fetching a model.
+//!
+//! The crate `hf-hub` is not used: its version 1 needs tokio, reqwest and a second protocol, and
+//! its version 0.5 neither checks hashes nor bounds what a server sends. What remains is requests
+//! (`ureq`) and the layout of the cache.
+
+mod blob;
+mod http;
+mod listing;
+mod snapshot;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use self::http::Client;
+use self::listing::{Entry, Listing};
+use crate::cache::path_of;
+use crate::{Cache, HubError, HubId, Listed, Settings, choose, name};
+
+/// How often the user's interrupt is looked for.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// Observes a pull, and may stop it.
+pub trait Watch: Sync {
+    /// So many bytes of all are there; `file` is being fetched.
+    fn progress(&self, done: u64, total: u64, file: &str) {
+        let _ = (done, total, file);
+    }
+
+    /// A message to show immediately.
+    fn note(&self, text: &str) {
+        let _ = text;
+    }
+
+    /// Whether to stop. Called often, from another thread.
+    fn cancelled(&self) -> bool {
+        false
+    }
+}
+
+impl Watch for () {}
+
+/// The files of a model on a hub, and what the hub reports about it.
+#[derive(Debug)]
+pub struct Repository {
+    client: Client,
+    cache: Cache,
+    id: HubId,
+    listing: Listing,
+    /// The files to fetch.
+    chosen: Vec<Entry>,
+}
+
+/// A pulled file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Pulled {
+    /// Its path in the repository.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// `sha256:…`, or `git:…` for the SHA-1 that git gives small files.
+    pub hash: String,
+    /// Whether bytes of it were fetched. Otherwise it was in the cache.
+    pub fetched: bool,
+}
+
+/// A pulled model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PullReport {
+    /// `OWNER/NAME`.
+    pub id: String,
+    /// The revision that was named, or `main`.
+    pub revision: String,
+    /// Its commit.
+    pub commit: String,
+    /// The folder of the snapshot.
+    pub snapshot: PathBuf,
+    /// The path that opens the model: the snapshot, or a GGUF file in it.
+    pub path: PathBuf,
+    /// The licence of the model's card.
+    pub licence: Option<String>,
+    /// How access is granted (`auto`, `manual`), for a model whose terms must be accepted.
+    pub gated: Option<String>,
+    /// The files.
+    pub files: Vec<Pulled>,
+}
+
+/// Lists a model's files and chooses those that `wanted` names, or the file of the id, or all that
+/// it needs. Nothing is written.
+///
+/// # Errors
+/// [`HubError::Offline`], the errors of [`choose`], and those of answers of the hub.
+pub fn open(
+    settings: &Settings,
+    id: &HubId,
+    wanted: Option<&str>,
+    watch: &dyn Watch,
+) -> Result<Repository, HubError> {
+    if settings.offline {
+        return Err(HubError::Offline { id: id.repository() });
+    }
+    let client = Client::new(settings)?;
+    watched(&client, id, watch, || {
+        let listing = listing::fetch(&client, id, watch)?;
+        let files: Vec<Listed> = listing
+            .entries
+            .iter()
+            .map(|entry| Listed { name: entry.name.clone(), bytes: entry.bytes })
+            .collect();
+        let names = choose(id, &files, wanted.or(id.file.as_deref()))?;
+        let mut chosen: Vec<Entry> = Vec::new();
+        for name in &names {
+            let entry = listing.entries.iter().find(|entry| entry.name == *name);
+            let entry = entry.ok_or_else(|| HubError::Nothing { id: id.repository() })?;
+            if let Err(reason) = name::check(name) {
+                return Err(HubError::Name { name: name.clone(), reason });
+            }
+            if chosen.iter().any(|other| other.name == *name) {
+                let reason = "it is listed twice";
+                return Err(HubError::Name { name: name.clone(), reason });
+            }
+            chosen.push(listing::identified(&client, id, &listing.commit, entry, watch)?);
+        }
+        Ok((listing, chosen))
+    })
+    .map(|(listing, chosen)| {
+        let (cache, id) = (settings.cache.clone(), id.clone());
+        Repository { client: client.clone(), cache, id, listing, chosen }
+    })
+}
+
+impl Repository {
+    /// Returns the bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.chosen.iter().map(Entry::size).fold(0, u64::saturating_add)
+    }
+
+    /// Fetches the files that are not in the cache, and adds the snapshot once all are there.
+    ///
+    /// # Errors
+    /// Errors of requests, [`HubError::Size`] and [`HubError::Checksum`] for other bytes than the
+    /// hub listed, [`HubError::Io`], [`HubError::Cancelled`]. What was fetched is kept.
+    pub fn pull(&self, watch: &dyn Watch) -> Result<PullReport, HubError> {
+        watched(&self.client, &self.id, watch, || self.fetch(watch))
+    }
+
+    fn fetch(&self, watch: &dyn Watch) -> Result<PullReport, HubError> {
+        let repository = self.cache.folder().join(self.id.folder());
+        let locks = self.cache.folder().join(".locks").join(self.id.folder());
+        let (mut before, total) = (0_u64, self.bytes());
+        let mut files = Vec::new();
+        for entry in &self.chosen {
+            let wanted = blob::Wanted {
+                url: self.client.file(&self.id, &self.listing.commit, &entry.name),
+                name: &entry.name,
+                hash: entry.hash()?,
+                bytes: entry.size(),
+            };
+            let progress = |done: u64| watch.progress(before.saturating_add(done), total, &entry.name);
+            let places = blob::Places { blobs: &repository.join("blobs"), locks: &locks };
+            let fetched = blob::fetch(&self.client, &wanted, &places, watch, &progress)?;
+            before = before.saturating_add(entry.size());
+            let hash = wanted.hash.described();
+            files.push(Pulled { name: entry.name.clone(), bytes: entry.size(), hash, fetched });
+        }
+        let snapshot = repository.join("snapshots").join(&self.listing.commit);
+        for entry in &self.chosen {
+            snapshot::link(&snapshot, &entry.name, &entry.hash()?.digits())?;
+        }
+        snapshot::refer(&repository, self.id.revision(), &self.listing.commit)?;
+        let names: Vec<String> = files.iter().map(|file| file.name.clone()).collect();
+        Ok(PullReport {
+            id: self.id.repository(),
+            revision: self.id.revision().to_owned(),
+            commit: self.listing.commit.clone(),
+            path: path_of(&snapshot, &names),
+            snapshot,
+            licence: self.listing.licence.clone(),
+            gated: self.listing.gated.clone(),
+            files,
+        })
+    }
+}
+
+/// Does work that an interrupt ends at once, even while it waits for a server.
+fn watched<T>(
+    client: &Client,
+    id: &HubId,
+    watch: &dyn Watch,
+    work: impl FnOnce() -> Result<T, HubError>,
+) -> Result<T, HubError> {
+    let ended = AtomicBool::new(false);
+    let result = thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            while !ended.load(Ordering::Acquire) {
+                if watch.cancelled() {
+                    client.shut_down();
+                    break;
+                }
+                thread::park_timeout(INTERVAL);
+            }
+        });
+        let result = work();
+        ended.store(true, Ordering::Release);
+        watcher.thread().unpark();
+        result
+    });
+    match result {
+        // Whatever failed, it failed because the connection was shut down.
+        Err(_) if watch.cancelled() => Err(HubError::Cancelled { id: id.repository() }),
+        result => result,
+    }
+}

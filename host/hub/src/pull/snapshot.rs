@@ -1,0 +1,58 @@
+//! The names of a commit's files, and the commits of branches and tags.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::HubError;
+use crate::id::is_commit;
+
+/// Gives a blob its name in a snapshot.
+///
+/// # Errors
+/// [`HubError::Io`].
+pub(super) fn link(snapshot: &Path, name: &str, blob: &str) -> Result<(), HubError> {
+    let place = snapshot.join(name);
+    let folder = place.parent().unwrap_or(snapshot);
+    fs::create_dir_all(folder).map_err(HubError::io(folder))?;
+    // Relative, as caches are moved: out of the folders of the name, then out of the snapshot.
+    let up = "../".repeat(name.split('/').count() + 1);
+    let target = PathBuf::from(format!("{up}blobs/{blob}"));
+    if fs::read_link(&place).is_ok_and(|found| found == target) {
+        return Ok(());
+    }
+    // Renamed into its place, so that another program never finds half of it.
+    let beside =
+        tempfile::Builder::new().prefix(".link").make_in(folder, |path| point(path, folder, &target));
+    let beside = beside.map_err(HubError::io(&place))?;
+    beside.persist(&place).map(drop).map_err(|error| HubError::Io { path: place, source: error.error })
+}
+
+#[cfg(unix)]
+fn point(path: &Path, _: &Path, target: &Path) -> std::io::Result<()> {
+    std::os::unix::fs::symlink(target, path)
+}
+
+/// Where links need a privilege, the file has two names.
+#[cfg(not(unix))]
+fn point(path: &Path, folder: &Path, target: &Path) -> std::io::Result<()> {
+    fs::hard_link(folder.join(target), path)
+}
+
+/// Records the commit of a branch or a tag.
+///
+/// # Errors
+/// [`HubError::Io`].
+pub(super) fn refer(repository: &Path, revision: &str, commit: &str) -> Result<(), HubError> {
+    if is_commit(revision) {
+        return Ok(());
+    }
+    let place = repository.join("refs").join(revision);
+    let folder = place.parent().unwrap_or(repository);
+    let written = fs::create_dir_all(folder).and_then(|()| {
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        file.write_all(commit.as_bytes())?;
+        file.persist(&place).map_err(|error| error.error)
+    });
+    written.map(drop).map_err(HubError::io(&place))
+}

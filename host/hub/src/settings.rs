@@ -1,0 +1,193 @@
+//! The variables that all programs with a cache of this layout share.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::{Cache, HubError};
+
+/// The hub that is used if none is named.
+const HUB: &str = "https://huggingface.co";
+
+/// Most bytes of a file with a token.
+const TOKEN_BYTES: u64 = 4096;
+
+/// A secret that identifies a user. `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// Reads a token that `source` holds. `None` if it is empty.
+    ///
+    /// # Errors
+    /// [`HubError::Token`] for characters that no token has.
+    pub fn parse(text: &str, source: &str) -> Result<Option<Token>, HubError> {
+        let text = text.trim();
+        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let reason = "a token has visible ASCII characters alone".to_owned();
+            return Err(HubError::Token { source_name: source.to_owned(), reason });
+        }
+        Ok((!text.is_empty()).then(|| Token(text.to_owned())))
+    }
+
+    /// Returns the secret, for the header of a request.
+    #[cfg(feature = "pull")]
+    pub(crate) fn secret(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+/// Where models come from and where they are kept.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Address of the hub, such as `https://huggingface.co`.
+    pub endpoint: String,
+    /// The cache.
+    pub cache: Cache,
+    /// Sent to the hub alone.
+    pub token: Option<Token>,
+    /// Whether no server may be contacted.
+    pub offline: bool,
+    /// The wait before the first retry. It doubles each time.
+    pub backoff: Duration,
+    /// The longest a server may send nothing.
+    pub patience: Duration,
+}
+
+impl Settings {
+    /// Reads `HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME`, `HF_TOKEN`,
+    /// `HF_TOKEN_PATH` and `HF_HUB_OFFLINE`.
+    ///
+    /// # Errors
+    /// [`HubError::Token`] if a token cannot be read, [`HubError::NoCache`] if there is no place
+    /// for a cache.
+    pub fn from_environment() -> Result<Settings, HubError> {
+        Self::from_variables(|name| std::env::var_os(name))
+    }
+
+    /// Like [`Settings::from_environment`], with other variables.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Result<Settings, HubError> {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let text = |name: &str| set(name).map(|value| value.to_string_lossy().into_owned());
+        let home = home(&set);
+        let token = match text("HF_TOKEN") {
+            Some(token) => Token::parse(&token, "HF_TOKEN")?,
+            None => match set("HF_TOKEN_PATH") {
+                Some(path) => token_of(path.as_ref())?,
+                None => home.as_ref().map_or(Ok(None), |home| token_of(&home.join("token")))?,
+            },
+        };
+        Ok(Settings {
+            endpoint: text("HF_ENDPOINT").unwrap_or_else(|| HUB.to_owned()),
+            cache: cache(&set, home)?,
+            token,
+            offline: is_offline(text("HF_HUB_OFFLINE")),
+            backoff: Duration::from_secs(1),
+            patience: Duration::from_secs(30),
+        })
+    }
+}
+
+impl Cache {
+    /// Returns the cache that the environment names.
+    ///
+    /// # Errors
+    /// [`HubError::NoCache`] if there is no place for one.
+    pub fn from_environment() -> Result<Cache, HubError> {
+        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        cache(&set, home(&set))
+    }
+}
+
+fn cache(set: &impl Fn(&str) -> Option<OsString>, home: Option<PathBuf>) -> Result<Cache, HubError> {
+    let named = set("HF_HUB_CACHE").map(PathBuf::from);
+    named.or_else(|| home.map(|home| home.join("hub"))).map(Cache::new).ok_or(HubError::NoCache)
+}
+
+/// The folder of Hugging Face's programs.
+fn home(set: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let caches = || {
+        let user = || set("HOME").map(|home| PathBuf::from(home).join(".cache"));
+        set("XDG_CACHE_HOME").map(PathBuf::from).or_else(user)
+    };
+    set("HF_HOME").map(PathBuf::from).or_else(|| caches().map(|caches| caches.join("huggingface")))
+}
+
+/// The token in a file. `None` if there is no such file.
+fn token_of(path: &Path) -> Result<Option<Token>, HubError> {
+    let name = path.display().to_string();
+    match shardwright_files::read(path, TOKEN_BYTES) {
+        Ok(bytes) => Token::parse(&String::from_utf8_lossy(&bytes), &name),
+        Err(error) if error.is_missing() => Ok(None),
+        Err(error) => Err(HubError::Token { source_name: name, reason: error.to_string() }),
+    }
+}
+
+fn is_offline(value: Option<String>) -> bool {
+    value.is_some_and(|value| ["1", "on", "yes", "true"].contains(&value.to_ascii_lowercase().as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(variables: &[(&str, &str)]) -> Result<Settings, HubError> {
+        Settings::from_variables(|name| {
+            let found = variables.iter().find(|(variable, _)| *variable == name);
+            found.map(|(_, value)| OsString::from(value))
+        })
+    }
+
+    #[test]
+    fn places_follow_the_variables_of_the_hub() {
+        let cache =
+            |variables: &[(&str, &str)]| settings(variables).expect("settings").cache.folder().to_owned();
+        let home = ("HOME", "/nowhere");
+        assert_eq!(cache(&[home]), Path::new("/nowhere/.cache/huggingface/hub"));
+        assert_eq!(cache(&[home, ("XDG_CACHE_HOME", "/c")]), Path::new("/c/huggingface/hub"));
+        assert_eq!(cache(&[home, ("XDG_CACHE_HOME", "/c"), ("HF_HOME", "/h")]), Path::new("/h/hub"));
+        assert_eq!(cache(&[home, ("HF_HOME", "/h"), ("HF_HUB_CACHE", "/d")]), Path::new("/d"));
+        assert!(matches!(settings(&[]), Err(HubError::NoCache)));
+        let named = settings(&[home, ("HF_ENDPOINT", "https://mirror"), ("HF_HUB_OFFLINE", "True")]);
+        let named = named.expect("settings");
+        assert_eq!((named.endpoint.as_str(), named.offline), ("https://mirror", true));
+        let usual = settings(&[home, ("HF_ENDPOINT", ""), ("HF_HUB_OFFLINE", "0")]).expect("settings");
+        assert_eq!((usual.endpoint.as_str(), usual.offline), (HUB, false));
+    }
+
+    #[test]
+    fn a_token_is_read_from_its_places_and_not_shown() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("token");
+        let home = folder.path().to_str().expect("UTF-8");
+        std::fs::write(&path, "hf_file\n").expect("written");
+        let token = |variables: &[(&str, &str)]| settings(variables).map(|settings| settings.token);
+        let of = |text: &str| Some(Token(text.to_owned()));
+        assert_eq!(token(&[("HF_HOME", home)]).expect("a token"), of("hf_file"));
+        assert_eq!(token(&[("HF_HOME", home), ("HF_TOKEN", "hf_set")]).expect("a token"), of("hf_set"));
+        let named = [("HOME", "/nowhere"), ("HF_TOKEN_PATH", path.to_str().expect("UTF-8"))];
+        assert_eq!(token(&named).expect("a token"), of("hf_file"));
+        assert_eq!(token(&[("HOME", "/nowhere")]).expect("none"), None);
+        let shown = format!("{:?}", settings(&[("HF_HOME", home)]).expect("settings"));
+        assert!(!shown.contains("hf_file"), "{shown}");
+        for wrong in ["two words", "a\u{7}", "é"] {
+            let error = token(&[("HF_HOME", home), ("HF_TOKEN", wrong)]).expect_err(wrong);
+            assert!(
+                matches!(&error, HubError::Token { .. }) && !error.to_string().contains(wrong),
+                "{error}"
+            );
+        }
+        let folder_as_file = [("HOME", "/nowhere"), ("HF_TOKEN_PATH", home)];
+        assert!(matches!(token(&folder_as_file), Err(HubError::Token { .. })));
+    }
+}
