@@ -1,0 +1,227 @@
+//! What a hub that behaves answers.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use serde_json::json;
+use shardwright_hub::{HubError, Token, Watch, open};
+
+use crate::server::{COMMIT, Hub, Model, Reply, git, sha256};
+use crate::{WEIGHTS, blobs, bytes, cache, folder, gguf, id, pull, settings};
+
+#[test]
+fn a_model_is_pulled_once_in_the_layout_of_the_hub() {
+    let hub = Hub::serve(folder(), |_, _| None);
+    let cache = cache();
+    let settings = settings(&hub, cache.path());
+    let report = pull(&settings, "a/b").expect("pulled");
+    let repository = cache.path().join("models--a--b");
+    assert_eq!(report.snapshot, repository.join("snapshots").join(COMMIT));
+    assert_eq!((&report.path, report.commit.as_str()), (&report.snapshot, COMMIT));
+    assert_eq!(report.licence.as_deref(), Some("apache-2.0"));
+    let names: Vec<&str> = report.files.iter().map(|file| file.name.as_str()).collect();
+    assert_eq!(names, ["config.json", "tokenizer.json", "1_Pooling/config.json", "model.safetensors"]);
+    for file in &report.files {
+        let (_, expected) = hub.model.files.iter().find(|(name, _)| *name == file.name).expect("listed");
+        assert!(fs::read(report.snapshot.join(&file.name)).expect("a file") == *expected, "{}", file.name);
+        assert!(file.fetched && file.bytes == expected.len() as u64);
+    }
+    let target = |name: &str| fs::read_link(report.snapshot.join(name)).expect("a link");
+    let weights = sha256(&bytes(WEIGHTS));
+    assert_eq!(target("model.safetensors"), Path::new("../../blobs").join(&weights));
+    assert_eq!(target("1_Pooling/config.json"), Path::new("../../../blobs").join(git(b"{\"x\":1}")));
+    assert_eq!(fs::read_to_string(repository.join("refs/main")).expect("a reference"), COMMIT);
+    assert_eq!(blobs(cache.path()).len(), 4, "nothing else: {:?}", blobs(cache.path()));
+
+    // Found without the hub, and not fetched again.
+    let found = settings.cache.find(&id("a/b")).expect("readable").expect("found");
+    assert_eq!((&found.path, found.commit.as_str()), (&report.snapshot, COMMIT));
+    let before = hub.asked("resolve");
+    let again = pull(&settings, &format!("a/b@{COMMIT}")).expect("pulled");
+    assert!(again.files.iter().all(|file| !file.fetched) && hub.asked("resolve") == before);
+    assert_eq!(fs::read_dir(repository.join("refs")).expect("a folder").count(), 1);
+}
+
+#[test]
+fn a_gguf_file_is_chosen_by_its_quantisation() {
+    let model = || {
+        let files = [("m-Q4_0.gguf", bytes(100)), ("m-Q8_0.gguf", bytes(200)), ("mmproj.gguf", bytes(300))];
+        Hub::serve(Model::new("a/b", files), |_, _| None)
+    };
+    let (hub, cache) = (model(), cache());
+    let settings = settings(&hub, cache.path());
+    let error = pull(&settings, "a/b").expect_err("several");
+    let HubError::Choose { candidates, .. } = &error else { panic!("{error}") };
+    assert_eq!(candidates[1].bytes, Some(200));
+    assert!(error.to_string().contains("m-Q8_0.gguf (200 bytes)") && error.help().contains("a/b:Q4_0"));
+    let report = pull(&settings, "a/b:q8_0").expect("pulled");
+    assert_eq!(report.path, report.snapshot.join("m-Q8_0.gguf"));
+    assert_eq!(fs::read(&report.path).expect("a file"), bytes(200));
+    let found = settings.cache.find(&id("a/b:Q8_0")).expect("readable").expect("found");
+    assert_eq!(found.path, report.path);
+    assert_eq!(settings.cache.find(&id("a/b:Q4_0")).expect("readable"), None);
+    let matched = open(&settings, &id("a/b"), Some("*.gguf"), &()).expect("listed");
+    assert_eq!(matched.bytes(), 600);
+    assert!(matches!(open(&settings, &id("a/b"), Some("*.bin"), &()), Err(HubError::NoMatch { .. })));
+    let nothing = Hub::serve(Model::new("a/b", [("x.onnx", bytes(9))]), |_, _| None);
+    let error = pull(&crate::settings(&nothing, cache.path()), "a/b").expect_err("nothing");
+    assert!(matches!(error, HubError::Nothing { .. }), "{error}");
+}
+
+#[test]
+fn the_token_goes_to_the_hub_alone() {
+    let hub = Hub::serve(gguf(100), |hub, request| {
+        (request.header("authorization") != Some("Bearer secret") && !request.store).then(|| {
+            let _ = hub;
+            Reply::new(401, "").header("X-Error-Code", "GatedRepo")
+        })
+    });
+    let cache = cache();
+    let mut settings = settings(&hub, cache.path());
+    let error = pull(&settings, "a/b").expect_err("gated");
+    assert!(matches!(&error, HubError::Denied { status: 401, with_token: false, .. }), "{error}");
+    let help = error.help();
+    assert!(help.contains(&format!("{}/a/b", hub.url)) && help.contains("HF_TOKEN"), "{help}");
+    settings.token = Token::parse("wrong", "a test").expect("a token");
+    let error = pull(&settings, "a/b").expect_err("gated");
+    assert!(matches!(&error, HubError::Denied { with_token: true, .. }), "{error}");
+    assert!(!format!("{error:?} {error} {}", error.help()).contains("wrong"));
+    settings.token = Token::parse("secret", "a test").expect("a token");
+    pull(&settings, "a/b").expect("pulled");
+    let to_store: Vec<_> = hub.requests().into_iter().filter(|request| request.store).collect();
+    assert!(!to_store.is_empty() && to_store.iter().all(|request| request.header("authorization").is_none()));
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    let answers = |status: u16, code: &'static str| {
+        Hub::serve(gguf(100), move |_, _| Some(Reply::new(status, "").header("X-Error-Code", code)))
+    };
+    let refused = |hub: &Hub| pull(&settings(hub, cache().path()), "a/b").expect_err("no model");
+    for (status, code, private) in
+        [(401, "RepoNotFound", true), (404, "RepoNotFound", true), (404, "RevisionNotFound", false)]
+    {
+        let (hub, cache) = (answers(status, code), cache());
+        let error = pull(&settings(&hub, cache.path()), "a/b").expect_err("no model");
+        assert!(
+            matches!(&error, HubError::NotFound { maybe_private, .. } if *maybe_private == private),
+            "{error}"
+        );
+        assert_eq!((hub.requests().len(), blobs(cache.path()).len()), (1, 0), "asked again");
+    }
+    let error = refused(&answers(403, ""));
+    assert!(matches!(error, HubError::Denied { status: 403, .. }), "{error}");
+    let error = refused(&answers(418, ""));
+    assert!(matches!(error, HubError::Status { status: 418, .. }), "{error}");
+    // A file that the list has and the hub has not.
+    let hub =
+        Hub::serve(gguf(100), |_, request| request.path.contains("resolve").then(|| Reply::new(404, "")));
+    assert!(matches!(refused(&hub), HubError::NotFound { maybe_private: false, .. }));
+}
+
+/// Collects notes.
+#[derive(Default)]
+struct Notes(Mutex<Vec<String>>);
+
+impl Watch for Notes {
+    fn note(&self, text: &str) {
+        self.0.lock().expect("no panic").push(text.to_owned());
+    }
+}
+
+#[test]
+fn servers_that_are_busy_are_asked_again_and_not_for_ever() {
+    let hub = Hub::serve(gguf(100), |_, request| {
+        let busy =
+            if request.store { Reply::new(503, "") } else { Reply::new(429, "").header("Retry-After", 0) };
+        (request.before < 2).then_some(busy)
+    });
+    let (folder, notes) = (cache(), Notes::default());
+    crate::pull_watched(&settings(&hub, folder.path()), "a/b", &notes).expect("pulled");
+    let notes = notes.0.into_inner().expect("no panic");
+    assert!(notes.iter().any(|note| note.contains("too many requests")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("503") && note.contains("again in")), "{notes:?}");
+
+    let always = |reply: Reply| Hub::serve(gguf(100), move |_, _| Some(reply.clone()));
+    let refused = |hub: &Hub| pull(&settings(hub, cache().path()), "a/b").expect_err("busy");
+    let hub = always(Reply::new(500, ""));
+    let error = refused(&hub);
+    assert!(matches!(error, HubError::Status { status: 500, .. }), "{error}");
+    assert_eq!(hub.requests().len(), 5);
+    // An hour is not waited for.
+    let hub = always(Reply::new(429, "").header("Retry-After", 3600));
+    let error = refused(&hub);
+    assert!(matches!(error, HubError::RateLimited { seconds: Some(3600), .. }), "{error}");
+    assert!(error.to_string().contains("3600 s") && hub.requests().len() == 1);
+}
+
+#[test]
+fn a_renamed_model_is_found_and_its_licence_and_state_are_told() {
+    let hub = Hub::serve(gguf(100), |hub, request| {
+        if let Some(rest) = request.path.strip_prefix("/api/models/old/name/") {
+            return Some(Reply::new(307, "").header("Location", format!("/api/models/a/b/{rest}")));
+        }
+        if let Some(rest) = request.path.strip_prefix("/old/name/") {
+            return Some(Reply::new(307, "").header("Location", format!("/a/b/{rest}")));
+        }
+        let mut list = hub.list();
+        list["gated"] = json!("manual");
+        list["cardData"] = json!({ "license": "other", "license_name": "house-terms" });
+        request.path.contains("/api/").then(|| Reply::new(200, list.to_string()))
+    });
+    let cache = cache();
+    let report = pull(&settings(&hub, cache.path()), "old/name").expect("pulled");
+    assert_eq!(report.licence.as_deref(), Some("house-terms"));
+    assert_eq!(report.gated.as_deref(), Some("manual"));
+    assert!(report.snapshot.starts_with(cache.path().join("models--old--name")));
+}
+
+#[test]
+fn a_mirror_that_lists_names_alone_is_asked_for_each_file() {
+    let names = |hub: &Hub| {
+        let names: Vec<_> = hub.model.files.iter().map(|(name, _)| json!({ "rfilename": name })).collect();
+        Reply::new(200, json!({ "sha": COMMIT, "siblings": names, "tags": ["license:mit"] }).to_string())
+    };
+    let hub = Hub::serve(folder(), move |hub, request| request.path.contains("/api/").then(|| names(hub)));
+    let cache = cache();
+    let report = pull(&settings(&hub, cache.path()), "a/b").expect("pulled");
+    assert_eq!(report.licence.as_deref(), Some("mit"));
+    assert_eq!(fs::read(report.snapshot.join("model.safetensors")).expect("a file"), bytes(WEIGHTS));
+    assert!(hub.requests().iter().any(|request| request.method == "HEAD"));
+    let silent = Hub::serve(folder(), move |hub, request| {
+        if request.path.contains("/api/") { Some(names(hub)) } else { Some(Reply::new(200, "")) }
+    });
+    let error = pull(&settings(&silent, cache.path()), "a/b").expect_err("no hash");
+    assert!(matches!(&error, HubError::Listing { reason, .. } if reason.contains("neither hash")), "{error}");
+}
+
+#[test]
+fn without_a_network_the_failure_is_named() {
+    let hub = Hub::serve(gguf(100), |_, _| None);
+    let cache = cache();
+    let refused = |endpoint: &str| {
+        let mut settings = settings(&hub, cache.path());
+        settings.endpoint = endpoint.to_owned();
+        let error = pull(&settings, "a/b").expect_err(endpoint);
+        assert!(matches!(error, HubError::Network { .. }), "{endpoint}: {error}");
+        assert!(error.help().contains("HTTPS_PROXY"));
+        error.to_string()
+    };
+    assert!(refused("http://127.0.0.1:1").contains("refused"));
+    refused("http://nothing.invalid");
+    // A server without TLS.
+    refused(&hub.url.replace("http:", "https:"));
+    let mut offline = settings(&hub, cache.path());
+    offline.offline = true;
+    assert!(matches!(pull(&offline, "a/b"), Err(HubError::Offline { .. })));
+    assert_eq!(hub.requests().len(), 0);
+    let silent = Hub::serve(gguf(100), |_, request| {
+        Some(Reply::new(200, "").header("Content-Length", 5).ending(crate::server::End::Silent))
+            .filter(|_| request.before < 9)
+    });
+    let mut impatient = settings(&silent, cache.path());
+    impatient.patience = Duration::from_millis(50);
+    assert!(matches!(pull(&impatient, "a/b"), Err(HubError::Network { .. })));
+}

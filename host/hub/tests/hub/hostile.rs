@@ -1,0 +1,127 @@
+//! Servers that lie.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use shardwright_hub::HubError;
+
+use crate::server::{COMMIT, End, Hub, Reply, sha256};
+use crate::{blobs, bytes, cache, folder, gguf, pull, settings};
+
+/// The error of a pull from a hub that answers so; no file must be left that could be used.
+fn refused(
+    instead: impl Fn(&Hub, &crate::server::Request) -> Option<Reply> + Send + Sync + 'static,
+) -> HubError {
+    let hub = Hub::serve(gguf(1000), instead);
+    let cache = cache();
+    let error = pull(&settings(&hub, cache.path()), "a/b").expect_err("a lie");
+    let whole: Vec<String> = blobs(cache.path()).into_iter().filter(|name| !name.contains('.')).collect();
+    assert!(whole.is_empty() && !cache.path().join("models--a--b/snapshots").exists(), "{error}: {whole:?}");
+    assert!(!error.help().is_empty());
+    error
+}
+
+/// The list with the files of `siblings`.
+fn listing(siblings: serde_json::Value) -> HubError {
+    let list = json!({ "sha": COMMIT, "siblings": siblings }).to_string();
+    refused(move |_, request| request.path.contains("/api/").then(|| Reply::new(200, list.clone())))
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_refused() {
+    for name in
+        ["../../x.gguf", "/x.gguf", "a/../../x.gguf", "a\\x.gguf", "C:x.gguf", "a//x.gguf", "a\nb.gguf"]
+    {
+        let error = listing(json!([{ "rfilename": name, "size": 1, "blobId": "00".repeat(20) }]));
+        assert!(matches!(&error, HubError::Name { name: refused, .. } if refused == name), "{name}: {error}");
+    }
+    let one = json!({ "rfilename": "x.gguf", "size": 1, "blobId": "00".repeat(20) });
+    let error = listing(json!([one, one]));
+    assert!(matches!(&error, HubError::Name { reason, .. } if reason.contains("twice")), "{error}");
+}
+
+#[test]
+fn other_bytes_are_discarded() {
+    let error = refused(|_, request| {
+        let mut other = bytes(1000);
+        other[999] ^= 1;
+        request.store.then(|| Reply::new(200, other))
+    });
+    let HubError::Checksum { expected, got, .. } = &error else { panic!("{error}") };
+    assert_eq!(*expected, format!("sha256:{}", sha256(&bytes(1000))));
+    assert_ne!(expected, got);
+}
+
+#[test]
+fn sizes_that_lie_are_refused() {
+    for (size, got) in [(999, "999"), (1001, "1001"), (0, "0")] {
+        let error = refused(move |_, request| request.store.then(|| Reply::new(200, bytes(size))));
+        assert!(matches!(&error, HubError::Size { expected: 1000, got: said, .. } if said == got), "{error}");
+    }
+    for range in ["bytes 0-9/10", "bytes 7-999/1000", "x"] {
+        let error = refused(move |_, request| {
+            request.store.then(|| Reply::new(206, bytes(1000)).header("Content-Range", range))
+        });
+        assert!(matches!(error, HubError::Size { .. }), "{range}: {error}");
+    }
+    // A body without a length that never ends.
+    let begun = Instant::now();
+    let error =
+        refused(|_, request| request.store.then(|| Reply::new(200, bytes(4096)).ending(End::Endless)));
+    assert!(matches!(error, HubError::Size { .. }), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "read on and on");
+    // A list that claims more bytes than a disk has costs none of them.
+    let huge = json!([{ "rfilename": "m.gguf", "size": u64::MAX, "lfs": { "sha256": "00".repeat(32), "size": u64::MAX } }]);
+    let list = json!({ "sha": COMMIT, "siblings": huge }).to_string();
+    let error = refused(move |_, request| match request.path.contains("/api/") {
+        true => Some(Reply::new(200, list.clone())),
+        false => Some(Reply::new(200, bytes(1000))),
+    });
+    assert!(matches!(error, HubError::Size { expected: u64::MAX, .. }), "{error}");
+}
+
+#[test]
+fn lists_that_are_none_are_refused() {
+    let answer = |reply: Reply| refused(move |_, _| Some(reply.clone()));
+    for text in ["", "[]", "{", "{\"sha\":1}", "<html>"] {
+        assert!(matches!(answer(Reply::new(200, text)), HubError::Listing { .. }), "{text}");
+    }
+    for commit in ["main", "../../../../etc/x", &"A".repeat(40)] {
+        let error = answer(Reply::new(200, json!({ "sha": commit, "siblings": [] }).to_string()));
+        assert!(matches!(error, HubError::Listing { .. }), "{commit}: {error}");
+    }
+    // Memory is bounded, and so is the depth of what is read into it.
+    let error = answer(Reply::new(200, " ".repeat(1 << 16)).ending(End::Endless));
+    assert!(matches!(&error, HubError::Listing { reason, .. } if reason.contains("more than")), "{error}");
+    let deep = format!("{{\"sha\":\"{COMMIT}\",\"cardData\":{}", "[".repeat(1 << 20));
+    assert!(matches!(answer(Reply::new(200, deep)), HubError::Listing { .. }));
+    let header = Reply::new(200, "").header("X-Long", "x".repeat(4 << 20));
+    assert!(matches!(answer(header), HubError::Network { .. }));
+}
+
+#[test]
+fn redirects_elsewhere_and_in_circles_are_refused() {
+    for to in ["file:///etc/passwd", "ftp://h/x", "//h/x", "x", "", "http://u:p@h/x"] {
+        let error = refused(move |_, request| {
+            request.path.contains("resolve").then(|| Reply::new(302, "").header("Location", to))
+        });
+        assert!(matches!(error, HubError::Redirect { .. }), "{to}: {error}");
+    }
+    let error = refused(|_, request| {
+        let path = request.path.clone();
+        path.contains("resolve").then(|| Reply::new(302, "").header("Location", path))
+    });
+    assert!(matches!(&error, HubError::Redirect { reason, .. } if reason.contains("too many")), "{error}");
+}
+
+/// Files of a model that was pulled are not replaced by what another model lists for them.
+#[test]
+fn a_file_in_the_place_of_a_folder_is_an_error() {
+    let hub = Hub::serve(folder(), |_, _| None);
+    let cache = cache();
+    std::fs::write(cache.path().join("models--a--b"), b"a file").expect("written");
+    let error = pull(&settings(&hub, cache.path()), "a/b").expect_err("no folder");
+    assert!(matches!(&error, HubError::Io { path, .. } if path.starts_with(cache.path())), "{error}");
+    assert_eq!(std::fs::read(Path::new(cache.path()).join("models--a--b")).expect("kept"), b"a file");
+}
