@@ -4,7 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use shardwright::{FormatChoice, PlanMeasuring, Preference, PromptLength, WeightFormat, WeightRounding};
+use shardwright::{
+    FormatChoice, PlanMeasuring, Preference, PromptLength, WeightFormat, WeightRounding,
+};
+use shardwright_hub::{HubError, HubId};
 use shardwright_trust::{Kind, LeastRelease, PublicKey};
 
 /// Runs language models on phone NPUs by plan: what is cut where, in which format, with which
@@ -35,6 +38,12 @@ const RUN_EXAMPLES: &str = "Examples:
   shardwright run demo-model --chat
   shardwright run demo-model --soc mt6989 --on simulator --prompt 'And'
   shardwright run path/to/bundle --prompt 'And' --format json";
+
+const PULL_EXAMPLES: &str = "Examples:
+  shardwright pull google/gemma-3-270m
+  shardwright run google/gemma-3-270m --prompt 'In the beginning'
+  shardwright pull unsloth/gemma-3-270m-it-GGUF:Q4_K_M
+  shardwright pull google/gemma-3-270m --revision v1.0 --format json";
 
 const COMPILE_EXAMPLES: &str = "Examples:
   shardwright compile demo-model --soc sm8850 -o bundle
@@ -93,6 +102,10 @@ pub enum Command {
     /// Generate text from a checkpoint or a bundle.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArguments),
+    /// Fetch a model from a Hugging Face hub into the cache that `hf download` uses. Other commands
+    /// then accept its id in place of a path. An interrupted pull resumes where it stopped.
+    #[command(after_help = PULL_EXAMPLES)]
+    Pull(PullArguments),
     /// Measure how fast a checkpoint or a bundle runs, alone or in turns with llama.cpp's
     /// `llama-bench`.
     Bench(BenchArguments),
@@ -674,7 +687,7 @@ pub enum Executor {
 #[command(group = ArgGroup::new("turn").args(["chat", "image", "audio"]).multiple(true))]
 pub struct RunArguments {
     /// A directory as Hugging Face publishes it (config.json, *.safetensors, tokenizer.json), a
-    /// GGUF file, or a bundle.
+    /// GGUF file, a bundle, or the id of a model that was pulled (OWNER/NAME).
     pub checkpoint: PathBuf,
     /// The text to continue, or with --chat the user's turn. Default: standard input.
     #[arg(short, long)]
@@ -742,6 +755,32 @@ pub struct RunArguments {
     pub target: TargetArguments,
     #[command(flatten)]
     pub execution: ExecutionArguments,
+}
+
+#[derive(Args, Debug)]
+#[cfg_attr(not(feature = "hub"), expect(dead_code, reason = "a program without `pull` still parses it"))]
+pub struct PullArguments {
+    /// The model: OWNER/NAME, optionally @REVISION, optionally :FILE or a quantisation of GGUF
+    /// files such as :Q4_K_M.
+    #[arg(value_parser = hub_id)]
+    pub id: HubId,
+    /// The branch, tag or commit. Default: `main`.
+    #[arg(long)]
+    pub revision: Option<String>,
+    /// The file to fetch, a pattern such as `*.safetensors`, or a quantisation. Default: settings,
+    /// tokenizer and safetensors, otherwise the only GGUF model.
+    #[arg(long, value_name = "FILE|GLOB")]
+    pub file: Option<String>,
+    /// Address of the hub. Default: `HF_ENDPOINT`, or https://huggingface.co.
+    #[arg(long, value_name = "URL")]
+    pub hub: Option<String>,
+    /// The cache. Default: `HF_HUB_CACHE`, `HF_HOME/hub`, or ~/.cache/huggingface/hub.
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+}
+
+fn hub_id(text: &str) -> Result<HubId, String> {
+    text.parse().map_err(|error: HubError| format!("{error}; {}", error.help()))
 }
 
 #[derive(Args, Debug)]

@@ -10,9 +10,15 @@ mod doctor;
 mod draft;
 mod embed;
 mod explain;
+mod hub;
 mod perplexity;
 mod plan;
 mod planner;
+#[cfg(feature = "hub")]
+mod pull;
+#[cfg(not(feature = "hub"))]
+#[path = "commands/pull_left_out.rs"]
+mod pull;
 mod run;
 mod sensitivity;
 mod trust;
@@ -43,12 +49,14 @@ use crate::{interrupt, views};
 
 pub use bench::{BenchReport, DraftsReport, Logits, MeasuredReport};
 pub use bundle::{DryRunReport, DryRunVariant};
+pub use hub::find;
 
 /// Runs the command; `started` is when the program began.
 pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> {
     let (format, detail) = (arguments.format, views::Detail::of(arguments.verbose));
     match &arguments.command {
         Command::Run(arguments) => run::run(arguments, format),
+        Command::Pull(arguments) => pull::pull(arguments, format),
         Command::Bench(arguments) => bench::bench(arguments, format, started),
         Command::Compile(arguments) => bundle::compile(arguments, format, detail),
         Command::Inspect { path, verify, soc, shims, profiles, trust } => {

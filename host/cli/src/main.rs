@@ -25,7 +25,7 @@ use crate::outcome::Failure;
 
 fn main() -> ExitCode {
     let started = Instant::now();
-    let arguments = match Arguments::try_parse() {
+    let mut arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return outcome::usage(&error, std::env::args_os()),
     };
@@ -36,7 +36,8 @@ fn main() -> ExitCode {
         }
         Err(failure) => return outcome::exit(Err(failure), arguments.format),
     }
-    outcome::exit(commands::run(&arguments, started), arguments.format)
+    let found = commands::find(&mut arguments.command, arguments.format);
+    outcome::exit(found.and_then(|()| commands::run(&arguments, started)), arguments.format)
 }
 
 /// Standard error for the log, which includes names of files and messages of shims.

@@ -14,6 +14,8 @@ mod perplexity;
 mod plan;
 mod planner;
 mod progress;
+#[cfg(feature = "hub")]
+mod pulled;
 mod repair;
 mod sensitivity;
 mod shims;
@@ -34,6 +36,8 @@ pub use perplexity::perplexity;
 pub use plan::{plan, plan_without_notices};
 pub use planner::{checked, planner, replayed};
 pub use progress::Progress;
+#[cfg(feature = "hub")]
+pub use pulled::pulled;
 pub use repair::repair;
 pub use sensitivity::sensitivity;
 pub use shims::shims;

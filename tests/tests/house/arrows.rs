@@ -21,6 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-worker",
             "shardwright-bundle",
             "shardwright-delivery",
+            "shardwright-hub",
             "shardwright-planning",
             "shardwright-build",
             "shardwright-doctor",
@@ -30,6 +31,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     // Lays a bundle out for a channel; it loads nothing.
     ("shardwright-delivery", &["shardwright-bundle", "shardwright-vocabulary"]),
+    // Finds and fetches models; it reads none.
+    ("shardwright-hub", &["shardwright-files", "shardwright-vocabulary"]),
     // Built on the public crate, for people and tools.
     (
         "shardwright-verify",

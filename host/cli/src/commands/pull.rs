@@ -1,0 +1,105 @@
+//! Fetching a model: the command, and the offer of one that is missing.
+
+use std::io::IsTerminal;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use shardwright::Watch as _;
+use shardwright_hub::{Cache, HubError, HubId, Settings, Watch, open};
+
+use super::{print, standard_input_line};
+use crate::arguments::{Format, PullArguments};
+use crate::outcome::{Failure, Outcome};
+use crate::{interrupt, views};
+
+/// Fetches a model.
+pub fn pull(arguments: &PullArguments, format: Format) -> Result<Outcome, Failure> {
+    let mut id = arguments.id.clone();
+    if let Some(revision) = &arguments.revision {
+        if id.revision.is_some() {
+            return Err(Failure::Arguments(format!("{id} and --revision both name a revision")));
+        }
+        id = id.at(revision)?;
+    }
+    if arguments.file.is_some() && id.file.is_some() {
+        return Err(Failure::Arguments(format!("{id} and --file both name files")));
+    }
+    let mut settings = Settings::from_environment()?;
+    if let Some(hub) = &arguments.hub {
+        settings.endpoint.clone_from(hub);
+    }
+    if let Some(cache) = &arguments.cache {
+        settings.cache = Cache::new(cache);
+    }
+    let shown = Shown::new(&id);
+    let report = open(&settings, &id, arguments.file.as_deref(), &shown)?.pull(&shown)?;
+    drop(shown);
+    print(format, &report, views::pulled)
+}
+
+/// Offers to fetch a model to a person at a terminal; `None` if there is none, or the answer
+/// is no.
+pub fn offered(id: &HubId, path: &Path, format: Format) -> Result<Option<PathBuf>, Failure> {
+    let asks = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+    // A path below a folder that is there is mistyped rather than an id: no hub need know it.
+    let folder = path.components().next().map(Component::as_os_str);
+    if !asks || format == Format::Json || folder.is_some_and(|folder| Path::new(folder).exists()) {
+        return Ok(None);
+    }
+    let settings = Settings::from_environment()?;
+    let shown = Shown::new(id);
+    let repository = match open(&settings, id, None, &shown) {
+        Ok(repository) => repository,
+        Err(HubError::Offline { .. } | HubError::NotFound { .. } | HubError::Network { .. }) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    drop(shown);
+    views::say(&format!(
+        "{id} was not pulled yet: {} from {}, into {}",
+        views::bytes(repository.bytes()),
+        settings.endpoint,
+        settings.cache.folder().display()
+    ));
+    views::say("fetch it now? [y/N]");
+    let mut answer = String::new();
+    standard_input_line(&mut answer)?;
+    if !["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()) {
+        return Ok(None);
+    }
+    let shown = Shown::new(id);
+    let report = repository.pull(&shown)?;
+    drop(shown);
+    views::say(&format!("licence: {}", report.licence.as_deref().unwrap_or("not stated by its card")));
+    Ok(Some(report.path))
+}
+
+/// How far a pull is, on standard error.
+struct Shown(Mutex<views::Progress>);
+
+impl Shown {
+    fn new(id: &HubId) -> Shown {
+        Shown(Mutex::new(views::Progress::new("fetching", id.repository().as_ref())))
+    }
+
+    fn with(&self, show: impl FnOnce(&mut views::Progress)) {
+        show(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Watch for Shown {
+    fn progress(&self, done: u64, total: u64, file: &str) {
+        let per_mille = u128::from(done) * 1000 / u128::from(total.max(1));
+        let stage = format!("{} of {}, {file}", views::bytes(done), views::bytes(total));
+        self.with(|progress| progress.progress(per_mille.min(1000) as u32, &stage));
+    }
+
+    fn note(&self, text: &str) {
+        self.with(|progress| progress.note(text));
+    }
+
+    fn cancelled(&self) -> bool {
+        interrupt::happened()
+    }
+}
