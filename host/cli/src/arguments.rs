@@ -758,7 +758,6 @@ pub struct RunArguments {
 }
 
 #[derive(Args, Debug)]
-#[cfg_attr(not(feature = "hub"), expect(dead_code, reason = "a program without `pull` still parses it"))]
 pub struct PullArguments {
     /// The model: OWNER/NAME, optionally @REVISION, optionally :FILE or a quantisation of GGUF
     /// files such as :Q4_K_M.

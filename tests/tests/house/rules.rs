@@ -253,6 +253,8 @@ const TESTED_BY_TEXT: &[(&str, &str, &str, &str)] = &[
     ("LoadError", "MissingFunction", "host/shims/tests/shims/loading.rs", "function-missing"),
     // Another crate's opener raises it.
     ("LoadError", "Elsewhere", "host/worker/tests/worker.rs", "LoadError::Elsewhere"),
+    // The certificates of a machine are those of a process.
+    ("HubError", "Certificates", "tests/tests/program/hub.rs", "no certificate authorities"),
     ("PackError", "Altered", "host/planning/tests/planning/runtime_only.rs", "was altered"),
     ("TextError", "TemplateOutOfFuel", "host/text/src/template/tests.rs", "\"steps\""),
     ("TextError", "TemplateTooLarge", "host/text/src/template/tests.rs", "builds more than"),

@@ -17,6 +17,7 @@ mod goldens;
 mod howto_javascript;
 mod howto_shim;
 mod howto_soc_and_planner;
+mod hub;
 mod interrupts;
 mod isolated;
 mod isolation;

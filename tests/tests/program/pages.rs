@@ -90,6 +90,15 @@ const NOT_RUN: &[(&str, &str)] = &[
     ),
     ("shardwright planner check policy.wasm", "see `howto_javascript`"),
     ("shardwright plan CHECKPOINT --planner plugins/javascript/even-js.wasm", "see `howto_javascript`"),
+    ("shardwright pull google/gemma-3-270m", "needs the network; `hub` pulls from a hub on this machine"),
+    ("shardwright run google/gemma-3-270m --prompt \"In the beginning\"", "needs the model; see `hub`"),
+    ("shardwright pull unsloth/gemma-3-270m-it-GGUF:Q4_K_M", "needs the network; see `hub`"),
+    (
+        "shardwright run unsloth/gemma-3-270m-it-GGUF:Q4_K_M --chat --prompt \"What is a shard?\"",
+        "needs the model; see `hub`",
+    ),
+    ("cargo xtask run -- pull google/gemma-3-270m", "needs the network; see `hub`"),
+    ("cargo xtask run -- run google/gemma-3-270m --prompt \"In the beginning\"", "needs the model; see `hub`"),
     ("HUB=https://huggingface.co/Qwen/Qwen3-0.6B/resolve/main", "is for the next lines"),
     (
         "mkdir -p model && curl -fsSL \"$HUB/config.json\" -o model/config.json",

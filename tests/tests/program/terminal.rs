@@ -19,7 +19,7 @@ const END_OF_INPUT: &str = "\u{4}";
 const INTERRUPTED: i32 = 130;
 
 /// The program in a terminal.
-struct Terminal {
+pub struct Terminal {
     child: Child,
     keys: ChildStdin,
     /// All output so far.
@@ -28,6 +28,11 @@ struct Terminal {
 
 impl Terminal {
     fn begin(arguments: &[&str]) -> Terminal {
+        Terminal::begin_with(&[], arguments)
+    }
+
+    /// With these variables.
+    pub fn begin_with(variables: &[(&str, &str)], arguments: &[&str]) -> Terminal {
         let program = program::executable();
         let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
         let words: Vec<String> = arguments.iter().map(|word| quoted(word)).collect();
@@ -42,6 +47,7 @@ impl Terminal {
             .current_dir(tree::root())
             .args(["-qefc", &command, "/dev/null"])
             .env("TERM", "xterm")
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -63,7 +69,7 @@ impl Terminal {
         Terminal { child, keys, shown }
     }
 
-    fn press(&mut self, keys: &str) {
+    pub fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).and_then(|()| self.keys.flush()).expect("it listens");
     }
 
@@ -73,7 +79,7 @@ impl Terminal {
 
     /// Waits until this text is shown after the first `after` bytes; returns the length of the
     /// output then.
-    fn until(&mut self, text: &str, after: usize) -> usize {
+    pub fn until(&mut self, text: &str, after: usize) -> usize {
         let begun = Instant::now();
         loop {
             let shown = self.shown();
@@ -110,7 +116,7 @@ impl Terminal {
     }
 
     /// The exit code, and all that was shown.
-    fn ended(mut self) -> (Option<i32>, String) {
+    pub fn ended(mut self) -> (Option<i32>, String) {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
             if let Some(status) = self.child.try_wait().expect("waited for") {

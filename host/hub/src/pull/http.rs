@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -84,6 +85,8 @@ pub(super) struct Client {
     origin: Origin,
     token: Option<Token>,
     backoff: Duration,
+    /// Whether a server ever answered. Without a network, waiting for one helps nobody.
+    answered: Arc<AtomicBool>,
 }
 
 impl Client {
@@ -124,7 +127,7 @@ impl Client {
             return Err(HubError::Network { url: endpoint, reason });
         }
         let (token, backoff) = (settings.token.clone(), settings.backoff);
-        Ok(Client { agent: config.new_agent(), endpoint, origin, token, backoff })
+        Ok(Client { agent: config.new_agent(), endpoint, origin, token, backoff, answered: Arc::default() })
     }
 
     /// Ends all requests, also those that wait.
@@ -223,18 +226,27 @@ impl Client {
         if let Ask::Body { from: from @ 1.. } = ask {
             request = request.header("range", format!("bytes={from}-"));
         }
-        request.call().map_err(|error| {
-            let mut failed = Failed::cut(url, &error);
-            failed.again = !matches!(
-                error,
-                ureq::Error::HostNotFound
-                    | ureq::Error::Rustls(_)
-                    | ureq::Error::Tls(_)
-                    | ureq::Error::LargeResponseHeader(..)
-                    | ureq::Error::BadUri(_)
-            );
-            failed
-        })
+        let error = match request.call() {
+            Ok(response) => {
+                self.answered.store(true, Ordering::Relaxed);
+                return Ok(response);
+            }
+            Err(error) => error,
+        };
+        let stays = matches!(
+            error,
+            ureq::Error::HostNotFound
+                | ureq::Error::Rustls(_)
+                | ureq::Error::Tls(_)
+                | ureq::Error::LargeResponseHeader(..)
+                | ureq::Error::BadUri(_)
+        );
+        let mut failed = match error {
+            ureq::Error::Io(error) => Failed::cut(url, error),
+            error => Failed::cut(url, error),
+        };
+        failed.again = !stays && self.answered.load(Ordering::Relaxed);
+        Err(failed)
     }
 
     /// The address that a redirect leads to.

@@ -1,0 +1,227 @@
+//! Models of a hub: pulled by the program from a hub on this machine, and used by their ids.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use shardwright_tests::checkpoints::{DEMO_MODEL, TEXT_FIXTURES};
+use shardwright_tests::program::{self, Run, shardwright};
+use shardwright_tests::tree;
+use tempfile::TempDir;
+
+use self::server::{COMMIT, End, Hub, LARGE, Model, Reply, Request};
+use crate::terminal::Terminal;
+
+#[path = "../../../host/hub/tests/hub/server.rs"]
+mod server;
+
+/// The id of the demo model on the hub of the tests.
+const ID: &str = "shard/wright-demo";
+
+/// Longest wait, on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A checkpoint of the tree as a model of a hub.
+fn hub(checkpoint: &str, instead: impl Fn(&Hub, &Request) -> Option<Reply> + Send + Sync + 'static) -> Hub {
+    let folder = tree::root().join(checkpoint);
+    let entries = fs::read_dir(&folder).expect("a checkpoint").map(|entry| entry.expect("an entry").path());
+    let files = entries.filter(|path| path.is_file()).map(|path| {
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        (name, fs::read(&path).expect("a file"))
+    });
+    Hub::serve(Model { id: ID.to_owned(), files: files.collect() }, instead)
+}
+
+/// A command with a cache and a hub of its own, and no token.
+fn at(hub: &str, cache: &TempDir, arguments: &[&str]) -> Run {
+    shardwright(arguments)
+        .environment("HF_HUB_CACHE", cache.path())
+        .environment("HF_ENDPOINT", hub)
+        .environment("HF_HOME", cache.path())
+        .environment("HF_TOKEN", "")
+        .environment("HF_HUB_OFFLINE", "")
+}
+
+/// A place that no hub is at.
+const NOWHERE: &str = "http://127.0.0.1:1";
+
+fn cache() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+/// The file that a pull has begun.
+fn partial(cache: &TempDir) -> Option<PathBuf> {
+    let blobs = fs::read_dir(cache.path().join("models--shard--wright-demo/blobs")).ok()?;
+    let found = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "incomplete");
+    blobs.filter_map(|entry| Some(entry.ok()?.path())).find(found)
+}
+
+/// Stops a pull with this signal once it has a part of the weights. Returns its exit code.
+fn stopped_with(signal: &str, hub: &Hub, cache: &TempDir) -> (Option<i32>, String) {
+    let child = Command::new(program::executable())
+        .args(["pull", ID])
+        .env("HF_HUB_CACHE", cache.path())
+        .env("HF_HOME", cache.path())
+        .env("HF_ENDPOINT", &hub.url)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let begun = Instant::now();
+    while !partial(cache).is_some_and(|path| path.metadata().is_ok_and(|found| found.len() >= SENT as u64)) {
+        assert!(begun.elapsed() < PATIENCE, "no part of a file: {:?}", hub.requests());
+        thread::sleep(Duration::from_millis(10));
+    }
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill");
+    assert!(sent.success(), "it ended: {:?}", child.wait_with_output());
+    let ended = child.wait_with_output().expect("waited for");
+    (ended.status.code(), String::from_utf8(ended.stderr).expect("UTF-8"))
+}
+
+/// Bytes of the weights that a connection gives before it stalls.
+const SENT: usize = 1_000_000;
+
+/// A hub of the demo model that stalls in the weights for the first so many connections.
+fn stalling(times: usize) -> Hub {
+    hub(DEMO_MODEL, move |hub, request| {
+        let reply = hub.own(request);
+        let stalls = request.store && request.before < times && reply.body.len() > SENT;
+        let full = reply.body.len();
+        stalls.then(|| {
+            let mut reply = reply.header("Content-Length", full).ending(End::Silent);
+            reply.body.truncate(SENT);
+            reply
+        })
+    })
+}
+
+#[test]
+fn a_killed_pull_is_continued_and_its_model_runs_by_its_id_without_a_network() {
+    let (hub, cache) = (stalling(1), cache());
+    let (code, _) = stopped_with("-KILL", &hub, &cache);
+    assert_eq!(code, None, "it was not killed");
+    let left = partial(&cache).expect("a part of the weights").metadata().expect("a file").len();
+
+    let report = at(&hub.url, &cache, &["pull", ID]).json();
+    let resumed = hub.requests().iter().filter(|request| request.store).map(Request::from).max();
+    assert_eq!(resumed, Some(left as usize), "begun again");
+    assert_eq!((report["commit"].as_str(), report["licence"].as_str()), (Some(COMMIT), Some("apache-2.0")));
+    let snapshot = PathBuf::from(report["snapshot"].as_str().expect("a path"));
+    let names: Vec<&str> =
+        report["files"].as_array().expect("files").iter().filter_map(|file| file["name"].as_str()).collect();
+    assert!(names.contains(&"model.safetensors") && !names.contains(&"goldens.safetensors"), "{names:?}");
+    for name in names {
+        let (pulled, own) = (snapshot.join(name), tree::root().join(DEMO_MODEL).join(name));
+        assert!(fs::read(pulled).expect("pulled") == fs::read(own).expect("a file"), "{name}");
+    }
+
+    let reply = |path: &str| {
+        let arguments = ["run", path, "--prompt", "In the beginning", "-n", "24", "--greedy", "--quiet"];
+        at(NOWHERE, &cache, &arguments).environment("HF_HUB_OFFLINE", "1").succeeds()
+    };
+    assert_eq!(reply(ID), reply(DEMO_MODEL));
+    assert_eq!(reply(&format!("{ID}@{COMMIT}")), reply(DEMO_MODEL));
+    // By the name of the model, not of its commit; by other commands too.
+    let shown = at(NOWHERE, &cache, &["show", ID]).succeeds();
+    assert!(shown.contains("wright-demo") && !shown.contains(COMMIT), "{shown}");
+    at(NOWHERE, &cache, &["plan", ID]).succeeds();
+
+    // Nothing is fetched again, and a person reads where it is and its licence.
+    let text = at(&hub.url, &cache, &["pull", ID]).succeeds();
+    assert!(text.contains("licence: apache-2.0") && text.contains(&snapshot.display().to_string()), "{text}");
+    assert!(!text.contains(" fetched") && text.contains("was there"), "{text}");
+}
+
+#[test]
+fn an_interrupt_ends_a_pull_with_what_helps() {
+    let (hub, cache) = (stalling(1), cache());
+    let (code, stderr) = stopped_with("-INT", &hub, &cache);
+    assert_eq!(code, Some(130), "{stderr}");
+    assert!(stderr.contains("was interrupted") && stderr.contains("help: pull again to resume"), "{stderr}");
+    at(&hub.url, &cache, &["pull", ID]).succeeds();
+}
+
+#[test]
+fn what_was_not_pulled_is_named_with_the_command_that_does() {
+    let (hub, cache) = (hub(TEXT_FIXTURES[0], |_, _| None), cache());
+    for command in ["run", "plan", "inspect", "bench", "show", "embed", "verify", "compile"] {
+        let more: &[&str] = if command == "compile" { &["-o", "unused"] } else { &[] };
+        let (code, stderr) = at(&hub.url, &cache, &[&[command, ID], more].concat()).refuses();
+        assert_eq!(code, 3, "{stderr}");
+        assert!(stderr.contains(&format!("`shardwright pull {ID}`")), "{command}: {stderr}");
+    }
+    assert!(hub.requests().is_empty(), "a hub was contacted unasked");
+}
+
+#[test]
+fn a_folder_of_that_name_is_used_whatever_was_pulled() {
+    let (hub, cache) = (hub(TEXT_FIXTURES[0], |_, _| None), cache());
+    at(&hub.url, &cache, &["pull", ID]).succeeds();
+    let shown = |within: &Path| at(NOWHERE, &cache, &["show", ID]).within(within).succeeds();
+    let place = tempfile::tempdir().expect("a temporary folder");
+    let pulled = shown(place.path());
+    let folder = place.path().join(ID);
+    fs::create_dir_all(folder.parent().expect("a folder")).expect("made");
+    std::os::unix::fs::symlink(tree::root().join(DEMO_MODEL), &folder).expect("a link");
+    assert_ne!(shown(place.path()), pulled);
+}
+
+#[test]
+fn refusals_of_the_hub_reach_the_user_and_tokens_do_not() {
+    let cache = cache();
+    let gated = hub(TEXT_FIXTURES[0], |_, _| Some(Reply::new(403, "").header("X-Error-Code", "GatedRepo")));
+    let secret = "hf_secret";
+    for format in ["text", "json"] {
+        let run = at(&gated.url, &cache, &["pull", ID, "-vvv", "--format", format]);
+        let outcome = run.environment("HF_TOKEN", secret).outcome();
+        assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains(&format!("{}/{ID}", gated.url)), "{}", outcome.stderr);
+        assert!(!format!("{}{}", outcome.stdout, outcome.stderr).contains(secret));
+    }
+    assert!(gated.requests().iter().all(|request| request.header("authorization").is_some()));
+
+    let offline = at(NOWHERE, &cache, &["pull", ID]).environment("HF_HUB_OFFLINE", "1");
+    assert!(offline.refuses().1.contains("HF_HUB_OFFLINE"));
+    // Options outweigh the environment.
+    let (_, stderr) = at(NOWHERE, &cache, &["pull", ID, "--hub", "ftp://elsewhere"]).refuses();
+    assert!(stderr.contains("ftp://elsewhere"), "{stderr}");
+    for twice in [["--revision", "x"], ["--file", "y"]] {
+        let arguments = [&["pull", "a/b@main:Q4_0"], &twice[..]].concat();
+        assert_eq!(at(NOWHERE, &cache, &arguments).refuses().0, 2);
+    }
+    assert_eq!(at(NOWHERE, &cache, &["pull", "../x"]).refuses().0, 2);
+    // A machine without certificates, as containers are.
+    let (_, stderr) = at("https://127.0.0.1:1", &cache, &["pull", ID])
+        .environment("SSL_CERT_FILE", "/dev/null")
+        .environment("SSL_CERT_DIR", cache.path())
+        .refuses();
+    assert!(stderr.contains("no certificate authorities") && stderr.contains("ca-certificates"), "{stderr}");
+}
+
+#[test]
+fn at_a_terminal_a_missing_model_is_offered_and_fetched_if_accepted() {
+    let (hub, cache) = (hub(TEXT_FIXTURES[0], |_, _| None), cache());
+    let place = cache.path().to_str().expect("UTF-8");
+    let variables =
+        [("HF_HUB_CACHE", place), ("HF_HOME", place), ("HF_ENDPOINT", hub.url.as_str()), ("HF_TOKEN", "")];
+    let begin = || {
+        let arguments = ["run", ID, "--prompt", "a", "-n", "2", "--greedy"];
+        let mut terminal = Terminal::begin_with(&variables, &arguments);
+        terminal.until("iB from http://127.0.0.1", 0);
+        terminal.until("fetch it now? [y/N]", 0);
+        terminal
+    };
+    let mut terminal = begin();
+    terminal.press("\r");
+    let (code, shown) = terminal.ended();
+    assert_eq!(code, Some(3), "{shown}");
+    assert!(shown.contains("shardwright pull") && hub.asked("resolve") == 0, "{shown}");
+    let mut terminal = begin();
+    terminal.press("y\r");
+    let (code, shown) = terminal.ended();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(shown.contains("licence: apache-2.0") && shown.contains("2 tokens"), "{shown}");
+    assert!(hub.model.files.iter().any(|(_, bytes)| bytes.len() >= LARGE) && hub.asked("store") > 0);
+}
