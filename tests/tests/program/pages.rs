@@ -98,7 +98,10 @@ const NOT_RUN: &[(&str, &str)] = &[
         "needs the model; see `hub`",
     ),
     ("cargo xtask run -- pull google/gemma-3-270m", "needs the network; see `hub`"),
-    ("cargo xtask run -- run google/gemma-3-270m --prompt \"In the beginning\"", "needs the model; see `hub`"),
+    (
+        "cargo xtask run -- run google/gemma-3-270m --prompt \"In the beginning\"",
+        "needs the model; see `hub`",
+    ),
     ("HUB=https://huggingface.co/Qwen/Qwen3-0.6B/resolve/main", "is for the next lines"),
     (
         "mkdir -p model && curl -fsSL \"$HUB/config.json\" -o model/config.json",

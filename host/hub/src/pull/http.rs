@@ -280,7 +280,7 @@ impl Client {
             // What the hub answers for private models and for those that do not exist.
             401 if from_hub && code == "RepoNotFound" => HubError::NotFound { url, maybe_private: true },
             401 | 403 if from_hub => {
-                let id = url.strip_prefix(&self.endpoint).map_or_else(|| url.clone(), |_| self.name(&url));
+                let id = self.name(&url);
                 let (page, with_token) = (self.page(&url), self.token.is_some());
                 HubError::Denied { id, status, page, with_token }
             }

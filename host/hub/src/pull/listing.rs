@@ -105,6 +105,9 @@ pub(super) fn fetch(client: &Client, id: &HubId, watch: &dyn Watch) -> Result<Li
     if !is_commit(&model.sha) {
         return Err(refused(format!("`sha` is not a commit: {:.60?}", model.sha)));
     }
+    if is_commit(id.revision()) && model.sha != id.revision() {
+        return Err(refused(format!("the list is of the commit {}", model.sha)));
+    }
     Ok(Listing {
         licence: licence(&model),
         gated: match &model.gated {

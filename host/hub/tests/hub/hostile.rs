@@ -91,6 +91,10 @@ fn lists_that_are_none_are_refused() {
         let error = answer(Reply::new(200, json!({ "sha": commit, "siblings": [] }).to_string()));
         assert!(matches!(error, HubError::Listing { .. }), "{commit}: {error}");
     }
+    // Another commit than the one that was named.
+    let (hub, cache) = (Hub::serve(gguf(100), |_, _| None), cache());
+    let error = pull(&settings(&hub, cache.path()), &format!("a/b@{}", "0".repeat(40))).expect_err("a lie");
+    assert!(matches!(&error, HubError::Listing { reason, .. } if reason.contains(COMMIT)), "{error}");
     // Memory is bounded, and so is the depth of what is read into it.
     let error = answer(Reply::new(200, " ".repeat(1 << 16)).ending(End::Endless));
     assert!(matches!(&error, HubError::Listing { reason, .. } if reason.contains("more than")), "{error}");

@@ -1,6 +1,8 @@
 //! A hub on this machine: the API, files by `resolve`, and a store of large files on another port,
 //! to which the hub redirects. Whatever a test replaces, it answers otherwise.
 
+#![allow(dead_code, reason = "two test programs use parts of it")]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
