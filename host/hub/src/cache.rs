@@ -1,6 +1,6 @@
 //! The cache that programs with models of a hub share: `models--OWNER--NAME` with `blobs` (files by
-//! their hashes), `snapshots/COMMIT` (links to them by their names) and `refs` (commits by the names
-//! of branches and tags).
+//! their hashes), `snapshots/COMMIT` (links to them by their names) and `refs` (commits by the
+//! names of branches and tags).
 
 use std::fs;
 use std::path::{Path, PathBuf};
