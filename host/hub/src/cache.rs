@@ -121,7 +121,9 @@ mod tests {
     fn cached(files: &[&str]) -> (tempfile::TempDir, Cache) {
         let folder = tempfile::tempdir().expect("a folder");
         let repository = folder.path().join("models--a--b");
-        for (name, text) in [("refs/main", COMMIT), ("refs/refs/pr/1", COMMIT), ("refs/bad", "../../x")] {
+        for (name, text) in
+            [("refs/main", COMMIT), ("refs/refs/pr/1", COMMIT), ("refs/bad", "../../models--a--b")]
+        {
             write(&repository.join(name), text);
         }
         for name in files {

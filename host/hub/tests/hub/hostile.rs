@@ -96,8 +96,11 @@ fn lists_that_are_none_are_refused() {
     let error = pull(&settings(&hub, cache.path()), &format!("a/b@{}", "0".repeat(40))).expect_err("a lie");
     assert!(matches!(&error, HubError::Listing { reason, .. } if reason.contains(COMMIT)), "{error}");
     // Memory is bounded, and so is the depth of what is read into it.
-    let error = answer(Reply::new(200, " ".repeat(1 << 16)).ending(End::Endless));
+    let hub = Hub::serve(gguf(100), |_, _| Some(Reply::new(200, " ".repeat(1 << 16)).ending(End::Endless)));
+    let error = pull(&settings(&hub, cache.path()), "a/b").expect_err("a list without an end");
     assert!(matches!(&error, HubError::Listing { reason, .. } if reason.contains("more than")), "{error}");
+    // With what is under way in buffers of the system.
+    assert!(hub.sent() < 64 << 20, "{} bytes were read", hub.sent());
     let deep = format!("{{\"sha\":\"{COMMIT}\",\"cardData\":{}", "[".repeat(1 << 20));
     assert!(matches!(answer(Reply::new(200, deep)), HubError::Listing { .. }));
     let header = Reply::new(200, "").header("X-Long", "x".repeat(4 << 20));
@@ -112,11 +115,13 @@ fn redirects_elsewhere_and_in_circles_are_refused() {
         });
         assert!(matches!(error, HubError::Redirect { .. }), "{to}: {error}");
     }
-    let error = refused(|_, request| {
+    let hub = Hub::serve(gguf(1000), |_, request| {
         let path = request.path.clone();
         path.contains("resolve").then(|| Reply::new(302, "").header("Location", path))
     });
+    let error = pull(&settings(&hub, cache().path()), "a/b").expect_err("a circle");
     assert!(matches!(&error, HubError::Redirect { reason, .. } if reason.contains("too many")), "{error}");
+    assert!(hub.asked("resolve") < 10, "{} requests", hub.asked("resolve"));
 }
 
 /// Files of a model that was pulled are not replaced by what another model lists for them.

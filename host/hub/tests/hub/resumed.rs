@@ -1,8 +1,7 @@
 //! Interruptions, and programs that pull at the same time.
 
 use std::fs;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -90,16 +89,18 @@ fn a_server_without_ranges_begins_again() {
     }
 }
 
-/// Cancels once so many bytes are there.
-struct After(u64, AtomicU64);
+/// Cancels a while after so many bytes are there, when nothing more comes.
+struct After(u64, OnceLock<Instant>);
 
 impl Watch for After {
     fn progress(&self, done: u64, _: u64, _: &str) {
-        self.1.store(done, Ordering::SeqCst);
+        if done >= self.0 {
+            self.1.get_or_init(Instant::now);
+        }
     }
 
     fn cancelled(&self) -> bool {
-        self.1.load(Ordering::SeqCst) >= self.0
+        self.1.get().is_some_and(|reached| reached.elapsed() > Duration::from_millis(200))
     }
 }
 
@@ -115,7 +116,7 @@ fn an_interrupt_ends_a_wait_and_keeps_what_is_there() {
     let cache = cache();
     let settings = settings(&hub, cache.path());
     let begun = Instant::now();
-    let error = pull_watched(&settings, "a/b", &After(300, AtomicU64::new(0))).expect_err("cancelled");
+    let error = pull_watched(&settings, "a/b", &After(300, OnceLock::new())).expect_err("cancelled");
     assert!(matches!(error, HubError::Cancelled { .. }), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(10), "waited for a silent server");
     let report = pull(&settings, "a/b").expect("continued");

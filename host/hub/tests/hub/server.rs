@@ -5,6 +5,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -112,6 +113,8 @@ pub struct Hub {
     pub store: String,
     pub model: Model,
     requests: Arc<Mutex<Vec<Request>>>,
+    /// Bytes of bodies without an end.
+    endless: Arc<AtomicU64>,
 }
 
 impl Hub {
@@ -123,7 +126,13 @@ impl Hub {
         let listen = || TcpListener::bind("127.0.0.1:0").expect("a port");
         let (api, store) = (listen(), listen());
         let url = |listener: &TcpListener| format!("http://{}", listener.local_addr().expect("an address"));
-        let hub = Hub { url: url(&api), store: url(&store), model, requests: Arc::default() };
+        let hub = Hub {
+            url: url(&api),
+            store: url(&store),
+            model,
+            requests: Arc::default(),
+            endless: Arc::default(),
+        };
         let instead: Arc<Instead> = Arc::new(instead);
         for (listener, store) in [(api, false), (store, true)] {
             let (hub, instead) = (hub.clone(), Arc::clone(&instead));
@@ -147,11 +156,16 @@ impl Hub {
         self.requests().iter().filter(|request| request.path.contains(part)).count()
     }
 
+    /// Returns the bytes that were sent of bodies without an end.
+    pub fn sent(&self) -> u64 {
+        self.endless.load(Ordering::Relaxed)
+    }
+
     fn answer(&self, stream: TcpStream, store: bool, instead: &Instead) {
         let Some(request) = self.read(&stream, store) else { return };
         let reply = instead(self, &request).unwrap_or_else(|| self.own(&request));
         // The other side may be gone.
-        let _ = send(stream, &request, &reply);
+        let _ = send(stream, &request, &reply, &self.endless);
     }
 
     fn read(&self, stream: &TcpStream, store: bool) -> Option<Request> {
@@ -230,7 +244,7 @@ fn ranged(request: &Request, bytes: &[u8]) -> Reply {
     }
 }
 
-fn send(mut stream: TcpStream, request: &Request, reply: &Reply) -> std::io::Result<()> {
+fn send(mut stream: TcpStream, request: &Request, reply: &Reply, endless: &AtomicU64) -> std::io::Result<()> {
     let mut head = format!("HTTP/1.1 {} X\r\nConnection: close\r\n", reply.status);
     for (name, value) in &reply.headers {
         head += &format!("{name}: {value}\r\n");
@@ -254,6 +268,7 @@ fn send(mut stream: TcpStream, request: &Request, reply: &Reply) -> std::io::Res
         }
         End::Endless => loop {
             stream.write_all(&reply.body)?;
+            endless.fetch_add(reply.body.len() as u64, Ordering::Relaxed);
         },
     }
 }
