@@ -1,11 +1,17 @@
 //! Models of a hub: pulled by the program from a hub on this machine, and used by their ids.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use shardwright_tests::checkpoints::{DEMO_MODEL, TEXT_FIXTURES};
 use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::tree;
@@ -198,6 +204,72 @@ fn refusals_of_the_hub_reach_the_user_and_tokens_do_not() {
         .environment("SSL_CERT_DIR", cache.path())
         .refuses();
     assert!(stderr.contains("no certificate authorities") && stderr.contains("ca-certificates"), "{stderr}");
+}
+
+/// Certificate and key of `localhost`.
+const LOCALHOST: &str = "tests/fixtures/localhost.pem";
+
+/// Serves a hub over TLS too, a request for each connection. Returns the address.
+fn encrypted(hub: &Hub) -> String {
+    let pem = tree::root().join(LOCALHOST);
+    let certificate = CertificateDer::from_pem_file(&pem).expect("a certificate");
+    let key = PrivateKeyDer::from_pem_file(&pem).expect("a key");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let versions = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = versions.expect("versions of TLS").with_no_client_auth();
+    let config = Arc::new(config.with_single_cert(vec![certificate], key).expect("a pair"));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let plain = hub.url.trim_start_matches("http://").to_owned();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let connection = ServerConnection::new(Arc::clone(&config)).expect("a connection");
+            let mut stream = StreamOwned::new(connection, stream);
+            // The other side may refuse the certificate.
+            let _ = forward(&mut stream, &plain);
+        }
+    });
+    format!("https://localhost:{port}")
+}
+
+/// Passes one request on, and its answer back.
+fn forward(stream: &mut (impl Read + Write), plain: &str) -> std::io::Result<()> {
+    let (mut request, mut byte) = (Vec::new(), [0]);
+    while !request.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte)?;
+        request.extend(byte);
+    }
+    let mut hub = TcpStream::connect(plain)?;
+    hub.write_all(&request)?;
+    let mut answer = Vec::new();
+    hub.read_to_end(&mut answer)?;
+    stream.write_all(&answer)?;
+    stream.flush()
+}
+
+#[test]
+fn a_hub_is_used_over_tls_if_this_machine_trusts_its_certificate() {
+    let files = [("config.json", vec![b' '; LARGE - 1]), ("model.safetensors", vec![7; LARGE])];
+    let (hub, cache) = (Hub::serve(Model::new(ID, files), |_, _| None), cache());
+    let url = encrypted(&hub);
+    let pull = |certificates: &str, file: &str| {
+        let run = at(&url, &cache, &["pull", ID, "--file", file]).environment("HF_TOKEN", "secret");
+        run.environment("SSL_CERT_DIR", cache.path())
+            .environment("SSL_CERT_FILE", tree::root().join(certificates))
+    };
+    let (_, stderr) = pull(LOCALHOST, "model.safetensors").refuses();
+    assert!(stderr.contains("to one that is not"), "the store is not encrypted: {stderr}");
+    let report = pull(LOCALHOST, "config.json").json();
+    assert_eq!(report["files"][0]["fetched"], true, "{report}");
+    let authorised = |request: &Request| request.header("authorization") == Some("Bearer secret");
+    assert!(hub.requests().iter().all(authorised), "{:?}", hub.requests());
+    // Signed by itself, and by nobody that this machine trusts otherwise.
+    if let Some(system) = ["/etc/ssl/certs/ca-certificates.crt"].iter().find(|path| Path::new(path).is_file())
+    {
+        let before = hub.requests().len();
+        let (_, stderr) = pull(system, "config.json").refuses();
+        assert!(stderr.contains("UnknownIssuer") && hub.requests().len() == before, "{stderr}");
+    }
 }
 
 #[test]
