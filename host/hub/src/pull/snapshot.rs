@@ -50,7 +50,9 @@ pub(super) fn refer(repository: &Path, revision: &str, commit: &str) -> Result<(
     let place = repository.join("refs").join(revision);
     let folder = place.parent().unwrap_or(repository);
     let written = fs::create_dir_all(folder).and_then(|()| {
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        // With the permissions of any new file: users may share a cache.
+        let create = |path: &Path| fs::File::create_new(path);
+        let mut file = tempfile::Builder::new().prefix(".ref").make_in(folder, create)?;
         file.write_all(commit.as_bytes())?;
         file.persist(&place).map_err(|error| error.error)
     });
