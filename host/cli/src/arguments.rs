@@ -4,9 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use shardwright::{
-    FormatChoice, PlanMeasuring, Preference, PromptLength, WeightFormat, WeightRounding,
-};
+use shardwright::{FormatChoice, PlanMeasuring, Preference, PromptLength, WeightFormat, WeightRounding};
 use shardwright_hub::{HubError, HubId};
 use shardwright_trust::{Kind, LeastRelease, PublicKey};
 
