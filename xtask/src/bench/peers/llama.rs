@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::error::Error;
 use crate::{process, workspace};
 
-/// Names a `llama-bench` that is here; `llama-quantize` must lie beside it.
+/// Names a `llama-bench` that is here; the other programs must lie beside it.
 const PROGRAM_VARIABLE: &str = "SHARDWRIGHT_LLAMA_BENCH";
 
 /// The source.
@@ -40,10 +40,16 @@ const OPTIONS: [&str; 8] = [
     "-DLLAMA_BUILD_SERVER=OFF",
 ];
 
+/// What is built of it.
+const TARGETS: [&str; 4] = ["llama-bench", "llama-quantize", "llama-perplexity", "llama-imatrix"];
+
 /// Its programs.
 pub struct Llama {
     pub bench: PathBuf,
     pub quantize: PathBuf,
+    pub perplexity: PathBuf,
+    /// Writes an importance matrix, which `llama-quantize` can round by.
+    pub imatrix: PathBuf,
     /// How it was built, in a line.
     pub built: String,
     /// Where it was built; `None` where a variable names its programs.
@@ -56,16 +62,23 @@ pub struct Home {
     pub build: PathBuf,
 }
 
+impl Llama {
+    fn in_folder(folder: &Path, built: String, home: Option<Home>) -> Llama {
+        let [bench, quantize, perplexity, imatrix] = TARGETS.map(|target| folder.join(target));
+        Llama { bench, quantize, perplexity, imatrix, built, home }
+    }
+}
+
 /// Finds it or builds it.
 pub fn provide(folder: &Path) -> Result<Llama, Error> {
     if let Some(bench) = std::env::var_os(PROGRAM_VARIABLE).filter(|said| !said.is_empty()).map(PathBuf::from)
     {
-        let quantize = bench.with_file_name("llama-quantize");
-        for path in [&bench, &quantize] {
-            fs::metadata(path).map_err(|source| Error::File { path: path.clone(), source })?;
+        let folder = bench.parent().unwrap_or(Path::new(""));
+        for path in [&bench].into_iter().cloned().chain(TARGETS.map(|target| folder.join(target))) {
+            fs::metadata(&path).map_err(|source| Error::File { path: path.clone(), source })?;
         }
-        let built = format!("as {PROGRAM_VARIABLE} names it");
-        return Ok(Llama { bench, quantize, built, home: None });
+        let llama = Llama::in_folder(folder, format!("as {PROGRAM_VARIABLE} names it"), None);
+        return Ok(Llama { bench, ..llama });
     }
     let home = folder.join("llama.cpp");
     let programs = home.join("build/bin");
@@ -77,15 +90,14 @@ pub fn provide(folder: &Path) -> Result<Llama, Error> {
             ""
         }
     );
-    let found = || Llama {
-        bench: programs.join("llama-bench"),
-        quantize: programs.join("llama-quantize"),
-        built: built.clone(),
-        home: Some(Home { source: source_of(&home), build: home.join("build") }),
+    let found = || {
+        let folders = Home { source: source_of(&home), build: home.join("build") };
+        Llama::in_folder(&programs, built.clone(), Some(folders))
     };
     // Written last.
     let done = home.join("built.txt");
-    if fs::read_to_string(&done).is_ok_and(|built| built == SOURCE) {
+    let what = format!("{SOURCE} {}", TARGETS.join(" "));
+    if fs::read_to_string(&done).is_ok_and(|built| built == what) {
         return Ok(found());
     }
     fs::create_dir_all(&home).map_err(|source| Error::File { path: home.clone(), source })?;
@@ -105,12 +117,8 @@ pub fn provide(folder: &Path) -> Result<Llama, Error> {
             .arg("-B")
             .arg(home.join("build")),
     )?;
-    process::run(Command::new(&cmake).arg("--build").arg(home.join("build")).args([
-        "--target",
-        "llama-bench",
-        "llama-quantize",
-    ]))?;
-    workspace::replace(&done, SOURCE.as_bytes())?;
+    process::run(Command::new(&cmake).arg("--build").arg(home.join("build")).arg("--target").args(TARGETS))?;
+    workspace::replace(&done, what.as_bytes())?;
     Ok(found())
 }
 
