@@ -50,6 +50,19 @@ pub const EMBEDDING_FIXTURES: [&str; 2] = [EMBEDDING_FIXTURE, "tests/fixtures/em
 /// The trained model.
 pub const DEMO_MODEL: &str = "demo-model";
 
+fn copy(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).expect("a fixture") {
+        let path = entry.expect("a fixture's file").path();
+        let copied = to.join(path.file_name().expect("files have names"));
+        if path.is_dir() {
+            fs::create_dir(&copied).expect("a folder");
+            copy(&path, &copied);
+        } else {
+            fs::copy(&path, copied).expect("copied");
+        }
+    }
+}
+
 /// A private copy of a fixture, gone when dropped. Its methods panic where the fixture is not what
 /// they expect.
 #[derive(Debug)]
@@ -58,16 +71,10 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// Copies the files directly in a fixture's folder.
+    /// Copies a fixture's folder.
     pub fn of(fixture: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        for entry in fs::read_dir(tree::root().join(fixture)).expect("a fixture") {
-            let path = entry.expect("a fixture's file").path();
-            if path.is_file() {
-                let name = path.file_name().expect("files have names");
-                fs::copy(&path, folder.path().join(name)).expect("copied");
-            }
-        }
+        copy(&tree::root().join(fixture), folder.path());
         Self { folder }
     }
 

@@ -289,8 +289,9 @@ impl Cost {
             None => asset.table.bytes(),
         });
         let verify = VerifyOptions::new().rows(effort.rows).steps(effort.steps).greedy(effort.greedy);
-        let report = shardwright_verify::verify(&checkpoint, &recorded.folder(), &options, &verify, &mut ())
-            .unwrap_or_else(|error| failed(error));
+        let report =
+            shardwright_verify::verify(&checkpoint, Some(&recorded.folder()), &options, &verify, &mut ())
+                .unwrap_or_else(|error| failed(error));
         let tokens = report.tokens.as_ref().expect("a model that generates");
         let greedy = report.comparisons.iter().find(|comparison| comparison.what == "greedy");
         let greedy = greedy.expect("recorded tokens");

@@ -127,7 +127,7 @@ impl Case {
             .threshold("row-p95", ROW_P95)
             .threshold("row-worst", ROW_WORST)
             .threshold("cosine", COSINE);
-        let report = shardwright_verify::verify(&checkpoint, &goldens, &open, &options, &mut ());
+        let report = shardwright_verify::verify(&checkpoint, Some(&goldens), &open, &options, &mut ());
         let report = report.unwrap_or_else(|error| panic!("{self:?}: {error} ({:?})", error.help()));
         assert_eq!(report.decoder_shards, self.pieces as usize, "{self:?}");
         assert_eq!(report.emulated_on, None, "{self:?}");

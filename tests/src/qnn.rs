@@ -85,7 +85,7 @@ impl Case {
             .threshold("row-worst", ROW_WORST)
             .threshold("cosine", COSINE);
         let report =
-            shardwright_verify::verify(&checkpoint, &goldens, &self.options(cache), &options, &mut ());
+            shardwright_verify::verify(&checkpoint, Some(&goldens), &self.options(cache), &options, &mut ());
         let report = report.unwrap_or_else(|error| panic!("{self:?}: {error} ({:?})", error.help()));
         assert_eq!(report.decoder_shards, self.pieces as usize, "{self:?}");
         assert_eq!(report.emulated_on, None, "{self:?}");
@@ -102,7 +102,7 @@ pub fn float_nll(checkpoint: &str, recorded: &Recorded, cache: &Path) -> f64 {
     let options = OpenOptions::new().search_path(program::search_path()).cache_directory(cache);
     let least = VerifyOptions::new().rows(1).steps(1).greedy(1);
     let checkpoint = tree::root().join(checkpoint);
-    let report = shardwright_verify::verify(&checkpoint, &recorded.folder(), &options, &least, &mut ());
+    let report = shardwright_verify::verify(&checkpoint, Some(&recorded.folder()), &options, &least, &mut ());
     report.expect("the model in float").tokens.expect("a model that generates").nll
 }
 

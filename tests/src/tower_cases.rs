@@ -25,7 +25,7 @@ pub fn tower(open: &OpenOptions, pass: Pass, formats: &str) -> TowerVerification
     let options =
         options.threshold("row-p95", ROW_P95).threshold("row-worst", ROW_WORST).threshold("cosine", COSINE);
     let checkpoint = tree::root().join(MULTIMODAL_FIXTURE);
-    let mut report = verify(&checkpoint, &checkpoint, &open, &options, &mut ())
+    let mut report = verify(&checkpoint, Some(&checkpoint), &open, &options, &mut ())
         .unwrap_or_else(|error| panic!("{pass} in {formats}: {error} ({:?})", error.help()));
     let tower = report.towers.pop().expect("a tower");
     let rows = &tower.soft_rows;

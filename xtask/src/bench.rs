@@ -1,7 +1,8 @@
 //! `cargo xtask bench`: the bench targets of the workspace, release, one after the other; `cargo
 //! xtask bench peers [MODEL …]`: the CPU engine compared with others; `cargo xtask bench pair
 //! BUNDLE GGUF`: a bundle compared with llama.cpp; `cargo xtask bench lookup`: prompt lookup beside
-//! llama.cpp's; `cargo xtask bench growth`: how the engine's work grows.
+//! llama.cpp's; `cargo xtask bench growth`: how the engine's work grows; `cargo xtask bench quality
+//! TEXT …`: what formats lose beside llama.cpp's file types.
 
 mod neuron;
 mod peers;
@@ -33,6 +34,9 @@ pub fn run(workspace: &Workspace, filters: &[String]) -> Result<(), Error> {
     }
     if filters.first().is_some_and(|first| first == peers::LOOKUP) {
         return peers::compare_lookup(workspace);
+    }
+    if let Some((peers::QUALITY, texts)) = filters.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        return peers::compare_quality(workspace, texts);
     }
     if filters.first().is_some_and(|first| first == peers::GROWTH) {
         return peers::grow(workspace);

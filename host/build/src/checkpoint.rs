@@ -11,7 +11,10 @@ mod texts;
 mod tower;
 
 pub use drafts::{DRAFTS, DraftIdentity, DraftRecords, MeasuredDraft};
-pub use losses::{FormatShare, LossRow, SensitivityReport, measure_sensitivities, sensitivity_text};
+pub use losses::{
+    FormatShare, LossRow, SensitivityReport, StoredAnswers, measure_sensitivities, sensitivity_text,
+    unseen_text,
+};
 pub use making::CheckpointSource;
 pub use measuring::calibration_text;
 pub use moments::{checkpoint_moments, moment_text};

@@ -328,11 +328,12 @@ pub fn settle_trying(
         notices.extend(preparation.otherwise_notice(shard));
         notices.extend(shard.unpromised_size.iter().map(Notice::note));
     }
-    let report = preparation.report(&settled.planned, settled.history.len(), notices)?;
+    let measured = source.measured(&preparation.formats, &settled.planned.plan, &mut all.then(1000))?;
     if purpose == Purpose::Compile {
-        let measured = source.measured(&preparation.formats, &settled.planned.plan, &mut all.then(1000))?;
-        preparation.passing.extend(measured.map(|measured| Notice::note(measured.to_string())));
+        preparation.passing.extend(measured.as_ref().map(|measured| Notice::note(measured.to_string())));
     }
+    let report = preparation.report(&settled.planned, settled.history.len(), notices)?;
+    let report = report.with_measured(measured);
     let plan = settled.planned.plan;
     let Preparation { learned, request, compilers, .. } = &preparation;
     let lessons = learned.keep(request, &settled.history, &plan, compilers);

@@ -1014,7 +1014,8 @@ pub struct VerifyArguments {
     /// The checkpoint directory.
     pub checkpoint: PathBuf,
     /// Directory of recorded outputs (goldens.safetensors and what lies beside it). Default: the
-    /// checkpoint's own.
+    /// checkpoint's own. Without any, prompts of a built-in text are compared with the reference
+    /// evaluator.
     #[arg(long, value_name = "DIR")]
     pub golden: Option<PathBuf>,
     /// Break one scale in one layer and check that this layer is named.
@@ -1040,8 +1041,8 @@ pub struct VerifyArguments {
           default_value_t = shardwright_verify::COMPILATIONS)]
     pub compilations: usize,
     /// Set a bound: row-p95, row-worst (relative error of a row), cosine (of 95 % of rows), nll
-    /// (relative), greedy (least share of tokens). Default: by the formats of the plan; the report
-    /// says which.
+    /// (relative), greedy (least share of tokens), kl (nats per token). Default: by the formats of
+    /// the plan and the loss it states; the report says which.
     #[arg(long = "threshold", value_name = "NAME=VALUE", value_parser = name_and_bound)]
     pub thresholds: Vec<(String, f64)>,
     /// Take as much on a vendor's simulator as elsewhere, in all that no other option says. That

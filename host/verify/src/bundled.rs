@@ -4,21 +4,22 @@ use shardwright_vocabulary::{Beforehand, Device, DeviceKind, Error, ErrorKind, R
 use std::path::Path;
 use std::sync::Arc;
 
-use shardwright::{Executor, Model, OpenOptions};
+use shardwright::{Executor, Model, OpenOptions, PlanMeasuring};
 use shardwright_build::{
-    ArtefactStore, BuildError, CheckpointSource, CompiledGraphs, PlanOptions, Purpose, RecordedPlan,
-    TargetExecutor, Trying, open_checkpoint, settle_trying,
+    ArtefactStore, BuildError, CheckpointSource, CompiledGraphs, MeasuredLoss, PlanOptions, Purpose,
+    RecordedPlan, TargetExecutor, Trying, open_checkpoint, settle_trying,
 };
 use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, TwinEntry, Verification as Proof};
 use shardwright_models::Checkpoint;
 use shardwright_selection::{devices_for, know_chip, only_compiled_for};
 use shardwright_shims::{Artefact, Part, Place, Watch, WorkOrder};
 
+use crate::goldens::Goldens;
 use crate::options::VerifyOptions;
 use crate::report::{TwinArtefact, TwinReport, VerifyReport};
 use crate::thresholds::Thresholds;
 use crate::tower::{Bundled, prove_towers};
-use crate::verification::{OPENED, Verification};
+use crate::verification::{OPENED, Verification, measured_of};
 
 /// How far proving a bundle is when it is proved, of 1000: where it fails, it is compiled once
 /// more.
@@ -36,7 +37,7 @@ const PROVED: u32 = 700;
 /// with its layers shown, to name the first that differs.
 pub fn verify_bundle(
     checkpoint: &Path,
-    goldens: &Path,
+    goldens: Option<&Path>,
     bundle: &Path,
     open: &OpenOptions,
     options: &VerifyOptions,
@@ -47,24 +48,33 @@ pub fn verify_bundle(
     let mut all = Part::new(watch, 0..1000);
     let (existing, intact, unsigned) = bundle_of(checkpoint, bundle, &open.plan_options())?;
     let sibling = simulated_sibling(&existing, open)?;
+    let open = open.clone().measuring(PlanMeasuring::Usual);
     let open = &match sibling {
-        Some(_) => open.clone().on(Executor::Simulator),
-        None => open.clone(),
+        Some(_) => open.on(Executor::Simulator),
+        None => open,
     };
-    let (model, compiled, chain, twin) = match sibling {
-        Some(device) => twin_of(&existing, &intact, device, open, &mut all.then(OPENED))?,
+    let (model, compiled, chain, measured, twin) = match sibling {
+        Some(device) => {
+            let (model, compiled, chain, twin) =
+                twin_of(&existing, &intact, device, open, &mut all.then(OPENED))?;
+            let measured = measured_of(&model).cloned();
+            (model, compiled, chain, measured, twin)
+        }
         None => {
             let model = open.bundle_options().open(bundle)?;
             let chain = model.bundle_chain().unwrap_or_default().to_owned();
-            let compiled = compiled_graphs(&intact, &existing, &chain, open, &mut all.then(OPENED))?;
-            (model, compiled, chain, None)
+            let (compiled, measured) =
+                compiled_graphs(&intact, &existing, &chain, open, &mut all.then(OPENED))?;
+            (model, compiled, chain, measured, None)
         }
     };
-    let verification = Verification { model: &model, compiled: &compiled, intact: &intact, options };
-    let mut report = verification.run(goldens, &mut all.then(PROVED))?;
+    let (plan, goldens) = (open.plan_options(), Goldens::of(goldens, &intact)?);
+    let (compiled, intact, plan, measured) = (&compiled, &intact, &plan, measured.as_ref());
+    let verification = Verification { model: &model, compiled, intact, plan, measured, options };
+    let mut report = verification.run(&goldens, &mut all.then(PROVED))?;
     let failed = report.boundaries.iter().any(|boundaries| boundaries.judged && !boundaries.passed);
     if failed {
-        report.notices.push(first_layer(checkpoint, goldens, &intact, open, options, &mut all)?);
+        report.notices.push(first_layer(checkpoint, &goldens, intact, open, options, &mut all)?);
     }
     report.bundle_chain = Some(chain);
     report.bundle_variant = Some(existing.variant().soc.clone());
@@ -79,7 +89,7 @@ pub fn verify_bundle(
 /// What compiling the checkpoint once more with its layers shown says of the first that differs.
 fn first_layer(
     checkpoint: &Path,
-    goldens: &Path,
+    goldens: &Goldens,
     intact: &Checkpoint,
     open: &OpenOptions,
     options: &VerifyOptions,
@@ -93,7 +103,8 @@ fn first_layer(
             return Ok(no_layer(&error));
         }
     };
-    let again = Verification { model: &tapped, compiled: tapped.compiled(), intact, options };
+    let (compiled, plan) = (tapped.compiled(), open.plan_options());
+    let again = Verification { model: &tapped, compiled, intact, plan: &plan, measured: None, options };
     let layers = again.run(goldens, watch)?.boundaries;
     let named = layers.iter().find(|boundaries| boundaries.judged);
     let named = named.and_then(|boundaries| boundaries.first_divergent_layer);
@@ -231,14 +242,14 @@ fn stored_twin(twin: &TwinReport) -> Result<TwinEntry> {
     Ok(TwinEntry { device: twin.device.clone(), artefacts, differs: twin.differs.clone() })
 }
 
-/// What the shards of a chain were compiled from, made again.
+/// What the shards of a chain were compiled from, made again, and what its formats lose.
 fn compiled_graphs(
     checkpoint: &Checkpoint,
     bundle: &Bundle,
     chain: &str,
     open: &OpenOptions,
     watch: &mut dyn Watch,
-) -> Result<Vec<CompiledGraphs>> {
+) -> Result<(Vec<CompiledGraphs>, Option<MeasuredLoss>)> {
     let mut store = Recorded { bundle, made_here: true };
     let mut all = Part::new(watch, 0..1000);
     let options = open.plan_options();
@@ -250,17 +261,18 @@ fn compiled_graphs(
         settle_trying(&mut source, options, Purpose::Compile, &mut store, trying, watch)
     };
     let primary = compiled(&options, chains.first(), &mut all.most_of_the_rest())?;
-    let shards = match chains.first() {
-        Some(first) if first.name == chain => primary.shards,
+    let settled = match chains.first() {
+        Some(first) if first.name == chain => primary,
         _ => {
             let missing = || Error::new(ErrorKind::Invalid, format!("the options give no chain `{chain}`"));
             let mut later = primary.fallbacks(&options).into_iter();
             let fallback = later.find(|later| later.name == chain).ok_or_else(missing)?;
             let own = chains.iter().find(|own| own.name == chain);
-            compiled(&fallback.options, own, &mut all)?.shards
+            compiled(&fallback.options, own, &mut all)?
         }
     };
-    Ok(shards.into_iter().map(|shard| shard.compiled).collect())
+    let measured = settled.report_now().measured;
+    Ok((settled.shards.into_iter().map(|shard| shard.compiled).collect(), measured))
 }
 
 /// Takes every artefact from the bundle, by the name of its work order. A work order that the

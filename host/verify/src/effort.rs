@@ -162,19 +162,7 @@ mod tests {
     use super::*;
 
     fn golden(tokens: usize, greedy: usize) -> Golden {
-        Golden {
-            ids: vec![1; tokens],
-            hidden: None,
-            final_norm: None,
-            per_layer: None,
-            logits: None,
-            logits_start: 0,
-            greedy: vec![1; greedy],
-            step_top_logits: None,
-            last_logits: None,
-            pooled: None,
-            embedding: None,
-        }
+        Golden { ids: vec![1; tokens], greedy: vec![1; greedy], ..Golden::default() }
     }
 
     fn counts(report: &EffortReport) -> Vec<(u64, u64)> {

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
 
+use shardwright_build::unseen_text;
 use shardwright_files::read_named;
+use shardwright_models::Checkpoint;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 /// Largest file of recorded outputs: a few prompts of a full-size model's logits. Guards against
@@ -35,8 +37,42 @@ impl Floats {
     }
 }
 
+/// What a model is compared with.
+pub(crate) struct Goldens {
+    /// Where it was recorded; `None` if nothing was.
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) prompts: Vec<Golden>,
+    pub(crate) evaluation: Option<Evaluation>,
+}
+
+/// Tokens of the built-in text that prompts are made of where none were recorded: enough to fill
+/// entry points of some rows, and the plain evaluator takes a fifth of a second for each.
+const OWN_TOKENS: usize = 96;
+/// Tokens of such a prompt.
+const OWN_LONGEST: usize = 48;
+
+impl Goldens {
+    /// What lies in `directory`; without one prompts of the built-in text, of which nothing is
+    /// recorded.
+    pub(crate) fn of(directory: Option<&Path>, checkpoint: &Checkpoint) -> Result<Self> {
+        match directory {
+            Some(directory) => Ok(Goldens {
+                directory: Some(directory.to_owned()),
+                prompts: read_goldens(directory)?,
+                evaluation: read_evaluation(directory)?,
+            }),
+            None => {
+                let text = unseen_text(checkpoint, OWN_TOKENS)?;
+                let pieces = text.iter().flat_map(|ids| ids.chunks(OWN_LONGEST));
+                let prompts = pieces.map(|ids| Golden { ids: ids.to_vec(), ..Golden::default() }).collect();
+                Ok(Goldens { directory: None, prompts, evaluation: None })
+            }
+        }
+    }
+}
+
 /// Recorded outputs of one prompt.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Golden {
     pub(crate) ids: Vec<u32>,
     pub(crate) hidden: Option<Floats>,
@@ -109,7 +145,7 @@ impl File {
 }
 
 /// Reads every prompt of `goldens.safetensors`.
-pub(crate) fn read_goldens(directory: &Path) -> Result<Vec<Golden>> {
+fn read_goldens(directory: &Path) -> Result<Vec<Golden>> {
     let file = File::read(directory.join("goldens.safetensors"))?;
     let tensors = file.tensors()?;
     let mut goldens = Vec::new();
@@ -157,7 +193,7 @@ pub(crate) fn read_goldens(directory: &Path) -> Result<Vec<Golden>> {
 }
 
 /// Reads `eval.safetensors` and `eval.json`, where they exist.
-pub(crate) fn read_evaluation(directory: &Path) -> Result<Option<Evaluation>> {
+fn read_evaluation(directory: &Path) -> Result<Option<Evaluation>> {
     let path = directory.join("eval.safetensors");
     if !path.exists() {
         return Ok(None);

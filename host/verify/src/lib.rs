@@ -24,6 +24,7 @@
 
 mod boundaries;
 mod bundled;
+mod divergence;
 mod effort;
 mod goldens;
 mod next_norm;
@@ -41,6 +42,7 @@ mod verification;
 mod whole;
 
 pub use bundled::{store_verification, verify_bundle};
+pub use divergence::DivergenceVerification;
 pub use effort::{Effort, EffortReport, LeftOut};
 pub use options::VerifyOptions;
 pub use repair::{COMPILATIONS, Evidence, FaultyPlace, RepairAttempt, RepairReport, RepairedBundle, repair};

@@ -65,6 +65,10 @@ impl VerifyOptions {
         self
     }
 
+    pub(crate) fn sets(&self, name: &str) -> bool {
+        self.thresholds.iter().any(|(set, _)| set == name)
+    }
+
     pub(crate) fn thresholds(&self, default: Thresholds) -> Result<Thresholds> {
         let mut thresholds = default;
         for (name, value) in &self.thresholds {

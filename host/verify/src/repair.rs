@@ -153,7 +153,7 @@ impl From<CompileReport> for RepairedBundle {
 #[expect(clippy::too_many_arguments, reason = "those of `verify_bundle`, and where to and how far")]
 pub fn repair(
     checkpoint: &Path,
-    goldens: &Path,
+    goldens: Option<&Path>,
     bundle: &Path,
     into: &Path,
     open: &OpenOptions,
@@ -180,7 +180,7 @@ pub fn repair(
     let compilations = Compilations::at_most(compilations);
     let chain = existing.variant().chains.first();
     let first = chain.map(|chain| RecordedPlan::of(&existing, chain)).transpose()?;
-    let mut text = ModelProver::new(Text::new(&existing, &intact, goldens, options)?);
+    let mut text = ModelProver::new(Text::new(&existing, &intact, goldens, (&plan, options))?);
     let trying = BundleTrying {
         text: Trying {
             proving: Some(Proving { prover: &mut text, compilations: &compilations }),

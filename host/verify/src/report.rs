@@ -1,5 +1,6 @@
 use serde::Serialize;
 
+use crate::divergence::DivergenceVerification;
 use crate::effort::EffortReport;
 use crate::thresholds::Thresholds;
 use shardwright_vocabulary::Pass;
@@ -64,8 +65,12 @@ pub struct VerifyReport {
     pub first_divergent_layer: Option<u32>,
     /// Likelihoods and chosen tokens of the chain running by itself; none for encoders.
     pub tokens: Option<TokenVerification>,
+    /// How far the chain is from the model as stored on text; none for exact models.
+    pub divergence: Option<DivergenceVerification>,
     /// Every shard alone, once for each graph it is compared with.
     pub boundaries: Vec<BoundaryVerification>,
+    /// Where the recorded outputs are; `None` if nothing was recorded.
+    pub recorded: Option<String>,
     /// How much of what was recorded was run.
     pub effort: EffortReport,
     /// Recorded outputs that were not compared, with the reason.
@@ -170,6 +175,10 @@ impl VerifyReport {
             parts.push(format!("{:.4} nats per token ({:+.2} %)", tokens.nll, tokens.loss * 100.0));
             parts.push(format!("{} of {} tokens as wanted", tokens.greedy_agreed, tokens.greedy_tokens));
         }
+        if let Some(divergence) = &self.divergence {
+            let (nats, tokens) = (1e3 * divergence.nats, divergence.tokens);
+            parts.push(format!("{nats:.2} millinats of KL divergence over {tokens} tokens"));
+        }
         parts.extend(self.towers.iter().map(TowerVerification::summary));
         let failed = self.comparisons.iter().filter(|comparison| comparison.judged && !comparison.passed);
         parts.extend(failed.map(|comparison| format!("{} differ", comparison.what)));
@@ -211,6 +220,9 @@ pub struct TokenVerification {
     pub greedy_agreed: u64,
     /// Where the first difference is.
     pub first_difference: Option<String>,
+    /// Largest `loss` in either direction that passes: that of the thresholds, or what the bound of
+    /// the KL divergence allows of the likelihood if that is more.
+    pub nll_bound: f64,
     /// Whether the likelihood is within its bound.
     pub nll_passed: bool,
     /// Whether enough tokens are the wanted ones; true where that is not judged.

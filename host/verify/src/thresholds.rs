@@ -18,13 +18,16 @@ pub struct Thresholds {
     pub nll: f64,
     /// Least share of greedily chosen tokens that are the wanted ones.
     pub greedy: f64,
+    /// Largest KL divergence from the model as stored in nats per token; `None` for what follows
+    /// from the loss that the plan states. Models that keep all values are not judged by it.
+    pub kl: Option<f64>,
 }
 
 impl Thresholds {
     /// A shard in float against the same graph: two orders of summation in f32 differ by some 1e-6
     /// after a few layers.
     pub const SAME_FLOATS: Thresholds =
-        Thresholds { row_p95: 1e-4, row_worst: 1e-3, cosine: 0.999_99, nll: 2.5e-4, greedy: 1.0 };
+        Thresholds { row_p95: 1e-4, row_worst: 1e-3, cosine: 0.999_99, nll: 2.5e-4, greedy: 1.0, kl: None };
 
     /// A shard in other formats than the checkpoint's against the same quantised graph: a value
     /// near the middle between two steps falls to either side, and values computed from it differ
@@ -32,15 +35,15 @@ impl Thresholds {
     /// cost the demo model 1.35 %. The number of tokens that agree is reported and not judged: one
     /// near tie that is decided differently changes everything after it.
     pub const SAME_ENCODED: Thresholds =
-        Thresholds { row_p95: 1e-2, row_worst: 5e-2, cosine: 0.999, nll: 0.015, greedy: 0.0 };
+        Thresholds { row_p95: 1e-2, row_worst: 5e-2, cosine: 0.999, nll: 0.015, greedy: 0.0, kl: None };
 
     /// The same on a chip or its simulator, which rounds differently between operations: the errors
     /// of a shard's layers add up. No bound is tighter than this machine's.
     pub const VENDOR: Thresholds =
-        Thresholds { row_p95: 3e-2, row_worst: 0.2, cosine: 0.999, nll: 0.02, greedy: 0.0 };
+        Thresholds { row_p95: 3e-2, row_worst: 0.2, cosine: 0.999, nll: 0.02, greedy: 0.0, kl: None };
 
     /// Names of the bounds, as options take them.
-    pub const NAMES: [&str; 5] = ["row-p95", "row-worst", "cosine", "nll", "greedy"];
+    pub const NAMES: [&str; 6] = ["row-p95", "row-worst", "cosine", "nll", "greedy", "kl"];
 
     /// Sets the bound of that name.
     pub(crate) fn set(&mut self, name: &str, value: f64) -> Result<()> {
@@ -50,6 +53,7 @@ impl Thresholds {
             "cosine" => (&mut self.cosine, -1.0..=1.0),
             "nll" => (&mut self.nll, 0.0..=f64::MAX),
             "greedy" => (&mut self.greedy, 0.0..=1.0),
+            "kl" => (self.kl.insert(0.0), 0.0..=f64::MAX),
             _ => {
                 return Err(Error::new(ErrorKind::Argument, format!("no bound is named `{name}`"))
                     .with_help(format!("bounds are: {}", Thresholds::NAMES.join(", "))));
@@ -90,7 +94,8 @@ mod tests {
                 assert_eq!(error.kind(), ErrorKind::Argument, "{name} {impossible}");
             }
         }
-        let all = Thresholds { row_p95: 0.5, row_worst: 0.5, cosine: 0.5, nll: 0.5, greedy: 0.5 };
+        let all =
+            Thresholds { row_p95: 0.5, row_worst: 0.5, cosine: 0.5, nll: 0.5, greedy: 0.5, kl: Some(0.5) };
         assert_eq!(thresholds, all);
         assert!(thresholds.set("greedy", 1.5).is_err() && thresholds.set("cosine", 1.5).is_err());
         let unknown = thresholds.set("speed", 1.0).unwrap_err();

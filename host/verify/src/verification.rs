@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use shardwright::{Model, OpenOptions};
-use shardwright_build::{CPU_SHIM, CompiledGraphs, open_checkpoint};
+use shardwright::{Model, OpenOptions, PlanMeasuring};
+use shardwright_build::{
+    CPU_SHIM, CompiledGraphs, MeasuredLoss, PlanOptions, StoredAnswers, open_checkpoint,
+};
 use shardwright_graph::{Asset, ComponentKind, Graph, Op, ValueSource, Weight, WeightData, WeightId};
 use shardwright_models::Checkpoint;
 use shardwright_runtime::Chain;
@@ -11,8 +13,9 @@ use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{DType, Error, ErrorKind, Result};
 
 use crate::boundaries::{BoundaryCheck, Prompt};
+use crate::divergence::{Bound, DivergenceVerification, divergence};
 use crate::effort::EffortReport;
-use crate::goldens::{self, Golden};
+use crate::goldens::{Golden, Goldens};
 use crate::options::VerifyOptions;
 use crate::progress::Progress;
 use crate::report::{SelfTestReport, VerifyReport};
@@ -25,15 +28,24 @@ use crate::whole::Whole;
 pub(crate) const OPENED: u32 = 300;
 /// How far a verification is when the text is proved, of 1000: towers follow.
 pub(crate) const TEXT: u32 = 800;
+/// What is said where the reference evaluator alone says what is right.
+const NOT_RECORDED: &str = "no outputs of another program are recorded beside the checkpoint, so prompts of a built-in text are compared with the reference evaluator: `--golden DIR` names recorded ones";
+/// How far proving is when the model has run beside the one that is stored, of 1000.
+const DIVERGENCE: u32 = 150;
 /// How far proving is when the model has run as a whole, of 1000: its shards follow.
-const WHOLE: u32 = 400;
+const WHOLE: u32 = 450;
 
 /// Proves what `checkpoint` gives, opened with `open`.
 ///
 /// As a whole, running by itself, against the recorded outputs in `goldens`: hidden states of every
 /// layer, logits, greedy tokens, tokenizer, chat template, sentence vectors, and the likelihood of
 /// the evaluation rows. Where no hidden states were recorded, those of the reference evaluator on
-/// the same checkpoint stand in for them.
+/// the same checkpoint stand in for them if the model keeps all values. Without `goldens` the
+/// prompts are of a built-in text, and all that is compared is the reference evaluator's.
+///
+/// A model that does not keep all values runs over a built-in text beside the model as stored, too:
+/// the KL divergence may not be more than follows from what its formats lose on the CPU
+/// ([`DivergenceVerification`](crate::DivergenceVerification)).
 ///
 /// And shard by shard ([`BoundaryVerification`]): every entry point of every shard gets the
 /// reference's hidden rows, per-layer inputs and states as input, so that errors do not add up over
@@ -44,7 +56,7 @@ const WHOLE: u32 = 400;
 /// A difference is not an error: it is in the report, with the first layer that differs.
 pub fn verify(
     checkpoint: &Path,
-    goldens: &Path,
+    goldens: Option<&Path>,
     open: &OpenOptions,
     options: &VerifyOptions,
     watch: &mut dyn Watch,
@@ -52,11 +64,15 @@ pub fn verify(
     // Before anything takes long.
     options.thresholds(Thresholds::SAME_FLOATS)?;
     let mut all = Part::new(watch, 0..1000);
-    let model = open.clone().taps(true).open_watched(checkpoint, &mut all.then(OPENED))?;
+    let open = open.clone().taps(true).measuring(PlanMeasuring::Usual);
+    let model = open.open_watched(checkpoint, &mut all.then(OPENED))?;
     let intact = open_checkpoint(checkpoint)?;
-    let verification = Verification { model: &model, compiled: model.compiled(), intact: &intact, options };
-    let mut report = verification.run(goldens, &mut all.then(TEXT))?;
-    let plan = open.clone().taps(true).plan_options();
+    let plan = open.plan_options();
+    let goldens = Goldens::of(goldens, &intact)?;
+    let (compiled, measured) = (model.compiled(), measured_of(&model));
+    let verification =
+        Verification { model: &model, compiled, intact: &intact, plan: &plan, measured, options };
+    let mut report = verification.run(&goldens, &mut all.then(TEXT))?;
     prove_towers(&mut report, checkpoint, &plan, options, None, &mut all)?;
     Ok(report)
 }
@@ -66,20 +82,23 @@ pub fn verify(
 /// shard that holds it.
 pub fn self_test(
     checkpoint: &Path,
-    goldens: &Path,
+    goldens: Option<&Path>,
     open: &OpenOptions,
     options: &VerifyOptions,
     watch: &mut dyn Watch,
 ) -> Result<SelfTestReport> {
     options.thresholds(Thresholds::SAME_FLOATS)?;
     let checkpoint_as_is = open_checkpoint(checkpoint)?;
-    let tapped = open.clone().taps(true);
+    let tapped = open.clone().taps(true).measuring(PlanMeasuring::Usual);
     let mut all = Part::new(watch, 0..1000);
     let sound = tapped.open_watched(checkpoint, &mut all.then(OPENED / 2))?;
     // The shards of the broken model are compared with the graphs that those of the intact model
     // were compiled from.
     let (compiled, intact) = (sound.compiled(), &checkpoint_as_is);
-    let first = Verification { model: &sound, compiled, intact, options }.run(goldens, &mut all.then(500))?;
+    let (plan, goldens) = (&tapped.plan_options(), &Goldens::of(goldens, intact)?);
+    let measured = measured_of(&sound);
+    let first = Verification { model: &sound, compiled, intact, plan, measured, options };
+    let first = first.run(goldens, &mut all.then(500))?;
     let broken_layer = break_middle_layer(&mut intact.graph().clone()).ok_or_else(|| {
         Error::new(ErrorKind::Unsupported, "the model has no layer with a norm scale that could be broken")
     })?;
@@ -87,7 +106,8 @@ pub fn self_test(
         break_middle_layer(graph);
     });
     let model = broken.open_watched(checkpoint, &mut all.then(500 + OPENED / 2))?;
-    let broken = Verification { model: &model, compiled, intact, options }.run(goldens, &mut all)?;
+    let broken = Verification { model: &model, compiled, intact, plan, measured, options };
+    let broken = broken.run(goldens, &mut all)?;
     let named = |layer: Option<u32>| layer == Some(broken_layer);
     let mut judged = broken.boundaries.iter().filter(|boundaries| boundaries.judged);
     let passed = first.passed
@@ -103,11 +123,15 @@ pub(crate) struct Verification<'m> {
     pub(crate) compiled: &'m [CompiledGraphs],
     /// The checkpoint as it lies there, whatever the model was made of.
     pub(crate) intact: &'m Checkpoint,
+    /// What it was opened with.
+    pub(crate) plan: &'m PlanOptions,
+    /// What its formats were measured to lose on this machine's CPU.
+    pub(crate) measured: Option<&'m MeasuredLoss>,
     pub(crate) options: &'m VerifyOptions,
 }
 
 impl Verification<'_> {
-    pub(crate) fn run(&self, directory: &Path, watch: &mut dyn Watch) -> Result<VerifyReport> {
+    pub(crate) fn run(&self, goldens: &Goldens, watch: &mut dyn Watch) -> Result<VerifyReport> {
         let graph = self.intact.graph();
         let no_plan =
             || Error::new(ErrorKind::Unsupported, "the bundle does not hold the report of its plan");
@@ -119,10 +143,9 @@ impl Verification<'_> {
             (false, true) => Thresholds::VENDOR,
         })?;
 
-        let goldens = goldens::read_goldens(directory)?;
         let mut skipped = Vec::new();
         let mut usable = Vec::new();
-        for (index, golden) in goldens.iter().enumerate() {
+        for (index, golden) in goldens.prompts.iter().enumerate() {
             let prompt = format!("p{index}");
             if self.has_soft_tokens(golden) {
                 skipped.push(format!("{prompt}: its prompt holds pictures or sound, which need the towers"));
@@ -131,18 +154,28 @@ impl Verification<'_> {
             }
         }
 
-        let evaluation = goldens::read_evaluation(directory)?;
         let simulated = is_simulated(self.model.chain());
         let effort = self.options.asked.settled(simulated);
         let recorded: Vec<&Golden> = usable.iter().map(|(_, golden)| *golden).collect();
-        let taken =
-            EffortReport::of(effort, simulated, graph.is_generative(), &recorded, evaluation.as_ref());
+        let taken = EffortReport::of(
+            effort,
+            simulated,
+            graph.is_generative(),
+            &recorded,
+            goldens.evaluation.as_ref(),
+        );
 
         let mut all = Part::new(watch, 0..1000);
+        let divergence = match exact && thresholds.kl.is_none() {
+            true => None,
+            false => Some(self.divergence(thresholds.kl, effort.rows, all.then(DIVERGENCE))?),
+        };
         let mut progress = Progress(all.then(WHOLE));
-        let mut whole = Whole::new(self.model, graph, effort, thresholds)?;
-        whole.run(&usable, evaluation.as_ref(), directory, &mut progress)?;
-        let found = whole.finish(exact);
+        let fixed = exact || self.options.sets("nll");
+        let most = divergence.as_ref().filter(|_| !fixed).and_then(|divergence| divergence.bound);
+        let mut whole = Whole::new(self.model, graph, effort, thresholds, exact)?;
+        whole.run(&usable, goldens, &mut progress)?;
+        let found = whole.finish(most);
 
         let mut progress = Progress(all.then(1000));
         let prompts: Vec<Prompt<'_>> = usable
@@ -167,7 +200,8 @@ impl Verification<'_> {
         let boundaries = boundaries.run(&prompts, &mut progress)?;
 
         let mut judged = found.comparisons.iter().filter(|comparison| comparison.judged);
-        let passed = !found.comparisons.is_empty()
+        let passed = (goldens.directory.is_none() || !found.comparisons.is_empty())
+            && divergence.as_ref().is_none_or(|divergence| divergence.passed)
             && judged.all(|comparison| comparison.passed)
             && found.tokens.as_ref().is_none_or(|tokens| tokens.nll_passed && tokens.greedy_passed)
             && boundaries.iter().filter(|boundaries| boundaries.judged).all(|boundaries| boundaries.passed);
@@ -182,7 +216,9 @@ impl Verification<'_> {
             comparisons: found.comparisons,
             first_divergent_layer: found.first_divergent_layer.filter(|_| exact),
             tokens: found.tokens,
+            divergence,
             boundaries,
+            recorded: goldens.directory.as_ref().map(|directory| directory.display().to_string()),
             effort: taken,
             skipped,
             signature_notices: Vec::new(),
@@ -192,9 +228,22 @@ impl Verification<'_> {
             towers: Vec::new(),
             notices: {
                 let planned = plan.notices.iter().map(|notice| notice.text.clone());
-                planned.chain(self.options.asked.unused(graph.is_generative())).collect()
+                let unused = self.options.asked.unused(graph.is_generative());
+                let own = goldens.directory.is_none().then(|| NOT_RECORDED.to_owned());
+                planned.chain(unused).chain(own).collect()
             },
         })
+    }
+
+    /// Runs the chain and the model as stored over `tokens` of a built-in text.
+    fn divergence(
+        &self,
+        bound: Option<f64>,
+        tokens: usize,
+        mut watch: Part<'_>,
+    ) -> Result<DivergenceVerification> {
+        let stored = StoredAnswers::of(self.intact, self.plan, tokens, &mut watch.then(500))?;
+        divergence(self.model, &stored, Bound::of(bound, self.measured), &mut Progress(watch.then(1000)))
     }
 
     /// Whether the prompt holds placeholders, whose rows only the towers could provide.
@@ -202,6 +251,11 @@ impl Verification<'_> {
         let assets = &self.intact.graph().assets;
         golden.ids.iter().any(|&id| assets.iter().any(|asset| asset.row_of(id) != id))
     }
+}
+
+/// What the plan of a model was measured to lose.
+pub(crate) fn measured_of(model: &Model) -> Option<&MeasuredLoss> {
+    model.plan()?.measured.as_ref()
 }
 
 /// Whether a shard runs on anything but the CPU of this project, which rounds where the reference

@@ -4,7 +4,7 @@
 use serde_json::Value;
 use shardwright_test_checkpoints::cases;
 use shardwright_tests::checkpoints::{
-    DEMO_MODEL, EMBEDDING_FIXTURES, FURTHER_FIXTURES, TEXT_FIXTURES, text_fixtures,
+    Copy, DEMO_MODEL, EMBEDDING_FIXTURES, FURTHER_FIXTURES, TEXT_FIXTURES, text_fixtures,
 };
 use shardwright_tests::program::{Run, shardwright};
 
@@ -231,6 +231,52 @@ fn goldens_of_another_model_are_a_difference_not_a_failure_to_compare() {
     assert!(!outcome.stdout.is_empty() || outcome.stderr.contains("error:"), "{}", outcome.stderr);
 }
 
+#[test]
+fn a_model_in_other_formats_is_held_to_what_these_formats_lose() {
+    let few = ["--rows", "24", "--steps", "1", "--greedy", "1", "--formats", "w4-block32/f32/f32"];
+    let verify = || shardwright(["verify", TEXT_FIXTURES[3]]).arguments(few);
+    let report = verify().json();
+    let divergence = &report["divergence"];
+    let number = |name: &str| divergence[name].as_f64().unwrap_or_else(|| panic!("no {name}: {divergence}"));
+    assert_eq!((&report["passed"], &divergence["tokens"]), (&true.into(), &24.into()), "{report}");
+    assert!(number("nats") > 0.0 && number("nats") < number("bound"), "{divergence}");
+    assert!(divergence["bound_from"].as_str().is_some_and(|from| from.contains("lose on the CPU")));
+    let text = verify().succeeds();
+    assert!(text.contains("ok   KL divergence from the model as stored: "), "{text}");
+
+    // What is set counts, and the likelihood alone does not save it.
+    let tight = verify().arguments(["--threshold", "kl=1e-9", "--threshold", "nll=9"]).outcome();
+    assert_eq!(tight.code, Some(1), "{}", tight.stderr);
+    assert!(tight.stdout.contains("FAIL KL divergence"), "{}", tight.stdout);
+
+    // A model that keeps all values is compared with recorded numbers, and so only if asked.
+    let exact = || shardwright(["verify", TEXT_FIXTURES[3]]).arguments(&few[..6]);
+    assert_eq!(exact().json()["divergence"], Value::Null);
+    let asked = exact().arguments(["--threshold", "kl=1e-3"]).json();
+    assert_eq!(asked["divergence"]["passed"], true, "{asked}");
+}
+
+#[test]
+fn without_recorded_outputs_the_reference_says_what_is_right() {
+    let few = ["--rows", "24", "--steps", "1", "--greedy", "2"];
+    for fixture in [TEXT_FIXTURES[3], EMBEDDING_FIXTURES[0]] {
+        let checkpoint = Copy::of(fixture).without("goldens.safetensors");
+        let path = checkpoint.path().to_str().expect("a path");
+        let report = shardwright(["verify", path]).arguments(few).json();
+        assert_eq!((&report["passed"], &report["recorded"]), (&true.into(), &Value::Null), "{report}");
+        let rows = list(judged(&report), "shards").iter().flat_map(outputs);
+        assert!(rows.map(|(_, output)| output["rows"].as_u64().unwrap_or(0)).sum::<u64>() > 0, "{report}");
+        let text = shardwright(["verify", path]).arguments(few).succeeds();
+        assert!(text.contains("`--golden DIR` names recorded ones"), "{text}");
+        // A folder that is named has to hold some.
+        let (code, stderr) = shardwright(["verify", path, "--golden", path]).refuses();
+        assert!(code != 0 && stderr.contains("goldens.safetensors"), "{stderr}");
+    }
+    // A broken layer is found without them.
+    let checkpoint = Copy::of(TEXT_FIXTURES[1]).without("goldens.safetensors");
+    self_tested(shardwright(["verify"]).argument(checkpoint.path()));
+}
+
 /// A bundle and the options it was compiled with.
 fn compiled(folder: &std::path::Path, options: &[&str]) -> String {
     let bundle = folder.join("bundle").display().to_string();
@@ -305,7 +351,7 @@ fn it_tells_how_far_it_is_and_can_be_stopped_there() {
     for word in ["p1 as a whole", "p0 through embed", "p2 through embed"] {
         let mut watch = Impatient { word, seen: false.into() };
         let options = shardwright_verify::VerifyOptions::new();
-        let error = shardwright_verify::verify(&checkpoint, &checkpoint, &open, &options, &mut watch)
+        let error = shardwright_verify::verify(&checkpoint, Some(&checkpoint), &open, &options, &mut watch)
             .expect_err(word);
         assert_eq!(error.kind(), shardwright::ErrorKind::Cancelled, "{word}: {error}");
     }

@@ -10,6 +10,7 @@ mod llama;
 mod llama_bench;
 mod lookup;
 mod pairs;
+mod quality;
 mod table;
 
 use std::ffi::OsStr;
@@ -24,6 +25,7 @@ use shardwright_measure::Prober;
 use self::llama_bench::LlamaBench;
 pub use self::lookup::compare as compare_lookup;
 use self::pairs::{Bounds, Turn, Work};
+pub use self::quality::{NAME as QUALITY, compare as compare_quality};
 use crate::build::Scope;
 use crate::error::Error;
 use crate::workspace::{self, Profile, Workspace};

@@ -1,16 +1,19 @@
 //! What formats lose: measured on the engine where it was, expected elsewhere.
 //!
 //! Reading order: `known` (what there is to know), `kept` (in the cache), `order` (what is measured
-//! first), `probe` (how), `asked` (for its own sake, beside for a plan), `whole` (a plan's).
+//! first), `probe` (how), `asked` (for its own sake, beside for a plan), `whole` (a plan's), `stored`
+//! (what a running model is compared with).
 
 mod asked;
 mod kept;
 mod known;
 mod order;
 mod probe;
+mod stored;
 mod whole;
 
 pub use asked::{FormatShare, LossRow, SensitivityReport, measure_sensitivities, sensitivity_text};
+pub use stored::{StoredAnswers, unseen_text};
 pub(super) use whole::plan_loss;
 
 use std::collections::BTreeMap;

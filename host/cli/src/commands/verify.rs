@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use shardwright::ErrorKind;
 use shardwright_verify::{NotRun, VerifyOptions, VerifyReport};
 
@@ -10,9 +12,7 @@ use crate::views;
 pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Failure> {
     let open = open_options(&arguments.target, &arguments.execution)?;
     let options = verify_options(arguments)?;
-    // Of a GGUF file, they are in its folder.
-    let folder = arguments.checkpoint.parent().filter(|_| arguments.checkpoint.is_file());
-    let goldens = arguments.golden.as_deref().or(folder).unwrap_or(&arguments.checkpoint);
+    let goldens = arguments.golden.as_deref().or_else(|| recorded_beside(&arguments.checkpoint));
     let mut watch = views::Progress::new("verifying", &arguments.checkpoint);
     let (passed, whole) = if arguments.self_test {
         let report =
@@ -54,6 +54,12 @@ pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Fa
     }
     whole?;
     Ok(Outcome::Done)
+}
+
+/// The checkpoint's folder if outputs are recorded in it.
+fn recorded_beside(checkpoint: &Path) -> Option<&Path> {
+    let folder = if checkpoint.is_file() { checkpoint.parent() } else { Some(checkpoint) };
+    folder.filter(|folder| folder.join("goldens.safetensors").exists())
 }
 
 /// Under `--strict` what was not run does not count as proved.

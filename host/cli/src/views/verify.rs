@@ -1,7 +1,8 @@
 use std::fmt::Write;
 
 use shardwright_verify::{
-    BoundaryVerification, EffortReport, RowComparison, SelfTestReport, TokenVerification, VerifyReport,
+    BoundaryVerification, DivergenceVerification, EffortReport, RowComparison, SelfTestReport,
+    TokenVerification, VerifyReport,
 };
 
 use super::table;
@@ -33,7 +34,8 @@ pub fn verify(report: &VerifyReport) -> String {
 
     text.push_str(&effort_lines(&report.effort));
 
-    let _ = writeln!(text, "\nthe chain as a whole, against recorded outputs");
+    let against = if report.recorded.is_some() { "recorded outputs" } else { "the reference evaluator" };
+    let _ = writeln!(text, "\nthe chain as a whole, against {against}");
     let mut rows = table(&["", "compared", "worst", "tolerance", "at"]);
     for comparison in &report.comparisons {
         rows.add_row([
@@ -50,6 +52,9 @@ pub fn verify(report: &VerifyReport) -> String {
     }
     if let Some(tokens) = &report.tokens {
         text.push_str(&token_lines(tokens));
+    }
+    if let Some(divergence) = &report.divergence {
+        text.push_str(&divergence_line(divergence));
     }
     if let Some(layer) = report.first_divergent_layer {
         let _ = writeln!(text, "first divergent layer: {layer}");
@@ -148,6 +153,18 @@ fn token_lines(tokens: &TokenVerification) -> String {
         );
     }
     text
+}
+
+fn divergence_line(divergence: &DivergenceVerification) -> String {
+    let DivergenceVerification { nats, error, tokens, text, bound, bound_from, passed } = divergence;
+    let at_most =
+        bound.map_or_else(|| "not judged".to_owned(), |bound| format!("at most {:.2}", 1e3 * bound));
+    format!(
+        "{} KL divergence from the model as stored: {:.2} ± {:.2} millinats per token over {tokens} tokens of {text}; {at_most}: {bound_from}\n",
+        verdict(*passed, true),
+        1e3 * nats,
+        1e3 * error
+    )
 }
 
 /// One line per entry point and kind of result: all states together, and all layers within the

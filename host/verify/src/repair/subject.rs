@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use shardwright::Model;
-use shardwright_build::{Candidate, CompiledGraphs};
+use shardwright_build::{Candidate, CompiledGraphs, PlanOptions};
 use shardwright_bundle::{Bundle, Digest};
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
@@ -13,12 +13,12 @@ use shardwright_shims::Watch;
 use shardwright_vocabulary::{Pass, Result};
 
 use crate::boundaries::Prompt;
-use crate::goldens::{self, Golden};
+use crate::goldens::Goldens;
 use crate::options::VerifyOptions;
 use crate::report::{BoundaryVerification, TowerVerification, VerifyReport};
 use crate::tower::TowerProof;
 use crate::trace::Given;
-use crate::verification::Verification;
+use crate::verification::{Verification, measured_of};
 
 /// A model whose plans are proved.
 pub(super) trait Subject {
@@ -83,21 +83,20 @@ pub(super) struct Text<'b> {
     /// The bundle that is repaired, for its texts.
     bundle: &'b Arc<Bundle>,
     intact: &'b Checkpoint,
-    directory: &'b Path,
-    goldens: Vec<Golden>,
+    goldens: Goldens,
+    plan: &'b PlanOptions,
     options: &'b VerifyOptions,
 }
 
 impl<'b> Text<'b> {
-    /// By the outputs that were recorded in `directory`.
+    /// By the outputs that were recorded in a directory, or none.
     pub(super) fn new(
         bundle: &'b Arc<Bundle>,
         intact: &'b Checkpoint,
-        directory: &'b Path,
-        options: &'b VerifyOptions,
+        goldens: Option<&Path>,
+        (plan, options): (&'b PlanOptions, &'b VerifyOptions),
     ) -> Result<Self> {
-        let goldens = goldens::read_goldens(directory)?;
-        Ok(Text { bundle, intact, directory, goldens, options })
+        Ok(Text { bundle, intact, goldens: Goldens::of(goldens, intact)?, plan, options })
     }
 }
 
@@ -113,7 +112,7 @@ impl Subject for Text<'_> {
     }
 
     fn prompts(&self) -> Vec<Prompt<'_>> {
-        let goldens = self.goldens.iter().enumerate();
+        let goldens = self.goldens.prompts.iter().enumerate();
         let prompts = goldens
             .map(|(index, golden)| Prompt { name: format!("p{index}"), given: Given::Ids(&golden.ids) });
         prompts.collect()
@@ -128,16 +127,17 @@ impl Subject for Text<'_> {
     ) -> Result<VerifyReport> {
         let id = Digest::of(&candidate.plan().plan().canonical_bytes()).to_string();
         let model = Model::of_chain(chain, self.bundle, candidate.report().clone(), id)?;
-        let verification =
-            Verification { model: &model, compiled, intact: self.intact, options: self.options };
-        let report = verification.run(self.directory, watch)?;
+        let &Text { intact, plan, options, .. } = self;
+        let measured = measured_of(&model);
+        let verification = Verification { model: &model, compiled, intact, plan, measured, options };
+        let report = verification.run(&self.goldens, watch)?;
         let chain = self.bundle.variant().chains.first().map(|chain| chain.name.clone());
         let variant = Some(self.bundle.variant().soc.clone());
         Ok(VerifyReport { bundle_chain: chain, bundle_variant: variant, ..report })
     }
 
     fn help(&self) -> &'static str {
-        "`--threshold nll=SHARE` accepts a larger loss; `--quality good` has a plan of less loss made"
+        "`--threshold nll=SHARE` and `kl=NATS` accept a larger loss; `--quality good` has a plan of less loss made"
     }
 }
 

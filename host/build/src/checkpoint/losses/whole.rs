@@ -25,7 +25,7 @@ const FOLDER: &str = "plan-losses";
 
 /// Text that a whole plan is run over, twice: more than for losses by place, each of which costs
 /// a run. Weights are never rounded by this text, so the measurement does not favour the plan.
-const TEXT: Budget = Budget { tokens: 256, longest: 128 };
+pub(super) const TEXT: Budget = Budget { tokens: 256, longest: 128 };
 
 /// Progress once weights are made, in thousandths, and of the rest once the model as stored has
 /// run.
@@ -93,12 +93,17 @@ pub(in super::super) fn plan_loss(
             loss
         }
     };
-    Ok(MeasuredLoss {
+    Ok(reported(loss))
+}
+
+/// A loss on the unseen text, for reports.
+pub(super) fn reported(loss: PlanLoss) -> MeasuredLoss {
+    MeasuredLoss {
         micronats: loss.nanonats.div_ceil(1000),
         error_micronats: loss.error_nanonats.div_ceil(1000),
         tokens: loss.tokens,
         text: texts::UNSEEN_NAME.to_owned(),
-    })
+    }
 }
 
 /// Hash of all that the loss of a plan follows from.
@@ -130,11 +135,7 @@ fn run_both(
     watch: &mut dyn Watch,
 ) -> Result<PlanLoss> {
     let mut all = Part::new(watch, 0..1000);
-    let as_stored = |_: &Segment| Ok((graph, None));
-    let stored = {
-        let mut watch = all.then(STORED).named("running the model as stored");
-        outputs(graph, engine, sequences, (&as_stored, &graph.assets), &mut watch)?
-    };
+    let stored = run_as_stored(graph, engine, sequences, &mut all.then(STORED))?;
     let as_planned = |part: &Segment| planned.of(part).map(|(graph, encodings)| (graph, Some(encodings)));
     let mut rest = all.then(1000).named("running the model as planned");
     let ours = outputs(graph, engine, sequences, (&as_planned, planned.assets), &mut rest)?;
@@ -151,11 +152,26 @@ fn run_both(
     })
 }
 
+/// Runs the model as stored.
+///
+/// # Errors
+/// Errors of the shim, and [`ErrorKind::Cancelled`].
+pub(super) fn run_as_stored(
+    graph: &Graph,
+    engine: &Engine,
+    sequences: &[Vec<u32>],
+    watch: &mut dyn Watch,
+) -> Result<Outputs> {
+    let mut watch = Part::new(watch, 0..1000).named("running the model as stored");
+    let as_stored = |_: &Segment| Ok((graph, None));
+    outputs(graph, engine, sequences, (&as_stored, &graph.assets), &mut watch)
+}
+
 /// What a model gives for all sequences: `[rows, width]` each.
 #[derive(Default)]
-struct Outputs {
-    of: Vec<Vec<f32>>,
-    width: usize,
+pub(super) struct Outputs {
+    pub(super) of: Vec<Vec<f32>>,
+    pub(super) width: usize,
 }
 
 /// A part of the model in some form.

@@ -1,0 +1,98 @@
+//! The model as stored, run over text that nothing is calibrated on or rounded by.
+
+use shardwright_graph::Graph;
+use shardwright_models::Checkpoint;
+use shardwright_quantisation::{PlanLoss, divergence};
+use shardwright_shims::Watch;
+use shardwright_vocabulary::{Error, ErrorKind};
+
+use super::whole::{Outputs, TEXT, run_as_stored};
+use crate::checkpoint::moments::engine;
+use crate::checkpoint::texts::{self, Budget};
+use crate::{MeasuredLoss, PlanOptions, Result};
+
+/// The built-in text that no model was calibrated on or rounded by, as token ids of `checkpoint`:
+/// at most `tokens`, in sequences that fit its context.
+///
+/// # Errors
+/// A tokenizer or chat template that cannot be read.
+///
+/// ```no_run
+/// # fn main() -> shardwright_vocabulary::Result<()> {
+/// let checkpoint = shardwright_build::open_checkpoint("demo-model".as_ref())?;
+/// let sequences = shardwright_build::unseen_text(&checkpoint, 64)?;
+/// assert!(sequences.iter().map(Vec::len).sum::<usize>() <= 64);
+/// # Ok(())
+/// # }
+/// ```
+pub fn unseen_text(checkpoint: &Checkpoint, tokens: usize) -> Result<Vec<Vec<u32>>> {
+    let tokens = tokens.min(TEXT.tokens);
+    let mut left = tokens;
+    let mut sequences = texts::unseen(checkpoint, checkpoint.graph(), Budget { tokens, ..TEXT })?;
+    for sequence in &mut sequences {
+        sequence.truncate(left);
+        left -= sequence.len();
+    }
+    sequences.retain(|sequence| !sequence.is_empty());
+    Ok(sequences)
+}
+
+/// What a model as stored answers to [`unseen_text`]: what a model that runs is compared with.
+pub struct StoredAnswers<'g> {
+    graph: &'g Graph,
+    sequences: Vec<Vec<u32>>,
+    outputs: Outputs,
+}
+
+impl<'g> StoredAnswers<'g> {
+    /// Runs the checkpoint on the CPU shim, a layer at a time, over about `tokens` tokens. Memory:
+    /// `tokens` times the vocabulary in f32, and a layer's weights.
+    ///
+    /// # Errors
+    /// As [`unseen_text`], those of the shim, and [`ErrorKind::Cancelled`].
+    pub fn of(
+        checkpoint: &'g Checkpoint,
+        options: &PlanOptions,
+        tokens: usize,
+        watch: &mut dyn Watch,
+    ) -> Result<Self> {
+        let graph = checkpoint.graph();
+        let sequences = unseen_text(checkpoint, tokens)?;
+        let engine = engine(options, "verify", "the model as stored is run on the CPU shim")?;
+        let outputs = run_as_stored(graph, &engine, &sequences, watch)?;
+        Ok(StoredAnswers { graph, sequences, outputs })
+    }
+
+    /// The token ids, in sequences that do not know of each other.
+    pub fn sequences(&self) -> &[Vec<u32>] {
+        &self.sequences
+    }
+
+    /// KL divergence in nats of the logits that another model gives after `position` of a
+    /// sequence; of encoders, whose sentence vector is at position 0, 1 − cosine.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if there is no such position, or the number of values differs.
+    pub fn divergence(&self, sequence: usize, position: usize, values: &[f32]) -> Result<f64> {
+        let width = self.outputs.width;
+        let rows = self.outputs.of.get(sequence).map(|rows| rows.chunks_exact(width));
+        match rows.and_then(|mut rows| rows.nth(position)) {
+            Some(stored) if stored.len() == values.len() => {
+                Ok(divergence(self.graph, stored, values, width).0)
+            }
+            stored => {
+                let (count, wanted) = (values.len(), stored.map_or(0, <[f32]>::len));
+                let what = format!(
+                    "{count} values after position {position} of text {sequence}, where the model as stored gives {wanted}"
+                );
+                Err(Error::new(ErrorKind::Invalid, what)
+                    .with_help("verify the model with the checkpoint that it was made of"))
+            }
+        }
+    }
+
+    /// The mean of divergences over all positions; `None` if one is not a finite number.
+    pub fn loss(&self, divergences: &[f64]) -> Option<MeasuredLoss> {
+        PlanLoss::of(divergences.iter().copied()).map(super::whole::reported)
+    }
+}
