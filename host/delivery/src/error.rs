@@ -24,6 +24,12 @@ pub enum DeliveryError {
         /// The folder.
         path: PathBuf,
     },
+    /// A file's name that would lie outside the folder.
+    #[error("a file called `{name}` would not lie in the folder")]
+    Outside {
+        /// Its beginning.
+        name: String,
+    },
     /// A name that the channel does not take.
     #[error("`{name}` is no name of {of}: it begins with a letter and has letters, digits and underscores")]
     Name {
@@ -130,7 +136,9 @@ impl DeliveryError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             // That of the bundle's error.
-            DeliveryError::Bundle(_) | DeliveryError::ScriptName { .. } => ErrorKind::Invalid,
+            DeliveryError::Bundle(_) | DeliveryError::ScriptName { .. } | DeliveryError::Outside { .. } => {
+                ErrorKind::Invalid
+            }
             DeliveryError::Io { .. } | DeliveryError::NoChipName { .. } | DeliveryError::NoShim { .. } => {
                 ErrorKind::Missing
             }
@@ -152,6 +160,9 @@ impl DeliveryError {
             DeliveryError::Bundle(error) => error.help(),
             DeliveryError::Io { .. } => Some("check the path, the permissions and the free space"),
             DeliveryError::Occupied { .. } => Some("name a folder that is empty or does not exist yet"),
+            DeliveryError::Outside { .. } => {
+                Some("compile the bundle again: a name in its manifest is not a plain one")
+            }
             DeliveryError::ScriptName { .. } => {
                 Some("correct the shim's manifest, or the facts of the chip's profile")
             }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use tempfile::TempDir;
 
@@ -31,7 +31,15 @@ impl Folder {
     }
 
     /// Where a file of it is written; its folders are made.
+    ///
+    /// # Errors
+    /// [`DeliveryError::Outside`] for a name that is not a path within it, since some are made of
+    /// what a bundle says.
     pub(crate) fn path(&self, name: &str) -> Result<PathBuf, DeliveryError> {
+        let is_plain = |part| matches!(part, Component::Normal(_));
+        if name.is_empty() || !Path::new(name).components().all(is_plain) {
+            return Err(DeliveryError::Outside { name: name.chars().take(64).collect() });
+        }
         let path = self.building.path().join(name);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(DeliveryError::io(parent))?;
@@ -86,6 +94,16 @@ mod tests {
         folder.keep().unwrap();
         assert_eq!(fs::read(to.join("a/b")).unwrap(), b"text");
         assert!(matches!(Folder::create(&to), Err(DeliveryError::Occupied { .. })));
+
+        let folder = Folder::create(&parent.path().join("names")).unwrap();
+        let absolute = parent.path().join("absolute");
+        for name in ["", "..", "../out", "a/../../out", "/out", "./../out", absolute.to_str().unwrap()] {
+            let error = folder.write(name, "text").unwrap_err();
+            assert!(matches!(&error, DeliveryError::Outside { .. }) && error.help().is_some(), "{name}");
+        }
+        drop(folder);
+        let mut entries = fs::read_dir(parent.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!((entries.next(), entries.next()), (Some("out".into()), None));
 
         drop(Folder::create(&parent.path().join("dropped")).unwrap());
         let names: Vec<_> =

@@ -143,6 +143,20 @@ pub enum PreprocessingError {
         /// The unit of the cap: `pixels`, or `bytes` of pixels as they are stored.
         unit: &'static str,
     },
+    /// A picture is so narrow that resizing it would take long.
+    #[error(
+        "{width} by {height} pixels become {widened} pixels when they are as wide as patches; at most {max} are computed"
+    )]
+    TooNarrow {
+        /// Its width.
+        width: u32,
+        /// Its height.
+        height: u32,
+        /// Pixels at the width of its patches and its own height.
+        widened: u64,
+        /// The cap.
+        max: u64,
+    },
     /// An array has another length than its sizes imply.
     #[error("{what} has {found} values; needed are {needed}")]
     WrongLength {
@@ -305,6 +319,7 @@ impl PreprocessingError {
             }
             PreprocessingError::WrongLength { .. } => "size the array by the grid or the settings".into(),
             PreprocessingError::UnsupportedBudget { choices, .. } => format!("choose {choices}"),
+            PreprocessingError::TooNarrow { .. } => "crop the picture".into(),
             PreprocessingError::DoesNotFit { .. } => "crop the picture, or allow more soft tokens".into(),
             PreprocessingError::OtherGrid { .. } => "make the grid from the size of this picture".into(),
             PreprocessingError::InvalidPositions { .. } => {

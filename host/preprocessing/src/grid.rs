@@ -1,7 +1,7 @@
 //! The grid of patches that a picture becomes, and the order in which patches are written.
 
 use crate::settings::expect_finite;
-use crate::{PictureSettings, PreprocessingError, Result};
+use crate::{PictureSettings, PreprocessingError, Result, limits};
 
 /// How many patches a picture becomes.
 ///
@@ -127,7 +127,8 @@ impl PictureSettings {
     ///
     /// [`PreprocessingError::UnsupportedBudget`] for other numbers than [`Self::BUDGETS`] and
     /// that of the settings; [`PreprocessingError::NoPixels`] if a side is 0;
-    /// [`PreprocessingError::DoesNotFit`] if the rule yields no grid within the budget.
+    /// [`PreprocessingError::DoesNotFit`] if the rule yields no grid within the budget;
+    /// [`PreprocessingError::TooNarrow`] for a picture some ten thousand times higher than wide.
     pub fn grid(&self, width: u32, height: u32, budget: u32) -> Result<Grid> {
         self.check()?;
         if budget != self.soft_tokens && !Self::BUDGETS.contains(&budget) {
@@ -154,6 +155,11 @@ impl PictureSettings {
         }
         if across == 0 || down == 0 || across * down > u64::from(budget) {
             return Err(PreprocessingError::DoesNotFit { width, height, budget });
+        }
+        let widened = across * token * u64::from(height);
+        let max = limits::WIDENED_PIXELS.max(u64::from(width) * u64::from(height));
+        if widened > max {
+            return Err(PreprocessingError::TooNarrow { width, height, widened, max });
         }
         // At most the budget each, so 1120 times 16.
         let side = |tokens: u64| tokens as u32 * self.pool;

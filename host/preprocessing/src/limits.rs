@@ -14,6 +14,10 @@ pub const PICTURE_FILE_BYTES: u64 = 256 << 20;
 /// upright; decoding holds at most [`DECODED_BYTES`] beside it.
 pub const PIXELS: u64 = 64 << 20;
 
+/// Pixels of a picture once it is as wide as its patches and still as high as it was: the work of
+/// resizing. Only pictures some ten thousand times higher than wide have more.
+pub const WIDENED_PIXELS: u64 = 64 << 20;
+
 /// Bytes of the pixels as a file stores them, which may have 16 bits and transparency, and of the
 /// tables that a decoder keeps. A progressive JPEG holds twice as much again in coefficients.
 pub const DECODED_BYTES: u64 = 256 << 20;

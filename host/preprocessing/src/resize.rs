@@ -11,35 +11,56 @@ const FRACTION: u32 = 22;
 const REACH: f64 = 2.0;
 const CHANNELS: usize = 3;
 
+/// Rows that are resized across at a time: enough that computing weights costs little beside using
+/// them, few enough that a picture of 64 million rows needs no more memory than its pixels.
+const BAND: usize = 256;
+
 /// The pixels that one pixel of the result is the weighted sum of.
 struct Window {
     start: usize,
-    weights: Vec<i32>,
+    end: usize,
+    center: f64,
+    /// 1 over the factor by which the filter is widened.
+    narrowed: f64,
+    sum: f64,
 }
 
-/// Resizes RGB pixels in rows without gaps. All sides are 1 or more.
-pub(crate) fn resize(pixels: &[u8], from: (usize, usize), to: (usize, usize)) -> Vec<u8> {
-    let across =
-        if from.0 == to.0 { pixels.to_vec() } else { across(pixels, from.0, &windows(from.0, to.0)) };
-    if from.1 == to.1 { across } else { down(&across, to.0 * CHANNELS, &windows(from.1, to.1)) }
-}
-
-fn windows(from: usize, to: usize) -> Vec<Window> {
-    let scale = from as f64 / to as f64;
-    let widened = scale.max(1.0);
-    let reach = REACH * widened;
-    let window = |index: usize| {
+impl Window {
+    fn of(index: usize, from: usize, to: usize) -> Window {
+        let scale = from as f64 / to as f64;
+        let widened = scale.max(1.0);
+        let reach = REACH * widened;
         let center = (index as f64 + 0.5) * scale;
         // Casts truncate towards zero, and below zero saturate there.
         let start = (center - reach + 0.5) as usize;
         let end = ((center + reach + 0.5) as usize).min(from);
-        let weights: Vec<f64> =
-            (start..end).map(|pixel| cubic((pixel as f64 - center + 0.5) * (1.0 / widened))).collect();
-        let sum: f64 = weights.iter().sum();
-        let whole = |weight: &f64| (weight / sum * f64::from(1 << FRACTION)).round() as i32;
-        Window { start, weights: weights.iter().map(whole).collect() }
-    };
-    (0..to).map(window).collect()
+        let mut window = Window { start, end, center, narrowed: 1.0 / widened, sum: 0.0 };
+        window.sum = (start..end).map(|pixel| window.share(pixel)).sum();
+        window
+    }
+
+    fn share(&self, pixel: usize) -> f64 {
+        cubic((pixel as f64 - self.center + 0.5) * self.narrowed)
+    }
+
+    fn weight(&self, pixel: usize) -> i32 {
+        (self.share(pixel) / self.sum * f64::from(1 << FRACTION)).round() as i32
+    }
+}
+
+/// Resizes RGB pixels in rows without gaps. All sides are 1 or more.
+///
+/// Memory beside the result: four bytes for each of its values, and [`BAND`] rows of its width.
+pub(crate) fn resize(pixels: &[u8], from: (usize, usize), to: (usize, usize)) -> Vec<u8> {
+    let row = to.0 * CHANNELS;
+    let mut result = Down::new(row, from.1, to.1);
+    for (index, band) in pixels.chunks(from.0 * CHANNELS * BAND).enumerate() {
+        match from.0 == to.0 {
+            true => result.add(index * BAND, band),
+            false => result.add(index * BAND, &across(band, from.0, to.0)),
+        }
+    }
+    result.finish()
 }
 
 fn cubic(at: f64) -> f64 {
@@ -58,37 +79,78 @@ fn rounded(sum: i32) -> u8 {
     (sum >> FRACTION).clamp(0, 255) as u8
 }
 
-fn across(pixels: &[u8], width: usize, windows: &[Window]) -> Vec<u8> {
-    let mut result = Vec::with_capacity(pixels.len() / width * windows.len());
-    for row in pixels.chunks_exact(width * CHANNELS) {
-        for Window { start, weights } in windows {
+/// Rows of `from` pixels become rows of `to`.
+fn across(pixels: &[u8], from: usize, to: usize) -> Vec<u8> {
+    let mut result = vec![0; pixels.len() / from * to];
+    let mut weights = Vec::new();
+    for index in 0..to {
+        let window = Window::of(index, from, to);
+        weights.clear();
+        weights.extend((window.start..window.end).map(|pixel| window.weight(pixel)));
+        let rows = pixels.chunks_exact(from * CHANNELS).zip(result.chunks_exact_mut(to * CHANNELS));
+        for (row, result) in rows {
             let mut sums = [1 << (FRACTION - 1); CHANNELS];
-            let seen = &row[start * CHANNELS..(start + weights.len()) * CHANNELS];
-            for (pixel, weight) in seen.chunks_exact(CHANNELS).zip(weights) {
+            let seen = &row[window.start * CHANNELS..window.end * CHANNELS];
+            for (pixel, weight) in seen.chunks_exact(CHANNELS).zip(&weights) {
                 for (sum, value) in sums.iter_mut().zip(pixel) {
                     *sum += i32::from(*value) * weight;
                 }
             }
-            result.extend(sums.map(rounded));
+            result[index * CHANNELS..(index + 1) * CHANNELS].copy_from_slice(&sums.map(rounded));
         }
     }
     result
 }
 
-/// `row` is the bytes of a row.
-fn down(pixels: &[u8], row: usize, windows: &[Window]) -> Vec<u8> {
-    let mut result = Vec::with_capacity(row * windows.len());
-    let mut sums = vec![0; row];
-    for Window { start, weights } in windows {
-        sums.fill(1 << (FRACTION - 1));
-        for (line, weight) in pixels[start * row..].chunks_exact(row).zip(weights) {
-            for (sum, value) in sums.iter_mut().zip(line) {
-                *sum += i32::from(*value) * weight;
+/// The result, to which rows are added from top to bottom.
+enum Down {
+    /// The height stays.
+    Same(Vec<u8>),
+    /// Sums of each row of the result.
+    Sums { row: usize, windows: Vec<Window>, sums: Vec<i32> },
+}
+
+impl Down {
+    /// `row` is the bytes of a row.
+    fn new(row: usize, from: usize, to: usize) -> Down {
+        match from == to {
+            true => Down::Same(Vec::with_capacity(row * to)),
+            false => Down::Sums {
+                row,
+                windows: (0..to).map(|index| Window::of(index, from, to)).collect(),
+                sums: vec![1 << (FRACTION - 1); row * to],
+            },
+        }
+    }
+
+    /// Adds rows, the first of which is number `first`.
+    fn add(&mut self, first: usize, lines: &[u8]) {
+        match self {
+            Down::Same(result) => result.extend_from_slice(lines),
+            Down::Sums { row, windows, sums } => {
+                let end = first + lines.len() / *row;
+                // Starts and ends of windows rise with them.
+                let begun = windows.partition_point(|window| window.end <= first);
+                let all = windows.iter().zip(sums.chunks_exact_mut(*row)).skip(begun);
+                for (window, sums) in all.take_while(|(window, _)| window.start < end) {
+                    for line in window.start.max(first)..window.end.min(end) {
+                        let weight = window.weight(line);
+                        let line = &lines[(line - first) * *row..(line - first + 1) * *row];
+                        for (sum, value) in sums.iter_mut().zip(line) {
+                            *sum += i32::from(*value) * weight;
+                        }
+                    }
+                }
             }
         }
-        result.extend(sums.iter().copied().map(rounded));
     }
-    result
+
+    fn finish(self) -> Vec<u8> {
+        match self {
+            Down::Same(result) => result,
+            Down::Sums { sums, .. } => sums.into_iter().map(rounded).collect(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -112,6 +174,19 @@ mod tests {
         ];
         for (from, to, expected) in cases {
             assert!(resize(&noise(from.0, from.1), from, to) == expected, "{from:?} to {to:?}");
+        }
+    }
+
+    /// Bands are an order of computing, and of no effect on the result.
+    #[test]
+    fn bands_of_rows_give_what_all_rows_give() {
+        for (from, to) in
+            [((30, 3 * BAND + 7), (16, 48)), ((5, BAND + 1), (9, 2 * BAND)), ((1, 999), (48, 3))]
+        {
+            let pixels = noise(from.0, from.1);
+            let mut whole = Down::new(to.0 * CHANNELS, from.1, to.1);
+            whole.add(0, &across(&pixels, from.0, to.0));
+            assert!(resize(&pixels, from, to) == whole.finish(), "{from:?} to {to:?}");
         }
     }
 

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use shardwright_preprocessing::{Picture, Sound, SoundSettings};
+use shardwright_preprocessing::{Picture, PictureSettings, Sound, SoundSettings};
 
 /// What decoders, tables and this test need; each claim is of hundreds of megabytes or more.
 const MEGABYTES: u64 = 32;
@@ -48,4 +48,25 @@ fn claims_cost_nothing() {
 
     let grown = (peak() - before) / 1024;
     assert!(grown < MEGABYTES, "{grown} MB more");
+    pictures_cost_their_pixels_and_their_patches();
+}
+
+/// The narrowest and the widest that are resized, for as many patches as a tower takes.
+fn pictures_cost_their_pixels_and_their_patches() {
+    let settings = PictureSettings::default();
+    for (width, height) in [(1, 1_398_000), (1 << 24, 1), (2, 1 << 19)] {
+        let pixels = vec![0; (width * height) as usize * 3];
+        let picture = Picture::from_rgb8(width, height, width as usize * 3, &pixels).expect("a picture");
+        drop(pixels);
+        let grid = settings.grid(width, height, 280).expect("a grid");
+        let patches = grid.patches();
+        let (mut values, mut columns, mut rows) =
+            (vec![0.0; patches * settings.patch_values()], vec![0; patches], vec![0; patches]);
+        // The peak from here on, which the copy of the pixels would hide.
+        fs::write("/proc/self/clear_refs", "5").expect("the kernel's file");
+        let before = peak();
+        picture.write_patches(&grid, &mut values, &mut columns, &mut rows).expect("patches");
+        let grown = (peak() - before) / 1024;
+        assert!(grown < MEGABYTES, "{width} by {height}: {grown} MB more");
+    }
 }

@@ -50,6 +50,7 @@ mod error;
 mod generation;
 mod gguf;
 mod gguf_tokenizer;
+mod growth;
 mod index;
 mod input;
 mod part_tokens;

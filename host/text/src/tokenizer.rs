@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use serde_json::Value;
 use tokenizers::models::ModelWrapper;
 use tokenizers::tokenizer::normalizer::Range as Slice;
 use tokenizers::{
@@ -16,12 +17,17 @@ use crate::decoding::Decoding;
 use crate::engine::{Engine, each};
 use crate::error::{Result, TextError};
 use crate::gguf::{GgufTexts, TOKENIZER_FILE};
+use crate::growth::growth;
 use crate::index::{self, IndexBytes};
 use crate::input::{TOKENIZER_BYTES_MAX, check_nesting, invalid_json, read_capped, utf8_text};
 use crate::spelled::{ControlTokens, SeparatedText};
 
 /// Longest text encoded at once. A prompt of a million tokens has about 5 MB.
 pub const TEXT_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes that normalizers and pre-tokenizers may make of a text: nine times the longest, by which a
+/// blank of one byte becomes a character of three that becomes three of two.
+const GROWN_BYTES_MAX: u64 = 9 * TEXT_BYTES_MAX as u64;
 
 /// A tokenizer read from `tokenizer.json`; clones are cheap and share it.
 ///
@@ -37,6 +43,8 @@ struct Shared {
     engine: Engine,
     decoding: Decoding,
     special_ids: Vec<u32>,
+    /// Bytes of the longest text that is encoded.
+    longest: usize,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -141,16 +149,21 @@ impl Tokenizer {
 
     fn of(engine: Engine, path: &Path) -> Result<Tokenizer> {
         let invalid = |reason: String| TextError::InvalidTokenizer { path: path.to_owned(), reason };
-        let decoder = match each!(&engine, engine => engine.get_decoder()) {
-            Some(decoder) => Some(serde_json::to_value(decoder).map_err(|error| invalid(error.to_string()))?),
-            None => None,
-        };
+        // `null` where there is none.
+        let json = |step: serde_json::Result<Value>| step.map_err(|error| invalid(error.to_string()));
+        let normalizer = json(each!(&engine, engine => serde_json::to_value(engine.get_normalizer())))?;
+        let pieces = json(each!(&engine, engine => serde_json::to_value(engine.get_pre_tokenizer())))?;
+        let decoder = json(each!(&engine, engine => serde_json::to_value(engine.get_decoder())))?;
+        growth(&decoder, path)?;
+        let grown = growth(&normalizer, path)?.saturating_mul(growth(&pieces, path)?);
         let added = each!(&engine, engine => engine.get_added_tokens_decoder());
         let mut special_ids: Vec<u32> =
             added.iter().filter(|(_, token)| token.special).map(|(&id, _)| id).collect();
         special_ids.sort_unstable();
-        let decoding = Decoding::of(decoder.as_ref());
-        Ok(Tokenizer { shared: Arc::new(Shared { path: path.to_owned(), engine, decoding, special_ids }) })
+        let decoding = Decoding::of(Some(&decoder).filter(|decoder| !decoder.is_null()));
+        let longest = usize::try_from(GROWN_BYTES_MAX / grown).unwrap_or(usize::MAX).min(TEXT_BYTES_MAX);
+        let path = path.to_owned();
+        Ok(Tokenizer { shared: Arc::new(Shared { path, engine, decoding, special_ids, longest }) })
     }
 
     /// What [`Tokenizer::from_index`] takes, to be stored; `None` of a tokenizer that only the
@@ -196,8 +209,8 @@ impl Tokenizer {
     /// the text become their ids in either case, whatever their origin: for a conversation use
     /// [`ChatTemplate::encode`](crate::ChatTemplate::encode).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
-        if text.len() > TEXT_BYTES_MAX {
-            return Err(TextError::TextTooLong { bytes: text.len(), max: TEXT_BYTES_MAX });
+        if text.len() > self.shared.longest {
+            return Err(TextError::TextTooLong { bytes: text.len(), max: self.shared.longest });
         }
         guarded(|| each!(&self.shared.engine, engine => engine.encode_fast(text, add_special)))
             .map(|encoding| encoding.get_ids().to_vec())
@@ -213,8 +226,9 @@ impl Tokenizer {
     /// The ids of a rendered conversation: the template's own tokens become ids, and the rest is
     /// text, in one piece from token to token as [`Tokenizer::encode`] encodes it.
     pub(crate) fn encode_separated(&self, separated: &SeparatedText<'_>) -> Result<Vec<u32>> {
-        if separated.broken().len() > TEXT_BYTES_MAX {
-            return Err(TextError::TextTooLong { bytes: separated.broken().len(), max: TEXT_BYTES_MAX });
+        let (bytes, max) = (separated.broken().len(), self.shared.longest);
+        if bytes > max {
+            return Err(TextError::TextTooLong { bytes, max });
         }
         guarded(|| self.encode_pieces(separated))
             .map_err(|reason| TextError::Encode { path: self.shared.path.clone(), reason })

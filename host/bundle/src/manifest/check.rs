@@ -127,6 +127,16 @@ fn name(field: &str, text: &str) -> Checked {
     }
 }
 
+/// The name of a chip, which becomes part of file names and of commands to copy: as profiles have it.
+fn chip(field: &str, text: &str) -> Checked {
+    name(field, text)?;
+    let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    match text.bytes().all(legal) {
+        true => Ok(()),
+        false => Err(invalid(field, "has other characters than lower-case letters, digits and hyphens")),
+    }
+}
+
 /// Sentences of shims are stored unchanged; printing code escapes them.
 fn text(field: &str, text: &str) -> Checked {
     cap(field, text.len(), TEXT_BYTES_MAX)
@@ -193,7 +203,7 @@ impl Manifest {
 }
 
 fn variant(variant: &Variant) -> Checked {
-    name("soc", &variant.soc)?;
+    chip("soc", &variant.soc)?;
     cap("aliases", variant.aliases.len(), PAIRS)?;
     for (index, alias) in variant.aliases.iter().enumerate() {
         name(&format!("aliases[{index}]"), alias)?;

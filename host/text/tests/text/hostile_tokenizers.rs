@@ -53,6 +53,30 @@ fn anything_but_a_tokenizer_is_refused() {
     assert!(matches!(refused(dropout.as_bytes()), TextError::UnsupportedTokenizer { .. }));
 }
 
+/// Four replacements of a letter by a thousand are a million million letters.
+#[test]
+fn steps_that_would_fill_memory_are_refused_before_any_text() {
+    let with = |field: &str, steps: &str| {
+        let mut file: serde_json::Value = serde_json::from_slice(&qwen()).unwrap();
+        file[field] = serde_json::from_str(steps).unwrap();
+        serde_json::to_vec(&file).unwrap()
+    };
+    let replace = r#"{"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaa"}"#;
+    let four = [replace; 4].join(", ");
+    for (field, parts) in [("normalizer", "normalizers"), ("decoder", "decoders")] {
+        let steps = format!(r#"{{"type": "Sequence", "{parts}": [{four}]}}"#);
+        let error = refused(&with(field, &steps));
+        assert!(matches!(error, TextError::UnsupportedTokenizer { .. }), "{field}: {error}");
+    }
+    // What makes a text somewhat longer is used, and shortens the longest text.
+    let twice = format!(r#"{{"type": "Sequence", "normalizers": [{replace}, {{"type": "NFC"}}]}}"#);
+    let tokenizer = Tokenizer::from_bytes(&with("normalizer", &twice), "a").unwrap();
+    let plain = Tokenizer::from_bytes(&qwen(), "b").unwrap();
+    assert_eq!(tokenizer.encode("a", false).unwrap(), plain.encode("aaaaaaaa", false).unwrap());
+    let error = tokenizer.encode(&"a".repeat(TEXT_BYTES_MAX / 2), false).unwrap_err();
+    assert!(matches!(error, TextError::TextTooLong { max, .. } if max < TEXT_BYTES_MAX / 2), "{error}");
+}
+
 #[test]
 fn truncation_and_padding_of_the_file_are_ignored() {
     let text = String::from_utf8(qwen()).unwrap();
