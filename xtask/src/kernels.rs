@@ -1,4 +1,5 @@
-//! `cargo xtask kernels`: the CPU shim's own tests with debug assertions and checks for overflow.
+//! `cargo xtask kernels`: the CPU shim's own tests with debug assertions and checks for overflow,
+//! and the stack that its kernels need without optimisation.
 //!
 //! Elsewhere the shim is compiled without them: they cost its inner loops three times the time.
 
@@ -19,5 +20,13 @@ pub fn test(workspace: &Workspace, ci: bool) -> Result<(), Error> {
     for check in ["debug-assertions", "overflow-checks"] {
         command.args(["--config", &format!("profile.dev.package.shardwright-shim-cpu.{check}=true")]);
     }
+    process::run(&mut command)?;
+    // Applications compile the shim as they compile themselves, which at first is without
+    // optimisation: kernels have large stack frames then.
+    let mut command = workspace.cargo();
+    command.args(["test", "--locked", "--package", "shardwright-shim-cpu"]);
+    command.args(["--package", "shardwright-test-features", "--lib"]);
+    command.args(["--config", "profile.dev.package.shardwright-shim-cpu.opt-level=0"]);
+    command.args(["--", "every_kernel_fits_half_of_the_stack"]);
     process::run(&mut command)
 }

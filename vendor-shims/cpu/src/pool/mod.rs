@@ -32,6 +32,11 @@ const WORTH_AWAKE: u64 = 50_000;
 /// Most threads of a pool; beyond this the panels of a layer are too few to share.
 pub const MAX_THREADS: usize = 256;
 
+/// Bytes of a thread's stack. Applications compile this crate without optimisation too, and then
+/// every vector of a kernel has a place on the stack: the largest needs between one and two MiB,
+/// which a thread of Rust's has by default. Memory is only taken as far as it is used.
+pub const STACK: usize = 4 << 20;
+
 /// Set in the gate while a job may be entered.
 const OPEN: u32 = 1 << 31;
 /// Set in the gate while the caller sleeps and waits for the last worker to leave.
@@ -127,7 +132,7 @@ impl Pool {
         let fast = Processors::fast_among_slow().map(Arc::new);
         for index in 1..wanted {
             let shared = Arc::clone(&shared);
-            let builder = std::thread::Builder::new().name(format!("shim-cpu-{index}"));
+            let builder = std::thread::Builder::new().name(format!("shim-cpu-{index}")).stack_size(STACK);
             let fast = fast.clone();
             let begin = move || {
                 if let Some(fast) = &fast {
@@ -384,6 +389,13 @@ impl<'a, T> SharedOutput<'a, T> {
         // SAFETY: within the slice by the assertion, exclusive by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.add(start), length) }
     }
+}
+
+/// Runs a test on a thread that has half of what threads of a pool have.
+#[cfg(test)]
+pub(crate) fn on_half_of_a_stack(test: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::Builder::new().stack_size(STACK / 2).spawn(test).expect("a thread");
+    thread.join().expect("a test that passes");
 }
 
 #[cfg(test)]

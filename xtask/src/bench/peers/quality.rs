@@ -105,26 +105,26 @@ impl Comparison<'_> {
             self.quantise(&float, &file, &[options, weighted].concat(), kind)?;
             files.push((name, file));
         }
-        let mut add = |who: &str, format: &str, bytes: u64, loss: &Loss| {
+        let mut add = |who: &str, format: &str, (bytes, tables): (u64, Option<u64>), loss: &Loss| {
             let Loss { millinats, same_top } = loss;
             eprintln!("{model}, {who}, {format}: {bytes} bytes, {millinats:.2} millinats, {same_top:.2} %");
             rows.push(json!({
-                "model": model, "by": who, "format": format, "bytes": bytes, "millinats": millinats,
-                "same_top": same_top,
+                "model": model, "by": who, "format": format, "bytes": bytes, "table_bytes": tables,
+                "millinats": millinats, "same_top": same_top,
             }));
         };
         for ((format, file), loss) in files.iter().zip(self.of_peer(&float, &files)?) {
             let bytes =
                 fs::metadata(file).map_err(|source| Error::File { path: file.clone(), source })?.len();
-            add("llama.cpp", format, bytes, &loss);
+            add("llama.cpp", format, (bytes, None), &loss);
             if *format == "as published" {
                 let (_, loss) = self.ours(file, &float, None)?;
-                add("shardwright", format, bytes, &loss);
+                add("shardwright", format, (bytes, None), &loss);
             }
         }
         for format in OURS {
-            let (bytes, loss) = self.ours(&float, &float, Some(format))?;
-            add("shardwright", format, bytes, &loss);
+            let ((bytes, tables), loss) = self.ours(&float, &float, Some(format))?;
+            add("shardwright", format, (bytes, Some(tables)), &loss);
         }
         Ok(())
     }
@@ -190,8 +190,8 @@ impl Comparison<'_> {
     }
 
     /// The loss of a file in a format, or as the program runs it, and the bytes of its weights and
-    /// tables.
-    fn ours(&self, file: &Path, float: &Path, format: Option<&str>) -> Result<(u64, Loss), Error> {
+    /// of its tables.
+    fn ours(&self, file: &Path, float: &Path, format: Option<&str>) -> Result<((u64, u64), Loss), Error> {
         let command = |name: &str| {
             let mut command = Command::new(&self.workshop.program);
             command.args(["--format", "json", name]).arg(file);
@@ -199,8 +199,13 @@ impl Comparison<'_> {
             command
         };
         let plan = answer(command("plan").arg("--no-measure"))?;
-        let totals = &plan["totals"];
-        let bytes = ["weight_bytes", "table_bytes"].map(|name| totals[name].as_u64().unwrap_or(0));
+        let bytes = |name: &str| {
+            plan["totals"][name].as_u64().ok_or_else(|| Error::Answer {
+                command: process::shown(&command("plan")),
+                problem: format!("no `{name}`"),
+            })
+        };
+        let bytes = (bytes("weight_bytes")?, bytes("table_bytes")?);
         let mut sum = Loss { millinats: 0.0, same_top: 0.0 };
         for text in &self.texts {
             let mut command = command("perplexity");
@@ -215,13 +220,13 @@ impl Comparison<'_> {
             sum.millinats += figure("/against/kl/mean/value")? / self.texts.len() as f64;
             sum.same_top += 100.0 * figure("/against/same_top/value")? / self.texts.len() as f64;
         }
-        Ok((bytes.iter().sum(), sum))
+        Ok((bytes, sum))
     }
 }
 
 fn markdown(figures: &Value) -> String {
     let mut page = format!(
-        "KL divergence from the same float weights, each program against its own float run: {} windows of {} tokens of each of {} texts; {}.\n\n| model | by | format | MB | millinats | same likeliest token, % |\n|---|---|---|---:|---:|---:|\n",
+        "KL divergence from the same float weights, each program against its own float run: {} windows of {} tokens of each of {} texts; {}. A table of embeddings of its own, of which a token reads one row, is counted apart.\n\n| model | by | format | MB | table, MB | millinats | same likeliest token, % |\n|---|---|---|---:|---:|---:|---:|\n",
         figures["windows"].as_str().unwrap_or_default(),
         figures["window"].as_str().unwrap_or_default(),
         figures["texts"],
@@ -231,11 +236,12 @@ fn markdown(figures: &Value) -> String {
         let text = |name: &str| row[name].as_str().unwrap_or_default();
         let number = |name: &str| row[name].as_f64().unwrap_or(f64::NAN);
         page += &format!(
-            "| {} | {} | {} | {:.1} | {:.2} | {:.2} |\n",
+            "| {} | {} | {} | {:.1} | {} | {:.2} | {:.2} |\n",
             text("model"),
             text("by"),
             text("format"),
             number("bytes") / 1e6,
+            row["table_bytes"].as_f64().map_or_else(String::new, |bytes| format!("{:.1}", bytes / 1e6)),
             number("millinats"),
             number("same_top")
         );

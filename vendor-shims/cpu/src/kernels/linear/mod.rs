@@ -245,10 +245,57 @@ pub fn linear_alone(level: Level, x: &[f32], weights: Panels<'_>, rows: usize, o
     }
 }
 
-#[inline(always)]
+/// Defines `$name::run(level, …)`, which computes a block of work over weights of one stored type.
+///
+/// Each is a function of its own. Without optimisation the stack frame of a function holds the tiles
+/// of all types it could run, which for ten types are more than threads have.
+macro_rules! of_types {
+    ($($name:ident: $element:ident;)*) => { $(
+        mod $name {
+            use super::tile::$element as Element;
+            use super::{Finish, Panels, SharedOutput, Simd, block};
+
+            #[inline(always)]
+            #[allow(clippy::too_many_arguments, reason = "operands and the block of work")]
+            fn task<S: Simd>(
+                s: S,
+                x: &[f32],
+                steps: *const Element,
+                weights: Panels<'_>,
+                finish: Finish<'_>,
+                (row, rows): (usize, usize),
+                (panel, panels): (usize, usize),
+                out: SharedOutput<'_, f32>,
+            ) {
+                block::<S, Element>(s, x, steps, weights, finish, row, rows, panel, panels, out);
+            }
+
+            crate::simd::dispatch! {
+                pub(super) fn run => task(
+                    x: &[f32], steps: *const Element, weights: Panels<'_>, finish: Finish<'_>,
+                    rows: (usize, usize), panels: (usize, usize), out: SharedOutput<'_, f32>,
+                )
+            }
+        }
+    )* };
+}
+of_types! {
+    f32s: F32;
+    bf16s: Bf16;
+    f16s: F16;
+    i8s: I8;
+    i8_blocks: BlockI8;
+    i8_affine: AffineI8;
+    i4s: I4;
+    i4_blocks: BlockI4;
+    i4_affine: AffineI4;
+    i2s: I2;
+}
+
+/// A block of work: `rows` rows from `row`, `panels` panels from `panel`.
 #[allow(clippy::too_many_arguments, reason = "operands and the block of work")]
-fn task<S: Simd>(
-    s: S,
+fn task_at(
+    level: Level,
     x: &[f32],
     weights: Panels<'_>,
     finish: Finish<'_>,
@@ -259,30 +306,22 @@ fn task<S: Simd>(
     out: SharedOutput<'_, f32>,
 ) {
     macro_rules! with {
-        ($steps:expr, $element:ty) => {{
-            let steps = $steps.as_ptr().cast::<$element>();
-            block::<S, $element>(s, x, steps, weights, finish, row, rows, panel, panels, out)
-        }};
+        ($name:ident, $steps:expr) => {
+            $name::run(level, x, $steps.as_ptr().cast(), weights, finish, (row, rows), (panel, panels), out)
+        };
     }
     match (weights.data, weights.scales) {
-        (PanelData::F32(steps), _) => with!(steps, [f32; LANES]),
-        (PanelData::Bf16(steps), _) => with!(steps, tile::Bf16),
-        (PanelData::F16(steps), _) => with!(steps, tile::F16),
-        (PanelData::I8(steps), Scales::PerBlock { .. }) => with!(steps, tile::BlockI8),
-        (PanelData::I8(steps), Scales::Affine { .. }) => with!(steps, tile::AffineI8),
-        (PanelData::I8(steps), _) => with!(steps, tile::I8),
-        (PanelData::I4(steps), Scales::PerBlock { .. }) => with!(steps, tile::BlockI4),
-        (PanelData::I4(steps), Scales::Affine { .. }) => with!(steps, tile::AffineI4),
-        (PanelData::I4(steps), _) => with!(steps, tile::I4),
-        (PanelData::I2(steps), _) => with!(steps, tile::I2),
+        (PanelData::F32(steps), _) => with!(f32s, steps),
+        (PanelData::Bf16(steps), _) => with!(bf16s, steps),
+        (PanelData::F16(steps), _) => with!(f16s, steps),
+        (PanelData::I8(steps), Scales::PerBlock { .. }) => with!(i8_blocks, steps),
+        (PanelData::I8(steps), Scales::Affine { .. }) => with!(i8_affine, steps),
+        (PanelData::I8(steps), _) => with!(i8s, steps),
+        (PanelData::I4(steps), Scales::PerBlock { .. }) => with!(i4_blocks, steps),
+        (PanelData::I4(steps), Scales::Affine { .. }) => with!(i4_affine, steps),
+        (PanelData::I4(steps), _) => with!(i4s, steps),
+        (PanelData::I2(steps), _) => with!(i2s, steps),
     }
-}
-
-crate::simd::dispatch! {
-    fn task_at => task(
-        x: &[f32], weights: Panels<'_>, finish: Finish<'_>, row: usize, rows: usize, panel: usize, panels: usize,
-        out: SharedOutput<'_, f32>,
-    )
 }
 
 /// Widened weights of one block of k and up to [`PANEL_GROUP`] panels.

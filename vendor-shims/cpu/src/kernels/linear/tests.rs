@@ -248,3 +248,47 @@ fn same_everywhere(
     }
     Ok(())
 }
+
+/// Decides something without optimisation alone, as `cargo xtask kernels` runs it.
+#[test]
+fn every_kernel_fits_half_of_the_stack() {
+    crate::pool::on_half_of_a_stack(|| {
+        let (inputs, outputs, block) = (70_usize, 130, 32);
+        let blocks = inputs.div_ceil(block);
+        let wide = values(inputs * outputs, 1);
+        let narrow: Vec<u16> = wide.iter().map(|value| narrow_f16(*value)).collect();
+        let (p32, p16) = (pack(&wide, inputs, outputs), pack(&narrow, inputs, outputs));
+        let (scales, halves) = (vec![0.5; outputs], vec![0; outputs * blocks]);
+        let block_scales = block_panels(&halves, blocks, outputs);
+        let [i8s, i4s, i2s] =
+            [PanelType::I8, PanelType::I4, PanelType::I2].map(|kind| Integers::new(kind, inputs, outputs, 2));
+        let bytes = [&i8s, &i4s, &i2s].map(Integers::bytes);
+        let (of_output, of_block) =
+            (Scales::PerOutput(&scales), Scales::PerBlock { size: block, values: &block_scales });
+        let affine =
+            Scales::Affine { size: block, zero: 0, minimum: false, values: Maps::F16(&block_scales) };
+        let all = [
+            (PanelData::F32(p32.as_chunks().0), Scales::None),
+            (PanelData::Bf16(p16.as_chunks().0), Scales::None),
+            (PanelData::F16(p16.as_chunks().0), Scales::None),
+            (i8s.data(&bytes[0]), of_output),
+            (i8s.data(&bytes[0]), of_block),
+            (i8s.data(&bytes[0]), affine),
+            (i4s.data(&bytes[1]), of_output),
+            (i4s.data(&bytes[1]), of_block),
+            (i4s.data(&bytes[1]), affine),
+            (i2s.data(&bytes[2]), of_output),
+        ];
+        for (data, scales) in all {
+            for rows in [1, 7, 20] {
+                let x = values(rows * inputs, 3);
+                for level in Level::available() {
+                    let mut out = vec![f32::NAN; rows * outputs];
+                    let panels = Panels { data, scales, inputs, outputs };
+                    linear(level, &Pool::eager(1), &x, panels, Finish::default(), rows, &mut out);
+                    assert!(out.iter().all(|value| !value.is_nan()), "{}", level.name());
+                }
+            }
+        }
+    });
+}

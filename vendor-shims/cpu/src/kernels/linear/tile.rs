@@ -17,7 +17,10 @@ pub trait Element: Copy + Send + Sync {
     unsafe fn load<S: Simd>(s: S, source: *const Self) -> S::V;
 }
 
-impl Element for [f32; LANES] {
+/// Floats as they are.
+pub type F32 = [f32; LANES];
+
+impl Element for F32 {
     const NARROW: bool = false;
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, source: *const Self) -> S::V {
