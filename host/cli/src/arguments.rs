@@ -232,24 +232,18 @@ pub struct TrustArguments {
     #[arg(long = "trust", value_name = "KEY")]
     pub trusted_keys: Vec<String>,
     /// What becomes of a bundle, shim, planner or profile without a signature of a trusted key: it
-    /// is used, used with a notice, or refused.
-    #[arg(
-        long,
-        value_enum,
-        value_name = "off|warn|require",
-        default_value = "off",
-        hide_possible_values = true
-    )]
-    pub signatures: Signatures,
+    /// is used, used with a notice, or refused. Default: with a notice where a key or a list is
+    /// named.
+    #[arg(long, value_enum, value_name = "off|warn|require", hide_possible_values = true)]
+    pub signatures: Option<Signatures>,
     /// A list, signed by a trusted key, of what must not be used any more (may be repeated).
     #[arg(long, value_name = "FILE")]
     pub revocations: Vec<PathBuf>,
 }
 
-#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signatures {
     /// Not looked at.
-    #[default]
     Off,
     /// Told of.
     Warn,

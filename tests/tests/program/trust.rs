@@ -92,6 +92,10 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     assert_eq!((warned.code, &warned.stdout), (Some(0), &expected));
     let notes = |shown: &str| shown.lines().filter(|line| line.contains("is not signed")).count();
     assert!(notes(&warned.stderr) >= 2, "the bundle and the shim: {}", warned.stderr);
+    // Who names a key wants it to count.
+    let named = || bench.generates(&bundle).arguments(["--trust", &bench.public]);
+    assert!(notes(&named().outcome().stderr) >= 2, "{}", named().outcome().stderr);
+    assert_eq!(notes(&named().arguments(["--signatures", "off"]).outcome().stderr), 0);
 
     let signed = bench.signs(&bundle).arguments(["--name", "demo", "--release", "3"]).json();
     assert_eq!((&signed["kind"], &signed["name"]), (&"bundle".into(), &"demo".into()), "{signed}");

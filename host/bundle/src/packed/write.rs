@@ -179,6 +179,12 @@ impl Partial {
             return Err(BundleError::Kind { path, expected: "a regular file", found });
         }
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(io)?;
+        Partial::locked(path, file)
+    }
+
+    /// Empties the file once it is locked and still what `path` names.
+    fn locked(path: PathBuf, file: File) -> Result<Partial, BundleError> {
+        let io = |error| BundleError::io(&path)(error);
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(BundleError::Busy { directory: path }),
@@ -186,6 +192,11 @@ impl Partial {
             // the other, or none: its bytes are verified when it is opened.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(TryLockError::Error(error)) => return Err(io(error)),
+        }
+        // Whoever had the lock may have finished the file and given it its name: it is whole, and
+        // perhaps mapped.
+        if !is_at(&file, &path) {
+            return Err(BundleError::Busy { directory: path });
         }
         file.set_len(0).map_err(io)?;
         Ok(Partial { path, file })
@@ -199,5 +210,40 @@ impl Partial {
             let _ = File::open(parent).and_then(|parent| parent.sync_all());
         }
         Ok(())
+    }
+}
+
+/// Whether `path` names this open file.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let named = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
+    matches!((file.metadata(), fs::metadata(path)), (Ok(a), Ok(b)) if named(&a) == named(&b))
+}
+
+/// An open file cannot be renamed here.
+#[cfg(not(unix))]
+fn is_at(_file: &File, path: &Path) -> bool {
+    path.exists()
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    /// Two writers: the second opens the file before the first has named it, and locks it after.
+    #[test]
+    fn a_file_that_another_writer_finished_is_not_emptied() {
+        let folder = tempfile::tempdir().unwrap();
+        let (to, partial) = (folder.path().join("out.swb"), folder.path().join("out.swb.partial"));
+        let mut first = Partial::create(&to).unwrap();
+        let opened = OpenOptions::new().write(true).open(&partial).unwrap();
+        assert!(matches!(Partial::create(&to), Err(BundleError::Busy { .. })));
+        first.file.write_all(b"whole").unwrap();
+        first.keep(&to).unwrap();
+        assert!(matches!(Partial::locked(partial.clone(), opened), Err(BundleError::Busy { .. })));
+        assert_eq!(fs::read(&to).unwrap(), b"whole");
+        Partial::create(&to).unwrap().keep(&to).unwrap();
+        assert_eq!(fs::read(&to).unwrap(), b"");
     }
 }

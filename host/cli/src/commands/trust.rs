@@ -55,11 +55,13 @@ pub fn options(trust: &TrustArguments) -> TrustOptions {
     TrustOptions { policy: policy(trust), keys: trust.trusted_keys.clone(), lists: trust.revocations.clone() }
 }
 
-/// What becomes of a file without a good signature.
+/// What becomes of a file without a good signature. Who names keys or lists wants them to count.
 pub fn policy(trust: &TrustArguments) -> Policy {
     match trust.signatures {
-        Signatures::Off => Policy::Off,
-        Signatures::Warn => Policy::Warn,
-        Signatures::Require => Policy::Require,
+        Some(Signatures::Off) => Policy::Off,
+        Some(Signatures::Warn) => Policy::Warn,
+        Some(Signatures::Require) => Policy::Require,
+        None if trust.trusted_keys.is_empty() && trust.revocations.is_empty() => Policy::Off,
+        None => Policy::Warn,
     }
 }

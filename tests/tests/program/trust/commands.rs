@@ -71,6 +71,7 @@ const COMMANDS: &[(&str, &[&[&str]])] = &[
     ("trust revoke", &[]),
     ("trust show", &[]),
     ("completions", &[]),
+    ("pull", &[]),
 ];
 
 /// The commands below one, as the program lists them.
