@@ -25,7 +25,8 @@ Commands:
                       code did not change since the previous landing
   bench [NAME…]       Measure (release) all benches, or those whose name contains one of the names;
                       `peers` and after it models: the CPU engine beside others, in pairs; `pair BUNDLE GGUF`:
-                      a bundle beside llama.cpp; `lookup`: prompt lookup beside llama.cpp's; `growth`: how the engine's work grows
+                      a bundle beside llama.cpp; `lookup`: prompt lookup beside llama.cpp's; `growth`: how the engine's work grows;
+                      `quality TEXT…`: what formats lose beside llama.cpp's file types
   sizes               What an application ships, by two profiles, and what the crates in it weigh (minutes)
   kernels [--ci]      Run the kernels' tests with their assertions and checks for overflow, which no other build has;
                       --ci leaves them out if their code did not change since the previous landing
@@ -33,6 +34,8 @@ Commands:
                       Run the kernels' tests and a plan as programs for 64-bit ARM, emulated on other machines;
                       --ci leaves out either if its code did not change; --instructions counts the instructions
                       of products instead, next to plain loops, in the emulator
+  platforms [--ci]    Compile what applications link for Android, macOS and Windows, without linking it; --ci leaves
+                      it out if no such code changed
   pack                Build the built-in planner and write the pack that is committed: plugins/generic/generic.pack
   vendor qnn          Fetch Qualcomm's compiler and simulator for x86-64 Linux, with pip, from the wheel onnxruntime-qnn
   vendor litert       Fetch Google's compiler plugin for MediaTek's chips, with pip, from the wheel ai-edge-litert
@@ -90,6 +93,11 @@ pub enum Command {
         /// Count instructions instead.
         instructions: bool,
     },
+    /// What applications link, for other systems.
+    Platforms {
+        /// Leave it out if no such code changed.
+        ci: bool,
+    },
     /// Fetch what a vendor publishes, and print where it is.
     Vendor {
         /// Whose.
@@ -130,7 +138,7 @@ fn read(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Help),
             Long("release") if name == "build" => flag = Some(()),
-            Long("ci") if ["test", "kernels", "aarch64"].contains(&name.as_str()) => ci = true,
+            Long("ci") if ["test", "kernels", "aarch64", "platforms"].contains(&name.as_str()) => ci = true,
             Long("instructions") if name == "aarch64" => flag = Some(()),
             Long("model") if name == "demo" => model = Some(parser.value()?.string()?),
             Value(word) if ["test", "bench", "vendor"].contains(&name.as_str()) => words.push(word.string()?),
@@ -149,6 +157,7 @@ fn read(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
         "pack" => Command::Pack,
         "kernels" => Command::Kernels { ci },
         "aarch64" => Command::Aarch64 { ci, instructions: flag },
+        "platforms" => Command::Platforms { ci },
         "vendor" => match words.as_slice() {
             [word] if word == "qnn" => Command::Vendor { what: Vendor::Qnn },
             [word] if word == "litert" => Command::Vendor { what: Vendor::Litert },

@@ -17,6 +17,7 @@ mod error;
 mod javascript;
 mod kernels;
 mod models;
+mod platforms;
 mod process;
 mod setup;
 mod shims;
@@ -77,6 +78,7 @@ fn dispatch(command: Command) -> Result<(), Error> {
         Command::Kernels { ci } => kernels::test(&workspace, ci),
         Command::Aarch64 { instructions: true, .. } => aarch64::instructions(&workspace),
         Command::Aarch64 { ci, .. } => aarch64::test(&workspace, ci),
+        Command::Platforms { ci } => platforms::check(&workspace, ci),
         Command::Vendor { what: Vendor::Qnn } => vendor::qnn(),
         Command::Vendor { what: Vendor::Litert } => vendor::litert(),
         Command::Vendor { what: Vendor::Models } => models::models(&workspace),

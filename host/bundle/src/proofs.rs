@@ -21,6 +21,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+#[cfg(unix)]
 use std::time::{Duration, SystemTime};
 
 use shardwright_files::{FileError, Section, own};
@@ -30,6 +31,7 @@ use crate::digest::Stop;
 use crate::hashed::Forgotten;
 
 /// File system clocks tick at least every two seconds.
+#[cfg(unix)]
 const SETTLED: Duration = Duration::from_secs(3);
 /// Longer than any note.
 const LONGEST: u64 = 512;

@@ -1,7 +1,6 @@
 //! The calls of an open instance, wherever it runs, and the interface that opens it there.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use shardwright_graph::{EntryGraph, Verdict, Weight, WeightId};
@@ -11,6 +10,7 @@ use crate::artefact::Artefact;
 use crate::buffer::Buffer;
 use crate::chip::Chip;
 use crate::compile::Output;
+use crate::descriptor::Descriptor;
 use crate::error::{LoadError, ShimError};
 use crate::loaded::{LoadReport, Running, Shard};
 use crate::shim::{Claim, Facts, Shim};
@@ -55,7 +55,7 @@ pub trait Functions: Send + Sync {
     /// Allocates zeroed memory that the device can see.
     fn allocate(&self, device: &str, length: u64, alignment: u64) -> Result<Buffer, ShimError>;
     /// Makes a dma-buf visible to the device.
-    fn import(&self, device: &str, fd: OwnedFd, offset: u64, length: u64) -> Result<Buffer, ShimError>;
+    fn import(&self, device: &str, fd: Descriptor, offset: u64, length: u64) -> Result<Buffer, ShimError>;
     /// Where it runs.
     fn running(&self) -> Running;
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use shardwright_graph::{EntryGraph, Verdict, Weight};
@@ -13,6 +12,7 @@ use crate::buffer::Buffer;
 use crate::chip::Chip;
 use crate::chip_facts;
 use crate::compile::Compilation;
+use crate::descriptor::Descriptor;
 use crate::error::ShimError;
 use crate::functions::{Functions, Opener, ShownEntry};
 use crate::loaded::{LoadReport, LoadedShard, Measured, Measures, Running};
@@ -447,7 +447,7 @@ impl ShimInstance {
     pub fn import_dma_buf(
         &self,
         device: &str,
-        fd: OwnedFd,
+        fd: Descriptor,
         offset: u64,
         length: u64,
     ) -> Result<Buffer, ShimError> {

@@ -2,7 +2,6 @@
 
 use std::ffi::c_void;
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::panic::resume_unwind;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,6 +19,7 @@ use crate::call::{self, Table, c_text, value_type};
 use crate::chip::Chip;
 use crate::compile::{self, Output};
 use crate::convert;
+use crate::descriptor::Descriptor;
 use crate::error::ShimError;
 use crate::functions::{Functions, ShownEntry};
 use crate::library;
@@ -345,7 +345,7 @@ impl Functions for Arc<Local> {
         ShimMemory::allocate(self, device, length, alignment)
     }
 
-    fn import(&self, device: &str, fd: OwnedFd, offset: u64, length: u64) -> Result<Buffer, ShimError> {
+    fn import(&self, device: &str, fd: Descriptor, offset: u64, length: u64) -> Result<Buffer, ShimError> {
         ShimMemory::import(self, device, fd, offset, length)
     }
 

@@ -16,7 +16,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
 };
-use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
 
 pub(crate) use rustix::param::page_size as page;
 
@@ -125,8 +125,23 @@ fn process(pid: u32) -> io::Result<Pid> {
 
 /// A descriptor that becomes readable when the process has ended, even if other processes still
 /// have its files open.
+#[cfg(not(target_os = "android"))]
 pub(crate) fn process_descriptor(pid: u32) -> io::Result<OwnedFd> {
-    Ok(rustix::process::pidfd_open(process(pid)?, PidfdFlags::empty())?)
+    Ok(rustix::process::pidfd_open(process(pid)?, rustix::process::PidfdFlags::empty())?)
+}
+
+/// The same; rustix does not name the call for Android, whose kernels have it.
+#[cfg(target_os = "android")]
+pub(crate) fn process_descriptor(pid: u32) -> io::Result<OwnedFd> {
+    use std::os::fd::FromRawFd;
+    let pid = process(pid)?.as_raw_nonzero().get();
+    // SAFETY: the call takes two numbers and gives a descriptor of its own or -1.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    match i32::try_from(descriptor) {
+        // SAFETY: the kernel just made it, for this process.
+        Ok(descriptor) if descriptor >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Kills a process and everything in the group it leads, at once. Callers own an unreaped child or

@@ -88,6 +88,19 @@ pub const ARM_PLANS: Suite = Suite {
 pub const KERNELS: Suite =
     Suite { name: "kernels in further builds", packages: &["shardwright-shim-cpu"], starts: &[], reads: &[] };
 
+/// What applications link, compiled for other systems: see `cargo xtask platforms`.
+pub const PLATFORMS: Suite = Suite {
+    name: "other platforms",
+    packages: &["shardwright-runtime"],
+    starts: &[
+        "shardwright-worker",
+        "shardwright-shim-cpu",
+        "shardwright-shim-qnn",
+        "shardwright-shim-neuron",
+    ],
+    reads: &[],
+};
+
 /// The suites of `cargo xtask test`.
 const SUITES: [Suite; 3] = [QUALCOMM, MEDIATEK, VENDORS];
 

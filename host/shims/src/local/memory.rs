@@ -1,7 +1,6 @@
 //! Memory of a shim in this process.
 
 use std::ffi::c_void;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
@@ -10,6 +9,7 @@ use shardwright_shim_abi::raw::*;
 use super::Local;
 use crate::buffer::{Buffer, Memory};
 use crate::call::c_text;
+use crate::descriptor::{self, Descriptor};
 use crate::error::ShimError;
 
 /// A buffer of a shim's device.
@@ -20,7 +20,7 @@ pub(super) struct ShimMemory {
     pointer: *mut u8,
     length: u64,
     /// The imported descriptor, which the contract keeps open until the buffer is freed.
-    _fd: Option<OwnedFd>,
+    _fd: Option<Descriptor>,
 }
 
 // SAFETY: the shim's functions are called under the instance's lock.
@@ -87,7 +87,7 @@ impl ShimMemory {
     pub(super) fn import(
         local: &Arc<Local>,
         device: &str,
-        fd: OwnedFd,
+        fd: Descriptor,
         offset: u64,
         length: u64,
     ) -> Result<Buffer, ShimError> {
@@ -96,7 +96,7 @@ impl ShimMemory {
         let import = SwImport {
             size: size_of::<SwImport>() as u64,
             kind: SW_MEMORY_DMA_BUF,
-            fd: fd.as_raw_fd(),
+            fd: descriptor::number(&fd),
             fd_offset: offset,
             handle: ptr::null_mut(),
             length,
@@ -118,7 +118,7 @@ impl ShimMemory {
         device: &str,
         raw: *mut SwBuffer,
         length: u64,
-        fd: Option<OwnedFd>,
+        fd: Option<Descriptor>,
         function: &'static str,
     ) -> Result<Buffer, ShimError> {
         if raw.is_null() {

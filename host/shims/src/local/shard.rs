@@ -1,6 +1,5 @@
 //! A shard loaded in this process.
 
-use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use crate::artefact::Artefact;
 use crate::buffer::Buffer;
 use crate::call::{self, c_text};
 use crate::compile::flag_verdict;
+use crate::descriptor;
 use crate::error::ShimError;
 use crate::loaded::{
     Acquired, Binding, Bound, Canceller, LoadReport, ReportedBinding, ReportedEntry, RunOptions, Shard,
@@ -66,7 +66,7 @@ impl LocalShard {
         let options = OptionTables::new(options)?;
         let (head, payload) = (artefact.shim_head(), artefact.payload());
         let (fd, fd_offset) = match artefact.payload_in_file() {
-            Some((file, offset)) => (file.as_raw_fd(), offset),
+            Some((file, offset)) => (descriptor::of_file(file), offset),
             None => (-1, 0),
         };
         let shown = SwArtefact {

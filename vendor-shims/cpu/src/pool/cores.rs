@@ -52,6 +52,8 @@ impl Processors {
             // SAFETY: the mask is readable for so many bytes; thread 0 is the calling one.
             let _ = unsafe { sched_setaffinity(0, self.0.len() * 8, self.0.as_ptr()) };
         }
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let _ = &self.0;
     }
 }
 
