@@ -236,11 +236,11 @@ pub fn prepared(entry: &EntryGraph, encodings: &Encodings<'_>) -> EntryGraph {
 /// says so.
 fn dynamic_activations(entry: &EntryGraph, activations: ActivationFormat) -> EntryGraph {
     let mut graph = entry.clone();
-    if activations == ActivationFormat::A8Dynamic {
+    if let Some(block) = activations.dynamic_block() {
         for node in graph.nodes.iter_mut().filter(|node| node.op == Op::Linear) {
             let weight = &entry.tensors[node.inputs[1].0 as usize];
             if weight.weight.is_some() && weight.dtype.raw_range().is_some() {
-                node.op = Op::DynamicLinear;
+                node.op = Op::DynamicLinear { block };
             }
         }
     }
@@ -252,7 +252,7 @@ fn dynamic_activations(entry: &EntryGraph, activations: ActivationFormat) -> Ent
 /// stay so.
 pub fn unrounded(encoded: &EntryGraph) -> EntryGraph {
     let mut graph = encoded.clone();
-    for node in graph.nodes.iter_mut().filter(|node| node.op == Op::DynamicLinear) {
+    for node in graph.nodes.iter_mut().filter(|node| matches!(node.op, Op::DynamicLinear { .. })) {
         node.op = Op::Linear;
     }
     for tensor in graph.tensors.iter_mut().filter(|tensor| tensor.weight.is_none() && !tensor.is_index()) {
@@ -379,7 +379,9 @@ impl Inside<'_> {
         }
         let activations = self.encodings.activations;
         match activations {
-            ActivationFormat::F32 | ActivationFormat::A8Dynamic => return Ok(Encoding::F32),
+            ActivationFormat::F32 | ActivationFormat::A8Dynamic | ActivationFormat::A8DynamicBlock32 => {
+                return Ok(Encoding::F32);
+            }
             ActivationFormat::F16 => return Ok(Encoding::F16),
             ActivationFormat::A16
             | ActivationFormat::A16Symmetric

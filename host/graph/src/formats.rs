@@ -20,7 +20,7 @@ impl Graph {
     /// Which weights are matrices of a product, by [`WeightId`]: weight formats apply to these
     /// alone.
     pub fn matrices(&self) -> Vec<bool> {
-        self.second_operands(|op| matches!(op, Op::Linear | Op::DynamicLinear))
+        self.second_operands(|op| matches!(op, Op::Linear | Op::DynamicLinear { .. }))
     }
 
     /// Which weights are the second operand of such an operation.

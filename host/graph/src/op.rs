@@ -176,8 +176,13 @@ pub enum Op {
     L2Normalize,
     /// [`Op::Linear`] with an integer weight, whose `x` is quantised to 8 bit at run time, row by
     /// row: `s = max(max|x|, 1e-30) · (1/127)` and `q = round(x / s)`, ties to even, all in f32;
-    /// then `y = s · scale · Σ q·w`, the sum exact (+ bias).
-    DynamicLinear,
+    /// then `y = s · scale · Σ q·w`, the sum exact (+ bias). With blocks, every block of a row has
+    /// its own `s`, and `y` is the sum over blocks.
+    DynamicLinear {
+        /// Consecutive values of a row that share a scale; the last block may be shorter. 0 for the
+        /// whole row.
+        block: u32,
+    },
     /// [`Rope`] by tables: inputs `x [R, heads·head_dim]`, `cos [R, head_dim/2]`,
     /// `sin [R, head_dim/2]`. Of every head, pair `(x[i], x[i + head_dim/2])` becomes
     /// `(x[i]·cos[i] − x[i + head_dim/2]·sin[i], x[i + head_dim/2]·cos[i] + x[i]·sin[i])`.
@@ -333,7 +338,7 @@ impl Op {
             Op::Softmax => OpKind::Softmax,
             Op::StateUpdate => OpKind::StateUpdate,
             Op::L2Normalize => OpKind::L2Normalize,
-            Op::DynamicLinear => OpKind::DynamicLinear,
+            Op::DynamicLinear { .. } => OpKind::DynamicLinear,
             Op::Rotate { .. } => OpKind::Rotate,
             Op::LayerNorm { .. } => OpKind::LayerNorm,
             Op::AxialRope(_) => OpKind::AxialRope,
@@ -377,9 +382,14 @@ impl Op {
         self.kind().number()
     }
 
-    /// Version of the operation's meaning; grows when a default of an attribute changes.
+    /// Version of the operation's meaning; grows when a default of an attribute changes. Blocks of
+    /// [`Op::DynamicLinear`] have a version of their own, so that a shim that does not know them
+    /// refuses the operation.
     pub const fn version(&self) -> u32 {
-        1
+        match self {
+            Op::DynamicLinear { block: 1.. } => 2,
+            _ => 1,
+        }
     }
 
     /// Kebab-case name, as in JSON and reports.
@@ -447,7 +457,9 @@ impl Op {
             Op::Convolution { kernel, stride, padding } => {
                 vec![Integer((*kernel).into()), Integer((*stride).into()), Integer((*padding).into())]
             }
-            Op::MeanRows { rows } => vec![Integer((*rows).into())],
+            Op::MeanRows { rows: count } | Op::DynamicLinear { block: count } => {
+                vec![Integer((*count).into())]
+            }
             Op::Softcap { cap: value }
             | Op::AddScalar { value }
             | Op::MulScalar { value }
@@ -466,7 +478,6 @@ impl Op {
             | Op::Softmax
             | Op::StateUpdate
             | Op::L2Normalize
-            | Op::DynamicLinear
             | Op::DepthwiseConvolution
             | Op::Clamp
             | Op::Sigmoid

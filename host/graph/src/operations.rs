@@ -100,8 +100,8 @@ pub(crate) fn rules(op: &Op) -> Rules<'_> {
         Op::Linear => Rules::new(2..=3, product::linear_shape)
             .decomposed(product::linear)
             .counted(product::linear_multiply_adds),
-        Op::DynamicLinear => Rules::new(2..=3, product::linear_shape)
-            .decomposed(product::dynamic_linear)
+        Op::DynamicLinear { block } => Rules::new(2..=3, product::linear_shape)
+            .decomposed(|rewrite, x| product::dynamic_linear(rewrite, x, u64::from(*block)))
             .counted(product::linear_multiply_adds),
         Op::RmsNorm { width, eps, weight_offset } => {
             Rules::new(1..=2, |shapes| norm::rms_norm_shape(shapes, u64::from(*width)))

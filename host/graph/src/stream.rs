@@ -51,7 +51,7 @@ pub(crate) fn is_product(op: &Op) -> bool {
     matches!(
         op,
         Op::Linear
-            | Op::DynamicLinear
+            | Op::DynamicLinear { .. }
             | Op::MatMul { .. }
             | Op::Attention(_)
             | Op::RelativeAttention(_)

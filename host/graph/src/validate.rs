@@ -546,7 +546,7 @@ impl<'g> Check<'g> {
             {
                 return Err(format!("moves `{}` into another encoding", tensor.name));
             }
-            if node.op == Op::DynamicLinear
+            if matches!(node.op, Op::DynamicLinear { .. })
                 && index == 1
                 && (tensor.weight.is_none() || tensor.dtype.is_float())
             {

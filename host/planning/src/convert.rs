@@ -200,25 +200,35 @@ fn guest_weight_format(format: own::WeightFormat) -> wit::Format {
 /// The largest multiple of the channel's scale that a stepped scale can be.
 const STEPS: u32 = 16;
 
-/// How activations and states of these names are stored; of both those in integers are affine with
-/// one scale for a tensor, unless they are dynamic: those have one for each row.
-fn guest_values(name: &'static str, dtype: own::DType, symmetric: bool, dynamic: bool) -> wit::Format {
+/// How activations and states of this name are stored. Integers with one scale for a tensor have a
+/// calibrated range; others have scales that are found at run time.
+fn guest_values(
+    name: &'static str,
+    dtype: own::DType,
+    symmetric: bool,
+    granularity: wit::Granularity,
+) -> wit::Format {
     let is_float = matches!(dtype, own::DType::F32 | own::DType::F16);
-    let granularity = if dynamic { wit::Granularity::Channel } else { wit::Granularity::Tensor };
+    let dynamic = !matches!(granularity, wit::Granularity::Tensor);
     let quantisation = wit::Quantisation { granularity, scale: wit::ScaleType::Fp32, symmetric, dynamic };
     guest_format(name, dtype, (!is_float).then_some(quantisation))
 }
 
 fn guest_activations(format: own::ActivationFormat) -> wit::Format {
     use own::{ActivationFormat as Activations, DType};
-    let (dtype, symmetric, dynamic) = match format {
-        Activations::F32 => (DType::F32, true, false),
-        Activations::F16 => (DType::F16, true, false),
-        Activations::A16 | Activations::A16F16Stream => (DType::U16, false, false),
-        Activations::A16Symmetric | Activations::A16SymmetricF16Stream => (DType::I16, true, false),
-        Activations::A8Dynamic => (DType::I8, true, true),
+    let granularity = match format.dynamic_block() {
+        None => wit::Granularity::Tensor,
+        Some(0) => wit::Granularity::Channel,
+        Some(size) => wit::Granularity::Block(size),
     };
-    guest_values(format.name(), dtype, symmetric, dynamic)
+    let (dtype, symmetric) = match format {
+        Activations::F32 => (DType::F32, true),
+        Activations::F16 => (DType::F16, true),
+        Activations::A16 | Activations::A16F16Stream => (DType::U16, false),
+        Activations::A16Symmetric | Activations::A16SymmetricF16Stream => (DType::I16, true),
+        Activations::A8Dynamic | Activations::A8DynamicBlock32 => (DType::I8, true),
+    };
+    guest_values(format.name(), dtype, symmetric, granularity)
 }
 
 fn guest_states(format: own::StateFormat) -> wit::Format {
@@ -229,7 +239,7 @@ fn guest_states(format: own::StateFormat) -> wit::Format {
         States::A16 => DType::U16,
         States::A8 => DType::U8,
     };
-    guest_values(format.name(), dtype, false, false)
+    guest_values(format.name(), dtype, false, wit::Granularity::Tensor)
 }
 
 fn guest_format(name: &str, dtype: own::DType, quantisation: Option<wit::Quantisation>) -> wit::Format {

@@ -191,6 +191,7 @@ pub const fn value_prior(format: ValueFormat) -> u64 {
     match format {
         ValueFormat::Activations(ActivationFormat::F32) | ValueFormat::States(StateFormat::F32) => 0,
         ValueFormat::Activations(ActivationFormat::A8Dynamic) => 30_000,
+        ValueFormat::Activations(ActivationFormat::A8DynamicBlock32) => 2000,
         ValueFormat::Activations(ActivationFormat::A16 | ActivationFormat::A16Symmetric) => 36_000,
         ValueFormat::Activations(
             ActivationFormat::A16F16Stream | ActivationFormat::A16SymmetricF16Stream,

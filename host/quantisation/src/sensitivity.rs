@@ -227,7 +227,9 @@ pub fn table_pairs(graph: &Graph, formats: &[WeightFormat]) -> Vec<(usize, Weigh
 pub fn places(graph: &Graph) -> BTreeMap<(ComponentKind, u32, WeightRole), Vec<WeightId>> {
     let mut places: BTreeMap<_, Vec<WeightId>> = BTreeMap::new();
     for component in &graph.components {
-        for node in component.nodes.iter().filter(|node| matches!(node.op, Op::Linear | Op::DynamicLinear)) {
+        for node in
+            component.nodes.iter().filter(|node| matches!(node.op, Op::Linear | Op::DynamicLinear { .. }))
+        {
             let operand = node.inputs.get(1).and_then(|input| component.values.get(input.0 as usize));
             let Some(ValueSource::Constant(id)) = operand.map(|value| &value.source) else { continue };
             let role = WeightRole::of_part(graph.weight(*id).part);

@@ -23,7 +23,8 @@
 //! `MatMul` of two integer operands, and `DynamicLinear`, sum the products of `stored − zero point`
 //! exactly, multiply the sum by the product of both scales in f64 (for a weight with scales per
 //! block: each block's exact sum by its scale, blocks added in their order in f64, then by the
-//! other operand's scale), add the bias and round to f32.
+//! other operand's scale), add the bias and round to f32. `DynamicLinear` with a scale per block of
+//! a row multiplies each block's sum by both scales and adds the blocks in f64.
 //!
 //! **Calibration.** [`ReferenceModel::observe`] shows every tensor of the float model under its
 //! [`range_key`](shardwright_graph::range_key), the residual stream under

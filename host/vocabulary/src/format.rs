@@ -128,6 +128,8 @@ names! {
         A16Symmetric = "a16-symmetric",
         /// 8 bit, scale found at run time per row.
         A8Dynamic = "a8-dynamic",
+        /// 8 bit, scale found at run time per 32 consecutive values of a row.
+        A8DynamicBlock32 = "a8-dynamic-block32",
         /// Like [`ActivationFormat::A16`], with the residual stream, its summands and its norms in
         /// 16-bit floats.
         A16F16Stream = "a16-f16-stream",
@@ -145,6 +147,16 @@ impl ActivationFormat {
     /// Returns whether static integers are signed and have no zero point.
     pub const fn is_symmetric(self) -> bool {
         matches!(self, Self::A16Symmetric | Self::A16SymmetricF16Stream)
+    }
+
+    /// Returns how many consecutive values of a row share a scale that is found at run time: 0 for
+    /// the whole row, `None` for formats without such scales.
+    pub const fn dynamic_block(self) -> Option<u32> {
+        match self {
+            Self::A8Dynamic => Some(0),
+            Self::A8DynamicBlock32 => Some(32),
+            _ => None,
+        }
     }
 
     /// Returns whether the residual stream is in 16-bit floats and products are in integers.

@@ -56,8 +56,8 @@ macro_rules! operations {
             L2Normalize SW_OP_L2_NORMALIZE 10 "l2-normalize"
                 ["x"] [] "x / max(‖x‖₂, 1e-12) over the last axis";
             DynamicLinear SW_OP_DYNAMIC_LINEAR 11 "dynamic-linear"
-                ["x [.., K]", "integer weight [N, K]", "bias [N]?"] []
-                "linear; each row of x is quantised to 8 bits at run time";
+                ["x [.., K]", "integer weight [N, K]", "bias [N]?"] [block: Integer]
+                "linear; each row of x is quantised to 8 bits at run time, in version 2 every `block` values of a row by themselves; `block` 0: the whole row";
             Rotate SW_OP_ROTATE 12 "rotate"
                 ["x [R, heads·head_dim]", "cos [R, head_dim/2]", "sin [R, head_dim/2]"] [head_dim: Integer]
                 "pair (i, j = i + head_dim/2) becomes (x_i·cos_i − x_j·sin_i, x_j·cos_i + x_i·sin_i)";

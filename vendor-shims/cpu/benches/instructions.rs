@@ -112,7 +112,17 @@ mod aarch64 {
             for _ in 0..times {
                 let map = Map { weights, bias: None, bounds: None, out: &mut out };
                 let level = Level::detect();
-                integer_linear(level, dot, Streams::Four, &pool, &self.x, [Some(map)], rows, &mut scratch);
+                integer_linear(
+                    level,
+                    dot,
+                    Streams::Four,
+                    &pool,
+                    &self.x,
+                    None,
+                    [Some(map)],
+                    rows,
+                    &mut scratch,
+                );
                 black_box(&out);
             }
             self.check(name, rows, &out);

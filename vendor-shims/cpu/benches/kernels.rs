@@ -152,7 +152,7 @@ fn integers() {
                     let mut run = |streams: Streams, matrix: &Matrix| {
                         let tiles = matrix.tiles(kind, block);
                         let map = Map { weights: tiles, bias: None, bounds: None, out: &mut out };
-                        integer_linear(level, dot, streams, &pool, &x, [Some(map)], rows, &mut scratch);
+                        integer_linear(level, dot, streams, &pool, &x, None, [Some(map)], rows, &mut scratch);
                     };
                     // The scalar twin is slow, so only a few rows of a few panels are compared.
                     let few = Tiles { outputs: 80, ..matrices[0].tiles(kind, block) };
@@ -162,7 +162,17 @@ fn integers() {
                         let mut scratch =
                             vec![0.0; integer_scratch(few.geometry(), some, threads).expect("small")];
                         let map = Map { weights: few, bias: None, bounds: None, out: &mut out };
-                        integer_linear(level, dot, Streams::One, &pool, &x, [Some(map)], some, &mut scratch);
+                        integer_linear(
+                            level,
+                            dot,
+                            Streams::One,
+                            &pool,
+                            &x,
+                            None,
+                            [Some(map)],
+                            some,
+                            &mut scratch,
+                        );
                         out
                     });
                     assert_bits(&got, &twin, name);
@@ -253,7 +263,7 @@ fn heads() {
             let mut expected = vec![0.0; OUTPUTS];
             let plain = median(|| {
                 let map = Map { weights: tiles, bias: None, bounds: None, out: &mut expected };
-                integer_linear(level, dot, Streams::One, &pool, &x, [Some(map)], 1, &mut scratch);
+                integer_linear(level, dot, Streams::One, &pool, &x, None, [Some(map)], 1, &mut scratch);
             });
             let mut scratch = vec![0.0; split_scratch(inputs, 1, threads).expect("small")];
             let mut out = vec![0.0; OUTPUTS];

@@ -3,7 +3,7 @@
 use shardwright_shim_abi::raw::SW_DTYPE_F32;
 use shardwright_shim_abi::{Estimate, Provenance, WeightView};
 
-use crate::lower::{Graph, Operation, recognise};
+use crate::lower::{Graph, Operation, Rounding, recognise};
 
 /// Multiply-adds per core and microsecond: a core of 3 GHz with two 8-wide units reaches 48 000,
 /// half of it in practice.
@@ -40,11 +40,11 @@ pub fn estimate(graph: &Graph<'_>, threads: u64) -> Estimate {
             graph.input(index, place).and_then(|tensor| tensor.shape.last().copied()).unwrap_or(1) as u64
         };
         let (multiply_adds, values, bytes) = match operation {
-            Operation::Linear { dynamic: true } => {
+            Operation::Linear { rounding: Rounding::Rows | Rounding::Blocks(_) } => {
                 let rate = BYTE_MULTIPLY_ADDS / MULTIPLY_ADDS;
                 (outputs.saturating_mul(last(0)).div_ceil(rate), 0, weights)
             }
-            Operation::Linear { dynamic: false } | Operation::MatMul { .. } => {
+            Operation::Linear { rounding: Rounding::None } | Operation::MatMul { .. } => {
                 (outputs.saturating_mul(last(0)), 0, weights)
             }
             Operation::Attention { heads, window, .. } => {

@@ -235,9 +235,9 @@ fn scratch_values(entry: &Entry, step: &Step, threads: usize) -> Option<usize> {
             n: usize::try_from(*n).ok()?,
             transpose_b: *transpose_b,
         }),
-        Step::DynamicLinear { maps, rows, .. } => {
+        Step::DynamicLinear { maps, rows, block, .. } => {
             let rows = usize::try_from(rows.most(entry.rows)?).ok()?;
-            integer::scratch_values(maps.first()?.weights.geometry(), rows, threads)
+            integer::scratch_values(maps.first()?.weights.rows(*block)?, rows, threads)
         }
         Step::SplitLinear { weights, rows, .. } => {
             let rows = usize::try_from(rows.most(entry.rows)?).ok()?;
@@ -448,7 +448,8 @@ impl Stage<'_, '_> {
                 let finish = Finish { bias: bias.as_ref().map(read), bounds: *bounds };
                 linear::linear(level, pool, read(x), panels, finish, rows.at(valid), write(out));
             }
-            Step::DynamicLinear { x, rows, maps } => {
+            Step::DynamicLinear { x, rows, block, maps } => {
+                let block = block.map(|block| block as usize);
                 let mut all = [const { None }; MAX_MAPS];
                 for (slot, DynamicMap { weights, bias, bounds, out }) in all.iter_mut().zip(maps) {
                     let weights = tiles(self.weights, weights)?;
@@ -474,7 +475,7 @@ impl Stage<'_, '_> {
                     false => dot,
                 };
                 let begun = Instant::now();
-                integer_linear(level, dot, streams, pool, read(x), all, rows, self.scratch);
+                integer_linear(level, dot, streams, pool, read(x), block, all, rows, self.scratch);
                 if rows == 1 {
                     self.streamed.0 += shape.bytes;
                     self.streamed.1 += begun.elapsed();

@@ -206,11 +206,12 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
     }
 
     fn check(&self) -> Checked {
-        if self.node.op_version() != 1 {
-            return Err(format!("version {} of its meaning is not known here", self.node.op_version()));
-        }
+        // First, since the reason holds for every version.
         if let Some((_, reason)) = R::REFUSED.iter().find(|(op, _)| *op == self.node.op()) {
             return Err((*reason).to_owned());
+        }
+        if self.node.op_version() != 1 {
+            return Err(format!("version {} of its meaning is not known here", self.node.op_version()));
         }
         match self.node.op() {
             raw::SW_OP_LINEAR => self.linear(),

@@ -42,8 +42,26 @@ pub(crate) fn linear(rewrite: &mut Rewrite, operands: &[TensorId]) {
     }
 }
 
-pub(crate) fn dynamic_linear(rewrite: &mut Rewrite, operands: &[TensorId]) {
+pub(crate) fn dynamic_linear(rewrite: &mut Rewrite, operands: &[TensorId], block: u64) {
     let x = rewrite.plain(operands[0]);
+    let product = match block {
+        0 => {
+            let [steps, scale] = quantised(rewrite, x);
+            let product = rewrite.step(Op::MatMul { transpose_b: true }, &[steps, operands[1]]);
+            rewrite.step(Op::Mul, &[product, scale])
+        }
+        block => {
+            let values = rounded_blocks(rewrite, x, block);
+            rewrite.step(Op::MatMul { transpose_b: true }, &[values, operands[1]])
+        }
+    };
+    if let Some(&bias) = operands.get(2) {
+        rewrite.step(Op::Add, &[product, bias]);
+    }
+}
+
+/// Returns the steps and the scale of every vector along the last axis.
+fn quantised(rewrite: &mut Rewrite, x: TensorId) -> [TensorId; 2] {
     let negative = rewrite.step(Op::Neg, &[x]);
     let axis = rewrite.shape(x).len() as u32 - 1;
     let both = rewrite.step(Op::Concat { axis }, &[x, negative]);
@@ -51,10 +69,34 @@ pub(crate) fn dynamic_linear(rewrite: &mut Rewrite, operands: &[TensorId]) {
     let largest = rewrite.step(Op::MaxScalar { value: 1e-30 }, &[largest]);
     let scale = rewrite.step(Op::MulScalar { value: 1.0 / 127.0 }, &[largest]);
     let steps = rewrite.step(Op::Div, &[x, scale]);
-    let steps = rewrite.step(Op::Round, &[steps]);
-    let product = rewrite.step(Op::MatMul { transpose_b: true }, &[steps, operands[1]]);
-    let product = rewrite.step(Op::Mul, &[product, scale]);
-    if let Some(&bias) = operands.get(2) {
-        rewrite.step(Op::Add, &[product, bias]);
+    [rewrite.step(Op::Round, &[steps]), scale]
+}
+
+/// Returns `x` with every block of the last axis rounded to the steps of its scale. A product of a
+/// step and its scale is rounded to f32, which is the only difference from the exact sums of the
+/// operation.
+fn rounded_blocks(rewrite: &mut Rewrite, x: TensorId, block: u64) -> TensorId {
+    let shape = rewrite.shape(x);
+    let (width, axis) = (last(&shape), shape.len() as u32 - 1);
+    let whole = width / block * block;
+    let mut parts = Vec::new();
+    for (start, end, size) in [(0, whole, block), (whole, width, width - whole)] {
+        if start == end {
+            continue;
+        }
+        let mut part = x;
+        if end - start < width {
+            part = rewrite.step(Op::Slice { axis, start, end }, &[x]);
+        }
+        let mut blocks = with_last(&shape, (end - start) / size);
+        blocks.push(size);
+        let part = rewrite.step(Op::Reshape { shape: blocks }, &[part]);
+        let scaled = quantised(rewrite, part);
+        let values = rewrite.step(Op::Mul, &scaled);
+        parts.push(rewrite.step(Op::Reshape { shape: with_last(&shape, end - start) }, &[values]));
+    }
+    match parts[..] {
+        [part] => part,
+        _ => rewrite.step(Op::Concat { axis }, &parts),
     }
 }

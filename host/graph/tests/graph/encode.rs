@@ -7,7 +7,7 @@ use shardwright_graph::{
     ComponentKind, ConstantFormat, EncodeError, Encodings, EntryGraph, EntryOptions, Graph, INVISIBLE,
     LAST_HIDDEN, LegaliseError, Op, PER_LAYER, PortSide, Range, Ranges, Role, StateId, TensorId, Verdict,
     decompose_all, decompose_where, encode, hidden_key, legalise, legalise_encoded, nearest_value, prepared,
-    range_key, state_key,
+    range_key, state_key, unrounded,
 };
 use shardwright_vocabulary::{
     ActivationFormat, DType, Encoding, EntryKind, FormatTuple, RoleFormat, ScaleBits, StateFormat,
@@ -248,7 +248,9 @@ fn states_take_their_own_format() {
                 assert_eq!(tensor(&encoded, name).1.encoding(), Some(wanted), "{formats} {name}");
             }
             let inside = match activations {
-                ActivationFormat::F32 | ActivationFormat::A8Dynamic => DType::F32,
+                ActivationFormat::F32 | ActivationFormat::A8Dynamic | ActivationFormat::A8DynamicBlock32 => {
+                    DType::F32
+                }
                 ActivationFormat::F16 => DType::F16,
                 ActivationFormat::A16 | ActivationFormat::A16F16Stream => DType::U16,
                 ActivationFormat::A16Symmetric | ActivationFormat::A16SymmetricF16Stream => DType::I16,
@@ -415,11 +417,17 @@ fn only_matrices_of_integers_have_rows_quantised_at_run_time() {
     formats.roles = vec![RoleFormat { role: WeightRole::MlpOutput, format: WeightFormat::F16 }];
     let graph = quantised(&toy(&Recipe { layers, ..Recipe::sharing() }), &formats);
     let whole = entry(&graph, EntryKind::Decode, 0..2);
-    let dynamic = prepared(&whole, &Encodings::counting(&formats));
-    dynamic.validate().unwrap();
-    for (before, after) in whole.nodes.iter().zip(&dynamic.nodes) {
-        let wanted = before.op == Op::Linear && !before.name.ends_with("down");
-        assert_eq!(after.op == Op::DynamicLinear, wanted, "{}", before.name);
+    for (activations, block) in [(ActivationFormat::A8Dynamic, 0), (ActivationFormat::A8DynamicBlock32, 32)] {
+        let formats = FormatTuple { activations, ..formats.clone() };
+        let dynamic = prepared(&whole, &Encodings::counting(&formats));
+        dynamic.validate().unwrap();
+        for (before, after) in whole.nodes.iter().zip(&dynamic.nodes) {
+            let wanted = before.op == Op::Linear && !before.name.ends_with("down");
+            assert_eq!(after.op == Op::DynamicLinear { block }, wanted, "{}", before.name);
+            // Shims that know whole rows alone must refuse blocks.
+            assert_eq!(after.op.version(), if wanted && block > 0 { 2 } else { 1 }, "{}", before.name);
+        }
+        assert_eq!(unrounded(&dynamic), unrounded(&whole));
     }
     for activations in [ActivationFormat::F32, ActivationFormat::A16, ActivationFormat::A16Symmetric] {
         let formats = FormatTuple { activations, ..formats.clone() };

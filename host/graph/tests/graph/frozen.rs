@@ -54,7 +54,7 @@ fn operations_keep_numbers_names_and_attributes() {
 8 softmax v1
 9 state-update v1
 10 l2-normalize v1
-11 dynamic-linear v1
+11 dynamic-linear v2 block
 12 rotate v1 head_dim
 13 layer-norm v1 eps
 14 axial-rope v1 head_dim theta

@@ -335,7 +335,7 @@ fn operations_that_do_not_fit_are_refused() {
             "rows quantised against a float weight",
             |graph| {
                 let node = graph.nodes.iter_mut().find(|node| node.op == Op::Linear).unwrap();
-                node.op = Op::DynamicLinear;
+                node.op = Op::DynamicLinear { block: 0 };
             },
             refused!(ValidateError::Node { op: "dynamic-linear", .. }),
         ),

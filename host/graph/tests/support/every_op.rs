@@ -25,7 +25,7 @@ pub(crate) fn every_op() -> Vec<Op> {
         OpKind::Softmax => Op::Softmax,
         OpKind::StateUpdate => Op::StateUpdate,
         OpKind::L2Normalize => Op::L2Normalize,
-        OpKind::DynamicLinear => Op::DynamicLinear,
+        OpKind::DynamicLinear => Op::DynamicLinear { block: 32 },
         OpKind::Rotate => Op::Rotate { head_dim: 8 },
         OpKind::LayerNorm => Op::LayerNorm { eps: 1e-6 },
         OpKind::AxialRope => Op::AxialRope(AxialRope { head_dim: 8, theta: 100.0 }),

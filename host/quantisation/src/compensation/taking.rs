@@ -55,7 +55,9 @@ impl MatrixInputs {
                 .entry(component.kind, layers, point, EntryOptions::default())
                 .map_err(|source| CalibrationError::Reference(source.into()))?;
             let Some(entry) = entry else { continue };
-            for node in entry.nodes.iter().filter(|node| matches!(node.op, Op::Linear | Op::DynamicLinear)) {
+            for node in
+                entry.nodes.iter().filter(|node| matches!(node.op, Op::Linear | Op::DynamicLinear { .. }))
+            {
                 let weight = node.inputs.get(1).and_then(|&weight| entry.tensor(weight).weight);
                 if let (Some(weight), Some(&input)) = (weight, node.inputs.first()) {
                     keys.entry(weight).or_default().insert(range_key(&entry, input));

@@ -29,7 +29,9 @@ pub(crate) fn apply(op: &Op, inputs: &[&Array], shape: &[usize], rows: usize) ->
     let x = inputs[0];
     match op {
         Op::Linear => product::linear(x, inputs[1], inputs.get(2).copied()),
-        Op::DynamicLinear => product::dynamic_linear(x, inputs[1], inputs.get(2).copied()),
+        Op::DynamicLinear { block } => {
+            product::dynamic_linear(x, inputs[1], inputs.get(2).copied(), *block as usize)
+        }
         Op::RmsNorm { width, eps, weight_offset } => {
             norm::rms_norm(x, inputs.get(1).copied(), *width as usize, *eps, *weight_offset)
         }

@@ -37,23 +37,61 @@ fn finish(x_shape: &[usize], mut y: Vec<f64>, n: usize, bias: Option<&Array>) ->
 /// Lower bound of the magnitude that a row of [`dynamic_linear`] is scaled by.
 const LEAST_MAGNITUDE: f32 = 1e-30;
 
-/// [`linear`] with an integer weight, where x is quantised row by row: `s = max(max|x|, 1e-30) ·
-/// (1/127)` and `q = round(x / s)`, ties to even, all in f32; then `Σ q·w · (s · s_w)`.
-pub(crate) fn dynamic_linear(x: &Array, w: &Array, bias: Option<&Array>) -> Array {
+/// [`linear`] with an integer weight, where each block of a row of x is quantised by itself: `s =
+/// max(max|x|, 1e-30) · (1/127)` and `q = round(x / s)`, ties to even, all in f32. `block` 0: each
+/// row is one block, and the result is `Σ q·w · (s · s_w)`.
+pub(crate) fn dynamic_linear(x: &Array, w: &Array, bias: Option<&Array>, block: usize) -> Array {
     let (n, k) = (w.shape()[0], w.shape()[1]);
     let values = x.floats();
-    let scales: Vec<f32> = values
-        .chunks_exact(k)
-        .map(|row| row.iter().fold(LEAST_MAGNITUDE, |largest, x| largest.max(x.abs())) * (1.0 / 127.0))
-        .collect();
-    let steps = |row: usize, into: &mut [f64]| {
-        for (to, x) in into.iter_mut().zip(&values[row * k..]) {
-            *to = f64::from((x / scales[row]).round_ties_even());
+    let rows = values.len() / k.max(1);
+    let size = if block == 0 { k } else { block }.max(1);
+    let scale =
+        |block: &[f32]| block.iter().fold(LEAST_MAGNITUDE, |largest, x| largest.max(x.abs())) * (1.0 / 127.0);
+    let step = |x: &f32, scale: f32| f64::from((x / scale).round_ties_even());
+    let weight = Operand::rows(w, 0, k);
+    let y = if block == 0 && w.row_scales().is_some() {
+        let scales: Vec<f32> = values.chunks_exact(k).map(scale).collect();
+        let steps = |row: usize, into: &mut [f64]| {
+            into.iter_mut().zip(&values[row * k..]).for_each(|(to, x)| *to = step(x, scales[row]));
+        };
+        integer_product(steps, |row| f64::from(scales[row]), &weight, scales.len(), n, k)
+    } else {
+        let rounded = |row: usize, into: &mut [f64]| {
+            for (to, x) in into.chunks_mut(size).zip(values[row * k..][..k].chunks(size)) {
+                let scale = scale(x);
+                to.iter_mut().zip(x).for_each(|(to, x)| *to = step(x, scale) * f64::from(scale));
+            }
+        };
+        rounded_product(rounded, &weight, rows, n, k)
+    };
+    finish(x.shape(), y, n, bias)
+}
+
+/// Products of rows that are steps times scales: those of a block are exact in f64, and blocks are
+/// added in it. Weights that are not multiples of a scale are decoded.
+fn rounded_product(
+    a_row: impl Fn(usize, &mut [f64]),
+    b: &Operand<'_>,
+    m: usize,
+    n: usize,
+    k: usize,
+) -> Vec<f64> {
+    let Some(scales) = b.array.row_scales() else {
+        let values = |row: usize, into: &mut [f64]| b.values(row, into);
+        return vectors_times_vectors(m, n, k, a_row, values, |_, a, b| dot(a, b));
+    };
+    let size = if let RowScales::Blocks(_, size) = scales { size } else { k.max(1) };
+    let scale = |row: usize, place: usize| match scales {
+        RowScales::One(scale) => scale,
+        RowScales::PerRow(weight) | RowScales::Blocks(weight, _) => {
+            f64::from(weight.scale(b.row(row), place).unwrap_or(f32::NAN))
         }
     };
-    let scale = |row: usize| f64::from(scales[row]);
-    let y = integer_product(steps, scale, &Operand::rows(w, 0, k), scales.len(), n, k);
-    finish(x.shape(), y, n, bias)
+    let steps = |row: usize, into: &mut [f64]| b.steps(row, into);
+    vectors_times_vectors(m, n, k, a_row, steps, |row, a, b| {
+        let blocks = a.chunks(size).zip(b.chunks(size)).enumerate();
+        blocks.fold(0.0, |sum, (block, (a, b))| sum + dot(a, b) * scale(row, block * size))
+    })
 }
 
 /// `a [.., M, K] · b [.., K, N]`, or `b [.., N, K]` with `transpose_b`; leading axes broadcast.

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use shardwright_graph::{
     AssetId, Attention, ComponentKind, EntryGraph, EntryNode, EntryPoint, KeySource, Op, Role, Rope, Segment,
     State, StateId, StateKind, StatePort, Tensor, TensorId, Weight, WeightData, WeightId, WeightQuantisation,
-    infer_shape,
+    decompose_all, infer_shape,
 };
 use shardwright_reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights, widen};
 use shardwright_vocabulary::{DType, Encoding, EntryKind, Granularity, ScaleBits};
@@ -83,6 +83,18 @@ impl Operand {
 /// Runs one operation over run-time operands and constants, in this order, with positions 3, 4, …
 /// as the last operand if it takes positions.
 fn run(op: &Op, arguments: &[Operand], constants: &[Weight], result: Encoding) -> Array {
+    let (entry, bindings) = bound(op, arguments, constants, result);
+    evaluated(&entry, bindings, constants)
+}
+
+fn evaluated(entry: &EntryGraph, bindings: Bindings, constants: &[Weight]) -> Array {
+    let evaluator = Evaluator::new(entry.clone(), Weights::new(constants)).unwrap();
+    let tap = entry.outputs[0].1.clone();
+    evaluator.run(&bindings, &mut States::none(), ROWS as u64).unwrap().take(&tap).unwrap()
+}
+
+/// The graph that [`run`] evaluates, and its inputs.
+fn bound(op: &Op, arguments: &[Operand], constants: &[Weight], result: Encoding) -> (EntryGraph, Bindings) {
     let mut tensors = Vec::new();
     let mut inputs = Vec::new();
     let mut bindings = Bindings::new();
@@ -125,11 +137,10 @@ fn run(op: &Op, arguments: &[Operand], constants: &[Weight], result: Encoding) -
             layer: None,
         }],
         inputs,
-        outputs: vec![(output, tap.clone())],
+        outputs: vec![(output, tap)],
         states: Vec::new(),
     };
-    let evaluator = Evaluator::new(entry, Weights::new(constants)).unwrap();
-    evaluator.run(&bindings, &mut States::none(), rows).unwrap().take(&tap).unwrap()
+    (entry, bindings)
 }
 
 /// The result is `wanted` in the encoding, to one step where functions of two libraries may round
@@ -563,25 +574,82 @@ fn rows_quantised_at_run_time() {
             let mut x = Operand::random(&mut noise, K, from);
             // One row of zeros, where no scale may divide by zero.
             x.values[K..2 * K].fill(0.0);
-            let mut wanted = Vec::new();
-            for row in x.values.chunks(K) {
-                let largest = row.iter().fold(1e-30_f32, |largest, x| largest.max(x.abs()));
-                let scale = largest * (1.0 / 127.0);
-                let steps: Vec<i64> =
-                    row.iter().map(|x| i64::from(stored(&integer(DType::I8, scale, 0), *x))).collect();
-                assert!(steps.iter().all(|step| (-127..=127).contains(step)));
-                wanted.extend((0..N).map(|n| matrix.product(&steps, scale, n) + f64::from(biases[n])));
+            for block in [0, 32, 8] {
+                let wanted = rounded_products(&matrix, &x.values, block, &biases);
+                let constants = [matrix.weight.clone(), bias(&biases)];
+                let op = Op::DynamicLinear { block: block as u32 };
+                let what = format!("{from} · {:?}, blocks of {block}", matrix.weight.quantisation);
+                let found = run(&op, std::slice::from_ref(&x), &constants, Encoding::F32);
+                check(&what, &found, &wanted, &Encoding::F32, block == 0);
+                // In steps, values of blocks are rounded to f32 before they are multiplied.
+                let (entry, bindings) = bound(&op, std::slice::from_ref(&x), &constants, Encoding::F32);
+                let steps = evaluated(&decompose_all(&entry), bindings, &constants);
+                let size = wanted.iter().fold(0.0f64, |size, value| size.max(value.abs()));
+                for (found, wanted) in steps.floats().iter().zip(&wanted) {
+                    assert!(
+                        (f64::from(*found) - wanted).abs() <= 1e-6 * size,
+                        "{what}: {found} for {wanted}"
+                    );
+                }
             }
-            let constants = [matrix.weight.clone(), bias(&biases)];
-            let found = run(&Op::DynamicLinear, &[x], &constants, Encoding::F32);
-            check(
-                &format!("{from} · {:?}", matrix.weight.quantisation),
-                &found,
-                &wanted,
-                &Encoding::F32,
-                true,
-            );
         }
+    }
+}
+
+/// Products of rows, of which each block has a scale of its own, by the definition.
+fn rounded_products(matrix: &Matrix, x: &[f32], block: usize, biases: &[f32]) -> Vec<f64> {
+    let size = if block == 0 { K } else { block };
+    let mut wanted = Vec::new();
+    for row in x.chunks(K) {
+        let mut sums = [0.0; N];
+        for start in (0..K).step_by(size) {
+            let values = &row[start..K.min(start + size)];
+            let largest = values.iter().fold(1e-30_f32, |largest, x| largest.max(x.abs()));
+            let scale = largest * (1.0 / 127.0);
+            let mut steps = vec![0; K];
+            for (step, x) in steps[start..].iter_mut().zip(values) {
+                *step = i64::from(stored(&integer(DType::I8, scale, 0), *x));
+            }
+            assert!(steps.iter().all(|step| (-127..=127).contains(step)));
+            sums.iter_mut().enumerate().for_each(|(n, sum)| *sum += matrix.product(&steps, scale, n));
+        }
+        wanted.extend((0..N).map(|n| sums[n] + f64::from(biases[n])));
+    }
+    wanted
+}
+
+/// Blocks with minimums are not multiples of a scale: rows are rounded, and weights decoded.
+#[test]
+fn rows_quantised_at_run_time_times_blocks_with_minimums() {
+    let mut noise = Noise(17);
+    let mut weight = matrix(&mut noise, DType::I4, Granularity::blocks(32), 0).weight;
+    let numbers: Vec<u8> = (0..N * 2 * K.div_ceil(32))
+        .flat_map(|i| f16::from_f32(0.01 + i as f32 * 0.001).to_le_bytes())
+        .collect();
+    let existing = weight.quantisation.as_mut().unwrap();
+    existing.granularity = Granularity::PerBlock { size: 32, minimum: true };
+    existing.scales = WeightData::from_vec(numbers);
+    let x = Operand::random(&mut noise, K, Encoding::F32);
+    for block in [0, 32] {
+        let size = if block == 0 { K } else { block };
+        let mut wanted = Vec::new();
+        for row in x.values.chunks(K) {
+            let rounded: Vec<f64> = row
+                .chunks(size)
+                .flat_map(|values| {
+                    let scale = values.iter().fold(1e-30_f32, |most, x| most.max(x.abs())) * (1.0 / 127.0);
+                    values.iter().map(move |x| f64::from((x / scale).round_ties_even()) * f64::from(scale))
+                })
+                .collect();
+            for n in 0..N {
+                let mut decoded = vec![0.0; K];
+                assert!(weight.decode_row(n, &mut decoded));
+                wanted.push(rounded.iter().zip(&decoded).map(|(x, w)| x * f64::from(*w)).sum::<f64>());
+            }
+        }
+        let op = Op::DynamicLinear { block: block as u32 };
+        let found = run(&op, std::slice::from_ref(&x), std::slice::from_ref(&weight), Encoding::F32);
+        check(&format!("blocks of {block}"), &found, &wanted, &Encoding::F32, false);
     }
 }
 

@@ -42,7 +42,7 @@ fn results(trace: &Trace) -> impl Iterator<Item = &Array> {
 fn bounds(formats: &FormatTuple) -> (f32, f32) {
     let (usual, all) = match formats.activations {
         ActivationFormat::F32 => (2e-5, 2e-5),
-        ActivationFormat::A8Dynamic => (2e-5, 5e-2),
+        ActivationFormat::A8Dynamic | ActivationFormat::A8DynamicBlock32 => (2e-5, 5e-2),
         ActivationFormat::F16 => (5e-3, 5e-2),
         ActivationFormat::A16 | ActivationFormat::A16Symmetric => (1e-3, 1e-1),
         ActivationFormat::A16F16Stream | ActivationFormat::A16SymmetricF16Stream => (5e-3, 1e-1),

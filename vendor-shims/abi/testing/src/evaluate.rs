@@ -144,24 +144,27 @@ pub fn evaluate(builder: &Builder, rows: usize, bound: &HashMap<String, Bound>) 
     builder.outputs.iter().map(|port| (port.name.clone(), tensors[&port.tensor].clone())).collect()
 }
 
-/// `y = s · Σ scale · q · w (+ bias)`, rows quantised to eight bits.
+/// `y = s · Σ scale · q · w (+ bias)`, rows quantised to eight bits, or each of their blocks.
 fn dynamic_linear(builder: &Builder, node: &Node, inputs: &[&Tensor]) -> Tensor {
     let (_, weight) =
         builder.constants.iter().find(|(tensor, _)| *tensor == node.inputs[1]).expect("a constant");
     let [n, k] = [inputs[1].shape[0], inputs[1].shape[1]];
+    let block = if node.version == 1 { k } else { integer(node, "block") as usize };
     by_last(inputs[0], |row| {
-        let largest = row.iter().fold(1e-30f32, |largest, value| largest.max(value.abs() as f32));
-        let scale = largest * (1.0f32 / 127.0);
-        let q: Vec<f64> =
-            row.iter().map(|value| f64::from((*value as f32 / scale).round_ties_even())).collect();
-        (0..n)
-            .map(|output| {
-                let stored = &weight.stored[output * k..][..k];
-                let sum: f64 =
-                    q.iter().zip(stored).map(|(q, (w, scale))| q * f64::from(*w) * f64::from(*scale)).sum();
-                f64::from(scale) * sum + inputs.get(2).map_or(0.0, |bias| bias.data[output])
-            })
-            .collect()
+        let mut sums = vec![0.0; n];
+        for (index, values) in row.chunks(block).enumerate() {
+            let largest = values.iter().fold(1e-30f32, |largest, value| largest.max(value.abs() as f32));
+            let scale = largest * (1.0f32 / 127.0);
+            let q = values.iter().map(|value| f64::from((*value as f32 / scale).round_ties_even()));
+            let q: Vec<f64> = q.collect();
+            for (output, sum) in sums.iter_mut().enumerate() {
+                let stored = &weight.stored[output * k + index * block..][..q.len()];
+                let terms = q.iter().zip(stored).map(|(q, (w, scale))| q * f64::from(*w) * f64::from(*scale));
+                *sum += f64::from(scale) * terms.sum::<f64>();
+            }
+        }
+        let bias = |output| inputs.get(2).map_or(0.0, |bias| bias.data[output]);
+        sums.iter().enumerate().map(|(output, sum)| sum + bias(output)).collect()
     })
 }
 

@@ -410,6 +410,13 @@ impl Builder {
         output
     }
 
+    /// A product whose rows are quantised in blocks of so many values.
+    pub fn block_linear(&mut self, inputs: &[TensorId], shape: &[u64], block: i64) -> TensorId {
+        let output = self.node(SW_OP_DYNAMIC_LINEAR, inputs, shape, vec![Attribute::Integer("block", block)]);
+        self.nodes.last_mut().expect("a node").version = 2;
+        output
+    }
+
     /// Data movements keep their operand's encoding, unless the operand is a weight.
     fn moved(&mut self, op: u32, inputs: &[TensorId], shape: &[u64], attributes: Vec<Attribute>) -> TensorId {
         let output = self.node(op, inputs, shape, attributes);

@@ -5,7 +5,7 @@ use shardwright_shim_abi::raw::SW_ROLE_LOGITS;
 
 use super::fuse::{Fusion, Taken, pairs};
 use super::graph::{Graph, Source};
-use super::recognise::{Operation, Refusal, recognise};
+use super::recognise::{Operation, Refusal, Rounding, recognise};
 use super::rows::{Rows, analyse};
 use super::storage::{Storage, TableKey};
 use super::weights::Weights;
@@ -146,6 +146,13 @@ struct Emit<'e, 'a> {
     cleaned: HashSet<usize>,
 }
 
+/// What becomes of the sums of a linear map, and where.
+struct Finished {
+    bias: Option<Operand>,
+    bounds: Option<[f32; 2]>,
+    out: Operand,
+}
+
 impl<'a> Emit<'_, 'a> {
     /// A tensor's values; a weight is widened to f32.
     fn operand(&mut self, tensor: u32) -> Result<Operand, CpuError> {
@@ -267,17 +274,12 @@ impl<'a> Emit<'_, 'a> {
             (Fusion::Gated(kind), _, Some(up)) => {
                 Step::Gated { kind, gate: x, up, count: self.extent(output, elements), out }
             }
-            (Fusion::Clamped, &Some(Operation::Linear { dynamic }), _) => {
+            (Fusion::Clamped, &Some(Operation::Linear { rounding }), _) => {
                 let last = self.graph.tensors[output as usize].shape.last().copied().unwrap_or(1);
                 let rows = self.extent(output, elements / last);
                 let (weight, bias) = (self.weight(taken.node)?, self.optional(taken.node, 2)?);
                 let bounds = Some(self.bounds(index)?);
-                if dynamic {
-                    let weights = self.weights.tiles(weight)?;
-                    self.dynamic_map(x, rows, DynamicMap { weights, bias, bounds, out });
-                    return Ok(());
-                }
-                Step::Linear { x, rows, weights: self.weights.panels(weight, false)?, bias, bounds, out }
+                return self.linear(rounding, weight, x, rows, Finished { bias, bounds, out });
             }
             (Fusion::Capped(cap), ..) if self.is_logits(output, out) => {
                 let last = self.graph.tensors[output as usize].shape.last().copied().unwrap_or(1);
@@ -309,17 +311,36 @@ impl<'a> Emit<'_, 'a> {
         leaves && !read && self.graph.entry.outputs().filter(|port| port.tensor() == tensor).count() == 1
     }
 
-    /// A map of quantised rows, merged with the step before if that maps the same rows.
-    fn dynamic_map(&mut self, x: Operand, rows: Extent, map: DynamicMap) {
-        if let Some(Step::DynamicLinear { x: before, rows: of, maps }) = self.steps.last_mut()
-            && (*before, *of) == (x, rows)
+    /// A linear map. That of quantised rows is merged with the step before if that maps the same
+    /// rows.
+    fn linear(
+        &mut self,
+        rounding: Rounding,
+        weight: WeightView<'a>,
+        x: Operand,
+        rows: Extent,
+        Finished { bias, bounds, out }: Finished,
+    ) -> Result<(), CpuError> {
+        let block = match rounding {
+            Rounding::None => {
+                let weights = self.weights.panels(weight, false)?;
+                self.steps.push(Step::Linear { x, rows, weights, bias, bounds, out });
+                return Ok(());
+            }
+            Rounding::Rows => None,
+            Rounding::Blocks(size) => Some(size),
+        };
+        let map = DynamicMap { weights: self.weights.tiles(weight)?, bias, bounds, out };
+        if let Some(Step::DynamicLinear { x: before, rows: of, block: cut, maps }) = self.steps.last_mut()
+            && (*before, *of, *cut) == (x, rows, block)
             && maps.len() < MAX_MAPS
-            && maps[0].weights.geometry() == map.weights.geometry()
+            && maps[0].weights.rows(block) == map.weights.rows(block)
         {
             maps.push(map);
         } else {
-            self.steps.push(Step::DynamicLinear { x, rows, maps: vec![map] });
+            self.steps.push(Step::DynamicLinear { x, rows, block, maps: vec![map] });
         }
+        Ok(())
     }
 
     fn node(&mut self, index: usize, operation: &Operation) -> Result<(), CpuError> {
@@ -340,11 +361,11 @@ impl<'a> Emit<'_, 'a> {
         let out = result
             .ok_or_else(|| self.missing(format!("node `{}` has no place for its result", node.name())))?;
         let step = match operation {
-            &Operation::Linear { dynamic } => {
+            &Operation::Linear { rounding } => {
                 let weight = self.weight(index)?;
                 let (x, bias) = (self.input(index, 0)?, self.optional(index, 2)?);
                 let rows = self.extent(out_tensor, groups);
-                if dynamic
+                if rounding == Rounding::Rows
                     && bias.is_none()
                     && self.is_logits(out_tensor, out)
                     && let Some(weights) = self.weights.split(weight)?
@@ -352,13 +373,7 @@ impl<'a> Emit<'_, 'a> {
                     self.steps.push(Step::SplitLinear { x, rows, weights, cap: None, out });
                     return Ok(());
                 }
-                if dynamic {
-                    let weights = self.weights.tiles(weight)?;
-                    self.dynamic_map(x, rows, DynamicMap { weights, bias, bounds: None, out });
-                    return Ok(());
-                }
-                let weights = self.weights.panels(weight, false)?;
-                Step::Linear { x, rows, weights, bias, bounds: None, out }
+                return self.linear(rounding, weight, x, rows, Finished { bias, bounds: None, out });
             }
             Operation::MatMul { transpose_b } => self.mat_mul(index, *transpose_b, out)?,
             &Operation::RmsNorm { width, eps, offset } => Step::RmsNorm {

@@ -6,7 +6,7 @@ use shardwright_shim_abi::WeightView;
 use shardwright_shim_abi::raw::SW_ROLE_LOGITS;
 
 use super::graph::{Graph, Source};
-use super::recognise::Operation;
+use super::recognise::{Operation, Rounding};
 use super::rows::Rows;
 use crate::error::CpuError;
 use crate::kernels::elementwise::{Binary, Gate, Unary};
@@ -71,7 +71,7 @@ pub fn pairs<'a>(
         if let Some(Operation::Unary(Unary::Softcap(cap))) = operation
             && let (Some(inner), Some(&output)) = (node.optional_input(0), node.outputs().first())
             && let Source::Node(number) = graph.tensors[inner as usize].source
-            && matches!(operations[number], Some(Operation::Linear { dynamic: true }))
+            && matches!(operations[number], Some(Operation::Linear { rounding: Rounding::Rows }))
             && graph.nodes[number].optional_input(2).is_none()
             && readers[inner as usize] == 1
             && rows.follows[inner as usize] == rows.follows[output as usize]

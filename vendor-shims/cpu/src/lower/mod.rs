@@ -17,5 +17,5 @@ mod weights;
 
 pub use emit::entry;
 pub use graph::Graph;
-pub use recognise::{Operation, recognise};
+pub use recognise::{Operation, Rounding, recognise};
 pub use weights::Weights;

@@ -1,7 +1,7 @@
 use shardwright_shim_abi::raw;
 use shardwright_shim_abi::{Error, NodeView};
 
-use super::constant::Constant;
+use super::constant::{Constant, Scaling};
 use super::graph::{Graph, Source, Tensor};
 use crate::kernels::attention::Heads;
 use crate::kernels::convolution::Plane;
@@ -11,13 +11,24 @@ use crate::kernels::linear::PanelType;
 use crate::kernels::reduce::Reduction;
 use crate::kernels::relative::Relative;
 
+/// Which values of a row share a scale that is found at run time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounding {
+    /// Rows are not quantised.
+    None,
+    /// All.
+    Rows,
+    /// So many consecutive ones.
+    Blocks(u32),
+}
+
 /// A node this shim can run, with its attributes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
     /// Weights are a constant.
     Linear {
-        /// Whether rows are quantised dynamically.
-        dynamic: bool,
+        /// How rows are quantised at run time.
+        rounding: Rounding,
     },
     /// Root mean square norm.
     RmsNorm {
@@ -353,9 +364,10 @@ fn matrix(tensor: &Tensor<'_>, place: usize) -> Recognised<[usize; 2]> {
 /// Recognises node `index`, or returns why it is refused.
 pub fn recognise(graph: &Graph<'_>, index: usize) -> Recognised<Operation> {
     let here = Here { graph, index, node: graph.nodes[index] };
-    if here.node.op_version() != 1 {
+    let known = if here.node.op() == raw::SW_OP_DYNAMIC_LINEAR { 2 } else { 1 };
+    if !(1..=known).contains(&here.node.op_version()) {
         return unsupported(format!(
-            "version {} of op {}, 1 is known",
+            "version {} of op {}, {known} is known",
             here.node.op_version(),
             here.node.op()
         ));
@@ -367,8 +379,8 @@ pub fn recognise(graph: &Graph<'_>, index: usize) -> Recognised<Operation> {
         Ok(Operation::Unary(kind))
     };
     match here.node.op() {
-        raw::SW_OP_LINEAR => linear(&here, false),
-        raw::SW_OP_DYNAMIC_LINEAR => linear(&here, true),
+        raw::SW_OP_LINEAR => linear(&here, Rounding::None),
+        raw::SW_OP_DYNAMIC_LINEAR => linear(&here, rounding(&here)?),
         raw::SW_OP_RMS_NORM => rms_norm(&here),
         raw::SW_OP_ROPE => rope(&here),
         raw::SW_OP_ROTATE => rotate(&here),
@@ -423,10 +435,28 @@ pub fn recognise(graph: &Graph<'_>, index: usize) -> Recognised<Operation> {
     }
 }
 
-fn linear(here: &Here<'_, '_>, dynamic: bool) -> Recognised<Operation> {
+/// How the rows of a `dynamic-linear` are quantised; only version 2 has blocks.
+fn rounding(here: &Here<'_, '_>) -> Recognised<Rounding> {
+    if here.node.op_version() == 1 {
+        return Ok(Rounding::Rows);
+    }
+    match here.node.attribute_usize("block")? {
+        0 => Ok(Rounding::Rows),
+        BLOCK => Ok(Rounding::Blocks(BLOCK as u32)),
+        size => unsupported(format!("rows are quantised in blocks of {size}, only {BLOCK} is supported")),
+    }
+}
+
+/// Values of a row that share a scale in [`Rounding::Blocks`].
+const BLOCK: usize = 32;
+
+fn linear(here: &Here<'_, '_>, rounding: Rounding) -> Recognised<Operation> {
     here.operands(2, 3)?;
     let x = here.float(0)?;
-    let w = if dynamic { here.integers(1)? } else { here.weights(1, true)?.0 };
+    let w = match rounding {
+        Rounding::None => here.weights(1, true)?.0,
+        Rounding::Rows | Rounding::Blocks(_) => here.integers(1)?,
+    };
     let [outputs, inputs] = matrix(w, 1)?;
     let Some((&last, leading)) = x.shape.split_last() else { return invalid("input 0 is a scalar") };
     if last != inputs {
@@ -436,7 +466,19 @@ fn linear(here: &Here<'_, '_>, dynamic: bool) -> Recognised<Operation> {
         expect(&here.float(2)?.shape, &[outputs], 2)?;
     }
     here.output_shape(&[leading, &[outputs]].concat())?;
-    Ok(Operation::Linear { dynamic })
+    if let (Rounding::Blocks(rows), Some(Scaling::Block { size, .. })) = (rounding, scaling(w))
+        && size < inputs as u64
+        && !size.is_multiple_of(rows.into())
+    {
+        let reason = format!("blocks of {size} weights, which end within blocks of {rows} activations");
+        return Err(here.refused(1, w, &reason));
+    }
+    Ok(Operation::Linear { rounding })
+}
+
+/// Which values of a constant share a scale.
+fn scaling(tensor: &Tensor<'_>) -> Option<Scaling> {
+    Constant::of(tensor.weight()?).ok()?.scaling()
 }
 
 fn rms_norm(here: &Here<'_, '_>) -> Recognised<Operation> {

@@ -261,13 +261,14 @@ impl Bounds<'_> {
                 self.packed(weights)?;
                 self.linear(*x, *rows, [weights.inputs, weights.outputs], *bias, *out)
             }
-            Step::DynamicLinear { x, rows, maps } => {
+            Step::DynamicLinear { x, rows, block, maps } => {
                 ensure((1..=MAX_MAPS).contains(&maps.len()), || {
                     format!("{} maps of the same rows", maps.len())
                 })?;
                 for (index, DynamicMap { weights, bias, out, .. }) in maps.iter().enumerate() {
                     self.tiles(weights)?;
-                    ensure(weights.geometry() == maps[0].weights.geometry(), || {
+                    let cut = weights.rows(*block);
+                    ensure(cut.is_some() && cut == maps[0].weights.rows(*block), || {
                         format!("{weights:?} cut rows otherwise than {:?}", maps[0].weights)
                     })?;
                     self.linear(*x, *rows, [weights.inputs, weights.outputs], *bias, *out)?;

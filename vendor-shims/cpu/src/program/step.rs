@@ -167,6 +167,20 @@ impl PackedTiles {
         Geometry::new(self.inputs as usize, size)
     }
 
+    /// How rows are cut that have a scale for every `block` inputs, or one scale; only for tiles
+    /// whose dimensions were checked. `None` if the blocks of the weights do not suit.
+    pub fn rows(&self, block: Option<u32>) -> Option<Geometry> {
+        let size = match self.scales {
+            PackedScales::PerBlock { size, .. } => Some(size as usize),
+            _ => None,
+        };
+        match block {
+            Some(0) => None,
+            Some(block) => Geometry::scaled(self.inputs as usize, block as usize, size),
+            None => Some(self.geometry()),
+        }
+    }
+
     /// Bytes of the tiles and of the scales; only for tiles whose dimensions were checked.
     pub fn bytes(&self) -> [u64; 2] {
         let panels = self.outputs.div_ceil(LANES as u64);
@@ -267,7 +281,9 @@ pub enum Step {
         x: Operand,
         /// Rows.
         rows: Extent,
-        /// 1 to [`MAX_MAPS`] maps, whose weights cut the inputs into the same blocks.
+        /// Inputs of a row that share a scale; none if all do.
+        block: Option<u32>,
+        /// 1 to [`MAX_MAPS`] maps, which cut the rows into the same blocks.
         maps: Vec<DynamicMap>,
     },
     /// As [`Step::DynamicLinear`] for few rows and one map to logits, of which a run may want only

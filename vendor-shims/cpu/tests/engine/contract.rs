@@ -708,6 +708,34 @@ fn unsupported_formats_are_refused_with_a_reason() {
         let got = reason(&dynamic(weight));
         assert!(got.contains(part), "`{part}` not in `{got}`");
     }
+    let blocks = |w: &Weight, block: i64, version: u32| {
+        let mut b = Builder::new("decode_4@8", SW_ENTRY_DECODE, 4, 8);
+        let x = b.input("hidden", SW_ROLE_HIDDEN, &[4, 70]);
+        let w = b.constant(w);
+        let y = b.block_linear(&[x, w], &[4, 5], block);
+        b.nodes[0].version = version;
+        b.output("tap", SW_ROLE_TAP, y);
+        b
+    };
+    let in_blocks = |size: u64| {
+        let stored: Vec<i32> = (0..350).map(|i| i * 7 % 16 - 8).collect();
+        let scales = vec![0.25; 5 * 70usize.div_ceil(size as usize)];
+        integers("i", &[5, 70], &stored, SW_DTYPE_I4, (SW_QUANTISATION_PER_BLOCK, size), &scales, 0)
+    };
+    for (weight, block, version, part) in [
+        (in_blocks(16), 32, 2, "blocks of 16 weights, which end within blocks of 32 activations"),
+        (in_blocks(48), 32, 2, "blocks of 48 weights"),
+        (minimums, 32, 2, "integers with minimums cannot be multiplied directly"),
+        (packed(true), 16, 2, "rows are quantised in blocks of 16, only 32 is supported"),
+        (packed(true), -1, 2, "attribute `block` is -1"),
+        (packed(true), 32, 3, "version 3 of op 11, 2 is known"),
+    ] {
+        let got = reason(&blocks(&weight, block, version));
+        assert!(got.contains(part), "`{part}` not in `{got}`");
+    }
+    for weight in [in_blocks(32), in_blocks(64), in_blocks(70), packed(false)] {
+        host.compile(&[blocks(&weight, 32, 2).build()], &[]).expect("compiled");
+    }
     let artefact = |w: &Weight| {
         let compiled = host.compile(&[product_with(w).build()], &[]).expect("compiled");
         compiled.artefact.bytes().to_vec()

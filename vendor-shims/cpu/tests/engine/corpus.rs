@@ -65,6 +65,7 @@ fn the_samples_reach_the_kernels_they_are_named_after() {
         }
         _ => false,
     });
+    has("w8-dynamic-block32", |step| matches!(step, Step::DynamicLinear { block: Some(32), .. }));
     has("split-head", |step| matches!(step, Step::SplitLinear { cap: None, .. }));
     has("capped-head", |step| matches!(step, Step::SplitLinear { cap: Some(_), .. }));
     has("attention-state", |step| matches!(step, Step::Attention { .. }));

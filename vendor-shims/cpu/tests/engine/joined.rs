@@ -11,9 +11,9 @@ const WIDTH: u64 = 48;
 const INNER: u64 = 80;
 
 /// A block of a decoder: three maps of the same rows with others between them, a gate, a norm
-/// before each sum. With `open`, intermediate tensors are outputs as well, so that only the maps
+/// before each sum. Rows are quantised whole or `in_blocks`. With `open`, intermediate tensors are outputs as well, so that only the maps
 /// can be fused.
-fn block(rows: u64, open: bool) -> Builder {
+fn block(rows: u64, open: bool, in_blocks: bool) -> Builder {
     let mut b = Builder::new("encode", SW_ENTRY_ENCODE, rows, rows);
     let matrix = |b: &mut Builder, name: &str, outputs: u64, inputs: u64, seed: u64| {
         let stored: Vec<i32> =
@@ -28,7 +28,10 @@ fn block(rows: u64, open: bool) -> Builder {
     let mut inner = Vec::new();
     let map = |b: &mut Builder, x, name: &str, outputs, inputs, seed| {
         let w = matrix(b, name, outputs, inputs, seed);
-        b.node(SW_OP_DYNAMIC_LINEAR, &[x, w], &[rows, outputs], vec![])
+        match in_blocks {
+            true => b.block_linear(&[x, w], &[rows, outputs], 32),
+            false => b.node(SW_OP_DYNAMIC_LINEAR, &[x, w], &[rows, outputs], vec![]),
+        }
     };
     let gate = map(&mut b, x, "gate", INNER, WIDTH, 1);
     let gelu = b.unary(SW_OP_GELU, gate, vec![]);
@@ -69,9 +72,10 @@ fn counts(artefact: &Region) -> [usize; 6] {
 #[test]
 fn joined_steps_give_the_bits_of_single_ones() {
     let host = open(&[("threads", "2")]).expect("opened");
-    for rows in [1, 7, 40] {
-        let [joined, apart] = [false, true]
-            .map(|open| host.compile(&[block(rows, open).build()], &[]).expect("compiled").artefact);
+    for (rows, in_blocks) in [1, 7, 40].into_iter().flat_map(|rows| [(rows, false), (rows, true)]) {
+        let [joined, apart] = [false, true].map(|open| {
+            host.compile(&[block(rows, open, in_blocks).build()], &[]).expect("compiled").artefact
+        });
         assert_eq!(counts(&joined), [1, 1, 1, 2, 0, 0]);
         assert_eq!(counts(&apart), [1, 1, 0, 0, 2, 4]);
         let run = |artefact: &Region| {
@@ -91,7 +95,7 @@ fn joined_steps_give_the_bits_of_single_ones() {
 #[test]
 fn nodes_on_which_nothing_depends_are_reported_by_their_own_number() {
     let host = open(&[]).expect("opened");
-    let mut b = block(3, false);
+    let mut b = block(3, false, false);
     let dead = b.nodes.len() as u64;
     let x = b.input("unread", SW_ROLE_GATHERED, &[3, WIDTH]);
     b.unary(SW_OP_TANH, x, vec![]);

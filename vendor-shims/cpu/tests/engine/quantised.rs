@@ -19,7 +19,7 @@ const TENSOR: (u32, u64) = (SW_QUANTISATION_PER_TENSOR, 0);
 const CHANNEL: (u32, u64) = (SW_QUANTISATION_PER_CHANNEL, 0);
 
 /// Every weight format: stored type, kind, block.
-const FORMATS: [(u32, (u32, u64)); 8] = [
+const FORMATS: [(u32, (u32, u64)); 9] = [
     (SW_DTYPE_I8, CHANNEL),
     (SW_DTYPE_I8, TENSOR),
     (SW_DTYPE_I8, (SW_QUANTISATION_PER_BLOCK, 32)),
@@ -28,7 +28,13 @@ const FORMATS: [(u32, (u32, u64)); 8] = [
     (SW_DTYPE_I4, (SW_QUANTISATION_PER_BLOCK, 32)),
     (SW_DTYPE_I4, (SW_QUANTISATION_PER_BLOCK, 5)),
     (SW_DTYPE_I2, CHANNEL),
+    (SW_DTYPE_I8, (SW_QUANTISATION_PER_BLOCK, 64)),
 ];
+
+/// Whether blocks of weights end where blocks of 32 activations do.
+fn suits((_, (kind, block)): (u32, (u32, u64)), inputs: u64) -> bool {
+    kind != SW_QUANTISATION_PER_BLOCK || block >= inputs || block % 32 == 0
+}
 
 /// Formats that are supported only where integers are multiplied directly.
 const MULTIPLIED: [(u32, (u32, u64)); 1] = [(SW_DTYPE_I2, (SW_QUANTISATION_PER_BLOCK, 24))];
@@ -148,6 +154,10 @@ fn every_weight_format_agrees_with_the_plain_evaluator() {
                 let y = b.node(op, &operands, &[rows as u64, outputs], vec![]);
                 b.output(&format!("{op}.{index}"), SW_ROLE_TAP, y);
             }
+            if suits(format, inputs) {
+                let y = b.block_linear(&operands, &[rows as u64, outputs], 32);
+                b.output(&format!("blocks.{index}"), SW_ROLE_TAP, y);
+            }
             let y = b.mat_mul(x, w, true);
             b.output(&format!("product.{index}"), SW_ROLE_TAP, y);
         }
@@ -167,7 +177,10 @@ fn every_weight_format_agrees_with_the_plain_evaluator() {
             b.output(&format!("affine-product.{index}"), SW_ROLE_TAP, y);
         }
         let artefact = compile(&host, std::slice::from_ref(&b));
-        let input = values(rows * inputs as usize, seed, 3.0);
+        let mut input = values(rows * inputs as usize, seed, 3.0);
+        // Blocks of other magnitudes, whose scales differ.
+        let place = |at: usize| at % inputs as usize / 32 % 3;
+        input.iter_mut().enumerate().for_each(|(at, x)| *x *= [1.0, 0.05, 0.4][place(at)]);
         let mut bound = HashMap::from([("x".to_owned(), Bound::F32(input))]);
         let exact = evaluate(&b, rows, &bound);
         let mut first: Option<HashMap<String, Vec<u32>>> = None;
@@ -345,6 +358,7 @@ fn operations() -> Builder {
     outputs.push(b.node(SW_OP_LINEAR, &[x, wide_t, bias_t], &[rows, 7], vec![]));
     outputs.push(b.node(SW_OP_LINEAR, &[x, narrow_t, bias_t], &[rows, 7], vec![]));
     outputs.push(b.node(SW_OP_DYNAMIC_LINEAR, &[x, narrow_t, bias_t], &[rows, 7], vec![]));
+    outputs.push(b.block_linear(&[x, narrow_t, bias_t], &[rows, 7], 32));
     outputs.push(b.mat_mul(x, narrow_t, true));
     outputs.push(b.mat_mul(x, y, true));
     let t = b.transpose(x, &[1, 0]);
@@ -596,16 +610,36 @@ fn chunks_threads_and_instruction_sets_change_no_bit_of_encoded_graphs() {
 #[test]
 fn chunks_threads_and_instruction_sets_change_no_bit_of_products_of_bytes() {
     let host = open(&[]).expect("opened");
+    for blocks in [false, true] {
+        products_of_bytes_keep_their_bits(&host, blocks);
+    }
+}
+
+/// Products whose rows are quantised whole, or in blocks where the weights suit.
+fn products_of_bytes_keep_their_bits(host: &Host, blocks: bool) {
     let mut encoded = Encoded::new((SW_DTYPE_F32, SW_DTYPE_F16), false);
-    let mut products = 0;
-    for node in encoded.entries.iter_mut().flat_map(|entry| &mut entry.nodes) {
-        if node.op == SW_OP_LINEAR {
+    let (mut products, mut whole) = (0, 0);
+    for entry in &mut encoded.entries {
+        for node in entry.nodes.iter_mut().filter(|node| node.op == SW_OP_LINEAR) {
             node.op = SW_OP_DYNAMIC_LINEAR;
             products += 1;
+            if blocks {
+                node.version = 2;
+                node.attributes = vec![Attribute::Integer("block", 32)];
+            }
+        }
+        let verdicts = host.check(entry.build()).expect("checked");
+        for (node, _) in
+            entry.nodes.iter_mut().zip(verdicts).filter(|(_, (taken, _))| *taken != SW_VERDICT_TAKEN)
+        {
+            node.version = 1;
+            whole += 1;
         }
     }
-    assert!(products >= 3 * 20, "{products} products");
-    let artefact = compile(&host, &[encoded.entries[0].clone(), encoded.entries[2].clone()]);
+    // Every ninth weight is in blocks of five.
+    assert!(products >= 3 * 20 && whole * 4 < products, "{whole} of {products} products");
+    assert_eq!(whole > 0, blocks);
+    let artefact = compile(host, &[encoded.entries[0].clone(), encoded.entries[2].clone()]);
     let expected = {
         let mut loaded = host.load(&artefact, &[("threads", "1")]).expect("loaded");
         encoded.generate(&mut loaded, 8, 40, 48)

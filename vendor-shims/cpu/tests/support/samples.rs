@@ -140,15 +140,18 @@ pub fn floats() -> Builder {
     b
 }
 
-/// Integers throughout: maps of the same, many rows.
-fn dynamic(of: fn(&str, u64, u64) -> Weight) -> Builder {
+/// Integers throughout: maps of the same, many rows, quantised whole or in blocks.
+fn dynamic(of: fn(&str, u64, u64) -> Weight, in_blocks: bool) -> Builder {
     let (rows, width) = (11, 40);
     let mut b = Builder::new("encode", SW_ENTRY_ENCODE, rows, rows);
     let x = b.input("x", SW_ROLE_GATHERED, &[rows, width]);
     let map = |b: &mut Builder, x, name: &str, outputs| {
         let inputs = b.shape(x)[1];
         let w = b.constant(&of(name, outputs, inputs));
-        b.node(SW_OP_DYNAMIC_LINEAR, &[x, w], &[rows, outputs], vec![])
+        match in_blocks {
+            true => b.block_linear(&[x, w], &[rows, outputs], 32),
+            false => b.node(SW_OP_DYNAMIC_LINEAR, &[x, w], &[rows, outputs], vec![]),
+        }
     };
     let first = map(&mut b, x, "first", 40);
     let second = map(&mut b, x, "second", 24);
@@ -206,8 +209,9 @@ pub fn artefacts() -> Vec<(&'static str, Region)> {
     let host = open(&[]).expect("opened");
     [
         ("f32", floats()),
-        ("w8-dynamic", dynamic(bytes)),
-        ("w4-block32", dynamic(halves)),
+        ("w8-dynamic", dynamic(bytes, false)),
+        ("w8-dynamic-block32", dynamic(bytes, true)),
+        ("w4-block32", dynamic(halves, false)),
         ("split-head", head(1, None)),
         ("capped-head", head(3, Some(30.0))),
         ("attention-state", sample()),

@@ -106,6 +106,18 @@ fn reasons_name_shape_type_and_encoding() {
     }
 }
 
+/// Version 2 of `dynamic-linear` has blocks: the reason is the operation's, not the number's.
+#[test]
+fn reasons_name_the_operation_before_its_version() {
+    for (op, part) in [(SW_OP_DYNAMIC_LINEAR, "at run time"), (SW_OP_GELU, "version 2 of its meaning")] {
+        let mut builder = one(op, &[1, 8], A, A, vec![]).builder();
+        builder.nodes[0].version = 2;
+        let verdicts = check(builder.view().expect("a view"), &soc("sm8850"));
+        let [Verdict::Refused(reason)] = &verdicts[..] else { panic!("{verdicts:?}") };
+        assert!(reason.contains(part), "{reason}");
+    }
+}
+
 #[test]
 fn operands_that_do_not_fit_are_refused() {
     let mut tables = Tables::new("trial", 5);

@@ -143,7 +143,8 @@ impl<'p> Probe<'p> {
         let ranges = self.ranges.get(&format).unwrap_or(&none);
         let encodings = Some(Encodings::of(&tuple, ranges));
         let parts = BTreeSet::from([part]);
-        if format != ValueFormat::Activations(ActivationFormat::A8Dynamic) {
+        let dynamic = |activations: ActivationFormat| activations.dynamic_block().is_some();
+        if !matches!(format, ValueFormat::Activations(activations) if dynamic(activations)) {
             let changed = Changed { parts, graph, encodings };
             let outputs = self.run(part, &changed, &graph.assets, watch)?;
             return Ok(self.divergence(&self.stored, &outputs));

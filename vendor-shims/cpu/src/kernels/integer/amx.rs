@@ -4,10 +4,9 @@
 use std::arch::x86_64::{__m512i, _mm512_load_si512, _mm512_set1_epi8, _mm512_sub_epi8};
 
 use super::pack::{IntegerType, STEP};
-use super::results::{Columns, finish_scaled};
-use super::tile::{I2, I4, SCALED, Stored, Target, WHOLE, mode};
+use super::results::{Columns, finish_paired, finish_scaled};
+use super::tile::{BlockScales, I2, I4, PAIRED, SCALED, Stored, Target, WHOLE, mode};
 use super::{GROUP, Operands};
-use crate::kernels::linear::Scales;
 use crate::simd::amx::{Amx, Configured, MOST_BYTES, SIDE, Sums};
 use crate::simd::dot::{Avx512Vnni, Dot, VECTOR};
 use crate::simd::{LANES, Simd};
@@ -21,7 +20,9 @@ pub fn takes(operands: &Operands<'_>) -> bool {
     let geometry = operands.geometry;
     match mode(operands) {
         WHOLE => geometry.length > 0,
-        SCALED => geometry.stride <= MOST_BYTES && geometry.length == geometry.stride * geometry.blocks,
+        SCALED | PAIRED => {
+            geometry.stride <= MOST_BYTES && geometry.length == geometry.stride * geometry.blocks
+        }
         _ => false,
     }
 }
@@ -169,16 +170,15 @@ unsafe fn scaled(
     target: Target<'_>,
 ) {
     let geometry = operands.geometry;
-    let Scales::PerBlock { values: scales, .. } = operands.weights.scales else { return };
-    let scales = &scales[panel * geometry.blocks..][..geometry.blocks];
+    let (mut scales, paired) = (BlockScales::of(&operands, panel), geometry.scaled);
     let f = d.values();
     let mut values = [f.splat(0.0); SIDE];
     let mut sums = [Sums::ZERO; 2];
     // SAFETY: as the caller grants.
     let q = unsafe { operands.rows.q.as_ptr().add(row * geometry.length) };
-    for (pair, scales) in scales.chunks(2).enumerate() {
+    for first in (0..geometry.blocks).step_by(2) {
         // The last of an odd number is multiplied twice, and its second result dropped.
-        let blocks = [2 * pair, 2 * pair + scales.len() - 1];
+        let blocks = [first, (first + 1).min(geometry.blocks - 1)];
         // SAFETY: blocks are a stride apart in rows and columns; sums are aligned to their size.
         unsafe {
             let columns = blocks.map(|block| place.add(block * geometry.stride * LANES));
@@ -188,15 +188,26 @@ unsafe fn scaled(
                 columns,
                 &mut sums,
             );
-            for (sums, scale) in sums.iter().zip(scales) {
-                let scale = f.load_f16(scale.as_ptr());
-                for (value, sums) in values.iter_mut().zip(&sums.0) {
+            for (block, sums) in (first..=blocks[1]).zip(&sums) {
+                let scale = f.load_f16(scales.next);
+                scales.advance();
+                for (at, (value, sums)) in values.iter_mut().zip(&sums.0).enumerate() {
+                    let mut scale = scale;
+                    if paired {
+                        // Missing rows repeat the last one.
+                        let row = row + at.min(rows - 1);
+                        let of_row = operands.rows.scales[row * geometry.blocks + block];
+                        scale = f.mul(f.splat(of_row), scale);
+                    }
                     *value = f.fma(d.widen(_mm512_load_si512(sums.as_ptr().cast())), scale, *value);
                 }
             }
         }
     }
     for (at, value) in values.iter().enumerate().take(rows) {
-        finish_scaled(f, *value, operands, row + at, panel, target);
+        match paired {
+            true => finish_paired(f, *value, operands, row + at, panel, target),
+            false => finish_scaled(f, *value, operands, row + at, panel, target),
+        }
     }
 }

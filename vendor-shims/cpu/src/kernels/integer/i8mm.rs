@@ -5,10 +5,9 @@
 use std::arch::aarch64::*;
 
 use super::pack::IntegerType;
-use super::results::{Columns, finish_scaled};
-use super::tile::{I2, I4, I8, SCALED, Stored, Target, WHOLE, mode};
+use super::results::{Columns, finish_paired, finish_scaled};
+use super::tile::{BlockScales, I2, I4, I8, PAIRED, SCALED, Stored, Target, WHOLE, mode};
 use super::{GROUP, Operands};
-use crate::kernels::linear::Scales;
 use crate::simd::LANES;
 use crate::simd::dot::{Dot, NeonDot, VECTOR};
 use crate::simd::i8mm::NeonI8mm;
@@ -23,7 +22,7 @@ const PAIR_BYTES: usize = 2 * DEPTH;
 
 /// Whether these products support the blocks.
 pub fn takes(operands: &Operands<'_>) -> bool {
-    matches!(mode(operands), WHOLE | SCALED)
+    matches!(mode(operands), WHOLE | SCALED | PAIRED)
 }
 
 /// Rows `row..row + rows` by panels `panel..panel + panels`.
@@ -45,7 +44,7 @@ pub fn multiply(
         IntegerType::I2 => make_ready::<I2>(i8mm.vectors(), operands, panel, panels, ready),
     }
     let ready = &ready[..panels * bytes];
-    let scaled = mode(&operands) == SCALED;
+    let scaled = mode(&operands) != WHOLE;
     let end = row + rows;
     let mut first = row;
     while first < end {
@@ -212,12 +211,17 @@ fn blocks<const PAIRS: usize>(
         }
     }
     for (at, values) in values.as_flattened().iter().enumerate().take(count) {
-        finish_scaled(i8mm.vectors().values(), *values, operands, first + at, panel, target);
+        let f = i8mm.vectors().values();
+        match operands.geometry.scaled {
+            true => finish_paired(f, *values, operands, first + at, panel, target),
+            false => finish_scaled(f, *values, operands, first + at, panel, target),
+        }
     }
 }
 
 /// Sums of scaled blocks of each pair of rows with each pair of one half of the outputs:
-/// `value = fma(sum, scale, value)`, block after block.
+/// `value = fma(sum, scale, value)`, block after block. The scale is the weights', times the row's
+/// if blocks of rows have some.
 #[inline(always)]
 fn half_blocks<const PAIRS: usize>(
     i8mm: NeonI8mm,
@@ -231,10 +235,9 @@ fn half_blocks<const PAIRS: usize>(
     assert!(weights.len() >= geometry.length * LANES, "operands of a panel");
     // SAFETY: the token proves Advanced SIMD.
     let mut values = [[unsafe { vdupq_n_f32(0.0) }; LANES / 4]; PAIRS];
-    let Scales::PerBlock { values: scales, .. } = operands.weights.scales else { return values };
-    let scales = &scales[panel * geometry.blocks..][..geometry.blocks];
+    let mut scales = BlockScales::of(&operands, panel);
     let mut place = 0;
-    for (block, scales) in scales.iter().enumerate() {
+    for block in 0..geometry.blocks {
         // SAFETY: the token proves Advanced SIMD.
         let mut sums = [[unsafe { vdupq_n_s32(0) }; LANES / 4]; PAIRS];
         let end = place + geometry.places(block);
@@ -249,10 +252,19 @@ fn half_blocks<const PAIRS: usize>(
         }
         // SAFETY: a half is eight of sixteen scales; the token proves Advanced SIMD.
         let scales: [float32x4_t; 2] = [0, 1].map(|quarter| unsafe {
-            let bits = vld1_u16(scales.as_ptr().add(8 * half + 4 * quarter));
+            let bits = vld1_u16(scales.next.add(8 * half + 4 * quarter));
             vcvt_f32_f16(vreinterpret_f16_u16(bits))
         });
-        for (values, sums) in values.iter_mut().zip(&sums) {
+        for (pair, (values, sums)) in values.iter_mut().zip(&sums).enumerate() {
+            // Two outputs of the pair's first row, then two of its second.
+            let of_rows = [0, 0, 1, 1].map(|at| match geometry.scaled {
+                true => {
+                    let row = first + (2 * pair + at).min(count - 1);
+                    operands.rows.scales[row * geometry.blocks + block]
+                }
+                // Changes no scale.
+                false => 1.0,
+            });
             for column in 0..LANES / 4 {
                 // SAFETY: the token proves Advanced SIMD.
                 unsafe {
@@ -261,10 +273,12 @@ fn half_blocks<const PAIRS: usize>(
                     let scale =
                         if column % 2 == 0 { vzip1q_f64(scales, scales) } else { vzip2q_f64(scales, scales) };
                     let sums = vcvtq_f32_s32(sums[column]);
-                    values[column] = vfmaq_f32(values[column], sums, vreinterpretq_f32_f64(scale));
+                    let scale = vmulq_f32(vld1q_f32(of_rows.as_ptr()), vreinterpretq_f32_f64(scale));
+                    values[column] = vfmaq_f32(values[column], sums, scale);
                 }
             }
         }
+        scales.advance();
     }
     values
 }

@@ -1,7 +1,7 @@
 //! `y = x · wᵀ (+ bias)` over integer weights, with rows dynamically quantised to eight bits.
 //!
-//! A row has one scale; see [`quantise_rows`]. Products of integers are summed exactly, so the
-//! order of these sums has no effect.
+//! A row has one scale, or one for each block; see [`quantise_rows`]. Products of integers are
+//! summed exactly, so the order of these sums has no effect. With one scale for a row:
 //! * A scale per output (or none but one): the exact sum becomes
 //!   `sum · (row scale · weight scale) + bias` in f64, rounded once. That is the definition of the
 //!   operation, to the bit.
@@ -10,6 +10,12 @@
 //!   within (B + 2)/2²⁴ of the sum of the magnitudes of the blocks' terms (and as much of the
 //!   result) of the definition, which adds the blocks in f64. Adding them so here would cost a
 //!   third of the rate of many rows.
+//!
+//! With a scale per block of a row, `acc = fma(block sum, row's scale · weight's scale, acc)` in f32
+//! from zero, block after block, for weights in blocks; their blocks are as long or several times as
+//! long. For weights with a scale per output, `acc = fma(block sum, row's scale, acc)`, then `acc ·
+//! weight scale` or `fma(acc, weight scale, bias)`. With B blocks both are within (B + 3)/2²⁴ of the
+//! same sum of magnitudes.
 //!
 //! Weights lie in tiles ([`pack`]) that all instruction sets read unchanged: sixteen outputs by
 //! four inputs in 64 bytes, which is one operand of the wide products, four of the narrow ones. One
@@ -65,13 +71,27 @@ impl Tiles<'_> {
         }
     }
 
+    /// How rows of activations are cut that have a scale for every `block` inputs, or one scale.
+    /// `None` if the blocks of the weights do not suit.
+    pub fn rows(&self, block: Option<usize>) -> Option<Geometry> {
+        let size = match self.scales {
+            Scales::PerBlock { size, .. } => Some(size),
+            _ => None,
+        };
+        match block {
+            Some(block) => Geometry::scaled(self.inputs, block, size),
+            None => Some(self.geometry()),
+        }
+    }
+
     fn panels(&self) -> usize {
         self.outputs.div_ceil(LANES)
     }
 
     /// # Panics
     /// When there are fewer weights or scales than the dimensions say.
-    fn check(&self, geometry: Geometry) {
+    fn check(&self) {
+        let geometry = self.geometry();
         assert!(
             self.data.len() >= self.panels() * geometry.panel_bytes(self.kind),
             "fewer weights than panels"
@@ -131,7 +151,7 @@ impl Layout {
         let readable = if rows >= MANY { rows.checked_add(READ_AHEAD)? } else { rows };
         let sums = part(0, readable.checked_mul(geometry.length / 4)?)?;
         let scales = part(sums, rows.checked_mul(geometry.blocks)?)?;
-        let ready = part(scales, rows)?;
+        let ready = part(scales, rows.checked_mul(geometry.scales())?)?;
         let group = if rows >= MANY {
             threads.checked_mul(geometry.length)?.checked_mul(GROUP * LANES / 4)?
         } else {
@@ -175,7 +195,7 @@ pub struct Map<'a> {
 type MapTask<'t> = dyn Fn(&(Operands<'_>, Target<'_>), usize, usize) + Sync + 't;
 
 /// Writes `out[r][n]` of every map for `rows` rows of `x [rows, inputs]`. The rows are quantised
-/// once, and all maps are one job.
+/// once, with a scale for every `block` inputs if there is one, and all maps are one job.
 ///
 /// # Panics
 /// When there are no maps or more than `N`, a length does not fit the dimensions, weights have no
@@ -187,11 +207,13 @@ pub fn integer_linear<const N: usize>(
     streams: Streams,
     pool: &Pool,
     x: &[f32],
+    block: Option<usize>,
     maps: [Option<Map<'_>>; N],
     rows: usize,
     scratch: &mut [f32],
 ) {
-    let geometry = maps.iter().flatten().next().expect("a map").weights.geometry();
+    let first = maps.iter().flatten().next().expect("a map");
+    let geometry = first.weights.rows(block).expect("blocks that suit the weights");
     assert!(x.len() >= rows * geometry.inputs, "activations shorter than the rows");
     let layout = Layout::new(geometry, rows, pool.threads()).expect("rows that fit in memory");
     let (q, rest) = scratch[..layout.end].split_at_mut(layout.sums);
@@ -202,14 +224,14 @@ pub fn integer_linear<const N: usize>(
     let bytes = |map: &Map<'_>| {
         map.weights.kind == IntegerType::I8 && !matches!(map.weights.scales, Scales::PerBlock { .. })
     };
-    let raised =
-        rows >= many(dot) && geometry.blocks == 1 && dot.raises() && maps.iter().flatten().all(bytes);
+    let raised = rows >= many(dot) && geometry.is_whole() && dot.raises() && maps.iter().flatten().all(bytes);
     quantise_rows(level, pool, x, geometry, rows, raised, q, sums, scales);
     let quantised = Rows { q, sums, scales, raised };
     let maps = maps.map(|map| {
         map.map(|Map { weights, bias, bounds, out }| {
-            weights.check(geometry);
-            assert!(weights.geometry() == geometry, "maps of the same rows cut them into different blocks");
+            weights.check();
+            let same = weights.rows(block) == Some(geometry);
+            assert!(same, "maps of the same rows cut them into different blocks");
             assert!(out.len() >= rows * weights.outputs, "results shorter than the rows");
             assert!(bias.is_none_or(|bias| bias.len() >= weights.outputs), "bias shorter than the outputs");
             let target = Target { out: SharedOutput::new(out), stride: weights.outputs };

@@ -71,6 +71,8 @@ pub struct Geometry {
     pub stride: usize,
     /// Places of a row, a multiple of [`STEP`].
     pub length: usize,
+    /// Whether each block of a row of activations has a scale of its own.
+    pub scaled: bool,
 }
 
 impl Geometry {
@@ -84,7 +86,29 @@ impl Geometry {
         let stride = block.next_multiple_of(STEP);
         let last = inputs - block * blocks.saturating_sub(1);
         let length = stride * blocks.saturating_sub(1) + last.next_multiple_of(STEP);
-        Geometry { inputs, block, blocks, stride, length }
+        Geometry { inputs, block, blocks, stride, length, scaled: false }
+    }
+
+    /// Rows of activations with a scale for each block of `size`, which must be a multiple of
+    /// [`STEP`]. Weights in blocks of `weights` inputs, or of one scale per output, lie in the same
+    /// places: `None` if a block of the weights ends within one of the rows.
+    ///
+    /// # Panics
+    /// As [`Geometry::new`].
+    pub fn scaled(inputs: usize, size: usize, weights: Option<usize>) -> Option<Geometry> {
+        let fits = |weights: usize| weights >= inputs || weights.is_multiple_of(size);
+        let fits = size.is_multiple_of(STEP) && weights.is_none_or(fits);
+        fits.then(|| Geometry { scaled: true, ..Geometry::new(inputs, Some(size)) })
+    }
+
+    /// Whether a row is one block, whose exact sum is multiplied by one scale of the row.
+    pub fn is_whole(&self) -> bool {
+        self.blocks == 1 && !self.scaled
+    }
+
+    /// Scales of a row of activations.
+    pub fn scales(&self) -> usize {
+        if self.scaled { self.blocks } else { 1 }
     }
 
     /// Places of block `index`, filled up.
@@ -141,6 +165,26 @@ mod tests {
         assert_eq!(all(of(0, None)), [] as [usize; 0]);
         assert_eq!(all(of(LONGEST + 3, None)), [LONGEST, 16]);
         assert_eq!(of(LONGEST + 3, None).panel_bytes(IntegerType::I4), (LONGEST + 16) * 8);
+    }
+
+    #[test]
+    fn scaled_rows_lie_as_weights_of_larger_blocks() {
+        for inputs in [0, 1, 16, 31, 32, 40, 100, 640, LONGEST + 3] {
+            for size in [None, Some(32), Some(64), Some(96), Some(LONGEST)] {
+                let (rows, weights) =
+                    (Geometry::scaled(inputs, 32, size).unwrap(), Geometry::new(inputs, size));
+                assert_eq!(rows.length, weights.length, "{inputs} in {size:?}");
+                assert_eq!((rows.scales(), weights.scales()), (inputs.div_ceil(32), 1));
+                // Of inputs below 32 the block is shorter, and its scale the only one.
+                let place =
+                    |geometry: Geometry, k: usize| k / geometry.block * geometry.stride + k % geometry.block;
+                assert!((0..inputs).all(|k| place(rows, k) == place(weights, k)), "{inputs} in {size:?}");
+            }
+        }
+        assert_eq!(Geometry::scaled(100, 32, Some(48)), None);
+        assert_eq!(Geometry::scaled(100, 32, Some(16)), None);
+        assert_eq!(Geometry::scaled(100, 20, Some(20)), None, "no whole number of steps");
+        assert!(Geometry::scaled(40, 32, Some(40)).is_some(), "a block is the row");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Quantises rows of values to signed bytes with one scale per row.
+//! Quantises rows of values to signed bytes with a scale per row, or per block of a row.
 
 use super::Geometry;
 use crate::pool::{Pool, SharedOutput};
@@ -15,9 +15,10 @@ const TIE: f32 = 1e-4;
 const COST: u64 = 4;
 
 /// Quantises each row of `x [rows, inputs]`: `scales[r] = max(max|x|, 1e-30) · (1/127)` and `q =
-/// round(x / scale)`, ties to even, within −127 and 127; all in f32. `q` gets rows of
+/// round(x / scale)`, ties to even, within −127 and 127; all in f32. If the geometry is scaled, each
+/// block of a row is quantised by itself, and `scales` is `[rows, blocks]`. `q` gets rows of
 /// `geometry.length`, blocks padded with zeros, and `sums` the sum of `q` of every block of every
-/// row. A row with a NaN or an infinity has scale NaN, so its products are NaN. With `raised`, all
+/// row. A NaN or an infinity makes the scale NaN, so products of its row are NaN. With `raised`, all
 /// of `q` is stored plus 128, as unsigned bytes.
 ///
 /// # Panics
@@ -36,13 +37,15 @@ pub fn quantise_rows(
 ) {
     let Geometry { inputs, blocks, length, .. } = geometry;
     assert!(x.len() >= rows * inputs && q.len() >= rows * length, "values shorter than the rows");
-    assert!(scales.len() >= rows && sums.len() >= rows * blocks, "fewer scales or sums than rows");
+    let each = geometry.scales();
+    assert!(scales.len() >= rows * each && sums.len() >= rows * blocks, "fewer scales or sums than rows");
     let (q, sums, scales) = (SharedOutput::new(q), SharedOutput::new(sums), SharedOutput::new(scales));
     let body = |row: usize| {
         // SAFETY: every task has its own row.
-        let (q, sums, scale) =
-            unsafe { (q.part(row * length, length), sums.part(row * blocks, blocks), scales.part(row, 1)) };
-        quantise_at(level, &x[row * inputs..][..inputs], geometry, raised, q, sums, &mut scale[0]);
+        let (q, sums, scales) = unsafe {
+            (q.part(row * length, length), sums.part(row * blocks, blocks), scales.part(row * each, each))
+        };
+        quantise_at(level, &x[row * inputs..][..inputs], geometry, raised, q, sums, scales);
     };
     if pool.worth(COST * rows as u64 * inputs as u64) && rows > 1 {
         // Rows are short: several make a task.
@@ -55,7 +58,7 @@ pub fn quantise_rows(
 
 dispatch! {
     fn quantise_at => quantise(
-        x: &[f32], geometry: Geometry, raised: bool, q: &mut [i8], sums: &mut [i32], scale: &mut f32,
+        x: &[f32], geometry: Geometry, raised: bool, q: &mut [i8], sums: &mut [i32], scales: &mut [f32],
     )
 }
 
@@ -67,42 +70,53 @@ fn quantise<S: Simd>(
     raised: bool,
     q: &mut [i8],
     sums: &mut [i32],
-    scale: &mut f32,
+    scales: &mut [f32],
 ) {
-    let (largest, poison) = match S::REGISTERS {
-        Registers::Many => extremes::<S, 4>(s, x),
-        _ => extremes::<S, 1>(s, x),
-    };
-    let step = s.reduce_max(largest) * (1.0 / MOST);
-    let (divisor, reciprocal) = (s.splat(step), s.splat(1.0 / step));
-    *scale = step + s.reduce_add(poison);
+    let mut step = 0.0;
+    if !geometry.scaled {
+        let (largest, poison) = match S::REGISTERS {
+            Registers::Many => extremes::<S, 4>(s, x),
+            _ => extremes::<S, 1>(s, x),
+        };
+        step = s.reduce_max(largest) * (1.0 / MOST);
+        scales[0] = step + s.reduce_add(poison);
+    }
     for (index, block) in x.chunks(geometry.block).enumerate() {
-        let q = &mut q[index * geometry.stride..][..geometry.places(index)];
-        // Integers below 2²⁴ in magnitude, whose sums in f32 are exact: at most 2¹⁶ steps of 127 in
-        // sixteen lanes.
-        let mut sum = s.splat(0.0);
-        for (chunk, q) in block.chunks(LANES).zip(q.chunks_exact_mut(LANES)) {
-            // SAFETY: the chunk has `len` ≤ 16 values, lanes beyond are zero; `q` has sixteen
-            // places.
-            unsafe {
-                let values = s.load_partial(chunk.as_ptr(), chunk.len());
-                let quotients = s.mul(values, reciprocal);
-                let mut steps = s.round(quotients);
-                if !s.all_less(s.abs(s.sub(quotients, steps)), s.splat(0.5 - TIE)) {
-                    steps = s.round(s.div(values, divisor));
-                }
-                // NaN becomes the largest.
-                let steps = s.max(s.min(steps, s.splat(MOST)), s.splat(-MOST));
-                s.store_i8(q.as_mut_ptr(), steps);
-                sum = s.add(sum, steps);
-            }
+        if geometry.scaled {
+            let (largest, poison) = extremes::<S, 1>(s, block);
+            step = s.reduce_max(largest) * (1.0 / MOST);
+            scales[index] = step + s.reduce_add(poison);
         }
-        let sum = s.reduce_add(sum) as i32;
-        sums[index] = sum;
+        sums[index] = steps_of(s, block, step, &mut q[index * geometry.stride..][..geometry.places(index)]);
     }
     if raised {
         q.iter_mut().for_each(|q| *q ^= i8::MIN);
     }
+}
+
+/// Writes the steps of a block, padded with zeros, and returns their sum.
+#[inline(always)]
+fn steps_of<S: Simd>(s: S, block: &[f32], step: f32, q: &mut [i8]) -> i32 {
+    let (divisor, reciprocal) = (s.splat(step), s.splat(1.0 / step));
+    // Integers below 2²⁴ in magnitude, whose sums in f32 are exact: at most 2¹⁶ steps of 127 in
+    // sixteen lanes.
+    let mut sum = s.splat(0.0);
+    for (chunk, q) in block.chunks(LANES).zip(q.chunks_exact_mut(LANES)) {
+        // SAFETY: the chunk has `len` ≤ 16 values, lanes beyond are zero; `q` has sixteen places.
+        unsafe {
+            let values = s.load_partial(chunk.as_ptr(), chunk.len());
+            let quotients = s.mul(values, reciprocal);
+            let mut steps = s.round(quotients);
+            if !s.all_less(s.abs(s.sub(quotients, steps)), s.splat(0.5 - TIE)) {
+                steps = s.round(s.div(values, divisor));
+            }
+            // NaN becomes the largest.
+            let steps = s.max(s.min(steps, s.splat(MOST)), s.splat(-MOST));
+            s.store_i8(q.as_mut_ptr(), steps);
+            sum = s.add(sum, steps);
+        }
+    }
+    s.reduce_add(sum) as i32
 }
 
 /// The largest magnitudes, [`LEAST`] at least, and zeros if all values are finite, otherwise a NaN:
@@ -136,24 +150,30 @@ mod tests {
         let (rows, inputs) = (3, 45);
         let mut x: Vec<f32> = (0..rows * inputs).map(|i| ((i * 29) % 71) as f32 / 10.0 - 3.0).collect();
         x[inputs..2 * inputs].fill(0.0);
-        for size in [None, Some(20), Some(16)] {
-            let geometry = Geometry::new(inputs, size);
+        let whole = [None, Some(20), Some(16)].map(|size| Geometry::new(inputs, size));
+        let scaled = [16, 32].map(|size| Geometry::scaled(inputs, size, None).expect("whole steps"));
+        for geometry in whole.into_iter().chain(scaled) {
             for level in Level::available() {
                 let mut q = vec![99i8; rows * geometry.length];
                 let mut sums = vec![99; rows * geometry.blocks];
-                let mut scales = vec![f32::NAN; rows];
+                let mut scales = vec![f32::NAN; rows * geometry.scales()];
                 let pool = Pool::eager(2);
                 quantise_rows(level, &pool, &x, geometry, rows, true, &mut q, &mut sums, &mut scales);
                 let raised = q.clone();
                 quantise_rows(level, &pool, &x, geometry, rows, false, &mut q, &mut sums, &mut scales);
                 for row in 0..rows {
                     let x = &x[row * inputs..][..inputs];
-                    let scale = x.iter().fold(1e-30f32, |most, value| most.max(value.abs())) * (1.0 / 127.0);
-                    assert_eq!(scales[row].to_bits(), scale.to_bits());
+                    let size = if geometry.scaled { geometry.block } else { inputs };
+                    let of = |part: &[f32]| {
+                        part.iter().fold(1e-30f32, |most, value| most.max(value.abs())) * (1.0 / 127.0)
+                    };
+                    let wanted: Vec<f32> = x.chunks(size).map(of).collect();
+                    let found = &scales[row * wanted.len()..][..wanted.len()];
+                    assert!(found.iter().zip(&wanted).all(|(a, b)| a.to_bits() == b.to_bits()));
                     let mut expected = vec![0i8; geometry.length];
                     let mut totals = vec![0i32; geometry.blocks];
                     for (k, value) in x.iter().enumerate() {
-                        let step = (value / scale).round_ties_even() as i8;
+                        let step = (value / wanted[k / size]).round_ties_even() as i8;
                         expected[k / geometry.block * geometry.stride + k % geometry.block] = step;
                         totals[k / geometry.block] += i32::from(step);
                     }

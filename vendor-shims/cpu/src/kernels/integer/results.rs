@@ -99,6 +99,41 @@ fn lanes_of(values: &[f32]) -> [f32; LANES] {
     }
 }
 
+/// Results of one row and panel from sums of blocks with scales on both sides, or with those of the
+/// row only if weights have a scale per output.
+#[inline(always)]
+pub(super) fn finish_paired<F: Simd>(
+    f: F,
+    sums: F::V,
+    operands: Operands<'_>,
+    row: usize,
+    panel: usize,
+    target: Target<'_>,
+) {
+    let first = panel * LANES;
+    let count = LANES.min(operands.weights.outputs - first);
+    // SAFETY: so many scales and values of the bias exist; the caller's task alone writes these
+    // results.
+    unsafe {
+        let bias = operands.bias.map(|bias| f.load_partial(bias[first..first + count].as_ptr(), count));
+        let scale = match operands.weights.scales {
+            Scales::PerOutput(scales) => Some(f.load_partial(scales[first..first + count].as_ptr(), count)),
+            _ => None,
+        };
+        let mut value = match (scale, bias) {
+            (Some(scale), Some(bias)) => f.fma(sums, scale, bias),
+            (Some(scale), None) => f.mul(sums, scale),
+            (None, Some(bias)) => f.add(sums, bias),
+            (None, None) => sums,
+        };
+        if let Some([low, high]) = operands.bounds {
+            value = clamp(f, value, low, high);
+        }
+        let out = target.out.part(row * target.stride + first, count);
+        f.store_partial(out.as_mut_ptr(), count, value);
+    }
+}
+
 /// Results of one row and panel from sums of scaled blocks.
 #[inline(always)]
 pub(super) fn finish_scaled<F: Simd>(

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use shardwright_shim_testing::bits;
 
 use super::*;
-use crate::simd::widen_f16;
+use crate::simd::{narrow_f16, widen_f16};
 
 fn values(count: usize, seed: u64) -> Vec<f32> {
     shardwright_shim_testing::values(count, seed, 2.0)
@@ -31,7 +31,7 @@ impl Integers {
     }
 }
 
-/// Scale and integers of each row, by definition.
+/// Scale and integers of each row, or of each block of so many values, by definition.
 fn quantised(x: &[f32], inputs: usize) -> Vec<(f32, Vec<i64>)> {
     x.chunks(inputs)
         .map(|row| {
@@ -43,21 +43,28 @@ fn quantised(x: &[f32], inputs: usize) -> Vec<(f32, Vec<i64>)> {
 }
 
 /// The result at every level and thread count.
-fn everywhere(x: &[f32], tiles: Tiles<'_>, bias: Option<&[f32]>, rows: usize) -> Vec<(String, Vec<f32>)> {
+fn everywhere(
+    x: &[f32],
+    block: Option<usize>,
+    tiles: Tiles<'_>,
+    bias: Option<&[f32]>,
+    rows: usize,
+) -> Vec<(String, Vec<f32>)> {
+    let geometry = tiles.rows(block).expect("blocks that suit the weights");
     let mut all = Vec::new();
     // More rows than one are read in one way.
     let ways = |dot| if rows == 1 { Streams::of(dot) } else { &Streams::ALL[..1] };
     for dot in DotLevel::available() {
         for (threads, streams) in [1, 3].into_iter().flat_map(|n| ways(dot).iter().map(move |s| (n, *s))) {
             let mut out = vec![f32::NAN; rows * tiles.outputs];
-            let mut scratch = vec![f32::NAN; scratch_values(tiles.geometry(), rows, threads).expect("small")];
+            let mut scratch = vec![f32::NAN; scratch_values(geometry, rows, threads).expect("small")];
             let pool = Pool::eager(threads);
             let map = Map { weights: tiles, bias, bounds: None, out: &mut out };
-            integer_linear(Level::detect(), dot, streams, &pool, x, [Some(map)], rows, &mut scratch);
+            integer_linear(Level::detect(), dot, streams, &pool, x, block, [Some(map)], rows, &mut scratch);
             // Bounds give the bits of a clamp after it.
             let mut held = vec![f32::NAN; out.len()];
             let map = Map { weights: tiles, bias, bounds: Some([-0.5, 0.75]), out: &mut held };
-            integer_linear(Level::detect(), dot, streams, &pool, x, [Some(map)], rows, &mut scratch);
+            integer_linear(Level::detect(), dot, streams, &pool, x, block, [Some(map)], rows, &mut scratch);
             for (held, value) in held.iter().zip(&out) {
                 assert_eq!(held.to_bits(), value.clamp(-0.5, 0.75).to_bits(), "{}", dot.name());
             }
@@ -69,12 +76,13 @@ fn everywhere(x: &[f32], tiles: Tiles<'_>, bias: Option<&[f32]>, rows: usize) ->
 
 fn same(
     x: &[f32],
+    block: Option<usize>,
     tiles: Tiles<'_>,
     bias: Option<&[f32]>,
     rows: usize,
     expected: &[f32],
 ) -> Result<(), TestCaseError> {
-    for (how, out) in everywhere(x, tiles, bias, rows) {
+    for (how, out) in everywhere(x, block, tiles, bias, rows) {
         prop_assert_eq!(bits(&out), bits(expected), "{:?}, {}", tiles.kind, how);
     }
     Ok(())
@@ -101,7 +109,7 @@ proptest! {
                 }
             }
             let tiles = Tiles { kind, data: &integers.packed, scales: Scales::PerOutput(&scales), inputs, outputs };
-            same(&x, tiles, bias.as_deref(), rows, &expected)?;
+            same(&x, None, tiles, bias.as_deref(), rows, &expected)?;
         }
     }
 
@@ -143,7 +151,71 @@ proptest! {
             }
             let scales = Scales::PerBlock { size: block, values: &lying };
             let tiles = Tiles { kind, data: &integers.packed, scales, inputs, outputs };
-            same(&x, tiles, bias.as_deref(), rows, &twin)?;
+            same(&x, None, tiles, bias.as_deref(), rows, &twin)?;
+        }
+    }
+
+    #[test]
+    fn scales_per_block_of_rows_give_the_bits_of_the_twin_within_the_bound_of_the_definition(
+        rows in 1usize..30, inputs in 1usize..700, outputs in 1usize..150, times in 0usize..4, seed: u64, with_bias: bool,
+    ) {
+        let mut x = values(rows * inputs, seed);
+        // Blocks of other magnitudes: the scale of a neighbour is far off.
+        x.iter_mut().enumerate().for_each(|(at, x)| *x *= [1.0, 40.0, 0.02, 7.0, 0.3][at % inputs / 32 % 5]);
+        let bias = with_bias.then(|| values(outputs, seed ^ 0xaa));
+        // Weights with a scale per output, or in blocks of as many or several times as many inputs.
+        let size = (times > 0).then_some(32 * times);
+        let geometry = Geometry::new(inputs, size);
+        let blocks = inputs.div_ceil(size.unwrap_or(inputs));
+        let factor = |output: usize, index: usize| {
+            let factor = [0.01, 0.4, 0.03][(output + index) % 3] + (output * blocks + index) as f32 * 1e-4;
+            if index % 2 == 1 { -factor } else { factor }
+        };
+        let halves: Vec<[u16; LANES]> = (0..outputs.div_ceil(LANES) * blocks).map(|at| std::array::from_fn(|lane| {
+            narrow_f16(factor(at / blocks * LANES + lane, at % blocks))
+        })).collect();
+        let per_output: Vec<f32> = (0..outputs).map(|output| factor(output, 0)).collect();
+        let scale = |output: usize, k: usize| match size {
+            Some(size) => widen_f16(halves[output / LANES * blocks + k / size][output % LANES]),
+            None => per_output[output],
+        };
+        for kind in KINDS {
+            let integers = Integers::new(kind, geometry, outputs, seed ^ 0x33);
+            let (mut twin, mut definition) = (Vec::new(), Vec::new());
+            for row in x.chunks(inputs) {
+                let parts = quantised(row, 32);
+                for output in 0..outputs {
+                    let w = &integers.raw[output * inputs..][..inputs];
+                    let (mut near, mut exact, mut size_of) = (0.0f32, 0.0f64, 0.0f64);
+                    for (index, ((of_row, q), w)) in parts.iter().zip(w.chunks(32)).enumerate() {
+                        let sum: i64 = q.iter().zip(w).map(|(q, w)| q * i64::from(*w)).sum();
+                        let of_weight = scale(output, index * 32);
+                        let both = if size.is_some() { of_row * of_weight } else { *of_row };
+                        near = (sum as f32).mul_add(both, near);
+                        let term = sum as f64 * f64::from(*of_row) * f64::from(of_weight);
+                        exact += term;
+                        size_of += term.abs();
+                    }
+                    let added = bias.as_ref().map(|bias| bias[output]);
+                    twin.push(match (size, added) {
+                        (None, Some(added)) => near.mul_add(per_output[output], added),
+                        (None, None) => near * per_output[output],
+                        (Some(_), added) => near + added.unwrap_or(0.0),
+                    });
+                    let exact = exact + f64::from(added.unwrap_or(0.0));
+                    let bound = (parts.len() + 3) as f64 / f64::from(1 << 24);
+                    definition.push((exact, bound * (size_of + exact.abs()) + 1e-30));
+                }
+            }
+            for (near, (exact, bound)) in twin.iter().zip(&definition) {
+                prop_assert!((f64::from(*near) - exact).abs() <= *bound, "{near} for {exact}, at most {bound} apart");
+            }
+            let scales = match size {
+                Some(size) => Scales::PerBlock { size, values: &halves },
+                None => Scales::PerOutput(&per_output),
+            };
+            let tiles = Tiles { kind, data: &integers.packed, scales, inputs, outputs };
+            same(&x, Some(32), tiles, bias.as_deref(), rows, &twin)?;
         }
     }
 }
@@ -155,7 +227,7 @@ fn a_row_alone_equals_the_row_among_many() {
     let scales = values(outputs, 4);
     let blocks = vec![[0x2c01u16; LANES]; outputs.div_ceil(LANES) * 10];
     for kind in KINDS {
-        for per_block in [false, true] {
+        for (per_block, block) in [(false, None), (true, None), (false, Some(32)), (true, Some(32))] {
             let geometry = Geometry::new(inputs, per_block.then_some(32));
             let integers = Integers::new(kind, geometry, outputs, 9);
             let scales = match per_block {
@@ -163,11 +235,13 @@ fn a_row_alone_equals_the_row_among_many() {
                 false => Scales::PerOutput(&scales),
             };
             let tiles = Tiles { kind, data: &integers.packed, scales, inputs, outputs };
-            let all = everywhere(&x, tiles, None, rows);
+            let all = everywhere(&x, block, tiles, None, rows);
             for row in [0, 5, 6, 47, 48, 95, 96, 130] {
                 for count in [1, 3, 6] {
                     let count = count.min(rows - row);
-                    for (some, all) in everywhere(&x[row * inputs..], tiles, None, count).iter().zip(&all) {
+                    for (some, all) in
+                        everywhere(&x[row * inputs..], block, tiles, None, count).iter().zip(&all)
+                    {
                         assert_eq!(
                             bits(&some.1),
                             bits(&all.1[row * outputs..(row + count) * outputs]),
@@ -191,15 +265,16 @@ fn every_number_of_rows_gives_each_row_the_bits_it_has_alone() {
         .map(|at| std::array::from_fn(|lane| 0x2c01 + ((at * LANES + lane) * 7 % 0x400) as u16))
         .collect();
     for kind in KINDS {
-        for scales in [Scales::PerOutput(&scales), Scales::PerBlock { size: 32, values: &halves }] {
+        let ways = [Scales::PerOutput(&scales), Scales::PerBlock { size: 32, values: &halves }];
+        for (scales, block) in ways.into_iter().flat_map(|way| [(way, None), (way, Some(32))]) {
             let size = matches!(scales, Scales::PerBlock { .. }).then_some(32);
             let integers = Integers::new(kind, Geometry::new(inputs, size), outputs, 24);
             let tiles = Tiles { kind, data: &integers.packed, scales, inputs, outputs };
             let alone: Vec<f32> = (0..most)
-                .flat_map(|row| everywhere(&x[row * inputs..], tiles, Some(&bias), 1).swap_remove(0).1)
+                .flat_map(|row| everywhere(&x[row * inputs..], block, tiles, Some(&bias), 1).swap_remove(0).1)
                 .collect();
             for rows in 1..=most {
-                for (how, out) in everywhere(&x, tiles, Some(&bias), rows) {
+                for (how, out) in everywhere(&x, block, tiles, Some(&bias), rows) {
                     assert_eq!(bits(&out), bits(&alone[..rows * outputs]), "{kind:?}, {rows} rows, {how}");
                 }
             }
@@ -213,7 +288,8 @@ fn every_number_of_rows_gives_each_row_the_bits_it_has_alone() {
 fn many_rows_of_odd_shapes_are_those_of_the_scalar_twin() {
     let outputs = 83;
     for rows in [9, 11, 14, 17, 53] {
-        for (inputs, block) in [(1, 1), (7, 3), (12, 12), (36, 32), (50, 20), (65, 48), (100, 32), (141, 141)]
+        for (inputs, block) in
+            [(1, 1), (7, 3), (12, 12), (36, 32), (50, 20), (65, 48), (100, 32), (141, 141), (200, 64)]
         {
             let x = values(rows * inputs, (rows * inputs) as u64);
             let bias = values(outputs, 5);
@@ -223,13 +299,16 @@ fn many_rows_of_odd_shapes_are_those_of_the_scalar_twin() {
                 .map(|at| std::array::from_fn(|lane| 0x2c01 + ((at * LANES + lane) * 7 % 0x400) as u16))
                 .collect();
             for kind in KINDS {
-                for scales in
-                    [Scales::PerOutput(&per_output), Scales::PerBlock { size: block, values: &halves }]
-                {
+                let ways =
+                    [Scales::PerOutput(&per_output), Scales::PerBlock { size: block, values: &halves }];
+                for (scales, of_rows) in ways.into_iter().flat_map(|way| [(way, None), (way, Some(32))]) {
                     let size = matches!(scales, Scales::PerBlock { .. }).then_some(block);
                     let integers = Integers::new(kind, Geometry::new(inputs, size), outputs, 9);
                     let tiles = Tiles { kind, data: &integers.packed, scales, inputs, outputs };
-                    let all = everywhere(&x, tiles, Some(&bias), rows);
+                    if tiles.rows(of_rows).is_none() {
+                        continue;
+                    }
+                    let all = everywhere(&x, of_rows, tiles, Some(&bias), rows);
                     // The scalar twin is the first.
                     for (how, out) in &all[1..] {
                         assert_eq!(bits(out), bits(&all[0].1), "{kind:?}, {rows} by {inputs}, {how}");
@@ -267,9 +346,9 @@ fn the_longest_sums_are_exact() {
         };
         let row_scale = f64::from(127.0f32 * (1.0 / 127.0));
         let exact = (-128.0 * (127.0 * inputs as f64 - 1.0) * row_scale) as f32;
-        same(&x, tiles, None, 1, &vec![exact; outputs]).unwrap();
+        same(&x, None, tiles, None, 1, &vec![exact; outputs]).unwrap();
         for rows in [3, MANY, MANY_SINGLE] {
-            same(&x.repeat(rows), tiles, None, rows, &vec![exact; rows * outputs]).unwrap();
+            same(&x.repeat(rows), None, tiles, None, rows, &vec![exact; rows * outputs]).unwrap();
         }
     }
 }
@@ -288,16 +367,16 @@ fn rows_of_zeros_without_inputs_and_of_nans() {
         outputs: 3,
     };
     let bias = [1.0, 2.0, 3.0];
-    for rows in [2, 9, 18] {
+    for (rows, block) in [2, 9, 18].into_iter().flat_map(|rows| [(rows, None), (rows, Some(32))]) {
         let expected = bias.repeat(rows);
-        same(&vec![0.0; 4 * rows], tiles, Some(&bias), rows, &expected).unwrap();
+        same(&vec![0.0; 4 * rows], block, tiles, Some(&bias), rows, &expected).unwrap();
         let none = Tiles { data: &[], inputs: 0, ..tiles };
-        same(&[], none, Some(&bias), rows, &expected).unwrap();
+        same(&[], block, none, Some(&bias), rows, &expected).unwrap();
         let no_results = Tiles { outputs: 0, ..tiles };
-        same(&vec![0.0; 4 * rows], no_results, Some(&bias), rows, &[]).unwrap();
+        same(&vec![0.0; 4 * rows], block, no_results, Some(&bias), rows, &[]).unwrap();
         let mut x = vec![1.0; 4 * rows];
         x[5] = f32::NAN;
-        for (how, out) in everywhere(&x, tiles, None, rows) {
+        for (how, out) in everywhere(&x, block, tiles, None, rows) {
             assert!(out[3..6].iter().all(|value| value.is_nan()), "{how}");
             assert!(out.iter().enumerate().all(|(at, value)| at / 3 == 1 || value.is_finite()), "{how}");
         }
@@ -308,29 +387,37 @@ fn rows_of_zeros_without_inputs_and_of_nans() {
 fn scratch_memory_beyond_any_machine_is_none() {
     assert_eq!(scratch_values(Geometry::new(1 << 20, None), usize::MAX / 4, 1), None);
     assert_eq!(scratch_values(Geometry::new(640, None), 1, 64), Some(160 + 16 + 16));
+    let scaled = Geometry::scaled(640, 32, None).expect("whole steps");
+    assert_eq!(scratch_values(scaled, 1, 64), Some(160 + 32 + 32), "a sum and a scale per block");
 }
 
 #[test]
 fn maps_of_the_same_rows_give_what_each_gives_alone() {
     let (inputs, widths) = (96, [40, 16, 7]);
-    for rows in [1, 5, 70] {
+    for (rows, block) in [1, 5, 70].into_iter().flat_map(|rows| [(rows, None), (rows, Some(32))]) {
         let x = values(rows * inputs, 11);
         for kind in KINDS {
             let geometry = Geometry::new(inputs, None);
+            // Maps of rows with a scale per block may differ in the scales of their weights.
+            let halves = vec![[0x2c01u16; LANES]; inputs / 32];
             let integers = widths.map(|outputs| Integers::new(kind, geometry, outputs, outputs as u64));
             let scales = values(widths[0], 12);
             let bias = values(widths[0], 13);
             let tiles = |at: usize| Tiles {
                 kind,
                 data: &integers[at].packed,
-                scales: Scales::PerOutput(&scales),
+                scales: match (at, block) {
+                    (2, Some(_)) => Scales::PerBlock { size: 32, values: &halves },
+                    _ => Scales::PerOutput(&scales),
+                },
                 inputs,
                 outputs: widths[at],
             };
             for dot in DotLevel::available() {
                 for threads in [1, 3] {
                     let pool = Pool::eager(threads);
-                    let mut scratch = vec![f32::NAN; scratch_values(geometry, rows, threads).expect("small")];
+                    let cut = tiles(0).rows(block).expect("blocks that suit");
+                    let mut scratch = vec![f32::NAN; scratch_values(cut, rows, threads).expect("small")];
                     let alone = [0, 1, 2].map(|at| {
                         let mut out = vec![f32::NAN; rows * widths[at]];
                         let map = Map {
@@ -345,6 +432,7 @@ fn maps_of_the_same_rows_give_what_each_gives_alone() {
                             Streams::Four,
                             &pool,
                             &x,
+                            block,
                             [Some(map)],
                             rows,
                             &mut scratch,
@@ -355,7 +443,17 @@ fn maps_of_the_same_rows_give_what_each_gives_alone() {
                     let [a, b, c] = &mut outs;
                     let map = |at, bias, out| Some(Map { weights: tiles(at), bias, bounds: None, out });
                     let maps = [map(0, None, a), map(1, Some(&bias[..]), b), map(2, None, c), None];
-                    integer_linear(Level::detect(), dot, Streams::Eight, &pool, &x, maps, rows, &mut scratch);
+                    integer_linear(
+                        Level::detect(),
+                        dot,
+                        Streams::Eight,
+                        &pool,
+                        &x,
+                        block,
+                        maps,
+                        rows,
+                        &mut scratch,
+                    );
                     for (alone, together) in alone.iter().zip(&outs) {
                         assert_eq!(bits(alone), bits(together), "{} with {threads} threads", dot.name());
                     }

@@ -1,6 +1,6 @@
 //! The register tile: some rows by some panels, sums in registers over a block of inputs.
 
-use super::results::{Columns, finish_scaled};
+use super::results::{Columns, finish_paired, finish_scaled};
 use super::streams::Streams;
 use super::{GROUP, Operands};
 use crate::kernels::linear::Scales;
@@ -16,7 +16,7 @@ pub struct Rows<'a> {
     pub q: &'a [i8],
     /// `[rows, blocks]`
     pub sums: &'a [i32],
-    /// `[rows]`
+    /// `[rows]`, or `[rows, blocks]` if the geometry is scaled.
     pub scales: &'a [f32],
     /// Whether `q` is stored plus 128.
     pub raised: bool,
@@ -118,9 +118,12 @@ pub(super) const WHOLE: u8 = 0;
 pub(super) const SCALED: u8 = 1;
 /// A row has no blocks, or several only because its sum would not fit.
 const LONG: u8 = 2;
+/// Blocks of rows have scales, and weights have some per block or per output.
+pub(super) const PAIRED: u8 = 3;
 
 pub(super) fn mode(operands: &Operands<'_>) -> u8 {
     match operands.weights.scales {
+        _ if operands.geometry.scaled => PAIRED,
         Scales::PerBlock { .. } => SCALED,
         _ if operands.geometry.blocks == 1 => WHOLE,
         _ => LONG,
@@ -136,6 +139,48 @@ struct Begin<'a> {
     sums: &'a [[i32; LANES]],
     /// From where a line is fetched with every [`STEP`](super::pack::STEP) inputs.
     ahead: *const u8,
+}
+
+/// Scales of the weights of a panel by block of a row, for products with rows that have scales per
+/// block.
+#[derive(Clone, Copy)]
+pub(super) struct BlockScales {
+    /// Those of the next block: sixteen binary16.
+    pub(super) next: *const u16,
+    /// From one panel to the next, in binary16.
+    pub(super) panel: usize,
+    /// Blocks of a row in a block of the weights.
+    blocks: usize,
+    /// How many of them are left in this one.
+    left: usize,
+}
+
+impl BlockScales {
+    /// Of panels from `panel` on. Weights with a scale per output have ones, which change nothing.
+    #[inline(always)]
+    pub(super) fn of(operands: &Operands<'_>, panel: usize) -> BlockScales {
+        let Scales::PerBlock { size, values } = operands.weights.scales else { return BlockScales::ones() };
+        let each = operands.geometry.inputs.div_ceil(size);
+        let next = values[panel * each..].as_ptr().cast::<u16>();
+        let blocks = size.div_ceil(operands.geometry.block);
+        BlockScales { next, panel: each * LANES, blocks, left: blocks }
+    }
+
+    #[inline(always)]
+    fn ones() -> BlockScales {
+        static ONES: [u16; LANES] = [0x3c00; LANES];
+        BlockScales { next: ONES.as_ptr(), panel: 0, blocks: usize::MAX, left: usize::MAX }
+    }
+
+    /// Goes on to the next block of a row.
+    #[inline(always)]
+    pub(super) fn advance(&mut self) {
+        self.left -= 1;
+        if self.left == 0 {
+            self.next = self.next.wrapping_add(LANES);
+            self.left = self.blocks;
+        }
+    }
 }
 
 /// Adds the products of an operand and bytes `4 · index` to `4 · index + 3` of a row's step.
@@ -277,6 +322,12 @@ unsafe fn tile<
         }
         _ => std::ptr::null(),
     };
+    let mut paired = match MODE {
+        PAIRED => BlockScales::of(&operands, panel),
+        _ => BlockScales::ones(),
+    };
+    // SAFETY: the rows exist and have so many blocks.
+    let row_scales = unsafe { rows.scales.as_ptr().add(row * if MODE == PAIRED { blocks } else { 1 }) };
     let near = const { ahead(PANELS) };
     let (mut place, mut ahead) = (0, near);
     for block in 0..if MODE == WHOLE { 1 } else { blocks } {
@@ -353,6 +404,14 @@ unsafe fn tile<
                     scale = f.load_f16(at);
                 }
             }
+            if MODE == PAIRED {
+                let at = paired.next.wrapping_add(p.wrapping_mul(paired.panel));
+                if !W::MANY {
+                    d.prefetch(at.wrapping_add(PANELS.wrapping_mul(paired.panel)).cast());
+                }
+                // SAFETY: sixteen scales for each block of the panel, or for all.
+                scale = unsafe { f.load_f16(at) };
+            }
             for r in 0..ROWS {
                 let mut sum = sums[r][p][0];
                 for part in &sums[r][p][1..] {
@@ -360,6 +419,10 @@ unsafe fn tile<
                 }
                 if MODE == SCALED {
                     values[r][p] = f.fma(d.widen(sum), scale, values[r][p]);
+                } else if MODE == PAIRED {
+                    // SAFETY: a scale for each block of the rows.
+                    let of_row = unsafe { *row_scales.add(r.wrapping_mul(blocks).wrapping_add(block)) };
+                    values[r][p] = f.fma(d.widen(sum), f.mul(f.splat(of_row), scale), values[r][p]);
                 } else {
                     // Store right away, with minimal surrounding code: only loops that the compiler
                     // unrolls keep sums in registers.
@@ -370,6 +433,9 @@ unsafe fn tile<
         if MODE == SCALED {
             scales = scales.wrapping_add(LANES);
         }
+        if MODE == PAIRED {
+            paired.advance();
+        }
         if MODE == LONG {
             for (totals, lanes) in totals.as_flattened_mut().iter_mut().zip(lanes.as_flattened()) {
                 for (total, lane) in totals.iter_mut().zip(lanes) {
@@ -379,7 +445,7 @@ unsafe fn tile<
         }
     }
     // Opaque counts stop the compiler from duplicating the end of a tile for every result.
-    if MODE == SCALED {
+    if MODE == SCALED || MODE == PAIRED {
         // A copy: what is found by a variable index has no register.
         let mut results = [[f.splat(0.0); PANELS]; ROWS];
         for r in 0..ROWS {
@@ -389,7 +455,10 @@ unsafe fn tile<
         }
         for result in 0..std::hint::black_box(ROWS * PANELS) {
             let (r, p) = (result / PANELS, result % PANELS);
-            finish_scaled(f, results[r][p], operands, row + r, panel + p, target);
+            match MODE {
+                SCALED => finish_scaled(f, results[r][p], operands, row + r, panel + p, target),
+                _ => finish_paired(f, results[r][p], operands, row + r, panel + p, target),
+            }
         }
         return;
     }
@@ -477,6 +546,7 @@ pub fn stream<D: Dot, W: Stored>(
             match mode {
                 WHOLE => cover!(WHOLE, 0, 1, 8, 1),
                 SCALED => cover!(SCALED, 0, 1, 8, 1),
+                PAIRED => cover!(PAIRED, 0, 1, 8, 1),
                 _ => cover!(LONG, 0, 1, 8, 1),
             }
             index += STREAMS;
@@ -489,9 +559,17 @@ pub fn stream<D: Dot, W: Stored>(
                 SCALED if const { matches!(<D::F as Simd>::REGISTERS, Registers::Many) } => {
                     cover!(SCALED, 0, 1, 4, 1)
                 }
+                PAIRED if const { matches!(<D::F as Simd>::REGISTERS, Registers::Many) } => {
+                    cover!(PAIRED, 0, 1, 4, 1)
+                }
                 // Sums and values of four take all registers.
                 SCALED => {
                     cover!(SCALED, 0, 1, 2, 1);
+                    index += 2;
+                    continue;
+                }
+                PAIRED => {
+                    cover!(PAIRED, 0, 1, 2, 1);
                     index += 2;
                     continue;
                 }
@@ -508,6 +586,7 @@ pub fn stream<D: Dot, W: Stored>(
                 ($rows:literal, $whole:literal, $scaled:literal) => {{
                     match mode {
                         WHOLE => cover!(WHOLE, row, $rows, 1, $whole),
+                        PAIRED => cover!(PAIRED, row, $rows, 1, $scaled),
                         _ => cover!(SCALED, row, $rows, 1, $scaled),
                     }
                     row += $rows;
@@ -675,6 +754,8 @@ pub fn multiply<D: Dot, W: Stored>(
                 (WHOLE, _) => cover!(WHOLE, 1, 4),
                 (SCALED, 6..) => cover!(SCALED, 6, 2),
                 (SCALED, _) => cover!(SCALED, 1, 2),
+                (PAIRED, 6..) => cover!(PAIRED, 6, 2),
+                (PAIRED, _) => cover!(PAIRED, 1, 2),
                 _ => cover!(LONG, 1, 1),
             }
         } else if const { matches!(<D::F as Simd>::REGISTERS, Registers::Few) } {
@@ -683,12 +764,15 @@ pub fn multiply<D: Dot, W: Stored>(
                 (WHOLE, _) => cover!(WHOLE, 1, 1),
                 (SCALED, 2..) => cover!(SCALED, 2, 1),
                 (SCALED, _) => cover!(SCALED, 1, 1),
+                (PAIRED, 2..) => cover!(PAIRED, 2, 1),
+                (PAIRED, _) => cover!(PAIRED, 1, 1),
                 _ => cover!(LONG, 1, 1),
             }
         } else {
             match mode {
                 WHOLE => cover!(WHOLE, 1, 1),
                 SCALED => cover!(SCALED, 1, 1),
+                PAIRED => cover!(PAIRED, 1, 1),
                 _ => cover!(LONG, 1, 1),
             }
         }
