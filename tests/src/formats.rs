@@ -56,7 +56,7 @@ const fn tabled(formats: &'static str, embedding: &'static str, per_layer: &'sta
 }
 
 /// The model as it is, first, and in every other combination that is reported.
-pub const CASES: [Case; 34] = [
+pub const CASES: [Case; 36] = [
     case("stored"),
     // Weights.
     case("w8-per-channel/f32/f32"),
@@ -74,6 +74,7 @@ pub const CASES: [Case; 34] = [
     case("bf16/a16/f32"),
     case("bf16/a16-symmetric/f32"),
     case("w8-per-channel/a8-dynamic/f32"),
+    case("w8-per-channel/a8-dynamic-block32/f32"),
     // States.
     case("bf16/f32/f16"),
     case("bf16/f32/a16"),
@@ -91,6 +92,7 @@ pub const CASES: [Case; 34] = [
     case("w8-per-channel/a8-dynamic/a8"),
     case("w4-block32/a16/a16"),
     case("w4-block32/a8-dynamic/f32"),
+    case("w4-block32/a8-dynamic-block32/f32"),
     case("w4-per-channel[head=w8-per-channel]/a16/a8"),
     tabled("w8-per-channel/f32/f32", "w8-per-channel", "w8-per-channel"),
     tabled("w8-per-channel/a16/a8", "w8-per-channel", "w8-per-channel"),

@@ -33,8 +33,9 @@ fn formats_cost_what_they_may() {
     let w2 = cost("w2-per-channel/f32/f32");
     let a16 = cost("w8-per-channel/a16/a8");
     let a8 = cost("w8-per-channel/a8-dynamic/f32");
+    let a8_blocks = cost("w8-per-channel/a8-dynamic-block32/f32");
     let f16 = cost("bf16/f16/f32");
-    let all = [&w8, &w8_tensor, &w4, &w4_channel, &w2, &a16, &a8, &f16];
+    let all = [&w8, &w8_tensor, &w4, &w4_channel, &w2, &a16, &a8, &a8_blocks, &f16];
 
     let loss = |cost: &Cost| cost.loss(&stored);
     let losses: Vec<_> = all.iter().map(|cost| (cost.case.formats, loss(cost))).collect();
@@ -49,6 +50,9 @@ fn formats_cost_what_they_may() {
     let worst = |cost: &Cost| cost.worst_layer().map_or(0.0, |(_, error)| error);
     let errors = [&w8, &w8_tensor, &w4, &w4_channel, &w2].map(worst);
     assert!(errors.is_sorted() && errors[0] > 0.0, "{errors:?}");
+    // A scale per block rounds activations less than one per row.
+    let errors = [&w8, &a8_blocks, &a8].map(worst);
+    assert!(errors.is_sorted() && loss(&a8_blocks).abs() <= 0.2, "{errors:?} {losses:?}");
     assert!(w8.as_float > 120 && w4.as_float > 96 && w2.as_float < 64, "{w8:?} {w4:?} {w2:?}");
 
     // Text that calibration has not seen is not clipped.
@@ -63,7 +67,10 @@ fn formats_cost_what_they_may() {
 
     // The running model agrees with the reference on the same graph.
     for cost in all {
-        assert!(cost.off_reference.1 < 1e-2, "{cost:?}");
+        // Sums of blocks are rounded to f32, so a value may be rounded to the next step in the
+        // product after, which changes a row by as much as the rounding of rows itself.
+        let bound = if cost.case == a8_blocks.case { 2e-2 } else { 1e-2 };
+        assert!(cost.off_reference.1 < bound, "{cost:?}");
     }
     for cost in [&stored, &w8, &w8_tensor, &w4, &w4_channel, &w2] {
         assert!(cost.off_reference.0 < 1e-5, "{cost:?}");
@@ -110,6 +117,8 @@ fn the_reference_finds_the_same_likelihood_in_the_same_formats() {
         (case("w8-per-channel/a16/a16"), SIXTEEN_BITS),
         (case("w8-per-channel/a16/a8"), EIGHT_BITS),
         (case("w8-per-channel/a8-dynamic/f32"), EIGHT_BITS),
+        (case("w8-per-channel/a8-dynamic-block32/f32"), EIGHT_BITS),
+        (case("w4-block32/a8-dynamic-block32/f32"), EIGHT_BITS),
         (*tabled.expect("a combination with tables"), EIGHT_BITS),
     ];
     let found = AgainstReference::of(&cases.map(|(case, _)| case), &part, cache.path());

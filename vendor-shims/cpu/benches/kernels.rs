@@ -123,14 +123,18 @@ fn probe(pool: &Pool, matrices: &[Matrix]) -> f64 {
 
 fn integers() {
     let forms = [
-        ("i8", IntegerType::I8, None),
-        ("i4", IntegerType::I4, None),
-        ("i8/32", IntegerType::I8, Some(32)),
-        ("i4/32", IntegerType::I4, Some(32)),
+        ("i8", IntegerType::I8, None, None),
+        ("i4", IntegerType::I4, None, None),
+        ("i8/32", IntegerType::I8, Some(32), None),
+        ("i4/32", IntegerType::I4, Some(32), None),
+        // Rows with a scale per block too.
+        ("i8 r", IntegerType::I8, None, Some(32)),
+        ("i8/32r", IntegerType::I8, Some(32), Some(32)),
+        ("i4/32r", IntegerType::I4, Some(32), Some(32)),
     ];
     let level = Level::detect();
     for (model, layers, layer, head) in MODELS {
-        for (name, kind, block) in forms {
+        for (name, kind, block, of_rows) in forms {
             let mut matrices: Vec<Matrix> =
                 (0..layers).flat_map(|_| layer).map(|shape| Matrix::new(shape, kind, block)).collect();
             matrices.push(Matrix::new(head, kind, block));
@@ -146,13 +150,24 @@ fn integers() {
                     let x = values(rows * longest);
                     let mut out = vec![0.0; rows * if rows == 1 { head.1 } else { widest }];
                     let needed = matrices.iter().map(|matrix| {
-                        integer_scratch(Geometry::new(matrix.inputs, block), rows, threads).expect("small")
+                        let geometry = matrix.tiles(kind, block).rows(of_rows).expect("blocks that suit");
+                        integer_scratch(geometry, rows, threads).expect("small")
                     });
                     let mut scratch = vec![0.0; needed.max().unwrap_or(0)];
                     let mut run = |streams: Streams, matrix: &Matrix| {
                         let tiles = matrix.tiles(kind, block);
                         let map = Map { weights: tiles, bias: None, bounds: None, out: &mut out };
-                        integer_linear(level, dot, streams, &pool, &x, None, [Some(map)], rows, &mut scratch);
+                        integer_linear(
+                            level,
+                            dot,
+                            streams,
+                            &pool,
+                            &x,
+                            of_rows,
+                            [Some(map)],
+                            rows,
+                            &mut scratch,
+                        );
                     };
                     // The scalar twin is slow, so only a few rows of a few panels are compared.
                     let few = Tiles { outputs: 80, ..matrices[0].tiles(kind, block) };
@@ -160,7 +175,11 @@ fn integers() {
                     let [twin, got] = [DotLevel::Scalar, dot].map(|dot| {
                         let mut out = vec![0.0; some * 80];
                         let mut scratch =
-                            vec![0.0; integer_scratch(few.geometry(), some, threads).expect("small")];
+                            vec![
+                                0.0;
+                                integer_scratch(few.rows(of_rows).expect("suits"), some, threads)
+                                    .expect("small")
+                            ];
                         let map = Map { weights: few, bias: None, bounds: None, out: &mut out };
                         integer_linear(
                             level,
@@ -168,7 +187,7 @@ fn integers() {
                             Streams::One,
                             &pool,
                             &x,
-                            None,
+                            of_rows,
                             [Some(map)],
                             some,
                             &mut scratch,
@@ -184,7 +203,7 @@ fn integers() {
                             let after = probe(&pool, matrices);
                             let rate = bytes as f64 / seconds / 1e9;
                             println!(
-                                "integer {model:5} {name:5} {:11} {threads} threads    1 row, {} streams {rate:6.1} GB/s, read {before:5.1} and {after:5.1}: {:3.0} %, {:6.1} tokens/s",
+                                "integer {model:5} {name:6} {:11} {threads} threads    1 row, {} streams {rate:6.1} GB/s, read {before:5.1} and {after:5.1}: {:3.0} %, {:6.1} tokens/s",
                                 dot.name(),
                                 streams.count(),
                                 200.0 * rate / (before + after),
@@ -196,7 +215,7 @@ fn integers() {
                     let products: usize = matrices.iter().map(|matrix| matrix.inputs * matrix.outputs).sum();
                     let seconds = median(|| matrices.iter().for_each(|matrix| run(Streams::One, matrix)));
                     println!(
-                        "integer {model:5} {name:5} {:11} {threads} threads  {rows:3} rows  {:6.1} GMAC/s, {:7.1} tokens/s",
+                        "integer {model:5} {name:6} {:11} {threads} threads  {rows:3} rows  {:6.1} GMAC/s, {:7.1} tokens/s",
                         dot.name(),
                         (rows * products) as f64 / seconds / 1e9,
                         rows as f64 / seconds,

@@ -38,7 +38,7 @@ fn nats(model: &ReferenceModel<'_>, rows: &[Vec<u32>]) -> f64 {
     nats.iter().sum::<f64>() / nats.len() as f64
 }
 
-use ActivationFormat::{A8Dynamic, A16, A16F16Stream, A16Symmetric, A16SymmetricF16Stream};
+use ActivationFormat::{A8Dynamic, A8DynamicBlock32, A16, A16F16Stream, A16Symmetric, A16SymmetricF16Stream};
 use WeightFormat::{W4Block32, W8PerChannel, W8PerTensor};
 
 /// Formats and how many nats a token the demo model may lose to plain min-max scales.
@@ -49,6 +49,7 @@ fn tuples() -> Vec<(FormatTuple, f64)> {
         (FormatTuple::uniform(W8PerTensor, f32, StateFormat::F16), 0.05),
         (FormatTuple::uniform(W4Block32, f32, StateFormat::F32), 0.3),
         (FormatTuple::uniform(W8PerChannel, A8Dynamic, StateFormat::F32), 0.05),
+        (FormatTuple::uniform(W8PerChannel, A8DynamicBlock32, StateFormat::F32), 0.02),
         (FormatTuple::uniform(W8PerChannel, ActivationFormat::F16, StateFormat::F16), 0.02),
         (FormatTuple::uniform(W8PerChannel, A16, StateFormat::A16), 0.05),
         (FormatTuple::uniform(W8PerChannel, A16Symmetric, StateFormat::A8), 0.05),
@@ -123,7 +124,7 @@ fn gemma4_text() {
                 "{formats} {form:?}: logits {of_weights:.1e} by the weights, {of_activations:.1e} by the rest"
             );
             let bound = match (formats.activations, formats.states) {
-                (A8Dynamic, _) | (_, StateFormat::A8) => 0.5,
+                (A8Dynamic | A8DynamicBlock32, _) | (_, StateFormat::A8) => 0.5,
                 (ActivationFormat::F32, StateFormat::F32) => 1e-3,
                 _ => 0.15,
             };

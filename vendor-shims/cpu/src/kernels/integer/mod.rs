@@ -11,11 +11,14 @@
 //!   result) of the definition, which adds the blocks in f64. Adding them so here would cost a
 //!   third of the rate of many rows.
 //!
-//! With a scale per block of a row, `acc = fma(block sum, row's scale · weight's scale, acc)` in f32
-//! from zero, block after block, for weights in blocks; their blocks are as long or several times as
-//! long. For weights with a scale per output, `acc = fma(block sum, row's scale, acc)`, then `acc ·
-//! weight scale` or `fma(acc, weight scale, bias)`. With B blocks both are within (B + 3)/2²⁴ of the
-//! same sum of magnitudes.
+//! With a scale per block of a row:
+//! * Scales per block of inputs, whose blocks are as long as those of rows or several times as long:
+//!   `acc = fma(block sum, row scale · block scale, acc)` in f32 from zero, block after block, then
+//!   `acc + bias`.
+//! * A scale per output: `acc = fma(block sum, row scale, acc)`, then `acc · weight scale` or
+//!   `fma(acc, weight scale, bias)`.
+//!
+//! With B blocks both are within (B + 3)/2²⁴ of the same sum of magnitudes.
 //!
 //! Weights lie in tiles ([`pack`]) that all instruction sets read unchanged: sixteen outputs by
 //! four inputs in 64 bytes, which is one operand of the wide products, four of the narrow ones. One

@@ -15,11 +15,11 @@ const TIE: f32 = 1e-4;
 const COST: u64 = 4;
 
 /// Quantises each row of `x [rows, inputs]`: `scales[r] = max(max|x|, 1e-30) · (1/127)` and `q =
-/// round(x / scale)`, ties to even, within −127 and 127; all in f32. If the geometry is scaled, each
-/// block of a row is quantised by itself, and `scales` is `[rows, blocks]`. `q` gets rows of
+/// round(x / scale)`, ties to even, within −127 and 127; all in f32. If the geometry is scaled,
+/// each block of a row is quantised by itself, and `scales` is `[rows, blocks]`. `q` gets rows of
 /// `geometry.length`, blocks padded with zeros, and `sums` the sum of `q` of every block of every
-/// row. A NaN or an infinity makes the scale NaN, so products of its row are NaN. With `raised`, all
-/// of `q` is stored plus 128, as unsigned bytes.
+/// row. A NaN or an infinity makes the scale NaN, so products of its row are NaN. With `raised`,
+/// all of `q` is stored plus 128, as unsigned bytes.
 ///
 /// # Panics
 /// When a length does not fit the dimensions.
