@@ -217,6 +217,19 @@ fn estimates_grow_with_the_work() {
         b.output("tap", SW_ROLE_TAP, y);
         of(b.build()).microseconds
     };
+    let in_blocks = |rows: u64| {
+        let mut b = Builder::new("decode", SW_ENTRY_DECODE, rows, 8);
+        let x = b.input("hidden", SW_ROLE_HIDDEN, &[rows, 1000]);
+        let w = b.constant(&w);
+        let y = b.block_linear(&[x, w], &[rows, 2000], 32);
+        b.output("tap", SW_ROLE_TAP, y);
+        of(b.build()).microseconds
+    };
+    // A scale per block costs some of that.
+    let [floats, blocks, bytes] =
+        [product(SW_OP_LINEAR, 500), in_blocks(500), product(SW_OP_DYNAMIC_LINEAR, 500)];
+    assert!(bytes < blocks && blocks < floats, "{bytes}, {blocks}, {floats}");
+    assert_eq!(in_blocks(1), product(SW_OP_LINEAR, 1));
     assert!(2 * product(SW_OP_DYNAMIC_LINEAR, 500) < product(SW_OP_LINEAR, 500));
     assert_eq!(product(SW_OP_DYNAMIC_LINEAR, 1), product(SW_OP_LINEAR, 1));
 }

@@ -235,7 +235,7 @@ fn half_blocks<const PAIRS: usize>(
     assert!(weights.len() >= geometry.length * LANES, "operands of a panel");
     // SAFETY: the token proves Advanced SIMD.
     let mut values = [[unsafe { vdupq_n_f32(0.0) }; LANES / 4]; PAIRS];
-    let mut scales = BlockScales::of(&operands, panel);
+    let mut of_weights = BlockScales::of(&operands, panel);
     let mut place = 0;
     for block in 0..geometry.blocks {
         // SAFETY: the token proves Advanced SIMD.
@@ -252,7 +252,7 @@ fn half_blocks<const PAIRS: usize>(
         }
         // SAFETY: a half is eight of sixteen scales; the token proves Advanced SIMD.
         let scales: [float32x4_t; 2] = [0, 1].map(|quarter| unsafe {
-            let bits = vld1_u16(scales.next.add(8 * half + 4 * quarter));
+            let bits = vld1_u16(of_weights.next.add(8 * half + 4 * quarter));
             vcvt_f32_f16(vreinterpret_f16_u16(bits))
         });
         for (pair, (values, sums)) in values.iter_mut().zip(&sums).enumerate() {
@@ -262,7 +262,6 @@ fn half_blocks<const PAIRS: usize>(
                     let row = first + (2 * pair + at).min(count - 1);
                     operands.rows.scales[row * geometry.blocks + block]
                 }
-                // Changes no scale.
                 false => 1.0,
             });
             for column in 0..LANES / 4 {
@@ -273,12 +272,15 @@ fn half_blocks<const PAIRS: usize>(
                     let scale =
                         if column % 2 == 0 { vzip1q_f64(scales, scales) } else { vzip2q_f64(scales, scales) };
                     let sums = vcvtq_f32_s32(sums[column]);
-                    let scale = vmulq_f32(vld1q_f32(of_rows.as_ptr()), vreinterpretq_f32_f64(scale));
+                    let mut scale = vreinterpretq_f32_f64(scale);
+                    if geometry.scaled {
+                        scale = vmulq_f32(vld1q_f32(of_rows.as_ptr()), scale);
+                    }
                     values[column] = vfmaq_f32(values[column], sums, scale);
                 }
             }
         }
-        scales.advance();
+        of_weights.advance();
     }
     values
 }
