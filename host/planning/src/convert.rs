@@ -666,3 +666,26 @@ impl TryFrom<&Attempt> for wit::Attempt {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn planners_learn_which_activations_share_a_scale_that_is_found_at_run_time() {
+        let of = |format| guest_activations(format).quantisation.map(|how| (how.dynamic, how.granularity));
+        use own::ActivationFormat as Activations;
+        for (format, dynamic) in
+            [(Activations::A16, false), (Activations::A8Dynamic, true), (Activations::A8DynamicBlock32, true)]
+        {
+            let Some((told, granularity)) = of(format) else { panic!("{format} is a format of integers") };
+            assert_eq!(told, dynamic, "{format}");
+            match format {
+                Activations::A16 => assert!(matches!(granularity, wit::Granularity::Tensor)),
+                Activations::A8Dynamic => assert!(matches!(granularity, wit::Granularity::Channel)),
+                _ => assert!(matches!(granularity, wit::Granularity::Block(32))),
+            }
+        }
+        assert!(of(Activations::F16).is_none());
+    }
+}

@@ -185,9 +185,9 @@ const fn table_scale(table: usize) -> f64 {
 /// Each value is between the losses of Gemma 3 270M and SmolLM2 135M, measured on an essay in
 /// thousandths of a nat: 35 and 37 for 16-bit integers, 0.2 and 4.8 with the stream in floats, 31
 /// and 29 for 8 bits by row, 1.9 and 2.8 for 8 bits by blocks of 32 beside weights in such blocks,
-/// 0.013 and 0.016 for 16-bit floats, 14 and 2.7 for 8-bit states. The
-/// demo model has no massive activations. It loses 0.012 with 16-bit integers, 3.6 with 8 bits by
-/// row, and 1 with 8-bit states.
+/// 0.013 and 0.016 for 16-bit floats, 14 and 2.7 for 8-bit states. The demo model has no massive
+/// activations. It loses 0.012 with 16-bit integers, 3.6 with 8 bits by row, and 1 with 8-bit
+/// states.
 pub const fn value_prior(format: ValueFormat) -> u64 {
     match format {
         ValueFormat::Activations(ActivationFormat::F32) | ValueFormat::States(StateFormat::F32) => 0,
