@@ -462,3 +462,28 @@ fn maps_of_the_same_rows_give_what_each_gives_alone() {
         }
     }
 }
+
+/// Decides something without optimisation alone, as `cargo xtask kernels` runs it.
+#[test]
+fn every_kernel_fits_half_of_the_stack() {
+    crate::pool::on_half_of_a_stack(|| {
+        let (inputs, outputs) = (70_usize, 130_usize);
+        let blocks = vec![[0x2c01_u16; LANES]; outputs.div_ceil(LANES) * inputs.div_ceil(32)];
+        let scales = values(outputs, 4);
+        for kind in KINDS {
+            for (per_block, block) in [(false, None), (true, None), (false, Some(32)), (true, Some(32))] {
+                let geometry = Geometry::new(inputs, per_block.then_some(32));
+                let integers = Integers::new(kind, geometry, outputs, 9);
+                let scales = match per_block {
+                    true => Scales::PerBlock { size: 32, values: &blocks },
+                    false => Scales::PerOutput(&scales),
+                };
+                let tiles = Tiles { kind, data: &integers.packed, scales, inputs, outputs };
+                for rows in [1, 3, 40] {
+                    let all = everywhere(&values(rows * inputs, 3), block, tiles, None, rows);
+                    assert!(all.iter().flat_map(|(_, out)| out).all(|value| !value.is_nan()));
+                }
+            }
+        }
+    });
+}
