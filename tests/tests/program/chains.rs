@@ -119,7 +119,9 @@ fn every_target_of_the_plan_has_a_chain_in_its_own_formats() {
     ]);
     assert_eq!(variant["plan"]["fallback"], planned, "{report}");
     // Formats of its own: those of the profile for any machine.
-    let own = "w8-block32/f32/f32";
+    let own = "embed w8-per-channel/a8-dynamic-block32/f16, \
+               decoder.0-7 w8-per-channel/a8-dynamic-block32/f16, \
+               head w8-block32/a8-dynamic-block32/f16";
 
     let bundle = Bundle::open(machine.bundle()).expect("a bundle");
     let chains = &bundle.variant().chains;

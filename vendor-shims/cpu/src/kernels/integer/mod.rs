@@ -12,7 +12,7 @@
 //!   third of the rate of many rows.
 //!
 //! With a scale per block of a row:
-//! * Scales per block of inputs, whose blocks are as long as those of rows or several times as long:
+//! * Scales per block of inputs, as long as a block of rows or several times as long:
 //!   `acc = fma(block sum, row scale · block scale, acc)` in f32 from zero, block after block, then
 //!   `acc + bias`.
 //! * A scale per output: `acc = fma(block sum, row scale, acc)`, then `acc · weight scale` or
