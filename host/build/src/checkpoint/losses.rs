@@ -1,8 +1,8 @@
 //! What formats lose: measured on the engine where it was, expected elsewhere.
 //!
 //! Reading order: `known` (what there is to know), `kept` (in the cache), `order` (what is measured
-//! first), `probe` (how), `asked` (for its own sake, beside for a plan), `whole` (a plan's), `stored`
-//! (what a running model is compared with).
+//! first), `probe` (how), `asked` (for its own sake, beside for a plan), `whole` (a plan's),
+//! `stored` (what a running model is compared with).
 
 mod asked;
 mod kept;

@@ -127,7 +127,8 @@ fn name(field: &str, text: &str) -> Checked {
     }
 }
 
-/// The name of a chip, which becomes part of file names and of commands to copy: as profiles have it.
+/// The name of a chip, which becomes part of file names and of commands to copy: as profiles have
+/// it.
 fn chip(field: &str, text: &str) -> Checked {
     name(field, text)?;
     let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
