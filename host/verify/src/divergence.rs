@@ -27,8 +27,8 @@ pub struct DivergenceVerification {
     pub tokens: u64,
     /// What the text is called.
     pub text: String,
-    /// The largest that passes, to which three standard errors are added; `None` if what the formats
-    /// lose was not measured.
+    /// The largest that passes, to which three standard errors are added; `None` if what the
+    /// formats lose was not measured.
     pub bound: Option<f64>,
     /// What the bound follows from.
     pub bound_from: String,

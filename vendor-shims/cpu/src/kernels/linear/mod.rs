@@ -247,8 +247,8 @@ pub fn linear_alone(level: Level, x: &[f32], weights: Panels<'_>, rows: usize, o
 
 /// Defines `$name::run(level, …)`, which computes a block of work over weights of one stored type.
 ///
-/// Each is a function of its own. Without optimisation the stack frame of a function holds the tiles
-/// of all types it could run, which for ten types are more than threads have.
+/// Each is a function of its own. Without optimisation the stack frame of a function holds the
+/// tiles of all types it could run, which for ten types are more than threads have.
 macro_rules! of_types {
     ($($name:ident: $element:ident;)*) => { $(
         mod $name {
