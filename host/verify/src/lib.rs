@@ -14,7 +14,7 @@
 //! use shardwright::OpenOptions;
 //! use shardwright_verify::{VerifyOptions, verify};
 //!
-//! fn proved(checkpoint: &Path, goldens: &Path) -> shardwright::Result<bool> {
+//! fn proved(checkpoint: &Path, goldens: Option<&Path>) -> shardwright::Result<bool> {
 //!     let open = OpenOptions::new().soc("generic");
 //!     Ok(verify(checkpoint, goldens, &open, &VerifyOptions::new(), &mut ())?.passed)
 //! }
