@@ -53,7 +53,7 @@ impl Thresholds {
             "cosine" => (&mut self.cosine, -1.0..=1.0),
             "nll" => (&mut self.nll, 0.0..=f64::MAX),
             "greedy" => (&mut self.greedy, 0.0..=1.0),
-            "kl" => (self.kl.insert(0.0), 0.0..=f64::MAX),
+            "kl" => (self.kl.get_or_insert(0.0), 0.0..=f64::MAX),
             _ => {
                 return Err(Error::new(ErrorKind::Argument, format!("no bound is named `{name}`"))
                     .with_help(format!("bounds are: {}", Thresholds::NAMES.join(", "))));
