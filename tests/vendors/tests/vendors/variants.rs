@@ -113,9 +113,8 @@ fn every_chip_runs_its_variant_whatever_the_order_and_the_form() {
 }
 
 /// The demo model for two chips of either vendor and any machine: the same bytes twice, in both
-/// forms; every chip finds its variant; chips that fall back alike share what they fall back to; and
-/// nothing else is there.
-/// Qualcomm's compiler gives other bytes from time to time, so that it compiles once.
+/// forms; every chip finds its variant; chips that fall back alike share an artefact; and nothing
+/// else is there. Qualcomm's compiler gives other bytes from time to time, so it compiles once.
 #[test]
 fn the_demo_model_for_two_vendors_is_one_bundle() {
     if !library() {
@@ -167,8 +166,8 @@ fn the_demo_model_for_two_vendors_is_one_bundle() {
         let of = shards.filter(|shard| (shard.compiled_by.shim == "cpu") == of_cpu);
         of.map(|shard| shard.artefact).collect()
     };
-    // MediaTek's chips fall back to the same. Of Qualcomm's one plans floats and one four bits here,
-    // and the CPU follows. Any machine has the weights as they are stored.
+    // MediaTek's chips fall back to the same. Of Qualcomm's one plans floats and one four bits
+    // here, and the CPU follows. Any machine has the weights as they are stored.
     let all = manifest.all_chains().map(|chain| chain.shards.len() as u64).sum::<u64>();
     let own = artefacts(true).len() + artefacts(false).len();
     assert_eq!(own as u64, all - shared);
