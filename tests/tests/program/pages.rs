@@ -51,6 +51,7 @@ const NOT_RUN: &[(&str, &str)] = &[
         "builds in release and takes minutes",
     ),
     ("cargo xtask bench lookup", "builds llama.cpp, and takes minutes"),
+    ("cargo xtask bench quality ESSAY.txt MANUAL.txt QUIPS.txt", "builds llama.cpp, and takes hours"),
     (
         "cargo run --release -p shardwright-tests --example e2b_towers -- DIRECTORY",
         "builds in release and writes a gigabyte",
