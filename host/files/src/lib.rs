@@ -200,6 +200,33 @@ pub fn kind_name(kind: FileType) -> &'static str {
 }
 
 #[cfg(unix)]
+/// Returns whether `path` still names the open file: another process may have renamed or replaced
+/// it since. Ask after locking a file that others rename when they finish it.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("a.partial");
+/// let file = std::fs::File::create(&path)?;
+/// assert!(shardwright_files::is_at(&file, &path));
+/// std::fs::rename(&path, folder.path().join("a"))?;
+/// assert!(!shardwright_files::is_at(&file, &path));
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(unix)]
+pub fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let named = |metadata: &std::fs::Metadata| (metadata.dev(), metadata.ino());
+    matches!((file.metadata(), std::fs::metadata(path)), (Ok(a), Ok(b)) if named(&a) == named(&b))
+}
+
+/// Returns whether `path` still exists: an open file cannot be renamed here.
+#[cfg(not(unix))]
+pub fn is_at(_file: &File, path: &Path) -> bool {
+    path.exists()
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;

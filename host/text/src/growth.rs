@@ -65,17 +65,22 @@ fn growth_of(step: &Value) -> std::result::Result<u64, &'static str> {
         }
         // A blank becomes a character.
         "Metaspace" => text("replacement").len().max(1) as u64,
-        // Some bytes become characters of two.
-        "ByteLevel" => 2,
-        // Blanks on both sides of characters of three bytes.
-        "BertNormalizer" => 2,
+        // Added to every piece of text between two tokens, of one byte or more.
+        "Prepend" => 1 + text("prepend").len() as u64,
+        // Some bytes become characters of two; blanks on both sides of characters of three bytes.
+        "ByteLevel" | "BertNormalizer" => 2,
+        // A blank for each suffix or delimiter, which may be empty.
+        "BPEDecoder" | "WordPiece" | "CTC" => 2,
         // The longest decompositions of Unicode: U+0390, and U+FDFA with compatibility.
         "NFC" | "NFD" => 3,
         "NFKC" | "NFKD" => 11,
         "Precompiled" => return Err("a precompiled map of characters, whose texts may have any length"),
-        // Case, cuts, removals, and bytes that become characters.
         "Lowercase" => 2,
-        _ => 1,
+        // Cuts and removals, and bytes that become characters.
+        "Strip" | "StripAccents" | "Nmt" | "BertPreTokenizer" | "CharDelimiterSplit" | "Whitespace"
+        | "WhitespaceSplit" | "Split" | "Punctuation" | "Digits" | "UnicodeScripts" | "FixedLength"
+        | "Fuse" | "ByteFallback" => 1,
+        _ => return Err("a step whose growth is unknown"),
     })
 }
 
@@ -96,7 +101,7 @@ mod tests {
         assert_eq!(of(&blank).unwrap(), 3);
         let llama =
             json!({ "type": "Sequence", "normalizers": [{ "type": "Prepend", "prepend": "▁" }, blank] });
-        assert_eq!(of(&llama).unwrap(), 3);
+        assert_eq!(of(&llama).unwrap(), 12);
         let back = json!({ "type": "Replace", "pattern": { "String": "▁" }, "content": " " });
         let decoder = json!({ "type": "Sequence", "decoders": [back, { "type": "ByteFallback" }] });
         assert_eq!(of(&decoder).unwrap(), 1);
@@ -116,6 +121,7 @@ mod tests {
             (sequence(vec![json!({ "type": "Strip" }); 17]), "16 steps"),
             (sequence(vec![sequence(vec![grown(60)]), sequence(vec![grown(2)])]), "64 times longer"),
             (json!({ "type": "Precompiled", "precompiled_charsmap": "" }), "precompiled"),
+            (json!({ "type": "Sorcery" }), "unknown"),
         ] {
             let error = of(&steps).unwrap_err();
             assert!(matches!(error, TextError::UnsupportedTokenizer { .. }), "{error}");

@@ -25,9 +25,9 @@ use crate::spelled::{ControlTokens, SeparatedText};
 /// Longest text encoded at once. A prompt of a million tokens has about 5 MB.
 pub const TEXT_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes that normalizers and pre-tokenizers may make of a text: nine times the longest, by which a
-/// blank of one byte becomes a character of three that becomes three of two.
-const GROWN_BYTES_MAX: u64 = 9 * TEXT_BYTES_MAX as u64;
+/// Bytes that normalizers and pre-tokenizers may make of a text: twelve times the longest. That is
+/// the bound for Llama's steps, which prepend `▁` of three bytes and put it in the place of blanks.
+const GROWN_BYTES_MAX: u64 = 12 * TEXT_BYTES_MAX as u64;
 
 /// A tokenizer read from `tokenizer.json`; clones are cheap and share it.
 ///

@@ -168,6 +168,10 @@ impl Verification<'_> {
         let mut all = Part::new(watch, 0..1000);
         let divergence = match exact && thresholds.kl.is_none() {
             true => None,
+            false if effort.rows == 0 => {
+                skipped.push("KL divergence from the model as stored: `--rows 0` leaves no text".to_owned());
+                None
+            }
             false => Some(self.divergence(thresholds.kl, effort.rows, all.then(DIVERGENCE))?),
         };
         let mut progress = Progress(all.then(WHOLE));

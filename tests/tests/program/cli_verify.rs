@@ -249,6 +249,17 @@ fn a_model_in_other_formats_is_held_to_what_these_formats_lose() {
     assert_eq!(tight.code, Some(1), "{}", tight.stderr);
     assert!(tight.stdout.contains("FAIL KL divergence"), "{}", tight.stdout);
 
+    // Without text there is no divergence, and the report says so.
+    let none = ["--rows", "0", "--formats", "w4-block32/f32/f32", "--format", "json"];
+    let none = shardwright(["verify", TEXT_FIXTURES[3]]).arguments(none).outcome();
+    let report: Value = serde_json::from_str(&none.stdout).unwrap_or_else(|_| panic!("{}", none.stderr));
+    assert_eq!(report["divergence"], Value::Null);
+    assert!(
+        list(&report, "skipped")
+            .iter()
+            .any(|text| text.as_str().is_some_and(|text| text.contains("--rows 0")))
+    );
+
     // A model that keeps all values is compared with recorded numbers, and so only if asked.
     let exact = || shardwright(["verify", TEXT_FIXTURES[3]]).arguments(&few[..6]);
     assert_eq!(exact().json()["divergence"], Value::Null);

@@ -195,7 +195,7 @@ impl Partial {
         }
         // Whoever had the lock may have finished the file and given it its name: it is whole, and
         // perhaps mapped.
-        if !is_at(&file, &path) {
+        if !shardwright_files::is_at(&file, &path) {
             return Err(BundleError::Busy { directory: path });
         }
         file.set_len(0).map_err(io)?;
@@ -211,20 +211,6 @@ impl Partial {
         }
         Ok(())
     }
-}
-
-/// Whether `path` names this open file.
-#[cfg(unix)]
-fn is_at(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let named = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
-    matches!((file.metadata(), fs::metadata(path)), (Ok(a), Ok(b)) if named(&a) == named(&b))
-}
-
-/// An open file cannot be renamed here.
-#[cfg(not(unix))]
-fn is_at(_file: &File, path: &Path) -> bool {
-    path.exists()
 }
 
 #[cfg(all(test, unix))]

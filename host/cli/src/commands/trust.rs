@@ -55,7 +55,8 @@ pub fn options(trust: &TrustArguments) -> TrustOptions {
     TrustOptions { policy: policy(trust), keys: trust.trusted_keys.clone(), lists: trust.revocations.clone() }
 }
 
-/// What becomes of a file without a good signature. Who names keys or lists wants them to count.
+/// Returns the policy for files without a good signature. By default, naming a key or a list means
+/// `warn`.
 pub fn policy(trust: &TrustArguments) -> Policy {
     match trust.signatures {
         Some(Signatures::Off) => Policy::Off,

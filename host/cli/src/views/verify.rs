@@ -157,11 +157,13 @@ fn token_lines(tokens: &TokenVerification) -> String {
 
 fn divergence_line(divergence: &DivergenceVerification) -> String {
     let DivergenceVerification { nats, error, tokens, text, bound, bound_from, passed } = divergence;
-    let at_most =
-        bound.map_or_else(|| "not judged".to_owned(), |bound| format!("at most {:.2}", 1e3 * bound));
+    let (verdict, at_most) = match bound {
+        Some(bound) => (verdict(*passed, true), format!("at most {:.2}", 1e3 * bound)),
+        None => ("not judged", "no bound".to_owned()),
+    };
     format!(
         "{} KL divergence from the model as stored: {:.2} ± {:.2} millinats per token over {tokens} tokens of {text}; {at_most}: {bound_from}\n",
-        verdict(*passed, true),
+        verdict,
         1e3 * nats,
         1e3 * error
     )

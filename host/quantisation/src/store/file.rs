@@ -75,7 +75,7 @@ impl<'j> Unfinished<'j> {
         }
         // The previous owner of the lock may have renamed the file to its final name; it must not
         // be written then.
-        if !is_at(&file, &path) {
+        if !shardwright_files::is_at(&file, &path) {
             return Ok(None);
         }
         let chunks = job.chunks();
@@ -233,20 +233,6 @@ fn open_private(path: &Path) -> std::io::Result<File> {
     let file = options.open(path)?;
     own::expect_file(path, &file)?;
     Ok(file)
-}
-
-/// Whether the path still names the open file.
-#[cfg(unix)]
-fn is_at(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let named = |metadata: &std::fs::Metadata| (metadata.dev(), metadata.ino());
-    matches!((file.metadata(), std::fs::metadata(path)), (Ok(a), Ok(b)) if named(&a) == named(&b))
-}
-
-/// An open file cannot be renamed here.
-#[cfg(not(unix))]
-fn is_at(_file: &File, path: &Path) -> bool {
-    path.exists()
 }
 
 /// Whether the bytes of a chunk match the hash; releases their pages.

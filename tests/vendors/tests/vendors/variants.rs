@@ -171,7 +171,18 @@ fn the_demo_model_for_two_vendors_is_one_bundle() {
     let all = manifest.all_chains().map(|chain| chain.shards.len() as u64).sum::<u64>();
     let own = artefacts(true).len() + artefacts(false).len();
     assert_eq!(own as u64, all - shared);
-    assert!(shared >= 1, "{shared} of {all} artefacts are of several chips");
+    // One work order compiled for one device is one artefact, and no two share one.
+    let orders = manifest.all_chains().flat_map(|chain| &chain.shards);
+    let orders: BTreeSet<(String, &str)> =
+        orders.map(|shard| (shard.work_order.to_string(), shard.compiled_by.device.as_str())).collect();
+    assert_eq!(own, orders.len());
+    let fallback = |soc: &str| {
+        let variant = manifest.variants.iter().find(|variant| variant.soc == soc).expect("a variant");
+        let shards = variant.chains.last().expect("a chain").shards.iter();
+        shards.map(|shard| (shard.compiled_by.shim.clone(), shard.artefact)).collect::<Vec<_>>()
+    };
+    assert_eq!(fallback("mt6989"), fallback("mt6993"));
+    assert!(fallback("mt6989").iter().all(|(shim, _)| shim == "cpu") && shared >= 1, "{shared} of {all}");
     assert_eq!(reused, all, "nothing is compiled again");
     let tables = manifest.variants.iter().flat_map(|variant| &variant.assets).map(|asset| asset.table);
     let shared = manifest.texts.values().copied().chain(manifest.tokenizer_index).chain(manifest.goldens);

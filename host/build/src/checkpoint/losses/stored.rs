@@ -1,4 +1,4 @@
-//! The model as stored, run over text that nothing is calibrated on or rounded by.
+//! Runs the model as stored over text that is not used for calibration or rounding.
 
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
@@ -11,11 +11,11 @@ use crate::checkpoint::moments::engine;
 use crate::checkpoint::texts::{self, Budget};
 use crate::{MeasuredLoss, PlanOptions, Result};
 
-/// The built-in text that no model was calibrated on or rounded by, as token ids of `checkpoint`:
-/// at most `tokens`, in sequences that fit its context.
+/// Encodes the built-in text that is not used for calibration or rounding: at most `tokens` token
+/// ids of `checkpoint`, in sequences that fit its context.
 ///
 /// # Errors
-/// A tokenizer or chat template that cannot be read.
+/// The tokenizer or chat template cannot be read, or `tokens` is 0.
 ///
 /// ```no_run
 /// # fn main() -> shardwright_vocabulary::Result<()> {
@@ -37,7 +37,7 @@ pub fn unseen_text(checkpoint: &Checkpoint, tokens: usize) -> Result<Vec<Vec<u32
     Ok(sequences)
 }
 
-/// What a model as stored answers to [`unseen_text`]: what a model that runs is compared with.
+/// The outputs of a model as stored for [`unseen_text`], to compare a running model with.
 pub struct StoredAnswers<'g> {
     graph: &'g Graph,
     sequences: Vec<Vec<u32>>,
@@ -49,7 +49,7 @@ impl<'g> StoredAnswers<'g> {
     /// `tokens` times the vocabulary in f32, and a layer's weights.
     ///
     /// # Errors
-    /// As [`unseen_text`], those of the shim, and [`ErrorKind::Cancelled`].
+    /// The errors of [`unseen_text`] and of the shim, and [`ErrorKind::Cancelled`].
     pub fn of(
         checkpoint: &'g Checkpoint,
         options: &PlanOptions,
@@ -63,13 +63,13 @@ impl<'g> StoredAnswers<'g> {
         Ok(StoredAnswers { graph, sequences, outputs })
     }
 
-    /// The token ids, in sequences that do not know of each other.
+    /// Returns the token ids, in independent sequences.
     pub fn sequences(&self) -> &[Vec<u32>] {
         &self.sequences
     }
 
-    /// KL divergence in nats of the logits that another model gives after `position` of a
-    /// sequence; of encoders, whose sentence vector is at position 0, 1 − cosine.
+    /// Computes the KL divergence in nats of another model's logits after `position` of a sequence.
+    /// For encoders, whose sentence vector is at position 0, computes 1 − cosine.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if there is no such position, or the number of values differs.
@@ -91,7 +91,7 @@ impl<'g> StoredAnswers<'g> {
         }
     }
 
-    /// The mean of divergences over all positions; `None` if one is not a finite number.
+    /// Computes the mean of divergences; `None` if one is not a finite number.
     pub fn loss(&self, divergences: &[f64]) -> Option<MeasuredLoss> {
         PlanLoss::of(divergences.iter().copied()).map(super::whole::reported)
     }
