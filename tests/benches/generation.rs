@@ -59,7 +59,9 @@ fn speeds(threads: u32, name: &str, soc: &str, limits: &[(&str, u64)]) -> String
             match event.expect("a good reply") {
                 GenerationEvent::TextDelta { text: delta } => text.push_str(&delta),
                 GenerationEvent::Done { statistics: done, .. } => statistics = Some(done),
-                GenerationEvent::Token { .. } | GenerationEvent::DraftDropped { .. } => {}
+                GenerationEvent::Token { .. }
+                | GenerationEvent::ThoughtDelta { .. }
+                | GenerationEvent::DraftDropped { .. } => {}
             }
         }
         let statistics = statistics.expect("a reply ends with its statistics");

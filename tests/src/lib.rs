@@ -25,6 +25,7 @@ pub mod profiles;
 pub mod program;
 pub mod qnn;
 pub mod rust_source;
+pub mod scripted;
 pub mod shapes;
 pub mod texts;
 pub mod tower_cases;

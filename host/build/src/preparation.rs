@@ -97,7 +97,8 @@ impl Preparation {
         let mut passing: Vec<Notice> = shims.notice.iter().map(Notice::note).collect();
         let skipped = profiles.list()?.skipped;
         passing.extend(skipped.iter().map(|error| Notice::note(format!("{error}; the profile is skipped"))));
-        let mut notices: Vec<Notice> = Vec::new();
+        let ignored = source.ignored().iter();
+        let mut notices: Vec<Notice> = ignored.map(|field| Notice::fallback(field.to_string())).collect();
         if !taken.is_empty() {
             let taken = taken.join(", ");
             notices.push(Notice::note(format!(

@@ -4,7 +4,7 @@ use shardwright_graph::{Asset, Graph, Ranges};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::request::{Sensitivity, ValueSensitivity};
 use shardwright_shims::Watch;
-use shardwright_vocabulary::{FormatTuple, Notice};
+use shardwright_vocabulary::{FormatTuple, Ignored, Notice};
 
 use crate::report::{Download, MeasuredLoss};
 use crate::{ModelFormats, ModelName, Result, StatedDraft, TableFormats, TableLoss};
@@ -67,6 +67,11 @@ pub trait PlanSource {
         plan: &CheckedPlan,
         watch: &mut dyn Watch,
     ) -> Result<Option<MeasuredLoss>>;
+
+    /// Fields of the model's settings that may matter and are not used.
+    fn ignored(&self) -> &[Ignored] {
+        &[]
+    }
 
     /// Notices about work done since the last call.
     fn take_notices(&mut self) -> Vec<Notice>;

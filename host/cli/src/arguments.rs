@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use shardwright::{FormatChoice, PlanMeasuring, Preference, PromptLength, WeightFormat, WeightRounding};
 use shardwright_hub::{HubError, HubId};
 use shardwright_trust::{Kind, LeastRelease, PublicKey};
@@ -676,18 +676,20 @@ pub enum Executor {
 }
 
 #[derive(Args, Debug)]
-#[command(group = ArgGroup::new("turn").args(["chat", "image", "audio"]).multiple(true))]
 pub struct RunArguments {
     /// A directory as Hugging Face publishes it (config.json, *.safetensors, tokenizer.json), a
     /// GGUF file, a bundle, or the id of a model that was pulled (OWNER/NAME).
     pub checkpoint: PathBuf,
-    /// The text to continue, or with --chat the user's turn. Default: standard input.
+    /// The user's turn, or the text to continue. Default: standard input.
     #[arg(short, long)]
     pub prompt: Option<String>,
-    /// Wrap the prompt in the checkpoint's chat template; without a prompt, one turn per line of
-    /// standard input.
+    /// Reply in a conversation, as models with a chat template do by default. Without a prompt,
+    /// each line of standard input is a turn.
     #[arg(long)]
     pub chat: bool,
+    /// Continue the prompt as plain text, without the chat template.
+    #[arg(long, conflicts_with_all = ["chat", "image", "audio", "system", "thinking", "control_tokens_in_text"])]
+    pub raw: bool,
     /// A picture before the prompt of a turn: PNG or JPEG (may be repeated). Implies --chat.
     #[arg(long, value_name = "FILE", requires = "prompt")]
     pub image: Vec<PathBuf>,
@@ -699,19 +701,20 @@ pub struct RunArguments {
     /// checkpoint's.
     #[arg(long, value_name = "TOKENS", requires = "image")]
     pub soft_tokens: Option<u32>,
-    /// A system turn before the first user turn.
-    #[arg(long, requires = "turn")]
+    /// A system turn before the first user turn. Implies --chat.
+    #[arg(long)]
     pub system: Option<String>,
-    /// Let the model think first, where its template offers that.
-    #[arg(long, requires = "turn")]
-    pub thinking: bool,
-    /// Take control tokens that a turn spells out, such as `<|turn>`, for those tokens; without it
-    /// they stay text.
-    #[arg(long, requires = "turn")]
+    /// Let the model think first: `on`, `off`, or `on` with at most this many tokens of thoughts.
+    /// Default: the template's. Implies --chat.
+    #[arg(long, value_name = "on|off|TOKENS", value_parser = thinking)]
+    pub thinking: Option<Thinking>,
+    /// Interpret control tokens such as `<|turn>` in the text of turns. Off by default, for safety.
+    /// Implies --chat.
+    #[arg(long)]
     pub control_tokens_in_text: bool,
-    /// Most tokens to generate.
-    #[arg(help_heading = "Sampling", short = 'n', long, default_value_t = 512, allow_negative_numbers = true, value_parser = tokens)]
-    pub max_tokens: u32,
+    /// Most tokens to generate, thoughts included. Default: the checkpoint's, or 512.
+    #[arg(help_heading = "Sampling", short = 'n', long, allow_negative_numbers = true, value_parser = tokens)]
+    pub max_tokens: Option<u32>,
     /// Always the most likely token.
     #[arg(help_heading = "Sampling", long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p"])]
     pub greedy: bool,
@@ -1281,9 +1284,28 @@ fn tokens(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(tokens) => Ok(tokens),
         Err(_) if text.starts_with('-') => {
-            Err("there is no count for no limit: give more than the context holds, which ends a reply in any case".to_owned())
+            Err("a limit is a whole number; one larger than the context leaves it to the context".to_owned())
         }
         Err(_) => Err(format!("expected a whole number of at most {}", u32::MAX)),
+    }
+}
+
+/// Whether the model thinks before it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thinking {
+    Off,
+    /// With at most this many tokens, if there is a limit.
+    On(Option<usize>),
+}
+
+fn thinking(text: &str) -> Result<Thinking, String> {
+    match text {
+        "off" => Ok(Thinking::Off),
+        "on" => Ok(Thinking::On(None)),
+        number => match number.parse() {
+            Ok(most) => Ok(Thinking::On(Some(most))),
+            Err(_) => Err("expected `on`, `off` or a number of tokens".to_owned()),
+        },
     }
 }
 

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 use shardwright_graph::{Graph, Pass};
+use shardwright_vocabulary::Ignored;
 
 use crate::facts::{Facts, FileFacts};
 use crate::family::Family;
 use crate::reading::{Reading, name_of};
 use crate::store::Wanted;
-use crate::{CheckpointError, UnusedTensor};
+use crate::{CheckpointError, UnusedTensor, register};
 
 /// Bytes that one thread hashes at a time.
 const HASHED_AT_ONCE: usize = 8 << 20;
@@ -29,6 +30,7 @@ pub struct Checkpoint {
     towers: Vec<Graph>,
     unused: Vec<UnusedTensor>,
     notes: Vec<String>,
+    ignored: Vec<Ignored>,
     fingerprint: [u8; 32],
 }
 
@@ -71,13 +73,22 @@ impl Checkpoint {
                     .map(|tensor| UnusedTensor { name: format!("{folder}{}", tensor.name), ..tensor }),
             );
         }
-        let Reading { graph, towers, settings, name, notes, .. } = reading;
+        let Reading { graph, towers, settings, name, notes, ignored, .. } = reading;
         let tables = graph.assets.iter().map(|asset| &asset.table);
         let dtypes: BTreeSet<_> =
             graph.weights.iter().chain(tables).map(|weight| weight.dtype.name()).collect();
-        let facts = Facts::new(name, &settings, files, dtypes.into_iter().collect(), &unused);
+        let facts = Facts::new(name, &settings, &graph, files, dtypes.into_iter().collect(), &unused);
         let fingerprint = digest.finalize().into();
-        Ok(Checkpoint { directory: directory.to_owned(), facts, graph, towers, unused, notes, fingerprint })
+        Ok(Checkpoint {
+            directory: directory.to_owned(),
+            facts,
+            graph,
+            towers,
+            unused,
+            notes,
+            ignored,
+            fingerprint,
+        })
     }
 
     /// The directory it was opened from.
@@ -120,6 +131,17 @@ impl Checkpoint {
     /// Choices made where the checkpoint is silent, as sentences for a report.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// Returns whether a field of `config.json` of this name cannot change a result. Fields with
+    /// dots are in objects, whose names cannot matter either or do.
+    pub fn cannot_matter(field: &str) -> bool {
+        field.split('.').any(register::cannot_matter)
+    }
+
+    /// Fields of the settings that may matter and that no family of this name reads.
+    pub fn ignored(&self) -> &[Ignored] {
+        &self.ignored
     }
 
     /// SHA-256 over the settings and, for each weight file, its length and header. Quick to

@@ -1,4 +1,5 @@
 use serde::Serialize;
+use shardwright_graph::{Graph, Weight};
 
 use crate::family::Family;
 use crate::settings::Settings;
@@ -73,18 +74,23 @@ impl Facts {
     pub(crate) fn new(
         name: String,
         settings: &Settings,
+        graph: &Graph,
         weight_files: Vec<FileFacts>,
         dtypes: Vec<&'static str>,
         unused: &[UnusedTensor],
     ) -> Self {
-        let (dimensions, window, tied, per_layer_width) = match settings {
-            Settings::Gemma3 { stack, .. } => (&stack.dimensions, stack.window, stack.tied, 0),
-            Settings::EmbeddingGemma { stack, .. } => (&stack.dimensions, stack.window, false, 0),
-            Settings::Gemma4 { stack, .. } | Settings::EmbeddingGemma2 { stack, .. } => {
-                (&stack.dimensions, stack.window, stack.tied, stack.per_layer_width())
+        let (dimensions, window, per_layer_width) = match settings {
+            Settings::Gemma3 { stack, .. } | Settings::EmbeddingGemma { stack, .. } => {
+                (&stack.dimensions, stack.window, 0)
             }
-            Settings::PreNorm(stack) => (&stack.dimensions, stack.window, stack.tied, 0),
+            Settings::Gemma4 { stack, .. } | Settings::EmbeddingGemma2 { stack, .. } => {
+                (&stack.dimensions, stack.window, stack.per_layer_width())
+            }
+            Settings::PreNorm(stack) => (&stack.dimensions, stack.window, 0),
         };
+        // Of all matrices, a tied head alone is a table as well.
+        let is_table = |weight: &Weight| graph.assets.iter().any(|asset| asset.table.name == weight.name);
+        let tied = graph.weights.iter().any(is_table);
         let alike = |attention: &LayerType| LayerFacts {
             attention: *attention,
             kv_heads: dimensions.kv_heads,

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use shardwright_files::{FileError, Links};
 
 use crate::CheckpointError;
+use crate::register::Seen;
 
 /// The settings of a model, in its folder.
 pub(crate) const CONFIG: &str = "config.json";
@@ -59,13 +60,15 @@ pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
     /// Names of fields in the file's own format, for messages, by their names here.
     keys: Option<&'a BTreeMap<String, String>>,
+    /// Where reads are recorded.
+    seen: Option<&'a Seen>,
 }
 
 impl<'a> Fields<'a> {
     /// The top-level object of a file.
     pub fn new(path: &'a Path, value: &'a Value) -> Result<Self, CheckpointError> {
         match value {
-            Value::Object(map) => Ok(Fields { path, outer: [""; DEPTH], map, keys: None }),
+            Value::Object(map) => Ok(Fields { path, outer: [""; DEPTH], map, keys: None, seen: None }),
             _ => Err(CheckpointError::NotJson {
                 path: path.to_owned(),
                 reason: "the file holds no object".to_owned(),
@@ -78,8 +81,31 @@ impl<'a> Fields<'a> {
         self.path
     }
 
+    /// Records in `seen` which fields are read.
+    pub fn recorded(self, seen: &'a Seen) -> Self {
+        Fields { seen: Some(seen), ..self }
+    }
+
+    /// Records that other fields make this one irrelevant.
+    pub fn superseded(&self, name: &str) {
+        self.record(name);
+    }
+
+    /// The name of a field with those of the objects around it.
+    fn path_of(&self, name: &str) -> String {
+        let outer = self.outer.iter().filter(|part| !part.is_empty());
+        outer.map(|part| format!("{part}.")).collect::<String>() + name
+    }
+
+    fn record(&self, name: &str) {
+        if let Some(seen) = self.seen {
+            seen.read(self.path_of(name));
+        }
+    }
+
     /// Whether the field is present, even as `null`.
     pub fn mentions(&self, name: &str) -> bool {
+        self.record(name);
         self.map.contains_key(name)
     }
 
@@ -90,6 +116,7 @@ impl<'a> Fields<'a> {
 
     /// The raw value.
     pub fn get(&self, name: &str) -> Option<&'a Value> {
+        self.record(name);
         self.map.get(name).filter(|value| !value.is_null())
     }
 
@@ -104,8 +131,7 @@ impl<'a> Fields<'a> {
         if let Some(key) = known(if outermost.is_empty() { name } else { outermost }) {
             return key.clone();
         }
-        self.outer.iter().filter(|part| !part.is_empty()).map(|part| format!("{part}.")).collect::<String>()
-            + name
+        self.path_of(name)
     }
 
     /// A fault of the field.
@@ -189,6 +215,9 @@ impl<'a> Fields<'a> {
                 let free = self.outer.iter().position(|part| part.is_empty()).unwrap_or(DEPTH - 1);
                 let mut outer = self.outer;
                 outer[free] = name;
+                if let Some(seen) = self.seen {
+                    seen.entered(self.path_of(name));
+                }
                 Ok(Some(Fields { outer, map, ..*self }))
             }
             Some((_, value)) => Err(self.invalid(name, format!("is {}, not an object", shortened(value)))),

@@ -45,6 +45,7 @@ mod pattern;
 mod prenorm;
 mod quantised;
 mod reading;
+mod register;
 mod rotary;
 mod rows;
 mod safetensors;
@@ -54,6 +55,7 @@ mod store;
 mod towers;
 mod translation;
 mod weight_file;
+mod yarn;
 
 pub use checkpoint::Checkpoint;
 pub use error::{CheckpointError, ErrorKind};

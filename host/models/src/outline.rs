@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use shardwright_graph::{Graph, Pass};
+use shardwright_vocabulary::Ignored;
 
 use crate::family::Family;
 use crate::json::CONFIG;
@@ -21,6 +22,7 @@ pub struct Outline {
     family: Family,
     name: String,
     notes: Vec<String>,
+    ignored: Vec<Ignored>,
     basis: OutlineBasis,
     lack: Option<CheckpointError>,
     download_bytes: Option<u64>,
@@ -79,7 +81,7 @@ impl Outline {
             });
         }
         let lack = reading.stores().find_map(|(_, store)| store.lack());
-        let Reading { graph, towers, settings, name, notes, .. } = reading;
+        let Reading { graph, towers, settings, name, notes, ignored, .. } = reading;
         Ok(Outline {
             family: settings.family(),
             lack,
@@ -87,6 +89,7 @@ impl Outline {
             towers,
             name,
             notes,
+            ignored,
             basis,
             download_bytes: (basis != OutlineBasis::Configuration).then_some(bytes),
         })
@@ -115,6 +118,11 @@ impl Outline {
     /// Choices made where the checkpoint is silent, as sentences for a report.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// Fields of the settings that may matter and that no family of this name reads.
+    pub fn ignored(&self) -> &[Ignored] {
+        &self.ignored
     }
 
     /// What it rests on; the weakest part counts.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use shardwright_graph::Graph;
-use shardwright_vocabulary::{DType, Granularity, Pass};
+use shardwright_vocabulary::{DType, Granularity, Ignored, Pass};
 
 use crate::embeddinggemma::Stack;
 use crate::json::CONFIG;
@@ -25,6 +25,8 @@ pub(crate) struct Reading {
     pub name: String,
     /// Choices made where the checkpoint is silent.
     pub notes: Vec<String>,
+    /// Fields that may matter and were not read.
+    pub ignored: Vec<Ignored>,
     config: Vec<u8>,
     store: TensorStore,
     /// The tensors of modules, by folder.
@@ -48,7 +50,7 @@ impl Reading {
         };
         let name = name_of(path);
         let name = name.strip_suffix(".gguf").unwrap_or(&name).to_owned();
-        let (translation, module_stores) = match &settings {
+        let (mut translation, module_stores) = match &settings {
             Settings::Gemma3 { stack, redirect } => {
                 (stack.translate(store, name.clone(), redirect.clone())?, Vec::new())
             }
@@ -69,6 +71,7 @@ impl Reading {
                 embeddinggemma::translate(stack, sentence, store, name.clone())?
             }
         };
+        notes.extend(translation.take_notes());
         let (graph, store) = translation.finish();
         notes.extend(quantised::unused_scales(&store.unused()));
         let (towers, store) = match &settings {
@@ -76,7 +79,9 @@ impl Reading {
             _ => (Vec::new(), store),
         };
         notes.extend(nameless(&graph));
-        Ok(Reading { settings, graph, towers, name, notes, config: document.bytes, store, module_stores })
+        let ignored = document.ignored();
+        let config = document.bytes;
+        Ok(Reading { settings, graph, towers, name, notes, ignored, config, store, module_stores })
     }
 
     /// The settings files, by name.

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use shardwright_gguf::model_at;
+use shardwright_vocabulary::Ignored;
 
 use crate::gguf::Configuration;
 use crate::json::{self, CONFIG, Fields};
+use crate::register::Seen;
 use crate::{CheckpointError, limits};
 
 /// A Hugging Face folder, or a GGUF model without one.
@@ -28,12 +30,18 @@ pub(crate) struct Document {
     keys: BTreeMap<String, String>,
     /// Facts that the file omits, as sentences.
     pub assumed: Vec<String>,
+    seen: Seen,
 }
 
 impl Document {
     /// The settings as fields.
     pub fn fields(&self) -> Result<Fields<'_>, CheckpointError> {
-        Ok(Fields::new(&self.path, &self.value)?.called(&self.keys))
+        Ok(Fields::new(&self.path, &self.value)?.called(&self.keys).recorded(&self.seen))
+    }
+
+    /// Returns the fields that may matter and have not been read so far.
+    pub fn ignored(&self) -> Vec<Ignored> {
+        self.seen.ignored(&self.path, &self.value)
     }
 }
 
@@ -61,7 +69,14 @@ impl Source {
                 let path = folder.join(CONFIG);
                 let bytes = json::read_capped(&path, limits::CONFIG_BYTES)?;
                 let value = json::parse(&path, &bytes)?;
-                Ok(Document { path, bytes, value, keys: BTreeMap::new(), assumed: Vec::new() })
+                Ok(Document {
+                    path,
+                    bytes,
+                    value,
+                    keys: BTreeMap::new(),
+                    assumed: Vec::new(),
+                    seen: Seen::default(),
+                })
             }
             Source::Gguf(files) => {
                 let path = files.first().cloned().unwrap_or_default();
@@ -70,7 +85,7 @@ impl Source {
                     path: path.clone(),
                     reason: error.to_string(),
                 })?;
-                Ok(Document { path, bytes, value, keys, assumed })
+                Ok(Document { path, bytes, value, keys, assumed, seen: Seen::default() })
             }
         }
     }

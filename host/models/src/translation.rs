@@ -29,6 +29,7 @@ pub(crate) struct Translation {
     store: TensorStore,
     prefix: &'static str,
     graph: Graph,
+    notes: Vec<String>,
 }
 
 impl Translation {
@@ -70,7 +71,7 @@ impl Translation {
             states: Vec::new(),
             components: Vec::new(),
         };
-        Translation { store, prefix, graph }
+        Translation { store, prefix, graph, notes: Vec::new() }
     }
 
     /// The graph so far; what builders of components read.
@@ -242,18 +243,48 @@ impl Translation {
         self.asset("embedding", EMBEDDING, shape, redirect)
     }
 
-    /// The output matrix `[vocabulary, hidden]`: the embedding once more when tied, else a tensor
-    /// of its own.
+    /// Takes the output matrix `[vocabulary, hidden]`: the embedding once more when tied, else a
+    /// tensor of its own.
+    ///
+    /// A tied model may have such a tensor too. As in transformers, it counts if it differs.
     pub fn head(&mut self, vocabulary: u64, tied: bool) -> Result<WeightId, CheckpointError> {
-        let name = if tied {
-            format!("{}{EMBEDDING}", self.prefix)
-        } else {
-            let found = HEADS.into_iter().find(|name| self.store.has(name).unwrap_or(true));
-            found.ok_or_else(|| self.store.missing(HEADS[0]))?.to_owned()
+        let shape = [vocabulary, self.graph.hidden];
+        let own = HEADS.into_iter().find(|name| self.store.has(name).unwrap_or(!tied));
+        let weight = match (tied, own) {
+            (false, None) => return Err(self.store.missing(HEADS[0])),
+            (false, Some(own)) => self.store.weight(own, "head", &shape)?,
+            (true, own) => {
+                let table = self.store.weight(&format!("{}{EMBEDDING}", self.prefix), "head", &shape)?;
+                self.head_beside(table, own, &shape)?
+            }
         };
-        let weight = self.store.weight(&name, "head", &[vocabulary, self.graph.hidden])?;
         self.graph.vocabulary = vocabulary;
         Ok(self.push(weight))
+    }
+
+    /// Returns the head of a tied model: its table, or the tensor `own` if that differs.
+    fn head_beside(
+        &mut self,
+        table: Weight,
+        own: Option<&'static str>,
+        shape: &[u64],
+    ) -> Result<Weight, CheckpointError> {
+        let Some(name) = own else { return Ok(table) };
+        let own = self.store.weight(name, "head", shape)?;
+        if !(own.data.is_present() && table.data.is_present()) {
+            self.notes.push(format!(
+                "`{name}` is stored although `tie_word_embeddings` is set: it counts if it differs from the \
+                 embedding, which the weights will show"
+            ));
+            return Ok(table);
+        }
+        if is_equal(&own, &table) {
+            return Ok(table);
+        }
+        self.notes.push(format!(
+            "`{name}` is the output matrix although `tie_word_embeddings` is set: it differs from the embedding"
+        ));
+        Ok(own)
     }
 
     /// Declares a state of `layer`; `word` is `k` or `v`.
@@ -273,8 +304,25 @@ impl Translation {
         self.graph.components.push(component);
     }
 
+    /// Takes the notes about tensors, for a report.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
     /// The finished graph, and the tensors with the record of which were used.
     pub fn finish(self) -> (Graph, TensorStore) {
         (self.graph, self.store)
     }
+}
+
+/// Whether two weights have the same stored values.
+fn is_equal(one: &Weight, other: &Weight) -> bool {
+    let scales =
+        |weight: &Weight| weight.quantisation.as_ref().map(|quantisation| quantisation.scales.clone());
+    let scales_are_equal = match (scales(one), scales(other)) {
+        (None, None) => true,
+        (Some(one), Some(other)) => one.bytes() == other.bytes(),
+        _ => false,
+    };
+    one.dtype == other.dtype && one.data.bytes() == other.data.bytes() && scales_are_equal
 }

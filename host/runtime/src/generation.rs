@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use shardwright_drafting::{Drafted, DroppedDraft, Speculation, SpeculationStatistics};
-use shardwright_text::{Reply, Sampler, SamplingParameters, Stop, StopRules, TextError, Tokenizer, Verdict};
+use shardwright_text::{
+    Reply, ReplyStep, Sampler, SamplingParameters, Stop, StopRules, TextError, ThoughtTokens, TokenRules,
+    Tokenizer, Verdict,
+};
 
 use crate::error::SessionError;
 use crate::session::Session;
@@ -17,11 +20,20 @@ use crate::soft::Prompt;
 pub struct GenerationOptions {
     /// How tokens are sampled; greedy by default.
     pub sampling: SamplingParameters,
+    /// Tokens that may not be chosen; all may by default.
+    pub rules: TokenRules,
     /// What ends the reply; nothing by default.
     pub stop: StopRules,
-    /// Most tokens to generate; `None`: until a rule ends it or the context is full.
+    /// Most tokens to generate, thoughts included; `None`: until a rule ends it or the context is
+    /// full.
     pub max_tokens: Option<usize>,
-    /// Whether special tokens appear in the text; not by default.
+    /// The tokens around thoughts, which are then delivered apart from the answer and in which stop
+    /// strings are not looked for; `None` by default: thoughts are part of the text.
+    pub thoughts: Option<ThoughtTokens>,
+    /// Most tokens of thoughts; the token that ends a thought then follows, whatever the model
+    /// expects. `None` for no limit.
+    pub max_thought_tokens: Option<usize>,
+    /// Whether special tokens appear in the text, and with them thoughts; not by default.
     pub show_special: bool,
 }
 
@@ -63,6 +75,8 @@ pub struct GenerationStatistics {
     pub recomputed_tokens: usize,
     /// Tokens generated, a stop token included.
     pub generated_tokens: usize,
+    /// Of those, tokens of thoughts, without the tokens around them.
+    pub thought_tokens: usize,
     /// Time that pictures and sounds of the last turn took before the prompt was run: 0 without.
     pub parts_time: Duration,
     /// From the first call to the first token, and what pictures and sounds took before.
@@ -105,6 +119,11 @@ pub enum GenerationEvent {
         /// The text; not empty.
         text: String,
     },
+    /// Text of a thought that is final: whole characters.
+    ThoughtDelta {
+        /// The text; not empty.
+        text: String,
+    },
     /// A draft was dropped: it failed, or proposed what it must not. The reply goes on without it
     /// and is the same, in more steps.
     DraftDropped {
@@ -128,6 +147,7 @@ pub struct Generation {
     sampler: Sampler,
     reply: Reply,
     max_tokens: usize,
+    max_thought_tokens: usize,
     /// What is chosen instead of what sampling says.
     given: Option<Vec<u32>>,
     events: VecDeque<GenerationEvent>,
@@ -166,10 +186,16 @@ impl Generation {
         options: &GenerationOptions,
     ) -> Result<Self, SessionError> {
         let prompt = prompt.into();
+        let reply = Reply::new(tokenizer, &options.stop, !options.show_special);
+        let thoughts = options.thoughts.filter(|_| !options.show_special);
         Ok(Generation {
-            sampler: Sampler::new(options.sampling)?,
-            reply: Reply::new(tokenizer, &options.stop, !options.show_special),
+            sampler: Sampler::new(options.sampling)?.with_rules(options.rules.clone(), prompt.ids().len()),
+            reply: match thoughts {
+                Some(tokens) => reply.with_thoughts(tokens, prompt.ids()),
+                None => reply,
+            },
             max_tokens: options.max_tokens.unwrap_or(usize::MAX),
+            max_thought_tokens: options.max_thought_tokens.unwrap_or(usize::MAX),
             given: None,
             events: VecDeque::new(),
             stage: Stage::Prompt,
@@ -228,7 +254,7 @@ impl Generation {
 
     /// Runs one step of the session and handles its result; `None` at the end.
     fn advance(&mut self, session: &mut Session) -> Option<Result<(), SessionError>> {
-        let largest = self.sampler.parameters().largest_logits();
+        let largest = self.sampler.largest_logits();
         let before = session.recomputed();
         let stage = std::mem::replace(&mut self.stage, Stage::Ended);
         let ran = match stage {
@@ -357,6 +383,9 @@ impl Generation {
         row: usize,
     ) -> Result<(u32, ControlFlow<()>), TextError> {
         let given = self.given.as_ref().and_then(|given| given.get(self.statistics.generated_tokens));
+        let thought_ends = self.reply.thought_tokens() >= self.max_thought_tokens;
+        let end = self.reply.thought_end().filter(|_| thought_ends);
+        let given = given.or(end.as_ref());
         let verdict = match (given, drafted.tokens.get(row)) {
             (None, None) => Verdict::Replaced(self.sampler.sample(logits, history)?),
             (None, Some(&expected)) => {
@@ -383,9 +412,9 @@ impl Generation {
         }
         self.events.push_back(GenerationEvent::Token { id });
         let step = self.reply.push(id)?;
-        self.deliver(step.text);
+        self.statistics.thought_tokens = self.reply.thought_tokens();
         self.last = Some(id);
-        self.ended = match step.stop {
+        self.ended = match self.deliver(step) {
             Some(Stop::Id(id)) => Some(DoneReason::StopToken { id }),
             Some(Stop::Text(text)) => Some(DoneReason::StopText { text }),
             None if self.statistics.generated_tokens >= self.max_tokens => Some(DoneReason::MaxTokens),
@@ -407,10 +436,14 @@ impl Generation {
         }
     }
 
-    fn deliver(&mut self, text: String) {
-        if !text.is_empty() {
-            self.events.push_back(GenerationEvent::TextDelta { text });
+    fn deliver(&mut self, step: ReplyStep) -> Option<Stop> {
+        if !step.thought.is_empty() {
+            self.events.push_back(GenerationEvent::ThoughtDelta { text: step.thought });
         }
+        if !step.text.is_empty() {
+            self.events.push_back(GenerationEvent::TextDelta { text: step.text });
+        }
+        step.stop
     }
 
     fn end(&mut self, session: &Session, mut reason: DoneReason) -> Result<(), SessionError> {

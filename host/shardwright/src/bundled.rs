@@ -271,6 +271,7 @@ impl BundleOptions {
         let no_worker = loader.shims.notice.clone().filter(|_| compiled_here);
         notices.extend(no_worker.map(|text| say(NoticeKind::Note, text)));
         notices.extend(trust.take_notices());
+        notices.extend(text.notices());
         let refused = disbelieved.as_ref();
         notices.extend(refused.map(|error| {
             let help = error.help().unwrap_or_default();

@@ -34,6 +34,10 @@ pub(crate) fn open(
     expect_checkpoint(directory)?;
     // Its thread begins before the checkpoint is read.
     let text = TextSide::load(directory, options.cache.as_deref(), start)?;
+    let ignored: Vec<Notice> = text.notices().collect();
+    if let Some(field) = ignored.first().filter(|_| options.strict) {
+        return Err(Error::new(ErrorKind::Strict, field.text.clone()));
+    }
     let checkpoint = Checkpoint::open(directory)?;
     let reading = started.elapsed();
     watch.progress(0, "reading");
@@ -76,6 +80,7 @@ pub(crate) fn open(
     let plan_id = settled.plan_id();
     let next = failover(directory, options, &settled);
     let mut plan = settled.report_now();
+    plan.notices.extend(ignored);
     plan.notices.extend(flags);
     let prepared = planning + quantising + compiling;
     plan.notices.extend(kept.as_ref().and_then(|kept| kept.notice(prepared)).or(not_kept));

@@ -6,7 +6,9 @@ use shardwright_runtime::{
     PlacementRecord, Prompt, SoftRows, Speculation,
 };
 use shardwright_shims::{Part, Watch};
-use shardwright_text::{Content, ContentPart, Message, PartTokens, RenderOptions, Tokenizer};
+use shardwright_text::{
+    Content, ContentPart, Message, PartTokens, RenderOptions, TemplateValue, ThoughtTokens, Tokenizer,
+};
 
 use crate::parts::{Prepared, Sense, prepare};
 use crate::text_side::TextSide;
@@ -43,9 +45,10 @@ impl Session {
         inner.set_speculation((inner.decode_rows() > 1).then(|| Speculation::new().lookup()));
         let options = GenerationOptions {
             sampling: text.generation.sampling,
-            stop: shardwright_text::StopRules::from_generation(&text.generation),
-            max_tokens: None,
-            show_special: false,
+            rules: text.generation.rules.clone(),
+            stop: text.stop.clone(),
+            max_tokens: text.generation.max_new_tokens,
+            ..GenerationOptions::default()
         };
         let template = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
         let (messages, soft) = (Vec::new(), Vec::new());
@@ -217,8 +220,14 @@ impl Session {
             .with_help("give a prompt of at least one character"));
         }
         self.expect_context(prompt.ids().len(), chat)?;
-        check_modality(self.inner.chain(), self.text.tokenizer()?, &prompt)?;
-        Ok(Generation::new(self.text.tokenizer()?, prompt, &self.options)?)
+        let tokenizer = self.text.tokenizer()?;
+        check_modality(self.inner.chain(), tokenizer, &prompt)?;
+        let mut options = self.options.clone();
+        options.thoughts = options.thoughts.or_else(|| ThoughtTokens::of(tokenizer));
+        if let (None, Some(both)) = (options.max_tokens, self.text.generation.max_length) {
+            options.max_tokens = Some(both.saturating_sub(prompt.ids().len()));
+        }
+        Ok(Generation::new(tokenizer, prompt, &options)?)
     }
 
     fn expect_context(&self, tokens: usize, chat: bool) -> Result<()> {
@@ -243,10 +252,29 @@ impl Session {
         self.template = std::mem::take(&mut self.template).with_variable(name, value);
     }
 
-    /// Whether the chat template speaks of a variable of this name; one that does not ignores its
-    /// value.
+    /// Whether the chat template reads a variable of this name. Templates ignore the values of
+    /// others.
     pub fn template_takes(&self, name: &str) -> bool {
-        self.text.template_mentions(name)
+        self.text.template_reads(name)
+    }
+
+    /// Lets the model think before it answers, or not, by the variable of its chat template.
+    ///
+    /// Thoughts are delivered as [`GenerationEvent::ThoughtDelta`] and are no part of the answer.
+    /// The conversation keeps them in the field `reasoning_content` of the turn. Templates leave
+    /// them out of later prompts. `options.max_thought_tokens` limits their length.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] if the template reads neither `enable_thinking` nor `thinking`.
+    pub fn set_thinking(&mut self, on: bool) -> Result<()> {
+        let switch = SWITCHES.into_iter().find(|name| self.template_takes(name));
+        let switch = switch.ok_or_else(|| {
+            let what = "the chat template has no switch for thinking (`enable_thinking` or `thinking`)";
+            Error::new(ErrorKind::Unsupported, what).with_help("leave the choice to the model")
+        })?;
+        self.set_template_variable(switch, on);
+        Ok(())
     }
 
     /// The turns so far.
@@ -353,6 +381,14 @@ impl Session {
     }
 }
 
+/// The variables by which chat templates let a model think first: of Gemma 4, Qwen 3 and SmolLM3,
+/// and of Granite.
+const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
+
+/// The field of a turn that has the thoughts before it, as the templates of Qwen 3 and Gemma 4 read
+/// it.
+const THOUGHTS: &str = "reasoning_content";
+
 /// Refuses ids of pictures or sounds, in whose place only padding would be run. The tables of the
 /// model list those ids.
 pub(crate) fn check_modality(chain: &Chain, tokenizer: &Tokenizer, prompt: &Prompt) -> Result<()> {
@@ -396,6 +432,7 @@ pub struct Reply<'s> {
     session: &'s mut Session,
     generation: Generation,
     said: String,
+    thoughts: String,
     /// In a conversation: rows of pictures and sounds before its last turn.
     chat: Option<usize>,
     ended: Ended,
@@ -414,17 +451,23 @@ enum Ended {
 
 impl<'s> Reply<'s> {
     fn new(session: &'s mut Session, generation: Generation, chat: Option<usize>) -> Self {
-        Reply { session, generation, said: String::new(), chat, ended: Ended::Early, statistics: None }
+        let (said, thoughts) = (String::new(), String::new());
+        Reply { session, generation, said, thoughts, chat, ended: Ended::Early, statistics: None }
     }
 }
 
 impl Reply<'_> {
-    /// Runs to the end and returns the whole text.
+    /// Runs to the end and returns the whole answer, without thoughts.
     pub fn text(mut self) -> Result<String> {
         for event in self.by_ref() {
             event?;
         }
         Ok(self.said.clone())
+    }
+
+    /// The thoughts so far.
+    pub fn thoughts(&self) -> &str {
+        &self.thoughts
     }
 
     /// Gives the memory of the session back between two events, as [`Session::release`] does; the
@@ -446,6 +489,7 @@ impl Iterator for Reply<'_> {
         let event = self.generation.next(&mut self.session.inner)?;
         match &event {
             Ok(GenerationEvent::TextDelta { text }) => self.said.push_str(text),
+            Ok(GenerationEvent::ThoughtDelta { text }) => self.thoughts.push_str(text),
             Ok(GenerationEvent::Done { statistics, reason }) => {
                 self.statistics = Some(*statistics);
                 if !matches!(reason, DoneReason::Cancelled | DoneReason::Deadline) {
@@ -467,7 +511,11 @@ impl Drop for Reply<'_> {
             self.session.messages.pop();
             self.session.soft.truncate(known);
         } else {
-            self.session.messages.push(Message::assistant(said));
+            let mut message = Message::assistant(said);
+            if !self.thoughts.is_empty() {
+                message.fields.push((THOUGHTS.to_owned(), TemplateValue::from(&*self.thoughts)));
+            }
+            self.session.messages.push(message);
         }
     }
 }

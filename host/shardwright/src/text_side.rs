@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 use serde::Deserialize;
 use shardwright_bundle::{Bundle, MappedFile, TextFile};
 use shardwright_text::{
-    ChatTemplate, GenerationConfig, Message, PromptTokens, RenderOptions, TextError, Tokenizer,
+    ChatTemplate, GenerationConfig, Message, PromptTokens, RenderOptions, StopRules, TextError, Tokenizer,
     TokenizerLoading,
 };
+use shardwright_vocabulary::Notice;
 
 use crate::{Error, ErrorKind, Result};
 
@@ -42,6 +43,7 @@ pub(crate) struct TextSide {
     tokenizer: OnceLock<Tokenizer>,
     template: Option<ChatTemplate>,
     pub(crate) generation: GenerationConfig,
+    pub(crate) stop: StopRules,
     prompt_tokens: PromptTokens,
 }
 
@@ -55,9 +57,11 @@ impl TextSide {
             let inside = path.clone();
             Tokenizer::load_in_background(path, move || read_tokenizer(&inside, indexes.as_deref()))
         });
+        let generation = GenerationConfig::from_directory(directory)?;
         Ok(TextSide {
             template: ChatTemplate::from_directory(directory)?,
-            generation: GenerationConfig::from_directory(directory)?,
+            stop: StopRules::from_generation(&generation)?,
+            generation,
             prompt_tokens: PromptTokens::from_directory(directory)?,
             source: Source::Checkpoint { directory: directory.to_owned(), indexes },
             loading: Mutex::new(loading),
@@ -82,9 +86,11 @@ impl TextSide {
         let read =
             |name: &str| texts.iter().find(|(existing, _)| *existing == name).map(|(_, bytes)| bytes.clone());
         let directory = bundle.path();
+        let generation = GenerationConfig::from_files(directory, read)?;
         Ok(TextSide {
             template: ChatTemplate::from_files(directory, read)?,
-            generation: GenerationConfig::from_files(directory, read)?,
+            stop: StopRules::from_generation(&generation)?,
+            generation,
             prompt_tokens: PromptTokens::from_files(directory, read)?,
             loading: Mutex::new(loading),
             source: Source::Bundle(Arc::clone(bundle)),
@@ -127,9 +133,14 @@ impl TextSide {
         Ok(self.tokenizer.get_or_init(|| tokenizer))
     }
 
-    /// Whether the chat template does anything with a variable of this name.
-    pub(crate) fn template_mentions(&self, variable: &str) -> bool {
-        self.template.as_ref().is_some_and(|template| template.mentions(variable))
+    /// Whether the chat template reads a variable of this name.
+    pub(crate) fn template_reads(&self, variable: &str) -> bool {
+        self.template.as_ref().is_some_and(|template| template.reads(variable))
+    }
+
+    /// Returns a notice for each field of the settings of generation that has no effect.
+    pub(crate) fn notices(&self) -> impl Iterator<Item = Notice> + '_ {
+        self.generation.ignored.iter().map(|field| Notice::fallback(field.to_string()))
     }
 
     pub(crate) fn has_template(&self) -> bool {

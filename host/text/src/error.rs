@@ -242,6 +242,12 @@ pub enum TextError {
         /// Its length.
         length: usize,
     },
+    /// The rules of the checkpoint exclude every token.
+    #[error("the rules of `generation_config.json` leave no token to follow {tokens} tokens")]
+    NoTokenLeft {
+        /// Tokens of prompt and reply so far.
+        tokens: usize,
+    },
 }
 
 impl TextError {
@@ -294,6 +300,9 @@ impl TextError {
             TextError::LogitNotFinite { .. } => {
                 "the model's arithmetic overflowed: run `shardwright verify` to find the first bad layer"
                     .into()
+            }
+            TextError::NoTokenLeft { .. } => {
+                "remove `suppress_tokens`, `bad_words_ids` or `no_repeat_ngram_size` from the file".into()
             }
             TextError::Encode { .. } | TextError::Decode { .. } | TextError::NoLogits { .. } => return None,
         })

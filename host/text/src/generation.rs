@@ -1,13 +1,17 @@
-//! `generation_config.json`: the stop ids and the sampling settings a checkpoint was published
-//! with.
+//! `generation_config.json`: the stop rules, the sampling settings and the rules for tokens that a
+//! checkpoint was published with.
+
+mod register;
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
+use shardwright_vocabulary::Ignored;
 
 use crate::error::Result;
 use crate::input::{Files, invalid_field};
 use crate::sampler::SamplingParameters;
+use crate::token_rules::{RULE_IDS_MAX, TokenRules};
 
 /// Most stop ids read. Published files have up to five.
 const STOP_IDS_MAX: usize = 256;
@@ -28,6 +32,16 @@ pub struct GenerationConfig {
     pub pad_id: Option<u32>,
     /// How to sample tokens: greedy unless the file has `do_sample: true`.
     pub sampling: SamplingParameters,
+    /// Tokens that may not be chosen.
+    pub rules: TokenRules,
+    /// Texts that end a reply (`stop_strings`).
+    pub stop_strings: Vec<String>,
+    /// Most tokens of a reply (`max_new_tokens`).
+    pub max_new_tokens: Option<usize>,
+    /// Most tokens of prompt and reply together (`max_length`).
+    pub max_length: Option<usize>,
+    /// Fields that would change replies and are not used, and fields that are not known.
+    pub ignored: Vec<Ignored>,
 }
 
 impl GenerationConfig {
@@ -52,7 +66,15 @@ impl GenerationConfig {
         let text_model = model.inner("text_config")?;
         let sections = [&generation, &model, &text_model];
 
-        let mut config = GenerationConfig { sampling: generation.sampling()?, ..Default::default() };
+        let mut config = GenerationConfig {
+            sampling: generation.sampling()?,
+            rules: generation.token_rules()?,
+            stop_strings: generation.texts("stop_strings")?,
+            max_new_tokens: generation.count("max_new_tokens")?,
+            max_length: generation.count("max_length")?,
+            ignored: register::ignored(&generation.path, &generation.fields),
+            ..GenerationConfig::default()
+        };
         for section in sections {
             if config.stop_ids.is_empty() {
                 config.stop_ids = section.ids("eos_token_id")?;
@@ -64,6 +86,7 @@ impl GenerationConfig {
                 config.pad_id = section.id("pad_token_id")?;
             }
         }
+        config.rules.stop_ids = config.stop_ids.clone();
         Ok(config)
     }
 }
@@ -117,8 +140,7 @@ impl Section {
             return Ok(Vec::new());
         };
         let ids = match value {
-            Value::Array(values) if values.len() <= STOP_IDS_MAX => values.iter().map(as_id).collect(),
-            Value::Array(_) => None,
+            Value::Array(_) => as_ids(value, STOP_IDS_MAX),
             value => as_id(value).map(|id| vec![id]),
         };
         let mut ids: Vec<u32> = ids.ok_or_else(|| self.invalid(name, EXPECTED, value))?;
@@ -127,31 +149,63 @@ impl Section {
         Ok(ids)
     }
 
+    /// A list of ids for a rule.
+    fn rule_ids(&self, name: &str) -> Result<Vec<u32>> {
+        let ids = |value: &Value| as_ids(value, RULE_IDS_MAX);
+        self.field(name, "a list of at most 4096 token ids", ids).map(Option::unwrap_or_default)
+    }
+
+    fn token_rules(&self) -> Result<TokenRules> {
+        let words = |value: &Value| {
+            let words = value.as_array().filter(|words| words.len() <= RULE_IDS_MAX)?;
+            words.iter().map(|word| as_ids(word, STOP_IDS_MAX).filter(|word| !word.is_empty())).collect()
+        };
+        let expected = "a list of at most 4096 lists of 1 to 256 token ids";
+        Ok(TokenRules {
+            suppress_tokens: self.rule_ids("suppress_tokens")?,
+            begin_suppress_tokens: self.rule_ids("begin_suppress_tokens")?,
+            bad_words_ids: self.field("bad_words_ids", expected, words)?.unwrap_or_default(),
+            no_repeat_ngram_size: self.count("no_repeat_ngram_size")?.unwrap_or(0),
+            min_new_tokens: self.count("min_new_tokens")?.unwrap_or(0),
+            min_length: self.count("min_length")?.unwrap_or(0),
+            forced_bos_token_id: self.field("forced_bos_token_id", "a token id", as_id)?,
+            stop_ids: Vec::new(),
+        })
+    }
+
+    /// A text or a list of texts.
+    fn texts(&self, name: &str) -> Result<Vec<String>> {
+        let texts = |value: &Value| match value {
+            Value::String(text) => Some(vec![text.clone()]),
+            value => value.as_array()?.iter().map(|text| text.as_str().map(str::to_owned)).collect(),
+        };
+        self.field(name, "a text or a list of texts", texts).map(Option::unwrap_or_default)
+    }
+
+    fn count(&self, name: &str) -> Result<Option<usize>> {
+        let count = |value: &Value| value.as_u64().and_then(|count| usize::try_from(count).ok());
+        self.field(name, "a whole number", count)
+    }
+
+    fn field<T>(
+        &self,
+        name: &str,
+        expected: &'static str,
+        read: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let found = self.present(name);
+        found.map(|value| read(value).ok_or_else(|| self.invalid(name, expected, value))).transpose()
+    }
+
     fn number(&self, name: &str, default: f32) -> Result<f32> {
-        match self.present(name) {
-            None => Ok(default),
-            Some(value) => value
-                .as_f64()
-                .map(|number| number as f32)
-                .filter(|number| number.is_finite())
-                .ok_or_else(|| self.invalid(name, "a number", value)),
-        }
+        let finite = |value: &Value| value.as_f64().map(|number| number as f32).filter(|it| it.is_finite());
+        Ok(self.field(name, "a number", finite)?.unwrap_or(default))
     }
 
     fn sampling(&self) -> Result<SamplingParameters> {
-        let do_sample = match self.present("do_sample") {
-            None => false,
-            Some(value) => {
-                value.as_bool().ok_or_else(|| self.invalid("do_sample", "true or false", value))?
-            }
-        };
-        let top_k = match self.present("top_k") {
-            None => TOP_K_DEFAULT,
-            Some(value) => value
-                .as_u64()
-                .and_then(|number| u32::try_from(number).ok())
-                .ok_or_else(|| self.invalid("top_k", "a whole number", value))?,
-        };
+        let do_sample = self.field("do_sample", "true or false", Value::as_bool)?.unwrap_or(false);
+        let top_k = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
+        let top_k = self.field("top_k", "a whole number", top_k)?.unwrap_or(TOP_K_DEFAULT);
         let parameters = SamplingParameters {
             do_sample,
             temperature: self.number("temperature", 1.0)?,
@@ -171,6 +225,11 @@ impl Section {
 
 fn as_id(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|id| u32::try_from(id).ok())
+}
+
+/// A list of at most `most` ids.
+fn as_ids(value: &Value, most: usize) -> Option<Vec<u32>> {
+    value.as_array().filter(|ids| ids.len() <= most)?.iter().map(as_id).collect()
 }
 
 #[cfg(test)]
@@ -247,6 +306,34 @@ mod tests {
     }
 
     #[test]
+    fn rules_and_limits_are_read() {
+        let config = read(
+            Some(
+                r#"{"eos_token_id": 4, "suppress_tokens": [7, 8], "begin_suppress_tokens": [5],
+                "bad_words_ids": [[1, 2], [3]], "no_repeat_ngram_size": 3, "min_new_tokens": 2,
+                "min_length": 9, "forced_bos_token_id": 6, "stop_strings": "END", "max_new_tokens": 50,
+                "max_length": 80, "num_beams": 2}"#,
+            ),
+            None,
+        )
+        .unwrap();
+        let rules = TokenRules {
+            suppress_tokens: vec![7, 8],
+            begin_suppress_tokens: vec![5],
+            bad_words_ids: vec![vec![1, 2], vec![3]],
+            no_repeat_ngram_size: 3,
+            min_new_tokens: 2,
+            min_length: 9,
+            forced_bos_token_id: Some(6),
+            stop_ids: vec![4],
+        };
+        assert_eq!(config.rules, rules);
+        assert_eq!((config.max_new_tokens, config.max_length), (Some(50), Some(80)));
+        assert_eq!(config.stop_strings, ["END"]);
+        assert_eq!(config.ignored.len(), 1);
+    }
+
+    #[test]
     fn nonsense_is_named() {
         for (text, field) in [
             (r#"{"eos_token_id": -1}"#, "eos_token_id"),
@@ -265,6 +352,17 @@ mod tests {
             (r#"{"top_p": 1.5}"#, "top_p"),
             (r#"{"min_p": -0.5}"#, "min_p"),
             (r#"{"repetition_penalty": 0}"#, "repetition_penalty"),
+            (r#"{"suppress_tokens": 3}"#, "suppress_tokens"),
+            (r#"{"begin_suppress_tokens": [-1]}"#, "begin_suppress_tokens"),
+            (r#"{"bad_words_ids": [3]}"#, "bad_words_ids"),
+            (r#"{"bad_words_ids": [[]]}"#, "bad_words_ids"),
+            (r#"{"no_repeat_ngram_size": -1}"#, "no_repeat_ngram_size"),
+            (r#"{"min_new_tokens": 0.5}"#, "min_new_tokens"),
+            (r#"{"min_length": "x"}"#, "min_length"),
+            (r#"{"forced_bos_token_id": [2]}"#, "forced_bos_token_id"),
+            (r#"{"stop_strings": [1]}"#, "stop_strings"),
+            (r#"{"max_new_tokens": {}}"#, "max_new_tokens"),
+            (r#"{"max_length": -2}"#, "max_length"),
         ] {
             let error = read(Some(text), None).unwrap_err();
             assert!(

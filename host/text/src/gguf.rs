@@ -17,6 +17,7 @@ use shardwright_gguf::{Head, Metadata, Value, model_at};
 
 use crate::error::{Result, TextError};
 use crate::gguf_tokenizer;
+use crate::token_rules::RULE_IDS_MAX;
 
 /// The tokenizer's file in a folder.
 pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
@@ -65,7 +66,7 @@ const USED: [&str; 16] = [
 /// A flag that must be off: sequences of two texts are not encoded here.
 const SEPARATOR: &str = "tokenizer.ggml.add_sep_token";
 
-/// Ids that must not be sampled, which has no counterpart here unless the list is empty.
+/// Ids that must not be sampled.
 const SUPPRESSED: &str = "tokenizer.ggml.suppress_tokens";
 
 /// Recommended settings of sampling behind `general.sampling.`, and their names in
@@ -147,10 +148,6 @@ fn check_keys(metadata: &Metadata<'_>) -> Result<()> {
     }
     if metadata.flag(SEPARATOR)? == Some(true) {
         return Err(unsupported(metadata, SEPARATOR, "true", "false"));
-    }
-    if let Some(list) = metadata.list(SUPPRESSED)?.filter(|list| !list.is_empty()) {
-        let found = Value::List(list).shown();
-        return Err(unsupported(metadata, SUPPRESSED, &found, "an empty list"));
     }
     Ok(())
 }
@@ -284,6 +281,15 @@ fn generation_config(head: &Head<'_>, special: &Special<'_>) -> Result<Json> {
         if let Some(id) = id {
             config.insert(name.to_owned(), id.into());
         }
+    }
+    if let Some(list) = metadata.list(SUPPRESSED)? {
+        let id = |value| match value {
+            Value::Integer(number) => u32::try_from(number).ok(),
+            _ => None,
+        };
+        let ids = list.iter().take(RULE_IDS_MAX + 1).map(id).collect::<Option<Vec<u32>>>();
+        let ids = ids.ok_or_else(|| metadata.wrong(SUPPRESSED, "a list of token ids"))?;
+        config.insert("suppress_tokens".to_owned(), ids.into());
     }
     if metadata.get("general.sampling.temp").is_some() {
         config.insert("do_sample".to_owned(), true.into());

@@ -24,8 +24,9 @@
 //!
 //! let question = [Message::user("What is politics?")];
 //! let mut ids = template.encode(&tokenizer, &question, &RenderOptions::default())?;
-//! let mut sampler = Sampler::new(SamplingParameters { seed: 7, ..config.sampling })?;
-//! let mut reply = Reply::new(&tokenizer, &StopRules::from_generation(&config), true);
+//! let parameters = SamplingParameters { seed: 7, ..config.sampling };
+//! let mut sampler = Sampler::new(parameters)?.with_rules(config.rules.clone(), ids.len());
+//! let mut reply = Reply::new(&tokenizer, &StopRules::from_generation(&config)?, true);
 //! loop {
 //!     # let mut logits = vec![0.0; tokenizer.vocabulary_size()];
 //!     # logits[16] = 1e3;
@@ -61,6 +62,8 @@ mod spelled;
 mod stop;
 mod stream;
 mod template;
+mod thoughts;
+mod token_rules;
 mod tokenizer;
 mod verify;
 
@@ -79,5 +82,7 @@ pub use template::{
     ChatTemplate, Content, ContentPart, Message, RENDERED_BYTES_MAX, RenderOptions, TEMPLATE_BYTES_MAX,
     TEMPLATE_FUEL, TemplateValue, messages_from_json,
 };
+pub use thoughts::ThoughtTokens;
+pub use token_rules::TokenRules;
 pub use tokenizer::{TEXT_BYTES_MAX, Tokenizer, TokenizerLoading, VocabularyDifference};
 pub use verify::Verdict;

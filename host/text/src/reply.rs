@@ -3,16 +3,23 @@
 use crate::error::Result;
 use crate::stop::{StopMatcher, StopRules};
 use crate::stream::TextStream;
+use crate::thoughts::{Thought, ThoughtTokens};
 use crate::tokenizer::Tokenizer;
 
 /// Converts the ids of one reply into text to deliver, and reports when the reply has ended. It
-/// combines a [`TextStream`] with a [`StopMatcher`].
+/// combines a [`TextStream`] with a [`StopMatcher`], and keeps thoughts apart from the answer.
 #[derive(Debug, Clone)]
 pub struct Reply {
     stream: TextStream,
     matcher: StopMatcher,
     rules: StopRules,
     stop: Option<Stop>,
+    /// The tokens around thoughts, where they are kept apart.
+    thoughts: Option<ThoughtTokens>,
+    thought: Option<Thought>,
+    thought_tokens: usize,
+    /// Whether newlines are skipped, those between a thought and the answer.
+    skips_newlines: bool,
 }
 
 /// Why a reply ended.
@@ -27,7 +34,9 @@ pub enum Stop {
 /// The result of one id.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReplyStep {
-    /// Text to deliver now, often empty.
+    /// Text of a thought to deliver now, often empty. It precedes the text of the answer.
+    pub thought: String,
+    /// Text of the answer to deliver now, often empty.
     pub text: String,
     /// Set once the reply has ended. The text above is then the last.
     pub stop: Option<Stop>,
@@ -42,7 +51,20 @@ impl Reply {
             matcher: rules.matcher(),
             rules: rules.clone(),
             stop: None,
+            thoughts: None,
+            thought: None,
+            thought_tokens: 0,
+            skips_newlines: false,
         }
+    }
+
+    /// Keeps thoughts between `tokens` apart from the answer to `prompt`, which may end within one.
+    /// Stop strings are then looked for in the answer alone.
+    #[must_use]
+    pub fn with_thoughts(mut self, tokens: ThoughtTokens, prompt: &[u32]) -> Reply {
+        self.thoughts = Some(tokens);
+        self.thought = tokens.is_open_in(prompt).then(Thought::continued);
+        self
     }
 
     /// From now on no rule ends it.
@@ -55,29 +77,44 @@ impl Reply {
     /// delivered. After the end, ids are ignored.
     pub fn push(&mut self, id: u32) -> Result<ReplyStep> {
         if self.stop.is_some() {
-            return Ok(ReplyStep { text: String::new(), stop: self.stop.clone() });
+            return Ok(ReplyStep { stop: self.stop.clone(), ..ReplyStep::default() });
         }
         if self.rules.is_stop_id(id) {
-            let text = self.finish()?;
+            let step = self.finish()?;
             // A stop string may have become complete in the pending text: then that is the reason.
-            if self.stop.is_none() {
-                self.stop = Some(Stop::Id(id));
-            }
-            return Ok(ReplyStep { text, stop: self.stop.clone() });
+            self.stop.get_or_insert(Stop::Id(id));
+            return Ok(ReplyStep { stop: self.stop.clone(), ..step });
         }
-        let text = self.stream.push(id)?;
-        Ok(ReplyStep { text: self.matched(&text), stop: self.stop.clone() })
+        match self.thoughts {
+            Some(tokens) if id == tokens.open && self.thought.is_none() => {
+                let text = self.stream.finish()?;
+                let step = self.deliver(&text);
+                self.thought = Some(Thought::after(tokens));
+                Ok(step)
+            }
+            Some(tokens) if id == tokens.close && self.thought.is_some() => self.close_thought(),
+            _ => {
+                self.thought_tokens += usize::from(self.thought.is_some());
+                let text = self.stream.push(id)?;
+                Ok(self.deliver(&text))
+            }
+        }
     }
 
     /// Ends the reply for another reason (enough tokens, cancelled): returns the pending text.
-    pub fn finish(&mut self) -> Result<String> {
-        let rest = self.stream.finish()?;
-        if self.stop.is_some() {
-            return Ok(String::new());
-        }
-        let mut text = self.matched(&rest);
-        text += &self.matcher.finish();
-        Ok(text)
+    pub fn finish(&mut self) -> Result<ReplyStep> {
+        let mut step = match self.thought {
+            Some(_) => self.close_thought()?,
+            None => {
+                let rest = self.stream.finish()?;
+                if self.stop.is_some() {
+                    return Ok(ReplyStep::default());
+                }
+                self.deliver(&rest)
+            }
+        };
+        step.text += &self.matcher.finish();
+        Ok(step)
     }
 
     /// Why the reply ended, if a rule ended it.
@@ -85,11 +122,35 @@ impl Reply {
         self.stop.as_ref()
     }
 
-    fn matched(&mut self, text: &str) -> String {
+    /// Number of tokens in thoughts so far, without the tokens around them.
+    pub fn thought_tokens(&self) -> usize {
+        self.thought_tokens
+    }
+
+    /// The token that would end the thought the reply is in; `None` outside of thoughts.
+    pub fn thought_end(&self) -> Option<u32> {
+        self.thought.as_ref().and(self.thoughts).map(|tokens| tokens.close)
+    }
+
+    fn close_thought(&mut self) -> Result<ReplyStep> {
+        let rest = self.stream.finish()?;
+        let mut step = self.deliver(&rest);
+        step.thought += &self.thought.take().map(Thought::finish).unwrap_or_default();
+        self.skips_newlines = true;
+        Ok(step)
+    }
+
+    /// Adds text to the thought or to the answer.
+    fn deliver(&mut self, text: &str) -> ReplyStep {
+        if let Some(thought) = &mut self.thought {
+            return ReplyStep { thought: thought.push(text), ..ReplyStep::default() };
+        }
+        let text = if self.skips_newlines { text.trim_start_matches('\n') } else { text };
+        self.skips_newlines &= text.is_empty();
         let found = self.matcher.push(text);
         if let Some(index) = found.stopped {
             self.stop = self.rules.strings().get(index).cloned().map(Stop::Text);
         }
-        found.text
+        ReplyStep { text: found.text, stop: self.stop.clone(), ..ReplyStep::default() }
     }
 }

@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 
 use crate::error::{Result, TextError};
 use crate::random::Random;
+use crate::token_rules::TokenRules;
 
 /// How the next token is sampled.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -99,8 +100,8 @@ impl SamplingParameters {
     }
 }
 
-/// Samples tokens. The order is that of Hugging Face: repetition penalty, temperature, top-k,
-/// top-p, min-p, sampling.
+/// Samples tokens. The order is that of Hugging Face: repetition penalty, rules that exclude tokens,
+/// temperature, top-k, top-p, min-p, sampling.
 ///
 /// Greedy sampling takes the plain maximum. Of equal logits the lower id comes first, so top-k
 /// keeps exactly k tokens (Hugging Face keeps all that tie with the last). The same logits,
@@ -112,9 +113,12 @@ impl SamplingParameters {
 #[derive(Debug, Clone)]
 pub struct Sampler {
     parameters: SamplingParameters,
+    rules: TokenRules,
+    /// Tokens of the prompt; the rest of a history is the reply.
+    prompt: usize,
     pub(crate) random: Random,
-    /// Logits after the penalty, by id; filled only with a penalty.
-    penalised: Vec<f32>,
+    /// Logits after penalty and rules, by id; filled only where there are any.
+    changed: Vec<f32>,
     candidates: Vec<Candidate>,
     weights: Vec<f64>,
 }
@@ -136,11 +140,26 @@ impl Sampler {
         parameters.validate()?;
         Ok(Sampler {
             parameters,
+            rules: TokenRules::default(),
+            prompt: 0,
             random: Random::new(parameters.seed),
-            penalised: Vec::new(),
+            changed: Vec::new(),
             candidates: Vec::new(),
             weights: Vec::new(),
         })
+    }
+
+    /// Excludes tokens by `rules` in the reply to a prompt of `prompt` tokens.
+    #[must_use]
+    pub fn with_rules(mut self, rules: TokenRules, prompt: usize) -> Sampler {
+        (self.rules, self.prompt) = (rules, prompt);
+        self
+    }
+
+    /// Returns the number of top logits that determine the choice, like
+    /// [`SamplingParameters::largest_logits`], and enough of them for tokens that rules exclude.
+    pub fn largest_logits(&self) -> Option<NonZeroUsize> {
+        self.parameters.largest_logits()?.checked_add(self.rules.most_excluded()?)
     }
 
     /// Its parameters.
@@ -149,16 +168,18 @@ impl Sampler {
     }
 
     /// Samples the token that follows `history` (the prompt and the generated tokens; read only for
-    /// the repetition penalty) from its row of logits, one for each id. Every logit must be finite.
+    /// the repetition penalty and for rules) from its row of logits, one for each id. Every logit
+    /// must be finite.
     pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> Result<u32> {
-        self.with_penalty(logits, history, |sampler, logits| match sampler.parameters.is_greedy() {
+        self.with_rules_applied(logits, history, |sampler, logits| match sampler.parameters.is_greedy() {
             true => largest(logits),
             false => sampler.draw(logits),
         })
     }
 
-    /// Checks the logits and passes them on with the repetition penalty.
-    pub(crate) fn with_penalty<T>(
+    /// Checks the logits and passes them on with the repetition penalty, and without the tokens
+    /// that rules exclude.
+    pub(crate) fn with_rules_applied<T>(
         &mut self,
         logits: &[f32],
         history: &[u32],
@@ -170,13 +191,19 @@ impl Sampler {
         if let Some(id) = first_not_finite(logits) {
             return Err(TextError::LogitNotFinite { id, value: logits[id] });
         }
-        if self.parameters.repetition_penalty == 1.0 {
+        let penalty = self.parameters.repetition_penalty;
+        if penalty == 1.0 && self.rules.is_empty() {
             return Ok(choose(self, logits));
         }
-        let mut penalised = std::mem::take(&mut self.penalised);
-        penalise(logits, history, self.parameters.repetition_penalty, &mut penalised);
-        let chosen = choose(self, &penalised);
-        self.penalised = penalised;
+        let mut changed = std::mem::take(&mut self.changed);
+        changed.clear();
+        changed.extend_from_slice(logits);
+        if penalty != 1.0 {
+            penalise(&mut changed, history, penalty);
+        }
+        self.rules.apply(&mut changed, history, self.prompt)?;
+        let chosen = choose(self, &changed);
+        self.changed = changed;
         Ok(chosen)
     }
 
@@ -286,14 +313,12 @@ fn largest_of(logits: &[f32]) -> f32 {
     lanes.into_iter().chain(rest.iter().copied()).fold(f32::NEG_INFINITY, larger)
 }
 
-/// Copies `logits` to `penalised` and applies the penalty once to every token of the history.
-fn penalise(logits: &[f32], history: &[u32], penalty: f32, penalised: &mut Vec<f32>) {
-    penalised.clear();
-    penalised.extend_from_slice(logits);
+/// Applies the penalty once to every token of the history.
+fn penalise(logits: &mut [f32], history: &[u32], penalty: f32) {
     let mut seen = vec![0u64; logits.len().div_ceil(64)];
     for &id in history {
         let id = id as usize;
-        let Some(logit) = penalised.get_mut(id) else {
+        let Some(logit) = logits.get_mut(id) else {
             continue;
         };
         let bit = 1 << (id % 64);
@@ -619,11 +644,12 @@ mod tests {
 
     #[test]
     fn repetition_penalty_is_applied_once_and_towards_unlikely() {
-        let mut penalised = Vec::new();
-        penalise(&[2.0, -2.0, 4.0, 0.0], &[0, 0, 1, 99, 3], 2.0, &mut penalised);
-        assert_eq!(penalised, [1.0, -4.0, 4.0, 0.0]);
-        penalise(&[f32::MAX, f32::MIN], &[0, 1], 1e-30, &mut penalised);
-        assert!(penalised.iter().all(|logit| logit.is_finite()));
+        let mut logits = [2.0, -2.0, 4.0, 0.0];
+        penalise(&mut logits, &[0, 0, 1, 99, 3], 2.0);
+        assert_eq!(logits, [1.0, -4.0, 4.0, 0.0]);
+        let mut logits = [f32::MAX, f32::MIN];
+        penalise(&mut logits, &[0, 1], 1e-30);
+        assert!(logits.iter().all(|logit| logit.is_finite()));
         let parameters = SamplingParameters { repetition_penalty: 3.0, ..SamplingParameters::greedy() };
         let mut sampler = Sampler::new(parameters).unwrap();
         assert_eq!(sampler.sample(&[2.0, 1.0], &[0]).unwrap(), 1);

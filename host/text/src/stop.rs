@@ -26,9 +26,13 @@ impl StopRules {
         StopRules { ids, strings: Vec::new() }
     }
 
-    /// Stops at the checkpoint's own stop ids.
-    pub fn from_generation(config: &GenerationConfig) -> StopRules {
-        StopRules::new(config.stop_ids.iter().copied())
+    /// Stops at the checkpoint's own stop ids and stop strings.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`StopRules::with_strings`].
+    pub fn from_generation(config: &GenerationConfig) -> Result<StopRules> {
+        StopRules::new(config.stop_ids.iter().copied()).with_strings(&config.stop_strings)
     }
 
     /// Stops at `strings` too: each of 1 to [`STOP_STRING_BYTES_MAX`] bytes, at most

@@ -29,7 +29,7 @@ impl Sampler {
     ///
     /// Those of [`Sampler::sample`].
     pub fn distribution(&mut self, logits: &[f32], history: &[u32]) -> Result<Distribution> {
-        self.with_penalty(logits, history, |sampler, logits| {
+        self.with_rules_applied(logits, history, |sampler, logits| {
             let best = || Distribution::certain(largest(logits));
             match sampler.parameters().is_greedy() {
                 true => best(),

@@ -1,5 +1,7 @@
 //! Records of what was built and what ran: artefacts, bundles, runs and reports all carry them.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{EntryName, Flag, FlagVerdict};
@@ -106,6 +108,41 @@ pub struct Notice {
     pub kind: NoticeKind,
     /// One sentence.
     pub text: String,
+}
+
+/// A field or a file of a checkpoint that is not used although it may change replies, or that is not
+/// known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Ignored {
+    /// The file.
+    pub file: PathBuf,
+    /// The field, with the names of the objects around it; `None` for the whole file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// Why it has no effect.
+    pub reason: String,
+}
+
+impl Ignored {
+    /// A field of `file` and the reason why it has no effect.
+    pub fn field(file: impl Into<PathBuf>, field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Ignored { field: Some(field.into()), ..Ignored::file(file, reason) }
+    }
+
+    /// A file and the reason why it has no effect.
+    pub fn file(file: impl Into<PathBuf>, reason: impl Into<String>) -> Self {
+        Ignored { file: file.into(), field: None, reason: reason.into() }
+    }
+}
+
+impl std::fmt::Display for Ignored {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.file.display())?;
+        if let Some(field) = &self.field {
+            write!(f, ": `{field}`")?;
+        }
+        write!(f, " is ignored: {}", self.reason)
+    }
 }
 
 impl Notice {

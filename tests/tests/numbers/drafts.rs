@@ -41,7 +41,9 @@ fn reply(
         match event.unwrap_or_else(|error| panic!("{error}")) {
             GenerationEvent::Token { id } => ids.push(id),
             GenerationEvent::DraftDropped { draft } => panic!("{draft:?}"),
-            GenerationEvent::TextDelta { .. } | GenerationEvent::Done { .. } => {}
+            GenerationEvent::TextDelta { .. }
+            | GenerationEvent::ThoughtDelta { .. }
+            | GenerationEvent::Done { .. } => {}
         }
     }
     let logits = session.logits().expect("logits").iter().map(|logit| logit.to_bits()).collect();

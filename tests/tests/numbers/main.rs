@@ -17,5 +17,6 @@ mod quantised;
 mod released;
 mod revision;
 mod softcap;
+mod thoughts;
 mod tower_repair;
 mod towers;

@@ -27,7 +27,9 @@ fn ended(reply: Reply<'_>) -> (String, DoneReason) {
         match event.expect("an event") {
             GenerationEvent::TextDelta { text } => said += &text,
             GenerationEvent::Done { reason, .. } => return (said, reason),
-            GenerationEvent::Token { .. } | GenerationEvent::DraftDropped { .. } => {}
+            GenerationEvent::Token { .. }
+            | GenerationEvent::ThoughtDelta { .. }
+            | GenerationEvent::DraftDropped { .. } => {}
         }
     }
     panic!("a reply without an end: {said}");

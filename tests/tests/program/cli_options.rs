@@ -46,6 +46,7 @@ const OF_A_BUNDLE: &[(&str, &[&str])] = &[
             "--audio",
             "--soft-tokens",
             "--chat",
+            "--raw",
             "--control-tokens-in-text",
             "--system",
             "--thinking",
@@ -162,7 +163,7 @@ fn an_option_is_refused_where_it_says_nothing() {
         (&["run", generates, "--prompt", "x", "--greedy", "--seed", "3"], 2, &["--seed"]),
         (&["run", generates, "--prompt", "x", "--temperature", "0", "--top-k", "3"], 2, &["--top-k"]),
         // A template without that feature.
-        (&["run", generates, "--chat", "--thinking", "--prompt", "x"], 5, &["enable_thinking"]),
+        (&["run", generates, "--thinking", "on", "--prompt", "x"], 5, &["enable_thinking"]),
         // A simulator that does not exist.
         (&["run", generates, "--prompt", "x", "--on", "simulator"], 2, &["generic", "--soc"]),
         (&["plan", generates, "--on", "simulator"], 2, &["generic", "--soc"]),
@@ -217,7 +218,8 @@ fn an_option_is_refused_where_it_says_nothing() {
     // command.
     for (arguments, word) in [
         (&["bench", generates, "--probe-mebibytes", "3"][..], "--probe"),
-        (&["run", generates, "--system", "x"], "--chat"),
+        (&["run", generates, "--raw", "--system", "x"], "--raw"),
+        (&["run", generates, "--thinking", "much"], "a number of tokens"),
         (&["run", generates, "--image", "x"], "--prompt"),
         (&["run", generates, "--prompt", "x", "--soft-tokens", "70"], "--image"),
         (&["run", generates, "--threads", "0"], "--threads"),

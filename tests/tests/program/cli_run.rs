@@ -2,9 +2,12 @@
 //! rest on standard error, and a JSON form of every view.
 
 use serde_json::Value;
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::checkpoints::{
+    Copy, DEMO_MODEL, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE, TEXT_FIXTURES,
+};
 use shardwright_tests::plans;
 use shardwright_tests::program::shardwright;
+use shardwright_tests::scripted::scripted;
 
 /// The target of the README's demo.
 const DEMO_TARGET: [&str; 4] = ["--soc", "mt6989", "--limit", "ops=400"];
@@ -101,6 +104,83 @@ fn pictures_and_sounds_stand_before_the_prompt() {
     assert!(code == 2 && says.contains("1120"), "{code}: {says}");
     let (code, says) = ask(MULTIMODAL_FIXTURE, &["--audio", &picture]).refuses();
     assert!(code == 5 && says.contains("WAV"), "{code}: {says}");
+}
+
+/// Thoughts go to standard error, so that standard output has the answer alone.
+#[test]
+fn thoughts_are_shown_apart_from_the_answer() {
+    let pairs = [("\n", "<|channel>"), ("<|channel>", "Q"), ("Q", "<channel|>"), ("<channel|>", "Z")];
+    let checkpoint = scripted(&pairs);
+    let run = |more: &[&str]| {
+        let run = shardwright(["run"]).argument(checkpoint.path()).arguments(["--prompt", "hello"]);
+        run.arguments(more).outcome()
+    };
+    let plain = run(&[]);
+    assert_eq!((plain.code, plain.stdout.as_str()), (Some(0), "Z\n"), "{}", plain.stderr);
+    assert!(plain.stderr.contains("thoughts: Q\n") && plain.stderr.contains("(1 of thoughts)"));
+    let quiet = run(&["--quiet"]);
+    assert!(quiet.stdout == "Z\n" && !quiet.stderr.contains("thoughts"), "{}", quiet.stderr);
+    let limited = run(&["--thinking", "0"]);
+    assert!(limited.stdout == "Z\n" && !limited.stderr.contains("thoughts"), "{}", limited.stderr);
+    let json = run(&["--format", "json", "--thinking", "off"]).stdout;
+    let lines: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let texts = |name: &str| lines.iter().filter_map(|line| line[name].as_str()).collect::<String>();
+    assert_eq!((texts("thought").as_str(), texts("text").as_str()), ("Q", "Z"), "{json}");
+    let done = lines.last().expect("an end");
+    assert_eq!(
+        (&done["thoughts"], &done["reply"], &done["statistics"]["thought_tokens"]),
+        (&"Q".into(), &"Z".into(), &1.into())
+    );
+}
+
+/// A model with a chat template replies, and continues a text with `--raw`. One without continues.
+#[test]
+fn models_with_a_template_chat_unless_they_are_told_not_to() {
+    let run = |model: &str, more: &[&str]| {
+        let run = shardwright(["run", model, "-n", "12", "--greedy", "--format", "json"]);
+        let out = run.arguments(more).succeeds();
+        let done: Value = serde_json::from_str(out.lines().last().expect("an end")).expect("JSON");
+        (done["reply"].clone(), done["statistics"]["prompt_tokens"].as_u64().expect("a number"))
+    };
+    let ask = ["--prompt", "What is faith?"];
+    let usual = run(DEMO_MODEL, &ask);
+    assert_eq!(usual, run(DEMO_MODEL, &[&ask[..], &["--chat"]].concat()));
+    let raw = run(DEMO_MODEL, &[&ask[..], &["--raw"]].concat());
+    assert!(raw.1 + 4 < usual.1 && raw.0 != usual.0, "{raw:?} and {usual:?}");
+    let plain = run(TEXT_FIXTURES[0], &ask);
+    assert_eq!(plain, run(TEXT_FIXTURES[0], &[&ask[..], &["--raw"]].concat()));
+    // A text that is piped in is one turn.
+    let folder = tempfile::tempdir().expect("a folder");
+    let question = folder.path().join("question");
+    std::fs::write(&question, "What is faith?\n").expect("written");
+    let piped = shardwright(["run", DEMO_MODEL, "-n", "12", "--greedy", "--quiet"]).input(question);
+    assert_eq!(Value::from(piped.succeeds().trim_end_matches('\n')), usual.0);
+    let (code, says) = shardwright(["run", TEXT_FIXTURES[0], "--system", "x", "--prompt", "y"]).refuses();
+    assert!(code == 5 && says.contains("has no chat template"), "{code}: {says}");
+}
+
+/// A field that has no effect is reported, and refused under `--strict`.
+#[test]
+fn fields_of_generation_settings_without_effect_are_reported() {
+    let copy = Copy::of(DEMO_MODEL).json("generation_config.json", |config| config["num_beams"] = 4.into());
+    let run = || shardwright(["run"]).argument(copy.path()).arguments(["--prompt", "a", "-n", "1"]);
+    let outcome = run().outcome();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert_eq!(outcome.stderr.matches("`num_beams` is ignored: beam search is not supported").count(), 1);
+    let (code, says) = run().arguments(["--strict"]).refuses();
+    assert!(code == 9 && says.contains("`num_beams` is ignored"), "{code}: {says}");
+    let bundle = tempfile::tempdir().expect("a folder");
+    let path = bundle.path().join("b");
+    shardwright(["compile"])
+        .argument(copy.path())
+        .arguments(["--soc", "generic", "-o"])
+        .argument(&path)
+        .succeeds();
+    let run = || shardwright(["run"]).argument(&path).arguments(["--prompt", "a", "-n", "1"]);
+    let outcome = run().outcome();
+    assert_eq!(outcome.stderr.matches("`num_beams` is ignored").count(), 1, "{}", outcome.stderr);
+    let (code, says) = run().arguments(["--strict"]).refuses();
+    assert!(code == 9 && says.contains("`num_beams` is ignored"), "{code}: {says}");
 }
 
 #[test]

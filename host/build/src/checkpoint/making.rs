@@ -11,7 +11,7 @@ use shardwright_quantisation::{
     Calibration, Compensated, Moments, Note, Progress, Recipe, Store, TableFormats as Tables, Watch, quantise,
 };
 use shardwright_shims::{Part, Watch as BuildWatch};
-use shardwright_vocabulary::{ErrorKind, FormatTuple, Notice, WeightFormat};
+use shardwright_vocabulary::{ErrorKind, FormatTuple, Ignored, Notice, WeightFormat};
 
 use super::losses::{self, Means};
 use super::{drafts, measuring, moments, texts};
@@ -220,6 +220,10 @@ impl PlanSource for CheckpointSource<'_> {
             }
             Err(error) => Err(error),
         }
+    }
+
+    fn ignored(&self) -> &[Ignored] {
+        self.checkpoint.ignored()
     }
 
     fn take_notices(&mut self) -> Vec<Notice> {

@@ -4,7 +4,7 @@ use shardwright_graph::Graph;
 use shardwright_models::{Outline, OutlineBasis};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_shims::Watch;
-use shardwright_vocabulary::{FormatTuple, Notice};
+use shardwright_vocabulary::{FormatTuple, Ignored, Notice};
 
 use super::losses::expected_losses;
 use super::making::making;
@@ -106,6 +106,10 @@ impl PlanSource for OutlineSource<'_> {
         _: &mut dyn Watch,
     ) -> Result<Option<MeasuredLoss>> {
         Ok(None)
+    }
+
+    fn ignored(&self) -> &[Ignored] {
+        self.outline.ignored()
     }
 
     fn take_notices(&mut self) -> Vec<Notice> {

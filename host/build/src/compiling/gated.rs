@@ -3,7 +3,7 @@
 use shardwright_graph::{Asset, Graph, Ranges};
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_shims::Watch;
-use shardwright_vocabulary::{FormatTuple, Notice, Pass, TargetKind};
+use shardwright_vocabulary::{FormatTuple, Ignored, Notice, Pass, TargetKind};
 
 use super::gate::Seat;
 use crate::report::{Download, MeasuredLoss};
@@ -110,6 +110,10 @@ impl<S: ModelSource> PlanSource for Gated<'_, S> {
         watch: &mut dyn Watch,
     ) -> Result<Option<MeasuredLoss>> {
         self.source.measured(counted, plan, watch)
+    }
+
+    fn ignored(&self) -> &[Ignored] {
+        self.source.ignored()
     }
 
     fn take_notices(&mut self) -> Vec<Notice> {

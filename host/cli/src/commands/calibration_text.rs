@@ -152,7 +152,7 @@ fn reply(session: &mut Session, prompt: &str) -> Result<(String, u64), Failure> 
     let (mut said, mut tokens) = (String::new(), 0);
     for event in session.chat(prompt)? {
         match event? {
-            GenerationEvent::TextDelta { text } => said += &text,
+            GenerationEvent::TextDelta { text } | GenerationEvent::ThoughtDelta { text } => said += &text,
             GenerationEvent::Token { .. } => tokens += 1,
             GenerationEvent::DraftDropped { .. } | GenerationEvent::Done { .. } => {}
         }

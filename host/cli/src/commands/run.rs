@@ -9,7 +9,7 @@ use super::draft::{Drafts, drafts};
 use super::{
     PROMPT_BYTES_MAX, json as json_line, open, say_each, say_notices, say_verified, standard_input, write,
 };
-use crate::arguments::{Format, RunArguments};
+use crate::arguments::{Format, RunArguments, Thinking};
 use crate::outcome::{Failure, Outcome};
 use crate::{interrupt, views};
 
@@ -33,17 +33,24 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
 
     session.picture_tokens = arguments.soft_tokens;
     let seen = !arguments.image.is_empty() || !arguments.audio.is_empty();
-    if !arguments.chat && !seen {
-        let prompt = match &arguments.prompt {
-            Some(prompt) => prompt.clone(),
-            None => prompt_from_stdin()?,
-        };
-        return reply(&mut session, Turn::Text(&prompt), arguments, format).map(outcome_of);
+    let implied = seen
+        || arguments.system.is_some()
+        || arguments.thinking.is_some()
+        || arguments.control_tokens_in_text;
+    let chats = arguments.chat || implied || (model.has_chat_template() && !arguments.raw);
+    // A text that is piped in is one prompt, unless lines are asked for.
+    let prompt = match &arguments.prompt {
+        None if !chats || !(arguments.chat || std::io::stdin().is_terminal()) => Some(prompt_from_stdin()?),
+        prompt => prompt.clone(),
+    };
+    if !chats {
+        let text = prompt.unwrap_or_default();
+        return reply(&mut session, Turn::Text(&text), arguments, format).map(outcome_of);
     }
     if let Some(system) = &arguments.system {
         session.system(system);
     }
-    match &arguments.prompt {
+    match &prompt {
         Some(prompt) if seen => {
             let turn = Turn::Parts(parts(prompt, arguments));
             let reason = reply(&mut session, turn, arguments, format)?;
@@ -91,8 +98,8 @@ fn outcome_of(reason: DoneReason) -> Outcome {
     }
 }
 
-/// The variable by which chat templates let a model think first.
-const THINKING: &str = "enable_thinking";
+/// Most tokens of a reply where neither the command nor the checkpoint has a limit.
+const TOKENS: usize = 512;
 
 /// What the model replies to.
 pub enum Turn<'t> {
@@ -138,17 +145,16 @@ fn configure(session: &mut Session, arguments: &RunArguments) -> Result<(), Fail
             });
         }
     }
-    session.options.max_tokens = Some(arguments.max_tokens as usize);
+    let most = arguments.max_tokens.map(|most| most as usize);
+    session.options.max_tokens = most.or(session.options.max_tokens).or(Some(TOKENS));
     session.add_stop_strings(&arguments.stop)?;
-    if arguments.thinking {
-        if !session.template_takes(THINKING) {
-            return Err(Failure::Refused {
-                kind: ErrorKind::Unsupported,
-                message: format!("the chat template of this model has no `{THINKING}`"),
-                help: "leave --thinking out; the model decides for itself".to_owned(),
-            });
+    match arguments.thinking {
+        None => {}
+        Some(Thinking::Off) => session.set_thinking(false)?,
+        Some(Thinking::On(most)) => {
+            session.set_thinking(true)?;
+            session.options.max_thought_tokens = most;
         }
-        session.set_template_variable(THINKING, true);
     }
     session.template.control_tokens_in_text = arguments.control_tokens_in_text;
     Ok(())
@@ -171,11 +177,12 @@ pub fn reply(
     for moved in &moves {
         views::say(&move_notice(moved));
     }
-    let Replied { text, reason, statistics } = ended?;
+    let Replied { text, thoughts, reason, statistics } = ended?;
     if format == Format::Json {
         let done = json!({
             "done": reason,
             "reply": text,
+            "thoughts": thoughts,
             "statistics": in_seconds(&statistics),
             "moves": moves,
         });
@@ -190,6 +197,7 @@ pub fn reply(
 /// A whole reply.
 struct Replied {
     text: String,
+    thoughts: String,
     reason: DoneReason,
     statistics: GenerationStatistics,
 }
@@ -202,6 +210,7 @@ fn in_seconds(statistics: &GenerationStatistics) -> serde_json::Value {
         "run_tokens": statistics.run_tokens,
         "recomputed_tokens": statistics.recomputed_tokens,
         "generated_tokens": statistics.generated_tokens,
+        "thought_tokens": statistics.thought_tokens,
         "parts_seconds": statistics.parts_time.as_secs_f64(),
         "prompt_seconds": statistics.prompt_time.as_secs_f64(),
         "decode_seconds": statistics.decode_time.as_secs_f64(),
@@ -229,15 +238,22 @@ fn stream(
         Turn::Text(text) => session.complete(text)?,
     };
     let mut said = String::new();
+    let mut thoughts = views::Thoughts::default();
     let mut ended = None;
     for event in reply.by_ref() {
         match (event?, format) {
             (GenerationEvent::TextDelta { text }, format) => {
+                thoughts.end();
                 match format {
                     Format::Text => write(text.as_bytes())?,
                     Format::Json => write(json_line(&json!({ "text": text }))?.as_bytes())?,
                 };
                 said += &text;
+            }
+            (GenerationEvent::ThoughtDelta { text }, Format::Text) if arguments.quiet => drop(text),
+            (GenerationEvent::ThoughtDelta { text }, Format::Text) => thoughts.show(&text),
+            (GenerationEvent::ThoughtDelta { text }, Format::Json) => {
+                write(json_line(&json!({ "thought": text }))?.as_bytes())?;
             }
             (GenerationEvent::Token { id }, Format::Json) => {
                 write(json_line(&json!({ "token": id }))?.as_bytes())?;
@@ -262,6 +278,8 @@ fn stream(
             }
         }
     }
+    thoughts.end();
+    let thoughts = reply.thoughts().to_owned();
     let Some((reason, statistics)) = ended else {
         return Err(Failure::Refused {
             kind: ErrorKind::Internal,
@@ -269,7 +287,7 @@ fn stream(
             help: "run it again with `-vv` and report what it says".to_owned(),
         });
     };
-    Ok(Replied { text: said, reason, statistics })
+    Ok(Replied { text: said, thoughts, reason, statistics })
 }
 
 /// A notice that is printed even without statistics: part of the reply was computed elsewhere than
@@ -299,7 +317,7 @@ fn summary(reason: &DoneReason, statistics: &GenerationStatistics) -> String {
     let reason = match reason {
         DoneReason::StopToken { .. } => "ended by a stop token".to_owned(),
         DoneReason::StopText { text } => format!("ended by stop text {text:?}"),
-        DoneReason::MaxTokens => "ended by --max-tokens".to_owned(),
+        DoneReason::MaxTokens => "ended by the limit of tokens".to_owned(),
         DoneReason::ContextFull => "ended because the context is full".to_owned(),
         DoneReason::Cancelled => "cancelled".to_owned(),
         DoneReason::Deadline => "ended by the deadline".to_owned(),
@@ -313,12 +331,16 @@ fn summary(reason: &DoneReason, statistics: &GenerationStatistics) -> String {
         0.0 => String::new(),
         seconds => format!("pictures and sounds took {:.1} ms, ", seconds * 1e3),
     };
+    let thoughts = match statistics.thought_tokens {
+        0 => String::new(),
+        thoughts => format!(" ({thoughts} of thoughts)"),
+    };
     let drafted = match statistics.speculation.drafted {
         0 => String::new(),
         drafted => format!(", {} of {drafted} drafted accepted", statistics.speculation.accepted),
     };
     format!(
-        "[{parts}{}{reused} at {:.1} tok/s, first token after {:.1} ms, {} at {:.1} tok/s{drafted}, {reason}]",
+        "[{parts}{}{reused} at {:.1} tok/s, first token after {:.1} ms, {}{thoughts} at {:.1} tok/s{drafted}, {reason}]",
         tokens(statistics.prompt_tokens, "prompt token"),
         statistics.prefill_tokens_per_second(),
         statistics.time_to_first_token.as_secs_f64() * 1e3,

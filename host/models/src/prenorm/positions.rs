@@ -9,6 +9,7 @@ use crate::json::{Fields, shortened};
 use crate::limits;
 use crate::longrope::LongRope;
 use crate::rotary::{self, Divisors, Rotary};
+use crate::yarn::{self, Yarn};
 
 /// Positions that Phi 3 was trained with, where a file does not have them.
 const PHI_ORIGINAL: u64 = 4096;
@@ -16,7 +17,8 @@ const PHI_ORIGINAL: u64 = 4096;
 /// Returns the rotation, and the number of positions up to which it is the library's if that is
 /// less than the context.
 ///
-/// Parameters are in `rope_parameters`, or in the older `rope_theta` with `rope_scaling`.
+/// Parameters are in `rope_parameters`, or in the older `rope_theta` with `rope_scaling`, which
+/// counts if a file has both.
 pub(super) fn read(
     fields: Fields<'_>,
     family: Family,
@@ -35,15 +37,15 @@ pub(super) fn read(
     } else {
         fields.must_be_off("original_max_position_embeddings")?;
     }
-    let name = match fields.object("rope_parameters")? {
-        Some(_) => {
-            // With both spellings it is not known which one counts.
-            fields.must_be_off("rope_scaling")?;
-            "rope_parameters"
-        }
-        None => "rope_scaling",
-    };
-    let parameters = fields.object(name)?;
+    let newer = fields.object("rope_parameters")?;
+    let older = fields.object("rope_scaling")?.filter(|older| older.names().next().is_some());
+    if let (Some(newer), Some(_)) = (newer, older)
+        && newer.positive("rope_theta")?.is_some_and(|own| own != theta)
+    {
+        // The library replaces the newer set by the older one, and loses the base of the newer.
+        return Err(newer.unsupported("rope_theta", "the `rope_theta` next to `rope_scaling`"));
+    }
+    let parameters = older.or(newer);
     if let (true, Some(parameters)) = (phi, parameters) {
         partial = rotary::read_partial(parameters)?.or(partial);
     }
@@ -53,6 +55,16 @@ pub(super) fn read(
     let (type_name, kind) = rotary::read_type(parameters)?;
     match kind {
         "longrope" => {}
+        "yarn" if !phi => {
+            rotary::refuse_others(parameters, &yarn::FIELDS)?;
+            if rotary::read_partial(parameters)?.is_some_and(|partial| partial != 1.0) {
+                return Err(parameters.unsupported("partial_rotary_factor", "1"));
+            }
+            let theta = parameters.positive("rope_theta")?.unwrap_or(theta);
+            let yarn = Yarn::read(parameters, turning as usize, theta, dimensions.context)?;
+            let divisors = Divisors::Each(yarn.divisors);
+            return Ok((Rotary { divisors, magnitude: yarn.magnitude, ..Rotary::plain(theta) }, None));
+        }
         // Older names of it in files of Phi 3.
         "su" | "yarn" if phi => {}
         "default" if phi => {
@@ -105,6 +117,7 @@ fn read_intervals(fields: Fields<'_>, layers: u32) -> Result<Vec<bool>, Checkpoi
         let every = fields.whole("no_rope_layer_interval", &(1..=u64::from(u32::MAX)))?.unwrap_or(4);
         return Ok((1..=u64::from(layers)).map(|layer| !layer.is_multiple_of(every)).collect());
     };
+    fields.superseded("no_rope_layer_interval");
     if list.len() < layers as usize {
         return Err(fields.invalid(name, format!("has {} entries for {layers} layers", list.len())));
     }

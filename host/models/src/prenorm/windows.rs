@@ -20,7 +20,11 @@ pub(super) fn read(
             let first = fields.whole("max_window_layers", &(0..=u64::from(u32::MAX)))?.unwrap_or(28);
             read_switched(fields, layers, |layer| u64::from(layer) >= first)
         }
-        Family::SmolLM3 => read_switched(fields, layers, |layer| !turning[layer as usize]),
+        Family::SmolLM3 => {
+            // The library has the field of Qwen and does not use it.
+            fields.superseded("max_window_layers");
+            read_switched(fields, layers, |layer| !turning[layer as usize])
+        }
         Family::Phi3 => {
             let window = fields.whole("sliding_window", &limits::WINDOW)?;
             // Published files have a window that is wider than the context.
@@ -42,6 +46,7 @@ fn read_switched(
 ) -> Result<(Vec<LayerType>, u32), CheckpointError> {
     let sliding = fields.flag("use_sliding_window")?.unwrap_or(false);
     // Files that switch the window off may still carry its width.
+    fields.superseded("sliding_window");
     let window = if sliding { fields.whole("sliding_window", &limits::WINDOW)? } else { None };
     let window = window.unwrap_or(0) as u32;
     let by_rule = |layer: u32| if window > 0 && slides(layer) { LayerType::Sliding } else { LayerType::Full };

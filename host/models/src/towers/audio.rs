@@ -85,6 +85,17 @@ impl Audio {
         if fields.whole(right, &limits::WINDOW_OR_NONE)?.unwrap_or(0) != 0 {
             return Err(fields.unsupported(right, "0: rows see no later ones"));
         }
+        // Published files cut activations at 1e10, which none reaches.
+        if fields.positive("gradient_clipping")?.is_some_and(|most| most < 1e9) {
+            return Err(fields.unsupported("gradient_clipping", "1e9 or more"));
+        }
+        // The logit of a row that is not seen: its weight is 0.
+        let name = "attention_invalid_logits_value";
+        if fields.get(name).is_some_and(|value| value.as_f64().is_none_or(|logit| logit > -1e6)) {
+            return Err(fields.unsupported(name, "-1e6 or less"));
+        }
+        // Rows are computed in blocks of so many, whose results are the same.
+        fields.superseded("attention_chunk_size");
         let whole = |name, range, default: u64| {
             Ok::<_, CheckpointError>(fields.whole(name, range)?.unwrap_or(default))
         };

@@ -63,6 +63,8 @@ impl Vision {
         if fields.text("hidden_activation")?.is_some_and(|name| name != "gelu_pytorch_tanh") {
             return Err(fields.unsupported("hidden_activation", "`gelu_pytorch_tanh`"));
         }
+        // Positions of a picture are those of its table.
+        fields.superseded("max_position_embeddings");
         let whole = |name, range, default: u64| {
             Ok::<_, CheckpointError>(fields.whole(name, range)?.unwrap_or(default))
         };

@@ -273,8 +273,8 @@ fn what_is_not_built_is_unsupported_and_named() {
                 ("attention_bias", json!(true), "`attention_bias`"),
                 (
                     "rope_parameters",
-                    json!({"rope_type": "yarn", "factor": 4.0}),
-                    "`rope_parameters.rope_type` is `yarn`",
+                    json!({"rope_type": "dynamic", "factor": 4.0}),
+                    "`rope_parameters.rope_type` is `dynamic`",
                 ),
             ],
         ),

@@ -11,5 +11,7 @@ mod hostile;
 mod hostile_quantised;
 mod outline;
 mod quantised;
+mod register;
 mod scaling;
+mod tied;
 mod towers;

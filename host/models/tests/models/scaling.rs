@@ -122,6 +122,56 @@ fn a_list_for_longer_texts_ends_the_positions() {
     }
 }
 
+/// Divisors and magnitude as `_compute_yarn_parameters` of transformers 5.23.0 gives them.
+#[test]
+fn yarn_divides_pairs_as_transformers_does() {
+    type Case = (Value, f32, [f32; 16]);
+    let cases: [Case; 3] = [
+        (
+            json!({ "factor": 4.0, "original_max_position_embeddings": 512 }),
+            1.138_629_4,
+            [1.0, 1.0, 1.12, 1.27273, 1.47368, 1.75, 2.15385, 2.8, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0],
+        ),
+        (
+            json!({
+                "factor": 8.0, "original_max_position_embeddings": 256, "beta_fast": 16.0, "beta_slow": 2.0,
+                "truncate": false,
+            }),
+            1.207_944_2,
+            [1.0, 1.0, 1.10027, 1.50006, 2.35617, 5.48865, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0],
+        ),
+        (
+            json!({
+                "factor": 3.0, "original_max_position_embeddings": 700, "mscale": 1.0, "mscale_all_dim": 0.7,
+            }),
+            1.030_604_8,
+            [
+                1.0, 1.0, 1.0, 1.10526, 1.23529, 1.4, 1.61538, 1.90909, 2.33333, 3.0, 3.0, 3.0, 3.0, 3.0,
+                3.0, 3.0,
+            ],
+        ),
+    ];
+    for (mut parameters, magnitude, divisors) in cases {
+        parameters["rope_type"] = json!("yarn");
+        let older = rope(&opened(|config| config["rope_scaling"] = parameters.clone()).unwrap());
+        assert!((older.magnitude - magnitude).abs() < 1e-6, "{parameters}: {}", older.magnitude);
+        let near = |(one, other): (&f32, &f32)| (one - other).abs() < 1e-5;
+        assert!(older.divisors.iter().zip(&divisors).all(near), "{parameters}: {:?}", older.divisors);
+        // Both spellings, of which the older one counts.
+        let both = opened(|config| {
+            config["rope_scaling"] = parameters.clone();
+            config["rope_parameters"] = json!({ "rope_type": "default", "rope_theta": config["rope_theta"] });
+        });
+        assert_eq!(rope(&both.unwrap()), older);
+        let newer = opened(|config| {
+            config["rope_scaling"] = Value::Null;
+            parameters["rope_theta"] = config["rope_theta"].take();
+            config["rope_parameters"] = parameters.clone();
+        });
+        assert_eq!(rope(&newer.unwrap()), older);
+    }
+}
+
 #[test]
 fn combinations_that_mean_nothing_are_refused_by_name() {
     let missing = "is missing for rope_type `llama3`";
@@ -166,11 +216,30 @@ fn combinations_that_mean_nothing_are_refused_by_name() {
             ErrorKind::Unsupported,
             ["`rope_scaling.high_freq_factor` is 4", ""],
         ),
-        (scaling(changed("rope_type", json!("yarn"))), ErrorKind::Unsupported, ["rope_type` is `yarn`", ""]),
         (
-            json!({ "rope_parameters": { "rope_type": "default" } }),
+            scaling(changed("rope_type", json!("yarn"))),
             ErrorKind::Unsupported,
-            ["`rope_scaling` is an object", ""],
+            ["`rope_scaling.high_freq_factor` is 4", ""],
+        ),
+        (
+            scaling(json!({ "rope_type": "yarn" })),
+            ErrorKind::Invalid,
+            ["`rope_scaling.factor` is missing for `yarn`", ""],
+        ),
+        (
+            scaling(json!({ "rope_type": "yarn", "factor": 2.0, "rope_theta": 1.0 })),
+            ErrorKind::Invalid,
+            ["`rope_scaling.rope_theta` is 1", ""],
+        ),
+        (
+            scaling(json!({ "rope_type": "yarn", "factor": 2.0, "partial_rotary_factor": 0.5 })),
+            ErrorKind::Unsupported,
+            ["partial_rotary_factor` is 0.5", ""],
+        ),
+        (
+            json!({ "rope_parameters": { "rope_type": "default", "rope_theta": 5e5 } }),
+            ErrorKind::Unsupported,
+            ["`rope_parameters.rope_theta` is 500000.0", ""],
         ),
         (json!({ "partial_rotary_factor": 0.5 }), ErrorKind::Unsupported, ["`partial_rotary_factor`", ""]),
         (

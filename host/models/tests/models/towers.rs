@@ -351,6 +351,14 @@ fn towers_that_are_not_understood_are_refused() {
         ),
         ("vision_config", "standardize", json!(true), ErrorKind::Missing, "std_bias"),
         ("audio_config", "model_type", json!("whisper"), ErrorKind::Unsupported, "audio_config.model_type"),
+        ("audio_config", "gradient_clipping", json!(100.0), ErrorKind::Unsupported, "gradient_clipping"),
+        (
+            "audio_config",
+            "attention_invalid_logits_value",
+            json!(-10.0),
+            ErrorKind::Unsupported,
+            "attention_invalid_logits_value",
+        ),
         ("audio_config", "hidden_act", json!("gelu"), ErrorKind::Unsupported, "audio_config.hidden_act"),
         (
             "audio_config",

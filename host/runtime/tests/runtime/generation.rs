@@ -9,7 +9,7 @@ use shardwright_runtime::{
     Chain, DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics, Session,
     SessionError,
 };
-use shardwright_text::{SamplingParameters, StopRules, Tokenizer};
+use shardwright_text::{SamplingParameters, StopRules, ThoughtTokens, TokenRules, Tokenizer};
 
 struct Model {
     chain: Chain,
@@ -32,6 +32,7 @@ fn model(name: &str, context: u64) -> Model {
 struct Heard {
     ids: Vec<u32>,
     text: String,
+    thoughts: String,
     done: Option<(DoneReason, GenerationStatistics)>,
 }
 
@@ -46,6 +47,7 @@ fn hear(model: &Model, session: &mut Session, prompt: &[u32], options: &Generati
                 assert!(!text.is_empty());
                 heard.text += &text;
             }
+            GenerationEvent::ThoughtDelta { text } => heard.thoughts += &text,
             GenerationEvent::DraftDropped { draft } => panic!("{draft:?}"),
             GenerationEvent::Done { reason, statistics } => heard.done = Some((reason, statistics)),
         }
@@ -145,6 +147,61 @@ fn stop_ids_and_strings_end_the_reply() {
     assert_eq!(stopped.text, free.text[..free.text.find(&string).unwrap()]);
     assert_eq!(stopped.done.unwrap().0, DoneReason::StopText { text: string });
     assert!(free.ids.starts_with(&stopped.ids) && stopped.ids.len() < free.ids.len());
+}
+
+#[test]
+fn thoughts_are_delivered_apart_and_end_at_their_limit() {
+    let model = model("gemma3_text", 256);
+    let prompt = prompt(&model);
+    let mut session = model.chain.session().unwrap();
+    let free = hear(&model, &mut session, &prompt, &tokens(12)).ids;
+    // The first two tokens after the third that did not occur before.
+    let new: Vec<usize> = (3..12).filter(|&at| !free[..at].contains(&free[at])).take(2).collect();
+    let [open, close] = new[..] else { panic!("{free:?} repeats itself") };
+    let thoughts = Some(ThoughtTokens::new(free[open], free[close]));
+    let options = GenerationOptions { thoughts, ..tokens(12) };
+    let heard = hear(&model, &mut session, &prompt, &options);
+    let text = |ids: &[u32]| model.tokenizer.decode(ids, true).unwrap();
+    assert_eq!(heard.ids, free);
+    assert_eq!(heard.thoughts, text(&free[open + 1..close]).trim_matches('\n'));
+    assert_eq!(heard.text, text(&free[..open]) + text(&free[close + 1..]).trim_start_matches('\n'));
+    assert_eq!(heard.done.unwrap().1.thought_tokens, close - open - 1);
+
+    for limit in 0..3 {
+        // A token that the model does not expect ends the thought.
+        let thoughts = Some(ThoughtTokens::new(free[open], 7));
+        let options = GenerationOptions { thoughts, max_thought_tokens: Some(limit), ..tokens(12) };
+        let heard = hear(&model, &mut session, &prompt, &options);
+        let end = open + 1 + limit;
+        assert_eq!((&heard.ids[..end], heard.ids[end]), (&free[..end], 7));
+        assert_eq!(heard.done.unwrap().1.thought_tokens, limit);
+    }
+    // With special tokens shown, the text has all of it.
+    let options = GenerationOptions { show_special: true, ..options };
+    let heard = hear(&model, &mut session, &prompt, &options);
+    assert_eq!((heard.text, heard.thoughts.as_str()), (model.tokenizer.decode(&free, false).unwrap(), ""));
+}
+
+#[test]
+fn suppressed_tokens_are_never_chosen() {
+    let model = model("gemma3_text", 256);
+    let prompt = prompt(&model);
+    let mut session = model.chain.session().unwrap();
+    let free = hear(&model, &mut session, &prompt, &tokens(20)).ids;
+    let rules = TokenRules { suppress_tokens: free[4..8].to_vec(), ..TokenRules::default() };
+    let heard = hear(&model, &mut session, &prompt, &GenerationOptions { rules, ..tokens(20) }).ids;
+    // What precedes the first of them is as before, unless it occurs there too.
+    let same = free.iter().position(|id| free[4..8].contains(id)).unwrap();
+    assert_eq!(heard[..same], free[..same]);
+    assert!(!heard.iter().any(|id| free[4..8].contains(id)), "{heard:?}");
+    let rules = TokenRules { no_repeat_ngram_size: 2, ..TokenRules::default() };
+    let heard = hear(&model, &mut session, &prompt, &GenerationOptions { rules, ..tokens(60) }).ids;
+    let all = [prompt, heard].concat();
+    let mut pairs: Vec<&[u32]> = all.windows(2).skip(all.len() - 61).collect();
+    let count = pairs.len();
+    pairs.sort_unstable();
+    pairs.dedup();
+    assert_eq!(pairs.len(), count);
 }
 
 #[test]

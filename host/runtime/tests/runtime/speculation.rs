@@ -56,7 +56,9 @@ fn hear(model: &Model, session: &mut Session, prompt: &[u32], options: &Generati
     while let Some(event) = generation.next(session) {
         match event.unwrap() {
             GenerationEvent::Token { id } => heard.ids.push(id),
-            GenerationEvent::TextDelta { text } => heard.text += &text,
+            GenerationEvent::TextDelta { text } | GenerationEvent::ThoughtDelta { text } => {
+                heard.text += &text
+            }
             GenerationEvent::DraftDropped { draft } => heard.dropped.push(draft.because),
             GenerationEvent::Done { reason, statistics } => heard.done = Some((reason, statistics)),
         }

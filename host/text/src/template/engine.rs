@@ -37,6 +37,15 @@ pub(crate) fn check(source: &str, path: &Path) -> Result<()> {
     compile(source, path).map(drop)
 }
 
+/// Returns whether `source` reads a variable that it does not set itself.
+pub(crate) fn reads(source: &str, variable: &str) -> bool {
+    let mut environment = Environment::new();
+    let Ok(syntax) = syntax() else { return false };
+    environment.set_syntax(syntax);
+    let template = environment.template_from_str(source);
+    template.is_ok_and(|template| template.undeclared_variables(false).contains(variable))
+}
+
 /// Runs `source` over `variables`, whose texts may contain `marks`; they remain in the output.
 pub(crate) fn render(
     source: &str,

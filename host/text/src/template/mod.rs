@@ -163,9 +163,10 @@ impl ChatTemplate {
         self.templates.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Whether a template mentions a variable of this name; one that does not ignores its value.
-    pub fn mentions(&self, variable: &str) -> bool {
-        self.templates.iter().any(|(_, source)| source.contains(variable))
+    /// Returns whether a template reads a variable of this name. Templates ignore the values of
+    /// others.
+    pub fn reads(&self, variable: &str) -> bool {
+        self.templates.iter().any(|(_, source)| engine::reads(source, variable))
     }
 
     /// Renders a conversation with the template named `default`, or `tool_use` if it exists and

@@ -66,9 +66,10 @@ fn templates_and_ends_of_turns_are_found() {
             .number("tokenizer.ggml.eot_token_id", 1)
             .float("general.sampling.temp", 0.5)
             .number("general.sampling.top_k", 20)
+            .integers("tokenizer.ggml.suppress_tokens", &[2, 4])
     });
     let generation = GenerationConfig::from_directory(&file).unwrap();
-    assert_eq!(generation.stop_ids, [0, 1]);
+    assert_eq!((&*generation.stop_ids, &*generation.rules.suppress_tokens), (&[0, 1][..], &[2, 4][..]));
     assert!(generation.sampling.do_sample && generation.sampling.top_k == 20, "{generation:?}");
     assert!(ChatTemplate::from_directory(&file).unwrap().is_some());
 }
@@ -76,7 +77,7 @@ fn templates_and_ends_of_turns_are_found() {
 #[test]
 fn what_is_not_supported_or_wrong_is_refused_by_its_key() {
     type Add = fn(GgufHead) -> GgufHead;
-    let cases: [(Add, &str); 11] = [
+    let cases: [(Add, &str); 10] = [
         (|head| head.text("tokenizer.ggml.pre", "new-idea"), "`tokenizer.ggml.pre` is `new-idea`"),
         (|head| head.text("tokenizer.new_key", "x"), "`tokenizer.new_key` is `x`"),
         (|head| head.number("tokenizer.ggml.bos_token_id", 6), "`tokenizer.ggml.bos_token_id` is 6"),
@@ -89,10 +90,6 @@ fn what_is_not_supported_or_wrong_is_refused_by_its_key() {
             "`tokenizer.ggml.add_space_prefix` is true",
         ),
         (|head| head.flag("tokenizer.ggml.add_sep_token", true), "`tokenizer.ggml.add_sep_token` is true"),
-        (
-            |head| head.integers("tokenizer.ggml.suppress_tokens", &[1]),
-            "`tokenizer.ggml.suppress_tokens` is a list of 1",
-        ),
         (
             |_| {
                 GgufHead::new("qwen2")
@@ -127,6 +124,9 @@ fn what_is_not_supported_or_wrong_is_refused_by_its_key() {
     let file = byte_level(folder.path(), |head| head.float("general.sampling.xtc_threshold", 0.1));
     let error = GenerationConfig::from_directory(&file).unwrap_err();
     assert!(error.to_string().contains("`general.sampling.xtc_threshold` is 0.1"), "{error}");
+    let file = byte_level(folder.path(), |head| head.integers("tokenizer.ggml.suppress_tokens", &[-1]));
+    let error = GenerationConfig::from_directory(&file).unwrap_err();
+    assert!(error.to_string().contains("`tokenizer.ggml.suppress_tokens` is a list of 1"), "{error}");
     // Merges of tokens that do not exist.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.gguf");

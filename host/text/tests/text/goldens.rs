@@ -271,7 +271,7 @@ fn templates_are_found_in_either_place() {
 fn stop_ids_are_the_checkpoints() {
     let config = |folder: &str| GenerationConfig::from_directory(repository().join(folder)).unwrap();
     let demo = config("demo-model");
-    assert_eq!(StopRules::from_generation(&demo).ids(), [1, 16]);
+    assert_eq!(StopRules::from_generation(&demo).unwrap().ids(), [1, 16]);
     assert_eq!((demo.bos_id, demo.pad_id), (Some(2), Some(0)));
     assert!(demo.sampling.do_sample && demo.sampling.top_k == 64 && demo.sampling.top_p == 0.95);
     assert_eq!(config("tests/fixtures/gemma4_text").stop_ids, [1]);

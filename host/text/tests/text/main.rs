@@ -7,3 +7,5 @@ mod goldens;
 mod hostile_tokenizers;
 mod index;
 mod streaming;
+mod thoughts;
+mod token_rules;

@@ -187,11 +187,11 @@ fn reply(tokenizer: &Tokenizer, rules: &StopRules, text: &str) -> (String, Optio
             assert_eq!(reply.stop(), step.stop.as_ref());
             let after = reply.push(id).unwrap();
             assert_eq!((after.text.as_str(), after.stop), ("", step.stop.clone()), "nothing after the end");
-            assert_eq!(reply.finish().unwrap(), "");
+            assert_eq!(reply.finish().unwrap().text, "");
             return (shown, step.stop);
         }
     }
-    shown += &reply.finish().unwrap();
+    shown += &reply.finish().unwrap().text;
     (shown, None)
 }
 
