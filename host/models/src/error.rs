@@ -109,6 +109,12 @@ pub enum CheckpointError {
         /// The pass asked for.
         pass: Pass,
     },
+    /// The folder has an adapter (LoRA and the like), which changes the weights.
+    #[error("{path}: the checkpoint has an adapter, which is not applied")]
+    Adapter {
+        /// Its file.
+        path: PathBuf,
+    },
     /// A file name in the checkpoint would leave its directory.
     #[error("{path}: `{name}` does not name a file of the checkpoint's directory")]
     EscapesDirectory {
@@ -227,18 +233,6 @@ pub enum CheckpointError {
         /// The name.
         tensor: String,
     },
-    /// Tensor data are not aligned for reading in place, in a file too large to be copied.
-    #[error("{path}: tensor `{tensor}` ({dtype}) begins at byte {offset}, which is not aligned")]
-    Misaligned {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        tensor: String,
-        /// Its element type.
-        dtype: &'static str,
-        /// First byte of its data, counted from the start of the file.
-        offset: u64,
-    },
     /// A tensor that the model needs is in no file.
     #[error("{path}: no tensor `{tensor}`")]
     MissingTensor {
@@ -343,7 +337,7 @@ impl CheckpointError {
             | CheckpointError::UnknownArchitecture { .. }
             | CheckpointError::Gguf(GgufError::SeveralModels { .. })
             | CheckpointError::NoTower { .. }
-            | CheckpointError::Misaligned { .. }
+            | CheckpointError::Adapter { .. }
             | CheckpointError::TensorType { .. }
             | CheckpointError::NotHeld { .. }
             | CheckpointError::GgufVersion { .. } => ErrorKind::Unsupported,
@@ -385,8 +379,8 @@ impl CheckpointError {
             CheckpointError::EscapesDirectory { .. } => {
                 "the files of a checkpoint lie in its own directory; this one should not be trusted"
             }
-            CheckpointError::Misaligned { .. } => {
-                "save the file again with a current safetensors library, which pads the header"
+            CheckpointError::Adapter { .. } => {
+                "merge the adapter into the weights first (`merge_and_unload` of PEFT), or move its files elsewhere"
             }
             CheckpointError::MissingTensor { .. } => {
                 "config.json and the weight files may belong to different models, or a weight file is missing from the index"

@@ -33,6 +33,7 @@ mod embeddinggemma;
 mod error;
 mod facts;
 mod family;
+mod folder_files;
 mod gemma3;
 mod gemma4;
 mod gguf;

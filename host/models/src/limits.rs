@@ -27,10 +27,6 @@ pub const TENSORS: usize = 1 << 20;
 /// Axes of a stored tensor, used or not.
 pub const TENSOR_RANK: usize = 8;
 
-/// Bytes read into memory, over all files, because their tensors are not aligned for mapping (files
-/// written without padding the header). Larger files of that sort are refused.
-pub const UNALIGNED_BYTES: u64 = 1 << 30;
-
 /// Layers of a decoder. The graph holds some thirty nodes for each.
 pub const LAYERS: RangeInclusive<u64> = 1..=512;
 

@@ -14,7 +14,7 @@ use crate::settings::{Settings, WITH_TOWERS};
 use crate::source::Source;
 use crate::store::{Origin, TensorStore, Wanted};
 use crate::towers::TOWERS;
-use crate::{CheckpointError, embeddinggemma};
+use crate::{CheckpointError, embeddinggemma, folder_files};
 
 /// A directory, read and translated.
 pub(crate) struct Reading {
@@ -79,7 +79,11 @@ impl Reading {
             _ => (Vec::new(), store),
         };
         notes.extend(nameless(&graph));
-        let ignored = document.ignored();
+        let mut ignored = document.ignored();
+        if let Source::Folder(folder) = &source {
+            let weights = store.files().iter().map(|file| name_of(&file.path)).collect();
+            ignored.extend(folder_files::ignored(folder, &weights)?);
+        }
         let config = document.bytes;
         Ok(Reading { settings, graph, towers, name, notes, ignored, config, store, module_stores })
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 use shardwright_gguf::TensorType;
@@ -75,7 +75,6 @@ pub(crate) struct TensorStore {
     /// Bytes of all tensors, as an index without its files says.
     listed_bytes: Option<u64>,
     used: BTreeSet<String>,
-    unaligned_budget: u64,
     wanted: Wanted,
     scheme: Option<Scheme>,
     /// Integers and scales that were taken apart, by tensor: a table and a head may be the same.
@@ -189,7 +188,6 @@ impl TensorStore {
             missing: None,
             listed_bytes: None,
             used: BTreeSet::new(),
-            unaligned_budget: limits::UNALIGNED_BYTES,
             wanted,
             scheme: None,
             parted: BTreeMap::new(),
@@ -332,7 +330,11 @@ impl TensorStore {
                     Some(source) if tensor.begin.is_multiple_of(dtype.bytes()) => {
                         WeightData::new(Arc::clone(source), tensor.begin as usize, tensor.length as usize)?
                     }
-                    Some(source) => copied((file, &**source), tensor, dtype, &mut self.unaligned_budget)?,
+                    Some(source) => {
+                        let (begin, length) = (tensor.begin as usize, tensor.length as usize);
+                        let (source, copy) = (Arc::clone(source), OnceLock::new());
+                        WeightData::new(Arc::new(Unaligned { source, begin, length, copy }), 0, length)?
+                    }
                     None => WeightData::planned(in_memory(name, shape, Some(tensor.length))?),
                 };
                 plain(dtype, data)
@@ -503,30 +505,35 @@ fn parted(
     ))
 }
 
-/// An owned copy of a tensor that cannot be read in place.
-fn copied(
-    (file, source): (&WeightFile, &dyn WeightBytes),
-    tensor: &StoredTensor,
-    dtype: DType,
-    budget: &mut u64,
-) -> Result<WeightData, CheckpointError> {
-    struct Aligned(Vec<u64>);
-    impl WeightBytes for Aligned {
-        fn bytes(&self) -> &[u8] {
-            bytemuck::cast_slice(&self.0)
-        }
+/// A range of a file that does not begin where its elements can be read in place. It is copied to
+/// memory when it is first read as a whole, and stays there.
+struct Unaligned {
+    source: Arc<dyn WeightBytes>,
+    begin: usize,
+    length: usize,
+    copy: OnceLock<Vec<u64>>,
+}
+
+impl WeightBytes for Unaligned {
+    fn bytes(&self) -> &[u8] {
+        let words = self.copy.get_or_init(|| {
+            let mut words = vec![0_u64; self.length.div_ceil(8)];
+            if let Some(stored) = self.source.bytes().get(self.begin..self.begin + self.length) {
+                bytemuck::cast_slice_mut(&mut words)[..self.length].copy_from_slice(stored);
+            }
+            words
+        });
+        &bytemuck::cast_slice(words)[..self.length]
     }
-    *budget = budget.checked_sub(tensor.length).ok_or_else(|| CheckpointError::Misaligned {
-        path: file.path.clone(),
-        tensor: tensor.name.clone(),
-        dtype: dtype.name(),
-        offset: tensor.begin,
-    })?;
-    let length = tensor.length as usize;
-    let stored = &source.bytes()[tensor.begin as usize..][..length];
-    let mut aligned = vec![0_u64; length.div_ceil(8)];
-    bytemuck::cast_slice_mut(&mut aligned)[..length].copy_from_slice(stored);
-    Ok(WeightData::new(Arc::new(Aligned(aligned)), 0, length)?)
+
+    fn length(&self) -> usize {
+        self.length
+    }
+
+    fn copy(&self, offset: usize, into: &mut [u8]) -> bool {
+        offset.checked_add(into.len()).is_some_and(|end| end <= self.length)
+            && self.source.copy(self.begin + offset, into)
+    }
 }
 
 /// What an index says: the files, each once and in order, and which of them holds each tensor.

@@ -9,9 +9,9 @@ use serde::Deserialize;
 use shardwright_bundle::{Bundle, MappedFile, TextFile};
 use shardwright_text::{
     ChatTemplate, GenerationConfig, Message, PromptTokens, RenderOptions, StopRules, TextError, Tokenizer,
-    TokenizerLoading,
+    TokenizerConfig, TokenizerLoading,
 };
-use shardwright_vocabulary::Notice;
+use shardwright_vocabulary::{Ignored, Notice};
 
 use crate::{Error, ErrorKind, Result};
 
@@ -44,6 +44,8 @@ pub(crate) struct TextSide {
     template: Option<ChatTemplate>,
     pub(crate) generation: GenerationConfig,
     pub(crate) stop: StopRules,
+    /// Fields that have no effect.
+    ignored: Vec<Ignored>,
     prompt_tokens: PromptTokens,
 }
 
@@ -58,7 +60,9 @@ impl TextSide {
             Tokenizer::load_in_background(path, move || read_tokenizer(&inside, indexes.as_deref()))
         });
         let generation = GenerationConfig::from_directory(directory)?;
+        let ignored = [&*generation.ignored, &*TokenizerConfig::from_directory(directory)?.ignored].concat();
         Ok(TextSide {
+            ignored,
             template: ChatTemplate::from_directory(directory)?,
             stop: StopRules::from_generation(&generation)?,
             generation,
@@ -87,7 +91,10 @@ impl TextSide {
             |name: &str| texts.iter().find(|(existing, _)| *existing == name).map(|(_, bytes)| bytes.clone());
         let directory = bundle.path();
         let generation = GenerationConfig::from_files(directory, read)?;
+        let ignored =
+            [&*generation.ignored, &*TokenizerConfig::from_files(directory, read)?.ignored].concat();
         Ok(TextSide {
+            ignored,
             template: ChatTemplate::from_files(directory, read)?,
             stop: StopRules::from_generation(&generation)?,
             generation,
@@ -138,9 +145,9 @@ impl TextSide {
         self.template.as_ref().is_some_and(|template| template.reads(variable))
     }
 
-    /// Returns a notice for each field of the settings of generation that has no effect.
+    /// Returns a notice for each field of the settings of texts that has no effect.
     pub(crate) fn notices(&self) -> impl Iterator<Item = Notice> + '_ {
-        self.generation.ignored.iter().map(|field| Notice::fallback(field.to_string()))
+        self.ignored.iter().map(|field| Notice::fallback(field.to_string()))
     }
 
     pub(crate) fn has_template(&self) -> bool {
@@ -207,15 +214,18 @@ fn load_tokenizer(bundle: &Arc<Bundle>, index: Option<MappedFile>) -> TokenizerL
             Some(index) => Some(index),
             None => bundle.tokenizer_index().map_err(|error| fault(std::io::Error::other(error)))?,
         };
+        let config =
+            bundle.text(TextFile::TokenizerConfig).map_err(|error| fault(std::io::Error::other(error)))?;
+        let config = TokenizerConfig::from_files(bundle.path(), |_| config.clone())?;
         let source = bundle.manifest().texts.get(&TextFile::Tokenizer);
         if let (Some(index), Some(source)) = (index, source) {
             match Tokenizer::from_index(Arc::new(index), *source.sha256.bytes(), &inside) {
-                Ok(tokenizer) => return Ok(tokenizer),
+                Ok(tokenizer) => return Ok(tokenizer.with_config(&config)),
                 Err(error) => tracing::warn!("the bundle's tokenizer is read without its index: {error}"),
             }
         }
         match bundle.text(TextFile::Tokenizer) {
-            Ok(Some(bytes)) => Tokenizer::from_bytes(&bytes, &inside),
+            Ok(Some(bytes)) => Ok(Tokenizer::from_bytes(&bytes, &inside)?.with_config(&config)),
             Ok(None) => {
                 let missing = std::io::ErrorKind::NotFound;
                 Err(fault(std::io::Error::new(missing, "the bundle has no tokenizer")))

@@ -65,6 +65,7 @@ mod template;
 mod thoughts;
 mod token_rules;
 mod tokenizer;
+mod tokenizer_config;
 mod verify;
 
 pub use distribution::Distribution;
@@ -85,4 +86,5 @@ pub use template::{
 pub use thoughts::ThoughtTokens;
 pub use token_rules::TokenRules;
 pub use tokenizer::{TEXT_BYTES_MAX, Tokenizer, TokenizerLoading, VocabularyDifference};
+pub use tokenizer_config::TokenizerConfig;
 pub use verify::Verdict;

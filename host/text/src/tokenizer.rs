@@ -21,6 +21,7 @@ use crate::growth::growth;
 use crate::index::{self, IndexBytes};
 use crate::input::{TOKENIZER_BYTES_MAX, check_nesting, invalid_json, read_capped, utf8_text};
 use crate::spelled::{ControlTokens, SeparatedText};
+use crate::tokenizer_config::TokenizerConfig;
 
 /// Longest text encoded at once. A prompt of a million tokens has about 5 MB.
 pub const TEXT_BYTES_MAX: usize = 16 << 20;
@@ -36,6 +37,8 @@ const GROWN_BYTES_MAX: u64 = 12 * TEXT_BYTES_MAX as u64;
 #[derive(Clone)]
 pub struct Tokenizer {
     shared: Arc<Shared>,
+    /// Ids before and after a text, where they are not those of the file's post-processor.
+    ends: Option<[Option<u32>; 2]>,
 }
 
 struct Shared {
@@ -71,9 +74,22 @@ impl Tokenizer {
     pub fn from_checkpoint(path: impl AsRef<Path>) -> Result<Tokenizer> {
         let path = path.as_ref();
         match GgufTexts::at(path)? {
-            None => Tokenizer::from_file(path.join(TOKENIZER_FILE)),
+            None => {
+                let config = TokenizerConfig::from_directory(path)?;
+                Ok(Tokenizer::from_file(path.join(TOKENIZER_FILE))?.with_config(&config))
+            }
             Some(texts) => Tokenizer::from_gguf(&texts, None),
         }
+    }
+
+    /// Adds the tokens before and after a text that `tokenizer_config.json` asks for, in the place
+    /// of those of `tokenizer.json`, as `transformers` does. Tokens that are not in the vocabulary
+    /// are left out.
+    #[must_use]
+    pub fn with_config(self, config: &TokenizerConfig) -> Tokenizer {
+        let id = |token: &Option<String>| self.token_to_id(token.as_deref()?);
+        let ends = config.ends.as_ref().map(|[begin, end]| [id(begin), id(end)]);
+        Tokenizer { ends, ..self }
     }
 
     /// Like [`Tokenizer::from_checkpoint`], but uses the index that `folder` has of it, or makes
@@ -81,7 +97,10 @@ impl Tokenizer {
     pub fn from_checkpoint_indexed(path: impl AsRef<Path>, folder: impl AsRef<Path>) -> Result<Tokenizer> {
         let path = path.as_ref();
         match GgufTexts::at(path)? {
-            None => Tokenizer::from_file_indexed(path.join(TOKENIZER_FILE), folder),
+            None => {
+                let config = TokenizerConfig::from_directory(path)?;
+                Ok(Tokenizer::from_file_indexed(path.join(TOKENIZER_FILE), folder)?.with_config(&config))
+            }
             Some(texts) => index::kept::read(
                 texts.path(),
                 folder.as_ref(),
@@ -163,7 +182,8 @@ impl Tokenizer {
         let decoding = Decoding::of(Some(&decoder).filter(|decoder| !decoder.is_null()));
         let longest = usize::try_from(GROWN_BYTES_MAX / grown).unwrap_or(usize::MAX).min(TEXT_BYTES_MAX);
         let path = path.to_owned();
-        Ok(Tokenizer { shared: Arc::new(Shared { path, engine, decoding, special_ids, longest }) })
+        let shared = Arc::new(Shared { path, engine, decoding, special_ids, longest });
+        Ok(Tokenizer { shared, ends: None })
     }
 
     /// What [`Tokenizer::from_index`] takes, to be stored; `None` of a tokenizer that only the
@@ -205,15 +225,19 @@ impl Tokenizer {
     }
 
     /// The ids of `text`, at most [`TEXT_BYTES_MAX`] bytes. With `add_special`, includes what the
-    /// file's post-processor adds (`<bos>`, for some also `<eos>`). Special tokens spelled out in
+    /// file's post-processor adds (`<bos>`, for some also `<eos>`), or what
+    /// [`with_config`](Tokenizer::with_config) does. Special tokens spelled out in
     /// the text become their ids in either case, whatever their origin: for a conversation use
     /// [`ChatTemplate::encode`](crate::ChatTemplate::encode).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         if text.len() > self.shared.longest {
             return Err(TextError::TextTooLong { bytes: text.len(), max: self.shared.longest });
         }
-        guarded(|| each!(&self.shared.engine, engine => engine.encode_fast(text, add_special)))
-            .map(|encoding| encoding.get_ids().to_vec())
+        let ends = self.ends.filter(|_| add_special);
+        let processed = add_special && ends.is_none();
+        let [begin, end] = ends.unwrap_or_default();
+        guarded(|| each!(&self.shared.engine, engine => engine.encode_fast(text, processed)))
+            .map(|encoding| begin.into_iter().chain(encoding.get_ids().iter().copied()).chain(end).collect())
             .map_err(|reason| TextError::Encode { path: self.shared.path.clone(), reason })
     }
 

@@ -1,0 +1,146 @@
+//! Every file of a checkpoint's folder: used, unable to change a result, refused, or reported.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use shardwright_vocabulary::Ignored;
+
+use crate::CheckpointError;
+
+/// JSON files and templates that some crate reads.
+const USED: [&str; 12] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "processor_config.json",
+    "preprocessor_config.json",
+    "model.safetensors.index.json",
+    "modules.json",
+    "config_sentence_transformers.json",
+    "goldens.json",
+    "eval.json",
+];
+
+/// JSON files that cannot change a result, and the reason.
+const CANNOT_MATTER: [(&str, &[&str]); 4] = [
+    (
+        "older copies of what `tokenizer.json` has",
+        &["special_tokens_map.json", "added_tokens.json", "vocab.json", "tokenizer.model.json"],
+    ),
+    (
+        "settings of other libraries",
+        &[
+            "sentence_bert_config.json",
+            "params.json",
+            "configuration.json",
+            "tekken.json",
+            "video_preprocessor_config.json",
+        ],
+    ),
+    (
+        "indexes of weights in other formats",
+        &["pytorch_model.bin.index.json", "consolidated.safetensors.index.json"],
+    ),
+    (
+        "records of training and of tests",
+        &[
+            "trainer_state.json",
+            "training_args.json",
+            "train_info.json",
+            "train_results.json",
+            "all_results.json",
+            "eval_results.json",
+            "data_info.json",
+            "tokenizer_goldens.json",
+            "chat_goldens.json",
+        ],
+    ),
+];
+
+/// Weights of an adapter, which change those of the model.
+const ADAPTER: [&str; 3] = ["adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"];
+
+/// Weights that are a second copy, or belong to tests.
+const OTHER_WEIGHTS: [&str; 3] = ["consolidated.safetensors", "goldens.safetensors", "eval.safetensors"];
+
+/// Returns the files that may matter and are not used. `weights` has the names of those with
+/// tensors of the model. Documents, code, and weights in other formats do not matter.
+///
+/// # Errors
+///
+/// [`CheckpointError::Adapter`] for a folder with an adapter, which `transformers` applies.
+pub(crate) fn ignored(folder: &Path, weights: &BTreeSet<String>) -> Result<Vec<Ignored>, CheckpointError> {
+    // Files that are needed and cannot be listed are missed where they are read.
+    let Ok(entries) = std::fs::read_dir(folder) else { return Ok(Vec::new()) };
+    let mut names: Vec<String> =
+        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort_unstable();
+    if let Some(name) = names.iter().find(|name| ADAPTER.contains(&name.as_str())) {
+        return Err(CheckpointError::Adapter { path: folder.join(name) });
+    }
+    let found = names.iter().filter_map(|name| Some((name, reason(name, weights)?)));
+    Ok(found.map(|(name, reason)| Ignored::file(folder.join(name), reason)).collect())
+}
+
+fn reason(name: &str, weights: &BTreeSet<String>) -> Option<&'static str> {
+    let cannot_matter = || CANNOT_MATTER.iter().any(|(_, names)| names.contains(&name));
+    let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
+    match extension {
+        _ if USED.contains(&name) || weights.contains(name) => None,
+        _ if name == "additional_chat_templates" => Some("one template is used, of chat_template.jinja"),
+        Some("jinja") => Some("templates are read from chat_template.jinja and tokenizer_config.json"),
+        Some("json") if name == "chat_template.json" => {
+            Some("templates are read from chat_template.jinja and tokenizer_config.json")
+        }
+        Some("json") if !cannot_matter() => Some("the file is not known"),
+        // Before the download is complete it is not known what a file has.
+        Some("safetensors") if !weights.is_empty() && !OTHER_WEIGHTS.contains(&name) => {
+            Some("its tensors are not those of the model")
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_may_matter_are_reported() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [
+            "README.md",
+            "config.json",
+            "extra.json",
+            "mtp.safetensors",
+            "model.safetensors",
+            "tool_use.jinja",
+            "chat_template.json",
+            "vocab.json",
+            "modeling_new.py",
+            "pytorch_model.bin",
+            "consolidated.safetensors",
+        ] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        std::fs::create_dir(folder.path().join("additional_chat_templates")).unwrap();
+        let weights = BTreeSet::from(["model.safetensors".to_owned()]);
+        let found = ignored(folder.path(), &weights).unwrap();
+        let names: Vec<_> = found.iter().filter_map(|found| found.file.file_name()?.to_str()).collect();
+        let expected = [
+            "additional_chat_templates",
+            "chat_template.json",
+            "extra.json",
+            "mtp.safetensors",
+            "tool_use.jinja",
+        ];
+        assert_eq!(names, expected);
+        std::fs::write(folder.path().join("adapter_config.json"), "{}").unwrap();
+        let error = ignored(folder.path(), &weights).unwrap_err();
+        assert!(matches!(error, CheckpointError::Adapter { .. }), "{error}");
+        assert!(error.to_string().contains("adapter_config.json"), "{error}");
+        assert!(error.help().is_some_and(|help| help.contains("merge")), "{:?}", error.help());
+    }
+}
