@@ -214,6 +214,9 @@ pub struct PlanOptions {
     pub rounding: WeightRounding,
     /// When the loss of the whole plan is measured.
     pub measuring: PlanMeasuring,
+    /// File that the request to the planner is written to before it is asked, those of towers
+    /// beside it; `None` for none.
+    pub request_file: Option<PathBuf>,
     /// Text to calibrate on; `None` for the built-in texts.
     pub calibration_text: Option<PathBuf>,
     /// The most quality a plan may lose: KL divergence in millionths of a nat per token.

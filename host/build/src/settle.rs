@@ -1,5 +1,6 @@
 //! The loop: plan, quantise, legalise, compile, and revise when a compiler refuses.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use shardwright_bundle::Digest;
@@ -12,7 +13,7 @@ use shardwright_planning::profile::Profile;
 use shardwright_planning::request::Request;
 use shardwright_planning::session::{RevisionLoop, Trial};
 use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{Error, Notice};
+use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
 
 use crate::chips::made_otherwise;
 use crate::fallback::fallbacks;
@@ -50,6 +51,10 @@ pub fn plan(source: &mut dyn PlanSource, options: &PlanOptions, watch: &mut dyn 
     let mut all = Part::new(watch, 0..1000);
     let prepared = if options.measuring == PlanMeasuring::Never { 1000 } else { PREPARED };
     let preparation = Preparation::new(source, options, Purpose::Plan, &mut all.then(prepared))?;
+    let request = preparation.request.canonical_bytes();
+    if let Some(path) = &options.request_file {
+        write_request(path, source.graph().pass, &request)?;
+    }
     let planned = match preparation.session.plan(&preparation.request) {
         Ok(planned) => planned,
         Err(error) => {
@@ -73,12 +78,26 @@ pub fn plan(source: &mut dyn PlanSource, options: &PlanOptions, watch: &mut dyn 
     let described = preparation.session.options();
     Ok(Planned {
         report,
-        request: preparation.request.canonical_bytes(),
+        request,
         plan: planned.plan.plan().clone(),
         time_keys: preparation.time_keys,
         settings: described.map(|option| (option.name.clone(), option.values.clone())).collect(),
         fallbacks: fallbacks(&preparation.request, &planned.plan, source.graph(), options),
         towers: Vec::new(),
+    })
+}
+
+/// Writes the request of a pass. That of a tower is next to that of the text, with the name of the
+/// pass before the ending: `request.picture.json`.
+fn write_request(path: &Path, pass: Pass, request: &[u8]) -> Result<()> {
+    let path = match (pass, path.extension().and_then(|extension| extension.to_str())) {
+        (Pass::Step, _) => path.to_owned(),
+        (pass, Some(extension)) => path.with_extension(format!("{pass}.{extension}")),
+        (pass, None) => path.with_extension(pass.to_string()),
+    };
+    std::fs::write(&path, request).map_err(|error| {
+        Error::new(ErrorKind::Missing, format!("{}: {error}", path.display()))
+            .with_help("name a file in a folder that exists and can be written to")
     })
 }
 

@@ -923,8 +923,8 @@ pub struct PlanArguments {
     /// what is there; those of towers beside it, with `picture` and `clip` before the ending.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Write the request a planner is asked to this file, for `planner replay`; those of towers
-    /// beside it, with `picture` and `clip` before the ending.
+    /// Write the request to the planner to this file before it is asked, for `planner replay`.
+    /// Those of towers are next to it, with `picture` and `clip` before the ending.
     #[arg(long, value_name = "FILE")]
     pub write_request: Option<PathBuf>,
     #[command(flatten)]

@@ -9,6 +9,7 @@
 mod arguments;
 mod commands;
 mod interrupt;
+mod limits;
 mod outcome;
 mod views;
 
@@ -23,8 +24,25 @@ use tracing_subscriber::EnvFilter;
 use crate::arguments::Arguments;
 use crate::outcome::Failure;
 
+/// Stack of the thread that does the work. That of the main thread is the system's choice, which a
+/// user may have limited to less than this program needs.
+const STACK_BYTES: usize = 8 << 20;
+
 fn main() -> ExitCode {
     let started = Instant::now();
+    limits::ignore_file_size_signal();
+    let work = std::thread::Builder::new().name("work".to_owned()).stack_size(STACK_BYTES);
+    match work.spawn(move || work_from(started)) {
+        // A panic has been reported by then, and ends the program as one of the main thread does.
+        Ok(thread) => thread.join().unwrap_or(ExitCode::from(PANICKED)),
+        Err(_) => work_from(started),
+    }
+}
+
+/// The exit code of a program that panicked.
+const PANICKED: u8 = 101;
+
+fn work_from(started: Instant) -> ExitCode {
     let mut arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return outcome::usage(&error, std::env::args_os()),

@@ -4,9 +4,11 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
+use clap::CommandFactory;
+use clap::error::{ContextKind, ContextValue, ErrorKind as ClapKind};
 use shardwright::{Error, ErrorKind};
 
-use crate::arguments::Format;
+use crate::arguments::{Arguments, Format};
 use crate::views::{printable_lines, say};
 
 /// The outcome of a command.
@@ -134,6 +136,30 @@ pub fn report(failure: Failure, format: Format) -> ErrorKind {
     kind
 }
 
+/// Names under which other programs have commands of this one.
+const OTHERWISE: [(&[&str], &str); 8] = [
+    (&["chat", "generate", "ask"], "`run MODEL` holds a conversation"),
+    (&["list", "ls", "devices", "profiles", "chips", "ps"], "`doctor` lists chips, shims and caches"),
+    (&["models", "search"], "`pull OWNER/NAME` fetches a model, and `show MODEL` describes one"),
+    (&["download", "get", "fetch"], "`pull OWNER/NAME` fetches a model"),
+    (&["serve", "server"], "there is no server; `run --format json` writes events as lines"),
+    (&["quantize", "quantise", "convert", "build"], "`compile MODEL -o BUNDLE` quantises and compiles"),
+    (&["ppl", "eval", "evaluate"], "`perplexity MODEL --text FILE` measures the likelihood of a text"),
+    (&["info"], "`show MODEL` describes a model"),
+];
+
+/// Returns the command that an unknown name may stand for: one of another program, or one with at
+/// most two letters that differ or change places.
+fn meant(name: &str) -> Option<String> {
+    if let Some((_, meant)) = OTHERWISE.iter().find(|(names, _)| names.contains(&name)) {
+        return Some((*meant).to_owned());
+    }
+    let command = Arguments::command();
+    let known = command.get_subcommands().map(clap::Command::get_name);
+    let near = known.map(|known| (strsim::osa_distance(name, known), known)).min()?;
+    (near.0 <= 2 && near.0 < name.len()).then(|| format!("did you mean `{}`?", near.1))
+}
+
 /// The hint at the end of the argument parser's errors.
 const PARSER_HELP: &str = "For more information, try '--help'.";
 
@@ -152,12 +178,20 @@ pub fn usage(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> 
         let failure = Failure::Refused { kind: ErrorKind::Argument, message, help };
         return exit(Err(failure), Format::Json);
     }
+    if let (ClapKind::InvalidSubcommand, Some(ContextValue::String(name))) =
+        (error.kind(), error.get(ContextKind::InvalidSubcommand))
+    {
+        say(&format!("error: there is no command `{name}`"));
+        let meant = meant(name).map(|meant| format!("{meant}; ")).unwrap_or_default();
+        say(&format!("help: {meant}run `shardwright --help` for the list of commands"));
+        return ExitCode::from(code(ErrorKind::Argument));
+    }
     if error.use_stderr() {
         // The parser's message, with the ending that all errors of this program have.
         let text = error.render().to_string();
         if let Some(text) = text.trim_end().strip_suffix(PARSER_HELP) {
             text.trim_end().lines().for_each(say);
-            say("help: `--help` behind the command lists what it takes");
+            say("help: run `shardwright COMMAND --help` for its options");
             return ExitCode::from(code(ErrorKind::Argument));
         }
     }

@@ -48,6 +48,8 @@ pub use trust::signature;
 pub use tune::tune;
 pub use verify::{self_test, verify};
 
+use std::io::Write;
+
 use layout::{Table, wrapped};
 
 /// How much of a report is shown.
@@ -107,9 +109,9 @@ fn ranges(numbers: &[u32]) -> String {
 
 /// Prints a line on standard error. Text from files, shims and planners goes through it: control
 /// characters are replaced, so that it cannot control the terminal or pass for a line of this
-/// program.
+/// program. A closed or full standard error loses the line and ends nothing.
 pub fn say(line: &str) {
-    eprintln!("{}", printable(line));
+    let _ = writeln!(std::io::stderr().lock(), "{}", printable(line));
 }
 
 /// The text with every character replaced that a terminal interprets, including line ends.
@@ -132,6 +134,13 @@ fn acts_on_a_terminal(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// Lets a bar move by itself, where it is shown. Its library panics where no thread can be started.
+fn tick(bar: &indicatif::ProgressBar) {
+    if !bar.is_hidden() && std::thread::Builder::new().spawn(|| ()).is_ok() {
+        bar.enable_steady_tick(std::time::Duration::from_millis(100));
+    }
+}
+
 /// A progress line on standard error, if that is a terminal; removed when dropped.
 pub struct Busy(indicatif::ProgressBar);
 
@@ -139,7 +148,7 @@ impl Busy {
     /// Shows that `what` is in progress.
     pub fn new(what: &'static str) -> Self {
         let bar = indicatif::ProgressBar::new_spinner().with_message(what);
-        bar.enable_steady_tick(std::time::Duration::from_millis(100));
+        tick(&bar);
         Busy(bar)
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde::Serialize;
+use shardwright_files::Memory;
 use shardwright_planning::profile::FoundProfile;
 use shardwright_planning::profile::fact_names::SYSTEM_PROPERTIES;
 use shardwright_vocabulary::TargetKind;
@@ -83,15 +84,15 @@ impl MachineReport {
             }
         }
         let cpu = text(&root.join("proc/cpuinfo")).unwrap_or_default();
-        let memory = text(&root.join("proc/meminfo")).unwrap_or_default();
+        let memory = Memory::read(root);
         MachineReport {
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
             kernel: text(&root.join("proc/sys/kernel/osrelease")).map(|kernel| short(&kernel)),
             cpu: processor(&cpu),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             features: features(),
-            memory_bytes: kibibytes(&memory, "MemTotal"),
-            memory_available_bytes: kibibytes(&memory, "MemAvailable"),
+            memory_bytes: memory.total,
+            memory_available_bytes: memory.available,
             page_bytes: page_bytes(root),
             identities: identities(root, &cpu, &properties),
             profiles: Vec::new(),
@@ -146,12 +147,6 @@ fn processor(cpuinfo: &str) -> Option<String> {
     let types = types.iter().map(|((maker, part), count)| format!("{count} x {maker}/{part}"));
     let types = types.collect::<Vec<_>>().join(", ");
     (!types.is_empty()).then_some(types)
-}
-
-/// `MemTotal:       32780256 kB`
-fn kibibytes(meminfo: &str, key: &str) -> Option<u64> {
-    let value = meminfo.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
-    value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// From the auxiliary vector the kernel passes to every process: pairs of a key and a value, of

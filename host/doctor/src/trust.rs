@@ -43,15 +43,18 @@ pub struct SignatureReport {
 /// Makes a random signing key in a new file that only this user may read, and returns the public
 /// half, which hosts are configured to trust.
 ///
-/// Errors: the file is there already, or cannot be written.
+/// Errors: the file exists, whose public half the message then has, or it cannot be written.
 pub fn make_key(file: &Path) -> Result<String> {
     let failed = |error: std::io::Error| {
-        let kind = match error.kind() {
-            std::io::ErrorKind::AlreadyExists => ErrorKind::Argument,
-            _ => ErrorKind::Missing,
+        let help = "name a file that does not exist yet, in a folder that does";
+        let is_there = error.kind() == std::io::ErrorKind::AlreadyExists;
+        let what = match read_key(file).ok().filter(|_| is_there) {
+            Some(key) => {
+                format!("{} is a key already, whose public half is {}", file.display(), key.public())
+            }
+            None => format!("{}: {error}", file.display()),
         };
-        Error::new(kind, format!("{}: {error}", file.display()))
-            .with_help("name a file that is not there yet, in a folder that is")
+        Error::new(if is_there { ErrorKind::Argument } else { ErrorKind::Missing }, what).with_help(help)
     };
     let key = SecretKey::generate().map_err(failed)?;
     let mut options = std::fs::OpenOptions::new();

@@ -4,7 +4,7 @@
 //! trusting its length ([`read`], [`read_from`]), reads and maps a part of a larger file as if it
 //! were one ([`Section`]), and checks that only this user can have written a folder and the files
 //! in it, which it writes whole or not at all ([`own`]); also the hexadecimal digits of hashes
-//! ([`hex`]).
+//! ([`hex`]) and the memory that the kernel reports ([`Memory`]).
 //!
 //! **Not its job.** It knows no format and no path, and leaves the meaning of a refused file to the
 //! reader.
@@ -15,6 +15,7 @@
 //! ```
 
 pub mod hex;
+mod memory;
 pub mod own;
 mod section;
 
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 
 use shardwright_vocabulary::{Error, ErrorKind};
 
+pub use memory::Memory;
 pub use section::{Mapping, Section, SectionReader};
 
 /// Why a file was not opened or not read. Messages omit the path, which the caller knows.

@@ -53,6 +53,7 @@ mod safetensors;
 mod settings;
 mod source;
 mod store;
+mod threads;
 mod towers;
 mod translation;
 mod weight_file;

@@ -14,7 +14,7 @@ use crate::settings::{Settings, WITH_TOWERS};
 use crate::source::Source;
 use crate::store::{Origin, TensorStore, Wanted};
 use crate::towers::TOWERS;
-use crate::{CheckpointError, embeddinggemma, folder_files};
+use crate::{CheckpointError, embeddinggemma, folder_files, threads};
 
 /// A directory, read and translated.
 pub(crate) struct Reading {
@@ -36,6 +36,7 @@ pub(crate) struct Reading {
 impl Reading {
     /// Reads as much as is wanted of the folder or file at a path.
     pub fn of(path: &Path, wanted: Wanted, passes: &[Pass]) -> Result<Self, CheckpointError> {
+        threads::start();
         let source = Source::of(path)?;
         let document = source.document()?;
         let top = document.fields()?;

@@ -358,10 +358,12 @@ pub enum ProfileError {
         second: ProfileSource,
     },
     /// No such chip.
-    #[error("no profile for SoC `{name}`")]
+    #[error("no profile for SoC `{name}`{}", skipped.iter().map(|why| format!("; skipped: {why}")).collect::<String>())]
     Unknown {
         /// The name.
         name: String,
+        /// Profiles that have mistakes, one of which may be meant.
+        skipped: Vec<String>,
         /// Names much like it.
         near: Vec<String>,
         /// Every name there is.
@@ -391,10 +393,15 @@ impl ProfileError {
     /// What would help, for a `help:` line.
     pub fn help(&self) -> Option<String> {
         match self {
+            ProfileError::Unknown { skipped, .. } if !skipped.is_empty() => {
+                Some("correct the profile; plugins/README.md describes every field".to_owned())
+            }
             ProfileError::Unknown { near, .. } if !near.is_empty() => {
                 Some(format!("did you mean {}?", near.join(" or ")))
             }
-            ProfileError::Unknown { known, .. } => Some(format!("known: {}", known.join(", "))),
+            ProfileError::Unknown { known, .. } => {
+                Some(format!("known: {}; `--profiles DIR` adds those of a folder", known.join(", ")))
+            }
             ProfileError::Duplicate { .. } => Some("remove one of them, or rename it".to_owned()),
             ProfileError::Directory(error) => error.help(),
             ProfileError::Trust { error, .. } => Some(error.help().to_owned()),
@@ -499,9 +506,9 @@ impl ProfileRegistry {
     /// Errors: there is none; its file is no sound profile; two claim the name.
     pub fn find(&self, name: &str) -> Result<FoundProfile, ProfileError> {
         let wanted = normalise(name);
-        let Profiles { found: mut profiles, skipped } = self.list()?;
-        if let Some(error) = skipped.into_iter().find(|error| error.is_about(&wanted)) {
-            return Err(error);
+        let Profiles { found: mut profiles, mut skipped } = self.list()?;
+        if let Some(position) = skipped.iter().position(|error| error.is_about(&wanted)) {
+            return Err(skipped.swap_remove(position));
         }
         if let Some(position) = profiles.iter().position(|found| names(&found.profile).contains(&wanted)) {
             return Ok(profiles.swap_remove(position));
@@ -514,6 +521,7 @@ impl ProfileRegistry {
         let name = name.chars().take(caps::NAME_BYTES).collect();
         Err(ProfileError::Unknown {
             name,
+            skipped: skipped.iter().map(ToString::to_string).collect(),
             near,
             known: profiles.into_iter().map(|found| found.profile.name).collect(),
         })

@@ -250,6 +250,14 @@ impl OpenOptions {
         self
     }
 
+    /// Writes the request to the planner to a file before it is asked, those of towers beside it.
+    /// Of use to authors of planners, above all where a planner refuses.
+    #[must_use]
+    pub fn request_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.plan.request_file = Some(path.into());
+        self
+    }
+
     /// How weights become integers. Default: [`WeightRounding::Usual`].
     #[must_use]
     pub fn rounding(mut self, rounding: WeightRounding) -> Self {

@@ -237,7 +237,10 @@ impl Session {
         }
         let what = if chat { "conversation" } else { "prompt" };
         let what = format!("the {what} has {tokens} tokens, the context holds {context}");
-        Err(Error::new(ErrorKind::Context, what))
+        Err(Error::new(ErrorKind::Context, what).with_help(match chat {
+            true => "forget the oldest turn, shorten this one, or open the model with a longer context",
+            false => "shorten the prompt, or open the model with a longer context",
+        }))
     }
 
     /// Additional texts that end a reply.

@@ -60,6 +60,11 @@ impl GenerationConfig {
         GenerationConfig::read(&Files::from_source(directory.as_ref(), &file))
     }
 
+    /// Returns whether a field of `generation_config.json` cannot change a reply.
+    pub fn cannot_matter(field: &str) -> bool {
+        register::cannot_matter(field)
+    }
+
     fn read(files: &Files<'_>) -> Result<GenerationConfig> {
         let generation = Section::read(files, "generation_config.json")?;
         let model = Section::read(files, "config.json")?;

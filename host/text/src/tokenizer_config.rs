@@ -100,6 +100,11 @@ impl TokenizerConfig {
         TokenizerConfig::read(&Files::from_source(directory.as_ref(), &file))
     }
 
+    /// Returns whether a field of the file cannot change ids or texts.
+    pub fn cannot_matter(field: &str) -> bool {
+        CANNOT_MATTER.iter().any(|(_, names)| names.contains(&field))
+    }
+
     fn read(files: &Files<'_>) -> Result<TokenizerConfig> {
         let fields = files.object(FILE)?.unwrap_or_default();
         let path = files.path(FILE);
@@ -124,7 +129,7 @@ impl TokenizerConfig {
             _ if value.is_null() || name.ends_with("_token") || name == "chat_template" => None,
             "split_special_tokens" if value == &Value::Bool(false) => None,
             "split_special_tokens" => Some("special tokens that a text spells out are tokens"),
-            name if CANNOT_MATTER.iter().any(|(_, names)| names.contains(&name)) => None,
+            name if TokenizerConfig::cannot_matter(name) => None,
             _ => Some("the field is not known"),
         };
         let found = fields.iter().filter_map(|(name, value)| Some((name, reason(name, value)?)));

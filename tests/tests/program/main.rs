@@ -12,6 +12,7 @@ mod cli_run;
 mod cli_verify;
 mod corpus;
 mod drafts;
+mod environment;
 mod first_page;
 mod goldens;
 mod howto_javascript;

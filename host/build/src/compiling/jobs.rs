@@ -3,15 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use shardwright_files::read;
+use shardwright_files::Memory;
 use shardwright_planning::profile::{GENERIC, Profile, ProfileRegistry};
 use shardwright_vocabulary::{Error, ErrorKind, TargetKind};
 use shardwright_worker::Shims;
 
 use crate::{PlanOptions, Result};
-
-/// Most bytes of what the system says of its memory.
-const MEMORY_FILE_BYTES: u64 = 64 << 10;
 
 /// How many variants of a bundle are compiled at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +16,7 @@ pub struct Jobs {
     /// The most, from 1.
     pub most: usize,
     /// Bytes that all of them together are expected to hold at most; one alone always runs. `None`
-    /// for three quarters of what the machine has available, where it says so.
+    /// for three quarters of what is available to this process, where the system reports it.
     pub memory_bytes: Option<u64>,
 }
 
@@ -33,17 +30,8 @@ impl Default for Jobs {
 impl Jobs {
     /// Bytes that all variants together may hold; `None` for any number.
     pub(super) fn budget(&self) -> Option<u64> {
-        self.memory_bytes.or_else(|| {
-            let said = read(Path::new("/proc/meminfo"), MEMORY_FILE_BYTES).ok()?;
-            available(&String::from_utf8_lossy(&said)).map(|bytes| bytes / 4 * 3)
-        })
+        self.memory_bytes.or_else(|| Some(Memory::read(Path::new("/")).available? / 4 * 3))
     }
-}
-
-/// `MemAvailable:   32780256 kB`
-fn available(said: &str) -> Option<u64> {
-    let value = said.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// What is known of the chips before anything is compiled.
@@ -116,11 +104,6 @@ mod tests {
 
     #[test]
     fn three_quarters_of_the_available_memory_are_used_where_nothing_else_is_said() {
-        assert_eq!(available("MemTotal:  9 kB\nMemAvailable:   32780256 kB\n"), Some(32_780_256 << 10));
-        for none in ["", "MemAvailable: 1 MB", "MemAvailable: x kB", "MemAvailable: 18446744073709551615 kB"]
-        {
-            assert_eq!(available(none), None, "{none}");
-        }
         assert_eq!(Jobs { most: 2, memory_bytes: Some(7) }.budget(), Some(7));
         if cfg!(target_os = "linux") {
             assert!(Jobs::default().budget().is_some_and(|bytes| bytes > 1 << 20));

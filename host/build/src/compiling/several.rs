@@ -99,13 +99,18 @@ fn side_by_side(
             }
         }
     };
-    std::thread::scope(|scope| {
+    let worked = std::thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel();
-        for _ in 0..jobs.most.min(variants.len()) {
+        let begin = || {
             let (sender, work) = (sender.clone(), &work);
-            scope.spawn(move || work(sender));
-        }
+            std::thread::Builder::new().spawn_scoped(scope, move || work(sender))
+        };
+        // Fewer threads than jobs take longer and do the same.
+        let begun = (0..jobs.most.min(variants.len())).map_while(|_| begin().ok()).count();
         drop(sender);
+        if begun == 0 {
+            return false;
+        }
         let mut view = View::of(variants);
         loop {
             match receiver.recv_timeout(LOOK_AGAIN) {
@@ -117,9 +122,16 @@ fn side_by_side(
                 stop.store(true, Ordering::Relaxed);
             }
         }
+        true
     });
     let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let not_begun = || Err(Error::new(ErrorKind::Cancelled, "compiling was cancelled"));
+    let not_begun = || {
+        Err(match worked {
+            true => Error::new(ErrorKind::Cancelled, "compiling was cancelled"),
+            false => Error::new(ErrorKind::Memory, "no thread can be started")
+                .with_help("raise the limit on processes (`ulimit -u`), or compile with `--jobs 1`"),
+        })
+    };
     results.into_iter().map(|result| result.unwrap_or_else(not_begun)).collect()
 }
 

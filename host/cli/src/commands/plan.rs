@@ -30,16 +30,13 @@ fn made(
     let options = open_options(&arguments.target, &arguments.execution)?;
     let options = draft::planned(&arguments.drafts.drafts, options)?;
     let options = options.measuring(arguments.measuring.measuring());
+    let options = match &arguments.write_request {
+        Some(path) => options.request_file(path),
+        None => options,
+    };
     let mut watch = views::Progress::new("planning", checkpoint);
     let planned = options.plan_watched(checkpoint, &mut watch)?;
     drop(watch);
-    if let Some(path) = &arguments.write_request {
-        std::fs::write(path, &planned.request).map_err(io(path.display().to_string()))?;
-        for tower in &planned.towers {
-            let own = beside(path, tower.report.pass());
-            std::fs::write(&own, &tower.request).map_err(io(own.display().to_string()))?;
-        }
-    }
     if let Some(path) = &arguments.html {
         let page = views::page(&planned.report);
         std::fs::write(path, page).map_err(io(path.display().to_string()))?;

@@ -1,5 +1,4 @@
 use std::path::Path;
-use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use shardwright::Watch;
@@ -29,7 +28,7 @@ impl Progress {
         let what = printable(&format!("{what} {name}"));
         bar.set_message(what.clone());
         // Time is seen to pass where a single stage takes minutes.
-        bar.enable_steady_tick(Duration::from_millis(100));
+        super::tick(&bar);
         interrupt::listen();
         Progress { bar, what }
     }

@@ -195,7 +195,8 @@ fn watched<T>(
 ) -> Result<T, HubError> {
     let ended = AtomicBool::new(false);
     let result = thread::scope(|scope| {
-        let watcher = scope.spawn(|| {
+        // Without one, an interrupt counts between two files.
+        let watcher = thread::Builder::new().spawn_scoped(scope, || {
             while !ended.load(Ordering::Acquire) {
                 if watch.cancelled() {
                     client.shut_down();
@@ -206,7 +207,9 @@ fn watched<T>(
         });
         let result = work();
         ended.store(true, Ordering::Release);
-        watcher.thread().unpark();
+        if let Ok(watcher) = watcher {
+            watcher.thread().unpark();
+        }
         result
     });
     match result {

@@ -6,6 +6,7 @@ mod gguf;
 mod goldens;
 mod hostile_tokenizers;
 mod index;
+mod register;
 mod streaming;
 mod thoughts;
 mod token_rules;

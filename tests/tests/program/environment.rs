@@ -1,0 +1,62 @@
+//! The program under limits of the system: closed streams, no further threads, small files and
+//! stacks.
+
+use std::process::{Command, Stdio};
+
+use shardwright_tests::checkpoints::DEMO_MODEL;
+use shardwright_tests::program::executable;
+use shardwright_tests::tree;
+
+/// Runs the program from a shell that has set a limit, in a cache folder of its own. Returns its
+/// exit code, standard output and standard error.
+#[cfg(unix)]
+fn limited(limit: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let cache = tempfile::tempdir().expect("a folder");
+    let shown = arguments.iter().map(|argument| format!("'{argument}'")).collect::<Vec<_>>().join(" ");
+    let script = format!("{limit}; exec '{}' {shown}", executable().display());
+    let output = Command::new("bash")
+        .args(["-c", &script])
+        .current_dir(tree::root())
+        .env("XDG_CACHE_HOME", cache.path())
+        .stdin(Stdio::null())
+        .output()
+        .expect("bash");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+const RUN: [&str; 6] = ["run", DEMO_MODEL, "--prompt", "What is faith?", "-n", "8"];
+
+/// The reply, or an error of the program's own: no panic and no signal.
+#[cfg(unix)]
+fn answers(limit: &str) {
+    let (code, reply, says) = limited(limit, &RUN);
+    assert!(!says.contains("panicked") && !says.contains("RUST_BACKTRACE"), "{limit}: {says}");
+    match code {
+        Some(0) => assert!(reply.starts_with("Belief"), "{limit}: {reply}"),
+        Some(code) => assert!(code < 100 && says.contains("help:"), "{limit}: {code}: {says}"),
+        None => panic!("{limit}: ended by a signal: {says}"),
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn limits_of_the_system_end_in_a_reply_or_an_error() {
+    for limit in [
+        // Standard error closed, and full.
+        "exec 2>&-",
+        "exec 2>/dev/full",
+        // No file may grow: caches are left out.
+        "ulimit -f 0",
+        "ulimit -s 256",
+        "ulimit -n 12",
+    ] {
+        answers(limit);
+    }
+    let (code, reply, _) = limited("exec 2>&-", &RUN);
+    assert_eq!(code, Some(0), "{reply}");
+    let (code, reply, says) = limited("ulimit -s 256", &RUN);
+    assert_eq!(code, Some(0), "{reply}{says}");
+    let (code, plan, says) = limited("ulimit -f 0", &["plan", DEMO_MODEL, "--soc", "mt6989", "--no-measure"]);
+    assert_eq!(code, Some(0), "{plan}{says}");
+}
