@@ -595,9 +595,7 @@ fn say_notices(model: &Model, quiet: bool) {
     }
     let planned =
         model.plan().filter(|_| model.bundle().is_none()).into_iter().flat_map(|plan| &plan.notices);
-    // Notes about how a bundle was made are for its author, whom `inspect` shows them.
-    let made = model.notices_of_making().iter().filter(|notice| notice.kind == NoticeKind::Fallback);
-    say_each(planned.chain(made).chain(model.notices_of_opening()), quiet);
+    say_each(planned.chain(model.bundle_notices()), quiet);
     if let Some(verified) = model.verified() {
         say_verified("", verified, quiet);
     }

@@ -132,10 +132,9 @@ impl PlanningSession {
             let asked = asked.as_ref().map_err(PlannerError::clone);
             match asked.and_then(|planner| Ok((planner, ask(planner, request, history, log)?))) {
                 Ok((planner, plan)) => return planned(plan, PlannedBy::new(planner), None, None, log),
-                // Nobody else must answer a question that this planner declined.
-                Err(error) if self.strict || matches!(error.kind, PlannerErrorKind::Refused { .. }) => {
-                    return Err(error);
-                }
+                // No other planner must answer a question that this one declined, or take the place
+                // of one that the rules of signatures refuse.
+                Err(error) if self.strict || is_final(&error.kind) => return Err(error),
                 Err(error) => fallback = Some(error),
             }
         }
@@ -165,6 +164,11 @@ impl PlanningSession {
             }
         }
     }
+}
+
+/// Whether a failure of the planner that was asked for ends planning.
+fn is_final(kind: &PlannerErrorKind) -> bool {
+    matches!(kind, PlannerErrorKind::Refused { .. } | PlannerErrorKind::Trust(_))
 }
 
 /// Whether a failure is the planner's answer rather than a sandbox bound or fault.

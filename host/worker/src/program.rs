@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
@@ -47,19 +47,39 @@ const EXIT_PANIC: i32 = 101;
 /// by the name they have in the host's registry.
 pub fn worker_main(linked: &[(&'static str, SwEntryFunction)]) -> ! {
     std::panic::set_hook(Box::new(|panic| {
-        eprintln!("shardwright-worker: {panic}");
+        say(&panic.to_string());
         leave(EXIT_PANIC);
     }));
+    // The main thread's stack is what the user's limits leave.
+    std::thread::scope(|scope| {
+        let work = std::thread::Builder::new().name("work".to_owned()).stack_size(STACK_BYTES);
+        // It ends the process. Without another thread this one does.
+        if work.spawn_scoped(scope, || work_for_host(linked)).is_err() {
+            work_for_host(linked)
+        }
+    });
+    leave(EXIT_PANIC)
+}
+
+/// Bytes of stack for the work, vendors' libraries included.
+const STACK_BYTES: usize = 8 << 20;
+
+/// Writes a line to standard error, which may be closed.
+fn say(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "shardwright-worker: {line}");
+}
+
+fn work_for_host(linked: &[(&'static str, SwEntryFunction)]) -> ! {
     let control = io::stdin().as_fd().try_clone_to_owned().map(os::move_high);
     let control = control.unwrap_or_else(|error| fail(&format!("no standard input: {error}")));
     let mut line = Line::new(UnixStream::from(control), REQUEST_LIMIT);
     let (first, descriptors) = match line.request() {
         Ok(first) => first,
         Err(error) => {
-            eprintln!(
-                "shardwright-worker is started by Shardwright, with a socket as its standard input ({error}); \
-                 there is nothing to be done with it by hand"
-            );
+            say(&format!(
+                "it is started by Shardwright, with a socket as its standard input ({error}); there is \
+                 nothing to be done with it by hand"
+            ));
             leave(EXIT_USAGE);
         }
     };
@@ -93,7 +113,7 @@ fn leave(code: i32) -> ! {
 }
 
 fn fail(reason: &str) -> ! {
-    eprintln!("shardwright-worker: {reason}");
+    say(reason);
     leave(EXIT_SETUP)
 }
 
@@ -286,7 +306,7 @@ impl Line {
             Ok(request) => Some(request),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
             Err(error) => {
-                eprintln!("shardwright-worker: the connection is lost: {error}");
+                say(&format!("the connection is lost: {error}"));
                 leave(EXIT_DISCONNECTED)
             }
         }
@@ -299,7 +319,7 @@ impl Line {
                 Ok(count) => bytes = &bytes[count..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    eprintln!("shardwright-worker: the connection is lost: {error}");
+                    say(&format!("the connection is lost: {error}"));
                     leave(EXIT_DISCONNECTED);
                 }
             }

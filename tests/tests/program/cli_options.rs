@@ -255,6 +255,23 @@ fn a_wrong_command_line_ends_with_help() {
     }
 }
 
+/// A command of another program, or one with a slip, leads to the one that is meant.
+#[test]
+fn an_unknown_command_is_answered_with_the_one_that_is_meant() {
+    for (name, meant) in [
+        ("rnu", "`run`"),
+        ("plann", "`plan`"),
+        ("chat", "`run MODEL`"),
+        ("profiles", "`doctor`"),
+        ("qqqq", "list"),
+    ] {
+        let (code, says) = shardwright([name]).refuses();
+        assert!(code == 2 && says.contains(&format!("there is no command `{name}`")), "{says}");
+        let help = says.lines().last().expect("help");
+        assert!(help.starts_with("help: ") && help.contains(meant), "{says}");
+    }
+}
+
 #[test]
 fn how_much_is_logged_is_what_the_command_line_says() {
     let list = |level: &str| shardwright(["shim", "list"]).environment("SHARDWRIGHT_LOG", level);
@@ -325,7 +342,7 @@ fn a_prompt_with_a_picture_token_is_refused() {
     for what in [multimodal, &bundle.path().display().to_string()] {
         for (token, position) in [("<|image|>", "position 1"), ("<|audio|>", "position 1")] {
             let prompt = format!("{token} what is this?");
-            let run = shardwright(["run", what, "--prompt", &prompt, "-n", "2"]);
+            let run = shardwright(["run", what, "--raw", "--prompt", &prompt, "-n", "2"]);
             refused(run, UNSUPPORTED, &[token, position, "a picture or a sound"]);
         }
         shardwright(["run", what, "--prompt", "what is this?", "-n", "2", "--greedy"]).succeeds();

@@ -15,7 +15,7 @@ const PROMPT: &str = "In the beginning God created";
 
 /// A reply of 48 tokens, and its statistics.
 fn reply(run: Run) -> (String, Value) {
-    let output = run.arguments(["--prompt", PROMPT, "-n", "48", "--format", "json"]).succeeds();
+    let output = run.arguments(["--raw", "--prompt", PROMPT, "-n", "48", "--format", "json"]).succeeds();
     let last = output.lines().last().expect("a last line");
     let done: Value = serde_json::from_str(last).expect("JSON");
     (done["reply"].as_str().expect("a reply").to_owned(), done["statistics"].clone())

@@ -95,7 +95,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("shardwright run google/gemma-3-270m --prompt \"In the beginning\"", "needs the model; see `hub`"),
     ("shardwright pull unsloth/gemma-3-270m-it-GGUF:Q4_K_M", "needs the network; see `hub`"),
     (
-        "shardwright run unsloth/gemma-3-270m-it-GGUF:Q4_K_M --chat --prompt \"What is a shard?\"",
+        "shardwright run unsloth/gemma-3-270m-it-GGUF:Q4_K_M --prompt \"What is a shard?\"",
         "needs the model; see `hub`",
     ),
     ("cargo xtask run -- pull google/gemma-3-270m", "needs the network; see `hub`"),

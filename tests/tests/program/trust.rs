@@ -187,3 +187,32 @@ fn a_withdrawn_release_a_revoked_key_and_an_older_list_are_refused() {
     fs::write(&list, "nonsense").expect("written");
     refused(with(&list), INVALID, &["damaged"]);
 }
+
+/// The built-in planner does not take the place of one that the rules refuse.
+#[test]
+fn a_planner_that_is_not_signed_as_required_ends_planning() {
+    let bench = Bench::new();
+    let planner = bench.path("even.wasm");
+    fs::copy(program::folder().join("planners/even.wasm"), &planner).expect("built");
+    let plans = || {
+        let plan = shardwright(["plan", TEXT_FIXTURES[0], "--soc", "mt6989", "--no-measure", "--planner"]);
+        plan.argument(&planner).arguments(["--signatures", "require", "--trust", &bench.public])
+    };
+    refused(plans(), UNTRUSTED, &["even.wasm"]);
+    bench.signs(&planner).succeeds();
+    let plan = plans().succeeds();
+    assert!(plan.contains("even"), "{plan}");
+    // The file of a planner that was changed since.
+    let mut bytes = fs::read(&planner).expect("read");
+    *bytes.last_mut().expect("bytes") ^= 1;
+    fs::write(&planner, bytes).expect("written");
+    refused(plans(), UNTRUSTED, &["even.wasm"]);
+}
+
+/// The public half of a key is shown again when somebody makes it once more.
+#[test]
+fn a_key_that_exists_is_kept_and_its_public_half_is_shown() {
+    let bench = Bench::new();
+    let again = shardwright(["trust", "key"]).argument(bench.path("my.key"));
+    refused(again, 2, &["is a key already", &bench.public]);
+}
