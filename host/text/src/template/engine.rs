@@ -7,29 +7,22 @@ use std::time::Duration;
 
 use minijinja::machinery::{CompiledTemplate, Instructions, TemplateConfig, eval, make_string_output};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
+use minijinja::value::ValueKind;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::clock::strftime;
+use super::display::text_of;
+use super::filters::{self, check_format, foresee_replacement};
 use super::meter::{
-    CHECK, CHECK_KEPT, Halt, Meter, RENDERED_BYTES_MAX, TICK, TIME_MAX, check_source, metered,
+    CHECK, CHECK_KEPT, Halt, Meter, RENDERED_BYTES_MAX, TICK, TIME_MAX, check_source, is_dict, metered,
 };
-use super::python::{JsonStyle, to_json};
+use super::{operators, strings};
 use crate::error::{Result, TextError};
 use crate::spelled::Marks;
 
 /// Steps one rendering may take. A conversation of a thousand turns takes some hundred thousand.
 pub const TEMPLATE_FUEL: u64 = 5_000_000;
-
-/// Filters of the engine that Jinja does not have, or that are unbounded.
-const REMOVED_FILTERS: [&str; 6] = ["chain", "zip", "pprint", "lines", "split", "bool"];
-
-/// Largest count accepted by `batch` and `slice`.
-const PIECES_MAX: i64 = 10_000;
-
-/// Widest indentation accepted by `indent` and `tojson`.
-const INDENT_MAX: usize = 64;
 
 /// Compiles `source` and discards the result: reports errors in a template before anything is
 /// rendered.
@@ -111,10 +104,15 @@ fn environment(meter: &Arc<Meter>, now: u64, marks: Option<&Arc<Marks>>) -> Envi
     environment.set_fuel(Some(TEMPLATE_FUEL));
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
 
-    let account = Arc::clone(meter);
+    let (account, kept) = (Arc::clone(meter), marks.cloned());
     environment.set_formatter(move |output, state, value| {
-        account.charge(value.as_str().map_or(24, str::len))?;
-        minijinja::escape_formatter(output, state, value)
+        if value.as_str().is_some() {
+            account.charge(value.as_str().map_or(0, str::len))?;
+            return minijinja::escape_formatter(output, state, value);
+        }
+        let text = text_of(value, kept.as_deref()).map_err(|what| account.halt(Halt::Unsupported(what)))?;
+        account.charge(text.len() + 24)?;
+        output.write_str(&text).map_err(Error::from)
     });
     let account = Arc::clone(meter);
     environment.add_function(CHECK, move |value: Value| account.check(value));
@@ -133,45 +131,12 @@ fn environment(meter: &Arc<Meter>, now: u64, marks: Option<&Arc<Marks>>) -> Envi
             .map_err(|directive| account.halt(Halt::Unsupported(format!("the date directive `{directive}`"))))
     });
 
-    for name in REMOVED_FILTERS {
-        environment.remove_filter(name);
-    }
-    let (account, kept) = (Arc::clone(meter), marks.cloned());
-    environment.add_filter("tojson", move |value: &Value, arguments: Rest<ValueOrKwargs>| {
-        tojson(&account, value, arguments, kept.clone())
+    environment.add_function("joiner", |separator: Option<String>| {
+        minijinja_contrib::globals::joiner(separator.map(Value::from))
     });
-    if let Some(marks) = marks.cloned() {
-        environment.add_filter("trim", move |text: String, of: Option<String>| {
-            marks.strip(&text, of.as_deref(), true, true).to_owned()
-        });
-    }
-    add_bounded_filter(
-        &mut environment,
-        meter,
-        "join",
-        minijinja::filters::join,
-        |meter, value, arguments| {
-            let joiner = arguments.first().and_then(Value::as_str).map_or(0, str::len);
-            meter.foresee(value.len().unwrap_or(RENDERED_BYTES_MAX), joiner)
-        },
-    );
-    add_bounded_filter(&mut environment, meter, "replace", minijinja::filters::replace, foresee_replacement);
-    add_bounded_filter(
-        &mut environment,
-        meter,
-        "indent",
-        minijinja::filters::indent,
-        |meter, value, arguments| {
-            let width = arguments.first().and_then(Value::as_usize).unwrap_or(0);
-            meter.foresee(value.as_str().map_or(0, |text| text.lines().count()), width)
-        },
-    );
-    add_bounded_filter(&mut environment, meter, "format", minijinja::filters::format, |meter, value, _| {
-        check_format(meter, value)
-    });
-    add_bounded_filter(&mut environment, meter, "batch", minijinja::filters::batch, check_pieces);
-    add_bounded_filter(&mut environment, meter, "slice", minijinja::filters::slice, check_pieces);
-
+    filters::add(&mut environment, meter, marks);
+    operators::add(&mut environment, meter, marks);
+    add_tests(&mut environment);
     let (account, marks) = (Arc::clone(meter), marks.cloned());
     environment.set_unknown_method_callback(move |state, value, method, arguments| {
         method_callback(&account, state, value, method, arguments, marks.as_deref())
@@ -179,66 +144,20 @@ fn environment(meter: &Arc<Meter>, now: u64, marks: Option<&Arc<Marks>>) -> Envi
     environment
 }
 
-/// Adds a check of the arguments before a filter of the engine. `map` and `select` call it in the
-/// same way.
-fn add_bounded_filter<F, Rv, Args>(
-    environment: &mut Environment<'static>,
-    meter: &Arc<Meter>,
-    name: &'static str,
-    filter: F,
-    foresee: fn(&Meter, &Value, &[Value]) -> Result<(), Error>,
-) where
-    F: minijinja::functions::Function<Rv, Args>,
-    Rv: minijinja::value::FunctionResult,
-    Args: for<'a> minijinja::value::FunctionArgs<'a>,
-{
-    // A space in the name keeps templates from calling it directly.
-    let engine_name = format!("engine's {name}");
-    environment.add_filter(engine_name.clone(), filter);
-    let meter = Arc::clone(meter);
-    environment.add_filter(
-        name,
-        move |state: &mut State<'_, '_>,
-              value: Value,
-              arguments: Rest<ValueOrKwargs>|
-              -> Result<Value, Error> {
-            let arguments = arguments.into_values();
-            foresee(&meter, &value, &arguments)?;
-            let mut all = vec![value];
-            all.extend(arguments.iter().cloned());
-            state.apply_filter(&engine_name, &all)
-        },
-    );
+/// Tests that Python answers otherwise than the engine, or that the engine lacks.
+fn add_tests(environment: &mut Environment<'static>) {
+    environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
+    // What has a length and items: also strings, maps and ranges.
+    environment.add_test("sequence", |value: &Value| {
+        let kinds = [ValueKind::Undefined, ValueKind::String, ValueKind::Seq, ValueKind::Map];
+        kinds.contains(&value.kind())
+    });
+    environment.add_test("callable", |value: &Value| {
+        value.kind() == ValueKind::Plain || (value.kind() == ValueKind::Map && !is_dict(value))
+    });
 }
 
-fn foresee_replacement(meter: &Meter, value: &Value, arguments: &[Value]) -> Result<(), Error> {
-    let text = value.as_str().unwrap_or_default();
-    let from = arguments.first().and_then(Value::as_str).unwrap_or_default();
-    let to = arguments.get(1).and_then(Value::as_str).map_or(0, str::len);
-    let times = if from.is_empty() { text.len() + 1 } else { text.matches(from).count() };
-    meter.foresee(times, to)
-}
-
-/// Widths and precisions beyond four digits would generate text from nothing, and `*` hides them.
-fn check_format(meter: &Meter, format: &Value) -> Result<(), Error> {
-    let mut digits = 0;
-    for byte in format.as_str().unwrap_or_default().bytes() {
-        digits = if byte.is_ascii_digit() { digits + 1 } else { 0 };
-        if digits > 4 || byte == b'*' {
-            return Err(meter.too_large());
-        }
-    }
-    Ok(())
-}
-
-fn check_pieces(meter: &Meter, _: &Value, arguments: &[Value]) -> Result<(), Error> {
-    match arguments.first().and_then(Value::as_i64) {
-        Some(count) if count > PIECES_MAX => Err(meter.too_large()),
-        _ => Ok(()),
-    }
-}
-
-/// Python's methods. `str.removeprefix` and `removesuffix` are newer than the compatibility table.
+/// Python's methods.
 fn method_callback(
     meter: &Meter,
     state: &mut State<'_, '_>,
@@ -248,76 +167,41 @@ fn method_callback(
     marks: Option<&Marks>,
 ) -> Result<Value, Error> {
     let Some(text) = value.as_str() else {
-        return unknown_method_callback(state, value, method, arguments);
+        if method == "copy" && value.kind() == ValueKind::Map {
+            return Ok(value.clone());
+        }
+        return strings::list_method(value, method, arguments)
+            .unwrap_or_else(|| unknown_method_callback(state, value, method, arguments));
     };
     match method {
-        "replace" => foresee_replacement(meter, value, arguments)?,
+        "replace" => {
+            let argument = |place: usize| arguments.get(place).and_then(Value::as_str).unwrap_or_default();
+            foresee_replacement(meter, text, argument(0), argument(1))?;
+        }
         "join" => {
             let items = arguments.first().and_then(Value::len).unwrap_or(RENDERED_BYTES_MAX);
             meter.foresee(items, text.len())?;
+            if let Some(items) = arguments.first()
+                && items.try_iter()?.any(|item| item.as_str().is_none())
+            {
+                return Err(Error::new(ErrorKind::InvalidOperation, "`join` needs strings"));
+            }
         }
         "format" => check_format(meter, value)?,
-        "removeprefix" | "removesuffix" => {
-            let (part,): (&str,) = minijinja::value::from_args(arguments)?;
-            let rest =
-                if method == "removeprefix" { text.strip_prefix(part) } else { text.strip_suffix(part) };
-            return Ok(rest.map_or_else(|| value.clone(), Value::from));
-        }
+        "expandtabs" => meter.foresee(text.matches('\t').count(), strings::TAB_MAX)?,
         _ => {}
     }
-    if let Some(result) = marks.and_then(|marks| marks.method(state, text, method, arguments)) {
-        return result;
-    }
-    unknown_method_callback(state, value, method, arguments)
-}
-
-/// `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`, as Hugging Face
-/// defines it.
-fn tojson(
-    meter: &Meter,
-    value: &Value,
-    arguments: Rest<ValueOrKwargs>,
-    marks: Option<Arc<Marks>>,
-) -> Result<Value, Error> {
-    let arguments = arguments.into_values();
-    let (positional, named): (&[Value], Kwargs) = minijinja::value::from_args(&arguments)?;
-    let argument = |place: usize, name: &str| -> Result<Option<Value>, Error> {
-        let value = match positional.get(place) {
-            Some(value) => Some(value.clone()),
-            None => named.get::<Option<Value>>(name)?,
-        };
-        Ok(value.filter(|value| !value.is_none() && !value.is_undefined()))
-    };
-    let invalid = |words: &str| Error::new(ErrorKind::InvalidOperation, format!("tojson: {words}"));
-    let ascii = argument(0, "ensure_ascii")?.is_some_and(|value| value.is_true());
-    let indent = match argument(1, "indent")? {
-        None => None,
-        Some(width) => match width.as_usize() {
-            Some(width) if width <= INDENT_MAX => Some(width),
-            _ => return Err(invalid("the indent should be a small number")),
-        },
-    };
-    let separators = match argument(2, "separators")? {
-        None => None,
-        Some(pair) if pair.kind() == ValueKind::Seq && pair.len() == Some(2) => {
-            let text = |place: usize| -> Result<String, Error> {
-                let item = pair.get_item(&Value::from(place))?;
-                match item.as_str() {
-                    Some(text) if text.len() <= INDENT_MAX => Ok(text.to_owned()),
-                    _ => Err(invalid("separators should be two short strings")),
-                }
-            };
-            Some((text(0)?, text(1)?))
+    let own = match (marks.filter(|marks| marks.are_in(text)), method) {
+        (Some(marks), "strip" | "lstrip" | "rstrip") => {
+            let (of,): (Option<&str>,) = minijinja::value::from_args(arguments)?;
+            return Ok(Value::from(marks.strip(text, of, method != "rstrip", method != "lstrip")));
         }
-        Some(_) => return Err(invalid("separators should be two short strings")),
+        (Some(marks), "startswith" | "endswith" | "count") => {
+            strings::method(&marks.without(text), method, arguments)
+        }
+        _ => strings::method(text, method, arguments),
     };
-    let sort_keys = argument(3, "sort_keys")?.is_some_and(|value| value.is_true());
-    named.assert_all_used()?;
-    let style = JsonStyle { indent, separators, sort_keys, ascii, marks };
-    let text = to_json(value, &style, RENDERED_BYTES_MAX)
-        .map_err(|words| Error::new(ErrorKind::BadSerialization, words))?;
-    meter.charge(text.len())?;
-    Ok(Value::from(text))
+    own.unwrap_or_else(|| unknown_method_callback(state, value, method, arguments))
 }
 
 fn too_large(path: &Path, max: u64, unit: &'static str) -> TextError {

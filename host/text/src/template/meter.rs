@@ -15,7 +15,9 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
+use super::objects::inside;
 use super::python::VALUE_NESTING_MAX;
+use super::substitute::substitute;
 
 /// Largest text a template may write, and largest value it may build, in bytes: more than a million
 /// tokens.
@@ -118,6 +120,11 @@ impl Meter {
                 self.halt(Halt::TooLarge { max: VALUE_NESTING_MAX as u64, unit: "levels of a value" })
             );
         }
+        if let Some(items) = inside(value) {
+            for item in items {
+                self.weigh(item, depth + 1, left)?;
+            }
+        }
         let own = match value.kind() {
             ValueKind::String => value.as_str().map_or(0, str::len),
             ValueKind::Bytes => value.as_bytes().map_or(0, <[u8]>::len),
@@ -157,6 +164,16 @@ impl Meter {
 
 fn is_namespace(value: &Value) -> bool {
     value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
+}
+
+/// Whether a value is a map and not one of the engine's own objects, which have attributes as well.
+pub(crate) fn is_dict(value: &Value) -> bool {
+    const OBJECTS: [&str; 4] = ["::Namespace", "::Macro", "::Loop", "::Module"];
+    value.kind() == ValueKind::Map
+        && value.as_object().is_some_and(|object| {
+            let name = object.type_name();
+            !OBJECTS.iter().any(|end| name.ends_with(end))
+        })
 }
 
 /// Names of the functions that rewritten templates call. They contain spaces, so no template can
@@ -216,6 +233,15 @@ fn jump_target<'instruction>(
 fn metered_instruction<'source>(instruction: &Instruction<'source>) -> Vec<Instruction<'source>> {
     let same = instruction.clone();
     let check = Instruction::CallFunction(CHECK, Some(1));
+    if let Some(mut instructions) = substitute(instruction) {
+        if matches!(
+            instruction,
+            Instruction::Add | Instruction::Mul | Instruction::StringConcat | Instruction::Slice
+        ) {
+            instructions.push(check);
+        }
+        return instructions;
+    }
     match instruction {
         Instruction::EmitRaw(text) => vec![Instruction::LoadConst(Value::from(*text)), Instruction::Emit],
         Instruction::Iterate(_) => {
@@ -224,10 +250,7 @@ fn metered_instruction<'source>(instruction: &Instruction<'source>) -> Vec<Instr
         Instruction::SetAttr(_) => {
             vec![Instruction::Swap, Instruction::CallFunction(CHECK_KEPT, Some(1)), Instruction::Swap, same]
         }
-        Instruction::Add
-        | Instruction::Mul
-        | Instruction::StringConcat
-        | Instruction::EndCapture
+        Instruction::EndCapture
         | Instruction::ApplyFilter(..)
         | Instruction::CallFunction(..)
         | Instruction::CallMethod(..)

@@ -1,10 +1,16 @@
 //! Chat templates: convert a conversation to the text format the model was trained on.
 
 mod clock;
+mod display;
 mod engine;
+mod filters;
 mod message;
 mod meter;
+mod objects;
+mod operators;
 mod python;
+mod strings;
+mod substitute;
 mod value;
 
 use std::path::{Path, PathBuf};
@@ -143,7 +149,7 @@ impl ChatTemplate {
         special_tokens: Vec<(String, String)>,
     ) -> Result<ChatTemplate> {
         let templates: Vec<(String, String)> =
-            templates.into_iter().map(|(name, source)| (name, without_generation_tags(&source))).collect();
+            templates.into_iter().map(|(name, source)| (name, prepared(&source))).collect();
         for (_, source) in &templates {
             if source.len() as u64 > TEMPLATE_BYTES_MAX {
                 return Err(TextError::FileTooLarge { path, max: TEMPLATE_BYTES_MAX });
@@ -304,6 +310,11 @@ fn templates(config: &Map<String, Json>, path: &Path) -> Result<Option<Vec<(Stri
             .map(Some),
         _ => Err(invalid()),
     }
+}
+
+/// The source as the engine is given it. Jinja reads every end of a line as `\n`.
+fn prepared(source: &str) -> String {
+    without_generation_tags(&source.replace("\r\n", "\n").replace('\r', "\n"))
 }
 
 /// Hugging Face's `{% generation %}…{% endgeneration %}` marks the model's text, for training; the

@@ -64,7 +64,7 @@ impl Writer<'_> {
                 self.out.push_str(&python_float(number));
             }
             ValueKind::String => self.string(value.as_str().unwrap_or_default())?,
-            ValueKind::Seq | ValueKind::Iterable => self.sequence(value, depth)?,
+            ValueKind::Seq => self.sequence(value, depth)?,
             ValueKind::Map => self.map(value, depth)?,
             other => return Err(format!("value of kind {other} is not JSON serializable")),
         }
@@ -150,7 +150,7 @@ impl Writer<'_> {
 
 /// A float as Python prints it: the shortest digits that read back the same, with an exponent from
 /// 1e16 up and below 1e-4.
-fn python_float(number: f64) -> String {
+pub(crate) fn python_float(number: f64) -> String {
     if number.is_nan() {
         return "NaN".to_owned();
     }

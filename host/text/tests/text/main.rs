@@ -7,6 +7,7 @@ mod goldens;
 mod hostile_tokenizers;
 mod index;
 mod register;
+mod jinja;
 mod streaming;
 mod thoughts;
 mod token_rules;

@@ -1,0 +1,112 @@
+//! Templates against Jinja2 as Hugging Face sets it up: `tests/templates/make_oracle.py` wrote what
+//! it is compared with.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use shardwright_text::{ChatTemplate, Message, RenderOptions, TemplateValue};
+
+#[derive(Deserialize)]
+struct Cases {
+    special_tokens: std::collections::BTreeMap<String, String>,
+    now_unix_seconds: u64,
+    tools: TemplateValue,
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    messages: Vec<Message>,
+    #[serde(default)]
+    tools: bool,
+    #[serde(default)]
+    variables: std::collections::BTreeMap<String, TemplateValue>,
+    #[serde(default = "yes")]
+    add_generation_prompt: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Cases {
+    /// The text that `source` renders, or why it does not.
+    fn render(&self, source: &str, case: &Case) -> Result<String, String> {
+        let tokens: Vec<(&str, &str)> =
+            self.special_tokens.iter().map(|(name, token)| (name.as_str(), token.as_str())).collect();
+        let options = RenderOptions {
+            add_generation_prompt: case.add_generation_prompt,
+            tools: case.tools.then(|| self.tools.clone()),
+            variables: case.variables.clone().into_iter().collect(),
+            now_unix_seconds: Some(self.now_unix_seconds),
+            ..RenderOptions::default()
+        };
+        ChatTemplate::from_source(source, "chat_template.jinja", &tokens)
+            .and_then(|template| template.render(&case.messages, &options))
+            .map_err(|error| error.to_string())
+    }
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/templates")
+}
+
+fn cases() -> Cases {
+    serde_json::from_slice(&fs::read(folder().join("cases.json")).unwrap()).unwrap()
+}
+
+/// Twelve digits of the SHA-256 of a text, or a dash for an error.
+fn digest(rendered: &Result<String, String>) -> String {
+    let Ok(text) = rendered else { return "-".to_owned() };
+    Sha256::digest(text.as_bytes()).iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn published_templates_render_as_by_jinja2() {
+    let Some(published) = std::env::var_os("SHARDWRIGHT_TEMPLATES").map(PathBuf::from) else {
+        eprintln!("left out: `cargo xtask vendor templates` fetches the published templates");
+        return;
+    };
+    let cases = cases();
+    let expected = fs::read_to_string(folder().join("published.txt")).unwrap();
+    let mut wrong = Vec::new();
+    for line in expected.lines() {
+        let (name, digests) = line.split_once(' ').unwrap();
+        let digests: Vec<&str> = digests.split(' ').collect();
+        assert_eq!(digests.len(), cases.cases.len());
+        let source = fs::read_to_string(published.join(name)).unwrap();
+        for (case, expected) in cases.cases.iter().zip(digests) {
+            // Jinja reads every end of a line as a line feed: seen by one case.
+            let line_ends: &[&str] =
+                if case.name == "call and result" { &["\n", "\r\n", "\r"] } else { &["\n"] };
+            for line_end in line_ends {
+                let rendered = cases.render(&source.replace('\n', line_end), case);
+                if digest(&rendered) != expected {
+                    let error = rendered.err().unwrap_or_default();
+                    wrong.push(format!("{name} {:?} {line_end:?} {expected} {error}", case.name));
+                }
+            }
+        }
+    }
+    assert_eq!(expected.lines().count(), 70);
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn snippets_render_as_by_jinja2() {
+    let snippets: Vec<(String, Option<String>)> =
+        serde_json::from_slice(&fs::read(folder().join("snippets.json")).unwrap()).unwrap();
+    let cases = cases();
+    let case = cases.cases.iter().find(|case| case.name == "call").unwrap();
+    let mut wrong = Vec::new();
+    for (source, expected) in &snippets {
+        let rendered = cases.render(source, case);
+        if rendered.as_ref().ok() != expected.as_ref() {
+            wrong.push(format!("{source:?}\n  Jinja2 {expected:?}\n  here   {rendered:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), snippets.len(), wrong.join("\n"));
+}
