@@ -3,18 +3,18 @@
 use std::io::{self, Cursor};
 
 use claxon::{FlacReader, FlacReaderOptions};
-use hound::{SampleFormat, WavReader};
 
 use super::Mixer;
 use crate::{PreprocessingError, Result, SoundSettings, file};
 
 #[cfg(feature = "mp3-ogg")]
 mod compressed;
+mod wav;
 
 /// Decodes what the first bytes say it is.
 pub(super) fn decode<'a>(bytes: &[u8], origin: &'a str, settings: &'a SoundSettings) -> Result<Mixer<'a>> {
     match file::look(bytes) {
-        "a WAV sound" => wav(bytes, origin, settings),
+        "a WAV sound" => wav::decode(bytes, origin, settings),
         "a FLAC sound" => flac(bytes, origin, settings),
         #[cfg(feature = "mp3-ogg")]
         "an MP3 sound" | "an Ogg sound" => compressed::decode(bytes, origin, settings),
@@ -38,34 +38,6 @@ fn unsupported(origin: &str, what: impl ToString) -> PreprocessingError {
 /// The bytes are in memory: only their end makes reading fail.
 fn unread(origin: &str, error: &io::Error) -> PreprocessingError {
     PreprocessingError::Truncated { origin: origin.to_owned(), reason: error.to_string() }
-}
-
-fn wav<'a>(bytes: &[u8], origin: &'a str, settings: &'a SoundSettings) -> Result<Mixer<'a>> {
-    let wrong = |error: hound::Error| match error {
-        hound::Error::IoError(error) => unread(origin, &error),
-        hound::Error::Unsupported | hound::Error::TooWide | hound::Error::InvalidSampleFormat => {
-            unsupported(origin, "a WAV sound of other samples than 8 to 32 bits")
-        }
-        error => damaged(origin, error),
-    };
-    let reader = WavReader::new(Cursor::new(bytes)).map_err(wrong)?;
-    let spec = reader.spec();
-    let mut mixer = Mixer::new(origin, spec.sample_rate, spec.channels.into(), settings)?;
-    mixer.expect_no_longer(reader.duration().into())?;
-    match spec.sample_format {
-        SampleFormat::Float => {
-            for sample in reader.into_samples::<f32>() {
-                mixer.push(sample.map_err(wrong)?)?;
-            }
-        }
-        SampleFormat::Int => {
-            let scale = scale(spec.bits_per_sample.into());
-            for sample in reader.into_samples::<i32>() {
-                mixer.push((f64::from(sample.map_err(wrong)?) * scale) as f32)?;
-            }
-        }
-    }
-    Ok(mixer)
 }
 
 /// What makes an integer of that many bits -1 to 1.

@@ -284,6 +284,75 @@ fn claims_of_headers_allocate_nothing() {
     assert_refused!(Sound::from_bytes(&flac, &short), TooLong { .. });
 }
 
+/// A WAV file of these sizes, with chunks of odd length before and after the samples.
+fn piped(riff: u32, data: u32, samples: &[i16], tail: &[u8]) -> Vec<u8> {
+    let mut bytes =
+        [b"RIFF", &riff.to_le_bytes()[..], b"WAVE", b"LIST", &3u32.to_le_bytes(), b"odd\0"].concat();
+    let format = [1, 0, 1, 0, 0x80, 0x3e, 0, 0, 0, 0x7d, 0, 0, 2, 0, 16, 0];
+    bytes.extend([b"fmt ", &16u32.to_le_bytes()[..], &format, b"data", &data.to_le_bytes()].concat());
+    bytes.extend(samples.iter().flat_map(|sample| sample.to_le_bytes()));
+    bytes.extend(tail);
+    bytes
+}
+
+#[test]
+fn sizes_that_were_not_known_are_those_of_the_file() {
+    let samples: Vec<i16> = (0..800).collect();
+    let expected: Vec<f32> = samples.iter().map(|sample| f32::from(*sample) / 32768.0).collect();
+    // Of ffmpeg, arecord, sox, and of programs that leave zeros or the sizes of the header.
+    for (riff, data) in [
+        (u32::MAX, u32::MAX),
+        (0x7fff_ff24, 0x7fff_ff00),
+        (0x7fff_f024, 0x7fff_f000),
+        (0x7fff_ffff, 0x7fff_ffff),
+        (0, 0),
+        (48, 0),
+        (0, u32::MAX),
+        (0, 1600),
+        (u32::MAX, 1600),
+    ] {
+        let sound = Sound::from_bytes(&piped(riff, data, &samples, b""), &settings()).expect("a sound");
+        assert_eq!(sound.samples(), expected, "{riff:#x}, {data:#x}");
+    }
+    // The half of a sample at the end of a pipe is dropped.
+    let sound = Sound::from_bytes(&piped(u32::MAX, u32::MAX, &samples, &[7]), &settings()).expect("a sound");
+    assert_eq!(sound.samples(), expected);
+    // A stated size of zero within the file is true, and so is the size before other chunks.
+    let list = [b"LIST", &4u32.to_le_bytes()[..], b"INFO"].concat();
+    let empty = piped(60, 0, &[], &list);
+    assert_refused!(Sound::from_bytes(&empty, &settings()), NoSamples { .. });
+    let sound = Sound::from_bytes(&piped(1660, 1600, &samples, &list), &settings()).expect("a sound");
+    assert_eq!(sound.samples(), expected);
+    // A pipe without an end is still no longer than the longest clip.
+    let short = SoundSettings { longest: 799, ..settings() };
+    assert_refused!(Sound::from_bytes(&piped(u32::MAX, u32::MAX, &samples, b""), &short), TooLong { .. });
+}
+
+#[test]
+fn wav_files_that_state_nonsense_are_refused() {
+    let whole = piped(1648, 1600, &[1; 800], b"");
+    let changed = |at: usize, bytes: &[u8]| {
+        let mut file = whole.clone();
+        file[at..at + bytes.len()].copy_from_slice(bytes);
+        Sound::from_bytes(&file, &settings())
+    };
+    assert_refused!(changed(0, b"RF64"), UnsupportedCoding { .. });
+    assert_refused!(changed(24, b"fmx "), Damaged { .. });
+    assert_refused!(changed(28, &2u32.to_le_bytes()), Damaged { .. });
+    assert_refused!(changed(28, &u32::MAX.to_le_bytes()), Truncated { .. });
+    assert_refused!(changed(16, &u32::MAX.to_le_bytes()), Truncated { .. });
+    assert_refused!(changed(32, &[6, 0]), UnsupportedCoding { what, .. } if what.contains("0x0006"));
+    for (bits, coding) in [(12, 1), (64, 1), (0, 1), (16, 3), (64, 3)] {
+        let mut file = whole.clone();
+        (file[32], file[46]) = (coding, bits);
+        assert_refused!(Sound::from_bytes(&file, &settings()), UnsupportedCoding { what, .. }
+            if what.contains(&format!("{bits} bits")));
+    }
+    assert_refused!(changed(34, &[0, 0]), InvalidChannels { .. });
+    assert_refused!(changed(36, &[0; 4]), UnsupportedRate { .. });
+    assert_refused!(changed(52, &1599u32.to_le_bytes()), Damaged { .. });
+}
+
 #[test]
 fn broken_files_end_in_errors() {
     for whole in [wav(16_000, 2, Some(24), &[0.5; 800]), file("sine_16k.flac"), file("stereo_48k.flac")] {

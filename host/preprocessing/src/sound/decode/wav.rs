@@ -1,0 +1,124 @@
+//! WAV: chunks of a RIFF file, and samples of plain numbers.
+
+use super::{damaged, scale, unsupported};
+use crate::sound::Mixer;
+use crate::{PreprocessingError, Result, SoundSettings};
+
+/// From here on, a size is no size: programs that write into a pipe state one of the largest numbers
+/// before they know (`ffmpeg` 0xFFFFFFFF, `arecord` 0x7FFFFF00, `sox` 0x7FFFF000).
+const UNKNOWN_SIZE: u32 = 0x7fff_0000;
+
+/// Codings of samples: integers, floats, and those that a longer format chunk names.
+const INTEGERS: u16 = 1;
+const FLOATS: u16 = 3;
+const EXTENSIBLE: u16 = 0xfffe;
+
+/// What the format chunk tells.
+struct Format {
+    coding: u16,
+    channels: u16,
+    rate: u32,
+    bits: u16,
+}
+
+pub(super) fn decode<'a>(bytes: &[u8], origin: &'a str, settings: &'a SoundSettings) -> Result<Mixer<'a>> {
+    if !bytes.starts_with(b"RIFF") {
+        let kind = String::from_utf8_lossy(&bytes[..4]).into_owned();
+        return Err(unsupported(origin, format!("a WAV sound in a file of type {kind:?}")));
+    }
+    let (format, data, is_open) = chunks(bytes, origin)?;
+    let width = usize::from(format.bits / 8);
+    let is_known = match format.coding {
+        INTEGERS => (1..=4).contains(&width),
+        FLOATS => width == 4,
+        _ => return Err(unsupported(origin, format!("a WAV sound of coding {:#06x}", format.coding))),
+    };
+    if !is_known || !format.bits.is_multiple_of(8) {
+        let kind = if format.coding == FLOATS { "floats" } else { "integers" };
+        return Err(unsupported(origin, format!("a WAV sound of {} bits in {kind}", format.bits)));
+    }
+    let mut mixer = Mixer::new(origin, format.rate, format.channels.into(), settings)?;
+    let block = width * usize::from(format.channels);
+    let stated = if is_open { data.len() - data.len() % block } else { data.stated };
+    mixer.expect_no_longer((stated / block) as u64)?;
+    if stated > data.len() {
+        let reason = format!("{} bytes of samples of {stated}", data.len());
+        return Err(PreprocessingError::Truncated { origin: origin.to_owned(), reason });
+    }
+    if !stated.is_multiple_of(block) {
+        return Err(damaged(origin, format!("{stated} bytes are not a whole number of samples of {block}")));
+    }
+    let scale = scale(format.bits.into());
+    for sample in data.bytes[..stated].chunks_exact(width) {
+        mixer.push(match *sample {
+            [a, b, c, d] if format.coding == FLOATS => f32::from_le_bytes([a, b, c, d]),
+            [a, b, c, d] => (f64::from(i32::from_le_bytes([a, b, c, d])) * scale) as f32,
+            [a, b, c] => (f64::from(i32::from_le_bytes([0, a, b, c]) >> 8) * scale) as f32,
+            [a, b] => (f64::from(i16::from_le_bytes([a, b])) * scale) as f32,
+            // Bytes have no sign.
+            [a] => (f64::from(i16::from(a) - 128) * scale) as f32,
+            _ => 0.0,
+        })?;
+    }
+    Ok(mixer)
+}
+
+/// The bytes of samples that the file has, and how many it states.
+struct Data<'a> {
+    bytes: &'a [u8],
+    stated: usize,
+}
+
+impl Data<'_> {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// Walks to the samples: the format, the samples, and whether they go to the end of the file, for
+/// their size was not known when it was written.
+fn chunks<'a>(bytes: &'a [u8], origin: &str) -> Result<(Format, Data<'a>, bool)> {
+    let end =
+        |what: &str| PreprocessingError::Truncated { origin: origin.to_owned(), reason: what.to_owned() };
+    let number =
+        |at: usize| bytes.get(at..at + 4).and_then(|four| four.try_into().ok()).map(u32::from_le_bytes);
+    let riff_end = 8 + u64::from(number(4).unwrap_or(0));
+    let mut format = None;
+    // After the name and the size of the file, and its type.
+    let mut at = 12;
+    loop {
+        let (Some(name), Some(size)) = (bytes.get(at..at + 4), number(at + 4)) else {
+            return Err(end("it ends before its samples"));
+        };
+        let body = &bytes[at + 8..];
+        match name {
+            b"fmt " => {
+                let body = body.get(..size as usize).ok_or_else(|| end("it ends within its format"))?;
+                format = Some(Format::read(body).ok_or_else(|| damaged(origin, "its format is too short"))?);
+            }
+            b"data" => {
+                let format = format.ok_or_else(|| damaged(origin, "its samples precede their format"))?;
+                let is_open = size >= UNKNOWN_SIZE || (size == 0 && riff_end <= at as u64 + 8);
+                let stated = size as usize;
+                let held = if is_open { body } else { &body[..stated.min(body.len())] };
+                return Ok((format, Data { bytes: held, stated }, is_open));
+            }
+            _ => {}
+        }
+        // A byte of padding follows an odd size. Files are far shorter than sizes may be.
+        at = at.saturating_add(8 + size as usize + size as usize % 2).min(bytes.len());
+    }
+}
+
+impl Format {
+    fn read(body: &[u8]) -> Option<Format> {
+        let number = |at: usize| body.get(at..at + 2).map(|two| u16::from_le_bytes([two[0], two[1]]));
+        let coding = match number(0)? {
+            // The coding is the beginning of an identifier.
+            EXTENSIBLE => number(24)?,
+            coding => coding,
+        };
+        let rate = u32::from(number(4)?) | u32::from(number(6)?) << 16;
+        Some(Format { coding, channels: number(2)?, rate, bits: number(14)? })
+    }
+}
