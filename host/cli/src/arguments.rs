@@ -690,7 +690,8 @@ pub struct RunArguments {
     /// Continue the prompt as plain text, without the chat template.
     #[arg(long, conflicts_with_all = ["chat", "image", "audio", "system", "thinking", "control_tokens_in_text"])]
     pub raw: bool,
-    /// A picture before the prompt of a turn: PNG or JPEG (may be repeated). Implies --chat.
+    /// A picture before the prompt of a turn: PNG, JPEG, WebP, GIF, BMP or TIFF (may be repeated).
+    /// Implies --chat.
     #[arg(long, value_name = "FILE", requires = "prompt")]
     pub image: Vec<PathBuf>,
     /// A sound before the prompt of a turn, after the pictures: WAV or FLAC, up to 30 seconds (may

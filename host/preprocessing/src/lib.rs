@@ -17,9 +17,8 @@
 //!
 //! | feature | by default | what it adds |
 //! |---|---|---|
-//! | `pictures` | yes | [`Picture`] of PNG, JPEG or pixels |
+//! | `pictures` | yes | [`Picture`] of PNG, JPEG, WebP, GIF, BMP, TIFF or pixels |
 //! | `sounds` | yes | [`Sound`] of WAV, FLAC or samples |
-//! | `webp` | no | pictures in WebP |
 //! | `mp3-ogg` | no | sounds in MP3 and Ogg Vorbis, through Symphonia, which is under the MPL-2.0: used unchanged, and a program that ships with it says where its sources are |
 //!
 //! Without any, settings, grids and checks remain.

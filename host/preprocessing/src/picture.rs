@@ -4,10 +4,14 @@ use std::fmt;
 use std::io::{self, Cursor};
 use std::path::Path;
 
+use image::codecs::bmp::BmpDecoder;
+use image::codecs::gif::GifDecoder;
 use image::codecs::jpeg::JpegDecoder;
 use image::codecs::png::PngDecoder;
+use image::codecs::tiff::TiffDecoder;
+use image::codecs::webp::WebPDecoder;
 use image::metadata::Orientation;
-use image::{DynamicImage, ImageDecoder, ImageError, Limits, RgbImage};
+use image::{ColorType, DynamicImage, ImageDecoder, ImageError, Limits, RgbImage};
 use sha2::{Digest, Sha256};
 
 use crate::resize::resize;
@@ -19,8 +23,10 @@ const CHANNELS: usize = PictureSettings::CHANNELS as usize;
 
 /// A decoded picture: red, green and blue of 8 bits, upright.
 ///
-/// As Hugging Face's processors see it: transparency is dropped, not painted over a background; of
-/// 16 bits the upper 8 are kept; colour profiles are not applied.
+/// As Hugging Face's processors see it through Pillow: transparency is dropped, not painted over a
+/// background; of colours of 16 bits the upper 8 are kept, and grey of 16 bits is white from 255 up;
+/// colours for print become red, green and blue without a profile, and other profiles are not
+/// applied.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Picture {
     width: u32,
@@ -30,8 +36,9 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// Reads a PNG or JPEG file, with the feature `webp` also WebP. The content decides, not the
-    /// name. A JPEG or PNG with an EXIF orientation is turned upright.
+    /// Reads a PNG, JPEG, WebP, GIF, BMP or TIFF file. The content decides, not the name. Of a GIF the
+    /// first frame is the picture, and of a TIFF the first page. One with an EXIF orientation is turned
+    /// upright.
     ///
     /// # Errors
     ///
@@ -209,22 +216,30 @@ fn open<'a>(bytes: &'a [u8], origin: &str) -> Result<Box<dyn ImageDecoder + 'a>>
             walk_jpeg(bytes, origin)?;
             Box::new(JpegDecoder::new(Cursor::new(bytes)).map_err(wrong)?)
         }
-        #[cfg(feature = "webp")]
         "a WebP picture" => {
-            let decoder = image::codecs::webp::WebPDecoder::new(Cursor::new(bytes)).map_err(wrong)?;
+            let decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(wrong)?;
             if decoder.has_animation() {
                 return Err(PreprocessingError::Animated { origin: origin.to_owned(), format: "WebP" });
             }
             Box::new(decoder)
         }
+        "a GIF picture" => limited(GifDecoder::new(Cursor::new(bytes)), origin)?,
+        "a BMP picture" => limited(BmpDecoder::new(Cursor::new(bytes)), origin)?,
+        "a TIFF picture" => limited(TiffDecoder::new(Cursor::new(bytes)), origin)?,
         found => {
             return Err(PreprocessingError::UnknownType {
                 origin: origin.to_owned(),
                 found,
-                understood: if cfg!(feature = "webp") { "PNG, JPEG, WebP" } else { "PNG, JPEG" }.into(),
+                understood: "PNG, JPEG, WebP, GIF, BMP, TIFF".into(),
             });
         }
     };
+    if matches!(decoder.color_type(), ColorType::Rgb32F | ColorType::Rgba32F) {
+        return Err(PreprocessingError::UnsupportedCoding {
+            origin: origin.to_owned(),
+            what: "a picture of floats".into(),
+        });
+    }
     let (width, height) = decoder.dimensions();
     expect_size(width, height, origin)?;
     if decoder.total_bytes() > limits::DECODED_BYTES {
@@ -233,6 +248,21 @@ fn open<'a>(bytes: &'a [u8], origin: &str) -> Result<Box<dyn ImageDecoder + 'a>>
         return Err(PreprocessingError::TooManyPixels { origin, width, height, max, unit });
     }
     Ok(decoder)
+}
+
+/// A decoder that may not allocate more than the pixels of a file.
+fn limited<'a>(
+    decoder: Result<impl ImageDecoder + 'a, ImageError>,
+    origin: &str,
+) -> Result<Box<dyn ImageDecoder + 'a>> {
+    let wrong = |error| explain(error, origin);
+    let mut decoder = decoder.map_err(wrong)?;
+    let (width, height) = decoder.dimensions();
+    expect_size(width, height, origin)?;
+    let mut limits = Limits::no_limits();
+    limits.max_alloc = Some(limits::DECODED_BYTES);
+    decoder.set_limits(limits).map_err(wrong)?;
+    Ok(Box::new(decoder))
 }
 
 /// Decodes and turns upright.
@@ -249,6 +279,8 @@ fn finish(mut decoder: Box<dyn ImageDecoder + '_>, origin: &str) -> Result<Pictu
 fn rgb(decoded: DynamicImage) -> RgbImage {
     let (width, height) = (decoded.width(), decoded.height());
     let upper = |value: u16| (value >> 8) as u8;
+    // Pillow's mode of grey in 16 bits is one of integers, and those beyond a byte are white.
+    let clipped = |value: u16| value.min(255) as u8;
     // Of each pixel its colours, or its grey three times.
     let kept = |pixels: &[u8], channels: usize| -> Vec<u8> {
         let colours = if channels < CHANNELS { [0; CHANNELS] } else { [0, 1, 2] };
@@ -262,7 +294,7 @@ fn rgb(decoded: DynamicImage) -> RgbImage {
         DynamicImage::ImageLuma8(image) => kept(image.as_raw(), 1),
         DynamicImage::ImageLumaA8(image) => kept(image.as_raw(), 2),
         DynamicImage::ImageRgba8(image) => kept(image.as_raw(), 4),
-        DynamicImage::ImageLuma16(image) => narrow(image.as_raw(), 1),
+        DynamicImage::ImageLuma16(image) => image.iter().flat_map(|value| [clipped(*value); 3]).collect(),
         DynamicImage::ImageLumaA16(image) => narrow(image.as_raw(), 2),
         DynamicImage::ImageRgb16(image) => narrow(image.as_raw(), 3),
         DynamicImage::ImageRgba16(image) => narrow(image.as_raw(), 4),
@@ -283,8 +315,7 @@ fn explain(error: ImageError, origin: &str) -> PreprocessingError {
     }
 }
 
-/// Walks through the segments of a JPEG to its end, since the decoder paints what is missing grey,
-/// and refuses colours for print, for which it knows no profile.
+/// Walks through the segments of a JPEG to its end, since the decoder paints what is missing grey.
 fn walk_jpeg(bytes: &[u8], origin: &str) -> Result<()> {
     let truncated = || PreprocessingError::Truncated {
         origin: origin.to_owned(),
@@ -307,12 +338,7 @@ fn walk_jpeg(bytes: &[u8], origin: &str) -> Result<()> {
         }
         let &[high, low, ..] = rest else { return Err(truncated()) };
         let length = usize::from(u16::from_be_bytes([high, low]));
-        let segment = rest.get(..length).ok_or_else(truncated)?;
-        let is_frame = matches!(marker, 0xc0..=0xcf if ![0xc4, 0xc8, 0xcc].contains(&marker));
-        if is_frame && segment.get(7) == Some(&4) {
-            let what = "a JPEG of four colours, as for print,".into();
-            return Err(PreprocessingError::UnsupportedCoding { origin: origin.to_owned(), what });
-        }
+        rest.get(..length).ok_or_else(truncated)?;
         // The bytes of a scan follow its segment and are searched like the space between others.
         rest = &rest[length.max(2).min(rest.len())..];
     }

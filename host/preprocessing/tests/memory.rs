@@ -29,6 +29,30 @@ fn claims_cost_nothing() {
     jpeg[frame + 5..frame + 9].fill(0xff);
     assert!(Picture::from_bytes(&jpeg).is_err());
 
+    // Screens and frames of 65,535 by 65,535 pixels.
+    let gif = read("still.gif");
+    let frame = gif.windows(4).position(|four| four == [0x2c, 0, 0, 0]).expect("a frame");
+    for place in [6, frame + 5] {
+        let mut gif = gif.clone();
+        gif[place..place + 4].fill(0xff);
+        assert!(Picture::from_bytes(&gif).is_err());
+    }
+
+    // Sides of two thousand millions in the header of a BMP, and in that of a TIFF.
+    let mut bmp = read("smooth.bmp");
+    bmp[18..26].copy_from_slice(&[0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff, 0x7f]);
+    assert!(Picture::from_bytes(&bmp).is_err());
+    let tiff = read("smooth.tiff");
+    for tag in [0x100u16, 0x101, 0x111, 0x116, 0x117] {
+        let mut tiff = tiff.clone();
+        let directory = u32::from_le_bytes(tiff[4..8].try_into().expect("a place")) as usize + 2;
+        let entry = tiff[directory..].chunks(12).position(|entry| entry.starts_with(&tag.to_le_bytes()));
+        let value = directory + entry.expect("the tag") * 12 + 4;
+        // As many values, or as large a one, as there can be.
+        tiff[value..value + 8].fill(0x7f);
+        assert!(Picture::from_bytes(&tiff).is_err(), "{tag:#x}");
+    }
+
     // Nearly 2³⁶ samples.
     let mut flac = read("sine_16k.flac");
     flac[21] |= 0x0f;

@@ -45,7 +45,7 @@
 //! | `planning` | plans by planner packs, carried out for a model the program brings | an interpreter, about a megabyte |
 //! | `build` | checkpoints, `.wasm` planners, compiling bundles | a WebAssembly compiler |
 //! | `pictures`, `sounds` | files, pixels and samples as parts of a turn | decoders, resizing, transforms |
-//! | `webp`, `mp3-ogg` | more kinds of files | decoders, those of sounds under MPL-2.0 |
+//! | `mp3-ogg` | sounds in MP3 and Ogg Vorbis | decoders, which are under MPL-2.0 |
 //! | `static-cpu` | the CPU shim linked in | the engine, two megabytes |
 
 #![forbid(unsafe_code)]

@@ -21,7 +21,8 @@ use crate::{Error, ErrorKind, Result};
 pub enum ChatPart {
     /// Text.
     Text(String),
-    /// A PNG or JPEG file, by its content; WebP with the feature `webp`.
+    /// A PNG, JPEG, WebP, GIF, BMP or TIFF file, by its content. Of several frames or pages, the first
+    /// of a GIF or TIFF.
     PictureFile(PathBuf),
     /// The bytes of such a file.
     PictureBytes(Vec<u8>),

@@ -51,8 +51,44 @@ two = Image.new('P', (2, 1))
 two.putpalette([200, 10, 20, 30, 40, 50])
 two.putdata([0, 1])
 two.save(at("palette.png"), bits=1)
+
+# Every other kind of file that is decoded, and what Pillow makes of it.
+grey = np.arange(40 * 24, dtype=np.uint16).reshape(24, 40) * 37
+masked = picture.quantize(16)
+masked.info["transparency"] = 3
+dark = Image.merge("CMYK", [*picture.split(), Image.fromarray(smooth(40, 24)[::-1, :, 1] // 2)])
+others = {
+    "still.gif": (picture.quantize(64), {}),
+    "masked.gif": (masked, {"transparency": 3}),
+    "moving.gif": None,
+    "smooth.bmp": (picture, {}),
+    "palette.bmp": (picture.quantize(16), {}),
+    "grey.bmp": (picture.convert("L"), {}),
+    "two.bmp": (picture.convert("1"), {}),
+    "smooth.tiff": (picture, {"compression": "tiff_lzw"}),
+    "deflate.tiff": (picture, {"compression": "tiff_adobe_deflate"}),
+    "jpeg.tiff": (picture, {"compression": "jpeg", "quality": 95}),
+    "bits.tiff": (picture.convert("1"), {"compression": "packbits"}),
+    "print.tiff": (picture.convert("CMYK"), {}),
+    "clear.tiff": (picture.convert("RGBA"), {}),
+    "grey16.tiff": (Image.fromarray(grey), {}),
+    "grey16.png": (Image.fromarray(grey), {}),
+    "lossy.webp": (picture, {"quality": 90}),
+    "clear.webp": (picture.convert("RGBA"), {"lossless": True}),
+    "print.jpg": None,
+    "dark.jpg": (dark, {"quality": 95, "subsampling": 0}),
+}
+for name, made in others.items():
+    if made:
+        made[0].save(at(name), **made[1])
+    pixels = Image.open(at(name)).convert("RGB").tobytes()
+    stem = "smooth" if pixels == picture.tobytes() else name.replace(".", "_")
+    open(at(f"{stem}.rgb"), "wb").write(pixels)
+picture.quantize(16).save(at("palette.tiff"))
+Image.fromarray(smooth(40, 24).astype(np.float32)[:, :, 0]).save(at("floats.tiff"))
 exif = Image.Exif()
 exif[0x0112] = 6
+picture.save(at("turned.tiff"), exif=exif)
 picture.save(at("turned.png"), exif=exif)
 
 soundfile.write(at("sine_16k.flac"), sine(16000, 0.1), 16000, subtype="PCM_16")
