@@ -347,8 +347,7 @@ fn standard_input(limit: u64) -> Result<String, Failure> {
     if bytes.len() as u64 > limit {
         return Err(too_long("standard input", limit));
     }
-    let no_text = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
-    String::from_utf8(bytes).map_err(no_text).map_err(io("standard input"))
+    text("standard input", bytes, 0)
 }
 
 /// The text of a file, which is UTF-8 and not longer than a prompt.
@@ -360,23 +359,43 @@ fn text_of(path: &Path) -> Result<String, Failure> {
     if bytes.len() as u64 > PROMPT_BYTES_MAX {
         return Err(too_long(&what, PROMPT_BYTES_MAX));
     }
-    let no_text = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
-    String::from_utf8(bytes).map_err(no_text).map_err(io(what))
+    text(&what, bytes, 0)
 }
 
-/// Reads the next line of standard input; `false` at its end.
-fn standard_input_line(line: &mut String) -> Result<bool, Failure> {
-    line.clear();
-    let mut stdin = std::io::stdin().lock().take(PROMPT_BYTES_MAX + 1);
-    let read = interrupt::while_waiting(|| stdin.read_line(line));
-    // What is cut may be cut within a character.
-    let read = match read {
-        Err(_) if stdin.limit() == 0 => PROMPT_BYTES_MAX + 1,
-        read => read.map_err(io("standard input"))? as u64,
-    };
-    match read > PROMPT_BYTES_MAX {
-        true => Err(too_long("a line of standard input", PROMPT_BYTES_MAX)),
-        false => Ok(read > 0),
+/// The text of bytes that begin at an offset of `what`, or where they stop being UTF-8.
+fn text(what: &str, bytes: Vec<u8>, begin: u64) -> Result<String, Failure> {
+    String::from_utf8(bytes).map_err(|error| {
+        let place = error.utf8_error().valid_up_to();
+        let (byte, offset) = (error.as_bytes()[place], begin + place as u64);
+        Failure::Refused {
+            kind: ErrorKind::Argument,
+            message: format!("{what} is not UTF-8: byte {byte:#04x} at offset {offset}"),
+            help: "convert it to UTF-8, with `iconv -t UTF-8` for example".to_owned(),
+        }
+    })
+}
+
+/// Lines of standard input.
+#[derive(Default)]
+struct InputLines {
+    /// Bytes read so far.
+    read: u64,
+}
+
+impl InputLines {
+    /// Reads the next line, `None` at the end. A line that is not text is an inner error, and the
+    /// next one can be read.
+    fn next(&mut self) -> Result<Option<Result<String, Failure>>, Failure> {
+        let mut line = Vec::new();
+        let mut stdin = std::io::stdin().lock().take(PROMPT_BYTES_MAX + 1);
+        let read = interrupt::while_waiting(|| stdin.read_until(b'\n', &mut line));
+        let read = read.map_err(io("standard input"))? as u64;
+        if read > PROMPT_BYTES_MAX {
+            return Err(too_long("a line of standard input", PROMPT_BYTES_MAX));
+        }
+        let begin = self.read;
+        self.read += read;
+        Ok((read > 0).then(|| text("standard input", line, begin)))
     }
 }
 

@@ -207,6 +207,32 @@ fn a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for() {
     assert!(listing.contains("odd.shim.json") && listing.contains("a pipe"), "{listing}");
 }
 
+/// Bytes that are no text are refused with their place, and a conversation goes on.
+#[test]
+fn bytes_that_are_not_utf8_cost_their_line() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let lines = folder.path().join("lines");
+    std::fs::write(&lines, b"Hello\nna\xefve\nHi\n\xff").expect("written");
+    let chat = ["run", FIXTURE, "--chat", "--greedy", "--max-tokens", "2", "--format", "json"];
+    let program::Outcome { code, stdout, stderr } = shardwright(chat).input(&lines).outcome();
+    assert!(code == Some(2) && stderr.contains("byte 0xef at offset 8"), "{stderr}");
+    assert!(stderr.contains("byte 0xff at offset 15") && stderr.contains("2 of the lines"), "{stderr}");
+    let replies = stdout.lines().filter(|line| line.contains("\"done\"")).count();
+    assert_eq!(replies, 2, "{stdout}");
+    for command in [["run", FIXTURE], ["embed", EMBEDDING_FIXTURE]] {
+        let (code, stderr) = shardwright(command).input(&lines).refuses();
+        assert!(
+            code == 2 && stderr.contains("standard input is not UTF-8: byte 0xef at offset 8"),
+            "{stderr}"
+        );
+    }
+    let (code, stderr) = shardwright(["plan", FIXTURE, "--soc", "mt6989", "--quality", "100"])
+        .argument("--calibration-text")
+        .argument(&lines)
+        .refuses();
+    assert!(code == 2 && stderr.contains("byte 0xef at offset 8"), "{stderr}");
+}
+
 /// Endless input is read up to its limit and no further.
 #[test]
 fn what_never_ends_is_read_to_its_cap() {

@@ -8,8 +8,8 @@ use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
 use shardwright::{DoneReason, ErrorKind, Model, Session};
 
+use super::InputLines;
 use super::run::{Turn, reply};
-use super::standard_input_line;
 use crate::arguments::{Format, RunArguments};
 use crate::outcome::{self, Failure, Outcome};
 use crate::{interrupt, views};
@@ -31,14 +31,25 @@ pub fn talk(
     if std::io::stdin().is_terminal() {
         return at_a_terminal(session, model, arguments, format);
     }
-    let mut line = String::new();
-    while standard_input_line(&mut line)? {
-        let turn = line.trim();
-        if !turn.is_empty() {
-            answer(session, turn, arguments, format)?;
+    let (mut lines, mut skipped) = (InputLines::default(), 0);
+    while let Some(line) = lines.next()? {
+        match line.as_deref().map(str::trim) {
+            Ok("") => {}
+            Ok(turn) => answer(session, turn, arguments, format)?,
+            Err(_) => skipped += 1,
+        }
+        if let Err(failure) = line {
+            outcome::report(failure, format);
         }
     }
-    Ok(Outcome::Done)
+    match skipped {
+        0 => Ok(Outcome::Done),
+        lines => Err(Failure::Refused {
+            kind: ErrorKind::Argument,
+            message: format!("{lines} of the lines of standard input got no reply"),
+            help: "see the errors above".to_owned(),
+        }),
+    }
 }
 
 fn at_a_terminal(

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use shardwright::Watch as _;
 use shardwright_hub::{Cache, HubError, HubId, Settings, Watch, open};
 
-use super::{print, standard_input_line};
+use super::{InputLines, print};
 use crate::arguments::{Format, PullArguments};
 use crate::outcome::{Failure, Outcome};
 use crate::{interrupt, views};
@@ -63,8 +63,7 @@ pub fn offered(id: &HubId, path: &Path, format: Format) -> Result<Option<PathBuf
         settings.cache.folder().display()
     ));
     views::say("fetch it now? [y/N]");
-    let mut answer = String::new();
-    standard_input_line(&mut answer)?;
+    let answer = InputLines::default().next()?.transpose()?.unwrap_or_default();
     if !["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()) {
         return Ok(None);
     }
