@@ -95,7 +95,7 @@ impl Failure {
     /// model.
     /// model.
     pub fn is_of_what_was_asked(&self) -> bool {
-        let kinds = [ErrorKind::Argument, ErrorKind::Context, ErrorKind::Unsupported];
+        let kinds = [ErrorKind::Argument, ErrorKind::Context, ErrorKind::Unsupported, ErrorKind::Cancelled];
         matches!(self, Failure::Library(error) if kinds.contains(&error.kind()))
     }
 }

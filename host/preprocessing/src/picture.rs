@@ -23,9 +23,9 @@ const CHANNELS: usize = PictureSettings::CHANNELS as usize;
 
 /// A decoded picture: red, green and blue of 8 bits, upright.
 ///
-/// As Hugging Face's processors see it through Pillow: transparency is dropped, not painted over a
-/// background; of colours of 16 bits the upper 8 are kept, and grey of 16 bits is white from 255 up;
-/// colours for print become red, green and blue without a profile, and other profiles are not
+/// As Hugging Face's processors see it through Pillow. Transparency is dropped, not painted over a
+/// background. Of colours of 16 bits the upper 8 are kept, and grey of 16 bits is white from 255
+/// up. Colours for print become red, green and blue without a profile, and other profiles are not
 /// applied.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Picture {
@@ -36,9 +36,9 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// Reads a PNG, JPEG, WebP, GIF, BMP or TIFF file. The content decides, not the name. Of a GIF the
-    /// first frame is the picture, and of a TIFF the first page. One with an EXIF orientation is turned
-    /// upright.
+    /// Reads a PNG, JPEG, WebP, GIF, BMP or TIFF file. The content decides, not the name. Of a GIF
+    /// the first frame is the picture, and of a TIFF the first page. One with an EXIF orientation
+    /// is turned upright.
     ///
     /// # Errors
     ///

@@ -61,6 +61,7 @@ struct Readme;
 struct Integrate;
 
 mod bundled;
+mod encoding;
 mod load_flags;
 mod memory;
 mod model;

@@ -158,7 +158,8 @@ impl Session {
 
     /// Whether the context holds the conversation with these parts in its last turn.
     fn fits(&self, prepared: &[Prepared]) -> Result<()> {
-        let ids = self.text.encode(&self.messages, &self.template)?;
+        let cancel = self.inner.cancel_handle();
+        let ids = self.text.encode_until(&self.messages, &self.template, &cancel)?;
         let counts = self.soft.iter().map(|(_, rows)| rows.rows());
         let counts = counts.chain(prepared.iter().map(|part| part.soft_tokens));
         // Each placeholder becomes its rows, a token before and one after.
@@ -167,7 +168,8 @@ impl Session {
 
     /// The conversation with rows in the place of its placeholders.
     fn conversation(&self, soft: &[(Sense, Arc<SoftRows>)]) -> Result<Prompt> {
-        let ids = self.text.encode(&self.messages, &self.template)?;
+        let cancel = self.inner.cancel_handle();
+        let ids = self.text.encode_until(&self.messages, &self.template, &cancel)?;
         if soft.is_empty() {
             return Ok(ids.into());
         }
@@ -199,7 +201,7 @@ impl Session {
     /// forgotten, but
     /// what it has in common with the new one is not run again.
     pub fn complete(&mut self, text: &str) -> Result<Reply<'_>> {
-        let ids = self.text.tokenizer()?.encode(text, true)?;
+        let ids = self.text.encode_text_until(text, &self.inner.cancel_handle())?;
         self.complete_ids(ids)
     }
 

@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use serde::Deserialize;
 use shardwright_bundle::{Bundle, MappedFile, TextFile};
+use shardwright_runtime::CancelHandle;
 use shardwright_text::{
-    ChatTemplate, GenerationConfig, Message, PromptTokens, RenderOptions, StopRules, TextError, Tokenizer,
-    TokenizerConfig, TokenizerLoading,
+    ChatTemplate, Content, GenerationConfig, Message, PromptTokens, RenderOptions, StopRules, TextError,
+    Tokenizer, TokenizerConfig, TokenizerLoading,
 };
 use shardwright_vocabulary::{Ignored, Notice};
 
+use crate::encoding::cancellable;
 use crate::{Error, ErrorKind, Result};
 
 /// Where the files lie.
@@ -183,6 +185,31 @@ impl TextSide {
     /// otherwise.
     pub(crate) fn encode(&self, messages: &[Message], options: &RenderOptions) -> Result<Vec<u32>> {
         Ok(self.template()?.encode(self.tokenizer()?, messages, options)?)
+    }
+
+    /// Like [`encode`](Self::encode), until `cancel` is asked.
+    pub(crate) fn encode_until(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions,
+        cancel: &CancelHandle,
+    ) -> Result<Vec<u32>> {
+        let (template, tokenizer) = (self.template()?.clone(), self.tokenizer()?.clone());
+        let (messages, options) = (messages.to_vec(), options.clone());
+        let texts = messages.iter().filter_map(|message| message.content.as_ref());
+        let bytes = texts.map(|content| match content {
+            Content::Text(text) => text.len(),
+            Content::Parts(parts) => {
+                parts.iter().filter_map(|part| part.text.as_ref()).map(String::len).sum()
+            }
+        });
+        cancellable(bytes.sum(), cancel, move || Ok(template.encode(&tokenizer, &messages, &options)?))
+    }
+
+    /// The ids of a text with the special tokens in front, until `cancel` is asked.
+    pub(crate) fn encode_text_until(&self, text: &str, cancel: &CancelHandle) -> Result<Vec<u32>> {
+        let (tokenizer, text) = (self.tokenizer()?.clone(), text.to_owned());
+        cancellable(text.len(), cancel, move || Ok(tokenizer.encode(&text, true)?))
     }
 
     fn template(&self) -> Result<&ChatTemplate> {

@@ -1,4 +1,5 @@
-//! Filters as Jinja has them, on a meter: those of the engine behind a check, and those that differ.
+//! Filters as Jinja has them, on a meter: those of the engine behind a check, and those that
+//! differ.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Instructions whose meaning in Python differs from the engine's, and the functions called instead.
+//! Instructions whose meaning in Python differs from the engine's, and the functions called
+//! instead.
 //!
 //! The names contain spaces, so no template can call or replace the functions. `operators.rs` has
 //! them.

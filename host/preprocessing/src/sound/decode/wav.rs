@@ -4,8 +4,8 @@ use super::{damaged, scale, unsupported};
 use crate::sound::Mixer;
 use crate::{PreprocessingError, Result, SoundSettings};
 
-/// From here on, a size is no size: programs that write into a pipe state one of the largest numbers
-/// before they know (`ffmpeg` 0xFFFFFFFF, `arecord` 0x7FFFFF00, `sox` 0x7FFFF000).
+/// From here on, a size is not a size: programs that write into a pipe state one of the largest
+/// numbers before they know (`ffmpeg` 0xFFFFFFFF, `arecord` 0x7FFFFF00, `sox` 0x7FFFF000).
 const UNKNOWN_SIZE: u32 = 0x7fff_0000;
 
 /// Codings of samples: integers, floats, and those that a longer format chunk names.

@@ -1,0 +1,86 @@
+//! Encoding of long texts, which takes seconds and cannot be stopped within the tokenizer.
+
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use shardwright_runtime::CancelHandle;
+
+use crate::{Error, ErrorKind, Result};
+
+/// Texts from here on are encoded on a thread of their own: megabytes take a second each.
+const LONG_BYTES: usize = 256 << 10;
+
+/// Time between two looks at the handle.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// Calls `encode`, whose texts have so many bytes.
+///
+/// # Errors
+///
+/// Those of `encode`, and [`ErrorKind::Cancelled`] once `cancel` was asked while a long text is
+/// encoded. The thread is then left behind: it ends with its text, and its result is dropped.
+pub(crate) fn cancellable(
+    bytes: usize,
+    cancel: &CancelHandle,
+    encode: impl FnOnce() -> Result<Vec<u32>> + Send + 'static,
+) -> Result<Vec<u32>> {
+    if bytes < LONG_BYTES {
+        return encode();
+    }
+    let (sender, receiver) = sync_channel(1);
+    let thread = std::thread::Builder::new().name("encoding".into()).spawn(move || {
+        // Nobody listens any more once the caller was cancelled.
+        let _ = sender.send(encode());
+    });
+    let failed = |error: &dyn std::fmt::Display| {
+        Error::new(ErrorKind::Memory, format!("a text of {bytes} bytes could not be encoded: {error}"))
+            .with_help("give less text at once")
+    };
+    thread.map_err(|error| failed(&error))?;
+    loop {
+        match receiver.recv_timeout(GLANCE) {
+            Ok(ids) => return ids,
+            Err(RecvTimeoutError::Timeout) if cancel.is_requested() => {
+                let what = format!("encoding a text of {bytes} bytes was cancelled");
+                return Err(
+                    Error::new(ErrorKind::Cancelled, what).with_help("run it again, or give less text")
+                );
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err(failed(&"its thread died")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_left_behind_when_cancelled() {
+        let cancel = CancelHandle::default();
+        let (hold, held) = channel::<()>();
+        let encode = move || {
+            let _ = held.recv();
+            Ok(vec![1])
+        };
+        let other = cancel.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            other.cancel();
+        });
+        let begun = Instant::now();
+        let error = cancellable(LONG_BYTES, &cancel, encode).expect_err("cancelled");
+        assert_eq!(error.kind(), ErrorKind::Cancelled);
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+        drop(hold);
+        cancel.reset();
+        assert_eq!(cancellable(LONG_BYTES, &cancel, || Ok(vec![2])).expect("ids"), [2]);
+        assert_eq!(cancellable(1, &cancel, || Ok(vec![3])).expect("ids"), [3]);
+        let error = cancellable(LONG_BYTES, &cancel, || panic!("on purpose")).expect_err("a dead thread");
+        assert_eq!(error.kind(), ErrorKind::Memory);
+    }
+}
