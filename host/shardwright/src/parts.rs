@@ -21,8 +21,8 @@ use crate::{Error, ErrorKind, Result};
 pub enum ChatPart {
     /// Text.
     Text(String),
-    /// A PNG, JPEG, WebP, GIF, BMP or TIFF file, by its content: the first frame of a GIF, the first
-    /// page of a TIFF.
+    /// A PNG, JPEG, WebP, GIF, BMP or TIFF file, by its content: the first frame of a GIF, the
+    /// first page of a TIFF.
     PictureFile(PathBuf),
     /// The bytes of such a file.
     PictureBytes(Vec<u8>),
