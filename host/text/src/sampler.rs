@@ -100,8 +100,8 @@ impl SamplingParameters {
     }
 }
 
-/// Samples tokens. The order is that of Hugging Face: repetition penalty, rules that exclude tokens,
-/// temperature, top-k, top-p, min-p, sampling.
+/// Samples tokens. The order is that of Hugging Face: repetition penalty, rules that exclude
+/// tokens, temperature, top-k, top-p, min-p, sampling.
 ///
 /// Greedy sampling takes the plain maximum. Of equal logits the lower id comes first, so top-k
 /// keeps exactly k tokens (Hugging Face keeps all that tie with the last). The same logits,

@@ -110,8 +110,8 @@ pub struct Notice {
     pub text: String,
 }
 
-/// A field or a file of a checkpoint that is not used although it may change replies, or that is not
-/// known.
+/// A field or a file of a checkpoint that is not used although it may change replies, or that is
+/// not known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Ignored {
     /// The file.
