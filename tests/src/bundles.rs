@@ -10,7 +10,7 @@ use shardwright_bundle::{Bundle, BundleWriter};
 use tempfile::TempDir;
 
 use crate::chain::tokens_below;
-use crate::program::shardwright;
+use crate::program::{Run, shardwright};
 
 /// A bundle in a folder of its own, gone when dropped.
 #[derive(Debug)]
@@ -27,10 +27,16 @@ impl Compiled {
         checkpoint: impl AsRef<OsStr>,
         arguments: impl IntoIterator<Item = A>,
     ) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let compiled = Self { folder };
-        let run = shardwright(["compile"]).argument(checkpoint).argument("-o").argument(compiled.path());
-        run.arguments(arguments).succeeds();
+        Self::by(shardwright(["compile"]).argument(checkpoint).arguments(arguments))
+    }
+
+    /// Compiles by a command that lacks only the place to write to.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn by(run: Run) -> Self {
+        let compiled = Self { folder: tempfile::tempdir().expect("a temporary folder") };
+        run.argument("-o").argument(compiled.path()).succeeds();
         compiled
     }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use shardwright_bundle::{Bundle, ChainEntry, Digest, FileReference, ShardEntry};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::request::Request;
-use shardwright_shims::{Artefact, Place, WorkOrder};
+use shardwright_shims::{Artefact, Heads, Place, WorkOrder};
 use shardwright_vocabulary::ShimIdentity;
 
 use crate::sharing::Claim;
@@ -103,6 +103,7 @@ impl<'w> BundleStore<'w> {
         let lost = |what: &str| BuildError::Store { shard: shard.name.clone(), reason: what.to_owned() };
         let artefact =
             *self.kept.get(&shard.artefact.name()).ok_or_else(|| lost("its artefact was not kept"))?;
+        let heads = Heads::of(&shard.artefact).to_bytes().map_err(|error| lost(&error.to_string()))?;
         Ok(ShardEntry {
             name: shard.name.clone(),
             segments: shard.segments.clone(),
@@ -116,7 +117,7 @@ impl<'w> BundleStore<'w> {
             formats: shard.formats.clone(),
             entries: planned.entries.clone(),
             artefact,
-            head: self.add(shard.artefact.shim_head())?,
+            head: self.add(&heads)?,
             work_order: head.work_order.parse().map_err(|_| lost("its work order has no name"))?,
             flags: head.flags.clone(),
             load_flags: shard.load_flags.clone(),

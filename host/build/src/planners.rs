@@ -50,9 +50,14 @@ pub(crate) fn planning_session(options: &PlanOptions, trust: &Trust) -> Result<P
     let tools = PlannerTools::new(options.cache.as_deref(), trust)?;
     let session = match &options.planner {
         None => {
-            let planner = tools.built_in()?;
-            check_settings(&planner, &options.planner_options)?;
-            PlanningSession::new(planner)
+            match tools.built_in() {
+                Ok(planner) => {
+                    check_settings(&planner, &options.planner_options)?;
+                    PlanningSession::new(planner)
+                }
+                // The session reports it, and plans without a planner unless it is strict.
+                Err(error) => PlanningSession::with_planner(Err(error), None),
+            }
         }
         Some(named) => {
             let directories = &options.planners;
@@ -86,7 +91,7 @@ pub(crate) fn planning_session(options: &PlanOptions, trust: &Trust) -> Result<P
             if let Ok(planner) = &asked {
                 check_settings(planner, &options.planner_options)?;
             }
-            PlanningSession::with_planner(asked, Some(tools.built_in()?))
+            PlanningSession::with_planner(asked, Some(tools.built_in()))
         }
     };
     Ok(session.strict(options.strict))
@@ -165,12 +170,15 @@ impl PlannerTools {
 
     /// Returns the built-in planner: compiled if the machine code can be kept for later
     /// commands, otherwise under the interpreter.
-    pub fn built_in(&self) -> Result<Planner> {
+    pub fn built_in(&self) -> std::result::Result<Planner, PlannerError> {
         #[cfg(feature = "compiler")]
         if let (EngineKind::Native, Some(cache)) = (self.sandbox.kind(), &self.cache) {
-            return Ok(builtin::load(&self.sandbox, Some(cache))?);
+            return builtin::load(&self.sandbox, Some(cache)).or_else(|error| {
+                let notice = format!("{error}; it is interpreted, which takes longer and plans the same");
+                Ok(builtin::open()?.loaded_with(notice))
+            });
         }
-        Ok(builtin::open()?)
+        builtin::open()
     }
 
     /// A planner that was found; without a compiler, a pack.

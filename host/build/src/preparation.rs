@@ -304,7 +304,7 @@ impl Preparation {
             passing.extend(source.take_notices());
         }
         let session = planning_session(options, &trust)?;
-        passing.extend(session.disbelieved().map(Notice::note));
+        passing.extend(session.load_notices().map(Notice::note));
         passing.extend(trust.take_notices());
         Ok(Preparation {
             profile,

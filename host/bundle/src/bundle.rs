@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,18 @@ use crate::{BundleError, Digest, Proofs, file, packed};
 /// depends on besides the manifest (the heads of artefacts, plans, settings) are known to be
 /// intact.
 pub const TINY_FILE_BYTES: u64 = 64 << 10;
+
+/// Most bytes that [`Bundle::begin_of`] returns: the longest magic number of a file type.
+pub const BEGIN_BYTES: usize = 8;
+
+/// Where a file of a bundle is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file itself, or the file or package that contains it.
+    pub path: PathBuf,
+    /// Its offset in that file.
+    pub offset: u64,
+}
 
 /// Most bytes that [`Bundle::read`] reads into memory.
 const READ_BYTES: u64 = 256 << 20;
@@ -211,9 +223,24 @@ impl Bundle {
         self.opened.uses.keys().copied().collect()
     }
 
-    /// A file of this bundle, for display. Its kind and length were just compared, its bytes were
-    /// not: [`proved`](Self::proved) is for what is used.
-    pub fn section(&self, reference: &FileReference) -> Result<Section, BundleError> {
+    /// Returns where a file of this bundle is, after comparing its kind and length.
+    pub fn place(&self, reference: &FileReference) -> Result<Place, BundleError> {
+        let section = self.section(reference)?;
+        Ok(Place { path: section.path().to_owned(), offset: section.offset() })
+    }
+
+    /// Returns the first bytes of a file, at most [`BEGIN_BYTES`], to recognise its type. They are
+    /// not verified: do not parse them.
+    pub fn begin_of(&self, reference: &FileReference) -> Result<Vec<u8>, BundleError> {
+        let section = self.section(reference)?;
+        let mut begin = vec![0; BEGIN_BYTES.min(usize::try_from(reference.bytes).unwrap_or(BEGIN_BYTES))];
+        section.read_exact_at(&mut begin, 0).map_err(BundleError::io(section.path()))?;
+        Ok(begin)
+    }
+
+    /// Returns the unverified bytes of a file. Only code that hashes them itself may read them, so
+    /// other crates get them from [`proved`](Self::proved) and [`read`](Self::read).
+    pub(crate) fn section(&self, reference: &FileReference) -> Result<Section, BundleError> {
         self.check(reference, false)
     }
 

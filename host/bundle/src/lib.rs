@@ -12,7 +12,7 @@
 //!
 //! ```text
 //! DIR/bundle.json      one line of JSON, every byte of it covered by the SHA-256 near its beginning:
-//!                      {"shardwright-bundle":2,"sha256":"<64 digits>","manifest":{ … }}⏎
+//!                      {"shardwright-bundle":3,"sha256":"<64 digits>","manifest":{ … }}⏎
 //! DIR/bundle.json.sig  its signature, if it is signed
 //! DIR/files/<sha256>   every other file, named by the SHA-256 of its bytes
 //! ```
@@ -88,7 +88,7 @@
 //!         formats: FormatTuple::F32.into(),
 //!         entries: vec!["decode_1@512".parse().unwrap()],
 //!         artefact,
-//!         head: writer.add_bytes(b"the shim's own head")?,
+//!         head: writer.add_bytes(b"the heads of the artefact")?,
 //!         work_order,
 //!         flags: Vec::new(),
 //!         load_flags: Vec::new(),
@@ -167,7 +167,7 @@
 //! for shard in &variant.chains[0].shards {
 //!     let head = bundle.read(&shard.head)?;
 //!     let artefact = bundle.proved(&shard.artefact)?;
-//!     println!("{}: {} bytes of head, {}", shard.name, head.len(), artefact.path().display());
+//!     println!("{}: {} bytes of heads, {}", shard.name, head.len(), artefact.path().display());
 //! }
 //! bundle.verify_all(|_| ())?;
 //! # Ok::<(), BundleError>(())
@@ -197,7 +197,7 @@ mod signer;
 mod store;
 mod writer;
 
-pub use bundle::{Blocks, Bundle, Progress, Stray, TINY_FILE_BYTES};
+pub use bundle::{BEGIN_BYTES, Blocks, Bundle, Place, Progress, Stray, TINY_FILE_BYTES};
 pub use digest::{Digest, DigestError};
 pub use error::BundleError;
 pub use file::{MappedFile, digest_of};
@@ -216,4 +216,4 @@ pub use signer::Signer;
 pub use writer::BundleWriter;
 
 /// Version of the format that is written, and the only one that is read.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;

@@ -144,6 +144,8 @@ pub enum Command {
         #[command(flatten)]
         profiles: ProfilePlaces,
         #[command(flatten)]
+        expected: ExpectedArgument,
+        #[command(flatten)]
         trust: TrustArguments,
     },
     /// Show how a checkpoint would be cut, placed and built, and why, and whether it fits; or what
@@ -239,6 +241,16 @@ pub struct TrustArguments {
     /// A list, signed by a trusted key, of what must not be used any more (may be repeated).
     #[arg(long, value_name = "FILE")]
     pub revocations: Vec<PathBuf>,
+}
+
+/// Which bundle is meant.
+#[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Signatures")]
+pub struct ExpectedArgument {
+    /// Refuse a bundle that no trusted key signed under this name, whatever `--signatures` says of
+    /// other files.
+    #[arg(long, value_name = "NAME")]
+    pub expect: Option<String>,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -444,6 +456,8 @@ pub struct BundledArguments {
     /// `--memory` is another bound: on what is planned for a checkpoint.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory_budget: Option<u64>,
+    #[command(flatten)]
+    pub expected: ExpectedArgument,
 }
 
 impl TargetArguments {
@@ -600,6 +614,8 @@ pub struct PackArguments {
     #[command(flatten)]
     pub profiles: ProfilePlaces,
     #[command(flatten)]
+    pub expected: ExpectedArgument,
+    #[command(flatten)]
     pub trust: TrustArguments,
 }
 
@@ -643,6 +659,8 @@ pub struct NeedsArguments {
     #[command(flatten)]
     pub profiles: ProfilePlaces,
     #[command(flatten)]
+    pub expected: ExpectedArgument,
+    #[command(flatten)]
     pub trust: TrustArguments,
 }
 
@@ -661,6 +679,8 @@ pub struct ExplainArguments {
     pub shims: ShimPlaces,
     #[command(flatten)]
     pub profiles: ProfilePlaces,
+    #[command(flatten)]
+    pub expected: ExpectedArgument,
     #[command(flatten)]
     pub trust: TrustArguments,
 }
@@ -1081,6 +1101,8 @@ pub struct DoctorArguments {
     pub planners: PlannerPlaces,
     #[command(flatten)]
     pub profiles: ProfilePlaces,
+    #[command(flatten)]
+    pub expected: ExpectedArgument,
     #[command(flatten)]
     pub trust: TrustArguments,
 }

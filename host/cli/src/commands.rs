@@ -41,8 +41,8 @@ use shardwright_trust::Trust;
 
 use crate::arguments::{
     Arguments, BundledArguments, Command, DraftArgument, ExecutionArguments, Executor as ExecutorArgument,
-    Format, Isolation as IsolationArgument, PlannerCommand, PlannerPlaces, ProfilePlaces, ShimCommand,
-    ShimPlaces, Table, TargetArguments, TowerArgument, TrustArguments,
+    ExpectedArgument, Format, Isolation as IsolationArgument, PlannerCommand, PlannerPlaces, ProfilePlaces,
+    ShimCommand, ShimPlaces, Table, TargetArguments, TowerArgument, TrustArguments,
 };
 use crate::outcome::{Failure, Outcome, io};
 use crate::{interrupt, views};
@@ -59,9 +59,13 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
         Command::Pull(arguments) => pull::pull(arguments, format),
         Command::Bench(arguments) => bench::bench(arguments, format, started),
         Command::Compile(arguments) => bundle::compile(arguments, format, detail),
-        Command::Inspect { path, verify, soc, shims, profiles, trust } => {
+        Command::Inspect { path, verify, soc, shims, profiles, expected, trust } => {
+            if !shardwright::is_bundle(path) {
+                no_name_expected(path, expected)?;
+            }
+            let rules = trust::rules_for_bundle(trust, expected)?;
             let search = search_path(shims, &PlannerPlaces::default(), profiles);
-            bundle::inspect(path, *verify, soc.as_deref(), &search, &trust::rules(trust)?, format)
+            bundle::inspect(path, *verify, soc.as_deref(), &search, &rules, format)
         }
         Command::Pack(arguments) => deliver::pack(arguments, format),
         Command::Needs(arguments) => deliver::needs(arguments, format),
@@ -311,7 +315,7 @@ fn print_by<R: Serialize>(
     view: impl FnOnce(&R) -> String,
 ) -> Result<Outcome, Failure> {
     let signature_notices: Vec<String> = rules.take_notices().into_iter().map(|notice| notice.text).collect();
-    signature_notices.iter().for_each(|notice| views::say(&format!("note: {notice}")));
+    signature_notices.iter().for_each(|notice| views::say(&format!("warning: {notice}")));
     if signature_notices.is_empty() || format == Format::Text {
         return print(format, report, view);
     }
@@ -446,8 +450,9 @@ fn open_for(
     bundled: &BundledArguments,
     (drafts, input): (&[DraftArgument], Input),
 ) -> Result<Model, Failure> {
-    let BundledArguments { compiled_from, memory_budget } = bundled;
+    let BundledArguments { compiled_from, memory_budget, expected } = bundled;
     if !is_bundle(checkpoint, compiled_from.as_deref())? {
+        no_name_expected(checkpoint, expected)?;
         if memory_budget.is_some() {
             return Err(Failure::Refused {
                 kind: ErrorKind::Argument,
@@ -488,6 +493,9 @@ fn open_for(
         options = options.memory_budget(*bytes);
     }
     options = options.signatures(trust::policy(&target.trust));
+    if let Some(name) = &expected.expect {
+        options = options.expect(name);
+    }
     for key in &target.trust.trusted_keys {
         options = options.trust_key(key);
     }
@@ -497,6 +505,16 @@ fn open_for(
     let model = options.open_watched(checkpoint, &mut watch)?;
     interrupted("opening the model")?;
     Ok(model)
+}
+
+/// Refuses the expectation of a signed name for what is no bundle.
+fn no_name_expected(path: &Path, expected: &ExpectedArgument) -> Result<(), Failure> {
+    match expected.expect {
+        Some(_) => {
+            Err(Failure::Arguments(format!("--expect is for bundles, and {} is none", path.display())))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Whether a path is a bundle; no checkpoint belongs to anything else.
@@ -602,9 +620,13 @@ fn isolation_of(asked: IsolationArgument) -> Isolation {
     }
 }
 
-/// `fallback` or `note`.
+/// The word before a notice.
 fn loudness(kind: NoticeKind) -> &'static str {
-    if kind == NoticeKind::Fallback { "fallback" } else { "note" }
+    match kind {
+        NoticeKind::Fallback => "fallback",
+        NoticeKind::Warning => "warning",
+        NoticeKind::Note => "note",
+    }
 }
 
 /// Prints the required notices on standard error before a model's output.
@@ -635,9 +657,9 @@ fn where_to_keep_proofs(verified: &Verified) -> &'static str {
     }
 }
 
-/// Says notices, under `quiet` of fallbacks alone.
+/// Prints notices, under `quiet` without notes.
 fn say_each<'n>(notices: impl IntoIterator<Item = &'n Notice>, quiet: bool) {
-    for notice in notices.into_iter().filter(|notice| !quiet || notice.kind == NoticeKind::Fallback) {
+    for notice in notices.into_iter().filter(|notice| !quiet || notice.kind != NoticeKind::Note) {
         views::say(&format!("{}: {}", loudness(notice.kind), notice.text));
     }
 }

@@ -152,8 +152,9 @@ program=${{SHARDWRIGHT_ANDROID:?name the folder of the program that was built fo
     );
     let _ = write!(
         text,
-        "for name in {}; do\n    for file in \"lib$name.so\" \"lib$name.shim.json\"; do\n        \"$adb\" push \
-         \"$program/shims/$file\" \"$there/shims/$file\"\n    done\ndone\n",
+        "for name in {}; do\n    for file in \"lib$name.so\" \"lib$name.shim.json\" \"lib$name.shim.json.sig\"; do\n        \
+         # Only a signed shim has the last one.\n        case $file in *.sig) [ -e \"$program/shims/$file\" ] || continue;; esac\n        \
+         \"$adb\" push \"$program/shims/$file\" \"$there/shims/$file\"\n    done\ndone\n",
         pushed.shims.join(" ")
     );
     if !pushed.libraries.is_empty() {

@@ -1,6 +1,6 @@
 //! What is executable code, by its first bytes.
 
-use shardwright_bundle::{Bundle, FileReference, Manifest};
+use shardwright_bundle::{Bundle, Manifest};
 
 use crate::DeliveryError;
 
@@ -20,9 +20,6 @@ const CODE: &[(&[u8], &str)] = &[
     (b"#!", "a script"),
 ];
 
-/// Longest of those.
-const LONGEST: usize = 8;
-
 /// What code bytes begin as, if they do.
 pub(crate) fn code(begin: &[u8]) -> Option<&'static str> {
     CODE.iter().find(|(magic, _)| begin.starts_with(magic)).map(|(_, what)| *what)
@@ -31,18 +28,11 @@ pub(crate) fn code(begin: &[u8]) -> Option<&'static str> {
 /// Refuses a manifest that names a file of code.
 pub(crate) fn expect_none(bundle: &Bundle, manifest: &Manifest) -> Result<(), DeliveryError> {
     for (used_as, file) in manifest.references() {
-        if let Some(what) = code(&begin_of(bundle, &file)?) {
+        if let Some(what) = code(&bundle.begin_of(&file)?) {
             return Err(DeliveryError::Code { used_as, what });
         }
     }
     Ok(())
-}
-
-fn begin_of(bundle: &Bundle, file: &FileReference) -> Result<Vec<u8>, DeliveryError> {
-    let section = bundle.section(file)?;
-    let mut begin = vec![0; LONGEST.min(usize::try_from(file.bytes).unwrap_or(LONGEST))];
-    section.read_exact_at(&mut begin, 0).map_err(DeliveryError::io(section.path()))?;
-    Ok(begin)
 }
 
 #[cfg(test)]
@@ -58,6 +48,6 @@ mod tests {
         for bytes in [&b"SWARTEF\0"[..], b"{\"model\":1}", b"", b"\x7fEL", b"\0\0\0\0"] {
             assert_eq!(code(bytes), None, "{bytes:?}");
         }
-        assert!(CODE.iter().all(|(magic, _)| magic.len() <= LONGEST));
+        assert!(CODE.iter().all(|(magic, _)| magic.len() <= shardwright_bundle::BEGIN_BYTES));
     }
 }

@@ -348,11 +348,12 @@ impl Phone {
     }
 }
 
-const FILES_OF_A_PHONE: [&str; 8] = [
+const FILES_OF_A_PHONE: [&str; 9] = [
     "program/shardwright",
     "program/shardwright-worker",
     "program/shims/libshim_qnn.so",
     "program/shims/libshim_qnn.shim.json",
+    "program/shims/libshim_qnn.shim.json.sig",
     "program/shims/libshim_cpu.so",
     "program/shims/libshim_cpu.shim.json",
     "libraries/libHtp.so",
@@ -379,12 +380,17 @@ fn the_script_pushes_what_is_needed_and_sets_the_vendor_s_path() {
         ("shardwright-worker", "shardwright-worker"),
         ("libshim_qnn.so", "shims/libshim_qnn.so"),
         ("libshim_cpu.shim.json", "shims/libshim_cpu.shim.json"),
+        ("libshim_qnn.shim.json.sig", "shims/libshim_qnn.shim.json.sig"),
         ("libHtpV75Skel.so", "libraries/libHtpV75Skel.so"),
     ] {
         let ending = format!("/{what}\t{there}/{place}");
         let is_pushed = |line: &String| line.starts_with("push\t") && line.ends_with(&ending);
         assert!(calls.iter().any(is_pushed), "{what}: {calls:?}");
     }
+    assert!(
+        calls.iter().all(|call| !call.contains("libshim_cpu.shim.json.sig")),
+        "it is not signed: {calls:?}"
+    );
     let expected = format!(
         "shell\tcd '{there}' && LD_LIBRARY_PATH='{there}/libraries:/vendor/lib64' \
          ADSP_LIBRARY_PATH='{there}/libraries;/vendor/dsp' ./shardwright run bundle.swb --shims shims \
@@ -396,7 +402,7 @@ fn the_script_pushes_what_is_needed_and_sets_the_vendor_s_path() {
     let (done, _, calls) = phone.runs(&script, &[]);
     assert!(done && !is_run(&calls), "{calls:?}");
     // A library that is not there ends it.
-    let without = Phone::new(&FILES_OF_A_PHONE[..7]);
+    let without = Phone::new(&FILES_OF_A_PHONE[..8]);
     let (done, stderr, calls) = without.runs(&script, &["--prompt", "a"]);
     assert!(!done && stderr.contains("libHtpV75Skel.so") && !is_run(&calls), "{stderr}");
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_bundle::{Bundle, FileReference, Model, ShardEntry, Variant, Verification};
-use shardwright_shims::{Artefact, ShimInstance};
+use shardwright_shims::{Artefact, Heads, ShimInstance};
 use shardwright_trust::Trust;
 use shardwright_vocabulary::{ChosenSpeculation, Compatibility, Device, DeviceKind, Pass};
 use shardwright_worker::Shims;
@@ -198,7 +198,7 @@ impl BundlePrognosis {
         let would_run = match variants.as_slice() {
             [only] => only.would_run.clone().map(|chain| ChosenChain { soc: only.soc.clone(), chain }),
             several => {
-                let selection = crate::explain::on_this_machine(&bundle, shims, None);
+                let selection = crate::explain::on_this_machine(&bundle, shims, None)?;
                 let loads = |candidate: &Candidate| {
                     let mut variants = several.iter();
                     variants.any(|variant| variant.soc == candidate.soc && variant.damaged_table.is_none())
@@ -210,7 +210,7 @@ impl BundlePrognosis {
         let chain = would_run.as_ref().and_then(|chosen| manifest.variant(&chosen.soc)?.chain(&chosen.chain));
         let artefacts = chain.iter().flat_map(|chain| &chain.shards).map(|shard| shard.artefact);
         let is_copied = |artefact: &FileReference| {
-            bundle.section(artefact).is_ok_and(|section| Artefact::is_copied(&section))
+            bundle.place(artefact).is_ok_and(|place| Artefact::is_copied_from(place.offset))
         };
         let copied_bytes = artefacts.filter(is_copied).map(|artefact| artefact.bytes).sum();
         Ok(BundlePrognosis {
@@ -441,7 +441,7 @@ impl Asked<'_> {
                 return (ShardState::NoDevice, Some(reason), Some(help));
             }
         }
-        match instance.compatibility(&by.device, &artefact) {
+        match instance.compatibility(&by.device, &Heads::of(&artefact)) {
             Ok(Compatibility::Optimal) => (ShardState::Optimal, None, None),
             Ok(Compatibility::Recompile(reason)) => (ShardState::Recompile, Some(reason), again()),
             Ok(Compatibility::Unsupported(reason)) => (ShardState::Unsupported, Some(reason), again()),

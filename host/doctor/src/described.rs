@@ -101,8 +101,8 @@ impl DescribedMachine {
     }
 }
 
-impl Machine for DescribedMachine {
-    fn stands(&mut self, _: &Bundle, _: &Variant, shard: &ShardEntry) -> ShardStanding {
+impl DescribedMachine {
+    fn judged(&self, shard: &ShardEntry) -> ShardStanding {
         let by = &shard.compiled_by;
         let absent = |hindered, reason: String, help: Option<String>| ShardStanding {
             standing: Standing::Absent,
@@ -157,6 +157,12 @@ impl Machine for DescribedMachine {
                 help: None,
             },
         }
+    }
+}
+
+impl Machine for DescribedMachine {
+    fn stands(&mut self, _: &Bundle, _: &Variant, shard: &ShardEntry) -> Result<ShardStanding> {
+        Ok(self.judged(shard))
     }
 
     fn chip(&self) -> Option<&Chip> {

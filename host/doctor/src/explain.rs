@@ -32,6 +32,8 @@ pub struct ExplainReport {
     pub machine: Option<DescribedMachine>,
     /// Chips the bundle has variants for.
     pub variants: Vec<String>,
+    /// What was not checked of the bundle, each with the command that checks it.
+    pub unchecked: Vec<String>,
     /// What runs, the best first, and what does not.
     #[serde(flatten)]
     pub selection: Selection,
@@ -60,12 +62,12 @@ pub fn explain(path: &Path, about: About<'_>, search: &SearchPath, trust: &Trust
     let (machine, selection) = match about {
         About::Described(file) => {
             let mut machine = DescribedMachine::read(file)?;
-            let selection = select(&bundle, &mut machine);
+            let selection = select(&bundle, &mut machine)?;
             (Some(machine), selection)
         }
         About::Here | About::Chip(_) => {
             let found = shims::open(search, trust)?;
-            (None, on_this_machine(&bundle, &found, chip.clone()))
+            (None, on_this_machine(&bundle, &found, chip.clone())?)
         }
     };
     Ok(ExplainReport {
@@ -75,11 +77,19 @@ pub fn explain(path: &Path, about: About<'_>, search: &SearchPath, trust: &Trust
         chip: chip.as_ref().map(|chip| chip.name.clone()),
         variants: manifest.variants.iter().map(|variant| variant.soc.clone()).collect(),
         machine,
+        unchecked: unchecked(&bundle),
         selection,
     })
 }
 
-pub(crate) fn on_this_machine(bundle: &Bundle, shims: &Shims, chip: Option<Chip>) -> Selection {
+/// The heads of artefacts say what runs, so nothing else was read.
+fn unchecked(bundle: &Bundle) -> Vec<String> {
+    let content = "the content of artefacts and tables (`shardwright inspect --verify` hashes it)";
+    let maker = bundle.signed().is_none().then_some("who made it (`--trust KEY` checks its signature)");
+    [content].into_iter().chain(maker).map(str::to_owned).collect()
+}
+
+pub(crate) fn on_this_machine(bundle: &Bundle, shims: &Shims, chip: Option<Chip>) -> Result<Selection> {
     let mut opened: BTreeMap<(String, String, bool), ShimInstance> = BTreeMap::new();
     let mut open = |shard: &ShardEntry| {
         let by = &shard.compiled_by;

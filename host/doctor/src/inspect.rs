@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright_bundle::{Bundle, Examine, Inspection, Kind, Progress, identify, inspect as inspect_bundle};
+use shardwright_bundle::{
+    Bundle, Examine, Inspection, Kind, Progress, ShardEntry, identify, inspect as inspect_bundle,
+};
 use shardwright_shims::{Artefact, ArtefactHead, Inspection as ShimInspection, ShimInstance, WorkOrder};
 use shardwright_trust::Trust;
 use shardwright_vocabulary::{ErrorClass, Flag, Segments};
@@ -88,6 +90,13 @@ pub struct ShimAnswer {
     pub advice: Vec<FlagAdvice>,
     /// Why it could not be inspected.
     pub error: Option<String>,
+}
+
+impl ShimAnswer {
+    fn failed(shim: String, error: String) -> ShimAnswer {
+        let document = serde_json::Value::Null;
+        ShimAnswer { shim, format: None, document, advice: Vec::new(), error: Some(error) }
+    }
 }
 
 /// A file of a vendor's tools, as described by the shim that recognises it.
@@ -255,18 +264,26 @@ impl<'a> Asked<'a> {
         opened.entry(name.to_owned()).or_insert_with(open).clone()
     }
 
+    /// The description of a bundle's artefact, which is hashed before a shim reads it. It is not
+    /// read if no shim here can inspect it.
+    fn inspect_shard(&mut self, bundle: &Bundle, shard: &ShardEntry) -> Option<ShimAnswer> {
+        let shim = &shard.compiled_by.shim;
+        if let Err(error) = self.instance(shim)? {
+            return Some(ShimAnswer::failed(shim.clone(), error));
+        }
+        let artefact = bundle.proved(&shard.artefact).map_err(Error::from).and_then(|section| {
+            Artefact::of_section(section).map_err(|error| invalid(error.help().map(str::to_owned), error))
+        });
+        match artefact {
+            Ok(artefact) => self.inspect(&artefact),
+            Err(error) => Some(ShimAnswer::failed(shim.clone(), error.to_string())),
+        }
+    }
+
     /// The description by the shim that made an artefact.
     fn inspect(&mut self, artefact: &Artefact) -> Option<ShimAnswer> {
         let shim = artefact.head().shim.clone();
-        let failed = |shim, error: String| {
-            Some(ShimAnswer {
-                shim,
-                format: None,
-                document: serde_json::Value::Null,
-                advice: Vec::new(),
-                error: Some(error),
-            })
-        };
+        let failed = |shim, error: String| Some(ShimAnswer::failed(shim, error));
         let instance = match self.instance(&shim)? {
             Ok(instance) => instance,
             Err(error) => return failed(shim, error),
@@ -291,9 +308,7 @@ fn shard_inspections(bundle: &Bundle, asked: &mut Asked<'_>) -> Vec<ShardInspect
         variants.flat_map(|variant| variant.all_chains().map(move |chain| (variant, chain)))
     {
         for shard in &chain.shards {
-            let artefact =
-                bundle.section(&shard.artefact).ok().and_then(|section| Artefact::of_section(section).ok());
-            if let Some(answer) = artefact.and_then(|artefact| asked.inspect(&artefact)) {
+            if let Some(answer) = asked.inspect_shard(bundle, shard) {
                 found.push(ShardInspection {
                     soc: variant.soc.clone(),
                     chain: chain.name.clone(),

@@ -75,7 +75,7 @@ fn report(planner: &Planner, outcome: Option<String>) -> PlannerReport {
                 summary: option.summary.clone(),
             })
             .collect(),
-        notices: planner.disbelieved().into_iter().map(str::to_owned).collect(),
+        notices: planner.load_notice().into_iter().map(str::to_owned).collect(),
         outcome,
     }
 }

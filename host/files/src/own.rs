@@ -43,7 +43,7 @@ fn other_kind(path: &Path, found: &str) -> FileError {
 /// Opens a file that only this user can have written, in such a folder, and returns its length. No
 /// link is followed.
 pub fn open_file(path: &Path) -> Result<(File, u64), FileError> {
-    expect_folder(path.parent().filter(|folder| *folder != "").unwrap_or(Path::new(".")))?;
+    expect_folder(folder_of(path))?;
     let (file, length) = open(path, Links::Refused).map_err(|error| match error {
         FileError::Kind { found } => other_kind(path, found),
         error => error,
@@ -65,14 +65,72 @@ pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, FileError> {
 /// Writes a file whole or not at all, in a folder that only this user can write and that is made if
 /// it is missing.
 pub fn write(path: &Path, content: &[u8]) -> Result<(), FileError> {
-    let folder = path.parent().filter(|folder| *folder != "").unwrap_or(Path::new("."));
+    write_with(path, content, |_| Ok(()))
+}
+
+fn write_with(
+    path: &Path,
+    content: &[u8],
+    then: impl FnOnce(&File) -> io::Result<()>,
+) -> Result<(), FileError> {
+    let folder = folder_of(path);
     create_folder(folder)?;
     expect_folder(folder)?;
     // Under a temporary name first, so that no reader sees half of it.
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(content)?;
+    then(file.as_file())?;
     file.persist(path).map_err(|error| error.error)?;
     Ok(())
+}
+
+/// Like [`write`], and after it returns the content survives a loss of power.
+pub fn write_durably(path: &Path, content: &[u8]) -> Result<(), FileError> {
+    write_with(path, content, |file| file.sync_all())?;
+    // The name is part of the folder.
+    #[cfg(unix)]
+    File::open(folder_of(path))?.sync_all()?;
+    Ok(())
+}
+
+/// Locks a file that only this user can have written, and waits while another process or thread
+/// has it locked. The file is made if it is missing. Where the file system has no locks, it returns
+/// at once.
+pub fn lock(path: &Path) -> Result<Lock, FileError> {
+    let folder = folder_of(path);
+    create_folder(folder)?;
+    expect_folder(folder)?;
+    let file = match open_file(path) {
+        Ok((file, _)) => file,
+        Err(error) if error.is_missing() => {
+            let mut options = File::options();
+            options.read(true).write(true).create(true).truncate(false);
+            #[cfg(unix)]
+            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+            options.open(path)?
+        }
+        Err(error) => return Err(error),
+    };
+    match file.lock() {
+        Err(error) if error.kind() != io::ErrorKind::Unsupported => Err(error.into()),
+        _ => Ok(Lock(file)),
+    }
+}
+
+/// A locked file; dropping it unlocks.
+#[derive(Debug)]
+pub struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing alone is not enough: a process that another thread is starting right now has a
+        // copy of the handle, and with it the lock. If unlocking fails, closing must suffice.
+        let _ = self.0.unlock();
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| *folder != "").unwrap_or(Path::new("."))
 }
 
 /// Opens a secret file; fails if another user may read it.
@@ -178,6 +236,23 @@ mod tests {
         refused(read(&file, 3), "may be written by others");
         refused(write(&file, b"abc"), "may be written by others");
         assert_eq!(fs::read(&file).unwrap(), b"abc");
+    }
+
+    #[test]
+    fn a_lock_keeps_others_out_until_it_is_dropped() {
+        let parent = tempfile::tempdir().unwrap();
+        let place = parent.path().join("a/lock");
+        let held = lock(&place).unwrap();
+        let other = File::open(&place).unwrap();
+        assert!(other.try_lock().is_err());
+        drop(held);
+        other.try_lock().unwrap();
+        drop(other);
+        write_durably(&place, b"abc").unwrap();
+        drop(lock(&place).unwrap());
+        assert_eq!(fs::read(&place).unwrap(), b"abc");
+        mode(&place, 0o666);
+        refused(lock(&place), "may be written by others");
     }
 
     #[test]

@@ -23,10 +23,12 @@ pub fn component() -> Result<&'static [u8], PlannerError> {
     pack::component(NAME, PACK)
 }
 
-/// Compiles the built-in planner in `sandbox`, or reads its compiled form from `cache`.
+/// Compiles the built-in planner in `sandbox`, or reads its compiled form from `cache`. It is as
+/// trusted as the program, so its compilation has no time limit. Of several processes one compiles,
+/// and the others wait for it.
 #[cfg(feature = "compiler")]
 pub fn load(sandbox: &Sandbox, cache: Option<&CompiledCache>) -> Result<Planner, PlannerError> {
-    sandbox.load(NAME, component()?, cache)
+    sandbox.load_trusted(NAME, component()?, cache)
 }
 
 /// Opens the built-in planner under Pulley, without compiling it.

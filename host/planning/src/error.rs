@@ -175,6 +175,14 @@ pub enum PlannerErrorKind {
         /// The function called.
         function: &'static str,
     },
+    /// The system has no memory for it.
+    #[error("the system has not enough memory for `{function}`: {reason}")]
+    NoMemory {
+        /// What the system reported.
+        reason: String,
+        /// The function called.
+        function: &'static str,
+    },
     /// It recursed too deeply.
     #[error("overflowed its stack in `{function}`")]
     StackOverflow {
@@ -269,6 +277,9 @@ impl PlannerErrorKind {
             }
             PlannerErrorKind::Trapped { .. } => {
                 "a panic in the planner ends like this; log before returning an error"
+            }
+            PlannerErrorKind::NoMemory { .. } => {
+                "free memory, or raise the limit of the process: a planner reserves 64 MiB of address space"
             }
             PlannerErrorKind::Plan(fault) => return fault.help().map(str::to_owned),
             PlannerErrorKind::Trust(error) => error.help(),
@@ -368,6 +379,7 @@ impl From<PlannerError> for shardwright_vocabulary::Error {
             | PlannerErrorKind::TooBig { .. } => ErrorKind::Invalid,
             PlannerErrorKind::Trust(error) => error.kind(),
             PlannerErrorKind::Sandbox { .. } => ErrorKind::Internal,
+            PlannerErrorKind::NoMemory { .. } => ErrorKind::Memory,
             _ => ErrorKind::Planning,
         };
         let help = error.help();

@@ -225,7 +225,7 @@ impl Sandbox {
                 summary: String::new(),
                 options: vec![],
             },
-            disbelieved: None,
+            load_notice: None,
         };
         planner.description = planner.describe(origin)?;
         Ok(planner)
@@ -312,7 +312,7 @@ pub struct Planner {
     component: Component,
     instance: bindings::PlannerPre<Guest>,
     description: Description,
-    disbelieved: Option<String>,
+    load_notice: Option<String>,
 }
 
 impl std::fmt::Debug for Planner {
@@ -344,10 +344,17 @@ impl Planner {
         &self.description
     }
 
-    /// Why its compiled form in the cache was not trusted and it was compiled again, if so; the
-    /// caller must report it.
-    pub fn disbelieved(&self) -> Option<&str> {
-        self.disbelieved.as_deref()
+    /// What the caller must report of how it was loaded: that its compiled form in the cache was
+    /// not trusted and it was compiled again, or that it could not be compiled and is interpreted.
+    pub fn load_notice(&self) -> Option<&str> {
+        self.load_notice.as_deref()
+    }
+
+    /// The same planner with a notice of how it was loaded.
+    #[must_use]
+    pub fn loaded_with(mut self, notice: String) -> Self {
+        self.load_notice = Some(notice);
+        self
     }
 
     /// The bounds of its calls.
@@ -507,6 +514,10 @@ fn classify(error: &wasmtime::Error, function: &'static str, bounds: &Bounds) ->
         Some(trap) => return PlannerErrorKind::Trapped { reason: trap.to_string(), function },
         None => {}
     }
+    let reason = || error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": ");
+    if is_out_of_memory(error) {
+        return PlannerErrorKind::NoMemory { reason: reason(), function };
+    }
     // Wasmtime has no public type for this one.
     if error
         .chain()
@@ -516,9 +527,18 @@ fn classify(error: &wasmtime::Error, function: &'static str, bounds: &Bounds) ->
     }
     // The remaining case is a value that breaks the rules of the interface, such as an unknown case
     // of a variant.
-    let reason = error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": ");
-    PlannerErrorKind::Trapped { reason, function }
+    PlannerErrorKind::Trapped { reason: reason(), function }
 }
+
+/// Whether the system refused memory. Wasmtime passes on the error of the system in a type of the
+/// library that it calls, which has no other public trait than its text.
+fn is_out_of_memory(error: &wasmtime::Error) -> bool {
+    let system = std::io::Error::from_raw_os_error(ENOMEM).to_string();
+    error.is::<wasmtime::OutOfMemory>() || error.chain().any(|cause| cause.to_string().contains(&system))
+}
+
+/// The number that every Unix has for memory that is not to be had.
+const ENOMEM: i32 = 12;
 
 /// The host's side of one instance.
 struct Guest {

@@ -54,20 +54,27 @@ pub struct Planned {
 #[derive(Debug)]
 pub struct PlanningSession {
     asked: Option<Result<Planner, PlannerError>>,
-    builtin: Option<Planner>,
+    builtin: Option<Result<Planner, PlannerError>>,
     strict: bool,
 }
 
 impl PlanningSession {
     /// Plan with the built-in planner alone.
     pub fn new(builtin: Planner) -> Self {
-        Self { asked: None, builtin: Some(builtin), strict: false }
+        Self { asked: None, builtin: Some(Ok(builtin)), strict: false }
     }
 
     /// Plan with `asked`, even if loading it failed: the failure is then reported like any other.
-    /// `builtin` takes over; a host without a compiler may have none, and the floor takes over.
-    pub fn with_planner(asked: Result<Planner, PlannerError>, builtin: Option<Planner>) -> Self {
+    /// `builtin` takes over. The floor takes over if it failed to load too, or if there is none.
+    pub fn with_planner(
+        asked: Result<Planner, PlannerError>,
+        builtin: Option<Result<Planner, PlannerError>>,
+    ) -> Self {
         Self { asked: Some(asked), builtin, strict: false }
+    }
+
+    fn builtin(&self) -> Option<&Planner> {
+        self.builtin.as_ref()?.as_ref().ok()
     }
 
     /// Whether a failure of the planner asked for is an error instead of a reason to fall back. Off
@@ -78,17 +85,16 @@ impl PlanningSession {
         self
     }
 
-    /// Compiled planners in the cache that were not trusted, with the reason; the caller must
-    /// report them.
-    pub fn disbelieved(&self) -> impl Iterator<Item = &str> {
+    /// What the caller must report of how planners were loaded: see [`Planner::load_notice`].
+    pub fn load_notices(&self) -> impl Iterator<Item = &str> {
         let asked = self.asked.as_ref().and_then(|asked| asked.as_ref().ok());
-        asked.into_iter().chain(&self.builtin).filter_map(Planner::disbelieved)
+        asked.into_iter().chain(self.builtin()).filter_map(Planner::load_notice)
     }
 
     /// Settings of the planner that is asked first.
     pub fn options(&self) -> impl Iterator<Item = &OptionDescription> {
         let asked = self.asked.as_ref().and_then(|asked| asked.as_ref().ok());
-        asked.or(self.builtin.as_ref()).into_iter().flat_map(|planner| &planner.description().options)
+        asked.or(self.builtin()).into_iter().flat_map(|planner| &planner.description().options)
     }
 
     /// A plan for `request`.
@@ -105,7 +111,7 @@ impl PlanningSession {
         request.validate().ok()?;
         let plan = check(plan, request).ok()?;
         let asked = self.asked.as_ref().and_then(|asked| asked.as_ref().ok());
-        let by = asked.or(self.builtin.as_ref()).map_or_else(PlannedBy::floor, PlannedBy::new);
+        let by = asked.or(self.builtin()).map_or_else(PlannedBy::floor, PlannedBy::new);
         Some(Planned { plan, by, fallback: None, floor: None, log: Vec::new() })
     }
 
@@ -139,7 +145,7 @@ impl PlanningSession {
             }
         }
         let error = match (&self.builtin, fallback.take()) {
-            (Some(planner), asked) => {
+            (Some(Ok(planner)), asked) => {
                 fallback = asked;
                 match ask(planner, request, history, log) {
                     Ok(plan) => return planned(plan, PlannedBy::new(planner), fallback, None, log),
@@ -148,6 +154,10 @@ impl PlanningSession {
                     Err(error) if is_answer(&error.kind) => return Err(error),
                     Err(error) => error,
                 }
+            }
+            (Some(Err(error)), asked) => {
+                fallback = asked;
+                error.clone()
             }
             (None, Some(error)) => error,
             (None, None) => {

@@ -1,19 +1,28 @@
 //! The chip that a bundled shard was compiled for, among the devices that a shim has here.
 
 use shardwright_bundle::{Bundle, ShardEntry};
-use shardwright_shims::{Artefact, ShimError, ShimInstance};
+use shardwright_shims::{Heads, ShimError, ShimInstance};
 use shardwright_vocabulary::{Device, DeviceKind, Error, ErrorKind, Result, TargetKind};
 
-/// Announces the chip of a shard to a shim, as the shim read its profile when it compiled; the
-/// profile itself is not needed here.
-pub fn know_chip(instance: &ShimInstance, bundle: &Bundle, shard: &ShardEntry) -> Result<()> {
-    // Its facts are checked as any profile's are; the hash of the artefact is checked when it is
-    // loaded.
-    let artefact = Artefact::of_section(bundle.section(&shard.artefact)?).map_err(|error| {
+/// Returns what the artefact of a shard states of itself. The bytes are verified against the
+/// manifest before they are parsed, and the artefact is not opened.
+///
+/// # Errors
+///
+/// The heads are damaged or invalid.
+pub fn heads_of(bundle: &Bundle, shard: &ShardEntry) -> Result<Heads> {
+    let bytes = bundle.read(&shard.head)?;
+    let path = bundle.place(&shard.head)?.path;
+    Heads::parse(&path, &bytes).map_err(|error| {
         let help = error.help().map(str::to_owned);
         Error::caused_by(ErrorKind::Invalid, error, help)
-    })?;
-    match &artefact.head().chip {
+    })
+}
+
+/// Announces the chip of a shard to a shim, as the shim read its profile when it compiled. The
+/// profile itself is not needed here. Its facts are checked as those of any profile.
+pub fn know_chip(instance: &ShimInstance, heads: &Heads) -> Result<()> {
+    match &heads.head.chip {
         Some(chip) => Ok(instance.know(chip)?),
         None => Ok(()),
     }

@@ -7,14 +7,15 @@
 //! about in the same way ([`select_of`]).
 //!
 //! **Not its job.** It loads and runs nothing, compiles nothing and reads no profile: what a chip
-//! is called and what is known of it comes from the caller, from artefacts and from shims.
+//! is called and what is known of it comes from the caller, from the heads of artefacts and from
+//! shims. It opens no artefact.
 
 mod compiled_for;
 mod machine;
 mod order;
 mod standing;
 
-pub use compiled_for::{devices_for, know_chip, only_compiled_for, only_compiles};
+pub use compiled_for::{devices_for, heads_of, know_chip, only_compiled_for, only_compiles};
 pub use machine::{Machine, OpenShims};
 pub use order::{Candidate, Passed, Selection, Tier, select, select_of};
 pub use standing::{ShardStanding, Standing};

@@ -1,16 +1,20 @@
 //! A machine whose shims are asked.
 
 use shardwright_bundle::{Bundle, ShardEntry, Variant};
-use shardwright_shims::{Artefact, Chip, ShimInstance};
-use shardwright_vocabulary::{Compatibility, Device, DeviceKind, Error, ErrorKind, Result, TargetKind};
+use shardwright_shims::{Chip, Heads, ShimInstance};
+use shardwright_vocabulary::{Compatibility, Device, DeviceKind, Result, TargetKind};
 
-use crate::compiled_for::{devices_for, only_compiles};
+use crate::compiled_for::{devices_for, heads_of, know_chip, only_compiles};
 use crate::standing::{ShardStanding, Standing};
 
 /// A machine, or what is known of one.
 pub trait Machine {
     /// How a shard of a bundle stands on it.
-    fn stands(&mut self, bundle: &Bundle, variant: &Variant, shard: &ShardEntry) -> ShardStanding;
+    ///
+    /// # Errors
+    ///
+    /// The bundle is damaged, so that nothing may be chosen by it.
+    fn stands(&mut self, bundle: &Bundle, variant: &Variant, shard: &ShardEntry) -> Result<ShardStanding>;
 
     /// The chip that it is, or is to be taken for; `None` for whichever its shims find.
     fn chip(&self) -> Option<&Chip>;
@@ -29,26 +33,19 @@ impl<'o> OpenShims<'o> {
         OpenShims { open, chip }
     }
 
-    fn asked(&mut self, bundle: &Bundle, variant: &Variant, shard: &ShardEntry) -> Result<ShardStanding> {
+    fn asked(&mut self, heads: &Heads, variant: &Variant, shard: &ShardEntry) -> Result<ShardStanding> {
         let instance = (self.open)(shard)?;
         let by = &shard.compiled_by;
-        let section = bundle.section(&shard.artefact)?;
-        let artefact = Artefact::of_section(section).map_err(|error| {
-            let help = error.help().map(str::to_owned);
-            Error::caused_by(ErrorKind::Invalid, error, help)
-        })?;
-        if let Some(chip) = &artefact.head().chip {
-            instance.know(chip)?;
-        }
+        know_chip(&instance, heads)?;
         let devices = self.devices(&instance, variant, shard)?;
         if let Some(own) = devices.iter().find(|device| device.name == by.device) {
-            return judged(&instance, &artefact, shard, own, Standing::Own);
+            return judged(&instance, heads, shard, own, Standing::Own);
         }
         // One that runs what was compiled for a simulator is one, and no other.
         let wanted = if by.simulated { DeviceKind::Simulated } else { DeviceKind::Present };
         let mut first = None;
         for device in devices.iter().filter(|device| device.kind == wanted) {
-            let stands = judged(&instance, &artefact, shard, device, Standing::Sibling)?;
+            let stands = judged(&instance, heads, shard, device, Standing::Sibling)?;
             if stands.is_here() {
                 return Ok(stands);
             }
@@ -72,9 +69,10 @@ impl<'o> OpenShims<'o> {
 }
 
 impl Machine for OpenShims<'_> {
-    fn stands(&mut self, bundle: &Bundle, variant: &Variant, shard: &ShardEntry) -> ShardStanding {
-        let asked = self.asked(bundle, variant, shard);
-        asked.unwrap_or_else(|error| ShardStanding::failed(&shard.compiled_by.device, &error))
+    fn stands(&mut self, bundle: &Bundle, variant: &Variant, shard: &ShardEntry) -> Result<ShardStanding> {
+        let heads = heads_of(bundle, shard)?;
+        let asked = self.asked(&heads, variant, shard);
+        Ok(asked.unwrap_or_else(|error| ShardStanding::failed(&shard.compiled_by.device, &error)))
     }
 
     fn chip(&self) -> Option<&Chip> {
@@ -85,7 +83,7 @@ impl Machine for OpenShims<'_> {
 /// What a shim says of an artefact on one of its devices.
 fn judged(
     instance: &ShimInstance,
-    artefact: &Artefact,
+    heads: &Heads,
     shard: &ShardEntry,
     device: &Device,
     standing: Standing,
@@ -97,7 +95,7 @@ fn judged(
         return Ok(ShardStanding { standing: Standing::Offline, ..refused });
     }
     let again = || Some("compile the checkpoint again with this machine's shims".to_owned());
-    Ok(match instance.compatibility(&device.name, artefact)? {
+    Ok(match instance.compatibility(&device.name, heads)? {
         Compatibility::Optimal => ShardStanding::runs(standing, &device.name, device.kind, None),
         Compatibility::Recompile(reason) => {
             ShardStanding::runs(standing, &device.name, device.kind, Some(reason))

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use shardwright_bundle::{Bundle, ChainEntry, ShardEntry, Variant};
-use shardwright_vocabulary::{DeviceKind, Pass, TargetKind};
+use shardwright_vocabulary::{DeviceKind, Pass, Result, TargetKind};
 
 use crate::machine::Machine;
 use crate::standing::{ShardStanding, Standing};
@@ -93,31 +93,44 @@ pub struct Selection {
 
 /// Orders the chains of a bundle's text for a machine. Chains that suit it equally well are in the
 /// order of the variant's own fallbacks, then of the names of chips.
-pub fn select(bundle: &Bundle, machine: &mut dyn Machine) -> Selection {
+///
+/// # Errors
+///
+/// The bundle is damaged.
+pub fn select(bundle: &Bundle, machine: &mut dyn Machine) -> Result<Selection> {
     let mut selection = Selection::default();
     for index in 0..bundle.manifest().variants.len() {
-        selection.add(bundle, index, Pass::Step, machine);
+        selection.add(bundle, index, Pass::Step, machine)?;
     }
-    selection.ordered()
+    Ok(selection.ordered())
 }
 
 /// Orders the chains of one pass of one variant: of a tower beside a text whose variant was
 /// selected before.
-pub fn select_of(bundle: &Bundle, variant: usize, pass: Pass, machine: &mut dyn Machine) -> Selection {
+///
+/// # Errors
+///
+/// The bundle is damaged.
+pub fn select_of(
+    bundle: &Bundle,
+    variant: usize,
+    pass: Pass,
+    machine: &mut dyn Machine,
+) -> Result<Selection> {
     let mut selection = Selection::default();
-    selection.add(bundle, variant, pass, machine);
-    selection.ordered()
+    selection.add(bundle, variant, pass, machine)?;
+    Ok(selection.ordered())
 }
 
 impl Selection {
-    fn add(&mut self, bundle: &Bundle, index: usize, pass: Pass, machine: &mut dyn Machine) {
-        let Some(variant) = bundle.manifest().variants.get(index) else { return };
+    fn add(&mut self, bundle: &Bundle, index: usize, pass: Pass, machine: &mut dyn Machine) -> Result<()> {
+        let Some(variant) = bundle.manifest().variants.get(index) else { return Ok(()) };
         let chains = variant.model_of(pass).map_or(&[][..], |model| model.chains);
         let stands: Vec<Vec<ShardStanding>> = chains
             .iter()
             .map(|chain| chain.shards.iter().map(|shard| machine.stands(bundle, variant, shard)).collect())
-            .collect();
-        let (Some(chain), Some(shards)) = (chains.first(), stands.first()) else { return };
+            .collect::<Result<_>>()?;
+        let (Some(chain), Some(shards)) = (chains.first(), stands.first()) else { return Ok(()) };
         let first = tier(variant, chain, shards, machine);
         let refuses = |shard: &ShardStanding| shard.hindered && shard.kind == Some(DeviceKind::Present);
         // The chip is here and takes nothing of it, or another device of its machine is here.
@@ -139,6 +152,7 @@ impl Selection {
             };
             self.candidates.push(Candidate { variant: index, chain: position, soc, name, tier, shards });
         }
+        Ok(())
     }
 
     fn ordered(mut self) -> Self {

@@ -8,7 +8,7 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,14 @@ pub enum ArtefactError {
     /// The file as such.
     #[error(transparent)]
     Container(#[from] ContainerError),
+    /// The heads that are stored apart from an artefact are invalid.
+    #[error("`{}`: heads of an artefact: {reason}", path.display())]
+    Heads {
+        /// The file with the heads.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
 }
 
 impl ArtefactError {
@@ -49,6 +57,7 @@ impl ArtefactError {
     pub fn help(&self) -> Option<&'static str> {
         match self {
             ArtefactError::Container(error) => error.help().or(Some("compile the shard again")),
+            ArtefactError::Heads { .. } => Some("compile the bundle again"),
         }
     }
 }
@@ -231,10 +240,10 @@ impl Artefact {
         (self.copied_bytes() == 0).then(|| (section.file(), section.offset() + self.0.container.content()))
     }
 
-    /// Whether an artefact that lies there is copied into memory, because it begins where no page
-    /// does.
-    pub fn is_copied(section: &Section) -> bool {
-        !section.offset().is_multiple_of(SHOWN_ALIGNMENT)
+    /// Returns whether an artefact at this offset of a file is copied into memory, because no page
+    /// begins there.
+    pub fn is_copied_from(offset: u64) -> bool {
+        !offset.is_multiple_of(SHOWN_ALIGNMENT)
     }
 
     /// Bytes that were copied into memory, because the artefact begins where no page does.

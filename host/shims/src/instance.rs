@@ -15,6 +15,7 @@ use crate::compile::Compilation;
 use crate::descriptor::Descriptor;
 use crate::error::ShimError;
 use crate::functions::{Functions, Opener, ShownEntry};
+use crate::heads::Heads;
 use crate::loaded::{LoadReport, LoadedShard, Measured, Measures, Running};
 use crate::local::Local;
 use crate::measured::{MeasuredFlag, MeasuredFlags};
@@ -290,12 +291,12 @@ impl ShimInstance {
         compilation.finish(result, order, entries, (&self.0.name, device, description), chip)
     }
 
-    /// Whether this instance can use an artefact, judged by its head alone.
-    pub fn compatibility(&self, device: &str, artefact: &Artefact) -> Result<Compatibility, ShimError> {
-        if artefact.head().shim != self.0.shim.name() {
-            return Ok(Compatibility::NotMine(format!("made by shim `{}`", artefact.head().shim)));
+    /// Returns whether this instance can use an artefact, judged by its heads alone.
+    pub fn compatibility(&self, device: &str, heads: &Heads) -> Result<Compatibility, ShimError> {
+        if heads.head.shim != self.0.shim.name() {
+            return Ok(Compatibility::NotMine(format!("made by shim `{}`", heads.head.shim)));
         }
-        let head = artefact.shim_head();
+        let head = &heads.shim_head;
         let mut reported = self.timed("compatibility", |functions| functions.compatibility(device, head))?;
         match (reported.pop(), reported.len()) {
             (Some(answer), 0) => Ok(answer),

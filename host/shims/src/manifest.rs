@@ -134,7 +134,8 @@ impl Manifest {
         if let Some(signed) = signed {
             let named = trust.expect_name(path, &signed, &manifest.name);
             let unbound = || TrustError::Unbound { path: path.to_owned() };
-            let bound = named.and_then(|()| trust.expect_that(manifest.sha256.is_some(), unbound));
+            let bound =
+                named.and_then(|()| trust.expect_that(Kind::Shim, manifest.sha256.is_some(), unbound));
             bound.map_err(LoadError::Trust)?;
         }
         Ok(manifest)

@@ -60,6 +60,16 @@ pub enum TrustError {
         /// The name of the file's content.
         expected: String,
     },
+    /// It is signed as another file than the caller expects.
+    #[error("`{}` is signed as `{found}`, expected `{expected}`", path.display())]
+    Unexpected {
+        /// The file.
+        path: PathBuf,
+        /// The name in the signature.
+        found: String,
+        /// The name that the caller expects.
+        expected: String,
+    },
     /// Its key is not among the trusted ones.
     #[error("`{}` is signed by {key}, which is not a trusted key", path.display())]
     UntrustedKey {
@@ -127,6 +137,26 @@ pub enum TrustError {
         /// The highest used so far.
         seen: u64,
     },
+    /// A list whose number is too far ahead of the last one that was used here.
+    #[error("list of revocations `{}` is number {sequence}, more than {limit} after {seen}", path.display())]
+    Jump {
+        /// The list.
+        path: PathBuf,
+        /// Its number.
+        sequence: u64,
+        /// The highest used so far, else 0.
+        seen: u64,
+        /// The largest step.
+        limit: u64,
+    },
+    /// The remembered number of a list cannot be read or written.
+    #[error("`{}`: {reason}", path.display())]
+    Memory {
+        /// The file with the number.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// A file could not be read or written.
     #[error("`{}`: {reason}", path.display())]
     Io {
@@ -150,6 +180,7 @@ impl TrustError {
             TrustError::OtherKind { .. } | TrustError::OtherName { .. } => {
                 "the file was renamed or given another's signature: get both again from their source"
             }
+            TrustError::Unexpected { .. } => "check which bundle this is, or expect the name it is signed as",
             TrustError::UntrustedKey { .. } => "trust the key if you know its owner",
             TrustError::RevokedKey { .. } => "get it signed by another key of its maker",
             TrustError::Withdrawn { .. } => "get a later release",
@@ -161,6 +192,13 @@ impl TrustError {
             TrustError::OldList { .. } => {
                 "get the latest list; an old one would allow what was revoked since"
             }
+            TrustError::Jump { .. } => {
+                "number lists one after the other; a key that signed such a list may be stolen: ask its owner"
+            }
+            TrustError::Memory { .. } => {
+                "check the permissions of its folder; if it is damaged, make sure that you have the latest list, \
+                 then remove the file"
+            }
             TrustError::Io { .. } => "check the path and its permissions",
         }
     }
@@ -168,7 +206,7 @@ impl TrustError {
     /// What an application can do about it.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            TrustError::Io { .. } => ErrorKind::Missing,
+            TrustError::Io { .. } | TrustError::Memory { .. } => ErrorKind::Missing,
             TrustError::IllegalName { .. } => ErrorKind::Argument,
             TrustError::Damaged { .. } | TrustError::List { .. } => ErrorKind::Invalid,
             _ => ErrorKind::Untrusted,

@@ -28,6 +28,7 @@ mod beside;
 mod envelope;
 mod error;
 mod keys;
+mod memory;
 mod options;
 mod revocations;
 mod rules;

@@ -18,6 +18,8 @@ pub struct TrustOptions {
     pub keys: Vec<String>,
     /// Lists of revocations.
     pub lists: Vec<PathBuf>,
+    /// The name that bundles must be signed as; `None` for any.
+    pub expected: Option<String>,
 }
 
 impl TrustOptions {
@@ -35,7 +37,7 @@ impl TrustOptions {
         };
         let keys: Vec<PublicKey> = self.keys.iter().map(key).collect::<Result<_>>()?;
         let memory = cache.map(|cache| cache.join(MEMORY));
-        let rules = Trust::new(self.policy, keys);
+        let rules = Trust::new(self.policy, keys).expecting(self.expected.clone());
         let mut lists = self.lists.iter();
         Ok(lists.try_fold(rules, |rules, list| rules.with_list(list, memory.as_deref()))?)
     }

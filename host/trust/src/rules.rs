@@ -4,13 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use shardwright_files::own;
 use shardwright_vocabulary::Notice;
 
+use crate::memory::Memory;
 use crate::{Envelope, Kind, PublicKey, REVOCATIONS_BYTES, Revocations, Statement, TrustError};
-
-/// Most bytes of a remembered number.
-const NUMBER_BYTES: u64 = 32;
 
 /// What becomes of a file without a good signature.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +28,8 @@ pub struct Trust {
     policy: Policy,
     keys: Vec<PublicKey>,
     lists: Vec<Revocations>,
+    /// The name that bundles must be signed as.
+    expected: Option<String>,
     warnings: Arc<Mutex<Vec<TrustError>>>,
 }
 
@@ -45,9 +44,17 @@ impl Trust {
         Trust { policy, keys: keys.into_iter().collect(), ..Trust::default() }
     }
 
+    /// Accepts only bundles that a trusted key signed as `name`, whatever the policy for other
+    /// files is: a trusted key signs many bundles, and each of them would pass for any other.
+    /// `None` accepts every name.
+    #[must_use]
+    pub fn expecting(self, name: Option<String>) -> Trust {
+        Trust { expected: name, ..self }
+    }
+
     /// Applies a list of revocations too, which one of the keys signed. `memory` is a folder of
-    /// this user's own in which the highest number of each list is kept, so that an older one is
-    /// refused from then on; without it that is a warning.
+    /// this user's own in which the highest number of each key's list is kept, so that an older one
+    /// is refused from then on; without it that is a warning.
     ///
     /// # Errors
     ///
@@ -62,10 +69,11 @@ impl Trust {
             Revocations::parse(path, &bytes, |envelope| self.admits(path, Kind::Revocations, envelope))?;
         let unkept = |reason: String| TrustError::Io { path: path.to_owned(), reason };
         match memory {
-            Some(memory) => {
-                let place = memory.join(format!("revocations-{}", list.name));
-                self.remember(path, &list, &place)?;
-            }
+            Some(memory) => match Memory::of(memory, &list).advance(path, &list) {
+                // A cache that cannot be read must not end commands that require nothing.
+                Err(error @ TrustError::Memory { .. }) if self.policy != Policy::Require => self.warn(error),
+                other => other?,
+            },
             None => self.warn(unkept(
                 "there is no folder to remember its number in, so that an older one is not recognised"
                     .to_owned(),
@@ -81,41 +89,22 @@ impl Trust {
         Ok(self)
     }
 
-    /// Refuses a list that is older than one that was used here, and remembers a newer one.
-    fn remember(&self, path: &Path, list: &Revocations, place: &Path) -> Result<(), TrustError> {
-        let at = |reason: String| TrustError::Io { path: place.to_owned(), reason };
-        let seen = own::read(place, NUMBER_BYTES).map_err(|error| at(error.to_string()))?;
-        let seen = match seen {
-            None => None,
-            Some(digits) => {
-                let number =
-                    std::str::from_utf8(&digits).ok().and_then(|text| text.trim().parse::<u64>().ok());
-                // What was used here is unknown then, and guessing would allow an old list.
-                Some(number.ok_or_else(|| at("it has no number; remove it to begin anew".to_owned()))?)
-            }
-        };
-        match seen {
-            Some(seen) if list.sequence < seen => {
-                Err(TrustError::OldList { path: path.to_owned(), sequence: list.sequence, seen })
-            }
-            Some(seen) if list.sequence == seen => Ok(()),
-            _ => {
-                if let Err(error) = own::write(place, list.sequence.to_string().as_bytes()) {
-                    self.warn(at(format!("the number of the list is not remembered: {error}")));
-                }
-                Ok(())
-            }
-        }
-    }
-
     /// What becomes of a file without a good signature.
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// Whether signatures are looked at.
-    pub fn is_on(&self) -> bool {
-        self.policy != Policy::Off
+    /// What becomes of a file of a kind without a good signature.
+    fn policy_for(&self, kind: Kind) -> Policy {
+        match (kind, &self.expected) {
+            (Kind::Bundle, Some(_)) => Policy::Require,
+            _ => self.policy,
+        }
+    }
+
+    /// Whether signatures of this kind are looked at.
+    pub fn is_on(&self, kind: Kind) -> bool {
+        self.policy_for(kind) != Policy::Off
     }
 
     /// The trusted keys, those revoked too.
@@ -136,7 +125,7 @@ impl Trust {
         envelope: Option<&[u8]>,
         payload: &[u8],
     ) -> Result<Option<Statement>, TrustError> {
-        self.judge(|| {
+        self.judge(kind, || {
             let unsigned = || TrustError::Unsigned { path: path.to_owned() };
             let envelope = Envelope::parse(path, envelope.ok_or_else(unsigned)?)?;
             self.admits(path, kind, &envelope)?;
@@ -158,10 +147,10 @@ impl Trust {
         kind: Kind,
         payload: &[u8],
     ) -> Result<Option<Statement>, TrustError> {
-        if !self.is_on() {
+        if !self.is_on(kind) {
             return Ok(None);
         }
-        let read = self.judge(|| crate::signature_beside(path))?;
+        let read = self.judge(kind, || crate::signature_beside(path))?;
         match read {
             Some(envelope) => self.expect(path, kind, envelope.as_deref(), payload),
             None => Ok(None),
@@ -179,7 +168,7 @@ impl Trust {
         kind: Kind,
         envelope: Option<&[u8]>,
     ) -> Result<Option<Statement>, TrustError> {
-        self.judge(|| {
+        self.judge(kind, || {
             let unsigned = || TrustError::Unsigned { path: path.to_owned() };
             let envelope = Envelope::parse(path, envelope.ok_or_else(unsigned)?)?;
             self.admits(path, kind, &envelope)?;
@@ -207,7 +196,7 @@ impl Trust {
     /// [`TrustError::OtherName`], under [`Policy::Require`].
     pub fn expect_name(&self, path: &Path, signed: &Statement, name: &str) -> Result<(), TrustError> {
         let (found, expected) = (signed.name.clone(), name.to_owned());
-        self.judge(|| match found == expected {
+        self.judge(signed.kind, || match found == expected {
             true => Ok(()),
             false => Err(TrustError::OtherName { path: path.to_owned(), found, expected }),
         })
@@ -219,8 +208,13 @@ impl Trust {
     /// # Errors
     ///
     /// The error, under [`Policy::Require`].
-    pub fn expect_that(&self, holds: bool, otherwise: impl FnOnce() -> TrustError) -> Result<(), TrustError> {
-        self.judge(|| if holds { Ok(()) } else { Err(otherwise()) }).map(drop)
+    pub fn expect_that(
+        &self,
+        kind: Kind,
+        holds: bool,
+        otherwise: impl FnOnce() -> TrustError,
+    ) -> Result<(), TrustError> {
+        self.judge(kind, || if holds { Ok(()) } else { Err(otherwise()) }).map(drop)
     }
 
     /// What was used in spite of it since the last call, each once.
@@ -231,11 +225,15 @@ impl Trust {
     /// The same as notices for users, each with what would help.
     pub fn take_notices(&self) -> Vec<Notice> {
         let warnings = self.take_warnings().into_iter();
-        warnings.map(|warning| Notice::note(format!("{warning}; {}", warning.help()))).collect()
+        warnings.map(|warning| Notice::warning(format!("{warning}; {}", warning.help()))).collect()
     }
 
-    fn judge<T>(&self, check: impl FnOnce() -> Result<T, TrustError>) -> Result<Option<T>, TrustError> {
-        match (self.policy, self.is_on().then(check)) {
+    fn judge<T>(
+        &self,
+        kind: Kind,
+        check: impl FnOnce() -> Result<T, TrustError>,
+    ) -> Result<Option<T>, TrustError> {
+        match (self.policy_for(kind), self.is_on(kind).then(check)) {
             (_, None) => Ok(None),
             (_, Some(Ok(good))) => Ok(Some(good)),
             (Policy::Require, Some(Err(error))) => Err(error),
@@ -267,6 +265,12 @@ impl Trust {
         self.expect_not_revoked(&path(), key)?;
         if statement.kind != kind {
             return Err(TrustError::OtherKind { path: path(), found: statement.kind, expected: kind });
+        }
+        if let (Kind::Bundle, Some(expected)) = (kind, &self.expected)
+            && *expected != statement.name
+        {
+            let (found, expected) = (statement.name.clone(), expected.clone());
+            return Err(TrustError::Unexpected { path: path(), found, expected });
         }
         for list in &self.lists {
             if let Some(least) = list.least(statement).filter(|least| statement.release < *least) {
@@ -338,7 +342,7 @@ mod tests {
             assert!(trust.take_warnings().is_empty());
             let other = trust.expect_name(path, &statement, "qwen");
             let unbound = || TrustError::Unbound { path: path.to_owned() };
-            let that = trust.expect_that(false, unbound);
+            let that = trust.expect_that(Kind::Shim, false, unbound);
             match policy {
                 Policy::Require => {
                     assert!(matches!(other, Err(TrustError::OtherName { .. })), "{other:?}");
@@ -346,6 +350,31 @@ mod tests {
                 }
                 _ => assert_eq!((other, that, trust.take_warnings().len()), (Ok(()), Ok(()), 2)),
             }
+        }
+    }
+
+    #[test]
+    fn a_bundle_of_another_name_than_expected_is_refused_under_every_policy() {
+        let path = Path::new("some.bundle");
+        let signed_as = |name| signed(Kind::Bundle, name, 3, 1);
+        for policy in [Policy::Off, Policy::Warn, Policy::Require] {
+            let trust = trust(policy).expecting(Some("gemma".to_owned()));
+            let asked = |envelope: Option<&[u8]>| trust.expect(path, Kind::Bundle, envelope, b"payload");
+            assert_eq!(asked(Some(&signed_as("gemma"))).unwrap().unwrap().name, "gemma");
+            for other in [asked(Some(&signed_as("qwen"))), {
+                trust.expect_envelope(path, Kind::Bundle, Some(&signed_as("qwen")))
+            }] {
+                let error = other.unwrap_err();
+                assert!(matches!(&error, TrustError::Unexpected { found, .. } if found == "qwen"), "{error}");
+                assert!(!error.help().is_empty());
+            }
+            assert!(matches!(asked(None), Err(TrustError::Unsigned { .. })));
+            let foreign = signed(Kind::Bundle, "gemma", 3, 9);
+            assert!(matches!(asked(Some(&foreign)), Err(TrustError::UntrustedKey { .. })));
+            // Files of other kinds have names of their own.
+            let shim = signed(Kind::Shim, "cpu", 3, 1);
+            assert!(trust.expect(path, Kind::Shim, Some(&shim), b"payload").is_ok());
+            assert!(trust.take_warnings().is_empty());
         }
     }
 
@@ -415,15 +444,69 @@ mod tests {
         assert!(matches!(forgetful.take_warnings().as_slice(), [TrustError::Io { .. }]));
         writes(6, &[], 1);
         applied(Policy::Require).unwrap();
-        // A memory that is damaged is no reason to begin at zero.
-        fs::write(memory.join("revocations-acme"), "x").unwrap();
-        assert!(matches!(applied(Policy::Require), Err(TrustError::Io { .. })));
-        fs::write(memory.join("revocations-acme"), "6").unwrap();
-        // A place that cannot be written: used, with a warning.
+        // A damaged memory is no reason to begin at zero, nor to end what requires nothing.
+        let number = memory.join(format!("revocations-{}-acme", key(1).public()));
+        for damage in ["x", ""] {
+            fs::write(&number, damage).unwrap();
+            let refused = applied(Policy::Require).unwrap_err();
+            assert!(matches!(refused, TrustError::Memory { .. }) && !refused.help().is_empty(), "{refused}");
+            for policy in [Policy::Off, Policy::Warn] {
+                let warned = applied(policy).unwrap().take_warnings();
+                assert!(matches!(warned.as_slice(), [TrustError::Memory { .. }]), "{warned:?}");
+            }
+        }
+        fs::write(&number, "6").unwrap();
+        // A place that cannot be written is a warning, or refused where signatures are required.
         let blocked = folder.path().join("file");
         fs::write(&blocked, "").unwrap();
-        let refused = trust(Policy::Require).with_list(&path, Some(&blocked.join("x")));
-        assert!(refused.is_err() || !refused.unwrap().take_warnings().is_empty());
+        let at = |policy| trust(policy).with_list(&path, Some(&blocked.join("x")));
+        assert!(matches!(at(Policy::Require), Err(TrustError::Memory { .. })));
+        assert_eq!(at(Policy::Off).unwrap().take_warnings().len(), 1);
+    }
+
+    #[test]
+    fn a_key_can_neither_use_up_numbers_nor_touch_those_of_another_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let (memory, path) = (folder.path().join("memory"), folder.path().join("list"));
+        let applies = |sequence, keys: &[PublicKey], by: u8| {
+            fs::write(&path, Revocations::sign("acme", sequence, keys, &[], &key(by)).unwrap()).unwrap();
+            trust(Policy::Require).with_list(&path, Some(&memory)).map(drop)
+        };
+        applies(5, &[], 1).unwrap();
+        let jumps = |by| {
+            let refused = applies(u64::MAX, &[], by).unwrap_err();
+            assert!(matches!(refused, TrustError::Jump { sequence: u64::MAX, .. }), "{refused}");
+            assert!(!refused.help().is_empty());
+        };
+        jumps(1);
+        jumps(2);
+        // The other key's list of that name, with a higher number, and one that revokes the first.
+        applies(900, &[], 2).unwrap();
+        applies(901, &[key(1).public()], 2).unwrap();
+        applies(6, &[key(2).public()], 1).unwrap();
+        assert!(matches!(applies(4, &[], 1), Err(TrustError::OldList { seen: 6, .. })));
+        assert!(matches!(applies(900, &[], 2), Err(TrustError::OldList { seen: 901, .. })));
+        applies(6 + (1 << 20), &[], 1).unwrap();
+        assert!(matches!(applies(8 + (2 << 20), &[], 1), Err(TrustError::Jump { .. })));
+    }
+
+    #[test]
+    fn a_number_that_another_process_writes_meanwhile_is_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let (memory, path) = (folder.path().join("memory"), folder.path().join("list"));
+        fs::write(&path, Revocations::sign("acme", 2, &[], &[], &key(1)).unwrap()).unwrap();
+        let lock = shardwright_files::own::lock(&memory.join("lock")).unwrap();
+        let (path, asked) = (&path, &memory);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| trust(Policy::Require).with_list(path, Some(asked)).map(drop));
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            assert!(!waits.is_finished(), "it waits");
+            let number = asked.join(format!("revocations-{}-acme", key(1).public()));
+            shardwright_files::own::write_durably(&number, b"6").unwrap();
+            drop(lock);
+            let refused = waits.join().unwrap();
+            assert!(matches!(refused, Err(TrustError::OldList { seen: 6, .. })), "{refused:?}");
+        });
     }
 
     #[test]

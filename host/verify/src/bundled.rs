@@ -11,7 +11,7 @@ use shardwright_build::{
 };
 use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, TwinEntry, Verification as Proof};
 use shardwright_models::Checkpoint;
-use shardwright_selection::{devices_for, know_chip, only_compiled_for};
+use shardwright_selection::{devices_for, heads_of, know_chip, only_compiled_for};
 use shardwright_shims::{Artefact, Part, Place, Watch, WorkOrder};
 
 use crate::goldens::Goldens;
@@ -159,7 +159,7 @@ fn simulated_sibling(bundle: &Bundle, open: &OpenOptions) -> Result<Option<Devic
         }
         let by = &shard.compiled_by;
         let instance = shims.open_to_compile(&by.shim, "twin", &[], by.simulated)?;
-        know_chip(&instance, bundle, shard)?;
+        know_chip(&instance, &heads_of(bundle, shard)?)?;
         if only_compiled_for(&instance, shard)?.is_some() {
             let devices = devices_for(&instance, shard)?;
             return Ok(devices.into_iter().find(|device| device.kind == DeviceKind::Simulated));

@@ -96,6 +96,9 @@ pub struct NodePlacement {
 pub enum NoticeKind {
     /// A deviation from the request; `--strict` makes it an error.
     Fallback,
+    /// A file was used in spite of the user's rules for signatures. It is reported even where notes
+    /// are not.
+    Warning,
     /// Worth knowing.
     Note,
 }
@@ -149,6 +152,11 @@ impl Notice {
     /// A deviation from the request.
     pub fn fallback(text: impl Into<String>) -> Self {
         Notice { kind: NoticeKind::Fallback, text: text.into() }
+    }
+
+    /// A file was used in spite of the user's rules for signatures.
+    pub fn warning(text: impl Into<String>) -> Self {
+        Notice { kind: NoticeKind::Warning, text: text.into() }
     }
 
     /// Worth knowing.

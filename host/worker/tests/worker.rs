@@ -17,8 +17,9 @@ use common::{
 };
 use shardwright_graph::WeightId;
 use shardwright_shims::{
-    Artefact, Bound, Buffer, Chip, ChipError, Direction, LoadError, LoadedShard, Place, RunOptions, Running,
-    ShimError, ShimInstance, ShimRegistry, SwEntryFunction, Watch, WorkOrder, WorkOrderBuilder, WorkerReport,
+    Artefact, Bound, Buffer, Chip, ChipError, Direction, Heads, LoadError, LoadedShard, Place, RunOptions,
+    Running, ShimError, ShimInstance, ShimRegistry, SwEntryFunction, Watch, WorkOrder, WorkOrderBuilder,
+    WorkerReport,
 };
 use shardwright_vocabulary::{Compatibility, EntryKind, ErrorClass, Flag, FlagOutcome, FlagVerdict};
 use shardwright_worker::{Caps, Launcher, WorkerEnd, WorkerFailure, find_worker};
@@ -135,7 +136,7 @@ fn a_healthy_shim_answers_as_in_this_process() {
     let (here, there) = (compile(&local).unwrap(), compile(&remote).unwrap());
     assert_eq!((here.name(), here.head()), (there.name(), there.head()));
     assert_eq!(there.head().placements[0].reason, "whole");
-    assert_eq!(remote.compatibility("npu", &here).unwrap(), Compatibility::Optimal);
+    assert_eq!(remote.compatibility("npu", &Heads::of(&here)).unwrap(), Compatibility::Optimal);
     let flag = |name: &str| Flag { name: name.to_owned(), value: "low".to_owned() };
     for instance in [&local, &remote] {
         let asked = [flag("power"), flag("speed")];

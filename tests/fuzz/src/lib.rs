@@ -1,5 +1,5 @@
-//! Fuzz targets for the readers of the host's input: checkpoints in every format, bundles, plans,
-//! work orders, templates.
+//! Fuzz targets for the readers of the host's input: checkpoints in every format, bundles and the
+//! packages around them, artefacts' heads, signatures, plans, work orders, tokenizers, templates.
 //!
 //! **Job.** One function per kind, which must return for any bytes, and returns whether they were
 //! accepted. Hashes and lengths are corrected first, since they protect against accidents only and
@@ -10,17 +10,24 @@
 //! **Not its job.** It does **not** check that valid input is read correctly: the tests of each
 //! crate do.
 
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use shardwright_bundle::{Bundle, BundleError, Digest};
+use shardwright_files::Section;
 use shardwright_gguf::{Head, Value};
 use shardwright_graph::Graph;
 use shardwright_models::Opened;
 use shardwright_planning::check::check;
 use shardwright_planning::plan::Plan;
 use shardwright_planning::request::Request;
-use shardwright_shims::WorkOrder;
-use shardwright_text::{ChatTemplate, GenerationConfig, Message, RenderOptions, TemplateValue, Tokenizer};
+use shardwright_shims::{Heads, WorkOrder};
+use shardwright_text::{
+    ChatTemplate, GenerationConfig, IndexBytes, Message, RenderOptions, TemplateValue, Tokenizer,
+};
+use shardwright_trust::{Envelope, Revocations};
 
 /// A target: its name and its function, which returns whether the bytes were accepted.
 pub type Target = (&'static str, fn(&[u8]) -> bool);
@@ -34,6 +41,12 @@ pub const TARGETS: &[Target] = &[
     ("quantised", quantised),
     ("manifest", manifest),
     ("packed", packed),
+    ("package", package),
+    ("heads", heads),
+    ("envelope", envelope),
+    ("revocations", revocations),
+    ("tokenizer", tokenizer),
+    ("tokenizer_index", tokenizer_index),
     ("plan", plan),
     ("work_order", work_order),
     ("template", template),
@@ -170,7 +183,7 @@ fn decode(graph: &Graph) {
 }
 
 /// The envelope of a manifest: the text before the hash's digits, and their number.
-const SEAL: &[u8] = b"{\"shardwright-bundle\":2,\"sha256\":\"";
+const SEAL: &[u8] = b"{\"shardwright-bundle\":3,\"sha256\":\"";
 const DIGITS: usize = 64;
 
 /// A manifest, in a bundle of no other files. One that names a file counts as accepted if only the
@@ -192,37 +205,47 @@ pub fn manifest(bytes: &[u8]) -> bool {
 }
 
 /// Bytes that a packed bundle may have, most of them zeros.
-const MOST_PACKED: usize = 16 << 20;
+const MOST_PACKED: u64 = 16 << 20;
 
 /// A packed bundle whose zeros are counted: runs of bytes, each after the number of zeros before it
 /// and its length. One whose parts alone have other bytes than their hashes counts as accepted.
 pub fn packed(bytes: &[u8]) -> bool {
-    let Ok(folder) = tempfile::tempdir() else { return false };
-    let path = folder.path().join("fuzzed.swb");
-    if std::fs::write(&path, expanded(bytes)).is_err() {
-        return false;
+    thread_local! {
+        // One file without a name for all runs, whose zeros are holes: nothing of them is written.
+        static FILE: Option<File> = tempfile::tempfile().ok();
     }
-    match Bundle::open(&path) {
-        Ok(bundle) => bundle.verify_all(|_| ()).is_ok(),
-        Err(BundleError::Hash { path, .. }) => !path.ends_with("bundle.json"),
-        Err(_) => false,
-    }
+    FILE.with(|file| {
+        let path = Path::new("fuzzed.swb");
+        let section = file.as_ref().and_then(|file| {
+            expanded(bytes, file).ok()?;
+            Section::whole(path, file.try_clone().ok()?).ok()
+        });
+        match section.map(Bundle::open_section) {
+            Some(Ok(bundle)) => bundle.verify_all(|_| ()).is_ok(),
+            Some(Err(BundleError::Hash { path, .. })) => !path.ends_with("bundle.json"),
+            Some(Err(_)) | None => false,
+        }
+    })
 }
 
-fn expanded(mut bytes: &[u8]) -> Vec<u8> {
+/// Writes the runs, and holes between them.
+fn expanded(mut bytes: &[u8], mut to: &File) -> std::io::Result<()> {
     let number = |rest: &mut &[u8]| {
         let (number, after) = rest.split_first_chunk::<4>()?;
         *rest = after;
-        Some(u32::from_le_bytes(*number))
+        Some(u64::from(u32::from_le_bytes(*number)))
     };
-    let mut found = Vec::new();
-    while let (Some(zeros), Some(length)) = (number(&mut bytes), number(&mut bytes)) {
-        found.resize((found.len() + zeros as usize).min(MOST_PACKED), 0);
-        let (run, rest) = bytes.split_at(bytes.len().min(length as usize));
-        found.extend_from_slice(run);
+    to.set_len(0)?;
+    let mut length = 0;
+    while let (Some(zeros), Some(run)) = (number(&mut bytes), number(&mut bytes)) {
+        length = (length + zeros).min(MOST_PACKED);
+        let (run, rest) = bytes.split_at(bytes.len().min(run as usize));
+        to.seek(SeekFrom::Start(length))?;
+        to.write_all(run)?;
+        length += run.len() as u64;
         bytes = rest;
     }
-    found
+    to.set_len(length)
 }
 
 /// The same bytes with their zeros counted, for the corpus.
@@ -246,6 +269,69 @@ pub fn collapsed(bytes: &[u8]) -> Vec<u8> {
 fn is_elsewhere(error: &dyn std::error::Error, folder: &Path) -> bool {
     let text = error.to_string();
     text.contains(&folder.display().to_string()) && !text.contains("bundle.json")
+}
+
+/// Name of the entry that [`package`] looks for.
+pub const ENTRY: &str = "assets/model.swb";
+
+/// An archive around a packed bundle, such as an app's package. It counts as accepted if the entry
+/// is found, whatever it holds.
+pub fn package(bytes: &[u8]) -> bool {
+    thread_local! {
+        static FOLDER: Option<tempfile::TempDir> = tempfile::tempdir().ok();
+    }
+    FOLDER.with(|folder| {
+        let Some(file) = folder.as_ref().map(|folder| folder.path().join("app.apk")) else { return false };
+        if std::fs::write(&file, bytes).is_err() {
+            return false;
+        }
+        let entry = format!("{}!/{ENTRY}", file.display());
+        match Bundle::open(&entry) {
+            Ok(_) => true,
+            // What is wrong in the entry itself is named by its whole path.
+            Err(error) => error.to_string().contains(ENTRY) && error.to_string().contains("another file"),
+        }
+    })
+}
+
+/// The heads of an artefact, as a bundle stores them.
+pub fn heads(bytes: &[u8]) -> bool {
+    let Ok(heads) = Heads::parse(Path::new("heads"), bytes) else { return false };
+    assert_eq!(heads.to_bytes().ok().as_deref(), Some(bytes), "one spelling");
+    true
+}
+
+/// The envelope of a signature.
+pub fn envelope(bytes: &[u8]) -> bool {
+    let Ok(envelope) = Envelope::parse(Path::new("a.sig"), bytes) else { return false };
+    assert_eq!(envelope.to_bytes()[..], *bytes, "one spelling");
+    let _ = (envelope.is_signed(), envelope.statement().is_about(b"something"));
+    true
+}
+
+/// A list of revocations. Its envelope is made to fit what follows it.
+pub fn revocations(bytes: &[u8]) -> bool {
+    let Ok((list, _)) = Revocations::inspect(Path::new("list"), bytes) else { return false };
+    let _ = (list.keys.len(), list.least.iter().map(|least| least.release).max());
+    true
+}
+
+/// The file of a tokenizer, which encodes and decodes a text.
+pub fn tokenizer(bytes: &[u8]) -> bool {
+    Tokenizer::from_bytes(bytes, "tokenizer.json").is_ok_and(|tokenizer| works(&tokenizer))
+}
+
+/// The hash of a tokenizer's file, then its index.
+pub fn tokenizer_index(bytes: &[u8]) -> bool {
+    let Some((source, index)) = bytes.split_first_chunk::<32>() else { return false };
+    let index: IndexBytes = Arc::new(index.to_vec());
+    Tokenizer::from_index(index, *source, "tokenizer.json").is_ok_and(|tokenizer| works(&tokenizer))
+}
+
+fn works(tokenizer: &Tokenizer) -> bool {
+    let Ok(ids) = tokenizer.encode("A text, 12 Grüße\n<bos>", true) else { return false };
+    let _ = (0..8).map(|id| tokenizer.id_to_token(id)).collect::<Vec<_>>();
+    tokenizer.decode(&ids, true).is_ok()
 }
 
 /// A plan, then the request it answers.

@@ -263,12 +263,7 @@ fn a_bundle_sees_and_hears_as_its_checkpoint_does() {
     let (_, unused) = compiled("unused", options());
     reply(&mut greedy(&unused), ["hello".into()]);
     std::fs::remove_file(
-        unused
-            .bundle()
-            .expect("a bundle")
-            .section(&artefact_of(&unused, Pass::Picture))
-            .expect("there")
-            .path(),
+        unused.bundle().expect("a bundle").place(&artefact_of(&unused, Pass::Picture)).expect("there").path,
     )
     .expect("removed");
     let (found, says) = kind(greedy(&unused).chat_parts([picture(&goldens), "?".into()]));

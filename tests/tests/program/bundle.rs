@@ -147,9 +147,7 @@ fn files(compiled: &Compiled) -> Vec<(String, std::path::PathBuf)> {
     let references = bundle.manifest().references();
     references
         .into_iter()
-        .map(|(used_as, reference)| {
-            (used_as, bundle.section(&reference).expect("it is there").path().to_owned())
-        })
+        .map(|(used_as, reference)| (used_as, bundle.place(&reference).expect("it is there").path))
         .collect()
 }
 
@@ -222,11 +220,19 @@ fn a_manifest_that_is_not_of_its_artefacts_is_incompatible() {
     let manifest = compiled.manifest_json();
     let shard =
         |change: fn(&mut Value)| move |manifest: &mut Value| change(&mut manifest["chains"][0]["shards"][1]);
-    let changes: [(&str, Change); 5] = [
+    let changes: [(&str, Change); 6] = [
         ("version", Box::new(shard(|shard| shard["compiled_by"]["version"] = "99.0.0".into()))),
         ("work order", Box::new(shard(|shard| shard["work_order"] = "0".repeat(64).into()))),
         ("device", Box::new(shard(|shard| shard["compiled_by"]["device"] = "npu".into()))),
         ("name", Box::new(shard(|shard| shard["segments"][0]["layers"] = serde_json::json!([0, 1])))),
+        (
+            "heads",
+            Box::new(|manifest: &mut Value| {
+                let shards = &mut manifest["chains"][0]["shards"];
+                let head = shards[0]["head"].clone();
+                shards[1]["head"] = head;
+            }),
+        ),
         (
             "artefact",
             Box::new(|manifest: &mut Value| {
@@ -242,6 +248,9 @@ fn a_manifest_that_is_not_of_its_artefacts_is_incompatible() {
         let error = refusal(&bundle_here(), &copy.path());
         let known = [ErrorKind::Incompatible, ErrorKind::Invalid];
         assert!(known.contains(&error.kind()), "{what}: {:?} {error}", error.kind());
+        if what == "heads" {
+            assert!(error.to_string().contains("heads in the manifest"), "{error}");
+        }
         if what == "version" {
             assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
             assert!(error.to_string().contains("99.0.0"), "{error}");

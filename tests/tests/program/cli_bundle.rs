@@ -113,10 +113,8 @@ fn a_bundle_has_the_index_of_its_tokenizer() {
     assert!(shardwright_text::is_index_of(&index, source));
     let ask = || shardwright(["run", "--prompt", "a", "-n", "4", "--greedy"]).argument(&path);
     assert_eq!(ask().outcome().code, Some(0));
-    fs::remove_file(
-        bundle.section(&bundle.manifest().tokenizer_index.expect("named")).expect("its path").path(),
-    )
-    .expect("removed");
+    fs::remove_file(bundle.place(&bundle.manifest().tokenizer_index.expect("named")).expect("its path").path)
+        .expect("removed");
     refused(ask(), 4, &["which is tokenizer_index, is missing"]);
 }
 

@@ -9,15 +9,17 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use shardwright_bundle::Bundle;
+use shardwright_bundle::{Bundle, Digest};
 use shardwright_graph::{ComponentKind, EntryOptions, EntryPoint};
 use shardwright_shims::WorkOrderBuilder;
 use shardwright_test_checkpoints::{Fill, Spec, write_gguf};
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::chain::made;
 use shardwright_tests::tree::root;
+use shardwright_text::Tokenizer;
+use shardwright_trust::{Envelope, Kind, LeastRelease, Revocations, SecretKey, Statement};
 use shardwright_vocabulary::EntryKind;
-use targets::{TARGETS, collapsed, joined};
+use targets::{ENTRY, TARGETS, collapsed, joined};
 
 /// Largest file of the corpus: a fuzzer that starts from large ones is slow.
 const LARGEST: usize = 60_000;
@@ -129,6 +131,66 @@ fn templates() -> Vec<(&'static str, Vec<u8>)> {
     vec![("demo", demo), ("tools", tools.into()), ("python", python.into())]
 }
 
+/// A signature and a list of revocations.
+fn signatures() -> [(&'static str, Vec<u8>); 2] {
+    let key = SecretKey::from_seed([7; 32]);
+    let statement = Statement::of(Kind::Bundle, "demo", 3, b"something").expect("a name");
+    let least = [LeastRelease { kind: Kind::Bundle, name: "demo".to_owned(), release: 2 }];
+    let revoked = [SecretKey::from_seed([8; 32]).public()];
+    let list = Revocations::sign("acme", 5, &revoked, &least, &key).expect("a list");
+    [("envelope", Envelope::sign(&statement, &key).to_bytes().to_vec()), ("revocations", list)]
+}
+
+/// Tokenizers of both kinds, small enough for a fuzzer.
+fn tokenizers() -> Vec<(&'static str, Vec<u8>)> {
+    let small = |model: &str| {
+        format!(
+            r#"{{"version":"1.0","truncation":null,"padding":null,"added_tokens":[{{"id":0,"content":"<bos>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}}],"normalizer":{{"type":"Replace","pattern":{{"String":" "}},"content":"▁"}},"pre_tokenizer":null,"post_processor":null,"decoder":{{"type":"Sequence","decoders":[{{"type":"Replace","pattern":{{"String":"▁"}},"content":" "}},{{"type":"ByteFallback"}},{{"type":"Fuse"}}]}},"model":{model}}}"#
+        )
+        .into_bytes()
+    };
+    let letters = ["A", "t", "e", "x", ",", "▁", "1", "2", "G", "r", "te", "xt", "text"];
+    let tokens: Vec<String> = (0..256).map(|byte| format!("<0x{byte:02X}>")).collect();
+    let all = ["<bos>", "<unk>"].into_iter().chain(tokens.iter().map(String::as_str)).chain(letters);
+    let vocabulary: serde_json::Map<String, serde_json::Value> =
+        all.enumerate().map(|(id, token)| (token.to_owned(), id.into())).collect();
+    let merging = serde_json::json!({
+        "type": "BPE", "dropout": null, "unk_token": "<unk>", "continuing_subword_prefix": null,
+        "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
+        "vocab": vocabulary, "merges": [["t", "e"], ["x", "t"], ["te", "xt"]],
+    });
+    vec![("merging", small(&merging.to_string()))]
+}
+
+/// The index of a tokenizer, after the hash of what it is made from.
+fn tokenizer_index() -> Vec<u8> {
+    let (_, bytes) = tokenizers().remove(0);
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("tokenizer.json");
+    fs::write(&file, &bytes).expect("written");
+    let kept = folder.path().join("kept");
+    let tokenizer = Tokenizer::from_file_indexed(&file, &kept).expect("a tokenizer");
+    let index = tokenizer.index().expect("an index").to_vec();
+    [Digest::of(&bytes).bytes().as_slice(), &index].concat()
+}
+
+/// An archive with the entry of a bundle, stored, after one that has nothing to do with it.
+fn package() -> Vec<u8> {
+    let (mut bytes, mut directory) = (Vec::new(), Vec::new());
+    for (name, content) in [("classes.dex", &b"code"[..]), (ENTRY, b"no bundle")] {
+        let offset = bytes.len() as u32;
+        let sizes = [(content.len() as u32).to_le_bytes(); 2].concat();
+        let common = [&[20, 0, 0, 0, 0, 0, 0, 0, 33, 0], &[0; 4][..], &sizes].concat();
+        let named = (name.len() as u16).to_le_bytes();
+        bytes.extend([b"PK\x03\x04", &common[..], &named, &[0; 2], name.as_bytes(), content].concat());
+        let place = [&[0; 12][..], &offset.to_le_bytes()].concat();
+        directory.extend([b"PK\x01\x02\x14\0", &common[..], &named, &place, name.as_bytes()].concat());
+    }
+    let places = [(directory.len() as u32).to_le_bytes(), (bytes.len() as u32).to_le_bytes()].concat();
+    bytes.extend([&directory[..], b"PK\x05\x06\0\0\0\0\x02\0\x02\0", &places, &[0; 2]].concat());
+    bytes
+}
+
 fn write(target: &str, name: &str, bytes: &[u8]) {
     fs::create_dir_all(corpus(target)).expect("a folder");
     fs::write(corpus(target).join(format!("{name}.bin")), bytes).expect("written");
@@ -141,6 +203,11 @@ fn write_bundle() {
     write("manifest", "cpu", &fs::read(bundle.manifest()).expect("a manifest"));
     let manifest = bundle.variant_json();
     let part = |name: &str| fs::read(bundle.file(&manifest["chains"][0][name])).expect("a file");
+    write(
+        "heads",
+        "cpu",
+        &fs::read(bundle.file(&manifest["chains"][0]["shards"][0]["head"])).expect("a file"),
+    );
     write("plan", "cpu", &joined(&part("plan"), &part("request")));
     write("packed", "cpu", &collapsed(&without_content(&bundle.path())));
 }
@@ -154,8 +221,8 @@ fn without_content(bundle: &Path) -> Vec<u8> {
     let mut bytes = fs::read(&path).expect("read");
     let packed = Bundle::open(&path).expect("a bundle");
     for file in packed.files() {
-        let section = packed.section(&file).expect("there");
-        bytes[section.offset() as usize..][..section.length() as usize].fill(0);
+        let place = packed.place(&file).expect("there");
+        bytes[place.offset as usize..][..file.bytes as usize].fill(0);
     }
     bytes
 }
@@ -170,10 +237,16 @@ fn every_file_of_the_corpus_is_taken() {
             ("quantised", fixtures("model.safetensors", &QUANTISED)),
             ("work_order", work_orders()),
             ("template", templates()),
+            ("tokenizer", tokenizers()),
+            ("tokenizer_index", vec![("merging", tokenizer_index())]),
+            ("package", vec![("stored", package())]),
         ] {
             for (name, bytes) in samples {
                 write(target, name, &bytes);
             }
+        }
+        for (target, bytes) in signatures() {
+            write(target, "signed", &bytes);
         }
         write_bundle();
     }

@@ -1,6 +1,7 @@
 //! Signatures as a user meets them: made, required, revoked, withdrawn; and what is said of each.
 
 mod commands;
+mod variants;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -92,6 +93,10 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     assert_eq!((warned.code, &warned.stdout), (Some(0), &expected));
     let notes = |shown: &str| shown.lines().filter(|line| line.contains("is not signed")).count();
     assert!(notes(&warned.stderr) >= 2, "the bundle and the shim: {}", warned.stderr);
+    // A warning is no note that can be silenced.
+    let quiet = bench.generates(&bundle).arguments(["--signatures", "warn", "--quiet"]).outcome();
+    assert!(notes(&quiet.stderr) >= 2, "the bundle and the shim: {}", quiet.stderr);
+    assert!(quiet.stderr.lines().all(|line| line.starts_with("warning: ")), "{}", quiet.stderr);
     // Who names a key wants it to count.
     let named = || bench.generates(&bundle).arguments(["--trust", &bench.public]);
     assert!(notes(&named().outcome().stderr) >= 2, "{}", named().outcome().stderr);
@@ -110,6 +115,28 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     assert!(shown.contains("`demo`, release 3") && shown.contains(&bench.public), "{shown}");
     let inspected = shardwright(["inspect"]).argument(&bundle).succeeds();
     assert!(inspected.contains("signed as `demo`, release 3"), "{inspected}");
+
+    // Another bundle of the same key is not the one that is meant.
+    let expects =
+        |name: &str| bench.generates(&bundle).arguments(["--trust", &bench.public, "--expect", name]);
+    let words = ["is signed as `demo`", "expected `gemma`"];
+    refused(expects("gemma"), UNTRUSTED, &words);
+    refused(expects("gemma").arguments(["--signatures", "off"]), UNTRUSTED, &words);
+    assert_eq!(expects("demo").succeeds(), expected);
+    for command in ["explain", "inspect", "needs", "doctor"] {
+        let asks = |name: &str| {
+            let run = shardwright([command, "--trust", &bench.public, "--expect", name]).argument(&bundle);
+            run.argument("--shims").argument(bench.path("shims"))
+        };
+        refused(asks("gemma"), UNTRUSTED, &words);
+        asks("demo").succeeds();
+    }
+    let laid_out = ["pack", "--trust", &bench.public, "--expect", "gemma", "-o"];
+    refused(shardwright(laid_out).argument(bench.path("no.swb")).argument(&bundle), UNTRUSTED, &words);
+    let usage = |run: Run| refused(run.arguments(["--expect", "demo"]), 2, &["--expect is for"]);
+    usage(shardwright(["run", TEXT_FIXTURES[0], "-p", "a"]));
+    usage(shardwright(["inspect", TEXT_FIXTURES[0]]));
+    usage(shardwright(["doctor"]));
 
     // Packed, the signature goes with it; a packed one is signed in its place.
     let packed = bench.path("demo.swb");

@@ -27,8 +27,8 @@ pub(crate) const FILE_BYTES: u64 = 1 << 42;
 /// Bytes of a file for text processing. Tokenizers of 262,144 tokens have 33 MB.
 pub(crate) const TEXT_FILE_BYTES: u64 = 256 << 20;
 
-/// Bytes of a shim's own head, as the shim contract has it.
-const HEAD_BYTES: u64 = 64 << 10;
+/// Bytes of an artefact's heads: 32 MiB of JSON, and 64 KiB of the shim's own as in its contract.
+const HEAD_BYTES: u64 = (32 << 20) + (64 << 10);
 
 /// A primary chain and its fallbacks; plans name two or three targets.
 const CHAINS: u64 = 16;

@@ -470,7 +470,9 @@ fn everything_with_a_length_is_capped() {
             shard(m).entries = vec!["decode_1@64".parse().unwrap(); 65]
         }),
         ("variants[0].chains[0].speculation.accepted_steps", |m| speculation(m).accepted_steps = vec![0; 65]),
-        ("variants[0].chains[0].shards[0].head", |m| shard(m).head = sized("head", (64 << 10) + 1)),
+        ("variants[0].chains[0].shards[0].head", |m| {
+            shard(m).head = sized("head", (32 << 20) + (64 << 10) + 1)
+        }),
         ("variants[0].chains[0].shards[0].flags", |m| {
             let flag = shard(m).flags[0].clone();
             shard(m).flags = vec![flag; 5000];
@@ -613,7 +615,7 @@ fn anything_but_a_manifest_is_refused_with_its_offset() {
     }
     let next = format!("{{\"shardwright-bundle\":{}", FORMAT_VERSION + 1);
     let error = read(next.as_bytes()).unwrap_err();
-    assert!(matches!(&error, BundleError::Version { version: 3, .. }) && error.help().is_some());
+    assert!(matches!(&error, BundleError::Version { version: 4, .. }) && error.help().is_some());
     assert!(matches!(read(b"{\"a\":1}"), Err(BundleError::Magic { offset: 2, .. })));
     assert!(matches!(read(b"PK\x03\x04"), Err(BundleError::Magic { offset: 0, .. })));
 }

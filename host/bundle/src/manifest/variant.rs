@@ -156,7 +156,9 @@ pub struct ShardEntry {
     pub entries: Vec<EntryName>,
     /// The output of `compile`, in the artefact format of the shims.
     pub artefact: FileReference,
-    /// The shim's own head of the artefact, by which the shim decides whether it still accepts it.
+    /// The heads of the artefact, as the shims' crate writes them: its maker, its interface, its
+    /// chip, and the shim's own head. A variant is chosen by this file, so that no unverified byte
+    /// of an artefact is parsed.
     pub head: FileReference,
     /// The work order it was compiled from, by its name.
     pub work_order: Digest,

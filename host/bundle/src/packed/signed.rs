@@ -18,7 +18,7 @@ pub(crate) fn is_signed(section: &Section) -> bool {
 /// Whether the bundle is signed as the rules ask. The signature lies at a fixed place, and says how
 /// long the manifest is, which therefore lies at a known place too.
 pub(crate) fn expect(section: &Section, trust: &Trust) -> Result<(), BundleError> {
-    if !trust.is_on() {
+    if !trust.is_on(Kind::Bundle) {
         return Ok(());
     }
     let path = section.path();
@@ -51,7 +51,7 @@ pub(crate) fn expect(section: &Section, trust: &Trust) -> Result<(), BundleError
     let read = places.last().map(|place| section.read_exact_at(&mut manifest, place.data));
     if !matches!(read, Some(Ok(()))) {
         let cut = || TrustError::Unsigned { path: path.to_owned() };
-        trust.expect_that(false, cut)?;
+        trust.expect_that(Kind::Bundle, false, cut)?;
         return Ok(());
     }
     trust.expect(path, Kind::Bundle, envelope, &manifest)?;

@@ -161,14 +161,14 @@ fn only_files_of_the_bundle_are_returned() {
     for reference in [stray, FileReference { bytes: known.bytes + 1, ..known }] {
         for error in [
             bundle.read(&reference).unwrap_err(),
-            bundle.section(&reference).unwrap_err(),
+            bundle.place(&reference).unwrap_err(),
             bundle.map(&reference).unwrap_err(),
         ] {
             assert!(matches!(&error, BundleError::Reference { .. }) && error.help().is_some(), "{error}");
         }
     }
     // Removed since it was opened.
-    fs::remove_file(bundle.section(&known).unwrap().path()).unwrap();
+    fs::remove_file(bundle.place(&known).unwrap().path).unwrap();
     assert!(matches!(bundle.read(&known), Err(BundleError::Missing { .. })));
 }
 

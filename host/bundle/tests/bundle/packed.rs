@@ -97,7 +97,7 @@ fn it_opens_at_any_place_of_a_larger_file() {
         let opened = Bundle::open_section(section).unwrap();
         assert_eq!((opened.sha256(), &contents(&opened)), (bundle.sha256(), &expected), "at {base}");
         for file in opened.files() {
-            let section = opened.section(&file).unwrap();
+            let section = opened.proved(&file).unwrap();
             assert!((section.offset() - base).is_multiple_of(64 << 10), "at {base}");
             // As on a phone whose pages have 16 KiB.
             let map = section.map_at_multiples(16 << 10).unwrap();
@@ -186,7 +186,7 @@ fn packing_replaces_a_file_whole_or_not_at_all() {
     }
     fs::remove_dir(&partial).unwrap();
     let file = bundle.files()[0];
-    let damaged = bundle.section(&file).unwrap().path().to_owned();
+    let damaged = bundle.place(&file).unwrap().path;
     let mut bytes = fs::read(&damaged).unwrap();
     bytes[0] ^= 1;
     fs::write(&damaged, bytes).unwrap();
@@ -212,9 +212,9 @@ fn what_was_verified_of_a_packed_bundle_is_remembered_by_its_place() {
     // read at opening anyway.
     let long = *files.iter().find(|file| file.bytes > TINY_FILE_BYTES).unwrap();
     let short = *files.iter().find(|file| file.bytes <= TINY_FILE_BYTES).unwrap();
-    let section = opened().section(&long).unwrap();
+    let place = opened().place(&long).unwrap();
     let mut bytes = fs::read(&path).unwrap();
-    bytes[section.offset() as usize] ^= 1;
+    bytes[place.offset as usize] ^= 1;
     fs::write(&path, bytes).unwrap();
     assert!(matches!(opened().proved(&long), Err(BundleError::Hash { .. })));
     opened().proved(&short).unwrap();
@@ -226,8 +226,8 @@ fn no_changed_bit_of_the_rest_is_taken_and_none_crashes() {
     let bytes = fs::read(&path).unwrap();
     let of_a_part: Vec<(u64, u64)> = {
         let packed = Bundle::open(&path).unwrap();
-        let sections = packed.files().into_iter().map(|file| packed.section(&file).unwrap());
-        sections.map(|section| (section.offset(), section.offset() + section.length())).collect()
+        let places = packed.files().into_iter().map(|file| (packed.place(&file).unwrap().offset, file.bytes));
+        places.map(|(offset, bytes)| (offset, offset + bytes)).collect()
     };
     let changed = parent.path().join("changed.swb");
     let expect_refused = |bytes: &[u8], what: &str| {

@@ -34,7 +34,7 @@ fn a_bundle_returns_the_content_that_was_added() {
     assert_eq!(bundle.read(&chain.plan).unwrap(), b"{\"plan\":\"cpu\"}");
     for shard in &chain.shards {
         assert_eq!(bundle.read(&shard.head).unwrap(), format!("head of {}", shard.name).into_bytes());
-        let path = bundle.section(&shard.artefact).unwrap().path().to_owned();
+        let path = bundle.place(&shard.artefact).unwrap().path;
         assert_eq!(fs::read(path).unwrap(), bundle.read(&shard.artefact).unwrap());
     }
     assert!(bundle.variant().chain("gpu").is_none());
@@ -253,7 +253,7 @@ fn a_remembered_proof_is_of_every_byte() {
     opened().proved(&reference).unwrap();
     opened().assets_of(&bundle.variant().assets).unwrap();
 
-    let path = bundle.section(&reference).unwrap().path().to_owned();
+    let path = bundle.place(&reference).unwrap().path;
     let mut bytes = fs::read(&path).unwrap();
     bytes[0] ^= 1;
     let modified = fs::metadata(&path).unwrap().modified().unwrap();
@@ -313,7 +313,7 @@ fn an_inspection_says_what_is_there_and_has_a_json_twin() {
     let verified = inspect(&directory, Examine::Content, &Trust::off(), |_| ()).unwrap();
     assert!(verified.files.iter().all(|file| file.state == FileState::Verified));
     let json = serde_json::to_value(&verified).unwrap();
-    assert_eq!(json["format"], 2);
+    assert_eq!(json["format"], 3);
     assert_eq!(json["files"][0]["state"], "verified");
     assert_eq!(json["files"][0]["sha256"], found.files[0].file.sha256.to_string());
     assert_eq!(

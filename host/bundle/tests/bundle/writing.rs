@@ -67,7 +67,7 @@ fn others_may_read_what_is_written() {
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let chain = &bundle.variant().chains[0];
     let [plan, artefact] =
-        [chain.plan, chain.shards[0].artefact].map(|file| bundle.section(&file).unwrap().path().to_owned());
+        [chain.plan, chain.shards[0].artefact].map(|file| bundle.place(&file).unwrap().path);
     for path in [directory.join("bundle.json"), plan, artefact] {
         assert_eq!(mode(&path), mode(&usual), "{}", path.display());
     }
@@ -79,7 +79,7 @@ fn a_damaged_file_is_replaced_by_a_writer_that_adds_it_again() {
     let bundle = write(&directory, RECIPE).unwrap();
     let whole = snapshot(&directory);
     for reference in [bundle.variant().chains[0].plan, bundle.variant().chains[0].shards[0].artefact] {
-        let path = bundle.section(&reference).unwrap().path().to_owned();
+        let path = bundle.place(&reference).unwrap().path;
         for damage in [vec![0; reference.bytes as usize], vec![1, 2, 3]] {
             fs::write(&path, damage).unwrap();
             write(&directory, RECIPE).unwrap();

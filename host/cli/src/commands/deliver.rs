@@ -19,7 +19,7 @@ use crate::views;
 pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failure> {
     let Channel { output, ai_pack, adb, hf } = &arguments.channel;
     let mut watch = views::Progress::new("packing", &arguments.bundle);
-    let rules = trust::rules(&arguments.trust)?;
+    let rules = trust::rules_for_bundle(&arguments.trust, &arguments.expected)?;
     let bundle = Bundle::open_trusting(&arguments.bundle, &rules).map_err(Error::from)?;
     let bundle = match &arguments.key {
         Some(key) => {
@@ -75,7 +75,7 @@ pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failur
 
 /// Lists what a bundle needs beside it.
 pub fn needs(arguments: &NeedsArguments, format: Format) -> Result<Outcome, Failure> {
-    let rules = trust::rules(&arguments.trust)?;
+    let rules = trust::rules_for_bundle(&arguments.trust, &arguments.expected)?;
     let bundle = Bundle::open_trusting(&arguments.bundle, &rules).map_err(Error::from)?;
     let places = places(&arguments.shims, &arguments.profiles);
     let (shims, skipped) = shardwright_doctor::shim_needs(&places, &rules);

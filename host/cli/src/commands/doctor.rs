@@ -11,7 +11,10 @@ pub fn doctor(
     format: Format,
     detail: views::Detail,
 ) -> Result<Outcome, Failure> {
-    let rules = trust::rules(&arguments.trust)?;
+    if arguments.expected.expect.is_some() && arguments.bundle.is_none() {
+        return Err(Failure::Arguments("--expect is for a bundle, and none is named".to_owned()));
+    }
+    let rules = trust::rules_for_bundle(&arguments.trust, &arguments.expected)?;
     let report = {
         let _busy = views::Busy::new("asking shims");
         let search = search_path(&arguments.shims, &arguments.planners, &arguments.profiles);

@@ -8,8 +8,8 @@ use crate::views;
 
 /// Prints the report whatever it says; an error where nothing would run.
 pub fn explain(arguments: &ExplainArguments, format: Format) -> Result<Outcome, Failure> {
-    let ExplainArguments { bundle, soc, device, shims, profiles, trust } = arguments;
-    let rules = trust::rules(trust)?;
+    let ExplainArguments { bundle, soc, device, shims, profiles, expected, trust } = arguments;
+    let rules = trust::rules_for_bundle(trust, expected)?;
     let about = match (soc, device) {
         (_, Some(device)) => About::Described(device),
         (Some(soc), None) => About::Chip(soc),

@@ -6,7 +6,7 @@ use serde::Serialize;
 use shardwright_trust::{Policy, Trust, TrustOptions};
 
 use super::print;
-use crate::arguments::{Format, Signatures, TrustArguments, TrustCommand};
+use crate::arguments::{ExpectedArgument, Format, Signatures, TrustArguments, TrustCommand};
 use crate::outcome::{Failure, Outcome};
 use crate::views;
 
@@ -50,9 +50,19 @@ pub fn rules(trust: &TrustArguments) -> Result<Trust, Failure> {
     Ok(options(trust).rules(shardwright::user_cache_directory().as_deref())?)
 }
 
+/// The same rules for a command that opens one bundle, which may have to be signed as `expected`.
+pub fn rules_for_bundle(trust: &TrustArguments, expected: &ExpectedArgument) -> Result<Trust, Failure> {
+    Ok(rules(trust)?.expecting(expected.expect.clone()))
+}
+
 /// The rules as options state them.
 pub fn options(trust: &TrustArguments) -> TrustOptions {
-    TrustOptions { policy: policy(trust), keys: trust.trusted_keys.clone(), lists: trust.revocations.clone() }
+    TrustOptions {
+        policy: policy(trust),
+        keys: trust.trusted_keys.clone(),
+        lists: trust.revocations.clone(),
+        expected: None,
+    }
 }
 
 /// Returns the policy for files without a good signature. By default, naming a key or a list means

@@ -51,6 +51,7 @@ pub fn explained(report: &ExplainReport) -> String {
         ]);
     }
     let _ = writeln!(text, "{rows}");
+    let _ = writeln!(text, "not checked: {}", report.unchecked.join(", and "));
     let mut helps: Vec<&str> = Vec::new();
     for help in report.selection.passed.iter().filter_map(|passed| passed.standing.help.as_deref()) {
         if !helps.contains(&help) {

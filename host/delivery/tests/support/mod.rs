@@ -20,7 +20,7 @@ fn artefact(name: &str) -> Vec<u8> {
 
 /// The bundle, whose heads are ordinary bytes.
 pub fn bundle(parent: &Path) -> Bundle {
-    bundle_with(parent, b"the shim's own head")
+    bundle_with(parent, b"the heads of the artefact")
 }
 
 /// The bundle with these bytes as heads.

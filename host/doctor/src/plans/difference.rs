@@ -125,6 +125,7 @@ fn reasons(report: &PlanReport) -> Named {
 fn notices(report: &PlanReport) -> Named {
     let kind = |notice: &shardwright_vocabulary::Notice| match notice.kind {
         shardwright_vocabulary::NoticeKind::Fallback => "fallback",
+        shardwright_vocabulary::NoticeKind::Warning => "warning",
         shardwright_vocabulary::NoticeKind::Note => "note",
     };
     report

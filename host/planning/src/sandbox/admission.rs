@@ -18,8 +18,14 @@ pub const FUNCTIONS: u64 = 50_000;
 pub const FUNCTION_BYTES: u64 = 512 << 10;
 /// Most values that the instructions of one function make and move; Python: 166,865.
 pub const FUNCTION_VALUES: u64 = 192 << 10;
+/// Most values of all functions; Python: 3,462,222. The compiler keeps the code of all functions
+/// until the last one is done: 50 bytes for a value that a call moves, 170 for one of ordinary
+/// code, so 1.4 GB at most.
+pub const VALUES: u64 = 8 << 20;
 /// Most local variables of one function times its blocks; Python: 238,275.
 pub const FUNCTION_PLACES: u64 = 1 << 20;
+/// Most of these of all functions; Python: 5,481,111.
+pub const PLACES: u64 = 16 << 20;
 /// Most bytes of all functions; Python: 6.5 MB.
 pub const CODE_BYTES: u64 = 16 << 20;
 /// Most types of functions in all modules; Python: 1,324.
@@ -85,7 +91,7 @@ pub(super) fn examine(wasm: &[u8]) -> Result<(), PlannerErrorKind> {
                 let bytes = body.as_bytes().len() as u64;
                 count("bytes of one function", &mut 0, bytes, FUNCTION_BYTES)?;
                 count("bytes of functions", &mut totals.code, bytes, CODE_BYTES)?;
-                module.body(&body)?;
+                module.body(&body, &mut totals)?;
             }
             _ => {}
         }
@@ -100,6 +106,8 @@ struct Totals {
     types: u64,
     functions: u64,
     code: u64,
+    values: u64,
+    places: u64,
 }
 
 /// What the functions of a module refer to.
@@ -117,7 +125,7 @@ impl Module {
         self.types.get(of as usize).copied().unwrap_or(0)
     }
 
-    fn body(&self, body: &FunctionBody<'_>) -> Result<(), PlannerErrorKind> {
+    fn body(&self, body: &FunctionBody<'_>, totals: &mut Totals) -> Result<(), PlannerErrorKind> {
         let mut locals = 0_u64;
         for group in body.get_locals_reader().map_err(garbage)? {
             locals += u64::from(group.map_err(garbage)?.0);
@@ -149,12 +157,10 @@ impl Module {
             count("values in one function", &mut values, 1 + more, FUNCTION_VALUES)?;
             blocks = blocks.saturating_add(opened);
         }
-        count(
-            "local variables times blocks in one function",
-            &mut 0,
-            locals.saturating_mul(blocks),
-            FUNCTION_PLACES,
-        )
+        let places = locals.saturating_mul(blocks);
+        count("local variables times blocks in one function", &mut 0, places, FUNCTION_PLACES)?;
+        count("local variables times blocks in all functions", &mut totals.places, places, PLACES)?;
+        count("values in all functions", &mut totals.values, values, VALUES)
     }
 }
 

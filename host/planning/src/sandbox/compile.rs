@@ -29,7 +29,7 @@ const PARTIAL_AGE: Duration = Duration::from_secs(600);
 /// The files contain machine code, and the hash in a file proves only that it is complete, not who
 /// wrote it. So a file is trusted only if it and the directory belong to the effective user and
 /// nobody else may write them; otherwise the planner is compiled again, which
-/// [`Planner::disbelieved`] reports. A damaged or incomplete file is compiled again silently.
+/// [`Planner::load_notice`] reports. A damaged or incomplete file is compiled again silently.
 #[derive(Debug, Clone)]
 pub struct CompiledCache {
     directory: PathBuf,
@@ -100,40 +100,94 @@ fn key(sandbox: &Sandbox, wasm: &[u8]) -> [u8; 32] {
     hash.finalize().into()
 }
 
+/// What the cache has of a planner.
+enum Cached {
+    Loaded(Result<Planner, PlannerError>),
+    /// With what is to be reported of a file that was not believed.
+    Absent(Option<String>),
+}
+
 impl Sandbox {
     /// Compile a planner, or take its compiled form from `cache`. `origin` names it in errors until
     /// it has said who it is, usually the file name.
     ///
     /// A compilation that exceeds its time cannot be stopped; it ends in the background. Its memory
-    /// is bounded by the caps of [`admission`].
+    /// and its work are bounded by the caps of [`admission`].
     pub fn load(
         &self,
         origin: &str,
         wasm: &[u8],
         cache: Option<&CompiledCache>,
     ) -> Result<Planner, PlannerError> {
-        let fail = |kind| named(origin, kind);
-        self.admit(wasm).map_err(fail)?;
-        let cached = cache.map_or(Ok(None), |cache| cache.read(self, wasm));
-        let disbelieved = cached.as_ref().err().map(|error| {
-            let help = error.help().unwrap_or_default();
-            format!(
-                "the compiled planner in the cache is not believed, so it was compiled anew: {error}; {help}"
-            )
-        });
-        if let Ok(Some(code)) = cached {
-            // SAFETY: `read` returns only what `write` stored for this key: its hash was compared,
-            // and only this user can have written the file.
-            let loaded = unsafe { self.deserialize(origin, &code) };
-            // Code of another wasmtime under our key means a faulty key; compiling anew is always
-            // right.
-            if !matches!(&loaded, Err(error) if matches!(error.kind, PlannerErrorKind::Garbage { .. })) {
-                return loaded;
+        self.admit(wasm).map_err(|kind| named(origin, kind))?;
+        match self.cached(origin, wasm, cache) {
+            Cached::Loaded(loaded) => loaded,
+            Cached::Absent(notice) => {
+                let component = self.compile(wasm, self.bounds().compile_time);
+                self.compiled(origin, wasm, cache, component.map_err(|kind| named(origin, kind))?, notice)
             }
         }
-        let component = self.compile(wasm).map_err(fail)?;
+    }
+
+    /// Like [`load`](Self::load), but for a planner of the program itself: it has as much time as it
+    /// needs, and processes that need it at once wait for the one that compiles it.
+    pub(crate) fn load_trusted(
+        &self,
+        origin: &str,
+        wasm: &[u8],
+        cache: Option<&CompiledCache>,
+    ) -> Result<Planner, PlannerError> {
+        if let Cached::Loaded(loaded) = self.cached(origin, wasm, cache) {
+            return loaded;
+        }
+        // Without a lock several processes do the same work.
+        let _lock = cache.and_then(|cache| own::lock(&cache.path(self, wasm).with_extension("lock")).ok());
+        match self.cached(origin, wasm, cache) {
+            Cached::Loaded(loaded) => loaded,
+            Cached::Absent(notice) => {
+                let component = compile(&self.engine, wasm).map_err(|kind| named(origin, kind))?;
+                self.compiled(origin, wasm, cache, component, notice)
+            }
+        }
+    }
+
+    fn cached(&self, origin: &str, wasm: &[u8], cache: Option<&CompiledCache>) -> Cached {
+        match cache.map_or(Ok(None), |cache| cache.read(self, wasm)) {
+            Ok(Some(code)) => {
+                // SAFETY: `read` returns only what `write` stored for this key: its hash was
+                // compared, and only this user can have written the file.
+                let loaded = unsafe { self.deserialize(origin, &code) };
+                // Code of another wasmtime under our key means a faulty key; compiling again is
+                // always right.
+                match &loaded {
+                    Err(error) if matches!(error.kind, PlannerErrorKind::Garbage { .. }) => {
+                        Cached::Absent(None)
+                    }
+                    _ => Cached::Loaded(loaded),
+                }
+            }
+            Ok(None) => Cached::Absent(None),
+            Err(error) => {
+                let help = error.help().unwrap_or_default();
+                Cached::Absent(Some(format!(
+                    "the compiled planner in the cache is not believed, so it was compiled anew: {error}; \
+                     {help}"
+                )))
+            }
+        }
+    }
+
+    /// A planner that was just compiled, which is kept for the next time.
+    fn compiled(
+        &self,
+        origin: &str,
+        wasm: &[u8],
+        cache: Option<&CompiledCache>,
+        component: Component,
+        notice: Option<String>,
+    ) -> Result<Planner, PlannerError> {
         let mut planner = self.planner(origin, component)?;
-        planner.disbelieved = disbelieved;
+        planner.load_notice = notice;
         if let Some(cache) = cache
             && let Ok(code) = planner.component.serialize()
         {
@@ -163,8 +217,7 @@ impl Sandbox {
         }
     }
 
-    fn compile(&self, wasm: &[u8]) -> Result<Component, PlannerErrorKind> {
-        let limit = self.bounds().compile_time;
+    fn compile(&self, wasm: &[u8], limit: Duration) -> Result<Component, PlannerErrorKind> {
         let (sender, receiver) = mpsc::channel();
         let engine = self.engine.clone();
         let wasm = wasm.to_vec();

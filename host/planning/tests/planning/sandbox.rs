@@ -88,6 +88,35 @@ fn size_and_time_of_compilation_are_bounded() {
         None,
     );
     assert!(matches!(error.unwrap_err().kind, Kind::SlowToCompile { .. }));
+
+    // The planner of the program itself has as much time as it needs.
+    let hasty = Bounds { compile_time: Duration::ZERO, ..Bounds::default() };
+    let hasty = Sandbox::with_bounds(EngineKind::Native, hasty).unwrap();
+    let cache = tempfile::tempdir().unwrap();
+    builtin::load(&hasty, Some(&CompiledCache::new(cache.path()))).unwrap();
+}
+
+/// Who waits for the one that compiles the built-in planner reads what that one made.
+#[test]
+fn the_built_in_planner_is_compiled_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = CompiledCache::new(directory.path());
+    let sandbox = Sandbox::new(EngineKind::Native).unwrap();
+    let wasm = builtin::component().unwrap();
+    let path = cache.path(&sandbox, wasm);
+    let lock = shardwright_files::own::lock(&path.with_extension("lock")).unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| builtin::load(&sandbox, Some(&cache)).unwrap());
+        // Another planner does not wait for this one.
+        sandbox.load("even", even(), Some(&cache)).unwrap();
+        // This is what the other process compiles.
+        sandbox.load("generic", wasm, Some(&cache)).unwrap();
+        assert!(!waits.is_finished(), "it waits");
+        let written = std::fs::metadata(&path).unwrap().modified().unwrap();
+        drop(lock);
+        assert_eq!(waits.join().unwrap().description().name, "generic");
+        assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), written, "it compiled again");
+    });
 }
 
 /// A component with one module of `functions` functions, each of them `calls` calls of two bytes.
@@ -151,6 +180,13 @@ fn what_no_compiler_should_see_is_refused_before_it_does() {
     let locals = "i32 ".repeat(6000);
     let body = format!("(func (local {locals}) {blocks})");
     refused(&module(body), "local variables times blocks in one function");
+    // Many functions, each of which is small enough.
+    let calls = "(call $wide) (unreachable)".repeat(2900);
+    let many = format!("(func {calls})").repeat(48);
+    refused(&module(format!("{results} {many}")), "values in all functions");
+    let locals = "i32 ".repeat(1100);
+    let many = format!("(func (local {locals}) {blocks})").repeat(17);
+    refused(&module(many), "local variables times blocks in all functions");
     let modules = "(core module)".repeat(101);
     refused(&component(&format!("(component {modules})")), "modules");
 
@@ -346,7 +382,7 @@ fn compiled_planners_that_others_may_have_written_are_not_run() {
     let sandbox = Sandbox::new(EngineKind::Native).unwrap();
     let load = || sandbox.load("even", even(), Some(&cache)).unwrap();
     let (path, other) = (cache.path(&sandbox, even()), cache.path(&sandbox, builtin::component().unwrap()));
-    assert_eq!(load().disbelieved(), None);
+    assert_eq!(load().load_notice(), None);
     sandbox.load("generic", builtin::component().unwrap(), Some(&cache)).unwrap();
     let sound = fs::read(&path).unwrap();
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -359,7 +395,7 @@ fn compiled_planners_that_others_may_have_written_are_not_run() {
     let set = |path: &std::path::Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     let expect_disbelief = |planner: &Planner, words: &str| {
         assert_eq!(planner.description().name, "even", "the forged code was run");
-        let reason = planner.disbelieved().expect("a word of it");
+        let reason = planner.load_notice().expect("a word of it");
         assert!(reason.contains(words) && reason.contains("compiled anew"), "{reason}");
     };
     for loose in [0o777, 0o770, 0o1777] {
@@ -373,7 +409,7 @@ fn compiled_planners_that_others_may_have_written_are_not_run() {
     expect_disbelief(&load(), "may be written by others");
     // It was replaced by one's own.
     assert_eq!((mode(&path), fs::read(&path).unwrap() == sound), (0o600, true));
-    assert_eq!(load().disbelieved(), None);
+    assert_eq!(load().load_notice(), None);
 
     forge();
     let moved = directory.path().join("elsewhere");

@@ -36,7 +36,7 @@ fn mean() -> Planner {
 
 /// A session that asks that planner, and falls back to the generic one.
 fn session(planner: Result<Planner, PlannerError>, strict: bool) -> PlanningSession {
-    PlanningSession::with_planner(planner, Some(generic())).strict(strict)
+    PlanningSession::with_planner(planner, Some(Ok(generic()))).strict(strict)
 }
 
 #[test]
@@ -66,6 +66,14 @@ fn any_failure_of_a_planner_is_reported_and_the_built_in_one_takes_over() {
     let planned = PlanningSession::with_planner(broken(), None).plan(&request(6)).unwrap();
     assert!(matches!(planned.floor.unwrap().kind, Kind::Garbage { .. }));
     assert!(planned.fallback.is_none() && planned.by.name == "floor");
+    // A built-in planner that does not load counts as one that fails.
+    let lost = || Err(sandbox().load("lost.wasm", b"none", None).unwrap_err());
+    let planned = PlanningSession::with_planner(broken(), Some(lost())).plan(&request(6)).unwrap();
+    assert_eq!(
+        (planned.by.name.as_str(), planned.fallback.unwrap().planner.as_str()),
+        ("floor", "broken.wasm")
+    );
+    assert_eq!(planned.floor.unwrap().planner, "lost.wasm");
     let alone = PlanningSession::with_planner(broken(), None).strict(true);
     assert!(matches!(alone.plan(&request(6)).unwrap_err().kind, Kind::Garbage { .. }));
 }
@@ -153,7 +161,7 @@ fn a_planner_that_comes_to_the_end_of_its_means_has_the_floor_behind_it() {
     // With more it is not needed.
     assert!(PlanningSession::new(generic()).plan(&request).unwrap().floor.is_none());
     // A planner that gives up has both behind it.
-    let session = PlanningSession::with_planner(Ok(mean()), Some(with_fuel(LITTLE_FUEL)));
+    let session = PlanningSession::with_planner(Ok(mean()), Some(Ok(with_fuel(LITTLE_FUEL))));
     let planned = session.plan(&with_option(request.clone(), "behave", "panic")).unwrap();
     assert!(planned.fallback.is_some_and(|error| error.planner == "hostile"));
     assert!(planned.floor.is_some_and(|error| error.planner == "generic"));
@@ -299,14 +307,14 @@ fn the_loop_falls_back_to_another_target_and_ends_typed() {
 fn a_planner_that_goes_in_circles_is_replaced() {
     for (behave, rounds) in [("stubborn", 1), ("oscillate", 2)] {
         let request = with_option(request(12), "behave", behave);
-        let session = PlanningSession::with_planner(Ok(mean()), Some(generic()));
+        let session = PlanningSession::with_planner(Ok(mean()), Some(Ok(generic())));
         let settled = RevisionLoop::new(&session).run(&request, compiler(250, false)).unwrap();
         assert_eq!(settled.planned.by.name, "generic", "{behave}");
         let error = settled.planned.fallback.expect(behave);
         assert!(matches!(error.kind, Kind::RepeatedPlan { .. }), "{behave}: {error}");
         assert!(settled.history.len() >= rounds);
 
-        let session = PlanningSession::with_planner(Ok(mean()), Some(generic())).strict(true);
+        let session = PlanningSession::with_planner(Ok(mean()), Some(Ok(generic()))).strict(true);
         let error = RevisionLoop::new(&session).run(&request, compiler(250, false)).unwrap_err();
         assert!(matches!(error, LoopError::Planner { .. }), "{error}");
     }

@@ -6,8 +6,8 @@ use shardwright_bundle::{ChainEntry, Model as ModelEntry, ShardEntry};
 use shardwright_runtime::{
     Chain, ChainDescription, NextChain, NextChainError, PlacementRecord, SessionError, ShardDescription,
 };
-use shardwright_selection::{know_chip, only_compiled_for, only_compiles};
-use shardwright_shims::{Artefact, LoadedShard, ShimInstance};
+use shardwright_selection::{heads_of, know_chip, only_compiled_for, only_compiles};
+use shardwright_shims::{Artefact, Heads, LoadedShard, ShimInstance};
 use shardwright_vocabulary::{Beforehand, Compatibility, Flag, FlagOutcome, FlagSchema, FlagVerdict};
 
 use super::loader::{Choice, Loader, NotLoaded, Opening};
@@ -40,7 +40,8 @@ impl Loader {
         for (shard, device) in entry.shards.iter().zip(&choice.devices) {
             opening.steps.go_on()?;
             let instance = self.instance(shard, opening)?;
-            know_chip(&instance, &self.bundle, shard)?;
+            let heads = heads_of(&self.bundle, shard)?;
+            know_chip(&instance, &heads)?;
             if let Some(device) = only_compiled_for(&instance, shard)?
                 && choice.devices.iter().all(Option::is_none)
             {
@@ -70,7 +71,7 @@ impl Loader {
             schemas.extend(schema);
             let steps = &mut opening.steps;
             let (mut description, executor, copied) =
-                self.load_shard(shard, device, &instance, &flags, steps)?;
+                self.load_shard((shard, &heads), device, &instance, &flags, steps)?;
             opening.copied += copied;
             for flag in passed_over {
                 let reason = format!("shim `{}` takes no such flag at loading", shard.compiled_by.shim);
@@ -116,7 +117,7 @@ impl Loader {
 
     fn load_shard(
         &self,
-        shard: &ShardEntry,
+        (shard, heads): (&ShardEntry, &Heads),
         device: &str,
         instance: &ShimInstance,
         flags: &[Flag],
@@ -136,6 +137,9 @@ impl Loader {
             Error::new(ErrorKind::Incompatible, format!("shard {}: {reason}", shard.name))
                 .with_help("compile the checkpoint again with this machine's shims")
         };
+        if Heads::of(&artefact) != *heads {
+            return Err(refused("the heads in the manifest are not those of its artefact".to_owned()));
+        }
         if artefact.head().work_order != shard.work_order.to_string() {
             return Err(refused(
                 "its artefact was made of another work order than the manifest says".to_owned(),
@@ -156,7 +160,7 @@ impl Loader {
             )));
         }
         let mut fallback = None;
-        match instance.compatibility(device, &artefact)? {
+        match instance.compatibility(device, heads)? {
             Compatibility::Optimal => {}
             Compatibility::Recompile(reason) => {
                 fallback = Some(format!("the shim would compile it otherwise today: {reason}"));

@@ -94,20 +94,20 @@ pub(super) struct Compiled {
 impl Loader {
     /// Asks the shims which chains run. Nothing is asked of a bundle for one chip on this machine:
     /// its chains are tried in their order, and what does not load says why.
-    pub(super) fn select(&self, opening: &mut Opening<'_>) -> Option<Selection> {
+    pub(super) fn select(&self, opening: &mut Opening<'_>) -> Result<Option<Selection>> {
         self.asking(opening, |machine| select(&self.bundle, machine))
     }
 
     fn asking(
         &self,
         opening: &mut Opening<'_>,
-        select: impl FnOnce(&mut dyn Machine) -> Selection,
-    ) -> Option<Selection> {
+        select: impl FnOnce(&mut dyn Machine) -> Result<Selection>,
+    ) -> Result<Option<Selection>> {
         if self.bundle.manifest().variants.len() == 1 && self.chip.is_none() {
-            return None;
+            return Ok(None);
         }
         let mut open = |shard: &ShardEntry| self.instance(shard, opening);
-        Some(select(&mut OpenShims::new(&mut open, self.chip.clone())))
+        select(&mut OpenShims::new(&mut open, self.chip.clone())).map(Some)
     }
 
     pub(super) fn instance(&self, shard: &ShardEntry, opening: &mut Opening<'_>) -> Result<ShimInstance> {
@@ -318,7 +318,7 @@ impl Loader {
         }
         self.bundle.take_hashed();
         let opening = &mut Opening::new(watch);
-        let selection = self.asking(opening, |machine| select_of(&self.bundle, variant, pass, machine));
+        let selection = self.asking(opening, |machine| select_of(&self.bundle, variant, pass, machine))?;
         let found = self.first_selected(selection.as_ref(), (variant, pass), opening)?;
         let Found { chain, passed, rest, notices: said, .. } = found;
         let stale = chain.description().shards.iter().filter_map(|shard| shard.origin.fallback.clone());

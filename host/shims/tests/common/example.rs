@@ -1,8 +1,8 @@
 //! The C example, as it is and as other headers would have it, and a decoder layer run on it.
 
 use shardwright_shims::{
-    Artefact, Bound, Buffer, Direction, LoadedShard, Place, RunOptions, ShimError, ShimInstance, WorkOrder,
-    WorkOrderBuilder,
+    Artefact, Bound, Buffer, Direction, Heads, LoadedShard, Place, RunOptions, ShimError, ShimInstance,
+    WorkOrder, WorkOrderBuilder,
 };
 use shardwright_vocabulary::{Compatibility, EntryKind, ErrorClass};
 
@@ -168,7 +168,7 @@ pub fn says_and_runs(instance: &ShimInstance) -> (Vec<f32>, Vec<f32>) {
     assert!(refused.to_string().contains("there is no device `npu`"), "{refused}");
 
     let artefact = instance.compile("cpu", &order(), Place::Temporary, &mut ()).unwrap();
-    assert_eq!(instance.compatibility("cpu", &artefact).unwrap(), Compatibility::Optimal);
+    assert_eq!(instance.compatibility("cpu", &Heads::of(&artefact)).unwrap(), Compatibility::Optimal);
     let mut session = Session::new(instance, &artefact);
     let result = session.run("prefill_4@8", 0, &rows(4)).unwrap();
     let state = f32_values(&session.states[0].read().unwrap());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::{Builder, Shims, doubling, f32_bytes, f32_values};
 use shardwright_graph::{Op, Role};
 use shardwright_shims::{
-    Artefact, Bound, Place, RunOptions, ShimError, ShimInstance, ShimRegistry, Watch, WorkOrder,
+    Artefact, Bound, Heads, Place, RunOptions, ShimError, ShimInstance, ShimRegistry, Watch, WorkOrder,
     WorkOrderBuilder,
 };
 use shardwright_vocabulary::{
@@ -115,9 +115,13 @@ fn answers_against_the_contract_are_caught() {
         broken(compile(&fixture.open(fault)), "compile", text);
     }
     let artefact = compile(&fixture.open("")).unwrap();
-    broken(fixture.open("compatibility").compatibility("npu", &artefact), "compatibility", "answer 12");
     broken(
-        fixture.open("compatibility-none").compatibility("npu", &artefact),
+        fixture.open("compatibility").compatibility("npu", &Heads::of(&artefact)),
+        "compatibility",
+        "answer 12",
+    );
+    broken(
+        fixture.open("compatibility-none").compatibility("npu", &Heads::of(&artefact)),
         "compatibility",
         "exactly one",
     );
@@ -247,7 +251,7 @@ fn every_report_of_a_shim_arrives_complete() {
     assert_eq!(head.flags[1].reason, "the shim said nothing about it");
     let placement = &head.placements[0];
     assert_eq!((placement.node.as_str(), placement.place.as_str()), ("double", "cpu"));
-    let answer = instance.compatibility("npu", &artefact).unwrap();
+    let answer = instance.compatibility("npu", &Heads::of(&artefact)).unwrap();
     assert_eq!(answer, Compatibility::Recompile("driver is newer".to_owned()));
     instance.recover("npu").unwrap();
     assert_eq!(

@@ -1,11 +1,13 @@
 //! Work orders and artefacts as files: written in one canonical encoding, and safe to read from any
 //! source.
 
+use std::path::Path;
+
 use crate::common::{Shims, decoder, decoder_weights, doubling, quantised, quantised_weights, seal};
 use proptest::prelude::*;
 use shardwright_shims::{
-    Artefact, ArtefactError, ContainerError, Place, ShownEntry, WorkOrder, WorkOrderBuilder, WorkOrderError,
-    WorkOrderTables,
+    Artefact, ArtefactError, ContainerError, Heads, Place, ShownEntry, WorkOrder, WorkOrderBuilder,
+    WorkOrderError, WorkOrderTables,
 };
 use shardwright_vocabulary::{DType, EntryKind, Flag};
 
@@ -332,6 +334,35 @@ fn artefacts_are_checked_like_work_orders() {
         seal(&mut forged, b"SWARTEF\0", head.len() as u64);
         assert!(matches!(open(&forged), Err(ArtefactError::Container(ContainerError::Head { .. }))));
     }
+}
+
+#[test]
+fn heads_stored_apart_are_exact_or_refused() {
+    let shims = Shims::new();
+    shims.template();
+    let instance = shims.registry().open("template-c", "a", &[]).unwrap();
+    let order = WorkOrderBuilder::new(&[]).entry(&doubling()).unwrap().temporary().unwrap();
+    let artefact = instance.compile("cpu", &order, Place::Temporary, &mut ()).unwrap();
+    let heads = Heads::of(&artefact);
+    let (bytes, path) = (heads.to_bytes().unwrap(), Path::new("heads"));
+    assert_eq!(Heads::parse(path, &bytes).unwrap(), heads);
+    let refused = |bytes: &[u8], word: &str| {
+        let error = Heads::parse(path, bytes).unwrap_err();
+        assert!(matches!(&error, ArtefactError::Heads { .. }) && error.help().is_some(), "{error:?}");
+        let said = error.to_string();
+        assert!(said.contains("`heads`") && said.contains(word), "no `{word}` in {said}");
+    };
+    refused(b"", "empty");
+    refused(b"{}", "missing field");
+    refused(&[b" ", &bytes[..]].concat(), "canonical");
+    refused(&[&bytes[..], b"x"].concat(), "bytes of the shim's head");
+    for length in 0..bytes.len() {
+        refused(&bytes[..length], "");
+    }
+    let mut long = heads;
+    long.shim_head = vec![0; (64 << 10) + 1];
+    long.head.head_length = long.shim_head.len() as u64;
+    refused(&long.to_bytes().unwrap(), "bytes of the shim's head");
 }
 
 proptest! {

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::common::{Shims, doubling, f32_bytes, f32_values, repository};
 use shardwright_shims::{
-    Bound, LayoutCheck, LoadError, Place, RunOptions, ShimInstance, ShimRegistry, WorkOrderBuilder,
+    Bound, Heads, LayoutCheck, LoadError, Place, RunOptions, ShimInstance, ShimRegistry, WorkOrderBuilder,
 };
 
 /// Builds the example's crate, whose library is called `library`, and returns its path. Its
@@ -132,7 +132,7 @@ fn doubles(instance: &ShimInstance) {
     let verdicts = instance.check("cpu", &order.head().entries[0], &[]).unwrap();
     assert!(verdicts[0].accepted, "{verdicts:?}");
     let artefact = instance.compile("cpu", &order, Place::Temporary, &mut ()).unwrap();
-    assert_eq!(instance.compatibility("cpu", &artefact).unwrap(), Compatibility::Optimal);
+    assert_eq!(instance.compatibility("cpu", &Heads::of(&artefact)).unwrap(), Compatibility::Optimal);
     let mut shard = instance.load("cpu", &artefact, &[]).unwrap();
     let (x, y) = (instance.allocate("cpu", 16, 64).unwrap(), instance.allocate("cpu", 16, 64).unwrap());
     x.write().unwrap().copy_from_slice(&f32_bytes(&[1.0, -2.0, 0.5, 8.0]));

@@ -7,7 +7,7 @@ use crate::common::example::{Session, earlier, later, order, rows, says_and_runs
 use crate::common::{self, HIDDEN, Shims, decoder, decoder_weights, doubling, f32_values};
 use shardwright_graph::{Attention, KeySource, Op};
 use shardwright_shims::{
-    Bound, Buffer, Place, RunOptions, ShimError, ShimInstance, Update, WorkOrderBuilder,
+    Bound, Buffer, Heads, Place, RunOptions, ShimError, ShimInstance, Update, WorkOrderBuilder,
 };
 use shardwright_vocabulary::{Compatibility, EntryKind, ErrorClass};
 
@@ -33,7 +33,7 @@ fn the_c_example_takes_a_decoder_layer_and_runs_it() {
     let artefact = instance.compile("cpu", &order, Place::Temporary, &mut ()).unwrap();
     let again = instance.compile("cpu", &order, Place::Temporary, &mut ()).unwrap();
     assert_eq!(artefact.name(), again.name(), "the same order gives the same bytes");
-    assert_eq!(instance.compatibility("cpu", &artefact).unwrap(), Compatibility::Optimal);
+    assert_eq!(instance.compatibility("cpu", &Heads::of(&artefact)).unwrap(), Compatibility::Optimal);
 
     // At position 0 a query sees its own key alone: the result is its value in both heads, plus the
     // residual.

@@ -1,0 +1,59 @@
+//! What an artefact states of itself, in a file of its own.
+//!
+//! A host decides by these heads which of several artefacts it runs. It stores them apart from the
+//! artefact, so that it can verify them without hashing the payload.
+
+use std::path::Path;
+
+use shardwright_shim_abi::raw::SW_HEAD_LIMIT;
+
+use crate::artefact::{Artefact, ArtefactError, ArtefactHead};
+
+/// Everything in an artefact except its payload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Heads {
+    /// The JSON head.
+    pub head: ArtefactHead,
+    /// The head that the shim wrote.
+    pub shim_head: Vec<u8>,
+}
+
+impl Heads {
+    /// Returns the heads of an artefact.
+    pub fn of(artefact: &Artefact) -> Heads {
+        Heads { head: artefact.head().clone(), shim_head: artefact.shim_head().to_vec() }
+    }
+
+    /// Parses [`to_bytes`](Self::to_bytes). The caller has verified the bytes of `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`ArtefactError::Heads`] if they are not exactly what [`to_bytes`](Self::to_bytes) writes.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Heads, ArtefactError> {
+        let invalid = |reason: String| ArtefactError::Heads { path: path.to_owned(), reason };
+        let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<ArtefactHead>();
+        let head = values.next().ok_or_else(|| invalid("empty".to_owned()))?;
+        let head = head.map_err(|error| invalid(error.to_string()))?;
+        let (json, shim_head) = bytes.split_at(values.byte_offset());
+        let found = shim_head.len() as u64;
+        if serde_json::to_vec(&head).ok().as_deref() != Some(json) {
+            return Err(invalid("not in canonical spelling".to_owned()));
+        }
+        if found != head.head_length || found > u64::from(SW_HEAD_LIMIT) {
+            let expected = head.head_length;
+            return Err(invalid(format!("expected {expected} bytes of the shim's head, got {found}")));
+        }
+        Ok(Heads { head, shim_head: shim_head.to_vec() })
+    }
+
+    /// Returns the JSON head in canonical spelling, then the shim's head.
+    ///
+    /// # Errors
+    ///
+    /// The head cannot be spelled as JSON.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let mut bytes = serde_json::to_vec(&self.head)?;
+        bytes.extend_from_slice(&self.shim_head);
+        Ok(bytes)
+    }
+}

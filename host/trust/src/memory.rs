@@ -1,0 +1,67 @@
+//! The highest number of each list of revocations that was used on this machine.
+//!
+//! A number belongs to a key and a name. A key therefore cannot raise the number of another key's
+//! list, which would block that list. Numbers are kept when a key is revoked: a stolen key that
+//! revokes another one must not be able to erase them.
+
+use std::path::{Path, PathBuf};
+
+use shardwright_files::own;
+
+use crate::{Revocations, TrustError};
+
+/// Most bytes of a number.
+const NUMBER_BYTES: u64 = 32;
+
+/// How far a list may be ahead of the last one used here. Whoever holds a key for a moment could
+/// otherwise use up all numbers, so that its owner could not withdraw anything any more.
+const JUMP_MAX: u64 = 1 << 20;
+
+/// The place of a list's number.
+pub(crate) struct Memory {
+    folder: PathBuf,
+    number: PathBuf,
+}
+
+impl Memory {
+    pub(crate) fn of(folder: &Path, list: &Revocations) -> Memory {
+        let number = folder.join(format!("revocations-{}-{}", list.key, list.name));
+        Memory { folder: folder.to_owned(), number }
+    }
+
+    /// Refuses a list that is older than the last one used here, or too far ahead of it, and
+    /// remembers a newer one. Processes do this one after the other.
+    ///
+    /// # Errors
+    ///
+    /// [`TrustError::OldList`], [`TrustError::Jump`], and [`TrustError::Memory`] if the remembered
+    /// number is unreadable or the new one cannot be written.
+    pub(crate) fn advance(&self, path: &Path, list: &Revocations) -> Result<(), TrustError> {
+        // In a folder that cannot be written there is nothing to protect from another process.
+        let _lock = own::lock(&self.folder.join("lock")).ok();
+        let (path, sequence) = (|| path.to_owned(), list.sequence);
+        let seen = self.seen()?;
+        match seen {
+            Some(seen) if sequence < seen => Err(TrustError::OldList { path: path(), sequence, seen }),
+            Some(seen) if sequence == seen => Ok(()),
+            _ if sequence - seen.unwrap_or(0) > JUMP_MAX => {
+                let (seen, limit) = (seen.unwrap_or(0), JUMP_MAX);
+                Err(TrustError::Jump { path: path(), sequence, seen, limit })
+            }
+            _ => own::write_durably(&self.number, sequence.to_string().as_bytes())
+                .map_err(|error| self.fault(format!("the number of the list is not remembered: {error}"))),
+        }
+    }
+
+    fn seen(&self) -> Result<Option<u64>, TrustError> {
+        let digits = own::read(&self.number, NUMBER_BYTES).map_err(|error| self.fault(error.to_string()))?;
+        let Some(digits) = digits else { return Ok(None) };
+        let number = std::str::from_utf8(&digits).ok().and_then(|text| text.trim().parse().ok());
+        // Starting at zero instead would allow an old list.
+        number.map(Some).ok_or_else(|| self.fault("the file is damaged: expected a number".to_owned()))
+    }
+
+    fn fault(&self, reason: String) -> TrustError {
+        TrustError::Memory { path: self.number.clone(), reason }
+    }
+}
