@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use shardwright_bundle::Digest;
-use shardwright_files::{own, read_from};
+use shardwright_files::{own, read_from, room};
 use shardwright_graph::{Graph, Weight};
 use shardwright_shims::{Artefact, Place, WorkOrder};
 use shardwright_vocabulary::Notice;
@@ -23,15 +23,13 @@ use crate::{ArtefactStore, BuildError, PlanOptions, TargetExecutor, artefact_key
 /// moment.
 const LARGE_BYTES: u64 = 256 << 20;
 
-/// Most bytes cached; beyond that the least recently used files are removed. This fits a model with
-/// billions of weights several times.
-const KEPT_BYTES_MAX: u64 = 24 << 30;
-
 /// Bytes of a reference: the hash of an artefact.
 const REFERENCE_BYTES: u64 = 64;
 
 /// The artefacts kept in one folder.
 pub struct KeptArtefacts {
+    /// The whole cache, which has one bound.
+    cache: PathBuf,
     folder: PathBuf,
     /// Hashes of the libraries of shims, by path; `None` for shims without a library file.
     libraries: BTreeMap<PathBuf, Option<String>>,
@@ -51,7 +49,8 @@ impl KeptArtefacts {
         if !worth || options.taps || options.alter.is_some() {
             return None;
         }
-        let folder = options.cache.as_ref()?.join("artefacts");
+        let cache = options.cache.clone()?;
+        let folder = cache.join("artefacts");
         let own = own::create_folder(&folder).map_err(Into::into).and_then(|()| own::expect_folder(&folder));
         if let Err(error) = own {
             let what =
@@ -59,6 +58,7 @@ impl KeptArtefacts {
             return Some(Err(Notice::note(what)));
         }
         Some(Ok(KeptArtefacts {
+            cache,
             folder,
             libraries: BTreeMap::new(),
             used: BTreeSet::new(),
@@ -107,33 +107,6 @@ impl KeptArtefacts {
         let _ = file.set_modified(SystemTime::now());
         Some(artefact)
     }
-
-    /// Removes the least recently used files until the cache is within its cap.
-    fn evict(&self) -> io::Result<()> {
-        let mut files = Vec::new();
-        for entry in fs::read_dir(&self.folder)? {
-            let entry = entry?;
-            match entry.metadata() {
-                Ok(metadata) => files.push((metadata.modified()?, metadata.len(), entry.path())),
-                // Another process may be evicting too.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-        }
-        files.sort();
-        let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
-        for (_, bytes, path) in files.into_iter().filter(|(.., path)| !self.used.contains(path)) {
-            if total <= KEPT_BYTES_MAX {
-                break;
-            }
-            match fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            total = total.saturating_sub(bytes);
-        }
-        Ok(())
-    }
 }
 
 impl ArtefactStore for KeptArtefacts {
@@ -180,7 +153,7 @@ impl ArtefactStore for KeptArtefacts {
         self.made += 1;
         self.made_bytes = self.made_bytes.saturating_add(made.payload().len() as u64);
         self.used.extend([reference, made.path().to_owned()]);
-        self.evict().map_err(failed)?;
+        room::trim(&self.cache, room::CACHE_BYTES_MAX, |path| self.used.contains(path)).map_err(failed)?;
         Ok(made)
     }
 }

@@ -124,7 +124,8 @@ mod tests {
         let version = MAGIC.len();
         for (bytes, fault) in [
             (text("1"), Fault::Version(1)),
-            (text("3"), Fault::Version(3)),
+            (text("2"), Fault::Version(2)),
+            (text("4"), Fault::Version(4)),
             (text("4294967295"), Fault::Version(u32::MAX)),
             (text("4294967296"), Fault::Magic { offset: version }),
             (text("01"), Fault::Magic { offset: version }),

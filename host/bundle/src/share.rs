@@ -13,9 +13,9 @@ use crate::signer::Signer;
 use crate::{Bundle, BundleError, Digest, FileReference, Manifest, Progress, manifest};
 
 /// Packs a bundle, with its signature, into the file `to`, every byte of which is verified on the
-/// way. Equal bundles give equal files. The file appears whole or not at all; what an interrupted
-/// call leaves is `<to>.partial`, which the next one replaces. `progress` is called again and
-/// again, and stops it.
+/// way. Equal bundles give equal files. The file appears whole or not at all. A process that is
+/// killed leaves `<to>.partial`, which the next call for `to` replaces. `progress` is called again
+/// and again, and stops it.
 ///
 /// # Errors
 ///

@@ -8,10 +8,18 @@ use tempfile::TempDir;
 
 use crate::DeliveryError;
 
+/// Begin of the name of a folder that is being filled.
+const WRITING: &str = ".writing-";
+
+/// A file in it that is locked as long as its writer lives. It also tells it from other folders of
+/// such a name.
+const LOCK: &str = ".shardwright-lock";
+
 /// A folder that is being filled beside the place where it will be.
 pub(crate) struct Folder {
     to: PathBuf,
     building: TempDir,
+    lock: fs::File,
 }
 
 impl Folder {
@@ -26,8 +34,16 @@ impl Folder {
             return Err(DeliveryError::Occupied { path: to.to_owned() });
         }
         let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let building = tempfile::Builder::new().prefix(".writing-").tempdir_in(parent);
-        Ok(Folder { to: to.to_owned(), building: building.map_err(DeliveryError::io(parent))? })
+        sweep(parent);
+        let create = || -> std::io::Result<_> {
+            let building = tempfile::Builder::new().prefix(WRITING).tempdir_in(parent)?;
+            let lock = fs::File::create_new(building.path().join(LOCK))?;
+            // Without locks nothing is swept either.
+            let _ = lock.try_lock();
+            Ok((building, lock))
+        };
+        let (building, lock) = create().map_err(DeliveryError::io(parent))?;
+        Ok(Folder { to: to.to_owned(), building, lock })
     }
 
     /// Where a file of it is written; its folders are made.
@@ -61,6 +77,8 @@ impl Folder {
     /// Gives it its name.
     pub(crate) fn keep(self) -> Result<(), DeliveryError> {
         let io = || DeliveryError::io(&self.to);
+        fs::remove_file(self.building.path().join(LOCK)).map_err(io())?;
+        drop(self.lock);
         // Folders for a moment are private; what is delivered is as any folder made here.
         #[cfg(unix)]
         {
@@ -80,9 +98,48 @@ impl Folder {
     }
 }
 
+/// Removes what killed processes left there: folders of ours whose lock nobody holds. Failures are
+/// not reported, since the folders only cost space.
+fn sweep(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten().take(ENTRIES_LOOKED_AT) {
+        let is_ours = entry.file_name().as_encoded_bytes().starts_with(WRITING.as_bytes());
+        if !is_ours || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        // A link in its place is not followed.
+        let lock = entry.path().join(LOCK);
+        let is_file = fs::symlink_metadata(&lock).is_ok_and(|metadata| metadata.is_file());
+        if is_file && fs::File::open(&lock).is_ok_and(|file| file.try_lock().is_ok()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Most entries that are looked at for leftovers.
+const ENTRIES_LOOKED_AT: usize = 10_000;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_killed_process_left_is_removed_and_nothing_else() {
+        let parent = tempfile::tempdir().unwrap();
+        let at = |name: &str| parent.path().join(name);
+        fs::create_dir(at(".writing-left")).unwrap();
+        fs::write(at(".writing-left").join(LOCK), "").unwrap();
+        fs::write(at(".writing-left").join("model.swb"), [0; 100]).unwrap();
+        fs::create_dir(at(".writing-of-somebody")).unwrap();
+        fs::write(at(".writing-file"), "").unwrap();
+        let living = Folder::create(&at("living")).unwrap();
+        living.write("a", "text").unwrap();
+        drop(Folder::create(&at("next")).unwrap());
+        assert!(!at(".writing-left").exists());
+        assert!(at(".writing-of-somebody").exists() && at(".writing-file").exists());
+        living.keep().unwrap();
+        let names = fs::read_dir(at("living")).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(names.collect::<Vec<_>>(), ["a"]);
+    }
 
     #[test]
     fn it_is_there_whole_or_not_at_all() {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use shardwright_files::room;
 use shardwright_planning::registry::{PlannerFile, PlannerRegistry};
 
 use crate::report::Problem;
@@ -99,6 +100,20 @@ pub(crate) fn planners(directories: &[PathBuf], problems: &mut Vec<Problem>) -> 
     found
 }
 
+/// Returns what the folders of [`room::EVICTED`] take together, next to their bound.
+fn bounded(cache: &Path, reports: &[CacheReport]) -> Option<CacheReport> {
+    let of = || reports.iter().filter(|report| room::EVICTED.contains(&report.what.as_str()));
+    of().next()?;
+    Some(CacheReport {
+        what: format!("bounded, at most {} GiB", room::CACHE_BYTES_MAX >> 30),
+        exists: true,
+        path: cache.display().to_string(),
+        files: of().map(|report| report.files).sum(),
+        bytes: of().map(|report| report.bytes).sum(),
+        partial: of().any(|report| report.partial),
+    })
+}
+
 /// The folders of the user's cache, and the folder of temporary files.
 pub(crate) fn caches() -> Vec<CacheReport> {
     let mut reports = Vec::new();
@@ -116,6 +131,7 @@ pub(crate) fn caches() -> Vec<CacheReport> {
             let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
             reports.push(cache_report(&name, &folder));
         }
+        reports.extend(bounded(&cache, &reports));
     }
     let temporary = std::env::temp_dir();
     reports.push(CacheReport {

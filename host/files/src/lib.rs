@@ -17,6 +17,7 @@
 pub mod hex;
 mod memory;
 pub mod own;
+pub mod room;
 mod section;
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};

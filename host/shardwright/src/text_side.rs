@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use serde::Deserialize;
 use shardwright_bundle::{Bundle, MappedFile, TextFile};
+#[cfg(feature = "build")]
+use shardwright_files::room;
 use shardwright_runtime::CancelHandle;
 use shardwright_text::{
     ChatTemplate, Content, GenerationConfig, Message, PromptTokens, RenderOptions, StopRules, TextError,
@@ -58,8 +60,15 @@ impl TextSide {
         let indexes = cache.map(|cache| cache.join("tokenizers"));
         let loading = (start == TokenizerStart::Beside).then(|| {
             let (path, indexes) = (directory.to_owned(), indexes.clone());
-            let inside = path.clone();
-            Tokenizer::load_in_background(path, move || read_tokenizer(&inside, indexes.as_deref()))
+            let (inside, cache) = (path.clone(), cache.map(Path::to_owned));
+            Tokenizer::load_in_background(path, move || {
+                let tokenizer = read_tokenizer(&inside, indexes.as_deref());
+                if let Some(cache) = cache {
+                    // `doctor` shows a cache that cannot be kept within its bound.
+                    let _ = room::trim(&cache, room::CACHE_BYTES_MAX, |_| false);
+                }
+                tokenizer
+            })
         });
         let generation = GenerationConfig::from_directory(directory)?;
         let ignored = [&*generation.ignored, &*TokenizerConfig::from_directory(directory)?.ignored].concat();

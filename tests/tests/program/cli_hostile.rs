@@ -436,3 +436,56 @@ fn goldens_that_lie_are_refused() {
     let (_, stderr) = shardwright(["verify", TEXT_FIXTURES[3], "--golden"]).argument(copy.path()).refuses();
     assert!(stderr.contains("goldens"), "{stderr}");
 }
+
+/// One compiles it, and the others wait; nobody falls back for want of time.
+#[test]
+fn several_first_starts_at_once_all_run() {
+    let cache = tempfile::tempdir().expect("a folder");
+    let start = || {
+        let run =
+            shardwright(["run", DEMO_MODEL, "--prompt", "a b", "--max-tokens", "2", "--greedy", "--quiet"]);
+        run.environment("XDG_CACHE_HOME", cache.path()).outcome()
+    };
+    std::thread::scope(|scope| {
+        let starts: Vec<_> = (0..5).map(|_| scope.spawn(start)).collect();
+        for outcome in starts.into_iter().map(|start| start.join().expect("ended")) {
+            assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+        }
+    });
+    let planners = fs::read_dir(cache.path().join("shardwright/planners")).expect("a folder");
+    let names = planners.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
+    assert_eq!(names.filter(|name| name.ends_with(".cwasm")).count(), 1);
+}
+
+/// Where the system has no memory for a planner, a plan is made without one, and that is reported.
+#[cfg(target_os = "linux")]
+#[test]
+fn without_memory_for_the_planner_there_is_a_plan_without_one() {
+    let cache = tempfile::tempdir().expect("a folder");
+    let words = ["run", DEMO_MODEL, "--prompt", "a b", "--max-tokens", "2", "--greedy", "--threads", "1"];
+    shardwright(words).environment("XDG_CACHE_HOME", cache.path()).succeeds();
+    let limited = |kibibytes: u32, more: &[&str]| {
+        let output = Command::new("sh")
+            .args(["-c", &format!("ulimit -v {kibibytes}; exec \"$0\" \"$@\"")])
+            .arg(program::folder().join("shardwright"))
+            .args(words)
+            .args(more)
+            .current_dir(tree::root())
+            .env("XDG_CACHE_HOME", cache.path())
+            // Address space of threads would count too.
+            .env("MALLOC_ARENA_MAX", "1")
+            .env("RAYON_NUM_THREADS", "1")
+            .output()
+            .expect("a shell");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    // How much the program itself takes depends on how it was built.
+    let mut limits = (100_000..=300_000).rev().step_by(10_000);
+    let refused = |limit: &u32| limited(*limit, &["--strict"]).0 != Some(0);
+    let limit = limits.find(refused).expect("a limit that is too low");
+    let (code, said) = limited(limit, &["--strict"]);
+    assert!(code == Some(11) && said.contains("not enough memory for `describe`"), "{code:?} {said}");
+    let (code, said) = limited(limit, &[]);
+    assert!(code == Some(0) && said.contains("not enough memory for `describe`"), "{code:?} {said}");
+    assert!(said.contains("fallback: ") && said.contains("no planner took its place"), "{said}");
+}

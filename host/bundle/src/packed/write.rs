@@ -160,10 +160,21 @@ fn copy(
     Ok(crc.finalize())
 }
 
-/// The file that is being written, locked for this process alone.
+/// The file that is being written, locked for this process alone. It is removed unless it is kept,
+/// since a disk may be full of it.
 struct Partial {
     path: PathBuf,
     file: File,
+    kept: bool,
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if !self.kept {
+            // The next writer replaces it in any case.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl Partial {
@@ -199,12 +210,13 @@ impl Partial {
             return Err(BundleError::Busy { directory: path });
         }
         file.set_len(0).map_err(io)?;
-        Ok(Partial { path, file })
+        Ok(Partial { path, file, kept: false })
     }
 
-    fn keep(self, to: &Path) -> Result<(), BundleError> {
+    fn keep(mut self, to: &Path) -> Result<(), BundleError> {
         self.file.sync_all().map_err(BundleError::io(&self.path))?;
         fs::rename(&self.path, to).map_err(BundleError::io(to))?;
+        self.kept = true;
         // If its folder may be written but not read, the name may be lost with the power.
         if let Some(parent) = to.parent() {
             let _ = File::open(parent).and_then(|parent| parent.sync_all());
