@@ -309,7 +309,7 @@ pub fn envelope(bytes: &[u8]) -> bool {
     true
 }
 
-/// A list of revocations. Its envelope is made to fit what follows it.
+/// A list of revocations. Its hash is not corrected, so that most mutations end at the envelope.
 pub fn revocations(bytes: &[u8]) -> bool {
     let Ok((list, _)) = Revocations::inspect(Path::new("list"), bytes) else { return false };
     let _ = (list.keys.len(), list.least.iter().map(|least| least.release).max());
