@@ -1,14 +1,13 @@
 //! `generation_config.json`: the stop rules, the sampling settings and the rules for tokens that a
 //! checkpoint was published with.
 
-mod register;
-
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 use shardwright_vocabulary::Ignored;
 
 use crate::error::Result;
+use crate::generation_fields;
 use crate::input::{Files, invalid_field};
 use crate::sampler::SamplingParameters;
 use crate::token_rules::{RULE_IDS_MAX, TokenRules};
@@ -62,7 +61,7 @@ impl GenerationConfig {
 
     /// Returns whether a field of `generation_config.json` cannot change a reply.
     pub fn cannot_matter(field: &str) -> bool {
-        register::cannot_matter(field)
+        generation_fields::cannot_matter(field)
     }
 
     fn read(files: &Files<'_>) -> Result<GenerationConfig> {
@@ -77,7 +76,7 @@ impl GenerationConfig {
             stop_strings: generation.texts("stop_strings")?,
             max_new_tokens: generation.count("max_new_tokens")?,
             max_length: generation.count("max_length")?,
-            ignored: register::ignored(&generation.path, &generation.fields),
+            ignored: generation_fields::ignored(&generation.path, &generation.fields),
             ..GenerationConfig::default()
         };
         for section in sections {

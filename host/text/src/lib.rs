@@ -49,6 +49,7 @@ mod distribution;
 mod engine;
 mod error;
 mod generation;
+mod generation_fields;
 mod gguf;
 mod gguf_tokenizer;
 mod growth;

@@ -83,7 +83,7 @@ const OF_A_BUNDLE: &[(&str, &[&str])] = &[
 ];
 
 /// Options about the machine that runs it, for every command.
-const OF_THIS_MACHINE: [&str; 17] = [
+const OF_THIS_MACHINE: [&str; 18] = [
     "--soc",
     "--flag",
     "--checkpoint",
@@ -95,6 +95,7 @@ const OF_THIS_MACHINE: [&str; 17] = [
     "--trust",
     "--signatures",
     "--revocations",
+    "--expect",
     "--threads",
     "--isolation",
     "--format",

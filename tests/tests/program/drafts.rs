@@ -184,7 +184,7 @@ fn a_draft_that_fails_is_told_and_under_strict_an_error() {
     let broken = broken();
     let draft = ["--draft", broken.path().to_str().expect("a name"), "--greedy"];
     let (expected, _) = reply(verifying(&["--draft", "off", "--greedy"]));
-    let arguments = ["--prompt", PROMPT, "-n", "48"];
+    let arguments = ["--raw", "--prompt", PROMPT, "-n", "48"];
     let told = verifying(&draft).arguments(arguments).outcome();
     assert_eq!((told.code, told.stdout.trim_end()), (Some(0), expected.as_str()), "{}", told.stderr);
     for words in ["fallback: the draft", "failed", "goes on without it", "help:"] {
@@ -297,7 +297,7 @@ fn a_smaller_model_that_was_measured_is_what_a_plan_counts_on() {
     let (text, statistics) = reply(run(&["--draft", DEMO_MODEL]));
     assert_eq!(text, expected);
     assert!(count(&statistics, "accepted_tokens") > 0, "{statistics}");
-    let unnamed = run(&[]).arguments(["--prompt", PROMPT, "-n", "48"]).outcome();
+    let unnamed = run(&[]).arguments(["--raw", "--prompt", PROMPT, "-n", "48"]).outcome();
     assert_eq!((unnamed.code, unnamed.stdout.trim_end()), (Some(0), expected.as_str()));
     for words in ["verifies what `demo-model` proposes", "lookup proposes in its place"] {
         assert!(unnamed.stderr.contains(words), "no `{words}` in {}", unnamed.stderr);

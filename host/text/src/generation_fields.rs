@@ -107,12 +107,12 @@ fn unsupported(name: &str) -> Option<(Value, &'static str)> {
 }
 
 /// Whether a field of this name cannot change a reply.
-pub(super) fn cannot_matter(name: &str) -> bool {
+pub(crate) fn cannot_matter(name: &str) -> bool {
     CANNOT_MATTER.iter().any(|(_, names)| names.contains(&name))
 }
 
 /// Returns the fields that would change replies and are not used, and those that are not known.
-pub(super) fn ignored(path: &Path, fields: &Map<String, Value>) -> Vec<Ignored> {
+pub(crate) fn ignored(path: &Path, fields: &Map<String, Value>) -> Vec<Ignored> {
     let known = |name: &str| USED.contains(&name) || cannot_matter(name);
     let reason = |name: &str, value: &Value| match unsupported(name) {
         _ if value.is_null() || known(name) => None,
