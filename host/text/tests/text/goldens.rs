@@ -273,7 +273,7 @@ fn stop_ids_are_the_checkpoints() {
     let demo = config("demo-model");
     assert_eq!(StopRules::from_generation(&demo).unwrap().ids(), [1, 16]);
     assert_eq!((demo.bos_id, demo.pad_id), (Some(2), Some(0)));
-    assert!(demo.sampling.do_sample && demo.sampling.top_k == 64 && demo.sampling.top_p == 0.95);
+    assert!(!demo.sampling.do_sample && demo.sampling.top_k == 64 && demo.sampling.top_p == 0.95);
     assert_eq!(config("tests/fixtures/gemma4_text").stop_ids, [1]);
     assert_eq!(config("tests/fixtures/qwen3").stop_ids, [635]);
     assert_eq!(config("tests/fixtures/embeddinggemma").stop_ids, [1]);
