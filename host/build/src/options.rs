@@ -573,7 +573,10 @@ impl PlanOptions {
 /// A text that options name.
 fn read_text(path: &Path) -> Result<String> {
     let fault = |error: std::string::FromUtf8Error| {
-        Error::new(ErrorKind::Invalid, format!("{}: {}", path.display(), error.utf8_error()))
+        let offset = error.utf8_error().valid_up_to();
+        let byte = error.as_bytes()[offset];
+        let what = format!("{} is not UTF-8: byte {byte:#04x} at offset {offset}", path.display());
+        Error::new(ErrorKind::Argument, what).with_help("save the text as UTF-8")
     };
     String::from_utf8(read_named(path, CALIBRATION_TEXT_BYTES)?).map_err(fault)
 }

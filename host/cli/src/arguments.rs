@@ -1558,7 +1558,7 @@ mod tests {
     fn errors_about_numbers_out_of_range_name_the_range() {
         assert_eq!((tokens("7"), temperature("0"), top_p("1")), (Ok(7), Ok(0.0), Ok(1.0)));
         assert_eq!((min_p("0.5"), repetition_penalty("1.1")), (Ok(0.5), Ok(1.1)));
-        assert!(tokens("-1").is_err_and(|said| said.contains("no limit")));
+        assert!(tokens("-1").is_err_and(|said| said.contains("larger than the context")));
         assert!(tokens("many").is_err_and(|said| said.contains("whole number")));
         for (parse, text) in [
             (temperature as fn(&str) -> Result<f32, String>, "-1"),

@@ -103,7 +103,9 @@ pub use shardwright_runtime::{
 };
 pub use shardwright_selection::{Candidate, Passed, Selection, ShardStanding, Standing, Tier};
 pub use shardwright_shims::{Chip, MeasuredFlag, Watch};
-pub use shardwright_text::{Message, RenderOptions, SamplingParameters, Tokenizer};
+pub use shardwright_text::{
+    Message, RenderOptions, SamplingParameters, StopRules, ThoughtTokens, TokenRules, Tokenizer,
+};
 pub use shardwright_trust::Policy;
 pub use shardwright_vocabulary::{
     ChosenSpeculation, Error, ErrorKind, FormatTuple, Notice, NoticeKind, Pass, PlannerIdentity, Provenance,

@@ -1107,10 +1107,16 @@ fn a_worker_ends_with_its_host_whatever_it_is_doing() {
     };
     wait("no worker", &|| std::fs::read_to_string(&report).is_ok_and(|text| !text.is_empty()));
     let worker: u32 = std::fs::read_to_string(&report).unwrap().parse().unwrap();
-    let children = format!("/proc/{worker}/task/{worker}/children");
+    // Children belong to the thread that forked.
+    let child = || {
+        let threads = std::fs::read_dir(format!("/proc/{worker}/task")).ok()?.flatten();
+        let mut lists =
+            threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+        lists.find_map(|text| text.trim().parse::<u32>().ok())
+    };
     // Once it has a child, it hangs in the shim.
-    wait("no grandchild", &|| std::fs::read_to_string(&children).is_ok_and(|text| !text.trim().is_empty()));
-    let grandchild: u32 = std::fs::read_to_string(&children).unwrap().trim().parse().unwrap();
+    wait("no grandchild", &|| child().is_some());
+    let grandchild = child().unwrap();
     host.kill().unwrap();
     assert_eq!(host.wait().unwrap().signal(), Some(9));
     // Reparented by now: gone or zombies, but not running.

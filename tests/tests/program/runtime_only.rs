@@ -131,7 +131,7 @@ fn a_program_without_a_compiler_runs_a_bundle_to_the_same_text() {
     let prompt = "And it came to pass";
     let directory = bundle.path().display().to_string();
     let expected =
-        shardwright(["run", &directory, "--prompt", prompt, "--greedy", "--max-tokens", "64"]).succeeds();
+        shardwright(["run", &directory, "--raw", "--prompt", prompt, "--greedy", "-n", "64"]).succeeds();
     let run = |directory: &Path, shims: &Path| {
         let mut command = Command::new(&example);
         command.arg(directory).arg(prompt).env("SHARDWRIGHT_SHIM_PATH", shims).output().expect("it runs")
