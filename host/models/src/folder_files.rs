@@ -5,7 +5,7 @@ use std::path::Path;
 
 use shardwright_vocabulary::Ignored;
 
-use crate::CheckpointError;
+use crate::{CheckpointError, json, limits};
 
 /// JSON files and templates that some crate reads.
 const USED: [&str; 12] = [
@@ -80,8 +80,18 @@ pub(crate) fn ignored(folder: &Path, weights: &BTreeSet<String>) -> Result<Vec<I
     if let Some(name) = names.iter().find(|name| ADAPTER.contains(&name.as_str())) {
         return Err(CheckpointError::Adapter { path: folder.join(name) });
     }
-    let found = names.iter().filter_map(|name| Some((name, reason(name, weights)?)));
+    // Processors of pictures come with a second copy of the template.
+    let has_template = names.iter().any(|name| name == "chat_template.jinja") || in_config(folder);
+    let second = |name: &str| name == "chat_template.json" && has_template;
+    let found = names.iter().filter(|name| !second(name));
+    let found = found.filter_map(|name| Some((name, reason(name, weights)?)));
     Ok(found.map(|(name, reason)| Ignored::file(folder.join(name), reason)).collect())
+}
+
+/// Whether the configuration of the tokenizer has a chat template.
+fn in_config(folder: &Path) -> bool {
+    let bytes = json::read_capped(&folder.join("tokenizer_config.json"), limits::CONFIG_BYTES);
+    bytes.is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains("\"chat_template\""))
 }
 
 fn reason(name: &str, weights: &BTreeSet<String>) -> Option<&'static str> {
@@ -137,6 +147,8 @@ mod tests {
             "tool_use.jinja",
         ];
         assert_eq!(names, expected);
+        std::fs::write(folder.path().join("tokenizer_config.json"), r#"{"chat_template": "x"}"#).unwrap();
+        assert_eq!(ignored(folder.path(), &weights).unwrap().len(), expected.len() - 1);
         std::fs::write(folder.path().join("adapter_config.json"), "{}").unwrap();
         let error = ignored(folder.path(), &weights).unwrap_err();
         assert!(matches!(error, CheckpointError::Adapter { .. }), "{error}");

@@ -35,7 +35,13 @@ const CANNOT_MATTER: [(&str, &[&str]); 8] = [
     (
         "settings of Python's code and return values",
         &[
+            "auto_map",
             "use_cache",
+            "cache_implementation",
+            "gradient_checkpointing",
+            "is_decoder",
+            "is_encoder_decoder",
+            "add_cross_attention",
             "output_attentions",
             "output_hidden_states",
             "return_dict",
@@ -68,7 +74,13 @@ const CANNOT_MATTER: [(&str, &[&str]); 8] = [
     ),
     (
         "towers, which are read when a picture or a sound needs them",
-        &["vision_config", "audio_config", "vision_soft_tokens_per_image", "audio_soft_tokens_per_image"],
+        &[
+            "vision_config",
+            "audio_config",
+            "mm_tokens_per_image",
+            "vision_soft_tokens_per_image",
+            "audio_soft_tokens_per_image",
+        ],
     ),
     (
         "settings of experts and of recurrent layers, which models with such layers are refused for",
