@@ -124,7 +124,7 @@ impl PreNorm {
     pub fn read(fields: Fields<'_>, family: Family) -> Result<Self, CheckpointError> {
         // `pretraining_tp` of Llama does not count: it cut matrices into parts whose sums are the
         // same, and the library does so no more.
-        for name in ["attention_bias", "mlp_bias", "lm_head_bias"] {
+        for name in ["attention_bias", "mlp_bias", "lm_head_bias", "use_mrope"] {
             fields.must_be_off(name)?;
         }
         if fields.text("hidden_act")?.is_some_and(|name| name != "silu") {
