@@ -214,8 +214,8 @@ pub struct PlanOptions {
     pub rounding: WeightRounding,
     /// When the loss of the whole plan is measured.
     pub measuring: PlanMeasuring,
-    /// File that the request to the planner is written to before it is asked, those of towers
-    /// beside it; `None` for none.
+    /// File for the request to the planner, written before the planner runs. Requests of towers go
+    /// next to it. `None` writes no file.
     pub request_file: Option<PathBuf>,
     /// Text to calibrate on; `None` for the built-in texts.
     pub calibration_text: Option<PathBuf>,

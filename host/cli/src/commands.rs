@@ -507,11 +507,11 @@ fn open_for(
     Ok(model)
 }
 
-/// Refuses the expectation of a signed name for what is no bundle.
+/// Refuses `--expect` for a path that is not a bundle.
 fn no_name_expected(path: &Path, expected: &ExpectedArgument) -> Result<(), Failure> {
     match expected.expect {
         Some(_) => {
-            Err(Failure::Arguments(format!("--expect is for bundles, and {} is none", path.display())))
+            Err(Failure::Arguments(format!("--expect needs a bundle, and {} is not one", path.display())))
         }
         None => Ok(()),
     }

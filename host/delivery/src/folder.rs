@@ -38,7 +38,7 @@ impl Folder {
         let create = || -> std::io::Result<_> {
             let building = tempfile::Builder::new().prefix(WRITING).tempdir_in(parent)?;
             let lock = fs::File::create_new(building.path().join(LOCK))?;
-            // Without locks nothing is swept either.
+            // A file system without locks also disables the sweep.
             let _ = lock.try_lock();
             Ok((building, lock))
         };
@@ -98,7 +98,7 @@ impl Folder {
     }
 }
 
-/// Removes what killed processes left there: folders of ours whose lock nobody holds. Failures are
+/// Removes folders of killed processes: ours, without a process that holds the lock. Failures are
 /// not reported, since the folders only cost space.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten().take(ENTRIES_LOOKED_AT) {

@@ -10,8 +10,8 @@ use crate::own;
 /// Most bytes of a cache. This fits a model with billions of weights several times.
 pub const CACHE_BYTES_MAX: u64 = 24 << 30;
 
-/// The folders of a cache whose files are made again when they are needed. Numbers of lists of
-/// revocations, measurements and what was learned are small and stay.
+/// Folders of a cache whose files can be made again. Small files stay: numbers of revocation lists,
+/// measurements, and limits learned from compilers.
 pub const EVICTED: [&str; 5] = ["artefacts", "weights", "tokenizers", "planners", "proofs"];
 
 /// Folders within these folders that are looked into.

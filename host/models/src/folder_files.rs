@@ -59,7 +59,7 @@ const CANNOT_MATTER: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// Weights of an adapter, which change those of the model.
+/// Files of an adapter, which changes the weights of the model.
 const ADAPTER: [&str; 3] = ["adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"];
 
 /// Weights that are a second copy, or belong to tests.
@@ -105,7 +105,7 @@ fn reason(name: &str, weights: &BTreeSet<String>) -> Option<&'static str> {
             Some("templates are read from chat_template.jinja and tokenizer_config.json")
         }
         Some("json") if !cannot_matter() => Some("the file is not known"),
-        // Before the download is complete it is not known what a file has.
+        // Before the download is complete, the tensors of a file are unknown.
         Some("safetensors") if !weights.is_empty() && !OTHER_WEIGHTS.contains(&name) => {
             Some("its tensors are not those of the model")
         }

@@ -91,7 +91,7 @@ impl<'a> Fields<'a> {
         self.record(name);
     }
 
-    /// The name of a field with those of the objects around it.
+    /// Returns the name of a field, prefixed with the names of the objects around it.
     fn path_of(&self, name: &str) -> String {
         let outer = self.outer.iter().filter(|part| !part.is_empty());
         outer.map(|part| format!("{part}.")).collect::<String>() + name

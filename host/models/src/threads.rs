@@ -11,7 +11,7 @@ pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         let count = |threads: usize| ThreadPoolBuilder::new().num_threads(threads);
-        // An application may have started them itself: then the rest changes nothing. A pool that
+        // An application may have started them itself. Then the rest has no effect. A pool that
         // could not be started cannot be replaced, so that one that is not kept is tried first.
         let _ = match [0, 1].into_iter().find(|&threads| count(threads).build().is_ok()) {
             Some(threads) => count(threads).build_global(),

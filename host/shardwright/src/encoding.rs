@@ -29,7 +29,7 @@ pub(crate) fn cancellable(
     }
     let (sender, receiver) = sync_channel(1);
     let thread = std::thread::Builder::new().name("encoding".into()).spawn(move || {
-        // Nobody listens any more once the caller was cancelled.
+        // A cancelled caller has dropped the receiver.
         let _ = sender.send(encode());
     });
     let failed = |error: &dyn std::fmt::Display| {

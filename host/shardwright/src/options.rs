@@ -250,8 +250,8 @@ impl OpenOptions {
         self
     }
 
-    /// Writes the request to the planner to a file before it is asked, those of towers beside it.
-    /// Of use to authors of planners, above all where a planner refuses.
+    /// Writes the request to the planner to a file before the planner runs, and the requests of
+    /// towers next to it. Authors of planners need it most when a planner refuses.
     #[must_use]
     pub fn request_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.plan.request_file = Some(path.into());

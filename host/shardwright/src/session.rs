@@ -252,6 +252,12 @@ impl Session {
         Ok(())
     }
 
+    /// Returns whether the checkpoint limits prompt and reply together (`max_length`). That limit
+    /// applies while `options.max_tokens` is `None`.
+    pub fn has_length_limit(&self) -> bool {
+        self.text.generation.max_length.is_some()
+    }
+
     /// Sets a variable for the chat template.
     pub fn set_template_variable(&mut self, name: &str, value: bool) {
         self.template = std::mem::take(&mut self.template).with_variable(name, value);

@@ -83,7 +83,7 @@ const CANNOT_MATTER: [(&str, &[&str]); 6] = [
     ),
 ];
 
-/// Fields that are not supported, and the value at which they do nothing.
+/// Returns the value at which an unsupported field has no effect, and why it is unsupported.
 fn unsupported(name: &str) -> Option<(Value, &'static str)> {
     Some(match name {
         "num_beams" | "num_beam_groups" => (json!(1), "beam search is not supported"),
@@ -111,7 +111,7 @@ pub(crate) fn cannot_matter(name: &str) -> bool {
     CANNOT_MATTER.iter().any(|(_, names)| names.contains(&name))
 }
 
-/// Returns the fields that would change replies and are not used, and those that are not known.
+/// Returns unsupported fields that would change replies, and unknown fields.
 pub(crate) fn ignored(path: &Path, fields: &Map<String, Value>) -> Vec<Ignored> {
     let known = |name: &str| USED.contains(&name) || cannot_matter(name);
     let reason = |name: &str, value: &Value| match unsupported(name) {

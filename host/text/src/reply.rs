@@ -18,7 +18,7 @@ pub struct Reply {
     thoughts: Option<ThoughtTokens>,
     thought: Option<Thought>,
     thought_tokens: usize,
-    /// Whether newlines are skipped, those between a thought and the answer.
+    /// Whether newlines between a thought and the answer are being skipped.
     skips_newlines: bool,
 }
 

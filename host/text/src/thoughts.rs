@@ -57,7 +57,7 @@ impl Thought {
         Thought { expected: "", held: String::new(), begun: false }
     }
 
-    /// Adds text and returns what is final.
+    /// Adds text and returns the final part.
     pub(crate) fn push(&mut self, text: &str) -> String {
         self.held.push_str(text);
         if !self.begun {
@@ -73,7 +73,7 @@ impl Thought {
         std::mem::replace(&mut self.held, newlines)
     }
 
-    /// Ends the thought and returns what is left: text that could have become the label.
+    /// Ends the thought and returns pending text, which could have become the label.
     pub(crate) fn finish(self) -> String {
         if self.begun { String::new() } else { self.held }
     }

@@ -7,7 +7,7 @@ use crate::error::{Result, TextError};
 /// hundred.
 pub(crate) const RULE_IDS_MAX: usize = 4096;
 
-/// Rules that exclude tokens from the choice. Each one is that of the field of the same name in
+/// Rules that exclude tokens from the choice. Each field has the name and meaning of a field in
 /// `generation_config.json`, as `transformers` applies it to one sequence.
 ///
 /// ```

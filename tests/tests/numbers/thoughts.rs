@@ -107,4 +107,6 @@ fn replies_keep_to_the_generation_settings_of_the_checkpoint() {
     let longer = reply(&[("min_new_tokens", (plain.len() + 5).into())]);
     assert!(longer.len() >= plain.len() + 5, "{} and {}", longer.len(), plain.len());
     assert_eq!(reply(&[("max_new_tokens", 5.into())]), plain[..5]);
+    let prompt = prompt_tokens(&Copy::of(DEMO_MODEL), &[Message::user("What is politics?")]);
+    assert_eq!(reply(&[("max_length", (prompt + 6).into())]), plain[..6]);
 }

@@ -437,7 +437,7 @@ fn goldens_that_lie_are_refused() {
     assert!(stderr.contains("goldens"), "{stderr}");
 }
 
-/// One compiles it, and the others wait; nobody falls back for want of time.
+/// One process compiles it, and the others wait. None falls back.
 #[test]
 fn several_first_starts_at_once_all_run() {
     let cache = tempfile::tempdir().expect("a folder");

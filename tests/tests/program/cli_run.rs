@@ -162,6 +162,23 @@ fn models_with_a_template_chat_unless_they_are_told_not_to() {
     assert!(code == 5 && says.contains("has no chat template"), "{code}: {says}");
 }
 
+/// Limits of the checkpoint apply unless the command has its own.
+#[test]
+fn a_reply_ends_at_the_limit_of_the_checkpoint() {
+    let tokens = |field: &str, limit: u64, more: &[&str]| {
+        let copy = Copy::of(DEMO_MODEL).json("generation_config.json", |config| config[field] = limit.into());
+        let run = shardwright(["run"]).argument(copy.path()).arguments(["--prompt", "What is faith?"]);
+        let out = run.arguments(["--format", "json"]).arguments(more).succeeds();
+        let done: Value = serde_json::from_str(out.lines().last().expect("an end")).expect("JSON");
+        let count = |name: &str| done["statistics"][name].as_u64().expect("a number");
+        (count("prompt_tokens"), count("generated_tokens"))
+    };
+    let (prompt, generated) = tokens("max_new_tokens", 4, &[]);
+    assert_eq!(generated, 4);
+    assert_eq!(tokens("max_length", prompt + 3, &[]).1, 3);
+    assert_eq!(tokens("max_length", prompt + 3, &["-n", "5"]).1, 5);
+}
+
 /// A field that has no effect is reported, and refused under `--strict`.
 #[test]
 fn fields_of_generation_settings_without_effect_are_reported() {

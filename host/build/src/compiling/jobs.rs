@@ -16,7 +16,7 @@ pub struct Jobs {
     /// The most, from 1.
     pub most: usize,
     /// Bytes that all of them together are expected to hold at most; one alone always runs. `None`
-    /// for three quarters of what is available to this process, where the system reports it.
+    /// for three quarters of the memory available to this process, if the system reports it.
     pub memory_bytes: Option<u64>,
 }
 

@@ -38,7 +38,7 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
         || arguments.thinking.is_some()
         || arguments.control_tokens_in_text;
     let chats = arguments.chat || implied || (model.has_chat_template() && !arguments.raw);
-    // A text that is piped in is one prompt, unless lines are asked for.
+    // Piped text is one prompt. With `--chat`, each of its lines is a turn.
     let prompt = match &arguments.prompt {
         None if !chats || !(arguments.chat || std::io::stdin().is_terminal()) => Some(prompt_from_stdin()?),
         prompt => prompt.clone(),
@@ -146,7 +146,8 @@ fn configure(session: &mut Session, arguments: &RunArguments) -> Result<(), Fail
         }
     }
     let most = arguments.max_tokens.map(|most| most as usize);
-    session.options.max_tokens = most.or(session.options.max_tokens).or(Some(TOKENS));
+    let usual = (!session.has_length_limit()).then_some(TOKENS);
+    session.options.max_tokens = most.or(session.options.max_tokens).or(usual);
     session.add_stop_strings(&arguments.stop)?;
     match arguments.thinking {
         None => {}

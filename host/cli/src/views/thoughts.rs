@@ -31,3 +31,10 @@ impl Thoughts {
         }
     }
 }
+
+/// A reply that fails within a thought leaves the terminal as it was.
+impl Drop for Thoughts {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -63,7 +63,7 @@ impl Vision {
         if fields.text("hidden_activation")?.is_some_and(|name| name != "gelu_pytorch_tanh") {
             return Err(fields.unsupported("hidden_activation", "`gelu_pytorch_tanh`"));
         }
-        // Positions of a picture are those of its table.
+        // The table of positions limits a picture.
         fields.superseded("max_position_embeddings");
         let whole = |name, range, default: u64| {
             Ok::<_, CheckpointError>(fields.whole(name, range)?.unwrap_or(default))
