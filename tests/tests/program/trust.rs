@@ -133,7 +133,7 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     }
     let laid_out = ["pack", "--trust", &bench.public, "--expect", "gemma", "-o"];
     refused(shardwright(laid_out).argument(bench.path("no.swb")).argument(&bundle), UNTRUSTED, &words);
-    let usage = |run: Run| refused(run.arguments(["--expect", "demo"]), 2, &["--expect is for"]);
+    let usage = |run: Run| refused(run.arguments(["--expect", "demo"]), 2, &["--expect needs a bundle"]);
     usage(shardwright(["run", TEXT_FIXTURES[0], "-p", "a"]));
     usage(shardwright(["inspect", TEXT_FIXTURES[0]]));
     usage(shardwright(["doctor"]));

@@ -12,7 +12,7 @@ pub fn doctor(
     detail: views::Detail,
 ) -> Result<Outcome, Failure> {
     if arguments.expected.expect.is_some() && arguments.bundle.is_none() {
-        return Err(Failure::Arguments("--expect is for a bundle, and none is named".to_owned()));
+        return Err(Failure::Arguments("--expect needs a bundle, and none is named".to_owned()));
     }
     let rules = trust::rules_for_bundle(&arguments.trust, &arguments.expected)?;
     let report = {
