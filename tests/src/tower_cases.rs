@@ -15,7 +15,7 @@ use crate::tree;
 pub fn tower(open: &OpenOptions, pass: Pass, formats: &str) -> TowerVerification {
     let open = open
         .clone()
-        .context(64)
+        .context(32)
         .strict(true)
         .towers([pass])
         .tower_formats(formats.parse().expect("formats"))

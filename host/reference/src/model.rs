@@ -3,14 +3,14 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use shardwright_graph::{
-    AssetId, ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, Graph, Op, Role, Verdict,
-    decompose_all, encode, hidden_key, legalise, prepared,
+    ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, Graph, Op, Role, Verdict, decompose_all,
+    encode, hidden_key, legalise, prepared,
 };
 use shardwright_vocabulary::{Encoding, EntryKind};
 
 use crate::ops::layout;
 use crate::states::state_encodings;
-use crate::step::{Features, Step, feature_input, slots, step_input};
+use crate::step::{Features, Step, feature_input, slots, step_input, with_soft_rows};
 use crate::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
 
 /// The form in which the driver runs every entry graph.
@@ -245,13 +245,22 @@ impl<'g> ReferenceModel<'g> {
     /// The `count` most likely next tokens, chosen greedily: prefill over all but the last id, then
     /// one row at a time. The lowest id wins among equal logits.
     pub fn greedy(&self, ids: &[u32], count: usize) -> Result<Vec<u32>, ReferenceError> {
+        self.greedy_in(&mut self.start(), ids, count)
+    }
+
+    /// The same after what a sequence holds, with its soft rows.
+    pub fn greedy_in(
+        &self,
+        sequence: &mut Sequence,
+        ids: &[u32],
+        count: usize,
+    ) -> Result<Vec<u32>, ReferenceError> {
         let (&last, before) = ids.split_last().ok_or(ReferenceError::NoTokens)?;
-        let mut sequence = self.start();
-        self.prefill(&mut sequence, before)?;
+        self.prefill(sequence, before)?;
         let mut next = last;
         let mut chosen = Vec::with_capacity(count);
         for _ in 0..count {
-            let trace = self.decode(&mut sequence, &[next], false)?;
+            let trace = self.decode(sequence, &[next], false)?;
             let logits = trace.logits.ok_or(ReferenceError::Graph(
                 shardwright_graph::GraphError::NoComponent(ComponentKind::Head),
             ))?;
@@ -513,19 +522,7 @@ impl Run<'_, '_, '_> {
             }
             Input::Tokens(ids, soft) => {
                 let array = step_input(role, self.step, ids, assets)?;
-                let (Some(array), Role::Gathered { asset: AssetId(0) }) = (&array, role) else {
-                    return Ok(array);
-                };
-                let (mut values, width) = (array.floats().into_owned(), array.shape()[1]);
-                let rows = self.step.first..self.step.first + self.step.rows;
-                for (&position, row) in soft.range(rows) {
-                    let at = (position - self.step.first) as usize * width;
-                    if row.len() != width {
-                        return Err(ReferenceError::SoftRow { position, found: row.len(), width });
-                    }
-                    values[at..at + width].copy_from_slice(row);
-                }
-                Array::floats_of(&[self.step.of, width as u64], values).map(Some)
+                array.map(|array| with_soft_rows(role, self.step, array, soft)).transpose()
             }
         }
     }

@@ -3,7 +3,9 @@
 //!
 //! A runtime computes the same tables in its own way; these functions define their content.
 
-use shardwright_graph::{Asset, AxialRope, Graph, GridAxis, INVISIBLE, Keys, Mask, Role, Rope};
+use std::collections::BTreeMap;
+
+use shardwright_graph::{Asset, AssetId, AxialRope, Graph, GridAxis, INVISIBLE, Keys, Mask, Role, Rope};
 
 use crate::weights::check_layout;
 use crate::{Array, ReferenceError};
@@ -86,6 +88,30 @@ pub fn feature_input(
         _ => return step_input(role, step, &[], assets),
     };
     array.map(Some)
+}
+
+/// A step input with the rows of `soft`, by position, in the place of those that the embedding's
+/// table gave; other inputs as they are.
+///
+/// # Errors
+///
+/// [`ReferenceError::SoftRow`] if a row has another width.
+pub fn with_soft_rows(
+    role: &Role,
+    step: Step,
+    given: Array,
+    soft: &BTreeMap<u64, Vec<f32>>,
+) -> Result<Array, ReferenceError> {
+    let Role::Gathered { asset: AssetId(0) } = role else { return Ok(given) };
+    let (mut values, width) = (given.floats().into_owned(), given.shape()[1]);
+    for (&position, row) in soft.range(step.first..step.first + step.rows) {
+        if row.len() != width {
+            return Err(ReferenceError::SoftRow { position, found: row.len(), width });
+        }
+        let at = (position - step.first) as usize * width;
+        values[at..at + width].copy_from_slice(row);
+    }
+    Array::floats_of(&[step.of, width as u64], values)
 }
 
 /// `i32 [R]`: a coordinate of each valid row, −1 beyond.

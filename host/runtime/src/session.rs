@@ -320,22 +320,37 @@ impl Session {
     ///
     /// Also [`SessionError::SoftRowsWidth`].
     pub fn append_parts(&mut self, prompt: &Prompt) -> Result<Appended, SessionError> {
-        let soft = SoftParts::of(prompt, self.tokens.len());
-        self.check_width(&soft)?;
-        // Before anything of an earlier call that failed is forgotten.
-        self.check_generative(prompt.ids())?;
-        self.soft.take(soft, self.tokens.len());
+        self.place(prompt)?;
         self.append_placed(prompt.ids(), &mut |_| {})
     }
 
     /// Runs `ids` after the history through decode entries and shows every step:
     /// [`StepView::logits`] exist for each of them.
     pub fn score(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Appended, SessionError> {
-        self.soft.trim(self.tokens.len());
-        self.extend(ids, &mut |session, work, recomputed| {
+        self.score_parts(&ids.into(), visit)
+    }
+
+    /// The same for a prompt of tokens and soft rows.
+    ///
+    /// # Errors
+    ///
+    /// Also [`SessionError::SoftRowsWidth`].
+    pub fn score_parts(&mut self, prompt: &Prompt, visit: Visit<'_>) -> Result<Appended, SessionError> {
+        self.place(prompt)?;
+        self.extend(prompt.ids(), &mut |session, work, recomputed| {
             session.prefill(work, recomputed, &mut |_| {})?;
             session.decode(&work[recomputed..], visit)
         })
+    }
+
+    /// Remembers the soft rows of what comes next.
+    fn place(&mut self, prompt: &Prompt) -> Result<(), SessionError> {
+        let soft = SoftParts::of(prompt, self.tokens.len());
+        self.check_width(&soft)?;
+        // Before anything of an earlier call that failed is forgotten.
+        self.check_generative(prompt.ids())?;
+        self.soft.take(soft, self.tokens.len());
+        Ok(())
     }
 
     /// Passes `run` all tokens without states, old and new, and the number of old ones. When a

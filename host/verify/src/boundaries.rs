@@ -135,8 +135,8 @@ impl BoundaryCheck<'_> {
         let mut rows_done = 0;
         for prompt in prompts {
             let given = match prompt.given {
-                Given::Ids(ids) if self.graph.is_generative() => {
-                    Given::Ids(&ids[..ids.len().min(self.rows).min(context)])
+                Given::Tokens { ids, soft } if self.graph.is_generative() => {
+                    Given::Tokens { ids: &ids[..ids.len().min(self.rows).min(context)], soft }
                 }
                 // An encoder sees all of its text or another text.
                 given if rows_of(prompt) <= context => given,

@@ -82,7 +82,8 @@ pub fn verify_bundle(
     report.signature_notices = unsigned;
     let mut store = Recorded { bundle: &existing, made_here: report.twin.is_none() };
     let bundled = Bundled { bundle: &existing, store: &mut store };
-    prove_towers(&mut report, checkpoint, &open.plan_options(), options, Some(bundled), &mut all)?;
+    let (plan, given) = (open.plan_options(), (options, &goldens));
+    prove_towers(&mut report, checkpoint, &plan, given, Some(bundled), &mut all)?;
     Ok(report)
 }
 

@@ -4,7 +4,8 @@
 //! (0 is the input of layer 0), `pK.final_norm` f32 [T, H], `pK.per_layer` f32 [T, layers, P],
 //! `pK.logits` f32 [T − s, V] from position `pK.logits_start` on, `pK.greedy` i64 [N],
 //! `pK.step_top_ids` i64 [N, 5], `pK.step_top_logits` f32 [N, 5], `pK.last_logits` f32 [V], and for
-//! encoders `pK.pooled`, `pK.embedding`. Any but the ids may be missing.
+//! encoders `pK.pooled`, `pK.embedding`. Any but the ids may be missing. Rows of pictures and sounds
+//! are described in `soft`.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,10 @@ use safetensors::{Dtype, SafeTensors};
 use shardwright_build::unseen_text;
 use shardwright_files::read_named;
 use shardwright_models::Checkpoint;
-use shardwright_vocabulary::{Error, ErrorKind, Result};
+use shardwright_vocabulary::{Error, ErrorKind, Pass, Result};
+
+use crate::soft::{KINDS, Kind, PlacedRows, Placing, RecordedFeatures, RecordedPart};
+use crate::trace::Given;
 
 /// Largest file of recorded outputs: a few prompts of a full-size model's logits. Guards against
 /// reading the wrong file whole.
@@ -34,6 +38,18 @@ impl Floats {
     pub(crate) fn part(&self, index: usize) -> &[f32] {
         let length: usize = self.shape[1..].iter().product();
         &self.values[index * length..(index + 1) * length]
+    }
+
+    /// Some of the parts along the first axis.
+    pub(crate) fn rows(&self, rows: impl IntoIterator<Item = usize>) -> Floats {
+        let mut shape = self.shape.clone();
+        let mut values = Vec::new();
+        shape[0] = 0;
+        for row in rows {
+            values.extend_from_slice(self.part(row));
+            shape[0] += 1;
+        }
+        Floats { shape, values }
     }
 }
 
@@ -58,7 +74,7 @@ impl Goldens {
         match directory {
             Some(directory) => Ok(Goldens {
                 directory: Some(directory.to_owned()),
-                prompts: read_goldens(directory)?,
+                prompts: read_goldens(directory, &Placing::of(checkpoint)?)?,
                 evaluation: read_evaluation(directory)?,
             }),
             None => {
@@ -69,12 +85,37 @@ impl Goldens {
             }
         }
     }
+
+    /// The prompts that can be run, with their names.
+    pub(crate) fn usable(&self) -> impl Iterator<Item = (String, &Golden)> {
+        let named = self.prompts.iter().enumerate().map(|(index, golden)| (format!("p{index}"), golden));
+        named.filter(|(_, golden)| golden.lacks.is_none())
+    }
+
+    /// The others, each with the reason.
+    pub(crate) fn skipped(&self) -> impl Iterator<Item = String> {
+        let named = self.prompts.iter().enumerate();
+        named.filter_map(|(index, golden)| Some(format!("p{index}: {}", golden.lacks.as_ref()?)))
+    }
+
+    /// What went into a tower and came out of it, with the prompt's name.
+    pub(crate) fn parts_of(&self, pass: Pass) -> impl Iterator<Item = (String, &RecordedPart)> {
+        let kind = KINDS.iter().position(|kind| kind.pass == pass);
+        let named = self.prompts.iter().enumerate();
+        named.filter_map(move |(index, golden)| Some((format!("p{index}"), golden.parts[kind?].as_ref()?)))
+    }
 }
 
 /// Recorded outputs of one prompt.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Golden {
     pub(crate) ids: Vec<u32>,
+    /// Rows in the place of tokens.
+    pub(crate) soft: PlacedRows,
+    /// Why it cannot be run.
+    pub(crate) lacks: Option<String>,
+    /// Its own picture and sound, as recorded.
+    pub(crate) parts: [Option<RecordedPart>; 2],
     pub(crate) hidden: Option<Floats>,
     pub(crate) final_norm: Option<Floats>,
     pub(crate) per_layer: Option<Floats>,
@@ -85,6 +126,13 @@ pub(crate) struct Golden {
     pub(crate) last_logits: Option<Floats>,
     pub(crate) pooled: Option<Floats>,
     pub(crate) embedding: Option<Floats>,
+}
+
+impl Golden {
+    /// What is run for it.
+    pub(crate) fn given(&self) -> Given<'_> {
+        Given::Tokens { ids: &self.ids, soft: &self.soft }
+    }
 }
 
 /// Held-out rows with their recorded negative log-likelihood.
@@ -142,19 +190,76 @@ impl File {
         let ids = values.into_iter().map(u32::try_from).collect::<Result<_, _>>();
         ids.map(Some).map_err(|_| self.fault(name, "holds a number that is no token id"))
     }
+
+    /// Numbers of one byte, or of eight.
+    fn flags(&self, tensors: &SafeTensors<'_>, name: &str) -> Result<Option<Vec<i64>>> {
+        let Ok(view) = tensors.tensor(name) else { return Ok(None) };
+        match view.dtype() {
+            Dtype::U8 => Ok(Some(view.data().iter().map(|&byte| byte.into()).collect())),
+            _ => Ok(self.integers(tensors, name)?.map(|(_, values)| values)),
+        }
+    }
+
+    /// Rows of a picture or a sound, and what went into its tower, where that is recorded.
+    fn part(
+        &self,
+        tensors: &SafeTensors<'_>,
+        prompt: usize,
+        kind: &Kind,
+        placing: &Placing<'_>,
+    ) -> Result<Option<RecordedPart>> {
+        let name = |what: &str| format!("p{prompt}.{what}");
+        let soft = name(&format!("{}.soft", kind.name));
+        let Some(mut rows) = self.floats(tensors, &soft)? else { return Ok(None) };
+        if rows.shape.len() != 2 {
+            return Err(self.fault(&soft, "is not [rows, width]"));
+        }
+        let mask = name(&format!("{}.mask", kind.name));
+        if let Some(valid) = self.flags(tensors, &mask)? {
+            if valid.len() != rows.shape[0] {
+                return Err(self.fault(&mask, "is not one number for each row"));
+            }
+            rows = rows.rows((0..valid.len()).filter(|&row| valid[row] != 0));
+        }
+        let (values, places) = (name(kind.values), name(kind.places.0));
+        let given = (self.floats(tensors, &values)?, self.flags(tensors, &places)?);
+        let features = match given {
+            (Some(values), Some(given)) if given.len() == kind.places.1 * values.shape[0] => {
+                Some(RecordedFeatures { values, places: given })
+            }
+            (Some(_), Some(_)) => return Err(self.fault(&places, "does not say where each feature is")),
+            _ => None,
+        };
+        Ok(Some(RecordedPart { rows: placing.unscaled(rows), features }))
+    }
 }
 
 /// Reads every prompt of `goldens.safetensors`.
-fn read_goldens(directory: &Path) -> Result<Vec<Golden>> {
+fn read_goldens(directory: &Path, placing: &Placing<'_>) -> Result<Vec<Golden>> {
     let file = File::read(directory.join("goldens.safetensors"))?;
     let tensors = file.tensors()?;
     let mut goldens = Vec::new();
+    let mut last = [None, None];
     while let Some(ids) = file.ids(&tensors, &format!("p{}.input_ids", goldens.len()))? {
         let name = |what: &str| format!("p{}.{what}", goldens.len());
         let floats = |what: &str| file.floats(&tensors, &name(what));
         let logits_start =
             file.integers(&tensors, &name("logits_start"))?.and_then(|(_, v)| v.first().copied());
+        let part = |kind| file.part(&tensors, goldens.len(), kind, placing);
+        let parts = [part(&KINDS[0])?, part(&KINDS[1])?];
+        for (last, part) in last.iter_mut().zip(&parts) {
+            if part.is_some() {
+                last.clone_from(part);
+            }
+        }
+        let (soft, lacks) = match placing.rows(&ids, &last) {
+            Ok(soft) => (soft, None),
+            Err(lacks) => (PlacedRows::new(), Some(lacks)),
+        };
         let golden = Golden {
+            soft,
+            lacks,
+            parts,
             hidden: floats("hidden")?,
             final_norm: floats("final_norm")?,
             per_layer: floats("per_layer")?,

@@ -34,6 +34,7 @@ mod repair;
 mod report;
 mod rows;
 mod shard_run;
+mod soft;
 mod thresholds;
 mod tower;
 mod trace;

@@ -94,8 +94,8 @@ pub struct VerifyReport {
     pub towers: Vec<TowerVerification>,
 }
 
-/// A tower over pictures or sounds of the project's own making, other ones than it was calibrated
-/// on.
+/// A tower over recorded pictures or sounds and those of the project's own making, other ones than
+/// it was calibrated on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TowerVerification {
     /// When it runs.
@@ -107,6 +107,8 @@ pub struct TowerVerification {
     /// The tower running by itself, against the checkpoint in float. It is judged where the tower
     /// is exact.
     pub soft_rows: RowComparison,
+    /// The same against recorded rows, where pictures or sounds were recorded; judged alike.
+    pub recorded: Option<RowComparison>,
     /// Every shard alone, once for each graph it is compared with.
     pub boundaries: Vec<BoundaryVerification>,
     /// Whether everything that is judged passed.

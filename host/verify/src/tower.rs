@@ -3,24 +3,26 @@
 use std::path::Path;
 
 use shardwright_build::{
-    ArtefactStore, CompiledGraphs, NoArtefactStore, PlanOptions, Purpose, RecordedPlan, SampleSet,
-    TowerScope, TowerSource, Trying, settle_trying, tower_samples, towers_of,
+    ArtefactStore, CompiledGraphs, FeatureSample, NoArtefactStore, PlanOptions, Purpose, RecordedPlan,
+    SampleSet, TowerScope, TowerSource, Trying, settle_trying, tower_samples, towers_of,
 };
 use shardwright_bundle::{Bundle, Digest};
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_reference::step::Features;
 use shardwright_reference::{Arrangement, Array, ReferenceModel};
-use shardwright_runtime::{Chain, Tower};
+use shardwright_runtime::{Chain, SoftRows, Tower};
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Beforehand, Error, ErrorKind, Pass, Result};
 
 use crate::boundaries::{BoundaryCheck, Prompt};
 use crate::bundled::{named_layer, no_layer};
+use crate::goldens::Goldens;
 use crate::options::VerifyOptions;
 use crate::progress::{Progress, reference_fault};
 use crate::report::{RowComparison, TowerVerification, VerifyReport};
 use crate::rows::RowErrors;
+use crate::soft::{RecordedPart, ValidFeatures};
 use crate::thresholds::Thresholds;
 use crate::trace::Given;
 use crate::verification::{OPENED, is_exact, is_simulated, is_vendors};
@@ -43,7 +45,7 @@ pub(crate) fn prove_towers(
     report: &mut VerifyReport,
     checkpoint: &Path,
     plan: &PlanOptions,
-    options: &VerifyOptions,
+    (options, goldens): (&VerifyOptions, &Goldens),
     mut bundled: Option<Bundled<'_>>,
     watch: &mut dyn Watch,
 ) -> Result<()> {
@@ -55,10 +57,12 @@ pub(crate) fn prove_towers(
     let mut all = Part::new(watch, 0..1000);
     for scope in &scopes {
         let mut own = all.most_of_the_rest();
-        let tower = prove(checkpoint, scope, plan, options, bundled.as_mut(), &mut own)?;
+        let given = (options, goldens);
+        let (tower, skipped) = prove(checkpoint, scope, plan, given, bundled.as_mut(), &mut own)?;
+        report.skipped.extend(skipped);
         if bundled.is_some() && !tower.passed {
             let mut again = all.most_of_the_rest();
-            report.notices.push(first_layer(checkpoint, scope, plan, options, &mut again)?);
+            report.notices.push(first_layer(checkpoint, scope, plan, given, &mut again)?);
         }
         report.passed &= tower.passed;
         report.towers.push(tower);
@@ -71,12 +75,12 @@ fn first_layer(
     checkpoint: &Path,
     scope: &TowerScope,
     plan: &PlanOptions,
-    options: &VerifyOptions,
+    given: (&VerifyOptions, &Goldens),
     watch: &mut dyn Watch,
 ) -> Result<String> {
     let tapped = PlanOptions { taps: true, ..plan.clone() };
-    let said = match prove(checkpoint, scope, &tapped, options, None, watch) {
-        Ok(again) => {
+    let said = match prove(checkpoint, scope, &tapped, given, None, watch) {
+        Ok((again, _)) => {
             let named = again.boundaries.iter().find(|boundaries| boundaries.judged);
             named_layer(named.and_then(|boundaries| boundaries.first_divergent_layer))
         }
@@ -86,18 +90,21 @@ fn first_layer(
     Ok(format!("the tower of a {}: {said}", scope.pass))
 }
 
+/// Gives what was not compared, too.
 fn prove(
     checkpoint: &Path,
     scope: &TowerScope,
     plan: &PlanOptions,
-    options: &VerifyOptions,
+    (options, goldens): (&VerifyOptions, &Goldens),
     bundled: Option<&mut Bundled<'_>>,
     watch: &mut dyn Watch,
-) -> Result<TowerVerification> {
+) -> Result<(TowerVerification, Vec<String>)> {
     let pass = scope.pass;
     let intact = Checkpoint::open_for(checkpoint, &[Pass::Step, pass])?;
     let plan = PlanOptions { taps: plan.taps, ..scope.options(plan) };
-    let proof = TowerProof::new(&intact, scope, &plan, options)?;
+    let mut proof = TowerProof::new(&intact, scope, &plan, options)?;
+    let pool = scope.processor.picture.as_ref().map_or(1, |picture| picture.pool);
+    let skipped = proof.record(goldens, plan.context, pool)?;
     let mut source = TowerSource::new(&intact, scope, &plan)?;
     let mut all = Part::new(watch, 0..1000);
     let mut trying = Trying::default();
@@ -112,7 +119,7 @@ fn prove(
     let chain = shardwright::load(&settled, Beforehand::default())?;
     let formats = settled.report.shards.iter().map(|shard| shard.formats.clone()).collect();
     let compiled: Vec<_> = settled.shards.into_iter().map(|shard| shard.compiled).collect();
-    proof.run(&chain, &compiled, formats, &mut all)
+    Ok((proof.run(&chain, &compiled, formats, &mut all)?, skipped))
 }
 
 /// The plan of a bundle's tower, if the bundle has it.
@@ -154,6 +161,31 @@ impl<'p> TowerProof<'p> {
         Ok(TowerProof { graph, samples: samples.collect::<Result<_>>()?, options })
     }
 
+    /// Adds what was recorded of a tower of at most `most` rows, before what was made for it.
+    /// Returns what cannot be run.
+    /// Patches are pooled in squares of `pool` a side.
+    fn record(&mut self, goldens: &Goldens, most: Option<u32>, pool: u32) -> Result<Vec<String>> {
+        let (pass, most) = (self.pass(), u64::from(most.unwrap_or(u32::MAX)));
+        let (mut recorded, mut skipped) = (Vec::new(), Vec::new());
+        for (prompt, part) in goldens.parts_of(pass) {
+            let Some(features) = &part.features else {
+                skipped.push(format!("{prompt}: what its {pass} was made of is not recorded"));
+                continue;
+            };
+            let sample = Sample::recorded(prompt, features.valid(pass, pool), part)?;
+            match sample.features().rows(self.graph) {
+                rows if rows > most => {
+                    let prompt = &sample.name;
+                    skipped.push(format!("{prompt}: its {pass} has {rows} rows, and the tower takes {most}"));
+                }
+                _ => recorded.push(sample),
+            }
+        }
+        recorded.append(&mut self.samples);
+        self.samples = recorded;
+        Ok(skipped)
+    }
+
     /// When it runs.
     pub(crate) fn pass(&self) -> Pass {
         self.graph.pass
@@ -163,7 +195,7 @@ impl<'p> TowerProof<'p> {
     pub(crate) fn prompts(&self, count: usize) -> Vec<Prompt<'_>> {
         let samples = self.samples.iter().take(count);
         let prompts = samples
-            .map(|sample| Prompt { name: sample.name.to_owned(), given: Given::Features(sample.features()) });
+            .map(|sample| Prompt { name: sample.name.clone(), given: Given::Features(sample.features()) });
         prompts.collect()
     }
 
@@ -186,7 +218,8 @@ impl<'p> TowerProof<'p> {
         let count = if is_simulated(chain) && !self.options.asked.all { SIMULATED.min(every) } else { every };
         let mut progress = Progress(all.then(WHOLE));
         let samples = &self.samples[..count];
-        let soft_rows = whole(&mut chain.tower()?, self.graph, samples, &thresholds, &mut progress)?;
+        let (soft_rows, recorded) =
+            whole(&mut chain.tower()?, self.graph, samples, &thresholds, &mut progress)?;
         let check = BoundaryCheck {
             shards: chain,
             graph: self.graph,
@@ -199,9 +232,10 @@ impl<'p> TowerProof<'p> {
             steps: 0,
         };
         let boundaries = check.run(&self.prompts(count), &mut Progress(all.then(1000)))?;
-        let passed = (!exact || soft_rows.passed)
+        let passed = (!exact || soft_rows.passed && recorded.as_ref().is_none_or(|rows| rows.passed))
             && boundaries.iter().filter(|boundaries| boundaries.judged).all(|boundaries| boundaries.passed);
-        Ok(TowerVerification { pass: self.pass(), samples: count, exact, soft_rows, boundaries, passed })
+        let pass = self.pass();
+        Ok(TowerVerification { pass, samples: count, exact, soft_rows, recorded, boundaries, passed })
     }
 }
 
@@ -222,19 +256,31 @@ fn same_weights(bundle: &Bundle, stored: Digest, graph: &Graph) -> Result<()> {
 
 /// What a front end made of a picture or sound, as the reference takes it.
 struct Sample {
-    name: &'static str,
+    name: String,
     values: Array,
     columns: Vec<i32>,
     rows: Vec<i32>,
     origin: [u8; 32],
+    /// What its tower gives, where that was recorded.
+    wanted: Option<Vec<f32>>,
 }
 
 impl Sample {
-    fn new(name: &'static str, sample: shardwright_build::FeatureSample) -> Result<Self> {
+    fn recorded(prompt: String, given: ValidFeatures, part: &RecordedPart) -> Result<Self> {
+        let ValidFeatures { values, columns, rows } = given;
+        let width = values.shape[1];
+        let origin = *Digest::of(prompt.as_bytes()).bytes();
+        let wanted = Some(part.rows.values.clone());
+        let sample = FeatureSample { values: values.values, width, columns, rows, origin };
+        Ok(Sample { name: prompt, wanted, ..Sample::new("", sample)? })
+    }
+
+    fn new(name: &'static str, sample: FeatureSample) -> Result<Self> {
         let count = (sample.values.len() / sample.width.max(1)) as u64;
         let values =
             Array::floats_of(&[count, sample.width as u64], sample.values).map_err(reference_fault)?;
-        Ok(Sample { name, values, columns: sample.columns, rows: sample.rows, origin: sample.origin })
+        let FeatureSample { columns, rows, origin, .. } = sample;
+        Ok(Sample { name: name.to_owned(), values, columns, rows, origin, wanted: None })
     }
 
     fn features(&self) -> Features<'_> {
@@ -242,15 +288,16 @@ impl Sample {
     }
 }
 
-/// The soft rows of a tower that runs by itself, beside those of the checkpoint in float.
+/// The soft rows of a tower that runs by itself, beside those of the checkpoint in float, and
+/// beside recorded ones where there are some.
 fn whole(
     tower: &mut Tower,
     graph: &Graph,
     samples: &[Sample],
     thresholds: &Thresholds,
     progress: &mut Progress<'_>,
-) -> Result<RowComparison> {
-    let mut errors = RowErrors::default();
+) -> Result<(RowComparison, Option<RowComparison>)> {
+    let (mut errors, mut from_recorded) = (RowErrors::default(), RowErrors::default());
     for (index, sample) in samples.iter().enumerate() {
         progress
             .step(index as f64 / samples.len() as f64, || format!("{} through the tower", sample.name))?;
@@ -269,14 +316,25 @@ fn whole(
         let reference = ReferenceModel::new(graph, Arrangement::whole(rows)).map_err(reference_fault)?;
         let trace = reference.soft_rows(&features, false).map_err(reference_fault)?;
         let wanted = trace.soft_rows.map(Array::into_floats).unwrap_or_default();
-        let width = got.width().max(1);
-        if got.values().len() != wanted.len() {
-            errors.add(got.values(), &wanted, || (sample.name.to_owned(), 0, 0));
-            continue;
-        }
-        for (row, (got, wanted)) in got.values().chunks(width).zip(wanted.chunks(width)).enumerate() {
-            errors.add(got, wanted, || (sample.name.to_owned(), row, 0));
+        add_rows(&mut errors, &sample.name, &got, &wanted);
+        if let Some(wanted) = &sample.wanted {
+            add_rows(&mut from_recorded, &sample.name, &got, wanted);
         }
     }
-    Ok(errors.compare("soft rows".to_owned(), None, None, thresholds))
+    let recorded = samples.iter().any(|sample| sample.wanted.is_some());
+    let compare = |errors: RowErrors, what: &str| errors.compare(what.to_owned(), None, None, thresholds);
+    let recorded = recorded.then(|| compare(from_recorded, "recorded soft rows"));
+    Ok((compare(errors, "soft rows"), recorded))
+}
+
+/// Rows of another number differ without bound.
+fn add_rows(errors: &mut RowErrors, name: &str, got: &SoftRows, wanted: &[f32]) {
+    if got.values().len() != wanted.len() {
+        errors.add(got.values(), wanted, || (name.to_owned(), 0, 0));
+        return;
+    }
+    let width = got.width().max(1);
+    for (row, (got, wanted)) in got.values().chunks(width).zip(wanted.chunks(width)).enumerate() {
+        errors.add(got, wanted, || (name.to_owned(), row, 0));
+    }
 }

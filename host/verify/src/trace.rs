@@ -1,8 +1,10 @@
 //! The reference's own run over a prompt: inputs and expected results of shards.
 
 use shardwright_graph::{Asset, Graph, Role, StateId};
-use shardwright_reference::step::{Features, Step, feature_input, step_input};
+use shardwright_reference::step::{Features, Step, feature_input, step_input, with_soft_rows};
 use shardwright_reference::{Arrangement, Array, ReferenceError, ReferenceModel, Sequence};
+
+use crate::soft::PlacedRows;
 
 /// Most logits the reference computes at once: 64 MiB. Large vocabularies are run in fewer rows at
 /// a time.
@@ -13,8 +15,8 @@ const ROWS_MIN: u64 = 16;
 /// What a model is run over.
 #[derive(Clone, Copy)]
 pub(crate) enum Given<'p> {
-    /// The tokens of a text.
-    Ids(&'p [u32]),
+    /// The tokens of a text, and the rows that stand in the place of some.
+    Tokens { ids: &'p [u32], soft: &'p PlacedRows },
     /// What a front end made of a picture or a clip.
     Features(Features<'p>),
 }
@@ -23,7 +25,7 @@ impl Given<'_> {
     /// Rows of the model.
     pub(crate) fn rows(&self, graph: &Graph) -> usize {
         match self {
-            Given::Ids(ids) => ids.len(),
+            Given::Tokens { ids, .. } => ids.len(),
             Given::Features(features) => features.rows(graph) as usize,
         }
     }
@@ -71,12 +73,16 @@ impl<'p, 'g> Trace<'p, 'g> {
         };
         let arrangement = Arrangement { rows, ..Arrangement::whole(all) };
         let reference = ReferenceModel::new(graph, arrangement)?;
+        let mut sequence = reference.start();
+        if let Given::Tokens { soft, .. } = given {
+            sequence.soft.clone_from(soft);
+        }
         Ok(Trace {
             graph,
             given,
             all: given.rows(graph),
             rows: rows as usize,
-            sequence: reference.start(),
+            sequence,
             reference,
             position: 0,
             states: vec![Vec::new(); graph.states.len()],
@@ -91,9 +97,10 @@ impl<'p, 'g> Trace<'p, 'g> {
         assets: &[Asset],
     ) -> Result<Option<Array>, ReferenceError> {
         match self.given {
-            Given::Ids(ids) => {
+            Given::Tokens { ids, soft } => {
                 let rows = step.first as usize..(step.first + step.rows) as usize;
-                step_input(role, step, ids.get(rows).unwrap_or_default(), assets)
+                let given = step_input(role, step, ids.get(rows).unwrap_or_default(), assets)?;
+                given.map(|given| with_soft_rows(role, step, given, soft)).transpose()
             }
             Given::Features(features) => {
                 feature_input(role, step, self.graph.features_to_a_row(), &features, assets)
@@ -115,10 +122,10 @@ impl<'p, 'g> Trace<'p, 'g> {
             return Ok(None);
         }
         let trace = match self.given {
-            Given::Ids(ids) if self.graph.is_generative() => {
+            Given::Tokens { ids, .. } if self.graph.is_generative() => {
                 self.reference.decode(&mut self.sequence, &ids[first..end], true)?
             }
-            Given::Ids(ids) => self.reference.encode(&ids[first..end], true)?,
+            Given::Tokens { ids, .. } => self.reference.encode(&ids[first..end], true)?,
             Given::Features(features) => self.reference.soft_rows(&features, true)?,
         };
         self.position = end;

@@ -21,7 +21,6 @@ use crate::progress::Progress;
 use crate::report::{SelfTestReport, VerifyReport};
 use crate::thresholds::Thresholds;
 use crate::tower::prove_towers;
-use crate::trace::Given;
 use crate::whole::Whole;
 
 /// How far a verification is when the model is open, of 1000.
@@ -73,7 +72,7 @@ pub fn verify(
     let verification =
         Verification { model: &model, compiled, intact: &intact, plan: &plan, measured, options };
     let mut report = verification.run(&goldens, &mut all.then(TEXT))?;
-    prove_towers(&mut report, checkpoint, &plan, options, None, &mut all)?;
+    prove_towers(&mut report, checkpoint, &plan, (options, &goldens), None, &mut all)?;
     Ok(report)
 }
 
@@ -143,16 +142,13 @@ impl Verification<'_> {
             (false, true) => Thresholds::VENDOR,
         })?;
 
-        let mut skipped = Vec::new();
-        let mut usable = Vec::new();
-        for (index, golden) in goldens.prompts.iter().enumerate() {
-            let prompt = format!("p{index}");
-            if self.has_soft_tokens(golden) {
-                skipped.push(format!("{prompt}: its prompt holds pictures or sound, which need the towers"));
-            } else {
-                usable.push((prompt, golden));
-            }
-        }
+        let mut skipped: Vec<String> = goldens.skipped().collect();
+        let context = self.model.chain().context();
+        let fits = |golden: &Golden| golden.ids.len() as u64 <= context;
+        let (usable, longer): (Vec<_>, Vec<_>) = goldens.usable().partition(|(_, golden)| fits(golden));
+        skipped.extend(longer.into_iter().map(|(name, golden)| {
+            format!("{name}: its {} tokens do not fit the context of {context}", golden.ids.len())
+        }));
 
         let simulated = is_simulated(self.model.chain());
         let effort = self.options.asked.settled(simulated);
@@ -184,7 +180,7 @@ impl Verification<'_> {
         let mut progress = Progress(all.then(1000));
         let prompts: Vec<Prompt<'_>> = usable
             .iter()
-            .map(|(name, golden)| Prompt { name: name.clone(), given: Given::Ids(&golden.ids) })
+            .map(|(name, golden)| Prompt { name: name.clone(), given: golden.given() })
             .collect();
         // If the runtime caps the logits, the head's output is not capped; the whole chain is
         // compared with capped ones.
@@ -248,12 +244,6 @@ impl Verification<'_> {
     ) -> Result<DivergenceVerification> {
         let stored = StoredAnswers::of(self.intact, self.plan, tokens, &mut watch.then(500))?;
         divergence(self.model, &stored, Bound::of(bound, self.measured), &mut Progress(watch.then(1000)))
-    }
-
-    /// Whether the prompt holds placeholders, whose rows only the towers could provide.
-    fn has_soft_tokens(&self, golden: &Golden) -> bool {
-        let assets = &self.intact.graph().assets;
-        golden.ids.iter().any(|&id| assets.iter().any(|asset| asset.row_of(id) != id))
     }
 }
 

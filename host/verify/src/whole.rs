@@ -4,7 +4,7 @@ use std::path::Path;
 
 use shardwright::Model;
 use shardwright_graph::Graph;
-use shardwright_reference::{Arrangement, ReferenceModel};
+use shardwright_reference::{Arrangement, ReferenceModel, Sequence};
 use shardwright_runtime::{Session, StepView};
 use shardwright_text::{Message, RenderOptions, TemplateValue, messages_from_json};
 use shardwright_vocabulary::Result;
@@ -14,6 +14,7 @@ use crate::goldens::{self, ChatGolden, Evaluation, Floats, Golden, Goldens, Toke
 use crate::progress::{Progress, reference_fault};
 use crate::report::{Comparison, Tally, TokenVerification, tolerance};
 use crate::rows::largest_error;
+use crate::soft;
 use crate::thresholds::Thresholds;
 
 /// What came of it.
@@ -99,7 +100,8 @@ impl<'m> Whole<'m> {
                 true => self.generative(name, &self.with_reference_hidden(golden)?)?,
                 false => self.generative(name, golden)?,
             }
-            if evaluation.is_none() {
+            // Placeholders are never predicted.
+            if evaluation.is_none() && golden.soft.is_empty() {
                 self.likelihood.text = match goldens.directory {
                     Some(_) => "recorded prompts",
                     None => "built-in prompts",
@@ -150,7 +152,12 @@ impl<'m> Whole<'m> {
     fn with_reference_hidden(&self, golden: &Golden) -> Result<Golden> {
         let arrangement = Arrangement::whole(golden.ids.len() as u64);
         let reference = ReferenceModel::new(self.graph, arrangement).map_err(reference_fault)?;
-        let layers = reference.trace(&golden.ids).map_err(reference_fault)?.hidden;
+        let mut sequence = Sequence { soft: golden.soft.clone(), ..reference.start() };
+        let trace = match self.graph.is_generative() {
+            true => reference.decode(&mut sequence, &golden.ids, true),
+            false => reference.encode(&golden.ids, true),
+        };
+        let layers = trace.map_err(reference_fault)?.hidden;
         let width = self.graph.hidden as usize;
         Ok(Golden {
             hidden: Some(Floats {
@@ -170,11 +177,12 @@ impl<'m> Whole<'m> {
             tapped: !self.model.compiled().is_empty(),
         };
         self.session.clear();
-        self.session.score(&golden.ids, &mut |view| comparer.step(view))?;
+        let parts = soft::prompt(golden)?;
+        self.session.score_parts(&parts, &mut |view| comparer.step(view))?;
 
         // A new session: prefill entries this time, as generation uses them.
         self.session.clear();
-        self.session.append(&golden.ids)?;
+        self.session.append_parts(&parts)?;
         let wanted = self.greedy_tokens(golden)?;
         let mut agrees = true;
         for (step, &wanted_token) in wanted.iter().enumerate() {
@@ -218,7 +226,9 @@ impl<'m> Whole<'m> {
     fn greedy_tokens(&self, golden: &Golden) -> Result<Vec<u32>> {
         let room = self.session.remaining();
         if !golden.greedy.is_empty() {
-            return Ok(golden.greedy.iter().copied().take(self.effort.greedy).collect());
+            // The token after the last that fits is known too.
+            let most = self.effort.greedy.min(room + 1);
+            return Ok(golden.greedy.iter().copied().take(most).collect());
         }
         let count = self.effort.greedy.min(room);
         let arrangement = Arrangement {
@@ -226,7 +236,8 @@ impl<'m> Whole<'m> {
             ..Arrangement::whole((golden.ids.len() + count) as u64)
         };
         let reference = ReferenceModel::new(self.graph, arrangement).map_err(reference_fault)?;
-        reference.greedy(&golden.ids, count).map_err(reference_fault)
+        let mut sequence = Sequence { soft: golden.soft.clone(), ..reference.start() };
+        reference.greedy_in(&mut sequence, &golden.ids, count).map_err(reference_fault)
     }
 
     fn encoder(&mut self, prompt: &str, golden: &Golden) -> Result<()> {

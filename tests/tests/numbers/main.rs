@@ -14,6 +14,7 @@ mod perplexity;
 mod public_crate;
 mod published;
 mod quantised;
+mod recorded_parts;
 mod released;
 mod revision;
 mod softcap;

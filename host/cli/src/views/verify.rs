@@ -61,19 +61,21 @@ pub fn verify(report: &VerifyReport) -> String {
     }
     text.push_str(&boundary_tables(&report.boundaries));
     for tower in &report.towers {
-        let rows = &tower.soft_rows;
-        let _ = writeln!(
-            text,
-            "\ntower of a {}, over {} that were made for it\n{} soft rows against the checkpoint in float: {} rows, error of 95 % {:.1e}, worst {:.1e} at {}, cosine {:.6} in the mean",
-            tower.pass,
-            tower.samples,
-            verdict(rows.passed, tower.exact),
-            rows.rows,
-            rows.relative_p95,
-            rows.relative_worst,
-            rows.worst_at,
-            rows.cosine_mean
-        );
+        let _ = writeln!(text, "\ntower of a {}, over {} of them", tower.pass, tower.samples);
+        let against =
+            [("the checkpoint in float", Some(&tower.soft_rows)), ("recorded ones", tower.recorded.as_ref())];
+        for (against, rows) in against.into_iter().filter_map(|(against, rows)| Some((against, rows?))) {
+            let _ = writeln!(
+                text,
+                "{} soft rows against {against}: {} rows, error of 95 % {:.1e}, worst {:.1e} at {}, cosine {:.6} in the mean",
+                verdict(rows.passed, tower.exact),
+                rows.rows,
+                rows.relative_p95,
+                rows.relative_worst,
+                rows.worst_at,
+                rows.cosine_mean
+            );
+        }
         text.push_str(&boundary_tables(&tower.boundaries));
     }
     let outcome = match (report.passed, report.not_run().count()) {

@@ -71,8 +71,9 @@ impl<'s> Search<'s> {
             let (prompt, position) = worst.worst_place.as_ref()?;
             let prompt = self.prompts.iter().find(|known| known.name == *prompt)?;
             Some(match prompt.given {
-                Given::Ids(ids) if self.graph.is_generative() => {
-                    Prompt { given: Given::Ids(ids.get(..=*position)?), ..prompt.clone() }
+                Given::Tokens { ids, soft } if self.graph.is_generative() => {
+                    let given = Given::Tokens { ids: ids.get(..=*position)?, soft };
+                    Prompt { given, ..prompt.clone() }
                 }
                 _ => prompt.clone(),
             })

@@ -17,7 +17,6 @@ use crate::goldens::Goldens;
 use crate::options::VerifyOptions;
 use crate::report::{BoundaryVerification, TowerVerification, VerifyReport};
 use crate::tower::TowerProof;
-use crate::trace::Given;
 use crate::verification::{Verification, measured_of};
 
 /// A model whose plans are proved.
@@ -112,10 +111,8 @@ impl Subject for Text<'_> {
     }
 
     fn prompts(&self) -> Vec<Prompt<'_>> {
-        let goldens = self.goldens.prompts.iter().enumerate();
-        let prompts = goldens
-            .map(|(index, golden)| Prompt { name: format!("p{index}"), given: Given::Ids(&golden.ids) });
-        prompts.collect()
+        let usable = self.goldens.usable();
+        usable.map(|(name, golden)| Prompt { name, given: golden.given() }).collect()
     }
 
     fn run(

@@ -1,0 +1,186 @@
+//! Recorded rows of pictures and sounds: those a prompt is run with, and those a tower must give.
+//!
+//! For prompt number k they are `pK.image.soft` and `pK.audio.soft` f32 [S, H], one row for each
+//! placeholder in order, multiplied by the scale of the embedding. `pK.audio.mask` u8 [S] says
+//! which of a sound's are valid. A prompt with placeholders and no rows of their kind has those of
+//! the last prompt before it.
+//!
+//! What went into the tower may lie beside them: `pK.pixel_values` f32 [N, width] with
+//! `pK.image_position_ids` i64 [N, 2] (column and row, −1 for padding), and `pK.input_features` f32
+//! [F, bands] with `pK.input_features_mask` u8 [F].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use shardwright_bundle::Digest;
+use shardwright_graph::{ComponentKind, Graph, Op};
+use shardwright_models::Checkpoint;
+use shardwright_runtime::{Prompt, SoftRows};
+use shardwright_text::{PartTokens, PromptTokens};
+use shardwright_vocabulary::{Pass, Result};
+
+use crate::goldens::{Floats, Golden};
+
+/// Rows of one prompt, each by its position, as the embedding's table would give them.
+pub(crate) type PlacedRows = BTreeMap<u64, Vec<f32>>;
+
+/// What is recorded of one kind of part.
+#[derive(Clone, Debug)]
+pub(crate) struct RecordedPart {
+    /// f32 [S, H], valid rows, as the embedding's table would give them.
+    pub(crate) rows: Floats,
+    /// What went into its tower, if that was recorded.
+    pub(crate) features: Option<RecordedFeatures>,
+}
+
+/// What a front end made of a picture or a clip.
+#[derive(Clone, Debug)]
+pub(crate) struct RecordedFeatures {
+    /// f32 [F, width], padding included.
+    pub(crate) values: Floats,
+    /// A column and a row for each patch, or a flag for each frame.
+    pub(crate) places: Vec<i64>,
+}
+
+/// The valid ones, those of a soft row together.
+pub(crate) struct ValidFeatures {
+    /// f32 [F, width].
+    pub(crate) values: Floats,
+    /// Column of each patch; empty for frames.
+    pub(crate) columns: Vec<i32>,
+    /// Row of each patch; empty for frames.
+    pub(crate) rows: Vec<i32>,
+}
+
+impl RecordedFeatures {
+    /// Those of a tower that pools squares of so many patches a side.
+    pub(crate) fn valid(&self, pass: Pass, pool: u32) -> ValidFeatures {
+        if pass != Pass::Picture {
+            let valid = (0..self.places.len()).filter(|&frame| self.places[frame] != 0);
+            let values = self.values.rows(valid);
+            return ValidFeatures { values, columns: Vec::new(), rows: Vec::new() };
+        }
+        let number = |value: i64| i32::try_from(value).unwrap_or(-1);
+        let places: Vec<(i32, i32)> =
+            self.places.chunks_exact(2).map(|place| (number(place[0]), number(place[1]))).collect();
+        let side = i32::try_from(pool).unwrap_or(i32::MAX).max(1);
+        let mut valid: Vec<usize> = (0..places.len()).filter(|&patch| places[patch].0 >= 0).collect();
+        valid.sort_by_key(|&patch| {
+            let (column, row) = places[patch];
+            (row / side, column / side, row % side, column % side)
+        });
+        let (columns, rows) = valid.iter().map(|&patch| places[patch]).unzip();
+        ValidFeatures { values: self.values.rows(valid), columns, rows }
+    }
+}
+
+/// A kind of part, with the names of its tensors.
+pub(crate) struct Kind {
+    pub(crate) pass: Pass,
+    /// Of `NAME.soft` and `NAME.mask`.
+    pub(crate) name: &'static str,
+    /// What goes into the tower.
+    pub(crate) values: &'static str,
+    /// Where that is, or whether it is valid, in so many numbers.
+    pub(crate) places: (&'static str, usize),
+}
+
+/// In the order of [`Golden::parts`].
+pub(crate) const KINDS: [Kind; 2] = [
+    Kind { pass: Pass::Picture, name: "image", values: "pixel_values", places: ("image_position_ids", 2) },
+    Kind { pass: Pass::Clip, name: "audio", values: "input_features", places: ("input_features_mask", 1) },
+];
+
+/// Puts recorded rows in the place of a checkpoint's placeholders.
+pub(crate) struct Placing<'c> {
+    graph: &'c Graph,
+    tokens: [Option<PartTokens>; 2],
+    scale: f32,
+}
+
+impl<'c> Placing<'c> {
+    pub(crate) fn of(checkpoint: &'c Checkpoint) -> Result<Self> {
+        let graph = checkpoint.graph();
+        let tokens = PromptTokens::from_directory(checkpoint.directory())?;
+        Ok(Placing { graph, tokens: [tokens.picture, tokens.sound], scale: embedding_scale(graph) })
+    }
+
+    /// The rows of a prompt's placeholders, from the recorded parts in the order of [`KINDS`].
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be run, in words.
+    pub(crate) fn rows(
+        &self,
+        ids: &[u32],
+        recorded: &[Option<RecordedPart>; 2],
+    ) -> std::result::Result<PlacedRows, String> {
+        let stands = |id: u32| self.tokens.iter().flatten().any(|tokens| tokens.placeholder == id);
+        if let Some(id) = ids.iter().find(|&&id| self.is_placeholder(id) && !stands(id)) {
+            return Err(format!("token {id} stands for a part that no tower makes"));
+        }
+        let mut placed = PlacedRows::new();
+        for (kind, Kind { pass, name, .. }) in KINDS.iter().enumerate() {
+            let token = self.tokens[kind].map(|tokens| tokens.placeholder);
+            let is = |(_, id): &(u64, &u32)| Some(**id) == token && self.is_placeholder(**id);
+            let places: Vec<u64> = (0..).zip(ids).filter(is).map(|(position, _)| position).collect();
+            let rows = recorded[kind].as_ref().map(|part| &part.rows);
+            let found = rows.map_or(0, |rows| rows.shape[0]);
+            if !places.is_empty() && places.len() != found {
+                let places = places.len();
+                let what = format!("{places} placeholders of a {pass}, and `{name}.soft` {found} rows");
+                return Err(format!("its prompt has {what}"));
+            }
+            let rows = rows.into_iter().flat_map(|rows| (0..found).map(|row| rows.part(row).to_vec()));
+            placed.extend(places.into_iter().zip(rows));
+        }
+        Ok(placed)
+    }
+
+    /// Recorded rows as the embedding's table would give them.
+    pub(crate) fn unscaled(&self, mut rows: Floats) -> Floats {
+        rows.values.iter_mut().for_each(|value| *value /= self.scale);
+        rows
+    }
+
+    /// Whether the embedding reads another row for this token.
+    fn is_placeholder(&self, id: u32) -> bool {
+        self.graph.assets.iter().any(|asset| asset.row_of(id) != id)
+    }
+}
+
+/// What a model multiplies the rows of its embedding by.
+fn embedding_scale(graph: &Graph) -> f32 {
+    let embed = graph.component(ComponentKind::Embed).ok();
+    let scale = embed.and_then(|embed| {
+        embed.nodes.iter().find_map(|node| match node.op {
+            Op::MulScalar { value } => Some(value),
+            _ => None,
+        })
+    });
+    scale.unwrap_or(1.0)
+}
+
+/// A prompt for a session.
+pub(crate) fn prompt(golden: &Golden) -> Result<Prompt> {
+    let mut prompt = Prompt::new();
+    let mut position = 0;
+    while position < golden.ids.len() {
+        let id = golden.ids[position];
+        let of_part =
+            |at: &usize| golden.ids.get(*at) == Some(&id) && golden.soft.contains_key(&(*at as u64));
+        let end = (position..).find(|at| !of_part(at)).unwrap_or(position);
+        if end == position {
+            prompt.push_tokens(&[id]);
+            position += 1;
+            continue;
+        }
+        let rows = golden.soft.range(position as u64..end as u64).flat_map(|(_, row)| row.clone());
+        let values: Vec<f32> = rows.collect();
+        let origin = Digest::of(&values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());
+        let width = values.len() / (end - position);
+        prompt.push_soft(id, &Arc::new(SoftRows::new(width, values, *origin.bytes())?));
+        position = end;
+    }
+    Ok(prompt)
+}
