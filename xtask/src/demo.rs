@@ -61,13 +61,6 @@ pub fn demo(workspace: &Workspace) -> Result<(), Error> {
     eprintln!();
     process::run(shardwright().args(["plan", "demo-model"]).args(target))?;
     eprintln!();
-    process::run(shardwright().args(["run", "demo-model"]).args(target).args([
-        "--on",
-        "cpu",
-        "--chat",
-        "--temperature",
-        "0",
-        "--prompt",
-        DEMO_PROMPT,
-    ]))
+    let question = ["--on", "cpu", "--prompt", DEMO_PROMPT];
+    process::run(shardwright().args(["run", "demo-model"]).args(target).args(question))
 }

@@ -4,8 +4,8 @@
 //! (0 is the input of layer 0), `pK.final_norm` f32 [T, H], `pK.per_layer` f32 [T, layers, P],
 //! `pK.logits` f32 [T − s, V] from position `pK.logits_start` on, `pK.greedy` i64 [N],
 //! `pK.step_top_ids` i64 [N, 5], `pK.step_top_logits` f32 [N, 5], `pK.last_logits` f32 [V], and for
-//! encoders `pK.pooled`, `pK.embedding`. Any but the ids may be missing. Rows of pictures and sounds
-//! are described in `soft`.
+//! encoders `pK.pooled`, `pK.embedding`. Any but the ids may be missing. Rows of pictures and
+//! sounds are described in `soft`.
 
 use std::path::{Path, PathBuf};
 

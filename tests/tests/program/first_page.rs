@@ -1,46 +1,231 @@
-//! Compares the first page's promises of `cargo xtask demo` with its output.
+//! Compares the first page with what it describes: the output of `cargo xtask demo`, profiles,
+//! fixtures and the example of the public crate.
 
+use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use shardwright_tests::{skipped, tree};
 
+fn page() -> String {
+    tree::read(Path::new("README.md"))
+}
+
+/// A section of the first page.
+fn section(title: &str) -> String {
+    let page = page();
+    let found = page.split("\n## ").find(|section| section.starts_with(title));
+    found.unwrap_or_else(|| panic!("no section `{title}`")).to_owned()
+}
+
 /// The paragraph of the first page about the demo, in one line.
 fn promise() -> String {
-    let page = tree::read(Path::new("README.md"));
-    let section = page.split("\n## ").find(|section| section.starts_with("Try it")).expect("a section");
+    let section = section("Try it");
     let paragraph =
         section.split("\n\n").find(|text| text.starts_with("The first command")).expect("a paragraph");
     paragraph.replace('\n', " ")
+}
+
+/// The lines between fences of a language.
+fn block<'t>(text: &'t str, language: &str) -> Vec<&'t str> {
+    let opening = format!("```{language}");
+    let from = text.lines().skip_while(|line| *line != opening).skip(1);
+    let block: Vec<&str> = from.take_while(|line| *line != "```").collect();
+    assert!(!block.is_empty(), "no block of {language}");
+    block
+}
+
+/// The cells of a table's rows, without the header, of the table whose header begins so.
+fn table(text: &str, header: &str) -> Vec<Vec<String>> {
+    let from = text.lines().skip_while(|line| !line.starts_with(&format!("| {header} |"))).skip(2);
+    let cells = |row: &str| row.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect();
+    let rows: Vec<Vec<String>> = from.take_while(|line| line.starts_with('|')).map(cells).collect();
+    assert!(!rows.is_empty(), "no table of {header}");
+    rows
 }
 
 /// Both streams of `cargo xtask demo`, which `.ci/run` recorded in the file that
 /// `SHARDWRIGHT_DEMO_OUTPUT` names. The command cannot run here: it builds the program that other
 /// tests start.
 fn output() -> Option<String> {
-    let file = std::env::var_os("SHARDWRIGHT_DEMO_OUTPUT").map(PathBuf::from)?;
+    let Some(file) = std::env::var_os("SHARDWRIGHT_DEMO_OUTPUT").map(PathBuf::from) else {
+        skipped("the demo: SHARDWRIGHT_DEMO_OUTPUT does not name its output, as `.ci/run` does");
+        return None;
+    };
     Some(std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display())))
+}
+
+/// The rows of the demo's table of shards, which begin with the number of the shard.
+fn shards(output: &str) -> Vec<&str> {
+    let table = output.split("\n\n").find(|part| part.starts_with("shard ")).expect("a table of shards");
+    table.lines().skip(1).take_while(|row| row.starts_with(|c: char| c.is_ascii_digit())).collect()
 }
 
 #[test]
 fn the_demo_does_what_the_first_page_promises() {
-    let Some(output) = output() else {
-        skipped("the demo: SHARDWRIGHT_DEMO_OUTPUT does not name its output, as `.ci/run` does");
-        return;
-    };
+    let Some(output) = output() else { return };
     let promise = promise();
     let numbers = ["one", "two", "three", "four", "five"];
     let promised = numbers.iter().position(|number| promise.contains(&format!(" {number} shards")));
     let promised = promised.unwrap_or_else(|| panic!("no number of shards: {promise}")) + 1;
-    // Rows of the table of shards begin with the number of the shard.
-    let table = output.split("\n\n").find(|part| part.starts_with("shard ")).expect("a table of shards");
-    let rows = table.lines().skip(1).take_while(|row| row.starts_with(|c: char| c.is_ascii_digit()));
-    assert_eq!(rows.count(), promised, "{output}");
+    assert_eq!(shards(&output).len(), promised, "{output}");
     assert!(promise.contains("*emulated on cpu*"), "{promise}");
-    for words in [
-        "demo-model (gemma4) for mt6989",
-        "*emulated on cpu*",
-        "An unwanted and unintended property of a program",
-    ] {
-        assert!(output.contains(words), "no `{words}` in {output}");
+    // The page leaves lines out, and the end of the reply.
+    for line in block(&section("Try it"), "text").into_iter().filter(|line| !line.is_empty()) {
+        assert!(output.lines().any(|printed| printed.starts_with(line)), "no `{line}` in {output}");
+    }
+}
+
+/// Draws the demo's plan: a row of layers in shards, and the operations of each below the limit.
+fn picture(output: &str) -> String {
+    let limit: f64 = output
+        .split_once("--limit ops=")
+        .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok())
+        .expect("a limit");
+    let column = |row: &str, index: usize| {
+        let columns = row.split("  ").filter(|text| !text.is_empty());
+        columns.map(str::trim).nth(index).expect("a column").to_owned()
+    };
+    let rows = shards(output);
+    let (left, width, gap) = (20.0, 760.0 / rows.len() as f64, 12.0);
+    let mut drawn = String::from(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 800 190\" font-family=\"sans-serif\" \
+         font-size=\"14\">\n<rect width=\"800\" height=\"190\" rx=\"8\" fill=\"#f6f8fa\"/>\n",
+    );
+    for (index, row) in rows.iter().enumerate() {
+        let (components, layers, ops) = (column(row, 1), column(row, 2), column(row, 4));
+        let (first, end) = layers.split_once("..").expect("layers");
+        let (first, end): (u32, u32) = (first.parse().expect("a layer"), end.parse().expect("a layer"));
+        let x = left + width * index as f64;
+        let own = width - gap;
+        let cell = own / f64::from(end - first);
+        let text = |y: f64, size: u32, words: &str| {
+            format!("<text x=\"{x:.0}\" y=\"{y:.0}\" font-size=\"{size}\" fill=\"#1f2328\">{words}</text>\n")
+        };
+        drawn += &text(30.0, 14, &format!("shard {index}"));
+        drawn += &text(50.0, 11, &components);
+        for layer in first..end {
+            let at = x + cell * f64::from(layer - first);
+            let _ = writeln!(
+                drawn,
+                "<rect x=\"{at:.1}\" y=\"60\" width=\"{:.1}\" height=\"36\" rx=\"4\" fill=\"#0969da\"/>\n\
+                 <text x=\"{:.1}\" y=\"83\" fill=\"#ffffff\" text-anchor=\"middle\">{layer}</text>",
+                cell - 3.0,
+                at + cell / 2.0 - 1.5,
+            );
+        }
+        let used: f64 = ops.parse().expect("operations");
+        drawn += &text(126.0, 12, &format!("{ops} of {limit} operations"));
+        let _ = writeln!(
+            drawn,
+            "<rect x=\"{x:.1}\" y=\"136\" width=\"{own:.1}\" height=\"12\" rx=\"3\" fill=\"#d0d7de\"/>\n\
+             <rect x=\"{x:.1}\" y=\"136\" width=\"{:.1}\" height=\"12\" rx=\"3\" fill=\"#1a7f37\"/>",
+            own * used / limit,
+        );
+    }
+    let _ = writeln!(
+        drawn,
+        "<text x=\"20\" y=\"174\" font-size=\"12\" fill=\"#59636e\">demo-model, cut for mt6989 with at \
+         most {limit} operations a shard (cargo xtask demo)</text>\n</svg>",
+    );
+    drawn
+}
+
+/// `SHARDWRIGHT_WRITE_SCREENS=1` draws it again.
+#[test]
+fn the_picture_is_the_plan_of_the_demo() {
+    let Some(output) = output() else { return };
+    let path = "docs/images/plan.svg";
+    let drawn = picture(&output);
+    if std::env::var_os("SHARDWRIGHT_WRITE_SCREENS").is_some() {
+        std::fs::write(tree::root().join(path), &drawn).expect("written");
+    }
+    assert_eq!(tree::read(Path::new(path)), drawn, "{path}");
+    assert!(page().contains(path));
+}
+
+#[test]
+fn the_ten_lines_are_those_of_the_public_crate() {
+    let example = tree::read(Path::new("host/shardwright/README.md"));
+    assert_eq!(block(&section("In an app"), "rust,no_run"), block(&example, "rust,no_run"));
+}
+
+/// Chips that a test compiles for, and the file of that test.
+const COMPILED: [(&str, &str); 2] = [
+    ("compiled by Qualcomm's compiler", "tests/vendors/tests/vendors/qnn.rs"),
+    ("run in this project's simulator", "vendor-shims/neuron/tests/shim/support.rs"),
+];
+
+#[test]
+fn the_table_of_chips_has_every_profile() {
+    let mut missing: BTreeSet<String> = ["generic", "soc-72"].map(String::from).into();
+    for row in table(&section("Models, chips, platforms"), "chip") {
+        let [title, name, so_far] = &row[..] else { panic!("{row:?}") };
+        let name = name.trim_matches('`');
+        let path = format!("plugins/profiles/{name}.json");
+        let profile: serde_json::Value = serde_json::from_str(&tree::read(Path::new(&path))).expect(&path);
+        assert_eq!(profile["title"], **title, "{path}");
+        missing.insert(name.to_owned());
+        let tested = COMPILED.iter().find(|(status, _)| so_far.starts_with(status));
+        match tested {
+            None => assert_eq!(so_far, "planned", "{name}"),
+            Some((_, test)) => {
+                assert!(tree::read(Path::new(test)).contains(&format!("\"{name}\"")), "{name} in {test}");
+            }
+        }
+    }
+    let folder = std::fs::read_dir(tree::root().join("plugins/profiles")).expect("profiles");
+    let stem = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.expect("a file").path().file_stem().expect("a name").to_string_lossy().into_owned()
+    };
+    let profiles: BTreeSet<String> = folder.map(stem).collect();
+    assert_eq!(missing, profiles);
+}
+
+/// `model_type`s of the fixtures, and the rows of the table of models.
+const ROWS: [(&str, &str); 13] = [
+    ("gemma3_text", "Gemma 3"),
+    ("gemma4", "Gemma 4"),
+    ("gemma4_text", "Gemma 4"),
+    ("llama", "Llama"),
+    ("smollm3", "SmolLM3"),
+    ("mistral", "Mistral"),
+    ("ministral", "Mistral, Ministral"),
+    ("qwen2", "Qwen 2"),
+    ("qwen3", "Qwen 2, Qwen 3"),
+    ("granite", "Granite 3"),
+    ("granitemoehybrid", "Granite 3 and 4"),
+    ("phi3", "Phi 3"),
+    ("embedding_gemma2", "EmbeddingGemma 1 and 2"),
+];
+
+#[test]
+fn the_table_of_models_has_every_family_that_was_compared() {
+    let rows = table(&section("Models, chips, platforms"), "family");
+    let mut used = BTreeSet::new();
+    for entry in std::fs::read_dir(tree::root().join("tests/fixtures")).expect("fixtures") {
+        let Ok(config) = std::fs::read(entry.expect("a folder").path().join("config.json")) else { continue };
+        let config: serde_json::Value = serde_json::from_slice(&config).expect("a configuration");
+        let model_type = config["model_type"].as_str().expect("a type");
+        let (_, begins) = ROWS.iter().find(|(known, _)| *known == model_type).expect(model_type);
+        let row = rows.iter().position(|row| row[0].starts_with(begins));
+        used.insert(row.unwrap_or_else(|| panic!("{model_type}: no row begins with {begins}")));
+    }
+    assert_eq!(used.len(), rows.len(), "a row without a fixture");
+    // The oracles of published weights.
+    let published: BTreeSet<&str> =
+        rows.iter().map(|row| &*row[2]).filter(|weights| *weights != "none").collect();
+    assert_eq!(published, BTreeSet::from(["Gemma 3 270M", "SmolLM2 135M"]));
+    for model in ["gemma3-270m", "smollm2-135m"] {
+        assert!(tree::root().join("tests/models").join(format!("{model}.json")).exists(), "{model}");
+    }
+}
+
+#[test]
+fn figures_of_speed_are_those_of_the_benchmarks() {
+    let benchmarks = tree::read(Path::new("BENCHMARKS.md"));
+    for row in table(&section("Speed"), "model") {
+        let begins = format!("| {} | {} | {}", row[0], row[1], row[2]);
+        assert!(benchmarks.lines().any(|line| line.starts_with(&begins)), "no row begins with {begins}");
     }
 }

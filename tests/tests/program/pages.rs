@@ -24,6 +24,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("cargo xtask demo", "`.ci/run` runs it, and `first_page` reads its output"),
     ("cargo xtask demo --model smollm2", "fetches a model; `a_file_alone_answers` has its reply"),
     ("cargo xtask test", "is what runs this"),
+    ("cargo xtask build --release", "builds in release and takes minutes"),
     ("cargo xtask vendor qnn", "fetches a library; where it was fetched, what needs it is run"),
     ("cargo test -p shardwright-tests --bench formats", "takes nine minutes"),
     ("cargo test -p shardwright-tests --bench mixtures -- --compensated", "takes fifteen minutes"),
@@ -96,11 +97,6 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("shardwright pull unsloth/gemma-3-270m-it-GGUF:Q4_K_M", "needs the network; see `hub`"),
     (
         "shardwright run unsloth/gemma-3-270m-it-GGUF:Q4_K_M --prompt \"What is a shard?\"",
-        "needs the model; see `hub`",
-    ),
-    ("cargo xtask run -- pull google/gemma-3-270m", "needs the network; see `hub`"),
-    (
-        "cargo xtask run -- run google/gemma-3-270m --prompt \"In the beginning\"",
         "needs the model; see `hub`",
     ),
     ("HUB=https://huggingface.co/Qwen/Qwen3-0.6B/resolve/main", "is for the next lines"),
