@@ -7,6 +7,7 @@ mod difference;
 mod doctor;
 mod document;
 mod explain;
+mod flow;
 mod forecast;
 mod html;
 mod layout;
@@ -32,6 +33,7 @@ pub use difference::difference;
 pub use doctor::doctor;
 pub use document::document;
 pub use explain::explained;
+pub use flow::Flow;
 pub use html::page;
 pub use perplexity::perplexity;
 pub use plan::{plan, plan_without_notices};
@@ -110,8 +112,11 @@ fn ranges(numbers: &[u32]) -> String {
 /// Prints a line on standard error. Text from files, shims and planners goes through it: control
 /// characters are replaced, so that it cannot control the terminal or pass for a line of this
 /// program. A closed or full standard error loses the line and ends nothing.
+/// On a terminal it is broken between words.
 pub fn say(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{}", printable(line));
+    let line = printable(line);
+    let line = layout::wrapped_at(&line, 2, layout::width_of_notes());
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
 /// The text with every character replaced that a terminal interprets, including line ends.

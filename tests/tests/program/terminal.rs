@@ -279,3 +279,24 @@ fn ctrl_c_ends_every_command_at_every_moment() {
         }
     }
 }
+
+#[test]
+fn replies_and_notes_are_broken_between_words() {
+    let question = ["run", DEMO_MODEL, "--prompt", "What does bug mean?"];
+    let piped = program::shardwright(question).argument("--quiet").succeeds();
+    assert!(piped.lines().any(|line| line.len() > 160), "{piped}");
+    let (code, shown) =
+        Terminal::begin(&[&question[..], &["--context", "256", "--soc", "mt6989", "--on", "cpu"]].concat())
+            .ended();
+    assert_eq!(code, Some(0), "{shown:?}");
+    // The bar writes over itself.
+    let lines: Vec<String> = shown.split(['\r', '\n']).map(console).collect();
+    for line in &lines {
+        assert!(line.chars().count() <= 80, "{line:?}");
+    }
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let (shown, wanted) = (words(&lines.join("\n")), words(&piped));
+    assert!(shown.windows(wanted.len()).any(|part| part == wanted), "{piped} in {lines:#?}");
+    let note = words("note: ");
+    assert!(shown.windows(1).any(|part| part == note), "{lines:#?}");
+}

@@ -240,13 +240,14 @@ fn stream(
     };
     let mut said = String::new();
     let mut thoughts = views::Thoughts::default();
+    let mut flow = views::Flow::on_stdout();
     let mut ended = None;
     for event in reply.by_ref() {
         match (event?, format) {
             (GenerationEvent::TextDelta { text }, format) => {
                 thoughts.end();
                 match format {
-                    Format::Text => write(text.as_bytes())?,
+                    Format::Text => write(flow.push(&text).as_bytes())?,
                     Format::Json => write(json_line(&json!({ "text": text }))?.as_bytes())?,
                 };
                 said += &text;
@@ -280,6 +281,7 @@ fn stream(
         }
     }
     thoughts.end();
+    write(flow.end().as_bytes())?;
     let thoughts = reply.thoughts().to_owned();
     let Some((reason, statistics)) = ended else {
         return Err(Failure::Refused {

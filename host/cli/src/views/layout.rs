@@ -19,6 +19,13 @@ pub fn width() -> Option<usize> {
     said.or_else(there).map(|columns: usize| columns.max(NARROWEST))
 }
 
+/// Returns the columns of the terminal that shows standard error, if one does.
+pub fn width_of_notes() -> Option<usize> {
+    let terminal = console::Term::stderr();
+    let size = terminal.size_checked().filter(|_| terminal.is_term());
+    size.map(|(_, columns)| usize::from(columns).max(NARROWEST))
+}
+
 /// A table without lines, whose last column ends where its text ends.
 pub struct Table(comfy_table::Table);
 
@@ -61,7 +68,8 @@ pub fn wrapped(text: &str, indent: usize) -> String {
     wrapped_at(text, indent, width())
 }
 
-fn wrapped_at(text: &str, indent: usize, width: Option<usize>) -> String {
+/// Like [`wrapped`], but at a given width; `None` leaves lines as they are.
+pub fn wrapped_at(text: &str, indent: usize, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_owned() };
     let mut lines = String::new();
     let mut column = 0;
