@@ -14,8 +14,12 @@ use crate::{Revocations, TrustError};
 const NUMBER_BYTES: u64 = 32;
 
 /// How far a list may be ahead of the last one used here. Whoever holds a key for a moment could
-/// otherwise use up all numbers, so that its owner could not withdraw anything any more.
-const JUMP_MAX: u64 = 1 << 20;
+/// otherwise use up all numbers, so that its owner could not withdraw anything any more. A number
+/// made of a date and a time (20261129023000) leaves room for a century between two lists.
+const JUMP_MAX: u64 = 1 << 40;
+
+/// The largest number of the first list that is used here: the owner may have signed many before.
+const FIRST_MAX: u64 = 1 << 53;
 
 /// The place of a list's number.
 pub(crate) struct Memory {
@@ -44,9 +48,11 @@ impl Memory {
         match seen {
             Some(seen) if sequence < seen => Err(TrustError::OldList { path: path(), sequence, seen }),
             Some(seen) if sequence == seen => Ok(()),
-            _ if sequence - seen.unwrap_or(0) > JUMP_MAX => {
-                let (seen, limit) = (seen.unwrap_or(0), JUMP_MAX);
-                Err(TrustError::Jump { path: path(), sequence, seen, limit })
+            Some(seen) if sequence - seen > JUMP_MAX => {
+                Err(TrustError::Jump { path: path(), sequence, seen, limit: JUMP_MAX })
+            }
+            None if sequence > FIRST_MAX => {
+                Err(TrustError::Jump { path: path(), sequence, seen: 0, limit: FIRST_MAX })
             }
             _ => own::write_durably(&self.number, sequence.to_string().as_bytes())
                 .map_err(|error| self.fault(format!("the number of the list is not remembered: {error}"))),

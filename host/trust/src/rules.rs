@@ -486,8 +486,22 @@ mod tests {
         applies(6, &[key(2).public()], 1).unwrap();
         assert!(matches!(applies(4, &[], 1), Err(TrustError::OldList { seen: 6, .. })));
         assert!(matches!(applies(900, &[], 2), Err(TrustError::OldList { seen: 901, .. })));
-        applies(6 + (1 << 20), &[], 1).unwrap();
-        assert!(matches!(applies(8 + (2 << 20), &[], 1), Err(TrustError::Jump { .. })));
+        applies(6 + (1 << 40), &[], 1).unwrap();
+        assert!(matches!(applies(8 + (2 << 40), &[], 1), Err(TrustError::Jump { .. })));
+    }
+
+    #[test]
+    fn the_first_list_may_have_a_number_made_of_a_date() {
+        let folder = tempfile::tempdir().unwrap();
+        let (memory, path) = (folder.path().join("memory"), folder.path().join("list"));
+        let applies = |sequence| {
+            fs::write(&path, Revocations::sign("acme", sequence, &[], &[], &key(1)).unwrap()).unwrap();
+            trust(Policy::Require).with_list(&path, Some(&memory)).map(drop)
+        };
+        assert!(matches!(applies((1 << 53) + 1), Err(TrustError::Jump { seen: 0, .. })));
+        applies(20_261_129_023_000).unwrap();
+        applies(20_261_231_000_000).unwrap();
+        assert!(matches!(applies(20_261_129_023_001), Err(TrustError::OldList { .. })));
     }
 
     #[test]
