@@ -147,6 +147,16 @@ pub enum BuildError {
         /// What is missing.
         reason: String,
     },
+    /// A bundle has no artefact of a work order, and nothing may be compiled in its place.
+    #[error(
+        "the bundle has no artefact for {device} of work order {order}: it was compiled with other options or by another version"
+    )]
+    NotInBundle {
+        /// Digest of the work order.
+        order: String,
+        /// The device it was to be compiled for.
+        device: String,
+    },
     /// As much was compiled as the caller allows.
     #[error("no plan holds within the compilations allowed ({limit})")]
     Compilations {
@@ -181,6 +191,11 @@ impl BuildError {
             BuildError::Store { .. } => {
                 Some("report this: the shim's artefact lacks required metadata".to_owned())
             }
+            BuildError::NotInBundle { .. } => Some(
+                "leave out the options of compiling, which are recorded in the bundle, or repeat all that it was \
+                 compiled with"
+                    .to_owned(),
+            ),
             BuildError::Compilations { .. } => Some(
                 "`--compilations` allows more; `--formats` with wider formats alone needs fewer".to_owned(),
             ),
@@ -505,6 +520,7 @@ impl From<BuildError> for shardwright_vocabulary::Error {
             #[cfg(feature = "checkpoints")]
             BuildError::Quantise(_) => ErrorKind::Invalid,
             BuildError::Bundle(_) | BuildError::Artefact(_) => ErrorKind::Invalid,
+            BuildError::NotInBundle { .. } => ErrorKind::Incompatible,
             BuildError::Promise { .. } => ErrorKind::Internal,
             _ => ErrorKind::Shim,
         };

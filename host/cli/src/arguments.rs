@@ -931,6 +931,8 @@ pub struct TuneArguments {
     pub target: TargetArguments,
     #[command(flatten)]
     pub execution: ExecutionArguments,
+    #[command(flatten)]
+    pub expected: ExpectedArgument,
 }
 
 #[derive(Args, Debug)]
@@ -970,6 +972,8 @@ pub enum PlanCommand {
         after: PathBuf,
         #[command(flatten)]
         trust: TrustArguments,
+        #[command(flatten)]
+        expected: ExpectedArgument,
     },
 }
 
@@ -1039,7 +1043,8 @@ pub struct VerifyArguments {
     /// Break one scale in one layer and check that this layer is named.
     #[arg(long, conflicts_with = "bundle")]
     pub self_test: bool,
-    /// Verify this bundle's own artefacts; give the options it was compiled with.
+    /// Verify this bundle's own artefacts. The options of compiling come from the bundle, unless
+    /// you name one: then repeat all of them.
     #[arg(long, value_name = "DIR")]
     pub bundle: Option<PathBuf>,
     /// Write the outcome into the bundle.
@@ -1086,6 +1091,8 @@ pub struct VerifyArguments {
     pub target: TargetArguments,
     #[command(flatten)]
     pub execution: ExecutionArguments,
+    #[command(flatten)]
+    pub expected: ExpectedArgument,
 }
 
 #[derive(Args, Debug)]

@@ -507,6 +507,14 @@ fn open_for(
     Ok(model)
 }
 
+/// Adds the name that a bundle must be signed as.
+fn expecting(open: OpenOptions, path: &Path, expected: &ExpectedArgument) -> Result<OpenOptions, Failure> {
+    match &expected.expect {
+        Some(name) if shardwright::is_bundle(path) => Ok(open.expect(name)),
+        _ => no_name_expected(path, expected).map(|()| open),
+    }
+}
+
 /// Refuses `--expect` for a path that is not a bundle.
 fn no_name_expected(path: &Path, expected: &ExpectedArgument) -> Result<(), Failure> {
     match expected.expect {

@@ -418,6 +418,13 @@ impl OpenOptions {
         self.run.fill(self.plan.clone())
     }
 
+    /// Replaces everything that is asked of the plan. For tools that accompany this crate.
+    #[must_use]
+    pub fn with_plan_options(mut self, plan: PlanOptions) -> Self {
+        self.plan = plan;
+        self
+    }
+
     /// What opening a bundle is asked in the same way.
     pub fn bundle_options(&self) -> crate::BundleOptions {
         crate::BundleOptions::of(self.run.clone())

@@ -168,6 +168,22 @@ macro_rules! run_option_setters {
             self.run.trust.lists.push(list.into());
             self
         }
+
+        /// The name that a trusted key must have signed a bundle as: a key signs many bundles, and
+        /// each of them would pass for any other. A bundle without such a signature is refused,
+        /// whatever [`signatures`](Self::signatures) says. Default: any name.
+        ///
+        /// ```no_run
+        /// # let my_key = "";
+        /// let options = shardwright::BundleOptions::new().trust_key(my_key).expect("gemma-3-1b");
+        /// let model = options.open("gemma.swb")?;
+        /// # Ok::<(), shardwright::Error>(())
+        /// ```
+        #[must_use]
+        pub fn expect(mut self, name: impl Into<String>) -> Self {
+            self.run.trust.expected = Some(name.into());
+            self
+        }
     };
 }
 

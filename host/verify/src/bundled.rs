@@ -31,8 +31,9 @@ const PROVED: u32 = 700;
 /// Where its chip is one that is only compiled for here, and the shim simulates it, a twin is made
 /// of the very work orders of the bundle for the simulator, and run instead; the report names it.
 ///
-/// `open` are the options it was compiled with. By them the graphs of its shards are made again,
-/// and each must give the very work order that the bundle names; nothing is compiled. Artefacts of
+/// `open` has the options it was compiled with, unless [`VerifyOptions::as_recorded`] takes them
+/// from the bundle. By them the graphs of its shards are made again, and each must give the very
+/// work order that the bundle names. Nothing is compiled. Artefacts of
 /// a bundle show no layers, so where a shard is out of bounds the checkpoint is compiled once more
 /// with its layers shown, to name the first that differs.
 pub fn verify_bundle(
@@ -47,6 +48,7 @@ pub fn verify_bundle(
     watch.progress(0, "reading the bundle");
     let mut all = Part::new(watch, 0..1000);
     let (existing, intact, unsigned) = bundle_of(checkpoint, bundle, &open.plan_options())?;
+    let open = &options.as_compiled(&existing, &intact, open)?;
     let sibling = simulated_sibling(&existing, open)?;
     let open = open.clone().measuring(PlanMeasuring::Usual);
     let open = &match sibling {
@@ -298,12 +300,8 @@ impl ArtefactStore for Recorded<'_> {
         let name = order.name();
         let mut shards = self.bundle.manifest().all_chains().flat_map(|chain| &chain.shards);
         let made = shards.find(|shard| shard.work_order.to_string() == name);
-        let shard = made.ok_or_else(|| BuildError::Store {
-            shard: format!("for {}", executor.device),
-            reason: format!(
-                "the bundle holds nothing made of work order {name}: it was compiled with other options, or by another version"
-            ),
-        })?;
+        let device = executor.device.to_string();
+        let shard = made.ok_or(BuildError::NotInBundle { order: name, device })?;
         if !self.made_here && shard.compiled_by.device != executor.device {
             return Ok(None);
         }

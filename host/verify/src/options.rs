@@ -1,3 +1,7 @@
+use shardwright::OpenOptions;
+use shardwright_build::options_of;
+use shardwright_bundle::Bundle;
+use shardwright_models::Checkpoint;
 use shardwright_vocabulary::Result;
 
 use crate::effort::AskedEffort;
@@ -11,6 +15,7 @@ use crate::thresholds::Thresholds;
 pub struct VerifyOptions {
     thresholds: Vec<(String, f64)>,
     pub(crate) asked: AskedEffort,
+    recorded: bool,
 }
 
 impl VerifyOptions {
@@ -26,6 +31,30 @@ impl VerifyOptions {
     pub fn threshold(mut self, name: impl Into<String>, value: f64) -> Self {
         self.thresholds.push((name.into(), value));
         self
+    }
+
+    /// Verifies a bundle by the options of compiling that are recorded in it, in place of those it
+    /// is verified with.
+    #[must_use]
+    pub fn as_recorded(mut self) -> Self {
+        self.recorded = true;
+        self
+    }
+
+    /// Returns the options that a bundle is verified by.
+    pub(crate) fn as_compiled(
+        &self,
+        bundle: &Bundle,
+        checkpoint: &Checkpoint,
+        open: &OpenOptions,
+    ) -> Result<OpenOptions> {
+        match bundle.variant().chains.first().filter(|_| self.recorded) {
+            Some(chain) => {
+                let plan = options_of(bundle, chain, checkpoint, &open.plan_options())?;
+                Ok(open.clone().with_plan_options(plan))
+            }
+            None => Ok(open.clone()),
+        }
     }
 
     /// [`Effort::USUAL`] on simulators too, in all that is not set by itself. That may take hours.

@@ -136,8 +136,9 @@ impl From<CompileReport> for RepairedBundle {
 /// Verifies `bundle` and, where it drifts, repairs it: writes to `into` a bundle that verifies, its
 /// text and its towers.
 ///
-/// `open` are the options it was compiled with; formats may be added. Its plan
-/// and its artefacts are tried first. Each shard that is out of bounds is compiled once more
+/// `open` has the options it was compiled with, to which formats may be added, unless
+/// [`VerifyOptions::as_recorded`] takes them from the bundle. Its plan and its artefacts are tried
+/// first. Each shard that is out of bounds is compiled once more
 /// with what its linear operations read and give as further outputs: the first value that is off
 /// although what it is computed from is right is the fault. Where the fault vanishes with those
 /// outputs, or the shim takes none, ranges of layers are compiled instead, each half of the last.
@@ -169,7 +170,7 @@ pub fn repair(
         return Err(Error::new(ErrorKind::Argument, what)
             .with_help("name another directory with `--output`: the bundle stays as it is"));
     }
-    let plan = open.plan_options();
+    let plan = options.as_compiled(&existing, &intact, open)?.plan_options();
     let (plan, towers) = towers_in(&existing, checkpoint, &plan)?;
     let mut proofs = Vec::new();
     for Tower { intact, scope, plan } in &towers {

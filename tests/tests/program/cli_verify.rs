@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 use shardwright_test_checkpoints::cases;
+use shardwright_tests::bundles::Compiled;
 use shardwright_tests::checkpoints::{
     Copy, DEMO_MODEL, EMBEDDING_FIXTURES, FURTHER_FIXTURES, TEXT_FIXTURES, text_fixtures,
 };
@@ -409,4 +410,33 @@ fn what_was_not_run_is_not_taken_for_proved() {
     // If everything was run, nothing more is reported.
     let all = shardwright(["verify", TEXT_FIXTURES[3], "--strict"]).succeeds();
     assert!(all.trim_end().ends_with("\npassed"), "{all}");
+}
+
+/// The options of compiling come from the bundle; others have other work orders
+/// (`BuildError::NotInBundle`).
+#[test]
+fn a_bundle_is_verified_by_the_options_that_it_records() {
+    let fixture = TEXT_FIXTURES[3];
+    // Random weights in 4 and 8 bits, over a few tokens: the likelihood is not what is tested.
+    let few = ["--rows", "8", "--steps", "1", "--greedy", "1", "--evaluation", "1", "--threshold", "nll=1"];
+    for options in [
+        &["--soc", "mt6989", "--on", "cpu", "--limit", "ops=200", "--context", "96"][..],
+        &[
+            "--formats",
+            "w8-per-channel/a8-dynamic/f32",
+            "--context",
+            "64",
+            "--planner-option",
+            "effort=simple",
+        ],
+        &["--formats", "w4-block32/f32/f32", "--rounding", "nearest", "--table", "embedding=w8-per-channel"],
+    ] {
+        let bundle = Compiled::from(fixture, options.iter().copied());
+        let verify = || shardwright(["verify", fixture, "--bundle"]).argument(bundle.path()).arguments(few);
+        let report = verify().json();
+        assert!(report["passed"] == true && report["bundle_chain"] == "primary", "{options:?}: {report:#}");
+        let (code, stderr) = verify().arguments(["--context", "48"]).refuses();
+        let said = ["the bundle has no artefact for", "leave out the options of compiling"];
+        assert!(code == 6 && said.iter().all(|said| stderr.contains(said)), "{options:?}: {stderr}");
+    }
 }

@@ -131,12 +131,32 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
         refused(asks("gemma"), UNTRUSTED, &words);
         asks("demo").succeeds();
     }
+    let checkpoint = TEXT_FIXTURES[0];
+    for (before, after) in [
+        (&["plan", "diff"][..], &[&*bundle.to_string_lossy()][..]),
+        (&["tune"], &["--checkpoint", checkpoint, "--minutes", "0"]),
+        (&["verify", checkpoint, "--bundle"], &["--rows", "4", "--steps", "1", "--greedy", "1"]),
+    ] {
+        let asks = |name: &str| {
+            let run = shardwright(before).argument(&bundle).arguments(after);
+            let run = run.environment("SHARDWRIGHT_SHIM_PATH", bench.path("shims"));
+            run.arguments(["--trust", &bench.public, "--expect", name])
+        };
+        refused(asks("gemma"), UNTRUSTED, &words);
+        asks("demo").succeeds();
+    }
     let laid_out = ["pack", "--trust", &bench.public, "--expect", "gemma", "-o"];
     refused(shardwright(laid_out).argument(bench.path("no.swb")).argument(&bundle), UNTRUSTED, &words);
     let usage = |run: Run| refused(run.arguments(["--expect", "demo"]), 2, &["--expect needs a bundle"]);
     usage(shardwright(["run", TEXT_FIXTURES[0], "-p", "a"]));
     usage(shardwright(["inspect", TEXT_FIXTURES[0]]));
     usage(shardwright(["doctor"]));
+    usage(shardwright(["verify", TEXT_FIXTURES[0]]));
+    usage(shardwright(["tune", TEXT_FIXTURES[0]]));
+    let plan = bench.path("plan.json");
+    let planned = shardwright(["plan", TEXT_FIXTURES[0], "--format", "json"]).succeeds();
+    std::fs::write(&plan, planned).expect("written");
+    usage(shardwright(["plan", "diff"]).argument(&plan).argument(&plan));
 
     // Packed, the signature goes with it; a packed one is signed in its place.
     let packed = bench.path("demo.swb");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use shardwright::Pass;
 use shardwright_trust::Trust;
 
-use super::{draft, open_options, print, print_by, trust};
+use super::{draft, no_name_expected, open_options, print, print_by, trust};
 use crate::arguments::{Format, PlanArguments, PlanCommand};
 use crate::outcome::{Failure, Outcome, io};
 use crate::views;
@@ -13,8 +13,11 @@ use crate::views;
 /// Plans a checkpoint, or compares two plans.
 pub fn plan(arguments: &PlanArguments, format: Format, detail: views::Detail) -> Result<Outcome, Failure> {
     match (&arguments.command, &arguments.checkpoint) {
-        (Some(PlanCommand::Diff { before, after, trust }), _) => {
-            difference((before, after), &trust::rules(trust)?, format, detail)
+        (Some(PlanCommand::Diff { before, after, trust, expected }), _) => {
+            if ![before, after].iter().any(shardwright::is_bundle) {
+                no_name_expected(before, expected)?;
+            }
+            difference((before, after), &trust::rules_for_bundle(trust, expected)?, format, detail)
         }
         (None, Some(checkpoint)) => made(arguments, checkpoint, format, detail),
         (None, None) => Err(Failure::Arguments("there is no checkpoint to plan for".to_owned())),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use shardwright::OpenOptions;
 use shardwright_build::MeasuredDraft;
 
-use super::{draft, is_bundle, loudness, nothing_decided_before, open, open_options, print};
+use super::{draft, expecting, is_bundle, loudness, nothing_decided_before, open, open_options, print};
 use crate::arguments::{BundledArguments, Format, TuneArguments};
 use crate::outcome::{Failure, Outcome};
 use crate::views;
@@ -16,6 +16,7 @@ const SECONDS_OF_A_MINUTE: f64 = 60.0;
 pub fn tune(arguments: &TuneArguments, format: Format, detail: views::Detail) -> Result<Outcome, Failure> {
     let open = open_options(&arguments.target, &arguments.execution)?;
     let open = draft::planned(&arguments.drafts.drafts, open)?;
+    let open = expecting(open, &arguments.checkpoint, &arguments.expected)?;
     let time = arguments.minutes.map(|minutes| Duration::from_secs_f64(minutes * SECONDS_OF_A_MINUTE));
     let drafts = measured(arguments, &open)?;
     let mut watch = views::Progress::new("tuning", &arguments.checkpoint);
@@ -49,7 +50,11 @@ fn measured(arguments: &TuneArguments, options: &OpenOptions) -> Result<Vec<Meas
         let model = match &mut model {
             Some(model) => &*model,
             none => {
-                let bundled = BundledArguments { compiled_from: compiled_from.clone(), ..Default::default() };
+                let bundled = BundledArguments {
+                    compiled_from: compiled_from.clone(),
+                    expected: arguments.expected.clone(),
+                    ..Default::default()
+                };
                 none.insert(open(target, execution, path, &bundled, &[])?)
             }
         };

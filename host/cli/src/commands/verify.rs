@@ -3,7 +3,7 @@ use std::path::Path;
 use shardwright::ErrorKind;
 use shardwright_verify::{NotRun, VerifyOptions, VerifyReport};
 
-use super::{open_options, print};
+use super::{decided_before, expecting, open_options, print};
 use crate::arguments::{Format, VerifyArguments};
 use crate::outcome::{Failure, Outcome};
 use crate::views;
@@ -11,7 +11,12 @@ use crate::views;
 /// Compares; a difference is a separate outcome.
 pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Failure> {
     let open = open_options(&arguments.target, &arguments.execution)?;
-    let options = verify_options(arguments)?;
+    let path = arguments.bundle.as_ref().unwrap_or(&arguments.checkpoint);
+    let open = expecting(open, path, &arguments.expected)?;
+    let mut options = verify_options(arguments)?;
+    if arguments.bundle.is_some() && decided_before(&arguments.target, &arguments.execution).is_none() {
+        options = options.as_recorded();
+    }
     let goldens = arguments.golden.as_deref().or_else(|| recorded_beside(&arguments.checkpoint));
     let mut watch = views::Progress::new("verifying", &arguments.checkpoint);
     let (passed, whole) = if arguments.self_test {

@@ -148,7 +148,7 @@ fn a_bundle_for_a_chip_elsewhere_is_made_here_proved_by_a_twin_and_not_run() {
     assert!(text.contains("by a twin made of its work orders") && text.contains("not shared"), "{text}");
 
     // Other work orders have no twin: these are for another context.
-    refused(verify(&bundle).arguments(["--context", "64"]), 8, &["holds nothing made of work order"]);
+    refused(verify(&bundle).arguments(["--context", "64"]), 6, &["has no artefact for", "of work order"]);
 }
 
 #[test]
