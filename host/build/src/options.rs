@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+#[cfg(feature = "checkpoints")]
+use shardwright_bundle::Digest;
 use shardwright_files::read_named;
 use shardwright_graph::Graph;
 #[cfg(feature = "checkpoints")]
@@ -148,6 +150,22 @@ pub enum WeightRounding {
     /// So that the errors of a row make up for each other, by what the weights are multiplied with
     /// over the calibration text (GPTQ).
     Compensated,
+}
+
+impl WeightRounding {
+    /// The roundings that are asked for by name.
+    const NAMED: [(&str, WeightRounding); 2] =
+        [("nearest", WeightRounding::Nearest), ("compensated", WeightRounding::Compensated)];
+
+    /// The name; `None` for the usual one.
+    pub fn name(self) -> Option<&'static str> {
+        WeightRounding::NAMED.iter().find(|(_, rounding)| *rounding == self).map(|(name, _)| *name)
+    }
+
+    /// The rounding of that name.
+    pub fn named(name: &str) -> Option<WeightRounding> {
+        WeightRounding::NAMED.iter().find(|(known, _)| *known == name).map(|(_, rounding)| *rounding)
+    }
 }
 
 /// When the quality loss of a finished plan is measured by running it. A plan is only run if the
@@ -562,6 +580,12 @@ impl PlanOptions {
             return vec![PromptLength { tokens, count: 1 }];
         }
         request.prompts.clone()
+    }
+
+    /// The digest of the user's calibration text, if one was named.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn calibration_digest(&self) -> Result<Option<Digest>> {
+        Ok(self.read_calibration_text()?.map(|text| Digest::of(text.as_bytes())))
     }
 
     /// The user's calibration text, if one was named.

@@ -14,7 +14,7 @@ use shardwright_vocabulary::{CompiledHere, Error, ErrorKind, Notice};
 use crate::trying::read;
 use crate::{
     CheckpointSource, Executor, FormatChoice, NoArtefactStore, PlanOptions, Purpose, RecordedPlan, Result,
-    Settled, TableFormats, Trying, open_checkpoint, settle_trying,
+    Settled, TableFormats, Trying, WeightRounding, open_checkpoint, settle_trying,
 };
 
 /// A chain that was compiled on this machine.
@@ -110,6 +110,17 @@ pub fn options_of(
     Ok(options)
 }
 
+/// Refuses another calibration text than the one that the bundle was made with: a bundle records
+/// its digest alone.
+fn expect_calibration_text(bundle: &Bundle, digest: &str, here: &PlanOptions) -> Result<()> {
+    if here.calibration_digest()?.is_some_and(|own| own.to_string() == digest) {
+        return Ok(());
+    }
+    let what = format!("{} was calibrated on a text with SHA-256 {digest}", bundle.path().display());
+    let help = "name that text with `--calibration-text`, and repeat the other options of compiling";
+    Err(Error::new(ErrorKind::Argument, what).with_help(help))
+}
+
 /// The options the bundle was made with, as far as its manifest and request record them.
 fn recorded_options(bundle: &Bundle, request: &Request, here: &PlanOptions) -> Result<PlanOptions> {
     let variant = bundle.variant();
@@ -142,6 +153,10 @@ fn recorded_options(bundle: &Bundle, request: &Request, here: &PlanOptions) -> R
                 let on = known.into_iter().find(|on| on.name() == value);
                 options.on = Some(on.ok_or_else(invalid)?);
             }
+            None if name == "rounding" => {
+                options.rounding = WeightRounding::named(value).ok_or_else(invalid)?;
+            }
+            None if name == "calibration-text" => expect_calibration_text(bundle, value, here)?,
             Some(("limit", limit)) => {
                 options.limits.push((limit.to_owned(), value.parse().map_err(|_| invalid())?));
             }

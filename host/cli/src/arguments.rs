@@ -1361,11 +1361,7 @@ fn number(text: &str, fits: impl Fn(f32) -> bool, expected: &str) -> Result<f32,
 }
 
 fn rounding(text: &str) -> Result<WeightRounding, String> {
-    match text {
-        "nearest" => Ok(WeightRounding::Nearest),
-        "compensated" => Ok(WeightRounding::Compensated),
-        _ => Err("`nearest` or `compensated`".to_owned()),
-    }
+    WeightRounding::named(text).ok_or_else(|| "expected `nearest` or `compensated`".to_owned())
 }
 
 fn preference(text: &str) -> Result<Preference, String> {

@@ -439,4 +439,11 @@ fn a_bundle_is_verified_by_the_options_that_it_records() {
         let said = ["the bundle has no artefact for", "leave out the options of compiling"];
         assert!(code == 6 && said.iter().all(|said| stderr.contains(said)), "{options:?}: {stderr}");
     }
+    // Of a calibration text it records the digest.
+    let own = ["--formats", "w8-per-channel/a16/a8", "--calibration-text", "README.md"];
+    let bundle = Compiled::from(fixture, own);
+    let verify = || shardwright(["verify", fixture, "--bundle"]).argument(bundle.path()).arguments(few);
+    let (code, stderr) = verify().refuses();
+    assert!(code == 2 && stderr.contains("was calibrated on a text with SHA-256"), "{stderr}");
+    assert_eq!(verify().arguments(own).json()["passed"], true);
 }

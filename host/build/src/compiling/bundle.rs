@@ -173,7 +173,7 @@ impl<'c> Compiling<'c> {
             aliases: profile.aliases,
             calibration,
             planner: report.planner.clone(),
-            options: asked(options),
+            options: asked(options)?,
             structure: Structure::of(&graph),
             assets,
             chains: later.after(first),
@@ -330,8 +330,10 @@ fn chain(store: &mut BundleStore<'_>, name: &str, settled: &Settled) -> Result<C
 }
 
 /// Everything the user asked for beyond the defaults, by name.
-fn asked(options: &PlanOptions) -> BTreeMap<String, String> {
+fn asked(options: &PlanOptions) -> Result<BTreeMap<String, String>> {
     let mut asked = BTreeMap::new();
+    asked.extend(options.rounding.name().map(|name| ("rounding".to_owned(), name.to_owned())));
+    asked.extend(options.calibration_digest()?.map(|text| ("calibration-text".to_owned(), text.to_string())));
     asked.extend(options.context.map(|context| ("context".to_owned(), context.to_string())));
     asked.extend(options.on.map(|on| ("on".to_owned(), on.name().to_owned())));
     asked.extend(options.limits.iter().map(|(name, value)| (format!("limit.{name}"), value.to_string())));
@@ -345,5 +347,5 @@ fn asked(options: &PlanOptions) -> BTreeMap<String, String> {
         asked.extend(format.map(|format| (format!("table.{name}"), format.to_string())));
     }
     asked.extend(options.towers.asked());
-    asked
+    Ok(asked)
 }
