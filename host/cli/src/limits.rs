@@ -1,5 +1,39 @@
 //! Limits that a user sets for processes (`ulimit`), met with an error in the place of a signal.
 
+use shardwright::ErrorKind;
+
+use crate::outcome::Failure;
+
+/// Least address space, in bytes: the program with its libraries, the planner's sandbox and the
+/// demo model need some 400 MB. With less an allocation fails, which ends a process without an
+/// error of its own.
+#[cfg(unix)]
+const ADDRESS_SPACE_MIN: u64 = 512 << 20;
+
+/// Refuses to start in an address space that is too small (`ulimit -v`).
+#[cfg(unix)]
+pub fn expect_address_space() -> Result<(), Failure> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
+    match limit.filter(|limit| *limit < ADDRESS_SPACE_MIN) {
+        None => Ok(()),
+        Some(limit) => Err(Failure::Refused {
+            kind: ErrorKind::Memory,
+            message: format!(
+                "the address space is limited to {} MiB, and the program needs at least {}",
+                limit >> 20,
+                ADDRESS_SPACE_MIN >> 20
+            ),
+            help: "raise the limit: `ulimit -v unlimited`".to_owned(),
+        }),
+    }
+}
+
+/// Other systems have no such limit.
+#[cfg(not(unix))]
+pub fn expect_address_space() -> Result<(), Failure> {
+    Ok(())
+}
+
 /// Lets writing beyond the largest allowed file fail with an error. By default a signal ends the
 /// program.
 #[cfg(unix)]

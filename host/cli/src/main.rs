@@ -54,7 +54,8 @@ fn work_from(started: Instant) -> ExitCode {
         }
         Err(failure) => return outcome::exit(Err(failure), arguments.format),
     }
-    let found = commands::find(&mut arguments.command, arguments.format);
+    let found = limits::expect_address_space();
+    let found = found.and_then(|()| commands::find(&mut arguments.command, arguments.format));
     outcome::exit(found.and_then(|()| commands::run(&arguments, started)), arguments.format)
 }
 
