@@ -7,6 +7,7 @@ use crate::artefact::Maker;
 use crate::failure::Result;
 use crate::library::{Library, LibraryChoice};
 use crate::lower::Lowering;
+use crate::soc::Soc;
 
 /// Settings of an instance.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +49,15 @@ impl Driver {
             }),
         };
         Arc::new(Driver { library, maker })
+    }
+
+    /// The driver for a chip: a simulator plays the chip, and the version of the library that its
+    /// profile names.
+    ///
+    /// # Errors
+    /// Those of [`Library::playing`].
+    pub fn playing(&self, soc: &Soc) -> Result<Arc<Driver>> {
+        Ok(Driver::of(self.library.playing(soc)?))
     }
 
     /// The library.

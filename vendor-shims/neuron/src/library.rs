@@ -31,6 +31,7 @@ use shardwright_shim_abi::ErrorClass;
 use shardwright_shim_npu::library::{Search, Steps, load_file, own_folder, variable};
 
 use crate::failure::{CallFailure, NeuronError, Result, class_of};
+use crate::soc::Soc;
 use crate::trail;
 
 /// Names the library for a user: a file or a folder.
@@ -53,7 +54,8 @@ const SIMULATOR_SYMBOL: &CStr = c"ShardwrightNeuronSimulator_describe";
 /// The simulator's last message on this thread.
 const MESSAGE_SYMBOL: &CStr = c"ShardwrightNeuronSimulator_lastMessage";
 
-/// Makes a simulator emulate a processor; its argument is a C string.
+/// Makes a simulator emulate a processor, a C string, and a version of the library, which may be
+/// null.
 const PLAY_SYMBOL: &CStr = c"ShardwrightNeuronSimulator_play";
 
 /// Where to look.
@@ -120,10 +122,10 @@ pub struct SimulatorDescription {
 }
 
 type TextFunction = unsafe extern "C" fn() -> *const c_char;
-type PlayFunction = unsafe extern "C" fn(*const c_char);
+type PlayFunction = unsafe extern "C" fn(*const c_char, *const RuntimeVersion);
 
 /// An opened library. It is never closed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Library {
     path: PathBuf,
     steps: Vec<String>,
@@ -170,24 +172,7 @@ impl Library {
         // SAFETY: a library that exports these names means these functions, by the interface's
         // tables; it stays loaded, see below.
         let functions = unsafe { Functions::bind(symbol) };
-        let Some(get_version) = functions.get_version else {
-            return Err(NeuronError::NotAnAdapter { path, symbol: "Neuron_getVersion" });
-        };
-        let mut version = RuntimeVersion::default();
-        // SAFETY: the struct outlives the call.
-        let code = unsafe { get_version(&mut version) };
-        if code != result::NO_ERROR {
-            return Err(NeuronError::Call(Box::new(CallFailure {
-                class: ErrorClass::Internal,
-                function: "Neuron_getVersion",
-                code,
-                version,
-                subject: Some(path.display().to_string()),
-                message: String::new(),
-                log: String::new(),
-                details: Vec::new(),
-            })));
-        }
+        let version = reported_version(&functions, &path)?;
         let magic = functions.get_magic_number.and_then(|function| {
             let mut number = 0;
             // SAFETY: the number outlives the call.
@@ -259,13 +244,24 @@ impl Library {
         self.simulator.as_ref()
     }
 
-    /// Makes a simulator emulate this chip from now on, in this process, unless its configuration
-    /// names another; does nothing for the vendor's library.
-    pub fn play(&self, soc: &str) {
-        if let (Some(play), Ok(soc)) = (self.play, CString::new(soc)) {
-            // SAFETY: the text outlives the call.
-            unsafe { play(soc.as_ptr()) }
-        }
+    /// Makes a simulator emulate this chip on this thread from now on, and the adapter's version
+    /// that the chip's profile names, unless its configuration names others. Returns the library
+    /// with the version that it reports then. The vendor's library is returned as it is.
+    ///
+    /// # Errors
+    /// The library does not report its version.
+    pub fn playing(self: &Arc<Library>, soc: &Soc) -> Result<Arc<Library>> {
+        let (Some(play), Ok(platform)) = (self.play, CString::new(soc.platform.as_str())) else {
+            return Ok(self.clone());
+        };
+        let version = soc.simulated_adapter.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: the text and the version outlive the call.
+        unsafe { play(platform.as_ptr(), version) }
+        let version = reported_version(&self.functions, &self.path)?;
+        Ok(match version == self.version {
+            true => self.clone(),
+            false => Arc::new(Library { version, ..Library::clone(self) }),
+        })
     }
 
     /// For people: version, magic number, and whether it is a simulator.
@@ -358,6 +354,29 @@ impl Library {
 
 fn named(name: &str) -> &str {
     if name.is_empty() { "a library without a name" } else { name }
+}
+
+/// The version that a library reports.
+fn reported_version(functions: &Functions, path: &Path) -> Result<RuntimeVersion> {
+    let Some(get_version) = functions.get_version else {
+        return Err(NeuronError::NotAnAdapter { path: path.to_owned(), symbol: "Neuron_getVersion" });
+    };
+    let mut version = RuntimeVersion::default();
+    // SAFETY: the struct outlives the call.
+    let code = unsafe { get_version(&mut version) };
+    if code == result::NO_ERROR {
+        return Ok(version);
+    }
+    Err(NeuronError::Call(Box::new(CallFailure {
+        class: ErrorClass::Internal,
+        function: "Neuron_getVersion",
+        code,
+        version,
+        subject: Some(path.display().to_string()),
+        message: String::new(),
+        log: String::new(),
+        details: Vec::new(),
+    })))
 }
 
 /// # Safety

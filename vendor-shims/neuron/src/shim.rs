@@ -75,7 +75,7 @@ impl NeuronShim {
         let named = self.named(name)?;
         let driver = self.driver()?;
         match named.is_simulated == driver.library().simulator().is_some() {
-            true => Ok((named, driver)),
+            true => Ok((named.clone(), driver.playing(&named.soc)?)),
             false => Err(unknown(name).into()),
         }
     }
@@ -157,22 +157,23 @@ impl Shim for NeuronShim {
         };
         // Without a library there is no device; the error says why.
         let driver = self.driver()?;
-        let device = |soc: Arc<Soc>| {
+        let device = |soc: Arc<Soc>| -> Result<Device> {
+            let driver = driver.playing(&soc)?;
             let (name, kind) = match driver.library().simulator() {
                 Some(_) => (format!("{}{SIMULATED}", soc.name), DeviceKind::Simulated),
                 None if soc.is_of_this_machine() => (soc.name.clone(), DeviceKind::Present),
                 None => (soc.name.clone(), DeviceKind::Offline),
             };
-            Device {
+            Ok(Device {
                 name,
                 soc: Some(soc.name.clone()),
                 detail: Some(self.detail(&soc, &driver, kind)),
                 kind,
                 memory_kinds: memory_kinds(),
                 memory_bytes: 0,
-            }
+            })
         };
-        Ok(chips.into_iter().map(device).collect())
+        chips.into_iter().map(device).collect()
     }
 
     fn limits(&self, device: &str) -> Result<Vec<Limit>> {
@@ -261,8 +262,6 @@ impl Shim for NeuronShim {
             );
             return Err(ShimError::CompilesOnly { device, help }.into());
         }
-        // This may be another process than the one that compiled.
-        driver.library().play(&named.soc.platform);
         Ok(Box::new(Shard::load(&driver, &named.soc.platform, artefact.bytes(), power)?))
     }
 

@@ -1,6 +1,7 @@
 //! A chip as its profile describes it, as far as this shim reads the profile, and whether it is
 //! this phone's.
 
+use shardwright_neuron_adapter::RuntimeVersion;
 use shardwright_shim_abi::{Chip, Fact, FlagKind};
 use shardwright_shim_npu::ShimError;
 
@@ -16,6 +17,8 @@ pub mod facts {
     pub const CORES: &str = "mdla-cores";
     /// Fast memory of the processor.
     pub const L1_KILOBYTES: &str = "l1-kilobytes";
+    /// Version of the library that a simulator emulates for the chip.
+    pub const SIMULATED_ADAPTER: &str = "simulated-adapter";
     /// System properties in which a phone names its chip.
     pub const SYSTEM_PROPERTIES: &str = "system-properties";
 }
@@ -40,6 +43,8 @@ pub struct Soc {
     pub l1_kilobytes: Option<i64>,
     /// Its speed, where the profile declares it.
     pub roofline: Option<Roofline>,
+    /// Version of the library that a simulator emulates for it.
+    pub simulated_adapter: Option<RuntimeVersion>,
     /// System properties that name the chip, the most specific first.
     properties: Vec<String>,
 }
@@ -85,6 +90,13 @@ pub fn read_facts() -> Vec<Fact> {
             "fast memory of the processor, the most that `l1-size-kb` may say",
         ),
         fact(
+            facts::SIMULATED_ADAPTER,
+            FlagKind::Text,
+            false,
+            "version of the adapter that a simulator plays for the chip, `9.2.0`; the simulator's own \
+             without it",
+        ),
+        fact(
             facts::SYSTEM_PROPERTIES,
             FlagKind::Text,
             false,
@@ -100,6 +112,15 @@ fn platform(name: &str) -> Option<String> {
     let lower = name.trim().to_ascii_lowercase();
     let digits = lower.strip_prefix("mt")?.bytes().take(4).take_while(u8::is_ascii_digit).count();
     (digits == 4).then(|| lower[..6].to_owned())
+}
+
+/// `9.2.0`; `None` for anything else.
+fn version(text: &str) -> Option<RuntimeVersion> {
+    let parts: Vec<u8> = text.split('.').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    match parts[..] {
+        [major, minor, patch] => Some(RuntimeVersion::new(major, minor, patch)),
+        _ => None,
+    }
 }
 
 impl Soc {
@@ -138,6 +159,13 @@ impl Soc {
             },
             cores: number(facts::CORES)?,
             l1_kilobytes: number(facts::L1_KILOBYTES)?,
+            simulated_adapter: match chip.facts.get(facts::SIMULATED_ADAPTER) {
+                None => None,
+                Some(value) => Some(version(value).ok_or_else(|| {
+                    let reason = format!("`{value}` is not three numbers up to 255, as in `8.2.28`");
+                    wrong(facts::SIMULATED_ADAPTER, reason)
+                })?),
+            },
             roofline: Roofline::read(chip)?,
             properties: properties
                 .map(|name| name.trim().to_owned())
@@ -192,11 +220,18 @@ pub(crate) mod tests {
         Soc::read(&Chip { name: "chip", aliases: vec!["Dimensity 8300", "MT8792"], facts })
     }
 
+    /// The shipped profiles of this shim's chips, by their names.
+    pub(crate) fn profiles() -> std::collections::BTreeMap<String, serde_json::Value> {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/profiles");
+        let files = std::fs::read_dir(folder).expect("profiles").map(|file| file.expect("a file").path());
+        let read = |path| serde_json::from_slice(&std::fs::read(path).expect("a profile")).expect("JSON");
+        let all = files.map(read).filter(|profile: &serde_json::Value| profile["shim"] == "neuron");
+        all.map(|profile| (profile["name"].as_str().expect("a name").to_owned(), profile)).collect()
+    }
+
     /// The facts of a shipped profile that this shim reads.
     pub(crate) fn of_profile(name: &str) -> Soc {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/profiles");
-        let text = std::fs::read(folder.join(format!("{name}.json"))).expect("a profile");
-        let profile: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        let profile = &profiles()[name];
         let texts = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
         let aliases: Vec<String> =
             profile["aliases"].as_array().expect("aliases").iter().map(texts).collect();
@@ -225,6 +260,7 @@ pub(crate) mod tests {
             let soc = of_profile(name);
             assert_eq!((soc.platform.as_str(), soc.cores, soc.l1_kilobytes), (name, cores, memory));
             assert_eq!(soc.roofline.is_some(), name == "mt6989", "{name}");
+            assert_eq!(soc.simulated_adapter, Some(RuntimeVersion::new(8, 2, 28)), "{name}");
             let refused = soc.four_bits_per_channel == FourBits::Refused;
             assert_eq!(refused, name == "mt6989", "{name}");
             assert!(soc.is_of(|property| (property == "ro.board.platform").then(|| name.to_owned())));
@@ -245,6 +281,8 @@ pub(crate) mod tests {
                 facts::FOUR_BITS_PER_CHANNEL,
                 "`sometimes`",
             ),
+            (&[("platform", "mt6989"), ("simulated-adapter", "9.2")], facts::SIMULATED_ADAPTER, "`9.2`"),
+            (&[("platform", "mt6989"), ("simulated-adapter", "9.2.256")], facts::SIMULATED_ADAPTER, "255"),
         ] {
             match soc(facts) {
                 Err(ShimError::WrongFact { fact: reported, reason, .. }) => {

@@ -128,7 +128,7 @@ fn a_published_file_says_what_it_lacks_without_any_library() {
     }
     let text = inspect("tflite/relax-only.tflite").succeeds();
     let words = [
-        "12 of 13 flags worth setting on mt6989 are not in effect",
+        "11 of 12 flags worth setting on mt6989 are not in effect",
         "num-mdla=4",
         "what that cost others: about 153 times slower",
         "2900 ms a token",
@@ -256,6 +256,56 @@ fn a_compiler_that_repeats_twenty_flags_and_uses_none_is_found_out() {
         "153 times slower",
     ];
     assert!(has_problem(&doctor, &words), "{:#}", doctor["problems"]);
+}
+
+/// The chip's profile names the library that the simulator plays, and the flags follow from it. A
+/// plan says the same as the compilation.
+#[test]
+fn a_simulator_plays_the_library_of_the_chip_and_the_plan_has_the_flags_of_the_compilation() {
+    for (soc, adapter) in [("mt6993", "9.2.0"), ("mt6989", "8.2.28")] {
+        let bench = Bench::new(&json!({}));
+        let worth = worth_setting(soc);
+        let manifest = bench.compile(soc, &[]);
+        let flags = verdicts(&manifest);
+        for name in &worth {
+            let of: Vec<_> = flags.iter().filter(|(flag, ..)| flag == name).collect();
+            assert!(!of.is_empty(), "{soc}: {name} is not among {flags:?}");
+            let taken = |(_, verdict, _): &&(String, String, String)| {
+                matches!(verdict.as_str(), "applied" | "recorded" | "inert")
+            };
+            assert!(of.iter().all(taken), "{soc}: {of:?}");
+        }
+        // With the simulator and without any library a plan has the same flags.
+        for on in [&["--on", "simulator"][..], &[]] {
+            let run = bench.runs("plan").argument(CHECKPOINT).arguments(["--soc", soc, "--context", "64"]);
+            let run = run.arguments(on.iter().copied()).environment("SHARDWRIGHT_NEURON_LIB", "");
+            let run = run.arguments(["--formats", "w8-per-channel/a16-symmetric/a16"]);
+            let report = run.argument("--calibration-text").argument(bench.file("text")).json();
+            let mut planned: Vec<&str> = list(&report["shards"][0], "flags")
+                .into_iter()
+                .map(|flag| flag["name"].as_str().expect("a name"))
+                .collect();
+            let mut compiled: Vec<&str> = flags.iter().map(|(name, ..)| name.as_str()).collect();
+            for names in [&mut planned, &mut compiled] {
+                names.sort_unstable();
+                names.dedup();
+            }
+            assert_eq!(planned, compiled, "{soc} {on:?}: {}", report["notices"]);
+            assert!(!report["notices"].to_string().contains("is left out"), "{}", report["notices"]);
+        }
+        let inspected = bench.inspected().to_string();
+        assert!(inspected.contains(adapter), "{soc}: {inspected}");
+    }
+    // A configuration that names a version beats the profile.
+    let bench = Bench::new(&json!({"version": [8, 2, 28]}));
+    let run = bench.runs("plan").argument(CHECKPOINT).arguments(["--soc", "mt6993", "--on", "simulator"]);
+    let text = run.argument("--calibration-text").argument(bench.file("text")).outcome();
+    assert!(
+        text.stderr.contains("mem-opt=3 of profile mt6993 is left out")
+            || text.stdout.contains("mem-opt=3 of profile mt6993 is left out"),
+        "{}",
+        text.stderr
+    );
 }
 
 #[test]

@@ -17,15 +17,20 @@ use crate::target::Target;
 /// Names the file. Without it [`Configuration::default`] applies.
 pub const VARIABLE: &str = "SHARDWRIGHT_NEURON_SIMULATOR";
 
+/// The version if neither the file nor a client names one.
+const USUAL_VERSION: RuntimeVersion = RuntimeVersion::new(8, 2, 28);
+/// The processor if neither the file nor a client names one.
+const USUAL_SOC: &str = "mt6989";
+
 /// What the library emulates.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Configuration {
-    /// The version, `[8, 2, 28]`.
-    pub version: [u8; 3],
+    /// The version. `None`: the one that a client asks for, otherwise `[8, 2, 28]`.
+    pub version: Option<[u8; 3]>,
     /// The processor in lower case, unless the client's variable `MTKNN_ADAPTER_DLA_PLATFORM` names
-    /// one.
-    pub soc: String,
+    /// one. `None`: the one that a client asks for, otherwise `mt6989`.
+    pub soc: Option<String>,
     /// Result of `Neuron_getL1MemorySizeKb`.
     pub l1_kilobytes: u32,
     /// Result of `Neuron_getNeuroPilotMagicNumber`.
@@ -61,8 +66,8 @@ pub struct Configuration {
 impl Default for Configuration {
     fn default() -> Configuration {
         Configuration {
-            version: [8, 2, 28],
-            soc: "mt6989".to_owned(),
+            version: None,
+            soc: None,
             l1_kilobytes: 7168,
             magic_number: 0,
             most_operations: None,
@@ -173,18 +178,23 @@ impl Configuration {
         Ok(found)
     }
 
-    /// The version.
+    /// The emulated version.
     pub fn runtime_version(&self) -> RuntimeVersion {
-        let [major, minor, patch] = self.version;
-        RuntimeVersion::new(major, minor, patch)
+        let said = self.version.map(|[major, minor, patch]| RuntimeVersion::new(major, minor, patch));
+        said.or_else(|| played()?.version).unwrap_or(USUAL_VERSION)
     }
 
-    /// The emulated processor and version: the client's variable takes precedence.
+    /// The emulated processor and version. For the processor the client's variable takes
+    /// precedence.
     pub fn target(&self) -> Target {
         let said = std::env::var(PLATFORM_VARIABLE).ok().filter(|soc| !soc.is_empty());
         Target {
             version: self.runtime_version(),
-            soc: said.unwrap_or_else(|| self.soc.clone()).to_lowercase(),
+            soc: said
+                .or_else(|| self.soc.clone())
+                .or_else(|| Some(played()?.soc))
+                .unwrap_or_else(|| USUAL_SOC.to_owned())
+                .to_lowercase(),
             rank: self.most_dimensions,
             denied_operations: self.denied_operations.clone(),
             denied_types: self.denied_types.clone(),
@@ -200,21 +210,30 @@ struct Read {
 
 static LAST: Mutex<Option<Read>> = Mutex::new(None);
 
-/// The processor that a client asked for last, for threads on which none was asked for.
-static PLAYED: Mutex<Option<String>> = Mutex::new(None);
+/// What a client asks the library to emulate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Played {
+    soc: String,
+    version: Option<RuntimeVersion>,
+}
+
+/// What a client asked for last, for threads on which nothing was asked for.
+static PLAYED: Mutex<Option<Played>> = Mutex::new(None);
 
 thread_local! {
-    /// The processor asked for on this thread: two threads of one process may work for two.
-    static PLAYED_HERE: RefCell<Option<String>> = const { RefCell::new(None) };
+    /// What was asked for on this thread: two threads of one process may work for two processors.
+    static PLAYED_HERE: RefCell<Option<Played>> = const { RefCell::new(None) };
 }
 
-/// Emulates a processor from now on, if no file names one.
-pub fn play(soc: &str) {
-    PLAYED_HERE.set(Some(soc.to_owned()));
-    *PLAYED.lock().unwrap_or_else(PoisonError::into_inner) = Some(soc.to_owned());
+/// Emulates a processor from now on, and a version of the library, unless the file names others.
+/// `None` as the version: the usual one.
+pub fn play(soc: &str, version: Option<RuntimeVersion>) {
+    let asked = Played { soc: soc.to_owned(), version };
+    PLAYED_HERE.set(Some(asked.clone()));
+    *PLAYED.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked);
 }
 
-fn played() -> Option<String> {
+fn played() -> Option<Played> {
     let here = PLAYED_HERE.with_borrow(Clone::clone);
     here.or_else(|| PLAYED.lock().unwrap_or_else(PoisonError::into_inner).clone())
 }
@@ -222,8 +241,7 @@ fn played() -> Option<String> {
 /// The current configuration, or what is wrong with its file.
 pub fn current() -> Result<Arc<Configuration>, String> {
     let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from) else {
-        let otherwise = Configuration::default();
-        return Ok(Arc::new(Configuration { soc: played().unwrap_or(otherwise.soc), ..otherwise }));
+        return Ok(Arc::default());
     };
     let wrong = |problem: String| format!("{VARIABLE}: {}: {problem}", path.display());
     let metadata = std::fs::metadata(&path).map_err(|error| wrong(error.to_string()))?;
@@ -267,17 +285,26 @@ mod tests {
 
     #[test]
     fn two_threads_play_two_processors() {
-        play("mt6991");
+        let nine = RuntimeVersion::new(9, 2, 0);
+        play("mt6991", None);
         let (other, none) = std::thread::scope(|scope| {
             let other = scope.spawn(|| {
-                play("mt6993");
-                played()
+                play("mt6993", Some(nine));
+                (played(), Configuration::default().runtime_version())
             });
             let other = other.join().expect("no panic");
             (other, scope.spawn(played).join().expect("no panic"))
         });
-        let asked = [played(), other, none].map(|soc| soc.expect("one was asked for"));
+        let asked = [played(), other.0, none].map(|asked| asked.expect("one was asked for").soc);
         assert_eq!(asked, ["mt6991", "mt6993", "mt6993"]);
+        assert_eq!((other.1, Configuration::default().runtime_version()), (nine, USUAL_VERSION));
+        // A file beats what a client asks for.
+        play("mt6991", Some(nine));
+        let file = Configuration::parse(br#"{"version": [8, 2, 20], "soc": "mt6897"}"#).expect("well formed");
+        let target = file.target();
+        assert_eq!((target.version, target.soc.as_str()), (RuntimeVersion::new(8, 2, 20), "mt6897"));
+        let target = Configuration::default().target();
+        assert_eq!((target.version, target.soc.as_str()), (nine, "mt6991"));
     }
 
     #[test]

@@ -761,19 +761,22 @@ pub extern "C" fn ShardwrightNeuronSimulator_describe() -> *const c_char {
     })
 }
 
-/// Emulates a processor from now on, unless a configuration file or the client's variable names
-/// one. Null and text that is not UTF-8 are ignored.
+/// Emulates a processor and a version of the library from now on, unless a configuration file or
+/// the client's variable names others. Null and text that is not UTF-8 as `soc` are ignored; null
+/// as `version` is the usual one.
 ///
 /// # Safety
-/// `soc` is null or a C string.
+/// `soc` is null or a C string, `version` null or a version.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ShardwrightNeuronSimulator_play(soc: *const c_char) {
+pub unsafe extern "C" fn ShardwrightNeuronSimulator_play(soc: *const c_char, version: *const RuntimeVersion) {
     if soc.is_null() {
         return;
     }
+    // SAFETY: null or a version by the caller's promise.
+    let version = unsafe { version.as_ref() }.copied();
     // SAFETY: not null, and a C string by the caller's promise.
     if let Ok(soc) = unsafe { CStr::from_ptr(soc) }.to_str() {
-        configuration::play(soc);
+        configuration::play(soc, version);
     }
 }
 

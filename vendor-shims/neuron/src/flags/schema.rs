@@ -294,8 +294,10 @@ pub fn schema(soc: &Soc, adapter: Option<Version>) -> Vec<Flag> {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_neuron_adapter::RuntimeVersion;
+
     use super::*;
-    use crate::soc::tests::of_profile;
+    use crate::soc::tests::{of_profile, profiles};
 
     #[test]
     fn names_are_unique_and_plain() {
@@ -325,6 +327,24 @@ mod tests {
         };
         assert!(arch(Some(Version::new(9, 0, 3))).contains("`platform-config` takes its place"));
         assert!(!arch(Some(Version::new(8, 2, 28))).contains("outdated"));
+    }
+
+    /// A default that the played library does not know would be left out of every plan.
+    #[test]
+    fn the_library_that_is_played_for_a_chip_takes_all_defaults() {
+        let profiles = profiles();
+        assert!(profiles.len() >= 7, "{:?}", profiles.keys());
+        for (name, profile) in &profiles {
+            let soc = of_profile(name);
+            let played = soc.simulated_adapter.unwrap_or(RuntimeVersion::new(8, 2, 28));
+            let played = Version::new(played.major, played.minor, played.patch);
+            for flag in profile["flags"].as_array().expect("flags") {
+                let (flag, value) = (flag["name"].as_str().expect("text"), flag["value"].as_str());
+                let known = Known::named(flag).unwrap_or_else(|| panic!("{name}: {flag}"));
+                assert!(known.is_in(Some(played)), "{name}: {flag} with adapter {played}");
+                assert_eq!(known.accepts(&soc, value.expect("text")), Ok(()), "{name}: {flag}");
+            }
+        }
     }
 
     #[test]
