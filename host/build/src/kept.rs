@@ -1,5 +1,5 @@
-//! Cache of artefacts compiled for a checkpoint that is run directly: the next start loads them
-//! instead of compiling again.
+//! Cache of artefacts compiled on the machine that runs them, for a checkpoint that is run directly
+//! or for a bundle's chain: the next start loads them instead of compiling again.
 //!
 //! An artefact is found by everything it depends on: the work order, the bytes of the shim's
 //! library, and the shim's description of its vendor's library and device. It is used only if
@@ -17,7 +17,7 @@ use shardwright_graph::{Graph, Weight};
 use shardwright_shims::{Artefact, Place, WorkOrder};
 use shardwright_vocabulary::Notice;
 
-use crate::{ArtefactStore, BuildError, PlanOptions, TargetExecutor, artefact_key};
+use crate::{ArtefactStore, BuildError, NoArtefactStore, PlanOptions, TargetExecutor, artefact_key};
 
 /// Models with more bytes of weights are cached for the CPU too; smaller ones are prepared in a
 /// moment.
@@ -26,8 +26,46 @@ const LARGE_BYTES: u64 = 256 << 20;
 /// Bytes of a reference: the hash of an artefact.
 const REFERENCE_BYTES: u64 = 64;
 
+/// The store of artefacts for a model: its cache, or none if there is no cache for it.
+pub struct Keeping {
+    kept: Option<KeptArtefacts>,
+    not_kept: Option<Notice>,
+    without: NoArtefactStore,
+}
+
+impl Keeping {
+    /// Opens the cache for a model that is compiled for a chip or is large.
+    pub fn of(options: &PlanOptions, graph: &Graph) -> Self {
+        let (kept, not_kept) = match KeptArtefacts::of(options, graph) {
+            Some(Ok(kept)) => (Some(kept), None),
+            Some(Err(why)) => (None, Some(why)),
+            None => (None, None),
+        };
+        Keeping { kept, not_kept, without: NoArtefactStore }
+    }
+
+    /// Returns the store to compile with.
+    pub fn store(&mut self) -> &mut dyn ArtefactStore {
+        match &mut self.kept {
+            Some(kept) => kept,
+            None => &mut self.without,
+        }
+    }
+
+    /// Whether every artefact came from the cache.
+    pub fn made_nothing(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.made == 0 && !kept.used.is_empty())
+    }
+
+    /// The notice after a run that compiled something, or why there is no cache; `took` is the time
+    /// before loading.
+    pub fn notice(&self, took: Duration) -> Option<Notice> {
+        self.kept.as_ref().and_then(|kept| kept.notice(took)).or_else(|| self.not_kept.clone())
+    }
+}
+
 /// The artefacts kept in one folder.
-pub struct KeptArtefacts {
+struct KeptArtefacts {
     /// The whole cache, which has one bound.
     cache: PathBuf,
     folder: PathBuf,
@@ -42,7 +80,7 @@ pub struct KeptArtefacts {
 impl KeptArtefacts {
     /// Opens the cache for a model that is compiled for a chip or is large, and for no other. Fails
     /// with a notice if the folder is not the user's own.
-    pub fn of(options: &PlanOptions, graph: &Graph) -> Option<Result<Self, Notice>> {
+    fn of(options: &PlanOptions, graph: &Graph) -> Option<Result<Self, Notice>> {
         let stored: u64 = graph.weights.iter().map(Weight::bytes).sum();
         let worth = options.soc.is_some() || stored > LARGE_BYTES;
         // Entry points that expose their layer outputs are used for one verification only.
@@ -68,7 +106,7 @@ impl KeptArtefacts {
     }
 
     /// The notice after a run that compiled something; `took` is the time before loading.
-    pub fn notice(&self, took: Duration) -> Option<Notice> {
+    fn notice(&self, took: Duration) -> Option<Notice> {
         (self.made > 0).then(|| {
             Notice::note(format!(
                 "prepared in {:.1} s; {} compiled shards, {:.1} MiB, are kept in {}: the next start takes them from there",

@@ -78,7 +78,7 @@ pub use fallback::FallbackChain;
 pub use forecast::{Weighed, forecast};
 pub use formats::{ModelFormats, needs_ranges};
 pub use judge::{ArtefactCost, Costing, Judge, PrimitiveCount};
-pub use kept::KeptArtefacts;
+pub use kept::Keeping;
 pub use learned::{Compiler, Learned, LearnedFile, LearnedLimit};
 pub use menu::EntryMenu;
 pub use options::{
@@ -119,7 +119,7 @@ pub use {
     compiling::{
         CompileReport, CompiledVariant, FailedVariant, Jobs, compile, compile_trying, compile_variants,
     },
-    recorded::{CompiledAnew, compile_recorded, options_of},
+    recorded::{CompiledAnew, compile_recorded, may_compile_here, options_of},
     shardwright_quantisation::FeatureSample,
 };
 

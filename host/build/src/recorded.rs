@@ -13,18 +13,28 @@ use shardwright_vocabulary::{CompiledHere, Error, ErrorKind, Notice};
 
 use crate::trying::read;
 use crate::{
-    CheckpointSource, Executor, FormatChoice, NoArtefactStore, PlanOptions, Purpose, RecordedPlan, Result,
-    Settled, TableFormats, Trying, WeightRounding, open_checkpoint, settle_trying,
+    CheckpointSource, Executor, FormatChoice, Keeping, PlanOptions, Purpose, RecordedPlan, Result, Settled,
+    TableFormats, Trying, WeightRounding, open_checkpoint, settle_trying,
 };
 
 /// A chain that was compiled on this machine.
 pub struct CompiledAnew {
     /// The settled plan.
     pub settled: Settled,
-    /// Why it was compiled here, and how long it took.
+    /// Why it was compiled here, and how long it took, less if an earlier start kept the artefacts.
     pub compiled_here: CompiledHere,
     /// The same in words, followed by deviations from the request.
     pub notices: Vec<Notice>,
+}
+
+/// Whether the plan of a bundle's chain allows compiling every shard on the machine that runs it.
+///
+/// # Errors
+///
+/// [`ErrorKind::Invalid`] for a damaged plan.
+pub fn may_compile_here(bundle: &Bundle, entry: &ChainEntry) -> Result<bool> {
+    let plan: Plan = read(bundle, &entry.plan, "the recorded plan")?;
+    Ok(plan.shards.iter().all(|shard| shard.build == BuildTime::JustInTime))
 }
 
 /// Plans and compiles the chain for this machine, because of `error`. It uses the options recorded
@@ -42,8 +52,7 @@ pub fn compile_recorded(
     checkpoint: Option<&Path>,
     here: &PlanOptions,
 ) -> Result<CompiledAnew> {
-    let plan: Plan = read(bundle, &entry.plan, "the recorded plan")?;
-    if plan.shards.iter().any(|shard| shard.build != BuildTime::JustInTime) {
+    if !may_compile_here(bundle, entry)? {
         return Err(error);
     }
     let Some(directory) = checkpoint else {
@@ -60,23 +69,31 @@ pub fn compile_recorded(
         let mut source = CheckpointSource::new(&checkpoint, &options);
         // What made it the plan, such as a repair, may not be seen in the request.
         let trying = Trying { first: Some(RecordedPlan::of(bundle, entry)?), ..Trying::default() };
-        settle_trying(&mut source, &options, Purpose::Run, &mut NoArtefactStore, trying, &mut ())
+        let mut keeping = Keeping::of(&options, checkpoint.graph());
+        let settled = settle_trying(&mut source, &options, Purpose::Run, keeping.store(), trying, &mut ())?;
+        Ok((settled, keeping))
     };
-    let settled = compiled().map_err(|failure: Error| {
+    let (settled, keeping) = compiled().map_err(|failure: Error| {
         let what = format!("{because}; compiling it here failed too: {failure}");
         let help = failure.help().map(str::to_owned);
         help.into_iter().fold(Error::new(failure.kind(), what), Error::with_help)
     })?;
     let nanoseconds = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let how = match keeping.made_nothing() {
+        true => "was compiled on this machine earlier and was prepared again in",
+        false => "was compiled on this machine in",
+    };
     let compiled = Notice::note(format!(
-        "chain `{}` was compiled on this machine in {:.3} s, as its plan allows: {because}",
+        "chain `{}` {how} {:.3} s, as its plan allows: {because}",
         entry.name,
         nanoseconds as f64 / 1e9
     ));
     let known =
         |notice: &&Notice| bundle.variant().notices.iter().all(|existing| existing.text != notice.text);
     let report = settled.report_now();
-    let notices = std::iter::once(compiled).chain(report.notices.iter().filter(known).cloned()).collect();
+    let kept = keeping.notice(started.elapsed());
+    let notices = std::iter::once(compiled).chain(report.notices.iter().filter(known).cloned()).chain(kept);
+    let notices = notices.collect();
     Ok(CompiledAnew { settled, compiled_here: CompiledHere { because, nanoseconds }, notices })
 }
 

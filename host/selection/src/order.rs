@@ -71,6 +71,16 @@ impl Candidate {
 /// A chain that does not run on a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Passed {
+    /// Position of the variant in the manifest.
+    #[serde(skip)]
+    pub variant: usize,
+    /// Position of the chain in the variant.
+    #[serde(skip)]
+    pub chain: usize,
+    /// How well it would suit the machine if it were compiled there: a device is here that refuses
+    /// what was compiled for it. `None` if compiling cannot help.
+    #[serde(skip)]
+    pub anew: Option<Tier>,
     /// The chip of the variant.
     pub soc: String,
     /// Name of the chain.
@@ -136,20 +146,30 @@ impl Selection {
         // The chip is here and takes nothing of it, or another device of its machine is here.
         let is_present = shards.iter().any(refuses)
             || chains.iter().zip(&stands).any(|(chain, shards)| is_on_a_chip(chain, shards));
+        let later = match first {
+            Some(Tier::Own | Tier::OwnRecompile | Tier::Sibling) => Tier::Fallback,
+            None if is_named(variant, machine) || is_present => Tier::Fallback,
+            _ => Tier::Elsewhere,
+        };
         for (position, (chain, shards)) in chains.iter().zip(stands).enumerate() {
             let (soc, name) = (variant.soc.clone(), chain.name.clone());
             let stuck = shards.iter().zip(&chain.shards).find(|(shard, _)| !shard.is_here());
             if let Some((standing, shard)) = stuck {
                 let (standing, shard) = (standing.clone(), shard.name.clone());
-                self.passed.push(Passed { soc, name, shard, standing });
+                let own = if position == 0 { refused_tier(variant, &standing, machine) } else { Some(later) };
+                let anew = own.filter(|_| standing.hindered && standing.kind.is_some());
+                self.passed.push(Passed {
+                    variant: index,
+                    chain: position,
+                    anew,
+                    soc,
+                    name,
+                    shard,
+                    standing,
+                });
                 continue;
             }
-            let tier = match (position, first) {
-                (0, tier) => tier.unwrap_or(Tier::Elsewhere),
-                (_, Some(Tier::Own | Tier::OwnRecompile | Tier::Sibling)) => Tier::Fallback,
-                (_, None) if is_named(variant, machine) || is_present => Tier::Fallback,
-                _ => Tier::Elsewhere,
-            };
+            let tier = if position == 0 { first.unwrap_or(Tier::Elsewhere) } else { later };
             self.candidates.push(Candidate { variant: index, chain: position, soc, name, tier, shards });
         }
         Ok(())
@@ -182,6 +202,16 @@ fn is_named(variant: &Variant, machine: &dyn Machine) -> bool {
         let mut names = chip.aliases.iter().chain([&chip.name]);
         names.any(|name| variant.is_for(name))
     })
+}
+
+/// How well the first chain of a variant would suit if its device took it; `None` if the machine is
+/// taken for another chip.
+fn refused_tier(variant: &Variant, standing: &ShardStanding, machine: &dyn Machine) -> Option<Tier> {
+    match machine.chip() {
+        Some(_) => is_named(variant, machine).then_some(Tier::Own),
+        None if standing.kind == Some(DeviceKind::Present) => Some(Tier::Own),
+        None => Some(Tier::StandIn),
+    }
 }
 
 /// How well the first chain of a variant suits; `None` if it does not run.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use shardwright_build::{
-    ArtefactStore, BuildTimes, CheckpointSource, KeptArtefacts, NoArtefactStore, PlanOptions, Purpose,
-    Settled, Trying, expect_checkpoint, settle, settle_trying,
+    BuildTimes, CheckpointSource, Keeping, PlanOptions, Purpose, Settled, Trying, expect_checkpoint, settle,
+    settle_trying,
 };
 use shardwright_models::Checkpoint;
 use shardwright_runtime::Chain;
@@ -42,15 +42,7 @@ pub(crate) fn open(
     let reading = started.elapsed();
     watch.progress(0, "reading");
     let mut all = Part::new(watch, 0..1000);
-    let (mut kept, not_kept) = match KeptArtefacts::of(options, checkpoint.graph()) {
-        Some(Ok(kept)) => (Some(kept), None),
-        Some(Err(why)) => (None, Some(why)),
-        None => (None, None),
-    };
-    let store: &mut dyn ArtefactStore = match &mut kept {
-        Some(kept) => kept,
-        None => &mut NoArtefactStore,
-    };
+    let mut keeping = Keeping::of(options, checkpoint.graph());
     let mut source = CheckpointSource::new(&checkpoint, options);
     let mut settling = all.then(SETTLED);
     let mut trying = Trying::default();
@@ -59,7 +51,7 @@ pub(crate) fn open(
             &mut source,
             options,
             Purpose::Run,
-            store,
+            keeping.store(),
             trying,
             &mut settling.most_of_the_rest(),
         )?;
@@ -83,7 +75,7 @@ pub(crate) fn open(
     plan.notices.extend(ignored);
     plan.notices.extend(flags);
     let prepared = planning + quantising + compiling;
-    plan.notices.extend(kept.as_ref().and_then(|kept| kept.notice(prepared)).or(not_kept));
+    plan.notices.extend(keeping.notice(prepared));
     let compiled = match options.taps {
         true => settled.shards.into_iter().map(|shard| shard.compiled).collect(),
         false => Vec::new(),
@@ -119,8 +111,9 @@ fn failover(directory: &Path, options: &PlanOptions, settled: &Settled) -> Optio
         on_demand(chains.clone(), move |options| {
             let checkpoint = Checkpoint::open(&directory)?;
             let mut source = CheckpointSource::new(&checkpoint, options);
-            let store = &mut NoArtefactStore;
-            load(&settle(&mut source, options, Purpose::Run, store, &mut ())?, Beforehand::default())
+            let mut keeping = Keeping::of(options, checkpoint.graph());
+            let settled = settle(&mut source, options, Purpose::Run, keeping.store(), &mut ())?;
+            load(&settled, Beforehand::default())
         })
     }))
 }

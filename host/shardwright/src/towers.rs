@@ -306,16 +306,13 @@ fn bound(settings: &mut ProcessorSettings, bundle: &Bundle) {
 /// The towers of a checkpoint: planned, compiled and loaded where its text is.
 #[cfg(feature = "build")]
 pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOptions) -> Towers {
-    use shardwright_build::{
-        ArtefactStore, KeptArtefacts, NoArtefactStore, Purpose, TowerScope, TowerSource, settle,
-    };
+    use shardwright_build::{Keeping, Purpose, TowerScope, TowerSource, settle};
     use shardwright_models::Checkpoint;
     use shardwright_vocabulary::Beforehand;
 
     let from = directory.to_owned();
     let open = move |sense: Sense, processor: &ProcessorSettings, soft_tokens: u32, watch: &mut dyn Watch| {
         let pass = sense.pass();
-        let mut notices = Vec::new();
         let checkpoint = Checkpoint::open_for(&from, &[Pass::Step, pass])?;
         let usual = processor.picture.as_ref().map_or(0, |picture| picture.soft_tokens);
         let asked = &options.towers.picture_tokens;
@@ -327,31 +324,20 @@ pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOp
         let scope = TowerScope::new(pass, processor, &sizes)?;
         let options = scope.options(&options);
         let mut source = TowerSource::new(&checkpoint, &scope, &options)?;
-        let mut kept = match checkpoint.graph_of(pass).and_then(|tower| KeptArtefacts::of(&options, tower)) {
-            Some(Ok(kept)) => Some(kept),
-            Some(Err(why)) => {
-                notices.push(why);
-                None
-            }
-            None => None,
-        };
-        let store: &mut dyn ArtefactStore = match &mut kept {
-            Some(kept) => kept,
-            None => &mut NoArtefactStore,
-        };
-        let settled = settle(&mut source, &options, Purpose::Run, store, watch)?;
+        let mut keeping = Keeping::of(&options, checkpoint.graph_of(pass).unwrap_or(checkpoint.graph()));
+        let settled = settle(&mut source, &options, Purpose::Run, keeping.store(), watch)?;
         let times = settled.times;
-        notices.extend(settled.report_now().notices);
-        notices
-            .extend(kept.and_then(|kept| kept.notice(times.planning + times.quantising + times.compiling)));
+        let mut notices = settled.report_now().notices;
+        notices.extend(keeping.notice(times.planning + times.quantising + times.compiling));
         let chain = crate::load(&settled, Beforehand::default())?;
         let (chains, from) = (settled.fallbacks(&options), from.clone());
         let next = (!chains.is_empty()).then(|| {
             crate::on_demand::on_demand(chains, move |options| {
                 let checkpoint = Checkpoint::open_for(&from, &[Pass::Step, pass])?;
                 let mut source = TowerSource::new(&checkpoint, &scope, options)?;
-                let store = &mut NoArtefactStore;
-                let settled = settle(&mut source, options, Purpose::Run, store, &mut ())?;
+                let graph = checkpoint.graph_of(pass).unwrap_or(checkpoint.graph());
+                let mut keeping = Keeping::of(options, graph);
+                let settled = settle(&mut source, options, Purpose::Run, keeping.store(), &mut ())?;
                 crate::load(&settled, Beforehand::default())
             })
         });

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use shardwright::OpenOptions;
 use shardwright_build::{
-    ArtefactStore, CheckpointSource, KeptArtefacts, LossReport, NoArtefactStore, PlanOptions, PlanReport,
-    Planned, Purpose, RecordedPlan, Settled, TIMES, Times, Trying, options_of, plan, settle_trying,
+    CheckpointSource, Keeping, LossReport, PlanOptions, PlanReport, Planned, Purpose, RecordedPlan, Settled,
+    TIMES, Times, Trying, options_of, plan, settle_trying,
 };
 use shardwright_bundle::{Bundle, Digest, is_bundle};
 use shardwright_doctor::compare_reports;
@@ -170,15 +170,11 @@ impl Site<'_> {
     ) -> Result<Settled> {
         let options = naming.options(&self.asked, times);
         let checkpoint = shardwright_build::open_checkpoint(self.checkpoint)?;
-        let mut kept = KeptArtefacts::of(&options, checkpoint.graph()).and_then(std::result::Result::ok);
-        let store: &mut dyn ArtefactStore = match &mut kept {
-            Some(kept) => kept,
-            None => &mut NoArtefactStore,
-        };
+        let mut keeping = Keeping::of(&options, checkpoint.graph());
         let mut source = CheckpointSource::new(&checkpoint, &options);
         let first = self.bundled.clone().filter(|_| *naming == Naming::Bundled);
         let trying = Trying { first, ..Trying::default() };
-        settle_trying(&mut source, &options, Purpose::Run, store, trying, watch)
+        settle_trying(&mut source, &options, Purpose::Run, keeping.store(), trying, watch)
     }
 
     fn is_over(&self) -> bool {

@@ -9,7 +9,7 @@ use shardwright::{BundleOptions, ErrorKind, Model, OpenOptions, PlacementRecord,
 use shardwright_build::CompileReport;
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
 use shardwright_tests::chip::{CHIP, Chip};
-use shardwright_tests::program::shardwright;
+use shardwright_tests::program::{Outcome, shardwright};
 use shardwright_tests::tree;
 use tempfile::TempDir;
 
@@ -105,7 +105,7 @@ fn where_the_plan_allows_it_a_chain_is_compiled_here_and_its_cost_is_reported() 
         let json = serde_json::to_value(&record).expect("JSON");
         assert!(json["beforehand"]["compiled_here"]["nanoseconds"].is_u64(), "{json}");
         let said = notices(&model);
-        assert!(said.contains("was compiled on this machine in") && said.contains(words), "{what}: {said}");
+        assert!(said.contains("was compiled on this machine") && said.contains(words), "{what}: {said}");
     }
 }
 
@@ -166,6 +166,64 @@ fn where_the_plan_does_not_allow_it_nothing_is_compiled() {
     made.damage();
     let error = with_checkpoint().open(made.path()).err().expect("damage ends it");
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");
+}
+
+/// A start on this chip, its flags behind `run BUNDLE`.
+fn start(made: &Made, more: &[&str]) -> Outcome {
+    let run = shardwright(["run"]).argument(made.path()).environment("XDG_CACHE_HOME", made.cache());
+    let run = run.arguments(["--greedy", "-n", "4", "--prompt", "hello"]);
+    made.chip.found_by(run).arguments(more).outcome()
+}
+
+/// Each start plans again, but the shards are compiled once: their artefacts are found by key.
+#[test]
+fn a_chain_compiled_here_is_kept_for_the_next_start() {
+    let made = Made::with("just-in-time");
+    made.chip.behaves_as("unsupported");
+    let notes = made.folder.path().join("notes");
+    made.chip.has_faults(&[&format!("meets {} 1 0", notes.display())]);
+    let compilations = || match fs::read_to_string(&notes) {
+        Ok(text) => text.lines().filter(|line| line.starts_with("begin ")).count(),
+        Err(_) => 0,
+    };
+    let shown = checkpoint().display().to_string();
+    let first = start(&made, &["--checkpoint", &shown, "--strict"]);
+    assert_eq!(first.code, Some(0), "{}", first.stderr);
+    assert!(first.stderr.contains("was compiled on this machine in"), "{}", first.stderr);
+    assert!(first.stderr.contains("the next start takes them from there"), "{}", first.stderr);
+    let made_first = compilations();
+    assert!(made_first > 0);
+    let second = start(&made, &["--checkpoint", &shown, "--strict"]);
+    assert_eq!((second.code, &second.stdout), (Some(0), &first.stdout), "{}", second.stderr);
+    assert_eq!(compilations(), made_first, "the second start calls no compiler: {}", second.stderr);
+    assert!(second.stderr.contains("was compiled on this machine earlier"), "{}", second.stderr);
+}
+
+/// A machine that is taken for a chip by its name compiles for it like one that has it.
+#[test]
+fn a_chip_that_is_named_is_compiled_for_too() {
+    let made = Made::with("just-in-time");
+    let shown = checkpoint().display().to_string();
+    made.chip.behaves_as("unsupported");
+    let anew = start(&made, &["--soc", CHIP, "--checkpoint", &shown, "--strict"]);
+    assert_eq!(anew.code, Some(0), "{}", anew.stderr);
+    assert!(
+        anew.stderr.contains("note: chain `primary` was compiled on this machine")
+            && anew.stderr.contains("the chip's compiler has moved on"),
+        "{}",
+        anew.stderr
+    );
+    // Without the checkpoint the next chain runs, and one notice has both reasons.
+    let without = start(&made, &["--soc", CHIP]);
+    assert_eq!(without.code, Some(0), "{}", without.stderr);
+    assert_eq!(without.stderr.matches("moved on").count(), 1, "{}", without.stderr);
+    assert!(without.stderr.contains("for which the checkpoint is needed"), "{}", without.stderr);
+
+    let ahead = Made::with("ahead");
+    ahead.chip.behaves_as("unsupported");
+    let next = start(&ahead, &["--soc", CHIP, "--checkpoint", &shown]);
+    assert_eq!(next.code, Some(0), "{}", next.stderr);
+    assert!(!next.stderr.contains("compiled on this machine"), "{}", next.stderr);
 }
 
 /// A compiler that refuses here too does not help; both failures are reported.

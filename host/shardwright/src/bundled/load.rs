@@ -195,8 +195,10 @@ struct LaterChains {
 impl Loader {
     /// Those of `rest` that the policy allows.
     pub(super) fn later(self: &Arc<Self>, rest: Vec<Choice>) -> Box<dyn NextChain> {
-        let allowed =
-            |choice: &Choice| self.model(choice).is_ok_and(|(_, entry)| self.policy.opens(&entry.name));
+        let allowed = |choice: &Choice| {
+            choice.refused.is_none()
+                && self.model(choice).is_ok_and(|(_, entry)| self.policy.opens(&entry.name))
+        };
         let rest: Vec<Choice> = rest.into_iter().filter(allowed).collect();
         Box::new(LaterChains { loader: Arc::clone(self), rest: rest.into_iter() })
     }

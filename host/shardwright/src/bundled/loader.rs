@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 #[cfg(feature = "build")]
-use shardwright_build::{PlanOptions, compile_recorded};
+use shardwright_build::{PlanOptions, compile_recorded, may_compile_here};
 use shardwright_bundle::{Bundle, ChainEntry, Model as ModelEntry, Proofs, ShardEntry, Variant};
 use shardwright_runtime::{Chain, MemoryBudget};
 use shardwright_selection::{
@@ -65,6 +65,27 @@ pub(super) struct Choice {
     pub(super) chain: usize,
     /// The devices of its shards; those they were compiled for if nothing was asked about them.
     pub(super) devices: Vec<Option<String>>,
+    /// Why a shim refuses its artefacts, where compiling it here may help.
+    pub(super) refused: Option<Refused>,
+}
+
+/// A shim's refusal of an artefact.
+#[derive(Clone)]
+pub(super) struct Refused {
+    reason: String,
+    help: Option<String>,
+}
+
+impl Refused {
+    fn of(passed: &Passed) -> Self {
+        let reason = passed.standing.reason.as_deref().unwrap_or("its shim refuses it");
+        Refused { reason: format!("shard {}: {reason}", passed.shard), help: passed.standing.help.clone() }
+    }
+
+    fn error(&self) -> Error {
+        let error = Error::new(ErrorKind::Incompatible, self.reason.clone());
+        self.help.iter().fold(error, |error, help| error.with_help(help.clone()))
+    }
 }
 
 /// A chain that runs.
@@ -122,16 +143,37 @@ impl Loader {
         Ok(opened)
     }
 
-    /// The selected chains of a pass in the order in which they are tried.
+    /// The selected chains of a pass in the order in which they are tried. Chains to compile here
+    /// have the place that they would have if they ran.
     fn choices(&self, selection: &Selection, pass: Pass) -> Result<Vec<Choice>> {
         let runs = |candidate: &Candidate| Choice {
             variant: candidate.variant,
             pass,
             chain: candidate.chain,
             devices: candidate.shards.iter().map(|shard| Some(shard.device.clone())).collect(),
+            refused: None,
         };
+        let anew = |passed: &Passed| Choice {
+            variant: passed.variant,
+            pass,
+            chain: passed.chain,
+            devices: Vec::new(),
+            refused: Some(Refused::of(passed)),
+        };
+        let mut choices: Vec<(Tier, Choice)> =
+            selection.candidates.iter().map(|candidate| (candidate.tier, runs(candidate))).collect();
+        for passed in &selection.passed {
+            let tier = if self.compiles(passed, pass)? { passed.anew } else { None };
+            choices.extend(tier.map(|tier| (tier, anew(passed))));
+        }
+        // Stable: candidates of one rank stay in their order.
+        choices.sort_by_key(|(tier, choice)| (*tier, choice.chain));
+        let is_any_anew = choices.iter().any(|(_, choice)| choice.refused.is_some());
+        let choices: Vec<Choice> = choices.into_iter().map(|(_, choice)| choice).collect();
+        if is_any_anew {
+            return Ok(choices);
+        }
         let elsewhere = |candidate: &&Candidate| candidate.tier == Tier::Elsewhere;
-        let choices: Vec<Choice> = selection.candidates.iter().map(runs).collect();
         // A machine that only compiles for a chip is not one that falls back from it.
         let mut passed = selection.passed.iter();
         let offline = passed.find(|passed| passed.standing.standing == Standing::Offline);
@@ -171,6 +213,7 @@ impl Loader {
             pass,
             chain,
             devices: vec![None; entry.shards.len()],
+            refused: None,
         };
         chains.iter().enumerate().map(choice).collect()
     }
@@ -208,7 +251,14 @@ impl Loader {
         let mut candidates = selection.candidates.iter();
         let chosen =
             candidates.find(|candidate| (candidate.variant, candidate.chain) == (found.variant, found.index));
-        let mut said = chosen.and_then(|chosen| why_not_better(chosen, &selection.passed));
+        let mut untold = Vec::new();
+        for passed in &selection.passed {
+            // What was to be compiled here is in `found.passed`, with the reason.
+            if !self.compiles(passed, pass)? {
+                untold.push(passed);
+            }
+        }
+        let mut said = chosen.and_then(|chosen| why_not_better(chosen, &untold));
         if pass != Pass::Step {
             // That a sibling's variant runs was said of the text.
             said = said.filter(|notice| notice.kind == NoticeKind::Fallback);
@@ -237,7 +287,10 @@ impl Loader {
                 let rest = choices[position + 1..].to_vec();
                 Found { chain, variant, index, passed, notices: Vec::new(), rest, compiled }
             };
-            let loaded = self.load(model, entry, choice, &beforehand, is_first, opening);
+            let loaded = match &choice.refused {
+                Some(refused) => Err(NotLoaded::from(refused.error())),
+                None => self.load(model, entry, choice, &beforehand, is_first, opening),
+            };
             let NotLoaded { error, ends, elsewhere } = match loaded {
                 Ok(chain) => match self.self_test(&chain, choice, entry, opening) {
                     Ok(said) => {
@@ -354,6 +407,20 @@ impl Loader {
         let chain = self.within_budget(crate::load(&made.settled, beforehand)?)?;
         let plan = Some(Box::new(made.settled.report_now()));
         Ok((chain, Compiled { notices: made.notices, plan }))
+    }
+
+    /// Whether a chain that a shim refuses is to be compiled here, because its plan allows it.
+    #[cfg(feature = "build")]
+    fn compiles(&self, passed: &Passed, pass: Pass) -> Result<bool> {
+        let is_wanted = pass == Pass::Step && passed.anew.is_some();
+        let entry = self.variant(passed.variant).chains.get(passed.chain).filter(|_| is_wanted);
+        entry.map_or(Ok(false), |entry| may_compile_here(&self.bundle, entry))
+    }
+
+    /// Without a compiler nothing is.
+    #[cfg(not(feature = "build"))]
+    fn compiles(&self, _: &Passed, _: Pass) -> Result<bool> {
+        Ok(false)
     }
 
     /// Without a compiler there is nothing to try.

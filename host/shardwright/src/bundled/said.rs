@@ -16,7 +16,7 @@ pub(super) fn copied_notice(bundle: &Bundle, bytes: u64) -> Option<Notice> {
 }
 
 /// What is said of a chain that is not the first one of the chip's own variant.
-pub(super) fn why_not_better(chosen: &Candidate, passed: &[Passed]) -> Option<Notice> {
+pub(super) fn why_not_better(chosen: &Candidate, passed: &[&Passed]) -> Option<Notice> {
     let Candidate { soc, name, tier, .. } = chosen;
     let because = |passed: &mut dyn Iterator<Item = &Passed>| {
         let reasons: Vec<String> = passed
@@ -27,7 +27,7 @@ pub(super) fn why_not_better(chosen: &Candidate, passed: &[Passed]) -> Option<No
             .collect();
         if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join("; ")) }
     };
-    let mut hindered = passed.iter().filter(|passed| passed.standing.hindered).peekable();
+    let mut hindered = passed.iter().copied().filter(|passed| passed.standing.hindered).peekable();
     match tier {
         Tier::Own | Tier::OwnRecompile | Tier::StandIn => None,
         // What a chip was to run, and something other than its absence keeps from it.
@@ -39,12 +39,12 @@ pub(super) fn why_not_better(chosen: &Candidate, passed: &[Passed]) -> Option<No
             Some(Notice::note(format!("this chip has no variant of its own; the one for {soc} runs on it")))
         }
         Tier::Fallback => {
-            let own = &mut passed.iter().filter(|passed| passed.soc == *soc);
+            let own = &mut passed.iter().copied().filter(|passed| passed.soc == *soc);
             Some(Notice::fallback(format!("chain `{name}` of the variant for {soc} runs{}", because(own))))
         }
         Tier::Elsewhere => Some(Notice::fallback(format!(
             "no variant is for this machine; chain `{name}` of the one for {soc} runs{}",
-            because(&mut passed.iter())
+            because(&mut passed.iter().copied())
         ))),
     }
 }
