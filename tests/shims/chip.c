@@ -4,7 +4,7 @@
  * the run, counted from there, such as `abort 7`; or an answer about artefacts, such as `recompile 0`; or `slip 0`. Without the file it behaves as
  * the CPU. `broken 0` is a chip whose library is missing, `offline 0` one that is only compiled for and simulated in this machine;
  * `sibling 0` another chip of the same architecture, which takes what was compiled for this one;
- * `refuses N` a compiler that finds no place for a linear operation of layer N, in any shard; `no-tangent 0` one that supports neither a soft-cap nor a hyperbolic tangent; `estimates 0` one that estimates, and notes each in a file beside ORDERS; `heavy N` one that estimates by operations alone and takes 20 ms for a run of a shard with more than N bytes. Files that begin with CHIP are its vendor's. The name of shim and chip is
+ * `refuses N` a compiler that finds no place for a linear operation of layer N, in any shard; `no-tangent 0` one that supports neither a soft-cap nor a hyperbolic tangent; `gaps 0` one that lacks transposition and GELU as well; `estimates 0` one that estimates, and notes each in a file beside ORDERS; `heavy N` one that estimates by operations alone and takes 20 ms for a run of a shard with more than N bytes. Files that begin with CHIP are its vendor's. The name of shim and chip is
  * NAME. What it computes wrongly stands in `ORDERS.faults` (faults.h). */
 #include "shim.h"
 #include "faults.h"
@@ -195,23 +195,27 @@ struct asked {
     const sw_verdict_sink *sink;
 };
 
-/* Passes a verdict on, but refuses hyperbolic tangents. */
-static void without_tangents(void *context, const sw_verdict *verdict) {
+/* Passes a verdict on, but refuses what ORDERS says the chip lacks. */
+static void with_gaps(void *context, const sw_verdict *verdict) {
     const struct asked *asked = context;
     const uint32_t op = asked->entry->nodes[verdict->node]->op;
     sw_verdict answered = *verdict;
-    if (op == SW_OP_SOFTCAP || op == SW_OP_TANH) {
+    const char *lacks = NULL;
+    if (op == SW_OP_SOFTCAP || op == SW_OP_TANH) lacks = "the chip has no hyperbolic tangent";
+    if (is("gaps") && op == SW_OP_TRANSPOSE) lacks = "the chip moves no axes";
+    if (is("gaps") && op == SW_OP_GELU) lacks = "the chip has no GELU";
+    if (lacks) {
         answered.verdict = SW_VERDICT_REFUSED;
-        answered.reason = "the chip has no hyperbolic tangent";
+        answered.reason = lacks;
     }
     asked->sink->item(asked->sink->context, &answered);
 }
 
 static sw_error *check(sw_shim *shim, const char *device, const sw_entry *entry, const sw_verdict_sink *sink) {
     (void)device;
-    if (!is("no-tangent")) return cpu->check(shim, "cpu", entry, sink);
+    if (!is("no-tangent") && !is("gaps")) return cpu->check(shim, "cpu", entry, sink);
     struct asked asked = {.entry = entry, .sink = sink};
-    const sw_verdict_sink own = {.size = sizeof own, .context = &asked, .item = without_tangents};
+    const sw_verdict_sink own = {.size = sizeof own, .context = &asked, .item = with_gaps};
     return cpu->check(shim, "cpu", entry, &own);
 }
 

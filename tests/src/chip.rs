@@ -98,7 +98,8 @@ impl Chip {
     /// (`broken`), one that is only compiled for and simulated here (`offline`), another of the
     /// same architecture (`sibling`), or one that estimates (`estimates`); an answer to every
     /// artefact of `recompile`, `unsupported` or `not-mine`; compiling with a node that falls back
-    /// to the CPU (`slip`); or no support for hyperbolic tangents (`no-tangent`).
+    /// to the CPU (`slip`); or no support for hyperbolic tangents (`no-tangent`), nor for
+    /// transposition and GELU (`gaps`).
     ///
     /// # Panics
     /// As [`Chip::fails_in`].

@@ -413,26 +413,54 @@ impl Solution {
     }
 }
 
-/// Why a more preferred target does not run these layers; `None` if it could.
+/// Why a more preferred target does not run a shard; `None` if it could. Components whose reasons
+/// differ are named with their own.
 fn passed_over(request: &Request, placement: &Placement, other: u32, entries: &[Entry]) -> Option<String> {
+    let formats = 0..u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
+    let mut all = formats.map(|formats| {
+        let of = |segment: &Segment| obstacles(request, placement, segment, (other, formats), entries);
+        placement.segments.iter().map(of).collect::<Vec<_>>()
+    });
+    let first = all.next().filter(|each| each.iter().any(Option::is_some))?;
+    if all.any(|each| each.iter().all(Option::is_none)) {
+        return None;
+    }
+    if let [Some(one), rest @ ..] = first.as_slice()
+        && rest.iter().all(|other| other.as_ref() == Some(one))
+    {
+        return Some(one.clone());
+    }
+    let named = placement.segments.iter().zip(first).filter_map(|(segment, why)| {
+        let component = &request.model.components[segment.component as usize];
+        Some(format!("`{}`: {}", component.name, why?))
+    });
+    Some(named.collect::<Vec<_>>().join("; "))
+}
+
+/// Why a target does not run some layers in one format, each reason once; `None` if it could.
+fn obstacles(
+    request: &Request,
+    placement: &Placement,
+    segment: &Segment,
+    (target, formats): (u32, u32),
+    entries: &[Entry],
+) -> Option<String> {
     let table = CostTable::new(request);
-    let kinds = units_of(request, &placement.segments, placement.softcap);
+    let kinds = units_of(request, std::slice::from_ref(segment), placement.softcap);
     let kinds: Vec<u32> = kinds.into_iter().map(|(kind, _)| kind).collect();
-    let limits = TargetBounds::new(&request.targets[other as usize], &[]);
-    let mut why = None;
-    for formats in 0..request.formats.len() {
-        let formats = u32::try_from(formats).unwrap_or(u32::MAX);
-        let prefix = Prefix::of_kinds(request, &table, &kinds, (other, formats), entries);
-        let obstacle = |(unit, &kind): (usize, &u32)| match prefix.range(unit, unit + 1) {
-            None => table.illegal(request, kind, other, formats, entries),
-            Some(cost) => limits
-                .exceeded(&cost)
-                .map(|(bound, value)| format!("{} {value} is above {}", bound.limit.name, bound.value)),
-        };
-        match kinds.iter().enumerate().find_map(obstacle) {
-            None => return None,
-            reason => why = why.or(reason),
+    let limits = TargetBounds::new(&request.targets[target as usize], &[]);
+    let prefix = Prefix::of_kinds(request, &table, &kinds, (target, formats), entries);
+    let obstacle = |(unit, &kind): (usize, &u32)| match prefix.range(unit, unit + 1) {
+        None => table.illegal(request, kind, target, formats, entries),
+        Some(cost) => limits
+            .exceeded(&cost)
+            .map(|(bound, value)| format!("{} {value} is above {}", bound.limit.name, bound.value)),
+    };
+    let mut whys: Vec<String> = Vec::new();
+    for why in kinds.iter().enumerate().filter_map(obstacle) {
+        if !whys.contains(&why) {
+            whys.push(why);
         }
     }
-    why
+    (!whys.is_empty()).then(|| whys.join(", "))
 }

@@ -202,6 +202,27 @@ fn a_soft_cap_that_a_chip_refuses_is_left_to_the_runtime_and_the_plan_says_why()
     assert_eq!(chip.planned_by(generate(CHECKPOINT)).succeeds(), generate(CHECKPOINT).succeeds());
 }
 
+/// One shard falls back, and the reason of each of its parts is reported.
+#[test]
+fn parts_that_a_chip_refuses_for_different_reasons_are_told_with_their_own() {
+    let chip = Chip::new();
+    chip.behaves_as("gaps");
+    let report = chip.planned_by(shardwright(["plan", "tests/fixtures/gemma4_text"])).json();
+    let said = notices(&report);
+    let left: Vec<&&str> =
+        said.iter().filter(|text| text.contains("runs on the CPU, not on testchip")).collect();
+    let of = |component: &str, words: &str| {
+        let own = left
+            .iter()
+            .filter(|text| text.split(" runs on ").next().is_some_and(|of| of.contains(component)));
+        let own: Vec<_> = own.collect();
+        assert!(!own.is_empty(), "{component}: {said:?}");
+        assert!(own.iter().all(|text| text.contains(words)), "{component}: {own:?}");
+    };
+    of("per-layer-input", "moves no axes");
+    of("decoder", "the chip has no GELU");
+}
+
 #[test]
 fn times_are_asked_for_once() {
     let chip = Chip::new();
