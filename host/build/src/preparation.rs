@@ -61,6 +61,8 @@ pub(crate) struct Preparation {
     notices: Vec<Notice>,
     /// Notices about this machine and run only.
     pub(crate) passing: Vec<Notice>,
+    /// Skipped shims, if the shim of a target is not here: it may be among them.
+    skipped: Vec<Notice>,
     emulated_on: Option<String>,
     threads: Option<u32>,
     strict: bool,
@@ -130,11 +132,13 @@ impl Preparation {
         let needs_keys = options.times.need_keys(options.cache.as_deref());
         let mut timers = Vec::new();
         let mut chip_is_here = !options.elsewhere;
+        let mut is_any_missing = false;
         // What is asked of a compiler is asked of the chip's.
         let of_others = options.without_settings();
         for (index, (mut summary, found)) in targets.into_iter().enumerate() {
             let (profile, own_options) = (&found.profile, if index == 0 { options } else { &of_others });
             let is_further = (1..=further.len()).contains(&index);
+            is_any_missing |= shims.registry.get(&summary.target.shim).is_none();
             let own = OwnShim::of(&shims, &summary.target, found, options)?;
             let mut said: Vec<Notice> = Vec::new();
             if let OwnShim::Unusable { error, stand_in } = &own {
@@ -306,6 +310,8 @@ impl Preparation {
         let session = planning_session(options, &trust)?;
         passing.extend(session.load_notices().map(Notice::note));
         passing.extend(trust.take_notices());
+        let skipped = shims.skipped_notices(&passing);
+        passing.extend(skipped.iter().cloned());
         Ok(Preparation {
             profile,
             shims,
@@ -320,6 +326,7 @@ impl Preparation {
             session,
             notices,
             passing,
+            skipped: if is_any_missing { skipped } else { Vec::new() },
             emulated_on,
             threads: options.threads,
             strict: options.strict,
@@ -386,6 +393,11 @@ impl Preparation {
         };
         let forecast = forecast(&self.request, &planned.plan, self.formats.graph(0), &self.weighed);
         Ok(report_plan(&self.request, &planned.plan, forecast, heading))
+    }
+
+    /// The error of planning without a shim, with those that were skipped.
+    pub(crate) fn without_shims(&self, error: Error) -> Error {
+        self.skipped.iter().fold(error, |error, skipped| error.with_more(&skipped.text))
     }
 
     /// A fallback notice, once per shard, for how the shim deviated from the work order: nodes that

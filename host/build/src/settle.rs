@@ -59,7 +59,7 @@ pub fn plan(source: &mut dyn PlanSource, options: &PlanOptions, watch: &mut dyn 
         Ok(planned) => planned,
         Err(error) => {
             let why = refusal(&error);
-            let refused = does_not_fit(error, &preparation.profile.name);
+            let refused = preparation.without_shims(does_not_fit(error, &preparation.profile.name));
             return Err(match why {
                 Some(RefusalKind::OverMemory) if options.memory_bytes.is_some() => {
                     with_less_context(refused, preparation.request.goals.context, source, options, &mut all)
@@ -332,7 +332,8 @@ pub fn settle_trying(
                 (compiled, _) => trial(compiled),
             }
         },
-    )?;
+    );
+    let settled = settled.map_err(|error| preparation.without_shims(error.into()))?;
 
     times.planning = started.elapsed().saturating_sub(times.quantising + times.compiling);
     let mut notices: Vec<Notice> = revised_notice(&settled.history).into_iter().collect();

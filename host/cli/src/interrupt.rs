@@ -26,7 +26,7 @@ pub fn listen() {
         }
     });
     if let Err(error) = installed {
-        tracing::warn!(%error, "an interrupt will end the program at once");
+        tracing::warn!("an interrupt will end the program at once: {error}");
     }
 }
 

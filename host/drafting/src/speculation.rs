@@ -290,7 +290,7 @@ impl Speculation {
                 }
                 Err(error) => {
                     let name = self.slots.remove(index).name();
-                    tracing::warn!(draft = name, "the draft is not asked again: {error}");
+                    tracing::info!(draft = name, "the draft is not asked again: {error}");
                     self.dropped.push(dropped(name, &error));
                 }
             }

@@ -630,7 +630,7 @@ impl Session {
             if let SessionError::Run { source, .. } = &error
                 && matches!(source.class(), Some(ErrorClass::StateLost | ErrorClass::DeviceLost))
             {
-                tracing::warn!(position, "state-lost: the history will be run again");
+                tracing::info!(position, "state-lost: the history will be run again");
                 self.engine.clear_states();
                 self.lose_states();
             }

@@ -290,6 +290,7 @@ impl BundleOptions {
                 say(kind, text)
             },
         ));
+        notices.extend(loader.shims.skipped_notices(&notices));
         let fallback = notices.iter().find(|notice| notice.kind == NoticeKind::Fallback);
         if let Some(fallback) = fallback.filter(|_| self.run.strict) {
             return Err(Error::new(ErrorKind::Strict, fallback.text.clone()));

@@ -83,7 +83,7 @@ pub(crate) fn compare(path: &Path, place: &Path) -> Result<LayoutCheck, LoadErro
 }
 
 fn skip(path: &Path, reason: String) -> LayoutCheck {
-    tracing::warn!(shim = %path.display(), reason, "struct layouts not compared");
+    tracing::info!(shim = %path.display(), reason, "struct layouts not compared");
     LayoutCheck::Skipped(reason)
 }
 

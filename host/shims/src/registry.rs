@@ -126,7 +126,9 @@ impl RegistryBuilder {
         for source in self.sources {
             match source {
                 Source::Directory(path) => registry.search(&path, &mut seen, opening),
-                Source::File(path) => registry.add_file(&path, &mut seen, opening),
+                Source::File(path) => {
+                    registry.add_file(&path, &mut seen, opening);
+                }
                 Source::Described(path, manifest) => {
                     let found = match path.exists() {
                         true => Manifest::parse(&path, manifest.as_bytes()),
@@ -237,7 +239,8 @@ impl ShimRegistry {
                 self.shims.push(shim);
             }
             Err(error) => {
-                tracing::warn!(path = %path.display(), reason = error.reason(), "shim skipped: {error}");
+                // Whoever lists or opens shims reports it.
+                tracing::info!(path = %path.display(), reason = error.reason(), "shim skipped: {error}");
                 self.skipped.push(SkippedShim { path, error });
             }
         }
@@ -251,8 +254,13 @@ impl ShimRegistry {
         files.sort();
         let is_manifest = |path: &PathBuf| path.to_string_lossy().ends_with(MANIFEST_SUFFIX);
         let manifests: Vec<&PathBuf> = files.iter().filter(|path| is_manifest(path)).collect();
+        let mut all_read = true;
         for path in &manifests {
-            self.add_file(path, seen, opening);
+            all_read &= self.add_file(path, seen, opening);
+        }
+        // A manifest that cannot be read was reported, and any library here may be its own.
+        if !all_read {
+            return;
         }
         let is_library = |path: &&PathBuf| path.to_string_lossy().ends_with(std::env::consts::DLL_SUFFIX);
         for library in files.iter().filter(is_library) {
@@ -266,19 +274,23 @@ impl ShimRegistry {
         }
     }
 
-    fn add_file(&mut self, path: &Path, seen: &mut HashSet<PathBuf>, opening: Opening<'_>) {
+    /// Returns whether the manifest could be read, so that its library is known.
+    fn add_file(&mut self, path: &Path, seen: &mut HashSet<PathBuf>, opening: Opening<'_>) -> bool {
         let manifest = match path.to_string_lossy().ends_with(MANIFEST_SUFFIX) {
             true => path.to_owned(),
             false => Manifest::path_for(path),
         };
         if !seen.insert(canonical(&manifest)) {
-            return;
+            return true;
         }
-        let found = read(path, &manifest, opening.trust).and_then(|(read, library)| {
+        let read = read(path, &manifest, opening.trust);
+        let is_read = read.is_ok();
+        let found = read.and_then(|(read, library)| {
             seen.insert(canonical(&library));
             opened(library, read, opening.opener)
         });
         self.add(path.to_owned(), found);
+        is_read
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which work of shims runs in workers, and opening shims accordingly.
 
 use shardwright_shims::{RegistryBuilder, ShimInstance, ShimRegistry};
-use shardwright_vocabulary::{Error, ErrorKind, Result};
+use shardwright_vocabulary::{Error, ErrorKind, Notice, Result};
 
 use crate::launcher::Launcher;
 
@@ -74,6 +74,14 @@ impl Shims {
             return Err(Error::new(ErrorKind::Cancelled, "interrupted while the shims were asked"));
         }
         Ok(Shims { registry, worker, runs_isolated: isolation == Isolation::Process, notice })
+    }
+
+    /// A notice for each shim or folder of shims that was skipped, unless one of `told` has its
+    /// reason.
+    pub fn skipped_notices(&self, told: &[Notice]) -> Vec<Notice> {
+        let reasons = self.registry.skipped().iter().map(|skipped| skipped.error.to_string());
+        let untold = reasons.filter(|reason| !told.iter().any(|notice| notice.text.contains(reason)));
+        untold.map(|reason| Notice::note(format!("{reason}; it is skipped"))).collect()
     }
 
     /// Whether the instance that compiles can run as well.

@@ -191,11 +191,7 @@ impl Captured {
                             }
                             Ok(None) => break,
                             Err(broken) => {
-                                tracing::warn!(
-                                    instance = name,
-                                    "its log can no longer be read: {}",
-                                    broken.0
-                                );
+                                tracing::warn!("the log of worker `{name}` is no longer read: {}", broken.0);
                                 self.lines = None;
                                 break;
                             }
@@ -524,7 +520,7 @@ impl Worker {
     /// Ends the worker because of a call.
     fn end_call(&self, call: &Call<'_>, cause: Cause) -> ShimError {
         let exit_report = self.bury(cause, call.touched);
-        tracing::warn!(instance = %self.name, pid = self.pid, function = call.function, "worker {}", exit_report.end);
+        tracing::info!(instance = %self.name, pid = self.pid, function = call.function, "worker {}", exit_report.end);
         WorkerFailure::new(&self.name, call.function, &exit_report, false).into()
     }
 

@@ -64,7 +64,7 @@ impl Remote {
             match worker.ended() {
                 None => return Ok(worker.clone()),
                 Some(end) => {
-                    tracing::warn!(instance = %self.name, "a new worker is started: the last one {end}");
+                    tracing::info!(instance = %self.name, "a new worker is started: the last one {end}");
                 }
             }
         }

@@ -282,6 +282,93 @@ fn how_much_is_logged_is_what_the_command_line_says() {
     assert!(said.contains("DEBUG"), "the variable counts where -v does not: {said}");
 }
 
+/// A folder with a library and a manifest of another name, which breaks off.
+fn broken_shim() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    fs::write(folder.path().join("acme.shim.json"), r#"{ "manifest": 1,"#).expect("written");
+    fs::write(folder.path().join("libacme.so"), b"no library").expect("written");
+    folder
+}
+
+/// The log as it is needs `-v` or the variable; otherwise each problem is reported once, as a note.
+#[test]
+fn a_skipped_shim_is_reported_once_and_as_a_note() {
+    let folder = broken_shim();
+    let on = |arguments: &[&str]| shardwright(arguments).argument("--shims").argument(folder.path());
+    let checkpoint = TEXT_FIXTURES[1];
+    let generate = ["run", checkpoint, "--prompt", "hello", "-n", "1", "--greedy"];
+    for arguments in [&["plan", checkpoint][..], &["plan", checkpoint, "--soc", "mt6989"], &generate] {
+        let outcome = on(arguments).outcome();
+        let said = format!("{}{}", outcome.stdout, outcome.stderr);
+        assert_eq!(outcome.code, Some(0), "{said}");
+        let lines: Vec<&str> = said.lines().filter(|line| line.contains("acme")).collect();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(
+            lines[0].starts_with("note: manifest `") && lines[0].ends_with("; it is skipped"),
+            "{lines:?}"
+        );
+    }
+    // Lists have it themselves.
+    for list in [&["shim", "list"][..], &["doctor"]] {
+        let outcome = on(list).outcome();
+        assert_eq!(outcome.stderr, "", "{list:?}");
+        assert!(!outcome.stdout.contains("has no manifest"), "{}", outcome.stdout);
+        assert!(outcome.stdout.contains("acme.shim.json"), "{}", outcome.stdout);
+    }
+    let raw = "shim skipped: manifest `";
+    assert!(on(&generate).argument("-v").outcome().stderr.contains(raw));
+    assert!(on(&generate).environment("SHARDWRIGHT_LOG", "info").outcome().stderr.contains(raw));
+}
+
+/// A shim that is needed is an error or a notice with its reason, and no second one.
+#[test]
+fn a_skipped_shim_that_a_plan_needs_is_reported_once() {
+    let folder = broken_shim();
+    let profiles = tempfile::tempdir().expect("a temporary folder");
+    for (name, kind) in [("acme-1", "npu"), ("acme-2", "cpu")] {
+        let profile = json!({
+            "schema": 1, "name": name, "title": name, "vendor": "test", "shim": "acme", "kind": kind,
+        });
+        fs::write(profiles.path().join(format!("{name}.json")), profile.to_string()).expect("written");
+    }
+    let prompt = ["--prompt", "x"];
+    for (command, soc, more, code) in [
+        ("plan", "acme-1", &[][..], 0),
+        ("run", "acme-1", &prompt, 3),
+        // No target takes it, counted without the shim.
+        ("plan", "acme-2", &["--limit", "ops=60"], 7),
+    ] {
+        let run = shardwright([command, TEXT_FIXTURES[1], "--soc", soc, "--shims"]).argument(folder.path());
+        let outcome = run.argument("--profiles").argument(profiles.path()).arguments(more).outcome();
+        let said = format!("{}{}", outcome.stdout, outcome.stderr);
+        assert_eq!(outcome.code, Some(code), "{said}");
+        assert_eq!(said.matches("acme.shim.json").count(), 1, "{said}");
+    }
+}
+
+/// A warning that no report has is a note too.
+#[test]
+fn a_damaged_cache_of_a_tokenizer_is_a_note() {
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    let generate = || {
+        let run = shardwright(["run", TEXT_FIXTURES[1], "--prompt", "hello", "-n", "1", "--greedy"]);
+        run.environment("XDG_CACHE_HOME", cache.path()).outcome()
+    };
+    assert_eq!(generate().code, Some(0));
+    let folder = cache.path().join("shardwright/tokenizers");
+    let mut damaged = 0;
+    for file in fs::read_dir(&folder).expect("a cache").map(|file| file.expect("a file").path()) {
+        fs::write(file, b"damaged").expect("written");
+        damaged += 1;
+    }
+    assert!(damaged > 0);
+    let outcome = generate();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let told = outcome.stderr.lines().filter(|line| line.contains("index of the tokenizer is made anew"));
+    let told: Vec<&str> = told.collect();
+    assert!(told.len() == 1 && told[0].starts_with("note: "), "{}", outcome.stderr);
+}
+
 #[test]
 fn an_unused_calibration_text_is_reported() {
     let plan = |formats: &str| {

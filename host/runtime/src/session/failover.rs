@@ -135,7 +135,7 @@ impl Session {
             }
         }
         let tokens = self.tokens.len();
-        tracing::warn!(tokens, error = %lost, "failing over: the history will be run again");
+        tracing::info!(tokens, error = %lost, "failing over: the history will be run again");
         let Some((shard, from)) = lost.at().map(|(shard, place)| (shard.to_owned(), place.clone())) else {
             return;
         };
