@@ -54,6 +54,7 @@ use crate::{
 };
 
 mod bounds;
+mod decided;
 mod diagnose;
 mod explain;
 mod fallback;
@@ -282,6 +283,8 @@ pub struct Solution {
     reserve: fallback::Reserve,
     /// For every target whether all its legal rows have a time.
     timed: Vec<bool>,
+    /// How the alternatives to each shard fare.
+    decided: decided::Decided,
     settings: Settings,
 }
 
@@ -296,7 +299,9 @@ pub struct Solution {
 /// saves shards. A goal for the size also holds what the plan falls back to, where that is
 /// possible.
 pub fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
-    speculation::solve(request, settings)
+    let found = speculation::solve(request, settings)?;
+    let decided = decided::compare(request, settings, &found)?;
+    Ok(Solution { decided, ..found })
 }
 
 /// The optimum with all of a goal for the size to itself.

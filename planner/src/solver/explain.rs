@@ -2,14 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use super::{Effort, Goal, Placement, Solution, TargetBounds, is_admitted, prefills, ranks};
+use super::{Effort, Forbidden, Goal, Placement, Solution, TargetBounds, is_admitted, prefills};
 use crate::names::{self, Named};
 use crate::table::{CostTable, Prefix, RangeCost, prefill_runs, takes_part, units_of};
 use crate::{Cause, Entry, EntryKind, Flag, Plan, Reason, Request, Segment, Shard, flow};
 
 mod ceilings;
 mod formats;
+mod rivals;
 mod softcap;
+#[cfg(test)]
+mod tests;
 
 impl Solution {
     /// The plan: every boundary in its shard's activation format, the flags set for each target,
@@ -82,7 +85,9 @@ impl Solution {
         }
         if let Some(reason) = prefills::explain(request, &self.entries) {
             reasons.push(reason);
-        } else if let Some(entry) = self.entries.iter().max_by_key(|entry| entry.rows) {
+        } else if let Some(entry) =
+            self.entries.iter().filter(|entry| entry.kind != EntryKind::Decode).max_by_key(|entry| entry.rows)
+        {
             let because =
                 format!("the largest within the limits and {} rows", request.goals.max_prefill_rows);
             reasons.push(Reason {
@@ -95,17 +100,12 @@ impl Solution {
         if let Some(time) = self.time {
             let uncosted =
                 self.shards.iter().map(|shard| shard.cost.uncosted_ops).fold(0, u64::saturating_add);
-            let leaves = match (request.formats.len(), request.goals.quality_micronats) {
-                (2.., _) if request.goals.least_loss => "the least of the plans that lose as little",
-                (1, _) | (_, Some(_)) => "the least of all legal plans",
-                _ => "the least that limits and the order of formats leave",
-            };
-            let mut because = leaves.to_owned();
+            let mut because = self.leaves(request);
             let unknown: Vec<String> = request
                 .targets
                 .iter()
                 .zip(&self.timed)
-                .filter(|(_, timed)| !**timed)
+                .filter(|(_, timed)| !**timed && self.settings.effort == Effort::Thorough)
                 .map(|(target, _)| format!("`{}`", target.name))
                 .collect();
             if !unknown.is_empty() {
@@ -165,6 +165,37 @@ impl Solution {
             });
         }
         self.explain_admission(request, reasons);
+    }
+
+    /// Of which plans the time is the least.
+    fn leaves(&self, request: &Request) -> String {
+        let goals = &request.goals;
+        let settings = &self.settings;
+        if settings.effort == Effort::Simple {
+            return "not compared: times were not looked at, as asked".to_owned();
+        }
+        let least = if self.exact { "the least" } else { "the least found" };
+        let asked = settings.formats.is_some()
+            || !settings.wanted.is_empty()
+            || !settings.place.is_empty()
+            || !settings.most_shards.is_empty()
+            || !settings.join;
+        let first_is_time = settings.order.first().is_none_or(|goal| *goal == Goal::Time);
+        let of = match request.formats.len() {
+            _ if !first_is_time => "that the goals named first leave",
+            2.. if goals.least_loss => "of the plans that lose as little",
+            2.. if goals.quality_micronats.is_none() || settings.gain_within_goal > 0 => {
+                "that limits and the order of formats leave"
+            }
+            _ if asked => "of all legal plans with what was asked for",
+            _ => "of all legal plans",
+        };
+        let each = self.decided.boundary / 1000;
+        let saves = match each {
+            0 => String::new(),
+            _ => format!("; one shard more has to save {each} µs"),
+        };
+        format!("{least} {of}{saves}")
     }
 
     /// The time to the first token where it counts, and goals in time that cannot be judged.
@@ -244,35 +275,20 @@ impl Solution {
             );
         }
         for segment in placement.segments.iter().filter(|segment| of(segment).layer_count() > 0) {
-            let (because, cause) = self.explain_layers(request, placement, segment);
+            let (because, cause) = self.explain_layers(request, (placement, index), segment);
             push(format!("layers {}..{}", segment.first, segment.end), because, cause);
         }
 
-        let asked = |segment: &Segment| self.settings.place.iter().any(|(of, _)| *of == segment.component);
-        let placed = placement.segments.iter().any(asked);
-        let passed_over = (0..placement.target).find_map(|other| {
-            let why = passed_over(request, placement, other, &self.entries)?;
-            Some(format!("`{}` was not possible: {why}", request.targets[other as usize].name))
-        });
-        let (because, cause) = match (placed, passed_over) {
-            (true, _) => ("asked for".to_owned(), Cause::Preference("place".to_owned())),
-            (false, Some(why)) => (why, Cause::Preference("target-order".to_owned())),
-            (false, None) if self.compared(placement.target) => {
-                ("least time".to_owned(), Cause::Cost("time".to_owned()))
-            }
-            (false, None) => (
-                "the first target of the request that takes it".to_owned(),
-                Cause::Preference("target-order".to_owned()),
-            ),
-        };
+        let (because, cause) = self.explain_target(request, (placement, index));
         push(format!("target {}", target.name), because, cause);
 
-        let (formats, because, cause) = self.explain_formats(request, placement);
+        let (formats, because, cause) = self.explain_formats(request, (placement, index));
         push(formats, because, cause);
 
         let softcap = placement.segments.iter().find_map(|segment| of(segment).softcap.as_ref());
         if let (Some(softcap), Some(place)) = (softcap, placement.softcap) {
-            let (choice, because, cause) = self.explain_softcap(request, placement, (softcap, place));
+            let (choice, because, cause) =
+                self.explain_softcap(request, (placement, index), (softcap, place));
             push(choice, because, cause);
         }
 
@@ -286,7 +302,12 @@ impl Solution {
     }
 
     /// Why a layered component is cut as it is.
-    fn explain_layers(&self, request: &Request, placement: &Placement, segment: &Segment) -> (String, Cause) {
+    fn explain_layers(
+        &self,
+        request: &Request,
+        (placement, index): (&Placement, u32),
+        segment: &Segment,
+    ) -> (String, Cause) {
         let component = &request.model.components[segment.component as usize];
         let target = &request.targets[placement.target as usize];
         let limits = TargetBounds::new(target, &self.relieving_flags(placement.target));
@@ -317,9 +338,8 @@ impl Solution {
             );
             return (because, Cause::Limit(limit.name.clone()));
         }
-        if siblings().any(|(shard, _)| shard.target != placement.target) {
-            let because = "the other layers are better on another target".to_owned();
-            return (because, Cause::Cost("time".to_owned()));
+        if let Some(elsewhere) = self.elsewhere(request, (placement, index), segment.component) {
+            return elsewhere;
         }
         // The whole component would fit, but not beside what shares its shards.
         let whole = siblings().map(|(shard, _)| shard.cost.clone()).reduce(|sum, cost| sum.joined(&cost));
@@ -334,25 +354,58 @@ impl Solution {
             );
             return (because, Cause::Limit(limit.name.clone()));
         }
-        let distinct = |segment: &Segment| segment.formats.iter().copied().collect::<BTreeSet<u32>>();
-        if siblings().any(|(_, other)| distinct(other) != distinct(segment)) {
-            let cause = match request.weighs_losses() {
-                true => Cause::Goal("quality".to_owned()),
-                false => Cause::Cost("time".to_owned()),
-            };
-            return ("the other layers are better in other formats".to_owned(), cause);
+        if let Some(others) = self.other_formats(request, (placement, index), segment) {
+            return others;
+        }
+        let whole = |shard: &&Forbidden| {
+            let mut own = shard.segments.iter().filter(|own| own.component == segment.component);
+            shard.target == placement.target && own.any(|own| (own.first, own.end) == (0, layers))
+        };
+        if self.settings.forbidden.iter().any(|shard| whole(&shard)) {
+            let because = "one shard of all its layers was refused before".to_owned();
+            return (because, Cause::Feedback("unsupported-op".to_owned()));
         }
         let (what, own) = self.balance_value(placement);
         (format!("balanced by {what}: {own}"), Cause::Cost(what.to_owned()))
     }
 
-    /// Whether a target was compared with others by time, or is the only one and timed.
-    fn compared(&self, target: u32) -> bool {
-        let ranks = ranks(&self.timed);
-        let same = |rank: &&u64| ranks.get(target as usize) == Some(rank);
-        self.time.is_some()
-            && self.timed.get(target as usize) == Some(&true)
-            && (ranks.len() == 1 || ranks.iter().filter(same).count() > 1)
+    /// Why other layers of a component are on another target.
+    fn elsewhere(
+        &self,
+        request: &Request,
+        (placement, index): (&Placement, u32),
+        component: u32,
+    ) -> Option<(String, Cause)> {
+        let mut others = self.shards.iter().zip(0_u32..).filter(|(_, place)| *place != index);
+        let (other, place) = others
+            .find(|(shard, _)| shard.segment(component).is_some() && shard.target != placement.target)?;
+        let rivals = self.rivals(place);
+        let rival = rivals.targets.iter().find(|rival| rival.target == placement.target)?;
+        let name = &request.targets[other.target as usize].name;
+        let (why, cause) = self.of_target(request, other, &rivals, rival);
+        Some((format!("the other layers are on `{name}`: {why}"), cause))
+    }
+
+    /// Why other layers of a component on the same target are in other formats.
+    fn other_formats(
+        &self,
+        request: &Request,
+        (placement, index): (&Placement, u32),
+        segment: &Segment,
+    ) -> Option<(String, Cause)> {
+        let distinct = |segment: &Segment| segment.formats.iter().copied().collect::<BTreeSet<u32>>();
+        let mut others = self.shards.iter().zip(0_u32..).filter(|(_, place)| *place != index);
+        let (other, place) = others.find(|(shard, _)| {
+            shard.segment(segment.component).is_some_and(|own| distinct(own) != distinct(segment))
+        })?;
+        let because = "the other layers are in other formats, which share what the goals allow".to_owned();
+        let decided = placement.uniform_formats().and_then(|formats| {
+            let rivals = self.rivals(place);
+            let rival = rivals.formats.iter().find(|rival| rival.formats == formats)?;
+            let (why, cause) = self.of_formats(request, other, &rivals, rival);
+            Some((format!("the other layers are in other formats: {why}"), cause))
+        });
+        Some(decided.unwrap_or_else(|| (because, formats::goal_or_time(request))))
     }
 
     /// How far the plan may be from the best.
@@ -411,56 +464,4 @@ impl Solution {
             }
         }
     }
-}
-
-/// Why a more preferred target does not run a shard; `None` if it could. Components whose reasons
-/// differ are named with their own.
-fn passed_over(request: &Request, placement: &Placement, other: u32, entries: &[Entry]) -> Option<String> {
-    let formats = 0..u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
-    let mut all = formats.map(|formats| {
-        let of = |segment: &Segment| obstacles(request, placement, segment, (other, formats), entries);
-        placement.segments.iter().map(of).collect::<Vec<_>>()
-    });
-    let first = all.next().filter(|each| each.iter().any(Option::is_some))?;
-    if all.any(|each| each.iter().all(Option::is_none)) {
-        return None;
-    }
-    if let [Some(one), rest @ ..] = first.as_slice()
-        && rest.iter().all(|other| other.as_ref() == Some(one))
-    {
-        return Some(one.clone());
-    }
-    let named = placement.segments.iter().zip(first).filter_map(|(segment, why)| {
-        let component = &request.model.components[segment.component as usize];
-        Some(format!("`{}`: {}", component.name, why?))
-    });
-    Some(named.collect::<Vec<_>>().join("; "))
-}
-
-/// Why a target does not run some layers in one format, each reason once; `None` if it could.
-fn obstacles(
-    request: &Request,
-    placement: &Placement,
-    segment: &Segment,
-    (target, formats): (u32, u32),
-    entries: &[Entry],
-) -> Option<String> {
-    let table = CostTable::new(request);
-    let kinds = units_of(request, std::slice::from_ref(segment), placement.softcap);
-    let kinds: Vec<u32> = kinds.into_iter().map(|(kind, _)| kind).collect();
-    let limits = TargetBounds::new(&request.targets[target as usize], &[]);
-    let prefix = Prefix::of_kinds(request, &table, &kinds, (target, formats), entries);
-    let obstacle = |(unit, &kind): (usize, &u32)| match prefix.range(unit, unit + 1) {
-        None => table.illegal(request, kind, target, formats, entries),
-        Some(cost) => limits
-            .exceeded(&cost)
-            .map(|(bound, value)| format!("{} {value} is above {}", bound.limit.name, bound.value)),
-    };
-    let mut whys: Vec<String> = Vec::new();
-    for why in kinds.iter().enumerate().filter_map(obstacle) {
-        if !whys.contains(&why) {
-            whys.push(why);
-        }
-    }
-    (!whys.is_empty()).then(|| whys.join(", "))
 }

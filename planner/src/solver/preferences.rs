@@ -1,7 +1,7 @@
 //! Preferences that a policy states in a line: formats of some layers, most shards of a component,
 //! the order of goals.
 
-use super::{Placement, search::Sums};
+use super::search::Sums;
 use crate::{Refusal, RefusalKind, Request};
 
 /// The weight format required for some layers. Layers of one shard may differ in it.
@@ -24,13 +24,6 @@ impl WantedFormat {
     fn is_of(&self, component: u32, unit: usize, layered: bool) -> bool {
         let unit = u32::try_from(unit).unwrap_or(u32::MAX);
         self.component == component && (!layered || (self.first..self.end).contains(&unit))
-    }
-
-    /// Whether it is of a layer of that shard.
-    pub(super) fn touches(&self, shard: &Placement) -> bool {
-        shard
-            .segment(self.component)
-            .is_some_and(|own| own.end == 0 || (self.first < own.end && own.first < self.end))
     }
 
     fn is_met_by(&self, request: &Request, formats: u32) -> bool {

@@ -782,6 +782,7 @@ impl Found {
             relieving: Vec::new(),
             mixed: None,
             reserve: Default::default(),
+            decided: Default::default(),
             timed: problem.timed.clone(),
             settings: problem.settings.clone(),
         }

@@ -355,20 +355,28 @@ impl Solution {
                 Some(micronats) => format!("{} are lost", names::micronats(micronats.into())),
                 None => "what is lost is not known".to_owned(),
             };
+            let weighed = request.weighs_losses();
+            let earlier = table.formats.iter().take(place as usize);
+            let smaller = earlier.clone().all(|other| other.bytes > format.bytes);
+            let unknown = earlier.clone().all(|other| other.micronats.is_none());
             let (because, cause) = match (place, request.goals.size_bytes) {
-                (0, None) => (
+                (0, None) if !weighed => (
                     format!("the format named first, and no goal asks for less; {lost}"),
                     Cause::Preference("formats-order".to_owned()),
                 ),
-                (_, None) => (format!("it loses least; {lost}"), Cause::Goal("quality".to_owned())),
                 (0, Some(_)) => (
                     format!("the format named first, and the size goal leaves enough to the shards; {lost}"),
                     Cause::Goal("size".to_owned()),
                 ),
-                (_, Some(_)) => (
+                (1.., Some(_)) if smaller => (
                     format!("smaller than those named earlier, which leaves more to the shards; {lost}"),
                     Cause::Goal("size".to_owned()),
                 ),
+                (1.., _) if weighed && unknown => (
+                    format!("what those named earlier lose is not known; {lost}"),
+                    Cause::Goal("quality".to_owned()),
+                ),
+                _ => (format!("it loses least; {lost}"), Cause::Goal("quality".to_owned())),
             };
             reasons.push(Reason {
                 shard: None,

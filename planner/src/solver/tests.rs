@@ -1254,7 +1254,7 @@ fn what_is_not_known_of_one_target_is_unknown_of_that_target_alone() {
         "{said:#?}"
     );
     assert!(
-        says(&said, &["w4-per-channel", "200 µs instead of 400 in f32/f32/f32, named first"]),
+        says(&said, &["w4-per-channel", "200 µs instead of 400 µs in f32/f32/f32, named first"]),
         "{said:#?}"
     );
     assert!(
@@ -1284,7 +1284,7 @@ fn formats_named_first_are_left_for_a_gain_and_not_for_a_microsecond() {
             plan.shards.iter().all(|shard| shard.uniform_formats() == Some(formats)),
             "{percent}: {said:#?}"
         );
-        let words = format!("w4-per-channel/f32/f32 takes {percent}, which saves less than 25 %");
+        let words = format!("w4-per-channel/f32/f32 takes {percent} µs, which saves no more than 25 %");
         assert_eq!(says(&said, &[&words]), formats == 0, "{said:#?}");
     }
     let gain = |gain| Settings { gain, ..Settings::default() };
@@ -1319,7 +1319,7 @@ fn formats_named_first_are_left_for_a_gain_and_not_for_a_microsecond() {
     let (plan, said) = modelled(Some(6));
     assert!(plan.shards.iter().all(|shard| shard.uniform_formats() == Some(1)), "{said:#?}");
     assert!(reasons(&beside_an_untimed_cpu("w4-per-channel", 100).build()).1.iter().any(|reason| {
-        reason.contains("no others are faster: 100 µs, w4-per-channel/f32/f32 takes 100")
+        reason.contains("no others are faster: 100 µs, w4-per-channel/f32/f32 takes 100 µs")
     }));
 }
 

@@ -33,6 +33,22 @@ impl Solution {
         own.find_map(|shard| shard.segment(component)?.formats.first().copied())
     }
 
+    /// Why the first shard of a component on a target is not in other formats; `None` if they were
+    /// not compared.
+    fn not_narrower(
+        &self,
+        request: &Request,
+        (component, target): (u32, u32),
+        formats: u32,
+    ) -> Option<String> {
+        let mut shards = self.shards.iter().zip(0_u32..);
+        let (shard, index) =
+            shards.find(|(shard, _)| shard.target == target && shard.segment(component).is_some())?;
+        let rivals = self.rivals(index);
+        let rival = rivals.formats.iter().find(|rival| rival.formats == formats)?;
+        Some(self.of_formats(request, shard, &rivals, rival).0)
+    }
+
     /// Whether other formats would have helped instead of the cut, read from the cost table.
     fn explain_width(
         &self,
@@ -46,15 +62,13 @@ impl Solution {
         let Some(used) = self.first_formats(component, target) else { return };
         let part = &request.model.components[component as usize];
         let table = CostTable::new(request);
-        let mut others: Vec<(String, u64)> = Vec::new();
+        let mut others: Vec<(u32, u64)> = Vec::new();
         let other = |format: u32| format != used && is_admitted(request, format);
         let tuples = 0..u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
         for format in tuples.filter(|format| other(*format)) {
             let prefix = Prefix::new(request, &table, part, target, format, &self.entries);
             let Some(whole) = prefix.range(0, part.layer_count() as usize) else { continue };
-            others.extend(
-                TargetBounds::value_of(name, &whole).map(|other| (request.formats_name(format), other)),
-            );
+            others.extend(TargetBounds::value_of(name, &whole).map(|other| (format, other)));
         }
         let formats = request.formats_name(used);
         let (instead, mut because) = match name.as_str() {
@@ -69,12 +83,17 @@ impl Solution {
                 ),
             ),
         };
-        if name == "ops" && others.iter().all(|(_, other)| *other == value) {
+        if name == "ops" && !others.is_empty() && others.iter().all(|(_, other)| *other == value) {
             because.push_str(": the width of weights does not change their number");
         }
-        for (formats, other) in &others {
-            let fits = if *other <= bound.value { " and would fit, but costs more" } else { "" };
-            because.push_str(&format!("; {formats} has {other}{fits}"));
+        for (format, other) in &others {
+            let name = request.formats_name(*format);
+            because.push_str(&format!("; {name} has {other}"));
+            if *other <= bound.value
+                && let Some(why) = self.not_narrower(request, (component, target), *format)
+            {
+                because.push_str(&format!(" and would fit, but: {why}"));
+            }
         }
         reasons.push(reason(format!("{} is cut, not given {instead}", part.name), because, name));
     }

@@ -1,14 +1,15 @@
 //! Why a shard is in its formats.
 
-use super::super::bounds::TargetBounds;
-use super::super::{Placement, Solution, Trade, is_admitted};
-use crate::table::{CostTable, Prefix, call_of, runtime_of, units_of};
-use crate::{Cause, Provenance, Request};
+use std::collections::BTreeMap;
 
-const LEAST_LOSS: &str = "nothing within the goals loses less";
+use super::super::decided::{Amounts, Rival, Rivals, Verdict};
+use super::super::{Goal, Placement, Solution, Trade};
+use crate::{Cause, Request, names};
+
+const LEAST_LOSS: &str = "no mixture of these shards loses less within the goals";
 
 /// The goal that decides between formats.
-fn goal_in_losses(request: &Request) -> Cause {
+pub(super) fn goal_in_losses(request: &Request) -> Cause {
     let goals = &request.goals;
     let name = match goals.least_loss {
         false => "quality",
@@ -20,24 +21,28 @@ fn goal_in_losses(request: &Request) -> Cause {
 }
 
 impl Solution {
-    /// The formats of a shard, the reason with times where they are known, and its cause.
+    /// The formats of a shard, the reason from the comparison with other formats, and its cause.
     pub(super) fn explain_formats(
         &self,
         request: &Request,
-        placement: &Placement,
+        (placement, index): (&Placement, u32),
     ) -> (String, String, Cause) {
         match placement.uniform_formats() {
             Some(formats) => {
-                let (because, cause) = self.explain_uniform(request, placement, formats);
+                let (because, cause) = self.explain_uniform(request, (placement, index), formats);
                 (request.formats_name(formats), because, cause)
             }
-            None => self.explain_mixture(request, placement),
+            None => self.explain_mixture(request, (placement, index)),
         }
     }
 
     /// Layers in different formats: which, and how good the mixture is.
-    fn explain_mixture(&self, request: &Request, placement: &Placement) -> (String, String, Cause) {
-        let mut counts: std::collections::BTreeMap<u32, usize> = std::collections::BTreeMap::new();
+    fn explain_mixture(
+        &self,
+        request: &Request,
+        (placement, index): (&Placement, u32),
+    ) -> (String, String, Cause) {
+        let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
         placement.formats().for_each(|formats| *counts.entry(formats).or_default() += 1);
         let parts = counts.iter().map(|(formats, count)| {
             // A component without layers counts as one.
@@ -46,15 +51,13 @@ impl Solution {
         });
         let choice = parts.collect::<Vec<_>>().join(", ");
         if !request.weighs_losses() {
-            return (
-                choice,
-                "some of the layers want other formats".to_owned(),
-                Cause::Preference("wanted".to_owned()),
-            );
+            let (because, cause) = self.explain_parts(request, (placement, index), &counts);
+            return (choice, because, cause);
         }
         let because = match self.mixed {
             Some(bound)
-                if bound.trade == Trade::LossForTime && !self.timed[placement.target as usize] =>
+                if bound.trade == Trade::LossForTime
+                    && self.decided.by_bytes.get(placement.target as usize) == Some(&true) =>
             {
                 "the layers that lose least for the bytes they save are in the narrower formats: no times are known \
                  here, and decode reads every weight"
@@ -66,8 +69,8 @@ impl Solution {
                 self.settings.gain_within_goal
             ),
             Some(bound) if bound.trade == Trade::LossForTime && bound.value <= bound.least.saturating_add(1) => {
-                "the layers that lose least for the time they save are in the faster formats; no mixture is faster \
-                 within the quality goal"
+                "the layers that lose least for the time they save are in the faster formats; no mixture of \
+                 these shards is faster within the quality goal"
                     .to_owned()
             }
             Some(bound) if bound.trade == Trade::LossForTime => format!(
@@ -83,126 +86,192 @@ impl Solution {
                  shards loses less than {} within the goals",
                 bound.value, bound.least
             ),
-            None if request.goals.least_loss => LEAST_LOSS.to_owned(),
+            None if request.goals.least_loss => "the least loss of the whole chain".to_owned(),
             None => "the layers share what the quality goal allows".to_owned(),
         };
         (choice, because, goal_in_losses(request))
     }
 
+    /// Why a shard where losses do not count is not in one of its formats alone.
+    fn explain_parts(
+        &self,
+        request: &Request,
+        (placement, index): (&Placement, u32),
+        used: &BTreeMap<u32, usize>,
+    ) -> (String, Cause) {
+        let rivals = self.rivals(index);
+        let alone = rivals.formats.iter().filter(|rival| used.contains_key(&rival.formats));
+        let verdict = |verdict: Verdict| alone.clone().any(|rival| rival.verdict == verdict);
+        if verdict(Verdict::Unwanted) {
+            let because = "some of its layers want other formats".to_owned();
+            return (because, Cause::Preference("wanted".to_owned()));
+        }
+        if verdict(Verdict::Barred) {
+            let because = "the target computes some of its layers wrongly in the formats of the others";
+            return (because.to_owned(), Cause::Feedback("drift".to_owned()));
+        }
+        let reasons: Vec<(String, Cause)> = alone
+            .map(|rival| {
+                let (why, cause) = match &rival.verdict {
+                    Verdict::Worse(Goal::Formats) => (
+                        "more would be in formats named later".to_owned(),
+                        Cause::Preference("formats-order".to_owned()),
+                    ),
+                    verdict if verdict.is_legal() => self.of_formats(request, placement, &rivals, rival),
+                    _ => self.hindrance(request, rival),
+                };
+                (format!("in {} alone {why}", request.formats_name(rival.formats)), cause)
+            })
+            .collect();
+        let words: Vec<&str> = reasons.iter().map(|(words, _)| words.as_str()).collect();
+        let cause = reasons.first().map_or_else(|| goal_or_time(request), |(_, cause)| cause.clone());
+        (words.join("; "), cause)
+    }
+
     /// Why all layers of a shard have one format tuple.
-    fn explain_uniform(&self, request: &Request, placement: &Placement, formats: u32) -> (String, Cause) {
+    fn explain_uniform(
+        &self,
+        request: &Request,
+        (placement, index): (&Placement, u32),
+        formats: u32,
+    ) -> (String, Cause) {
         let order = || Cause::Preference("formats-order".to_owned());
         if self.settings.formats == Some(formats) {
             return ("asked for".to_owned(), Cause::Preference("format".to_owned()));
         }
-        if self.settings.wanted.iter().any(|wanted| wanted.touches(placement)) {
-            return ("some of its layers want them".to_owned(), Cause::Preference("wanted".to_owned()));
-        }
         if request.formats.len() == 1 {
             return ("the only formats offered".to_owned(), order());
         }
-        if request.goals.least_loss {
-            return (LEAST_LOSS.to_owned(), goal_in_losses(request));
+        let rivals = self.rivals(index);
+        let unwanted = |rival: &&Rival| rival.verdict == Verdict::Unwanted;
+        if !rivals.formats.is_empty() && rivals.formats.iter().all(|rival| unwanted(&rival)) {
+            return ("some of its layers want them".to_owned(), Cause::Preference("wanted".to_owned()));
         }
-        let others = self.others(request, placement);
-        match placement.cost.time.filter(|_| self.timed.contains(&true)) {
-            Some(own) if formats == 0 => self.explain_first(request, placement, own, &others),
-            Some(own) => explain_later(request, own, &others),
-            None if formats == 0 => ("the formats named first".to_owned(), order()),
-            None => {
-                let goals = &request.goals;
-                let cause = match (goals.memory_bytes, goals.quality_micronats) {
-                    (Some(_), _) => Cause::Goal("memory-bytes".to_owned()),
-                    (None, Some(_)) => Cause::Goal("quality".to_owned()),
-                    (None, None) => Cause::Cost("shards".to_owned()),
-                };
-                ("formats named earlier are illegal here, or cost more".to_owned(), cause)
+        if request.goals.least_loss {
+            return self.explain_loss(request, placement, &rivals);
+        }
+        if formats != 0 {
+            let first = rivals.formats.iter().find(|rival| rival.formats == 0);
+            return match first {
+                Some(first) => self.of_formats(request, placement, &rivals, first),
+                None => ("the first formats that may be chosen".to_owned(), order()),
+            };
+        }
+        self.explain_first(request, placement, &rivals)
+    }
+
+    /// The formats named first: compared with the fastest others that are legal, or else with those
+    /// that are not.
+    fn explain_first(&self, request: &Request, placement: &Placement, rivals: &Rivals) -> (String, Cause) {
+        let legal = rivals.formats.iter().filter(|rival| rival.verdict.is_legal());
+        let time = |rival: &&Rival| rival.amounts.map_or(u64::MAX, |amounts| amounts.nanoseconds);
+        let timed = legal.clone().filter(|rival| rival.amounts.is_some_and(|own| own.untimed == 0));
+        let nearest = timed.min_by_key(time).or_else(|| legal.min_by_key(time));
+        if let Some(rival) = nearest {
+            return self.of_formats(request, placement, rivals, rival);
+        }
+        let order = Cause::Preference("formats-order".to_owned());
+        let Some(first) = rivals.formats.first() else {
+            return ("the only formats that may be chosen".to_owned(), order);
+        };
+        let (why, cause) = self.hindrance(request, first);
+        let name = request.formats_name(first.formats);
+        (format!("the formats named first; {name} is not taken here: {why}"), cause)
+    }
+
+    /// Formats of which the loss decides: compared with those that lose less by themselves.
+    fn explain_loss(&self, request: &Request, placement: &Placement, rivals: &Rivals) -> (String, Cause) {
+        let own = names::micronats(rivals.own.loss);
+        let loss = |rival: &&Rival| rival.amounts.map(|amounts| amounts.loss);
+        let less = |rival: &&Rival| loss(rival).is_some_and(|loss| loss < rivals.own.loss);
+        match rivals.formats.iter().filter(less).min_by_key(loss) {
+            Some(rival) => {
+                let (why, cause) = self.of_formats(request, placement, rivals, rival);
+                (format!("loses {own}; {why}"), cause)
             }
+            None => (format!("no formats offered here lose less: {own}"), goal_in_losses(request)),
         }
     }
 
-    /// The formats named first, beside the fastest others.
-    fn explain_first(
+    /// Why a shard is not in other formats on its target.
+    pub(super) fn of_formats(
         &self,
         request: &Request,
         placement: &Placement,
-        own: u64,
-        others: &[(u32, Option<u64>)],
+        rivals: &Rivals,
+        rival: &Rival,
     ) -> (String, Cause) {
         let order = || Cause::Preference("formats-order".to_owned());
-        let timed = others.iter().filter_map(|&(formats, time)| Some((time?, formats)));
-        let Some((time, formats)) = timed.min() else {
-            return (
-                format!("the formats named first, {own} µs; no others with a known time are taken here"),
-                order(),
-            );
+        let name = request.formats_name(rival.formats);
+        let own_first = placement.uniform_formats() == Some(0);
+        let named = if own_first { "the formats named first" } else { "formats named later" };
+        let first = if rival.formats == 0 { ", named first," } else { "" };
+        if !rival.verdict.is_legal() {
+            let (why, cause) = self.hindrance(request, rival);
+            return (format!("{name}{first} is not taken here: {why}"), cause);
+        }
+        let (own, other) = (rivals.own, rival.amounts.unwrap_or_default());
+        let amount = |amounts: Amounts| self.amount(amounts.nanoseconds, placement.target);
+        // Bytes that stand in for times are shown with what they are.
+        let what = match self.decided.by_bytes.get(placement.target as usize) {
+            Some(true) => " of weights, no times are known",
+            _ => "",
         };
-        let name = request.formats_name(formats);
-        if time >= own {
-            let because =
-                format!("the formats named first, and no others are faster: {own} µs, {name} takes {time}");
-            return (because, Cause::Cost("time".to_owned()));
+        let both = format!("{}; {name}{first} takes {}{what}", amount(own), amount(other));
+        match &rival.verdict {
+            Verdict::Worse(Goal::KnownTimes) => {
+                let because = match rival.formats {
+                    0 => format!("{}; the time of {name}, named first, is not known", amount(own)),
+                    _ => format!("{named}; the time of {name} is not known"),
+                };
+                (because, Cause::Cost("time".to_owned()))
+            }
+            Verdict::Worse(Goal::Loss) => {
+                let (own, other) = (names::micronats(own.loss), names::micronats(other.loss));
+                (format!("loses {own}, {name} {other}"), goal_in_losses(request))
+            }
+            Verdict::Worse(Goal::ModelledFormats) => {
+                (format!("{named}, {both} by a formula, which is no ground to leave them"), order())
+            }
+            Verdict::Worse(Goal::Time) if other.nanoseconds >= own.nanoseconds => match rival.formats {
+                0 => (
+                    format!("{} instead of {} in {name}, named first{what}", amount(own), amount(other)),
+                    goal_or_time(request),
+                ),
+                _ if own_first => (
+                    format!(
+                        "{named}, and no others are faster: {}, {name} takes {}{what}",
+                        amount(own),
+                        amount(other)
+                    ),
+                    Cause::Cost("time".to_owned()),
+                ),
+                _ => {
+                    (format!("{}, {name} takes {}{what}", amount(own), amount(other)), goal_or_time(request))
+                }
+            },
+            Verdict::Worse(Goal::Time | Goal::Formats) if other.nanoseconds < own.nanoseconds => {
+                let gain = match request.weighs_losses() {
+                    true => self.settings.gain_within_goal,
+                    false => self.settings.gain,
+                };
+                (format!("{named}, {both}, which saves no more than {gain} %"), order())
+            }
+            Verdict::Worse(Goal::Formats) | Verdict::Equal if own.untimed > 0 => {
+                (format!("{named}; no times are known, and {name} is no better otherwise"), order())
+            }
+            Verdict::Worse(Goal::Formats) => (format!("{name} is named later, and no better"), order()),
+            Verdict::Worse(goal) => (format!("{name} is worse in {}", goal.name()), order()),
+            Verdict::Equal => (format!("{named}; {name} is no better"), order()),
+            _ => (format!("{named}, {both}; {}", self.undecided(&name)), Cause::Cost("time".to_owned())),
         }
-        let faster = format!("the formats named first, {own} µs; {name} takes {time}");
-        if request.goals.quality_micronats.is_some() && self.settings.gain_within_goal == 0 {
-            return (
-                format!("{faster}, and is no gain within the quality goal"),
-                Cause::Goal("quality".to_owned()),
-            );
-        }
-        if request.goals.quality_micronats.is_none() && is_modelled(request, placement.target) {
-            return (format!("{faster} by a formula, which is no ground to leave them"), order());
-        }
-        let rest = u128::from(100_u32.saturating_sub(self.settings.gain));
-        match u128::from(time) * 100 >= u128::from(own) * rest {
-            true => (format!("{faster}, which saves less than {} %", self.settings.gain), order()),
-            false => (format!("{faster}, and costs more in the whole chain"), Cause::Cost("time".to_owned())),
-        }
-    }
-
-    /// Other formats that the target supports for the same layers, with their time where it is
-    /// known.
-    fn others(&self, request: &Request, placement: &Placement) -> Vec<(u32, Option<u64>)> {
-        let table = CostTable::new(request);
-        let kinds = units_of(request, &placement.segments, placement.softcap);
-        let kinds: Vec<u32> = kinds.into_iter().map(|(kind, _)| kind).collect();
-        let more = self.relieving_flags(placement.target);
-        let limits = TargetBounds::new(&request.targets[placement.target as usize], &more);
-        let runtime = runtime_of(request, &placement.segments, placement.softcap);
-        let count = u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
-        (0..count)
-            .filter(|&formats| placement.uniform_formats() != Some(formats) && is_admitted(request, formats))
-            .filter_map(|formats| {
-                let place = (placement.target, formats);
-                let prefix = Prefix::of_kinds(request, &table, &kinds, place, &self.entries);
-                let cost = prefix.range(0, kinds.len())?;
-                let fits = limits.exceeded(&cost).is_none();
-                let cost = cost.called(call_of(request, placement.target));
-                fits.then_some((formats, cost.time.map(|time| time.saturating_add(runtime))))
-            })
-            .collect()
     }
 }
 
-/// Formats that are not named first.
-fn explain_later(request: &Request, own: u64, others: &[(u32, Option<u64>)]) -> (String, Cause) {
-    let first = request.formats_name(0);
-    let cause = match request.goals.quality_micronats {
-        Some(_) => Cause::Goal("quality".to_owned()),
-        None => Cause::Cost("time".to_owned()),
-    };
-    let because = match others.iter().find(|(formats, _)| *formats == 0) {
-        None => format!("{own} µs; {first}, named first, is illegal here"),
-        Some((_, None)) => format!("{own} µs; the time of {first}, named first, is not known"),
-        Some((_, Some(time))) => format!("{own} µs instead of {time} in {first}, named first"),
-    };
-    (because, cause)
-}
-
-/// Whether a time of the target is a formula's.
-fn is_modelled(request: &Request, target: u32) -> bool {
-    let modelled = |cost: &&crate::Cost| {
-        cost.target == target && cost.time.is_some_and(|time| time.provenance == Provenance::Modelled)
-    };
-    request.costs.iter().find(modelled).is_some()
+/// The goal in losses where there is one, else the time.
+pub(super) fn goal_or_time(request: &Request) -> Cause {
+    match request.weighs_losses() {
+        true => goal_in_losses(request),
+        false => Cause::Cost("time".to_owned()),
+    }
 }

@@ -1,0 +1,167 @@
+//! Sentences about alternatives, from the comparison that decided against them.
+
+use super::super::decided::{Amounts, Rival, Rivals, Verdict};
+use super::super::{Effort, Placement, Solution};
+use super::formats::goal_in_losses;
+use crate::{Cause, Request, names};
+
+impl Solution {
+    /// The alternatives to a shard.
+    pub(super) fn rivals(&self, index: u32) -> Rivals {
+        self.decided.shards.get(index as usize).cloned().unwrap_or_default()
+    }
+
+    /// Why a shard is on its target, compared with every other target.
+    pub(super) fn explain_target(
+        &self,
+        request: &Request,
+        (placement, index): (&Placement, u32),
+    ) -> (String, Cause) {
+        let order = || Cause::Preference("target-order".to_owned());
+        let asked = |segment: &crate::Segment| {
+            self.settings.place.iter().any(|(component, _)| *component == segment.component)
+        };
+        if placement.segments.iter().any(asked) {
+            return ("asked for".to_owned(), Cause::Preference("place".to_owned()));
+        }
+        let rivals = self.rivals(index);
+        let clauses = rivals.targets.iter().map(|rival| self.of_target(request, placement, &rivals, rival));
+        let clauses: Vec<(String, Cause)> = clauses.collect();
+        match clauses.first() {
+            None => ("the only target of the request".to_owned(), order()),
+            Some((_, cause)) => {
+                let words: Vec<&str> = clauses.iter().map(|(words, _)| words.as_str()).collect();
+                (words.join("; "), cause.clone())
+            }
+        }
+    }
+
+    /// Why a shard is not on another target.
+    pub(super) fn of_target(
+        &self,
+        request: &Request,
+        placement: &Placement,
+        rivals: &Rivals,
+        rival: &Rival,
+    ) -> (String, Cause) {
+        let name = format!("`{}`", request.targets[rival.target as usize].name);
+        let cause = Cause::Preference("target-order".to_owned());
+        let before = if rival.target < placement.target { "was not possible" } else { "is not possible" };
+        if !rival.verdict.is_legal() {
+            let (why, own) = self.hindrance(request, rival);
+            let cause = if matches!(rival.verdict, Verdict::Goal { .. }) { own } else { cause };
+            return (format!("{name} {before}: {why}"), cause);
+        }
+        let timed = |target: u32| self.timed.get(target as usize) == Some(&true);
+        match &rival.verdict {
+            Verdict::Worse(super::Goal::Targets) => {
+                let why = if self.settings.effort == Effort::Simple {
+                    "; times were not looked at, as asked".to_owned()
+                } else if !timed(rival.target) {
+                    format!("; the times of {name} are not known")
+                } else if !timed(placement.target) {
+                    "; the times here are not known".to_owned()
+                } else {
+                    "; a target between them has no known times".to_owned()
+                };
+                (format!("named before {name}{why}"), cause)
+            }
+            Verdict::Equal => (format!("no worse than {name}, which is named later"), cause),
+            Verdict::Better => (self.undecided(&name), cause),
+            _ => {
+                let (own, other) = (&rivals.own, rival.amounts.unwrap_or_default());
+                let (words, own) = self.worse(request, placement, own, (&other, rival), &name);
+                (words, own)
+            }
+        }
+    }
+
+    /// Where neither a check nor the objective of the shard alone decided.
+    pub(super) fn undecided(&self, name: &str) -> String {
+        match self.exact {
+            true => format!("{name} is better by itself, not in the whole chain"),
+            false => format!("{name} is better by itself; the search was cut"),
+        }
+    }
+
+    /// Why an alternative is not a legal plan.
+    pub(super) fn hindrance(&self, request: &Request, rival: &Rival) -> (String, Cause) {
+        let order = || Cause::Preference("formats-order".to_owned());
+        match &rival.verdict {
+            Verdict::Illegal(why) => (why.clone(), order()),
+            Verdict::Unwanted => {
+                ("other formats are required".to_owned(), Cause::Preference("wanted".to_owned()))
+            }
+            Verdict::Barred => {
+                ("it computes some layers wrongly".to_owned(), Cause::Feedback("drift".to_owned()))
+            }
+            Verdict::UnknownLoss => ("its loss is not known".to_owned(), goal_in_losses(request)),
+            Verdict::Limit { name, value, most } => {
+                (format!("{name} {value} is above {most}"), Cause::Limit(name.clone()))
+            }
+            Verdict::Refused => {
+                ("the shard was refused before".to_owned(), Cause::Feedback("unsupported-op".to_owned()))
+            }
+            Verdict::States => {
+                ("other layers read its states".to_owned(), Cause::Preference("states".to_owned()))
+            }
+            Verdict::Goal { name, value, most } => {
+                let shown: fn(u64) -> String = match *name {
+                    "quality" => names::micronats,
+                    "size" | "memory-bytes" => names::bytes,
+                    _ => names::microseconds,
+                };
+                let words = format!("{name} would be {}, the goal is {}", shown(*value), shown(*most));
+                (words, Cause::Goal((*name).to_owned()))
+            }
+            Verdict::Worse(_) | Verdict::Equal | Verdict::Better => (String::new(), order()),
+        }
+    }
+
+    /// The part of the objective in which an alternative is worse, with both amounts.
+    fn worse(
+        &self,
+        request: &Request,
+        placement: &Placement,
+        own: &Amounts,
+        (other, rival): (&Amounts, &Rival),
+        name: &str,
+    ) -> (String, Cause) {
+        let Verdict::Worse(goal) = rival.verdict else { return (String::new(), goal_in_losses(request)) };
+        match goal {
+            super::Goal::KnownTimes => (
+                format!("{name} has no known times of {} of its layers", other.untimed),
+                Cause::Cost("time".to_owned()),
+            ),
+            super::Goal::Loss => (
+                format!("loses {}, {name} {}", names::micronats(own.loss), names::micronats(other.loss)),
+                goal_in_losses(request),
+            ),
+            super::Goal::Time if other.nanoseconds > own.nanoseconds => (
+                format!(
+                    "{}, {name} takes {}",
+                    self.amount(own.nanoseconds, placement.target),
+                    self.amount(other.nanoseconds, rival.target)
+                ),
+                Cause::Cost("time".to_owned()),
+            ),
+            super::Goal::Time => (
+                format!(
+                    "{}, {name} takes {}, and would be in formats that are not named first",
+                    self.amount(own.nanoseconds, placement.target),
+                    self.amount(other.nanoseconds, rival.target)
+                ),
+                Cause::Preference("formats-order".to_owned()),
+            ),
+            goal => (format!("{name} is worse in {}", goal.name()), Cause::Preference("order".to_owned())),
+        }
+    }
+
+    /// What the objective counts as time on a target: microseconds, or bytes in their place.
+    pub(super) fn amount(&self, nanoseconds: u64, target: u32) -> String {
+        match self.decided.by_bytes.get(target as usize) {
+            Some(true) => names::bytes(nanoseconds),
+            _ => format!("{} µs", nanoseconds / 1000),
+        }
+    }
+}

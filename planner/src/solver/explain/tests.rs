@@ -1,0 +1,295 @@
+//! Each reason where it is true, and where the obvious sentence would be false.
+
+use super::super::{Barred, Effort, Settings, WantedFormat, solve};
+use crate::testing::{RequestBuilder, weight_format};
+use crate::{Cause, EntryKind, Format, Provenance, Request, Sensitivity, SoftcapPlace, TimeCost};
+
+fn said_with(request: &Request, settings: &Settings) -> Vec<String> {
+    let plan = solve(request, settings).unwrap().into_plan(request);
+    plan.reasons.iter().map(|reason| format!("{}: {}", reason.choice, reason.because)).collect()
+}
+
+fn said(request: &Request) -> Vec<String> {
+    said_with(request, &Settings::default())
+}
+
+#[track_caller]
+fn says(said: &[String], sentence: &str) {
+    assert!(said.iter().any(|own| own.contains(sentence)), "{sentence}: {said:#?}");
+}
+
+#[track_caller]
+fn never_says(said: &[String], words: &str) {
+    assert!(!said.iter().any(|own| own.contains(words)), "{words}: {said:#?}");
+}
+
+/// A time of every layer of a target in a format tuple; embedding and head take none.
+fn timed(request: &mut Request, target: u32, formats: u32, microseconds: u64, provenance: Provenance) {
+    let own = |cost: &&mut crate::Cost| (cost.target, cost.formats) == (target, formats);
+    for cost in request.costs.iter_mut().filter(own) {
+        let microseconds = if cost.kind < 2 { 0 } else { microseconds };
+        cost.time = Some(TimeCost { microseconds, provenance });
+    }
+}
+
+/// What every unit loses in a weight format.
+fn loses(request: &mut Request, format: &str, layers: u32, micronats: u32) {
+    let format = weight_format(request, format);
+    let places = (0..layers).map(|layer| (1, layer)).chain([(0, 0), (2, 0)]);
+    request.sensitivities.extend(places.map(|(component, layer)| Sensitivity {
+        component,
+        layer,
+        role: "other".to_owned(),
+        format,
+        micronats,
+        provenance: Provenance::Measured,
+    }));
+}
+
+#[test]
+fn a_target_is_chosen_for_the_reason_that_decided() {
+    says(&said(&RequestBuilder::decoder(2).build()), "target npu: the only target of the request");
+    let two = || RequestBuilder::decoder(2).target("cpu", "cpu");
+    says(&said(&two().build()), "target npu: named before `cpu`; the times of `cpu` are not known");
+    let faster = two().times(0, 900).times(1, 100).build();
+    says(&said(&faster), "target cpu: 400 µs, `npu` takes 3600 µs");
+    let simple = Settings { effort: Effort::Simple, ..Settings::default() };
+    says(&said_with(&faster, &simple), "target npu: named before `cpu`; times were not looked at, as asked");
+    never_says(&said_with(&faster, &simple), "the least");
+    // Each shard fits by itself, all of them do not: `cpu` is not the first that takes the head.
+    let full = two().limit("npu", "memory-bytes", 4000).change(|request| {
+        request.targets[0].limits[0].provenance = Provenance::Declared;
+    });
+    says(&said(&full.build()), "target cpu: `npu` was not possible: memory-bytes");
+    let illegal = two().change(|request| {
+        let mut head = request.costs.iter_mut().filter(|cost| (cost.kind, cost.target) == (1, 0));
+        head.by_ref().for_each(|cost| cost.illegal = Some("no such operation".to_owned()));
+    });
+    let illegal = said(&illegal.build());
+    says(&illegal, "target cpu: `npu` was not possible: no such operation");
+    // The order of targets decides nothing where a goal does.
+    let small = Settings { falls_back: false, ..Settings::default() };
+    let request = two().change(|request| {
+        request.costs.iter_mut().filter(|cost| cost.target == 0).for_each(|cost| cost.weight_bytes *= 9);
+        request.goals.size_bytes = Some(7000);
+    });
+    let sized = said_with(&request.build(), &small);
+    says(&sized, "target cpu: `npu` was not possible: size would be");
+}
+
+#[test]
+fn layers_on_another_target_are_there_for_the_reason_that_decided() {
+    let apart = |change: fn(&mut Request)| {
+        RequestBuilder::decoder(4).layer(3, 100, 1000).target("cpu", "cpu").change(change).build()
+    };
+    let illegal = apart(|request| {
+        let own = |cost: &&mut crate::Cost| cost.kind == 3 && cost.target == 0;
+        request.costs.iter_mut().filter(own).for_each(|cost| cost.illegal = Some("too new".to_owned()));
+    });
+    let illegal = said(&illegal);
+    says(&illegal, "the other layers are on `cpu`: `npu` was not possible: too new");
+    never_says(&illegal, "better on another");
+    let faster = apart(|request| {
+        timed(request, 0, 0, 100, Provenance::Simulated);
+        timed(request, 1, 0, 200, Provenance::Simulated);
+        let own = |cost: &&mut crate::Cost| cost.kind == 3 && cost.target == 0;
+        let slow = Some(TimeCost { microseconds: 5000, provenance: Provenance::Simulated });
+        request.costs.iter_mut().filter(own).for_each(|cost| cost.time = slow);
+    });
+    says(&said(&faster), "the other layers are on `cpu`: 200 µs, `npu` takes 5000 µs");
+}
+
+/// 257 µs and 267 µs in the formats named first and the others.
+fn near(first: u64, other: u64, provenance: Provenance) -> Request {
+    RequestBuilder::decoder(1)
+        .formats("w8-per-channel", 1, 4)
+        .change(|request| {
+            timed(request, 0, 0, first, provenance);
+            timed(request, 0, 1, other, provenance);
+        })
+        .build()
+}
+
+#[test]
+fn formats_named_first_stay_for_the_reason_that_decided() {
+    says(
+        &said(&near(257, 267, Provenance::Simulated)),
+        "no others are faster: 257 µs, w8-per-channel/f32/f32 takes 267 µs",
+    );
+    says(&said(&near(267, 257, Provenance::Simulated)), "267 µs; w8-per-channel/f32/f32 takes 257 µs, which");
+    // Times by a formula are not what decides, whichever is less.
+    for (first, other) in [(257, 267), (267, 257)] {
+        let said = said(&near(first, other, Provenance::Modelled));
+        says(
+            &said,
+            &format!("{first} µs; w8-per-channel/f32/f32 takes {other} µs by a formula, which is no"),
+        );
+        never_says(&said, "no others are faster");
+    }
+    let untimed = near(257, 100, Provenance::Simulated);
+    let mut untimed = untimed.clone();
+    untimed.costs.iter_mut().filter(|cost| cost.formats == 1).for_each(|cost| cost.time = None);
+    says(&said(&untimed), "the formats named first; the time of w8-per-channel/f32/f32 is not known");
+    untimed.costs.iter_mut().for_each(|cost| cost.time = None);
+    says(&said(&untimed), "no times are known, and w8-per-channel/f32/f32 is no better otherwise");
+    untimed.costs.iter_mut().filter(|cost| cost.formats == 1).for_each(|cost| {
+        cost.illegal = Some("no integers".to_owned());
+    });
+    says(&said(&untimed), "the formats named first; w8-per-channel/f32/f32 is not taken here: no integers");
+    // Much faster, and more than the goal allows: not "no gain", and not "no others are faster".
+    let mut lossy = near(400, 100, Provenance::Simulated);
+    loses(&mut lossy, "w8-per-channel", 1, 9000);
+    lossy.goals.quality_micronats = Some(8000);
+    let lossy = said(&lossy);
+    says(
+        &lossy,
+        "w8-per-channel/f32/f32 is not taken here: quality would be 27.0 millinats, the goal is 8.0",
+    );
+    never_says(&lossy, "no gain within");
+}
+
+#[test]
+fn formats_named_later_are_chosen_for_the_reason_that_decided() {
+    says(
+        &said(&near(400, 100, Provenance::Simulated)),
+        "100 µs instead of 400 µs in f32/f32/f32, named first",
+    );
+    // As fast as the first, which a limit excludes.
+    let mut limited = near(100, 100, Provenance::Simulated);
+    limited.costs.iter_mut().filter(|cost| cost.formats == 0).for_each(|cost| {
+        cost.illegal = Some("no floats".to_owned());
+    });
+    says(&said(&limited), "f32/f32/f32, named first, is not taken here: no floats");
+    let size = RequestBuilder::decoder(2).formats("w8-per-channel", 1, 4).change(|request| {
+        request.goals.size_bytes = Some(2000);
+    });
+    let size = said(&size.build());
+    says(&size, "in f32/f32/f32 alone size would be 6080 bytes, the goal is 2000 bytes");
+    says(&size, "in w8-per-channel/f32/f32 alone more would be in formats named later");
+}
+
+#[test]
+fn the_least_loss_is_said_with_what_stands_against_less() {
+    let least = |size: u64, falls_back: bool| {
+        let request = RequestBuilder::decoder(1).formats("w8-per-channel", 1, 4).change(|request| {
+            loses(request, "w8-per-channel", 1, 9000);
+            (request.goals.least_loss, request.goals.size_bytes) = (true, Some(size));
+        });
+        let settings = Settings { falls_back, ..Settings::default() };
+        said_with(&request.build(), &settings)
+    };
+    says(&least(50_000, false), "no formats offered here lose less: 0.0 millinats");
+    let tight = least(1400, false);
+    says(&tight, "no mixture of these shards loses less within the goals");
+    says(&least(50_000, true), "no formats offered here lose less: 0.0 millinats");
+}
+
+#[test]
+fn layers_in_other_formats_are_there_for_what_was_asked_or_found_wrong() {
+    let request = RequestBuilder::decoder(3).formats("w8-per-channel", 1, 4).build();
+    let format = "w8-per-channel".to_owned();
+    let wanted = WantedFormat { component: 1, first: 0, end: 1, role: None, format };
+    let asked = Settings { wanted: vec![wanted], ..Settings::default() };
+    says(&said_with(&request, &asked), "some of its layers want other formats");
+    let barred = Barred { component: 1, unit: 0, target: 0, formats: 0 };
+    let wrong = Settings { barred: vec![barred], ..Settings::default() };
+    let wrong = said_with(&request, &wrong);
+    says(&wrong, "computes some of its layers wrongly in the formats of the others");
+    never_says(&wrong, "want other formats");
+}
+
+#[test]
+fn a_soft_cap_is_where_it_is_for_the_reason_that_decided() {
+    let capped = |runtime: u64| RequestBuilder::decoder(1).softcap(runtime).times(0, 100).build();
+    says(&said(&capped(7)), "soft-cap in the graph: 300 µs, by the runtime it would be 307 µs");
+    let faster = |request: &mut Request| {
+        let without = u32::try_from(request.kinds.len() - 1).unwrap();
+        let own = |cost: &&mut crate::Cost| cost.kind == without;
+        let time = Some(TimeCost { microseconds: 50, provenance: Provenance::Simulated });
+        request.costs.iter_mut().filter(own).for_each(|cost| cost.time = time);
+    };
+    let mut request = capped(7);
+    faster(&mut request);
+    says(
+        &said(&request),
+        "soft-cap by the runtime: 257 µs, of which the runtime takes 7 for a row, instead of",
+    );
+    // Faster by the runtime, and not within a goal: the time is not the reason.
+    let mut bounded = request.clone();
+    let without = u32::try_from(bounded.kinds.len() - 1).unwrap();
+    let heavier = bounded.costs.iter_mut().filter(|cost| cost.kind == without);
+    heavier.for_each(|cost| cost.artefact_bytes += 5000);
+    bounded.goals.size_bytes = Some(9000);
+    let bounded = said(&bounded);
+    says(
+        &bounded,
+        "soft-cap in the graph: the target takes it, and not what is left without it: size would be",
+    );
+    let asked = Settings { softcap: Some(SoftcapPlace::Runtime), ..Settings::default() };
+    says(&said_with(&capped(7), &asked), "soft-cap by the runtime: asked for");
+}
+
+#[test]
+fn a_table_is_in_its_format_for_the_reason_that_decided() {
+    let table = |formats: &[(u64, Option<u32>)], size: Option<u64>, quality: Option<u64>| {
+        let request = RequestBuilder::decoder(1).table("words", formats).change(|request| {
+            (request.goals.size_bytes, request.goals.quality_micronats) = (size, quality);
+        });
+        said_with(&request.build(), &Settings { falls_back: false, ..Settings::default() })
+    };
+    let both = [(8000, Some(0)), (4000, Some(70))];
+    says(&table(&both, None, None), "the format named first, and no goal asks for less");
+    says(&table(&both, Some(20_000), None), "the size goal leaves enough");
+    says(&table(&both, Some(10_000), None), "smaller than those named earlier");
+    says(&table(&both, None, Some(100)), "it loses least; nothing is lost");
+    // Larger than the one named first, whose loss is not known.
+    let unknown = table(&[(4000, None), (8000, Some(70))], Some(20_000), Some(100));
+    says(&unknown, "what those named earlier lose is not known");
+    never_says(&unknown, "smaller than");
+}
+
+#[test]
+fn other_formats_that_would_fit_are_named_with_what_speaks_against_them() {
+    let request =
+        RequestBuilder::decoder(4).formats("w8-per-channel", 1, 4).limit("npu", "weight-bytes", 4500);
+    let free = said(&request.clone().build());
+    says(
+        &free,
+        "1 layer in f32/f32/f32, 5 layers in w8-per-channel/f32/f32: in f32/f32/f32 alone weight-bytes",
+    );
+    never_says(&free, "want other formats");
+    let lossy = request.change(|request| {
+        loses(request, "w8-per-channel", 4, 9000);
+        request.goals.quality_micronats = Some(1000);
+        request.costs.iter_mut().filter(|cost| cost.kind == 1).for_each(|cost| cost.weight_bytes = 100);
+        request.targets[0].limits[0].value = 2500;
+    });
+    says(
+        &said(&lossy.build()),
+        "and would fit, but: w8-per-channel/f32/f32 is not taken here: quality would be",
+    );
+}
+
+#[test]
+fn a_chain_without_prefill_has_no_reason_for_one() {
+    let request = RequestBuilder::decoder(1).change(|request| {
+        request.entries.retain(|entry| entry.kind == EntryKind::Decode);
+        request.costs.retain(|cost| cost.entry.kind == EntryKind::Decode);
+        request.kinds.iter_mut().for_each(|kind| kind.prefill = crate::PrefillPart::None);
+    });
+    let request = request.build();
+    never_says(&said(&request), "the largest within the limits");
+    assert!(request.weight_formats_of(0).all(Format::is_float));
+}
+
+#[test]
+fn the_time_is_the_least_of_what_was_compared() {
+    let one = RequestBuilder::decoder(1).times(0, 100).build();
+    says(&said(&one), "300 µs per run: the least of all legal plans");
+    let placed = Settings { place: vec![(0, 0)], ..Settings::default() };
+    says(&said_with(&one, &placed), "the least of all legal plans with what was asked for");
+    let ordered = Settings { order: vec![super::Goal::Shards], ..Settings::default() };
+    says(&said_with(&one, &ordered), "the least that the goals named first leave");
+    let plan = solve(&one, &Settings::default()).unwrap().into_plan(&one);
+    assert!(plan.reasons.iter().any(|reason| reason.cause == Cause::Cost("time".to_owned())));
+}
