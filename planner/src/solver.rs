@@ -49,7 +49,7 @@ use std::collections::BTreeMap;
 
 use crate::table::{CostTable, Prefix, RangeCost, call_of, unit_kinds, unit_kinds_at};
 use crate::{
-    BuildTime, Entry, EntryKind, Flag, Format, PrefillPart, Provenance, Reason, Refusal, RefusalKind,
+    BuildTime, Entry, EntryKind, Flag, Format, Plan, PrefillPart, Provenance, Reason, Refusal, RefusalKind,
     Request, Segment, Sensitivity, SoftcapPlace, Speculation, ValueSensitivity,
 };
 
@@ -302,6 +302,17 @@ pub fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal
     let found = speculation::solve(request, settings)?;
     let decided = decided::compare(request, settings, &found)?;
     Ok(Solution { decided, ..found })
+}
+
+/// What a plan of the request loses, in millionths of a nat per token; `None` where a part of it is
+/// not known.
+pub fn loss_of(request: &Request, plan: &Plan) -> Option<u64> {
+    let losses = Losses::new(request);
+    let shards = plan.shards.iter().flat_map(|shard| losses.units(&shard.segments));
+    let tables = request.tables.iter().zip(&plan.tables);
+    let tables = tables.map(|(table, format)| table.formats.get(*format as usize)?.micronats);
+    let mut all = shards.chain(tables.map(|micronats| micronats.map(u64::from)));
+    all.try_fold(0_u64, |sum, loss| Some(sum.saturating_add(loss?)))
 }
 
 /// The optimum with all of a goal for the size to itself.
@@ -1048,16 +1059,16 @@ impl<'request> Losses<'request> {
 
     /// What the units of a shard lose together, as far as it was measured.
     fn of_shard(&self, shard: &Placement) -> u64 {
-        self.units(shard).flatten().fold(0, u64::saturating_add)
+        self.units(&shard.segments).flatten().fold(0, u64::saturating_add)
     }
 
     /// Whether the loss of every unit of a shard was measured.
     fn knows(&self, shard: &Placement) -> bool {
-        self.units(shard).all(|loss| loss.is_some())
+        self.units(&shard.segments).all(|loss| loss.is_some())
     }
 
-    fn units<'s>(&'s self, shard: &'s Placement) -> impl Iterator<Item = Option<u64>> + 's {
-        shard.segments.iter().flat_map(move |segment| {
+    fn units<'s>(&'s self, segments: &'s [Segment]) -> impl Iterator<Item = Option<u64>> + 's {
+        segments.iter().flat_map(move |segment| {
             let units = (segment.first..).zip(&segment.formats);
             units.map(move |(unit, formats)| self.of(segment.component, unit, *formats))
         })

@@ -466,20 +466,14 @@ impl PlanOptions {
     }
 
     /// The loss in millinats within which the built-in planner takes the fastest formats that a
-    /// chip's profile offers, if nobody says anything about formats or goals. Nothing is rounded
-    /// unasked on the CPU, and of an encoder's losses nothing is expected.
+    /// chip's profile offers, if nobody says anything about formats or quality. Goals of bytes and
+    /// times leave it in force. Nothing is rounded unasked on the CPU, and of an encoder's losses
+    /// nothing is expected.
     pub(crate) fn usual_quality(&self, profile: &Profile, graph: &Graph) -> Option<u32> {
-        let bounds = [
-            self.quality_micronats,
-            self.memory_bytes,
-            self.size_bytes,
-            self.token_microseconds,
-            self.first_token_microseconds,
-        ];
         let said = self.planner.is_some()
             || self.prefers.is_some()
             || !self.formats.is_empty()
-            || bounds.iter().any(Option::is_some)
+            || self.loss_goal(profile, graph) != LossGoal::None
             || self
                 .planner_options
                 .iter()

@@ -15,10 +15,10 @@
 //! with a number, `weights.COMPONENT[.FIRST-END]` with a weight format (layers from first to before
 //! end), and `order` with goals that count first.
 
-use shardwright_planner::solver::{Balance, Effort, Goal, Settings, Speculate, WantedFormat, solve};
+use shardwright_planner::solver::{self, Balance, Effort, Goal, Settings, Speculate, WantedFormat, solve};
 use shardwright_planner::{
     Attempt, BuildTime, Cause, Description, Goals, Level, OptionDescription, Plan, Planner, Reason, Refusal,
-    RefusalKind, Request, SoftcapPlace, learn, log,
+    RefusalKind, Request, SoftcapPlace, learn, log, names,
 };
 
 /// The built-in planner.
@@ -115,8 +115,8 @@ impl Planner for Generic {
 const SPECULATION: &str = "speculation";
 const USUAL_QUALITY: &str = "usual-quality";
 
-/// Plans within the usual loss where nothing else decides between formats; without it where no plan
-/// is within.
+/// Plans within the usual loss where nothing else decides between formats. Where no plan is within:
+/// with the least loss if goals bound what there is room for, else as if there were no bound.
 fn usually(
     request: &Request,
     settings: Settings,
@@ -130,26 +130,36 @@ fn usually(
     let Some(usual) = usual.filter(|_| !stated && !chosen && request.formats.len() > 1) else {
         return plan(request, &settings);
     };
-    let quality_micronats = Some(u64::from(usual) * 1000);
-    let within = Request { goals: Goals { quality_micronats, ..*goals }, ..request.clone() };
-    let because = |rest: &str| Reason {
+    let within = |goals: Goals| Request { goals, ..request.clone() };
+    let bounded = Goals { quality_micronats: Some(u64::from(usual) * 1000), ..*goals };
+    let wary = Settings { gain_within_goal: settings.gain, loss_is_usual: true, ..settings.clone() };
+    let refusal = match plan(&within(bounded), &wary) {
+        Ok(plan) => return Ok(bounded_by(plan, usual, "")),
+        Err(refusal) => refusal,
+    };
+    let sized = goals.size_bytes.is_some() || goals.memory_bytes.is_some();
+    let least = sized.then(|| plan(&within(Goals { least_loss: true, ..*goals }), &settings));
+    let (found, how) = match least {
+        Some(Ok(found)) => (found, "the least that the goals leave"),
+        _ => (plan(request, &settings)?, "what this plan loses"),
+    };
+    let lost = match solver::loss_of(request, &found) {
+        Some(micronats) => format!("{how} is {}", names::micronats(micronats)),
+        None => "what this plan loses is not known".to_owned(),
+    };
+    Ok(bounded_by(found, usual, &format!(", and not kept: {lost} ({})", refusal.message)))
+}
+
+/// A plan with the reason that states the usual loss, and what became of it.
+fn bounded_by(plan: Plan, usual: u32, rest: &str) -> Plan {
+    let reason = Reason {
         shard: None,
         choice: format!("loss ≤ {usual} millinats"),
         because: format!("usual without a goal{rest}"),
         cause: Cause::Goal(USUAL_QUALITY.to_owned()),
     };
-    let wary = Settings { gain_within_goal: settings.gain, loss_is_usual: true, ..settings.clone() };
-    match plan(&within, &wary) {
-        Ok(mut plan) => {
-            plan.reasons.push(because(""));
-            Ok(plan)
-        }
-        Err(refusal) => {
-            let mut plan = plan(request, &settings)?;
-            plan.reasons.push(because(&format!(", and not kept: {}", refusal.message)));
-            Ok(plan)
-        }
-    }
+    let reasons = plan.reasons.into_iter().chain([reason]).collect();
+    Plan { reasons, ..plan }
 }
 
 /// Preferences from the options of a request.
@@ -603,7 +613,8 @@ mod tests {
         assert!(next.reasons.iter().any(|reason| reason.choice == "loss ≤ 150 millinats"));
         // What cannot be kept is said and does not stand in the way.
         let (count, because) = four_bits(&weighed("1"));
-        assert!(count == 12 && because.contains("and not kept: "), "{count}: {because}");
+        let figures = ", and not kept: what this plan loses is 240.0 millinats (";
+        assert!(count == 12 && because.contains(figures), "{count}: {because}");
         // Formats that are asked for, and a goal, decide alone.
         let mut asked = weighed("150");
         asked.options.push(("format".to_owned(), "w8-per-channel".to_owned()));
@@ -611,6 +622,23 @@ mod tests {
         let mut stated = weighed("150");
         stated.goals.quality_micronats = Some(1_000_000);
         assert_eq!(four_bits(&stated), (12, String::new()));
+    }
+
+    /// Beside a size the usual loss is kept where it can be, and else as little is lost as can be.
+    #[test]
+    fn a_size_leaves_the_usual_loss_in_force() {
+        let sized = |size: u64| {
+            let mut request = weighed("150");
+            request.goals.size_bytes = Some(size);
+            request.options.push(("fallbacks".to_owned(), "none".to_owned()));
+            request
+        };
+        let ample = four_bits(&sized(1 << 40));
+        assert_eq!(ample, (7, "usual without a goal".to_owned()));
+        let (count, because) = four_bits(&sized(2200));
+        assert!(count > 7, "{count}");
+        assert!(because.contains("not kept: the least that the goals leave is"), "{because}");
+        assert!(because.contains("millinats ("), "{because}");
     }
 
     /// Sums that leave 64 bits stay at the largest number, whatever a policy asks for.

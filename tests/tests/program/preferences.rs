@@ -127,8 +127,42 @@ fn without_a_goal_a_plan_for_a_chip_is_within_what_is_usual() {
         named(&asked) == weights(&asked).len() && !asked.to_string().contains("usual-quality"),
         "{asked}"
     );
-    let small = plan(&["--size", "20MB"]);
-    assert!(!small.to_string().contains("usual-quality"), "{small}");
+    let sized = plan(&["--size", "20MB"]);
+    let (bytes, loss) = size_and_loss(&sized);
+    assert!(bytes <= 20_000_000 && loss <= 150_000, "{bytes} {loss}");
+    assert!(sized.to_string().contains("loss ≤ 150 millinats"), "{sized}");
+}
+
+/// Qwen 3 0.6B by its configuration alone.
+#[test]
+fn a_size_on_a_chip_keeps_the_usual_loss_or_says_what_is_lost() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let configuration = json!({
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": false,
+        "bos_token_id": 151_643, "eos_token_id": 151_645, "head_dim": 128, "hidden_act": "silu",
+        "hidden_size": 1024, "intermediate_size": 3072, "max_position_embeddings": 40_960,
+        "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-6, "rope_theta": 1_000_000, "tie_word_embeddings": true,
+        "torch_dtype": "bfloat16", "vocab_size": 151_936,
+    });
+    fs::write(folder.path().join("config.json"), configuration.to_string()).expect("written");
+    let plan = |size: &str| {
+        let run = shardwright(["plan", "--soc", "sm8750", "--context", "2048", "--size", size]);
+        run.environment("SHARDWRIGHT_QNN_LIB", "").argument(folder.path()).json()
+    };
+    let kept = plan("620MB");
+    let (bytes, loss) = size_and_loss(&kept);
+    assert!(bytes <= 620_000_000 && loss <= 150_000, "{bytes} bytes, {loss} millionths");
+    assert!(kept["reasons"].to_string().contains("loss ≤ 150 millinats"), "{}", kept["reasons"]);
+    // No formats lose so little in so few bytes.
+    let tight = plan("560MB");
+    let (bytes, loss) = size_and_loss(&tight);
+    assert!(bytes <= 560_000_000 && loss > 150_000, "{bytes} bytes, {loss} millionths");
+    let reasons = tight["reasons"].as_array().expect("reasons").iter();
+    let mut usual = reasons.filter(|reason| reason["choice"] == "loss ≤ 150 millinats");
+    let because = usual.next().expect("a reason")["because"].to_string();
+    let figure = format!("is {}.{} millinats", loss.div_ceil(100) / 10, loss.div_ceil(100) % 10);
+    assert!(because.contains("not kept: ") && because.contains(&figure), "{figure}: {because}");
 }
 
 #[test]
