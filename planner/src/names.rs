@@ -48,6 +48,10 @@ named!(ErrorClass {
     Internal = "internal",
 });
 
+/// The roles of weights that formats and sensitivities distinguish.
+pub const ROLES: [&str; 7] =
+    ["attention-input", "attention-output", "mlp-input", "mlp-output", "per-layer", "head", "other"];
+
 /// `prefill_128@4096`.
 pub fn entry(entry: Entry) -> String {
     match entry.kind {

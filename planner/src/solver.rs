@@ -71,7 +71,7 @@ mod tests;
 
 use bounds::TargetBounds;
 pub use mix::{MixBound, Trade};
-pub use preferences::{Barred, Goal, WantedFormat};
+pub use preferences::{Barred, Goal, WantedFormat, offered};
 pub use remainder::Gap;
 pub use speculation::{LEAST_GAIN, Speculate};
 

@@ -30,15 +30,30 @@ pub(crate) fn offered_formats(
 ) -> Vec<FormatTuple> {
     let stored = stored_formats(graph);
     let mut offered: Vec<FormatTuple> = Vec::new();
-    let weighed = options.loss_goal(profile, graph) != LossGoal::None;
+    // The usual bound counts losses too, and beside a goal of bytes it may need these formats.
+    let sized = options.size_bytes.is_some() || options.memory_bytes.is_some();
+    let weighed = options.loss_goal(profile, graph) != LossGoal::None
+        || (sized && options.usual_quality(profile, graph).is_some());
     // A user who names a format accepts the loss.
-    let known: Vec<FormatTuple> = match asked {
+    let mut known: Vec<FormatTuple> = match asked {
         true => profile.legal_formats().cloned().collect(),
         false => profile.offered_formats(weighed).cloned().collect(),
     };
+    // So does one who names the weights of some layers. Other layers prefer what is offered anyway.
+    let weights: Vec<WeightFormat> = options.named_weights().collect();
+    let has = |tuple: &&FormatTuple| {
+        let roles = tuple.roles.iter().map(|role| role.format);
+        roles.chain([tuple.weights]).any(|own| weights.contains(&own))
+    };
+    known.extend(profile.legal_formats().filter(has).cloned());
     let known = known.into_iter();
     let candidates: Vec<FormatTuple> = match options.formats.as_slice() {
-        [] if profile.kind == TargetKind::Cpu && !asked && !weighed && options.prefers.is_none() => {
+        [] if profile.kind == TargetKind::Cpu
+            && !asked
+            && !weighed
+            && weights.is_empty()
+            && options.prefers.is_none() =>
+        {
             vec![stored.clone()]
         }
         [] if profile.kind == TargetKind::Cpu && !asked => {

@@ -379,6 +379,9 @@ pub(crate) fn placed(name: &str) -> Option<Pass> {
     Some(component.pass())
 }
 
+/// Beginning of the built-in planner's options that name the weights of a component.
+const WEIGHTS_OPTION: &str = "weights.";
+
 /// The built-in planner's option that names a format; if it is set, the formats of a CPU are
 /// offered too.
 pub(crate) const FORMAT_OPTION: &str = "format";
@@ -480,6 +483,13 @@ impl PlanOptions {
                 .any(|(name, _)| name == FORMAT_OPTION || name == USUAL_QUALITY_OPTION);
         let usual = !said && profile.kind != TargetKind::Cpu && graph.is_generative();
         usual.then_some(USUAL_QUALITY)
+    }
+
+    /// The weight formats that options of the built-in planner name for parts of the model.
+    pub(crate) fn named_weights(&self) -> impl Iterator<Item = WeightFormat> {
+        let options = self.planner_options.iter();
+        let named = options.filter(|(name, _)| name.starts_with(WEIGHTS_OPTION));
+        named.filter_map(|(_, format)| format.parse().ok())
     }
 
     /// The usual prompts within a context, and their mean, which is 512 if nobody said. Lengths

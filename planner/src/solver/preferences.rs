@@ -13,8 +13,9 @@ pub struct WantedFormat {
     pub first: u32,
     /// One past the last layer.
     pub end: u32,
-    /// The weights that must have it; `None`: all weights of the tuple, without exceptions in other
-    /// formats.
+    /// The role of the weights that must have it, one of [`names::ROLES`](crate::names::ROLES).
+    /// `None`: all weights that these layers have. A tuple's exceptions for other components, such
+    /// as `head` for decoder layers, do not matter.
     pub role: Option<String>,
     /// Name of the format, which a tuple of the request must have.
     pub format: String,
@@ -26,13 +27,46 @@ impl WantedFormat {
         self.component == component && (!layered || (self.first..self.end).contains(&unit))
     }
 
-    fn is_met_by(&self, request: &Request, formats: u32) -> bool {
+    /// Whether a unit of the component has the format in a tuple.
+    fn is_met_by(&self, request: &Request, unit: u32, formats: u32) -> bool {
+        let named = |index: u32| {
+            request.weight_formats.get(index as usize).is_some_and(|format| format.name == self.format)
+        };
+        let Some(tuple) = request.formats.get(formats as usize) else { return false };
         match &self.role {
-            Some(role) => {
-                request.weight_format(formats, role).is_some_and(|format| format.name == self.format)
+            Some(role) => named(tuple.weight(role)),
+            None => {
+                let others = tuple.roles.iter().filter(|entry| !named(entry.format));
+                named(tuple.weights)
+                    && others.map(|entry| &entry.role).all(|role| !self.has_role(request, unit, role))
             }
-            None => request.weight_formats_of(formats).all(|format| format.name == self.format),
         }
+    }
+
+    /// Whether a unit has weights of a role: by its sensitivities, or where it has none, by whether
+    /// another component has the role's name.
+    fn has_role(&self, request: &Request, unit: u32, role: &str) -> bool {
+        let own = request.sensitivities.iter();
+        let mut own = own.filter(|row| (row.component, row.layer) == (self.component, unit)).peekable();
+        match own.peek() {
+            Some(_) => own.any(|row| row.role == role),
+            None => request.component_named(role).is_none_or(|component| component == self.component),
+        }
+    }
+
+    /// Weight formats that some tuple of the request has for all these layers, in order.
+    pub fn possible<'r>(&self, request: &'r Request) -> Vec<&'r str> {
+        let names = request.weight_formats.iter().map(|format| format.name.as_str());
+        let of =
+            |name: &&str| WantedFormat { format: (*name).to_owned(), ..self.clone() }.is_offered(request);
+        names.filter(of).collect()
+    }
+
+    /// Whether each of these layers has the format in some tuple of the request.
+    fn is_offered(&self, request: &Request) -> bool {
+        let tuples = 0..u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
+        let layers = if self.end > self.first { self.first..self.end } else { 0..1 };
+        layers.into_iter().all(|unit| tuples.clone().any(|tuple| self.is_met_by(request, unit, tuple)))
     }
 }
 
@@ -67,7 +101,7 @@ impl Demands<'_> {
         let mut wanted = self.wanted.iter();
         !self.barred.contains(&place)
             && wanted.all(|wanted| {
-                !wanted.is_of(component, unit, layered) || wanted.is_met_by(self.request, formats)
+                !wanted.is_of(component, unit, layered) || wanted.is_met_by(self.request, place.unit, formats)
             })
     }
 
@@ -82,19 +116,26 @@ impl Demands<'_> {
     }
 }
 
-/// Refuses formats that no tuple of the request has.
+/// Refuses formats that no tuple of the request has for these layers.
 pub(super) fn check(request: &Request, wanted: &[WantedFormat]) -> Result<(), Refusal> {
-    let tuples = 0..u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
-    let offered = |wanted: &WantedFormat| tuples.clone().any(|formats| wanted.is_met_by(request, formats));
-    let Some(missing) = wanted.iter().find(|wanted| !offered(wanted)) else { return Ok(()) };
-    let offered: Vec<String> = tuples.map(|formats| request.formats_name(formats)).collect();
-    let of = missing.role.as_ref().map_or_else(String::new, |role| format!(" of {role}"));
+    let Some(missing) = wanted.iter().find(|wanted| !wanted.is_offered(request)) else { return Ok(()) };
+    let component = request.model.components.get(missing.component as usize);
+    let component = component.map_or("an unknown component", |component| &component.name);
+    let of = missing.role.as_ref().map_or_else(String::new, |role| format!(" for {role}"));
     let message = format!(
-        "no formats that are offered have {} weights{of}, which the planner wants; there are {}",
+        "no offered formats store the weights of {component}{of} as {}; {}",
         missing.format,
-        offered.join(", ")
+        offered(&missing.possible(request))
     );
     Err(Refusal::new(RefusalKind::Unsupported, message).with("format", &missing.format))
+}
+
+/// What may be given instead.
+pub fn offered(formats: &[&str]) -> String {
+    match formats {
+        [] => "no format is offered there; `--formats` offers others".to_owned(),
+        _ => format!("offered there: {}; `--formats` offers others", formats.join(", ")),
+    }
 }
 
 /// A part of the objective.

@@ -261,16 +261,16 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
                 }
                 Some(("weights", place)) => {
                     let wanted = wanted(request, place, value).ok_or_else(|| invalid(LAYERS))?;
-                    let named = request.weight_format_named(value);
-                    let offered = |format: &u32| match &wanted.role {
-                        None => request.formats.iter().any(|tuple| tuple.weights == *format),
-                        Some(role) => request.formats.iter().any(|tuple| {
-                            tuple.roles.iter().any(|own| own.role == *role && own.format == *format)
-                        }),
-                    };
-                    named
-                        .filter(offered)
-                        .ok_or_else(|| invalid("a weight format that is offered, there for that role"))?;
+                    if wanted.role.as_ref().is_some_and(|role| !names::ROLES.contains(&role.as_str())) {
+                        return Err(invalid(&format!(
+                            "a role after the layers: {}",
+                            names::ROLES.join(", ")
+                        )));
+                    }
+                    let possible = wanted.possible(request);
+                    if !possible.contains(&value.as_str()) {
+                        return Err(invalid(&format!("a weight format; {}", solver::offered(&possible))));
+                    }
                     settings.wanted.push(wanted);
                 }
                 // Another planner's option, or one of a newer version: logged, then ignored.
@@ -366,7 +366,7 @@ mod tests {
             ("weights.decoder.0-7", "w8-per-channel"),
             ("weights.decoder", "w3"),
             ("weights.nobody", "w8-per-channel"),
-            ("weights.decoder.mlp-output", "w8-per-channel"),
+            ("weights.decoder.mlp-out", "w8-per-channel"),
             ("weights.decoder.0-2.mlp-output.0-2", "w8-per-channel"),
             ("most-shards.decoder", "0"),
             ("most-shards.nobody", "1"),
@@ -392,6 +392,38 @@ mod tests {
             });
         let plan = Generic::make_plan(&request.build()).unwrap();
         assert_eq!(plan.shards[0].segment(1).unwrap().formats, [0, 1, 1, 0]);
+    }
+
+    /// A tuple with an exception for the head serves layers that have none, and not the head.
+    #[test]
+    fn layers_may_have_a_tuple_whose_exceptions_are_for_other_components() {
+        let plan = |option: (&str, &str), known: bool| {
+            let request = RequestBuilder::decoder(4).formats("w4-per-channel", 1, 8).change(|request| {
+                let format = 0;
+                request.formats[1].roles.push(RoleFormat { role: "head".to_owned(), format });
+                request.options = vec![(option.0.to_owned(), option.1.to_owned())];
+                request.options.push(("order".to_owned(), "targets, formats".to_owned()));
+                let roles = [(1, "mlp-output"), (1, "other"), (2, "head")];
+                let places = roles.into_iter().flat_map(|(component, role)| {
+                    (0..if component == 1 { 4 } else { 1 }).map(move |layer| (component, layer, role))
+                });
+                request.sensitivities.extend(places.filter(|_| known).map(|(component, layer, role)| {
+                    let (role, provenance) = (role.to_owned(), Provenance::Modelled);
+                    Sensitivity { component, layer, role, format: 1, micronats: 1, provenance }
+                }));
+            });
+            Generic::make_plan(&request.build())
+        };
+        for known in [false, true] {
+            let layers = plan(("weights.decoder.1-3", "w4-per-channel"), known).unwrap();
+            assert_eq!(layers.shards[0].segment(1).unwrap().formats, [0, 1, 1, 0], "{known}");
+            let role = plan(("weights.decoder.0-2.mlp-output", "w4-per-channel"), known).unwrap();
+            assert_eq!(role.shards[0].segment(1).unwrap().formats, [1, 1, 0, 0], "{known}");
+            let head = plan(("weights.head", "w4-per-channel"), known).unwrap_err();
+            assert!(head.message.contains("offered there: f32; `--formats` offers others"), "{head:?}");
+        }
+        let role = plan(("weights.decoder.0-2.mouth", "w4-per-channel"), false).unwrap_err();
+        assert!(role.message.contains("a role after the layers: attention-input"), "{role:?}");
     }
 
     #[test]

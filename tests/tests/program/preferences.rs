@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use shardwright::OpenOptions;
 use shardwright_build::LossReport;
 use shardwright_tests::checkpoints::{DEMO_MODEL, TEXT_FIXTURES};
-use shardwright_tests::program::{self, shardwright};
+use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::tree;
 
 /// Weight formats of the layers of a plan.
@@ -133,10 +133,8 @@ fn without_a_goal_a_plan_for_a_chip_is_within_what_is_usual() {
     assert!(sized.to_string().contains("loss ≤ 150 millinats"), "{sized}");
 }
 
-/// Qwen 3 0.6B by its configuration alone.
-#[test]
-fn a_size_on_a_chip_keeps_the_usual_loss_or_says_what_is_lost() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+/// Qwen 3 0.6B by its configuration alone, for Snapdragon 8 Elite.
+fn qwen(folder: &std::path::Path, more: &[&str]) -> Run {
     let configuration = json!({
         "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": false,
         "bos_token_id": 151_643, "eos_token_id": 151_645, "head_dim": 128, "hidden_act": "silu",
@@ -145,11 +143,32 @@ fn a_size_on_a_chip_keeps_the_usual_loss_or_says_what_is_lost() {
         "rms_norm_eps": 1e-6, "rope_theta": 1_000_000, "tie_word_embeddings": true,
         "torch_dtype": "bfloat16", "vocab_size": 151_936,
     });
-    fs::write(folder.path().join("config.json"), configuration.to_string()).expect("written");
-    let plan = |size: &str| {
-        let run = shardwright(["plan", "--soc", "sm8750", "--context", "2048", "--size", size]);
-        run.environment("SHARDWRIGHT_QNN_LIB", "").argument(folder.path()).json()
-    };
+    fs::write(folder.join("config.json"), configuration.to_string()).expect("written");
+    let run = shardwright(["plan", "--soc", "sm8750", "--context", "2048"]);
+    run.environment("SHARDWRIGHT_QNN_LIB", "").argument(folder).arguments(more.iter().copied())
+}
+
+#[test]
+fn layers_have_weights_that_only_naming_offers() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let layers = |option: &str| weights(&qwen(folder.path(), &["--planner-option", option]).json());
+    let named = layers("weights.decoder.2-6=w4-per-channel");
+    let narrow = |own: &&String| own.starts_with("w4-per-channel");
+    assert!(named.iter().filter(narrow).count() == 4, "{named:?}");
+    let role = layers("weights.decoder.0-2.mlp-output=w8-per-channel");
+    assert!(role.iter().filter(|own| own.starts_with("w8-per-channel")).count() >= 2, "{role:?}");
+    let (code, stderr) =
+        qwen(folder.path(), &["--planner-option", "weights.decoder.2-6=w3-per-channel"]).refuses();
+    assert!(code == 7, "{code}: {stderr}");
+    for words in ["offered there: ", "w8-per-channel", "`--formats` offers others"] {
+        assert!(stderr.contains(words), "no `{words}`: {stderr}");
+    }
+}
+
+#[test]
+fn a_size_on_a_chip_keeps_the_usual_loss_or_says_what_is_lost() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let plan = |size: &str| qwen(folder.path(), &["--size", size]).json();
     let kept = plan("620MB");
     let (bytes, loss) = size_and_loss(&kept);
     assert!(bytes <= 620_000_000 && loss <= 150_000, "{bytes} bytes, {loss} millionths");
