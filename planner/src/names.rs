@@ -60,28 +60,63 @@ pub fn entry(entry: Entry) -> String {
     }
 }
 
-/// Bytes as a goal spells them: `2.9 GB`, rounded up.
+/// Bytes as a goal spells them: `2.9 GiB`, rounded up.
 pub fn bytes(value: u64) -> String {
     let (unit, name) = match value {
-        0..1_000_000 => return format!("{value} bytes"),
-        1_000_000..1_000_000_000 => (100_000, "MB"),
-        _ => (100_000_000, "GB"),
+        0..0x10_0000 => return count(value, "byte"),
+        0x10_0000..0x4000_0000 => (1_u64 << 20, "MiB"),
+        _ => (1 << 30, "GiB"),
     };
-    tenths(value.div_ceil(unit), name)
+    let tenths = (u128::from(value) * 10).div_ceil(unit.into());
+    format!("{}.{} {name}", tenths / 10, tenths % 10)
 }
 
-/// Microseconds as a goal spells them: `512.3 ms`, rounded up.
+/// Microseconds as a goal spells them: `513 ms`, three digits, rounded up.
 pub fn microseconds(value: u64) -> String {
-    if value < 1000 { format!("{value} µs") } else { tenths(value.div_ceil(100), "ms") }
+    match value {
+        0..1000 => format!("{value} µs"),
+        1000..1_000_000 => format!("{} ms", thousandths(value)),
+        _ => format!("{} s", thousandths(value.div_ceil(1000))),
+    }
 }
 
-/// Millionths of a nat as a goal spells them: `12.1 millinats`, rounded up.
+/// Millionths of a nat as a goal spells them: `12.1 millinats`, three digits, rounded up.
 pub fn micronats(value: u64) -> String {
-    tenths(value.div_ceil(100), "millinats")
+    let plural = if value == 1000 { "" } else { "s" };
+    format!("{} millinat{plural}", thousandths(value))
 }
 
-fn tenths(value: u64, unit: &str) -> String {
-    format!("{}.{} {unit}", value / 10, value % 10)
+/// A count with its noun.
+pub fn count(count: u64, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
+/// An amount of a limit or goal in the unit that its name tells.
+pub fn quantity(name: &str, value: u64) -> String {
+    match name {
+        "quality" => micronats(value),
+        "size" => bytes(value),
+        name if name.ends_with("-bytes") => bytes(value),
+        name if name.ends_with("microseconds") => microseconds(value),
+        _ => value.to_string(),
+    }
+}
+
+/// Thousandths as a number of at most three digits, or of as many as there are before the point.
+fn thousandths(value: u64) -> String {
+    let step = match value {
+        0..1000 => 1,
+        1000..10_000 => 10,
+        10_000..100_000 => 100,
+        _ => 1000,
+    };
+    let value = value.div_ceil(step).saturating_mul(step);
+    let rest = format!("{:03}", value % 1000);
+    match rest.trim_end_matches('0') {
+        "" => (value / 1000).to_string(),
+        rest => format!("{}.{rest}", value / 1000),
+    }
 }
 
 #[cfg(test)]
@@ -90,8 +125,17 @@ mod tests {
 
     #[test]
     fn amounts_are_rounded_up_so_that_the_goal_they_name_holds() {
-        assert_eq!([999_999, 1_000_001, 2_890_000_001].map(bytes), ["999999 bytes", "1.1 MB", "2.9 GB"]);
-        assert_eq!([999, 1001, 512_301].map(microseconds), ["999 µs", "1.1 ms", "512.4 ms"]);
-        assert_eq!([0, 12_001].map(micronats), ["0.0 millinats", "12.1 millinats"]);
+        assert_eq!(
+            [1, 999_999, 1 << 20, (1 << 30) + 1].map(bytes),
+            ["1 byte", "999999 bytes", "1.0 MiB", "1.1 GiB"]
+        );
+        assert_eq!(
+            [999, 1001, 512_301, 9_726_500].map(microseconds),
+            ["999 µs", "1.01 ms", "513 ms", "9.73 s"]
+        );
+        assert_eq!([0, 1000, 12_001].map(micronats), ["0 millinats", "1 millinat", "12.1 millinats"]);
+        let named = [("context-bytes", 1 << 20), ("call-microseconds", 50), ("ops", 2600), ("size", 7)];
+        let shown = named.map(|(name, value)| quantity(name, value));
+        assert_eq!(shown, ["1.0 MiB", "50 µs", "2600", "7 bytes"]);
     }
 }

@@ -16,6 +16,7 @@ use shardwright_files::{own, read_from, room};
 use shardwright_graph::{Graph, Weight};
 use shardwright_shims::{Artefact, Place, WorkOrder};
 use shardwright_vocabulary::Notice;
+use shardwright_vocabulary::units;
 
 use crate::{ArtefactStore, BuildError, NoArtefactStore, PlanOptions, TargetExecutor, artefact_key};
 
@@ -109,10 +110,10 @@ impl KeptArtefacts {
     fn notice(&self, took: Duration) -> Option<Notice> {
         (self.made > 0).then(|| {
             Notice::note(format!(
-                "prepared in {:.1} s; {} compiled shards, {:.1} MiB, are kept in {}: the next start takes them from there",
-                took.as_secs_f64(),
-                self.made,
-                self.made_bytes as f64 / f64::from(1 << 20),
+                "prepared in {}; {} compiled, {}: kept in {}, from where the next start takes them",
+                units::seconds(took.as_secs_f64()),
+                units::count(self.made as u64, "shard"),
+                units::bytes(self.made_bytes),
                 self.folder.display()
             ))
         })

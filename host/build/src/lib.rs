@@ -94,6 +94,7 @@ pub use report::{
     TableReport, TargetLimit, TargetLimitUse, TimeShare, Verdict, report_plan,
 };
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
+pub use shardwright_vocabulary::units;
 // What a plan is best in is a profile's to say, and a user's.
 pub use settle::{BuildTimes, Planned, Purpose, Settled, plan, settle, settle_trying};
 pub use shardwright_planning::feedback::{Attempt, Detail, Feedback, MeasuredTime};

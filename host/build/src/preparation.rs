@@ -11,6 +11,7 @@ use shardwright_planning::request::{Goals, PlannerOption, Request, caps};
 use shardwright_planning::sandbox::LogLevel;
 use shardwright_planning::session::{Planned, PlanningSession};
 use shardwright_shims::{Part, Watch};
+use shardwright_vocabulary::units;
 use shardwright_vocabulary::{
     DeviceKind, EntryKind, Error, ErrorKind, Flag, FlagVerdict, FormatTuple, Notice, NoticeKind,
     PlannerIdentity, Provenance, TargetKind, limit_names,
@@ -368,7 +369,10 @@ impl Preparation {
         }
         let flags: usize = planned.plan.plan().shards.iter().map(|shard| shard.flags.len()).sum();
         if self.emulated_on.is_some() && flags > 0 {
-            notices.push(Notice::note(format!("{flags} planned flags reach no compiler and no driver here")));
+            notices.push(Notice::note(format!(
+                "the plan's {} reach no compiler and no driver here",
+                units::count(flags as u64, "flag")
+            )));
         }
         notices.extend(self.left_the_chip(planned));
         notices.extend(self.otherwise_planned(planned));
@@ -510,7 +514,8 @@ impl Preparation {
             let runs = runs.filter(|run| run.entry.kind == EntryKind::Decode && run.entry.rows == 1);
             let longest = runs.map(|run| run.known_microseconds).max()?;
             let on_the_chip = shard.planned.target == CHIP;
-            (on_the_chip && longest > polled).then(|| format!("{} {}", shard.name, milliseconds(longest)))
+            (on_the_chip && longest > polled)
+                .then(|| format!("{} {}", shard.name, units::microseconds(longest)))
         });
         let long: Vec<String> = long.collect();
         if long.is_empty() {
@@ -520,7 +525,7 @@ impl Preparation {
             "a token takes {}, more than the {} for which callers poll on {}: the processor's clock may drop, \
              which no figure here counts; `--limit {}={polled}` cuts for it ({})",
             long.join(", "),
-            milliseconds(polled),
+            units::microseconds(polled),
             self.profile.name,
             limit_names::CALL_MICROSECONDS,
             fact.provenance,
@@ -575,10 +580,6 @@ fn check_asked(graph: &Graph, profile: &Profile, options: &PlanOptions) -> Resul
         Some((name, _)) => Err(Error::new(ErrorKind::Argument, format!("there is no limit `{name}`"))
             .with_help(format!("limits are: {}", known.join(", ")))),
     }
-}
-
-fn milliseconds(microseconds: u64) -> String {
-    format!("{:.1} ms", microseconds as f64 / 1000.0)
 }
 
 fn context(graph: &Graph, options: &PlanOptions) -> Result<u32> {

@@ -18,6 +18,7 @@ use shardwright_planning::check::{CheckedPlan, CheckedShard, CheckedTable};
 use shardwright_planning::cost::{EntryCost, ShardCost, weakest};
 use shardwright_planning::plan::Cause;
 use shardwright_planning::request::Request;
+use shardwright_vocabulary::units;
 use shardwright_vocabulary::{
     ChosenSpeculation, Encoding, EntryKind, EntryName, Flag, Limit, Notice, Pass, PlannerIdentity,
     Provenance, Segments, SoftcapPlace, TimeCost, WeightFormat,
@@ -310,13 +311,13 @@ pub struct MeasuredLoss {
 
 impl std::fmt::Display for MeasuredLoss {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let millinats = |micronats: u64| micronats as f64 / 1000.0;
         let MeasuredLoss { micronats, error_micronats, tokens, text } = self;
         write!(
             f,
-            "the plan loses {:.2} ± {:.2} millinats of KL divergence a token, measured over {tokens} tokens of {text}",
-            millinats(*micronats),
-            millinats(*error_micronats)
+            "the plan loses {} ± {} of KL divergence a token, measured over {} of {text}",
+            units::micronats(*micronats),
+            units::micronats(*error_micronats),
+            units::count(*tokens, "token")
         )
     }
 }

@@ -53,6 +53,7 @@ const CALIBRATION_TEXT_EXAMPLES: &str = "Example:
 
 const PLAN_EXAMPLES: &str = "Examples:
   shardwright plan demo-model --soc sm8850
+  shardwright plan demo-model --soc sm8850,mt6989,generic
   shardwright plan demo-model --soc mt6989 --limit ops=400 -v
   shardwright plan demo-model --soc mt6989 --html plan.html
   shardwright plan diff before.json after.json";
@@ -268,10 +269,10 @@ pub enum Signatures {
 #[command(next_help_heading = "Chip and plan")]
 pub struct TargetArguments {
     /// The chip to plan for (a profile's name or alias). Default: the generic profile on the CPU.
-    /// `compile` takes several, separated by commas: the bundle has a variant for each. With a
-    /// bundle, the chip that the machine is taken for.
-    #[arg(long)]
-    pub soc: Option<String>,
+    /// `compile` and `plan` take several, separated by commas or repeated: the bundle has a variant
+    /// for each, and `plan` compares them. With a bundle, the chip that the machine is taken for.
+    #[arg(long, value_name = "SOC")]
+    pub soc: Vec<String>,
     /// Override or add a limit of the chip; its provenance becomes `user`.
     #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = name_and_number)]
     pub limits: Vec<(String, u64)>,
@@ -461,11 +462,22 @@ pub struct BundledArguments {
 }
 
 impl TargetArguments {
+    /// The chips that are named, in order.
+    pub fn socs(&self) -> Vec<String> {
+        let names = self.soc.iter().flat_map(|soc| soc.split(','));
+        names.map(|soc| soc.trim().to_owned()).collect()
+    }
+
+    /// The one chip, for commands that take one: several names are no chip's name.
+    pub fn one_soc(&self) -> Option<String> {
+        (!self.soc.is_empty()).then(|| self.soc.join(","))
+    }
+
     /// The same places and rules for a draft of that context, which is otherwise planned as if
     /// nothing was said. A bundle has its own context.
     pub fn of_a_draft(&self, context: Option<u32>) -> TargetArguments {
         TargetArguments {
-            soc: None,
+            soc: Vec::new(),
             limits: Vec::new(),
             flags: Vec::new(),
             flags_left_out: Vec::new(),

@@ -5,6 +5,7 @@ mod bench;
 mod bundle;
 mod calibration_text;
 mod chat;
+mod compare;
 mod deliver;
 mod doctor;
 mod draft;
@@ -49,13 +50,14 @@ use crate::{interrupt, views};
 
 pub use bench::{BenchReport, DraftsReport, Logits, MeasuredReport};
 pub use bundle::{DryRunReport, DryRunVariant};
+pub use compare::{ComparedChip, Comparison};
 pub use hub::find;
 
 /// Runs the command; `started` is when the program began.
 pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> {
     let (format, detail) = (arguments.format, views::Detail::of(arguments.verbose));
     match &arguments.command {
-        Command::Run(arguments) => run::run(arguments, format),
+        Command::Run(arguments) => run::run(arguments, format, detail),
         Command::Pull(arguments) => pull::pull(arguments, format),
         Command::Bench(arguments) => bench::bench(arguments, format, started),
         Command::Compile(arguments) => bundle::compile(arguments, format, detail),
@@ -131,8 +133,8 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
 fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Result<OpenOptions, Failure> {
     once(target)?;
     let mut options = OpenOptions::new().search_path(target_path(target)?).strict(target.strict);
-    if let Some(soc) = &target.soc {
-        options = options.soc(soc);
+    if let Some(soc) = target.one_soc() {
+        options = options.soc(&soc);
     }
     for (name, value) in &target.limits {
         options = options.limit(name, *value);
@@ -478,7 +480,7 @@ fn open_for(
     if let Some(threads) = execution.threads {
         options = options.threads(threads);
     }
-    if let Some(soc) = &target.soc {
+    if let Some(soc) = &target.one_soc() {
         let rules = trust::rules(&target.trust)?;
         options = options.chip(shardwright_doctor::chip_named(soc, &target_path(target)?, &rules)?);
         say_each(&rules.take_notices(), false);
@@ -637,17 +639,41 @@ fn loudness(kind: NoticeKind) -> &'static str {
     }
 }
 
-/// Prints the required notices on standard error before a model's output.
+/// Prints the required notices on standard error before a model's output. Of a bundle's making those
+/// that bear on running are printed: deviations, and that a simulator runs it. `inspect`, `explain`
+/// and [`say_making`] have the others.
 fn say_notices(model: &Model, quiet: bool) {
     if let Some(executor) = &model.chain().description().emulated_on {
         views::say(&format!("*emulated on {executor}*"));
     }
     let planned =
         model.plan().filter(|_| model.bundle().is_none()).into_iter().flat_map(|plan| &plan.notices);
-    say_each(planned.chain(model.bundle_notices()), quiet);
+    let making = model.notices_of_making().iter().filter(|notice| notice.kind != NoticeKind::Note);
+    say_each(planned.chain(making).chain(&simulated(model)).chain(model.notices_of_opening()), quiet);
     if let Some(verified) = model.verified() {
         say_verified("", verified, quiet);
     }
+}
+
+/// Prints the notes of a bundle's making.
+fn say_making(model: &Model) {
+    say_each(model.notices_of_making().iter().filter(|notice| notice.kind == NoticeKind::Note), false);
+}
+
+/// Which shims of the bundle's chain that runs are simulators of their devices.
+fn simulated(model: &Model) -> Option<Notice> {
+    let (bundle, name) = model.bundle().zip(model.bundle_chain())?;
+    let chain = bundle.variant().chains.iter().find(|chain| chain.name == name)?;
+    let mut shims: Vec<String> = Vec::new();
+    for by in chain.shards.iter().map(|shard| &shard.compiled_by).filter(|by| by.simulated) {
+        let shim = format!("`{}`", by.shim);
+        if !shims.contains(&shim) {
+            shims.push(shim);
+        }
+    }
+    (!shims.is_empty()).then(|| {
+        Notice::note(format!("the simulator of shim {} runs this bundle, in its own time", shims.join(", ")))
+    })
 }
 
 /// Says what was hashed, if anything was.

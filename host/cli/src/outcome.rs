@@ -19,6 +19,8 @@ pub enum Outcome {
     Different,
     /// It was interrupted, after printing what it had.
     Interrupted,
+    /// Parts of it failed, after printing what it had and why; the worst kind.
+    Failed(ErrorKind),
 }
 
 /// Why a command failed.
@@ -51,7 +53,7 @@ pub fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Failure {
 }
 
 /// Stable exit codes: 0 done, 1 compared and different, 2 arguments, then one per kind of error.
-const fn code(kind: ErrorKind) -> u8 {
+pub const fn code(kind: ErrorKind) -> u8 {
     match kind {
         ErrorKind::Argument => 2,
         ErrorKind::Missing => 3,
@@ -105,6 +107,7 @@ pub fn exit(result: Result<Outcome, Failure>, format: Format) -> ExitCode {
     match result {
         Ok(Outcome::Done) | Err(Failure::ReaderGone) => ExitCode::SUCCESS,
         Ok(Outcome::Different) => ExitCode::from(1),
+        Ok(Outcome::Failed(kind)) => ExitCode::from(code(kind)),
         Ok(Outcome::Interrupted) => ExitCode::from(code(ErrorKind::Cancelled)),
         Err(failure) => ExitCode::from(code(report(failure, format))),
     }

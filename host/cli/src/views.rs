@@ -2,6 +2,7 @@
 
 mod bench;
 mod bundle;
+mod compare;
 mod deliver;
 mod difference;
 mod doctor;
@@ -28,6 +29,7 @@ mod verify;
 
 pub use bench::bench;
 pub use bundle::{compiled, dry_run, inspected, packed};
+pub use compare::compared;
 pub use deliver::{adb, ai_packs, hub, needs};
 pub use difference::difference;
 pub use doctor::doctor;
@@ -53,6 +55,7 @@ pub use verify::{self_test, verify};
 use std::io::Write;
 
 use layout::{Table, wrapped};
+pub use shardwright_build::units::bytes;
 
 /// How much of a report is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,21 +81,6 @@ impl Detail {
 /// An empty table.
 fn table(header: &[&str]) -> Table {
     Table::new(header)
-}
-
-/// Bytes in the largest unit that leaves at least one digit before the point: `14.1 MiB`.
-pub fn bytes(count: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    if count < 1024 {
-        return format!("{count} B");
-    }
-    let mut value = count as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
 }
 
 /// `0-3, 5`
@@ -183,18 +171,5 @@ mod tests {
         assert_eq!(super::printable(text), format!("{shown}\u{fffd}{rest}"));
         assert_eq!(super::printable_lines(text), format!("{shown}\n  {rest}"));
         assert_eq!(super::printable_view(text), format!("{shown}\n{rest}"));
-    }
-
-    #[test]
-    fn bytes_are_readable() {
-        for (count, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.0 KiB"),
-            (14_782_040, "14.1 MiB"),
-            (u64::MAX, "16777216.0 TiB"),
-        ] {
-            assert_eq!(super::bytes(count), text);
-        }
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use shardwright_bundle::{Bundle, Forgotten, Hashed, Proofs};
 use shardwright_files::FileError;
+use shardwright_vocabulary::units;
 
 /// Where it is remembered which files were verified.
 #[derive(Clone, Debug, Default)]
@@ -59,9 +60,9 @@ impl fmt::Display for Verified {
         if *bytes == 0 {
             return f.write_str("nothing was hashed: every file was verified before");
         }
-        let (megabytes, speed) = (*bytes as f64 / 1e6, self.hashed.bytes_per_second() / 1e6);
-        let seconds = time.as_secs_f64();
-        write!(f, "{megabytes:.1} MB were hashed in {seconds:.2} s, at {speed:.0} MB/s; ")?;
+        let (size, took) = (units::bytes(*bytes), units::seconds(time.as_secs_f64()));
+        let rate = units::bytes(self.hashed.bytes_per_second() as u64);
+        write!(f, "{size} were hashed in {took}, at {rate}/s; ")?;
         match (&self.again, &self.proofs) {
             (Some(why), _) => write!(f, "the next opening does so again: {why}"),
             (None, Some(place)) => write!(f, "remembered in {}, for the next opening", place.display()),

@@ -19,6 +19,7 @@ use shardwright_vocabulary::{Beforehand, EntryKind, Error, ErrorKind, Notice, Re
 use crate::journal::Journal;
 use crate::naming::{Naming, formats, settings};
 use crate::report::{Outcome, TimedPlan, Tried, TuneReport};
+use crate::spread::Spread;
 use crate::table::Base;
 use crate::timing::{Loaded, STEPS, interrupted, time_alone, time_in_turns};
 use crate::trial::{Measure, Trial};
@@ -57,8 +58,8 @@ struct Tuning<'s> {
 /// goes on where this one ended, and at the end the times that later plans with the same chip,
 /// library, flags and machine rest on. Returns what all trials so far say, and notices.
 ///
-/// No times are kept by which the planner would make a plan that was not timed, or that is slower
-/// than the default plan by more than the spread.
+/// No times are kept by which the planner would make another plan than the default one, unless it
+/// was timed and is faster by more than the spread.
 ///
 /// # Errors
 ///
@@ -116,6 +117,12 @@ pub fn tune_bundle(
     let plan = RecordedPlan::of(&bundle, chain)?;
     let site = Site { checkpoint, asked, until, bundled: Some(plan), notices: rules.take_notices() };
     begin(site, watch)
+}
+
+/// Whether a plan takes the place of the default one, by its time as a share of that one's; `None`
+/// if it was not timed.
+fn replaces(ratio: Option<&Spread>) -> bool {
+    ratio.is_some_and(Spread::is_below_one)
 }
 
 /// When time is over.
@@ -356,7 +363,8 @@ impl Tuning<'_> {
         self.tried.push(Tried { asked, plan: Some(plan.to_string()), ratio, loss, result });
     }
 
-    /// Keeps the times if they lead to a plan that was timed and is not slower, and reports.
+    /// Keeps the times if they lead to the default plan, or to one that is faster by more than the
+    /// spread, and reports.
     fn report(
         mut self,
         default: &Planned,
@@ -368,7 +376,7 @@ impl Tuning<'_> {
         let after = identity(&made.plan);
         let trial = self.trials.iter().find(|trial| trial.plan == after);
         let ratio = trial.filter(|_| after != self.default).and_then(|trial| trial.ratio(self.measure));
-        let is_good = trial.is_some() && !ratio.is_some_and(|ratio| ratio.is_above_one());
+        let is_good = after == self.default || replaces(ratio.as_ref());
         let kept = self.publish(if is_good { &times } else { const { &BTreeMap::new() } })?;
         let (made, after, ratio) =
             if is_good { (&made, after, ratio) } else { (default, self.default, None) };
@@ -502,4 +510,20 @@ fn prompt(request: &Request) -> Result<Vec<u32>> {
     }
     // Ids below the size of any vocabulary, in no order that a cache of tables would profit from.
     Ok((0..=rows).map(|index| (index * 7 + 3) % 61).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_replaces_the_default_only_if_it_is_faster_beyond_the_spread() {
+        let ratio = |values: [f64; 3]| Spread::of(values);
+        assert!(replaces(ratio([0.8, 0.85, 0.9]).as_ref()));
+        // 1.5 % slower, and 1.5 % faster, within a spread from 0.921 to 1.159.
+        for none in [[0.921, 1.015, 1.159], [0.921, 0.985, 1.159], [1.0; 3], [1.1, 1.2, 1.3]] {
+            assert!(!replaces(ratio(none).as_ref()), "{none:?}");
+        }
+        assert!(!replaces(None), "a plan that was not timed");
+    }
 }

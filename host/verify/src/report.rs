@@ -4,6 +4,7 @@ use crate::divergence::DivergenceVerification;
 use crate::effort::EffortReport;
 use crate::thresholds::Thresholds;
 use shardwright_vocabulary::Pass;
+use shardwright_vocabulary::units;
 
 /// Largest differences that pass, from what two f32 implementations of the same network differ by.
 ///
@@ -171,7 +172,8 @@ impl VerifyReport {
         for boundaries in self.boundaries.iter().filter(|boundaries| boundaries.judged) {
             let (rows, worst) = outputs(boundaries);
             let shards = boundaries.shards.len();
-            parts.push(format!("{rows} rows of {shards} shards off by at most {worst:.1e}"));
+            let (rows, shards) = (units::count(rows as u64, "row"), units::count(shards as u64, "shard"));
+            parts.push(format!("{rows} of {shards} off by at most {worst:.1e}"));
         }
         if let Some(tokens) = &self.tokens {
             parts.push(format!("{:.4} nats per token ({:+.2} %)", tokens.nll, tokens.loss * 100.0));

@@ -45,6 +45,7 @@ mod shim;
 mod speculation;
 mod table;
 mod target;
+pub mod units;
 
 #[cfg(test)]
 mod tests;

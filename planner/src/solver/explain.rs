@@ -116,17 +116,20 @@ impl Solution {
             }
             let calls = self.shards.iter().map(|shard| shard.cost.call).fold(0, u64::saturating_add);
             if calls > 0 {
-                because.push_str(&format!("; {calls} µs of it are calls, one for each shard"));
+                because.push_str(&format!(
+                    "; {} of it are calls, one for each shard",
+                    names::microseconds(calls)
+                ));
             }
             if uncosted > 0 {
-                because.push_str(&format!("; {uncosted} operations are not in it"));
+                because.push_str(&format!("; without the time of {}", names::count(uncosted, "operation")));
             }
             if let Some(goal) = request.goals.token_microseconds {
-                because.push_str(&format!("; within the goal of {goal} µs"));
+                because.push_str(&format!("; within the goal of {}", names::microseconds(goal)));
             }
             reasons.push(Reason {
                 shard: None,
-                choice: format!("{time} µs per run"),
+                choice: format!("{} per run", names::microseconds(time)),
                 because,
                 cause: Cause::Cost("time".to_owned()),
             });
@@ -193,7 +196,7 @@ impl Solution {
         let each = self.decided.boundary / 1000;
         let saves = match each {
             0 => String::new(),
-            _ => format!("; one shard more has to save {each} µs"),
+            _ => format!("; one shard more has to save {}", names::microseconds(each)),
         };
         format!("{least} {of}{saves}")
     }
@@ -216,21 +219,31 @@ impl Solution {
                 self.entries.iter().copied().zip(runs).filter(|(_, runs)| *runs > 0).collect();
             let runs = match ran[..] {
                 [] => "no prefill".to_owned(),
-                [(_, runs)] => format!("{runs} runs of {} µs", prefill / runs),
+                [(_, runs)] => {
+                    format!("{} of {}", names::count(runs, "run"), names::microseconds(prefill / runs))
+                }
                 _ => {
                     let each = ran.iter().map(|(entry, runs)| format!("{runs} of {}", names::entry(*entry)));
-                    format!("{prefill} µs of runs ({})", each.collect::<Vec<_>>().join(", "))
+                    format!(
+                        "{} of runs ({})",
+                        names::microseconds(prefill),
+                        each.collect::<Vec<_>>().join(", ")
+                    )
                 }
             };
             let mut because = format!("{runs} before it for {} tokens of a prompt", goals.prompt_tokens);
             if let Some(goal) = goals.first_token_microseconds {
-                because.push_str(&format!("; within the goal of {goal} µs"));
+                because.push_str(&format!("; within the goal of {}", names::microseconds(goal)));
             }
             if goals.answer_tokens > 0 {
                 because
                     .push_str(&format!("; counted for every of {} tokens of an answer", goals.answer_tokens));
             }
-            push(format!("{first} µs to the first token"), because, "first-token-microseconds");
+            push(
+                format!("{} to the first token", names::microseconds(first)),
+                because,
+                "first-token-microseconds",
+            );
         }
         if self.time.is_none() {
             for (goal, name) in [
@@ -240,7 +253,11 @@ impl Solution {
                 let Some(goal) = goal else { continue };
                 let because =
                     "the times of some shards are not known: only what is known was held against it";
-                push(format!("{name} ≤ {goal} is not judged"), because.to_owned(), name);
+                push(
+                    format!("{name} ≤ {} is not judged", names::microseconds(goal)),
+                    because.to_owned(),
+                    name,
+                );
             }
         }
         for (target, index) in request.targets.iter().zip(0_u32..) {
@@ -249,7 +266,11 @@ impl Solution {
             if let (Some(limit), true) = (limit, own.any(|shard| shard.cost.time.is_none())) {
                 reasons.push(Reason {
                     shard: None,
-                    choice: format!("{}: call-microseconds ≤ {} is not judged", target.name, limit.value),
+                    choice: format!(
+                        "{}: call-microseconds ≤ {} is not judged",
+                        target.name,
+                        names::microseconds(limit.value)
+                    ),
                     because: "the times of some shards are not known: only what is known was held against it"
                         .to_owned(),
                     cause: Cause::Limit(limit.name.clone()),
@@ -329,12 +350,14 @@ impl Solution {
             let (what, own) = self.balance_value(placement);
             let largest = siblings().map(|(shard, _)| self.balance_value(shard).1).max().unwrap_or(own);
             let because = format!(
-                "all {layers} layers have {} {value}, the limit is {} ({}); {} shards, balanced by {what}: {own} of at \
-                 most {largest}",
+                "all {layers} layers have {} {}, the limit is {} ({}); {} shards, balanced by {what}: {} of at most {}",
                 limit.name,
-                bound.value,
+                names::quantity(&limit.name, value),
+                names::quantity(&limit.name, bound.value),
                 limit.provenance.name(),
                 siblings().count(),
+                balanced(what, own),
+                balanced(what, largest),
             );
             return (because, Cause::Limit(limit.name.clone()));
         }
@@ -346,10 +369,11 @@ impl Solution {
         if let Some((bound, value)) = whole.and_then(|cost| limits.exceeded(&cost)) {
             let limit = bound.limit;
             let because = format!(
-                "one shard in place of {} would have {} {value}, the limit is {} ({})",
+                "one shard in place of {} would have {} {}, the limit is {} ({})",
                 siblings().count(),
                 limit.name,
-                bound.value,
+                names::quantity(&limit.name, value),
+                names::quantity(&limit.name, bound.value),
                 limit.provenance.name(),
             );
             return (because, Cause::Limit(limit.name.clone()));
@@ -366,7 +390,7 @@ impl Solution {
             return (because, Cause::Feedback("unsupported-op".to_owned()));
         }
         let (what, own) = self.balance_value(placement);
-        (format!("balanced by {what}: {own}"), Cause::Cost(what.to_owned()))
+        (format!("balanced by {what}: {}", balanced(what, own)), Cause::Cost(what.to_owned()))
     }
 
     /// Why other layers of a component are on another target.
@@ -464,4 +488,9 @@ impl Solution {
             }
         }
     }
+}
+
+/// An amount of the quantity that shards are balanced by.
+fn balanced(what: &str, amount: u64) -> String {
+    if what == "time" { names::microseconds(amount) } else { names::quantity(what, amount) }
 }

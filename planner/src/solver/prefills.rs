@@ -122,12 +122,13 @@ pub(super) fn explain(request: &Request, entries: &[Entry]) -> Option<Reason> {
     let offered: Vec<Entry> = request.entries.iter().copied().filter(offered).collect();
     let prompts: u128 = request.prompts.iter().map(|prompt| u128::from(prompt.count)).sum();
     let times = whole_times(request, &offered)?;
+    let shown = |mean: u128| names::microseconds(u64::try_from(mean).unwrap_or(u64::MAX));
     let mean = |set: &[Entry]| time_of(request, set, &times).checked_div(prompts);
     let largest = times.iter().map(|(entry, _)| *entry).max_by_key(|entry| entry.rows)?;
     let named: Vec<String> = chosen.iter().map(|entry| names::entry(*entry)).collect();
-    let mut because = format!("a usual prompt takes {} µs before its last token", mean(&chosen)?);
+    let mut because = format!("a usual prompt takes {} before its last token", shown(mean(&chosen)?));
     if chosen != [largest] {
-        because.push_str(&format!(", {} µs with {} alone", mean(&[largest])?, names::entry(largest)));
+        because.push_str(&format!(", {} with {} alone", shown(mean(&[largest])?), names::entry(largest)));
     }
     Some(Reason {
         shard: None,
@@ -229,8 +230,7 @@ mod tests {
         let said = plan.reasons.iter().find(|reason| reason.cause == Cause::Goal("usual-prompt".to_owned()));
         let said = said.unwrap();
         assert_eq!(said.choice, "prefill_256@512 and prefill_16@512");
-        let because =
-            "a usual prompt takes 3600 µs before its last token, 12240 µs with prefill_256@512 alone";
+        let because = "a usual prompt takes 3.6 ms before its last token, 12.3 ms with prefill_256@512 alone";
         assert_eq!(said.because, because);
     }
 

@@ -836,7 +836,7 @@ fn goals_hold_or_are_refused_with_the_nearest() {
     let solution = plan(&request).unwrap();
     assert_eq!(solution.shards[0].cost.known_prefill, 1000);
     let said = solution.into_plan(&request).reasons;
-    let first_token = said.iter().find(|reason| reason.choice.ends_with("µs to the first token")).unwrap();
+    let first_token = said.iter().find(|reason| reason.choice.ends_with(" to the first token")).unwrap();
     assert!(first_token.because.starts_with("4 runs of 250 µs"), "{first_token:?}");
     let refused = plan(&first(1299)).unwrap_err();
     assert_eq!(refused.kind, RefusalKind::TooSlow);
@@ -863,7 +863,7 @@ fn goals_hold_or_are_refused_with_the_nearest() {
     // Where times are not known, a goal is not judged, and that is said.
     let untimed = RequestBuilder::decoder(4).change(|request| request.goals.token_microseconds = Some(1));
     let (_, said) = reasons(&untimed.build());
-    assert!(says(&said, &["token-microseconds ≤ 1 is not judged"]), "{said:#?}");
+    assert!(says(&said, &["token-microseconds ≤ 1 µs is not judged"]), "{said:#?}");
 }
 
 /// Where times and a goal decide, the order in which formats and entry points are named does not.
@@ -926,12 +926,12 @@ fn a_call_has_a_price_and_may_have_a_limit() {
     assert_eq!((solution.shards.len(), solution.time), (3, Some(140 + 150)));
     assert!(solution.shards.iter().all(|shard| shard.cost.longest_run <= 50));
     let limited_said = said(solution, &limited);
-    assert!(says(&limited_said, &["have call-microseconds 120, the limit is 50"]), "{limited_said:?}");
-    assert!(says(&limited_said, &["not given other formats", "takes 120 in f32"]), "{limited_said:?}");
+    assert!(says(&limited_said, &["have call-microseconds 120 µs, the limit is 50 µs"]), "{limited_said:?}");
+    assert!(says(&limited_said, &["not given other formats", "takes 120 µs in f32"]), "{limited_said:?}");
     let mut untimed = limited.clone();
     untimed.costs.iter_mut().for_each(|cost| cost.time = None);
     let untimed_said = said(solve(&untimed, &Settings::default()).unwrap(), &untimed);
-    assert!(says(&untimed_said, &["npu: call-microseconds ≤ 50 is not judged"]), "{untimed_said:?}");
+    assert!(says(&untimed_said, &["npu: call-microseconds ≤ 50 µs is not judged"]), "{untimed_said:?}");
     // A goal in time holds with the calls in it.
     let mut goal = whole.clone();
     goal.goals.token_microseconds = Some(189);

@@ -161,7 +161,7 @@ fn a_chat_greets_is_interrupted_reply_by_reply_and_is_left() {
             // The reply has begun; it is over in less than a second.
             terminal.reaches(seen + 20);
             terminal.press(INTERRUPT);
-            seen = terminal.until("tok/s", seen);
+            seen = terminal.until("tokens/s", seen);
             seen = terminal.until("]", seen);
             cancelled = terminal.shown()[..seen].ends_with("cancelled]");
             terminal.until("> ", seen);

@@ -18,8 +18,10 @@ pub fn compile(
 ) -> Result<Outcome, Failure> {
     let options = open_options(&arguments.target, &arguments.execution)?;
     let mut options = draft::planned(&arguments.drafts.drafts, options)?;
-    let socs = arguments.target.soc.as_deref().unwrap_or_default();
-    let socs: Vec<String> = socs.split(',').map(|soc| soc.trim().to_owned()).collect();
+    let mut socs = arguments.target.socs();
+    if socs.is_empty() {
+        socs.push(String::new());
+    }
     let Some(output) = arguments.output.as_ref().filter(|_| !arguments.dry_run) else {
         return dry_run(&options, &socs, &arguments.checkpoint, format);
     };

@@ -68,7 +68,7 @@ fn in_large_steps(target: &TargetArguments) -> TargetArguments {
     let mut target = target.clone();
     let is_set = target.planner_options.iter().any(|(option, _)| option == LARGE_STEPS);
     let fits = target.context.is_none_or(|context| context >= LARGE_STEP_ROWS);
-    if target.soc.is_none() && target.planner.is_none() && fits && !is_set {
+    if target.soc.is_empty() && target.planner.is_none() && fits && !is_set {
         target.planner_options.push((LARGE_STEPS.to_owned(), LARGE_STEP_ROWS.to_string()));
     }
     target

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use shardwright::Pass;
 use shardwright_trust::Trust;
 
-use super::{draft, no_name_expected, open_options, print, print_by, trust};
+use super::{compare, draft, no_name_expected, open_options, print, print_by, trust};
 use crate::arguments::{Format, PlanArguments, PlanCommand};
 use crate::outcome::{Failure, Outcome, io};
 use crate::views;
@@ -18,6 +18,9 @@ pub fn plan(arguments: &PlanArguments, format: Format, detail: views::Detail) ->
                 no_name_expected(before, expected)?;
             }
             difference((before, after), &trust::rules_for_bundle(trust, expected)?, format, detail)
+        }
+        (None, Some(checkpoint)) if arguments.target.socs().len() > 1 => {
+            compare::compare(arguments, checkpoint, format, detail)
         }
         (None, Some(checkpoint)) => made(arguments, checkpoint, format, detail),
         (None, None) => Err(Failure::Arguments("there is no checkpoint to plan for".to_owned())),

@@ -3,11 +3,13 @@ use std::path::Path;
 
 use serde_json::json;
 use shardwright::{ChatPart, DoneReason, ErrorKind, GenerationEvent, GenerationStatistics, Session};
+use shardwright_build::units;
 use shardwright_runtime::Move;
 
 use super::draft::{Drafts, drafts};
 use super::{
-    PROMPT_BYTES_MAX, json as json_line, open, say_each, say_notices, say_verified, standard_input, write,
+    PROMPT_BYTES_MAX, json as json_line, open, say_each, say_making, say_notices, say_verified,
+    standard_input, write,
 };
 use crate::arguments::{Format, RunArguments, Thinking};
 use crate::outcome::{Failure, Outcome};
@@ -15,11 +17,14 @@ use crate::{interrupt, views};
 
 /// Generates: one reply to `--prompt`, or in a chat without a prompt one per line of standard
 /// input.
-pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure> {
+pub fn run(arguments: &RunArguments, format: Format, detail: views::Detail) -> Result<Outcome, Failure> {
     let asked = &arguments.drafts.drafts;
     let model =
         open(&arguments.target, &arguments.execution, &arguments.checkpoint, &arguments.bundled, asked)?;
     say_notices(&model, arguments.quiet);
+    if detail.is_full() {
+        say_making(&model);
+    }
     let mut session = model.session()?;
     configure(&mut session, arguments)?;
     let drafts = drafts(asked, &model, &arguments.target, &arguments.execution, arguments.quiet)?;
@@ -314,7 +319,7 @@ fn move_notice(moved: &Move) -> String {
     text
 }
 
-/// `14 prompt tokens at 1234.5 tok/s, first token after 12.3 ms, 64 tokens at 345.6 tok/s, ended by
+/// `14 prompt tokens at 1230 tokens/s, first token after 12.3 ms, 64 tokens at 346 tokens/s, ended by
 /// a stop token`
 fn summary(reason: &DoneReason, statistics: &GenerationStatistics) -> String {
     let reason = match reason {
@@ -325,14 +330,13 @@ fn summary(reason: &DoneReason, statistics: &GenerationStatistics) -> String {
         DoneReason::Cancelled => "cancelled".to_owned(),
         DoneReason::Deadline => "ended by the deadline".to_owned(),
     };
-    let tokens = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let reused = match statistics.reused_tokens {
         0 => String::new(),
         reused => format!(" ({reused} reused)"),
     };
     let parts = match statistics.parts_time.as_secs_f64() {
         0.0 => String::new(),
-        seconds => format!("pictures and sounds took {:.1} ms, ", seconds * 1e3),
+        seconds => format!("pictures and sounds took {}, ", units::seconds(seconds)),
     };
     let thoughts = match statistics.thought_tokens {
         0 => String::new(),
@@ -343,11 +347,11 @@ fn summary(reason: &DoneReason, statistics: &GenerationStatistics) -> String {
         drafted => format!(", {} of {drafted} drafted accepted", statistics.speculation.accepted),
     };
     format!(
-        "[{parts}{}{reused} at {:.1} tok/s, first token after {:.1} ms, {}{thoughts} at {:.1} tok/s{drafted}, {reason}]",
-        tokens(statistics.prompt_tokens, "prompt token"),
-        statistics.prefill_tokens_per_second(),
-        statistics.time_to_first_token.as_secs_f64() * 1e3,
-        tokens(statistics.generated_tokens, "token"),
-        statistics.decode_tokens_per_second(),
+        "[{parts}{}{reused} at {}, first token after {}, {}{thoughts} at {}{drafted}, {reason}]",
+        units::count(statistics.prompt_tokens as u64, "prompt token"),
+        units::tokens_per_second(statistics.prefill_tokens_per_second()),
+        units::seconds(statistics.time_to_first_token.as_secs_f64()),
+        units::count(statistics.generated_tokens as u64, "token"),
+        units::tokens_per_second(statistics.decode_tokens_per_second()),
     )
 }

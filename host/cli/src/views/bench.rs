@@ -1,5 +1,7 @@
 use std::fmt::Write;
 
+use shardwright_build::units;
+
 use super::{bytes, table};
 use crate::commands::{BenchReport, DraftsReport, Logits, MeasuredReport};
 
@@ -48,7 +50,7 @@ pub fn bench(report: &BenchReport) -> String {
         let all: f64 = work.seconds.iter().sum();
         let mut row = |shard: &str, runs: String, seconds: f64| {
             let share = format!("{:.1} %", 100.0 * seconds / all.max(1e-9));
-            phases.add_row([work.test.clone(), shard.to_owned(), runs, milliseconds(seconds), share]);
+            phases.add_row([work.test.clone(), shard.to_owned(), runs, units::seconds(seconds), share]);
         };
         for shard in &work.shards {
             row(&shard.shard, shard.runs.to_string(), shard.seconds);
@@ -73,23 +75,23 @@ pub fn bench(report: &BenchReport) -> String {
     let _ = writeln!(
         text,
         "\nopened in {}: reading {}, planning {}, quantising {}, compiling {}, loading {}",
-        milliseconds(opening.total_seconds),
-        milliseconds(opening.reading_seconds),
-        milliseconds(opening.planning_seconds),
-        milliseconds(opening.quantising_seconds),
-        milliseconds(opening.compiling_seconds),
-        milliseconds(opening.loading_seconds)
+        units::seconds(opening.total_seconds),
+        units::seconds(opening.reading_seconds),
+        units::seconds(opening.planning_seconds),
+        units::seconds(opening.quantising_seconds),
+        units::seconds(opening.compiling_seconds),
+        units::seconds(opening.loading_seconds)
     );
     let first = &report.first_token;
     let _ = writeln!(
         text,
         "first token after {} given ids: {} from the start of the program, {} of them in the step",
         first.tokens,
-        milliseconds(first.since_start_seconds),
-        milliseconds(first.run_seconds)
+        units::seconds(first.since_start_seconds),
+        units::seconds(first.run_seconds)
     );
     if let Some(ready) = first.tokenizer_since_start_seconds {
-        let _ = writeln!(text, "tokenizer ready: {} from the start of the program", milliseconds(ready));
+        let _ = writeln!(text, "tokenizer ready: {} from the start of the program", units::seconds(ready));
     }
     let memory = &report.memory;
     let known = |size: Option<u64>| size.map_or_else(|| "unknown".to_owned(), bytes);
@@ -139,8 +141,4 @@ fn short(identity: &str) -> &str {
 fn rate(value: f64) -> String {
     let digits = if value >= 100.0 { 1 } else { 2 };
     format!("{value:.digits$}")
-}
-
-fn milliseconds(seconds: f64) -> String {
-    if seconds >= 10.0 { format!("{seconds:.1} s") } else { format!("{:.1} ms", seconds * 1e3) }
 }

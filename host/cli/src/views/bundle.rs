@@ -1,6 +1,7 @@
 use std::fmt::Write;
 
 use shardwright::{CompileReport, Pass};
+use shardwright_build::units;
 use shardwright_bundle as bundle;
 use shardwright_doctor::{FlagAdvice, Inspected, ShimAnswer};
 
@@ -47,7 +48,9 @@ pub fn compiled(report: &CompileReport, detail: Detail) -> String {
         }
     }
     if report.artefacts_reused > 0 {
-        let _ = writeln!(text, "{} artefacts were there already", report.artefacts_reused);
+        let were = if report.artefacts_reused == 1 { "was" } else { "were" };
+        let reused = units::count(report.artefacts_reused as u64, "artefact");
+        let _ = writeln!(text, "{reused} {were} there already");
     }
     let _ = writeln!(text, "bundle {}", report.bundle);
     text
@@ -66,10 +69,7 @@ pub fn dry_run(report: &DryRunReport) -> String {
             bytes(*on_a_device),
             bytes(plan.forecast.verdict.held_bytes),
             super::forecast::speed(&plan.forecast.speed, Pass::Step),
-            plan.totals.loss.micronats().map_or_else(
-                || "not known".to_owned(),
-                |micronats| format!("{:.1} millinats", micronats as f64 / 1000.0),
-            ),
+            plan.totals.loss.micronats().map_or_else(|| "not known".to_owned(), units::micronats),
         ]);
         for chain in own {
             let formats = match &chain.lacking {
@@ -101,8 +101,8 @@ pub fn dry_run(report: &DryRunReport) -> String {
 /// The result of packing.
 pub fn packed(report: &bundle::PackReport) -> String {
     format!(
-        "{} parts of {} in {}, {}\nbundle {}\n",
-        report.parts,
+        "{} of {} in {}, {}\nbundle {}\n",
+        units::count(report.parts as u64, "part"),
         bytes(report.part_bytes),
         report.path.display(),
         bytes(report.bytes),

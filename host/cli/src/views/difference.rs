@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use shardwright_build::units;
 use shardwright_doctor::{PlanChange, PlanDifference, PlanTopic, PlanUnit, PlanValue};
 
 use super::{Detail, bytes, printable, wrapped};
@@ -33,16 +34,20 @@ pub fn difference(difference: &PlanDifference, detail: Detail) -> String {
     }
     match passed {
         0 => {}
-        1 => text.push_str("\n1 more change of a shard's or layer's figures or reasons: -v\n"),
+        1 => text.push_str("\n1 more change of a figure or a reason: -v\n"),
         passed => {
-            let _ = writeln!(text, "\n{passed} more changes of shards' and layers' figures and reasons: -v");
+            let _ = writeln!(text, "\n{passed} more changes of figures and reasons: -v");
         }
     }
     text
 }
 
-/// Whether a change follows from others that are shown.
+/// Whether a change follows from others that are shown, or is too small to be seen.
 fn is_detail(change: &PlanChange) -> bool {
+    let is_seen = shown(&change.before, change.unit) != shown(&change.after, change.unit);
+    if !is_seen && !change.what.is_empty() {
+        return true;
+    }
     let choices = ["", "target", "formats", "build", "context", "soft-cap"];
     let is_choice = choices.contains(&change.what.as_str())
         || ["flag ", "input ", "output "].iter().any(|start| change.what.starts_with(start));
@@ -74,22 +79,28 @@ fn line(change: &PlanChange) -> String {
         let fate = if change.before.is_none() { "new" } else { "gone" };
         return format!("{name} ({fate})");
     }
-    let shown = |value: &Option<PlanValue>| match value {
-        Some(value) => shown(value, change.unit),
-        None => "nothing".to_owned(),
+    let words = [&change.before, &change.after].map(|value| shown(value, change.unit));
+    let [before, after] = match words {
+        // With all details exact numbers are what differs.
+        [before, after] if before == after => {
+            [&change.before, &change.after].map(|value| shown(value, PlanUnit::None))
+        }
+        words => words,
     };
-    format!("{name}: {} → {}{}", shown(&change.before), shown(&change.after), share(change))
+    format!("{name}: {before} → {after}{}", share(change))
 }
 
-fn shown(value: &PlanValue, unit: PlanUnit) -> String {
+fn shown(value: &Option<PlanValue>, unit: PlanUnit) -> String {
+    let Some(value) = value else { return "nothing".to_owned() };
     match (value, unit) {
         (PlanValue::Text(text), _) if text.is_empty() => "nothing".to_owned(),
         (PlanValue::Text(text), _) => text.clone(),
         (PlanValue::Number(number), PlanUnit::Bytes) => bytes(*number),
-        (PlanValue::Number(number), PlanUnit::Microseconds) => format!("{number} µs"),
-        (PlanValue::Number(number), PlanUnit::Nanoseconds) => format!("{number} ns"),
-        (PlanValue::Number(number), PlanUnit::Micronats) => {
-            format!("{:.2} millinats", *number as f64 / 1e3)
+        (PlanValue::Number(number), PlanUnit::Microseconds) => units::microseconds(*number),
+        (PlanValue::Number(number), PlanUnit::Nanoseconds) => units::seconds(*number as f64 / 1e9),
+        (PlanValue::Number(number), PlanUnit::Micronats) => units::micronats(*number),
+        (PlanValue::Number(number), PlanUnit::TokensPer1000Seconds) => {
+            units::tokens_per_second(*number as f64 / 1e3)
         }
         (PlanValue::Number(number), PlanUnit::None) => number.to_string(),
     }
@@ -100,7 +111,7 @@ fn share(change: &PlanChange) -> String {
     match (&change.before, &change.after) {
         (Some(PlanValue::Number(before)), Some(PlanValue::Number(after))) if *before > 0 => {
             let share = (*after as f64 / *before as f64 - 1.0) * 100.0;
-            format!(" ({share:+.1} %)")
+            if share.abs() < 0.05 { String::new() } else { format!(" ({share:+.1} %)") }
         }
         _ => String::new(),
     }
@@ -145,6 +156,7 @@ mod tests {
         let word = |text: &str| Some(PlanValue::Text(text.to_owned()));
         let changes = compared(vec![
             change(PlanTopic::Totals, "weights", number(2048), number(1024)),
+            change(PlanTopic::Totals, "artefacts", number(9_437_184), number(9_437_100)),
             change(PlanTopic::Shards, "", None, word("there")),
             change(PlanTopic::Layers, "formats", word("w8"), word("w4")),
             change(PlanTopic::Layers, "weights", number(10), None),
@@ -154,12 +166,14 @@ mod tests {
         let wanted = [
             "in all\n  decoder 0-5: weights: 2.0 KiB → 1.0 KiB (-50.0 %)\n",
             "shards\n  decoder 0-5 (new)\n",
-            "layers\n  decoder 0-5: formats: w8 → w4\n\n2 more changes",
+            "layers\n  decoder 0-5: formats: w8 → w4\n\n3 more changes",
         ];
         for wanted in wanted {
             assert!(screen.contains(wanted), "{wanted}\n{screen}");
         }
+        assert!(!screen.contains("artefacts") && !screen.contains("-0.0"), "{screen}");
         let full = difference(&changes, Detail::Full);
+        assert!(full.contains("artefacts: 9437184 → 9437100\n"), "{full}");
         assert!(full.contains("weights: 10 B → nothing\n") && full.contains("reason: a → nothing"), "{full}");
         assert!(!full.contains("more change"), "{full}");
     }

@@ -1,6 +1,7 @@
 //! What a plan asks of a device, in words: the verdict, memory, download, speed.
 
 use shardwright::{Pass, PlanReport};
+use shardwright_build::units;
 use shardwright_build::{Download, DownloadBasis, Figure, Fits, Phase, PhaseMemory, Predicted, Speed};
 
 use super::plan::MEMBER;
@@ -84,9 +85,9 @@ pub fn download(download: &Download) -> String {
 pub fn predicted(time: &Predicted) -> String {
     let left_out = match time.uncosted_ops {
         0 => String::new(),
-        operations => format!(", without {operations} operations"),
+        operations => format!(", without {}", units::count(operations, "operation")),
     };
-    format!("{:.1} ms ({}{left_out})", time.microseconds as f64 / 1000.0, time.provenance)
+    format!("{} ({}{left_out})", units::microseconds(time.microseconds), time.provenance)
 }
 
 /// Predicted times of a plan for a pass.
@@ -94,8 +95,9 @@ pub fn speed(speed: &Speed, pass: Pass) -> String {
     let time = |time: &Option<Predicted>| time.as_ref().map_or_else(|| "not known".to_owned(), predicted);
     match speed {
         Speed::Tokens { prompt_tokens, first, each, per_1000_seconds } => {
-            let rate = per_1000_seconds
-                .map_or_else(String::new, |rate| format!(", {:.1} tokens/s", rate as f64 / 1000.0));
+            let rate = per_1000_seconds.map_or_else(String::new, |rate| {
+                format!(", {}", units::tokens_per_second(rate as f64 / 1000.0))
+            });
             let (first, each) = (time(first), time(each));
             format!("first token {first} after a prompt of {prompt_tokens}; each further token {each}{rate}")
         }

@@ -15,6 +15,7 @@ mod summary;
 mod tests;
 
 use shardwright::PlanReport;
+use shardwright_build::units::{micronats as millinats, microseconds as duration, quantity};
 use shardwright_build::{EntryReport, LayerReport, LossReport, ShardReport};
 
 use self::formats::Formats;
@@ -116,37 +117,11 @@ fn part<'r>(layer: &'r LayerReport, entry: &str) -> Option<&'r EntryReport> {
     layer.entries.iter().find(|part| part.ops > 0 && part.entry.to_string() == entry)
 }
 
-/// `870 µs`, `12.5 ms`
-fn duration(microseconds: u64) -> String {
-    match microseconds {
-        0..1_000 => format!("{microseconds} µs"),
-        1_000..1_000_000 => format!("{:.1} ms", microseconds as f64 / 1e3),
-        _ => format!("{:.2} s", microseconds as f64 / 1e6),
-    }
-}
-
-/// `1.25 mnat`
-fn millinats(micronats: u64) -> String {
-    format!("{:.2} mnat", micronats as f64 / 1e3)
-}
-
 fn loss(loss: &LossReport) -> String {
     match loss {
         LossReport::None => "none".to_owned(),
         LossReport::Measured { micronats } => millinats(*micronats),
         LossReport::Expected { micronats, .. } => format!("about {}", millinats(*micronats)),
         LossReport::NotMeasured { .. } => "not measured".to_owned(),
-    }
-}
-
-/// A number in the unit that the name of a limit, or of a goal, tells.
-fn quantity(name: &str, value: u64) -> String {
-    match name {
-        "memory" | "size" => super::bytes(value),
-        "quality" => millinats(value),
-        "token" | "first-token" => duration(value),
-        "context" => format!("{value} tokens"),
-        name if name.ends_with("-bytes") => super::bytes(value),
-        _ => value.to_string(),
     }
 }

@@ -1,6 +1,7 @@
 use std::fmt::Write;
 
 use shardwright::{NoticeKind, PlanReport};
+use shardwright_build::units;
 use shardwright_build::{EntryTime, FallbackReport, LossReport, PlanTotals, ReasonReport, ShardReport};
 
 use super::forecast::{download, memory, predicted, speed, verdict};
@@ -100,10 +101,10 @@ fn body(report: &PlanReport, detail: Detail) -> String {
             let lost = match table.loss {
                 LossReport::None => String::new(),
                 LossReport::Measured { micronats } => {
-                    format!(", {:.2} millinats lost", micronats as f64 / 1000.0)
+                    format!(", {} lost", units::micronats(micronats))
                 }
                 LossReport::Expected { micronats, .. } => {
-                    format!(", about {:.1} millinats lost", micronats as f64 / 1000.0)
+                    format!(", about {} lost", units::micronats(micronats))
                 }
                 LossReport::NotMeasured { .. } => ", loss not measured".to_owned(),
             };
@@ -141,7 +142,8 @@ fn body(report: &PlanReport, detail: Detail) -> String {
     if !report.limits.is_empty() {
         let limits = report.limits.iter().map(|entry| {
             let limit = &entry.limit;
-            format!("{} {} ≤ {} ({})", entry.target, limit.name, limit.value, limit.provenance)
+            let value = units::quantity(&limit.name, limit.value);
+            format!("{} {} ≤ {value} ({})", entry.target, limit.name, limit.provenance)
         });
         member(&mut text, "limits", &limits.collect::<Vec<_>>().join("; "));
     }
@@ -293,13 +295,16 @@ pub fn rests_on(entry: &EntryTime) -> String {
         return match rest {
             0 => "not known".to_owned(),
             _ => format!(
-                "not known, as {unknown} of {} parts have no time; the others take {sum} µs ({shares})",
-                unknown + rest
+                "not known, as {unknown} of {} parts have no time; the others take {} ({shares})",
+                unknown + rest,
+                units::microseconds(sum)
             ),
         };
     };
     let calls = entry.calls.filter(|calls| calls.microseconds > 0);
-    let calls = calls.map_or_else(String::new, |calls| format!("; {} µs of it calls", calls.microseconds));
+    let calls = calls.map_or_else(String::new, |calls| {
+        format!("; {} of it calls", units::microseconds(calls.microseconds))
+    });
     if shares.is_empty() { time.provenance.name().to_owned() } else { shares + &calls }
 }
 
@@ -307,17 +312,20 @@ pub fn rests_on(entry: &EntryTime) -> String {
 fn times(text: &mut String, totals: &PlanTotals) {
     let times = totals.times.iter().map(|entry| match (&entry.time, entry.uncosted_ops) {
         (None, _) => format!("{}: {}", entry.entry, rests_on(entry)),
-        (Some(time), 0) => format!("{}: {} µs ({})", entry.entry, time.microseconds, rests_on(entry)),
+        (Some(time), 0) => {
+            format!("{}: {} ({})", entry.entry, units::microseconds(time.microseconds), rests_on(entry))
+        }
         (Some(time), uncosted) => format!(
-            "{}: {} µs ({}), without {uncosted} operations",
+            "{}: {} ({}), without {}",
             entry.entry,
-            time.microseconds,
-            rests_on(entry)
+            units::microseconds(time.microseconds),
+            rests_on(entry),
+            units::count(uncosted, "operation")
         ),
     });
     let handing_over = format!(
-        "handing over, not in them: {:.1} µs a step (modelled)",
-        totals.boundary_nanoseconds as f64 / 1000.0
+        "handing over, not in them: {} a step (modelled)",
+        units::seconds(totals.boundary_nanoseconds as f64 / 1e9)
     );
     member(text, "time", &times.chain([handing_over]).collect::<Vec<_>>().join("; "));
 }
@@ -328,20 +336,17 @@ fn loss(text: &mut String, report: &PlanReport) {
     let expected = match of_totals {
         LossReport::None => "none: weights are as stored or floats, values are f32".to_owned(),
         LossReport::Measured { micronats } => {
-            format!(
-                "{:.2} millinats of KL divergence a token (the sum of measured losses)",
-                micronats as f64 / 1000.0
-            )
+            format!("{} of KL divergence a token (the sum of measured losses)", units::micronats(micronats))
         }
         LossReport::Expected { micronats, .. } => {
             let ground = match of_totals.measured_percent() {
                 Some(percent) => format!("expected, {percent} % of it measured; see `sensitivity`"),
                 None => "expected".to_owned(),
             };
-            format!("about {:.0} millinats of KL divergence a token ({ground})", micronats as f64 / 1000.0)
+            format!("about {} of KL divergence a token ({ground})", units::micronats(micronats))
         }
         LossReport::NotMeasured { places } => {
-            format!("not known, in {places} places; `--quality` measures it")
+            format!("not known, in {}; `--quality` measures it", units::count(places, "place"))
         }
     };
     let Some(measured) = &report.measured else { return member(text, "loss", &expected) };

@@ -51,8 +51,8 @@ pub fn replayed(report: &ReplayReport) -> String {
     let ReplayReport { request, model, fuel, fuel_limit, memory, memory_limit, .. } = report;
     let targets = report.targets.join(", ");
     let _ = writeln!(text, "asked     {model} on {targets} (request: {request})");
-    let milliseconds = report.seconds * 1e3;
-    let _ = writeln!(text, "used      {fuel} of {fuel_limit} units of fuel, {milliseconds:.1} ms");
+    let took = shardwright_build::units::seconds(report.seconds);
+    let _ = writeln!(text, "used      {fuel} of {fuel_limit} units of fuel, {took}");
     let _ = writeln!(text, "          {memory} of {memory_limit} bytes of memory");
     for (index, AskedShardReport { shard, target, formats }) in report.shards.iter().enumerate() {
         let begin = if index == 0 { "plan" } else { "" };

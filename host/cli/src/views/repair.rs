@@ -1,3 +1,4 @@
+use shardwright_build::units;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -23,19 +24,16 @@ pub fn repair(report: &RepairReport) -> String {
     if report.attempts.is_empty() {
         text.push_str("nothing to repair: the bundle holds as it is\n");
     }
-    let compilations = match report.compilations {
-        1 => "1 compilation".to_owned(),
-        count => format!("{count} compilations"),
-    };
+    let compilations = units::count(report.compilations as u64, "compilation");
     let compiled = &report.compiled;
     let _ = writeln!(
         text,
-        "{}: {} shards, {:.1} MiB, identity {}\n{compilations}, {} artefacts reused\n",
+        "{}: {}, {}, identity {}\n{compilations}, {} reused\n",
         compiled.directory,
-        compiled.shards,
-        compiled.bytes as f64 / f64::from(1 << 20),
+        units::count(compiled.shards as u64, "shard"),
+        units::bytes(compiled.bytes),
         compiled.bundle,
-        compiled.artefacts_reused
+        units::count(compiled.artefacts_reused as u64, "artefact")
     );
     text.push_str(&super::verify(&report.verification));
     text

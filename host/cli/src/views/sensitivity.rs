@@ -2,6 +2,8 @@ use std::fmt::Write;
 
 use shardwright::{FormatShare, LossRow, Provenance, SensitivityReport};
 
+use shardwright_build::units;
+
 use super::{table, wrapped};
 
 /// How much is measured, then a line a place with what each format loses there.
@@ -78,8 +80,8 @@ fn everywhere(share: &FormatShare) -> String {
     match micronats {
         None => format!("{format} everywhere: not known"),
         Some(micronats) if *micronats > 0.0 => format!(
-            "{format} everywhere: {:.2} millinats, {:.0} % of it measured",
-            micronats / 1000.0,
+            "{format} everywhere: {}, {:.0} % of it measured",
+            units::micronats(micronats.round() as u64),
             100.0 * measured_micronats / micronats
         ),
         Some(_) => format!("{format} everywhere: nothing"),

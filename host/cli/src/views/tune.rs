@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use shardwright_build::units;
 use shardwright_build::{LossReport, MeasuredDraft};
 use shardwright_tune::{Outcome, Spread, TimedPlan, TuneReport};
 
@@ -58,12 +59,12 @@ fn expected(draft: &MeasuredDraft, soc: &str) -> String {
     let steps: u64 = accepted_steps.iter().map(|steps| u64::from(*steps)).sum();
     let right: u64 = (0..).zip(accepted_steps).map(|(right, steps)| right * u64::from(*steps)).sum();
     let each = right as f64 / (steps as f64).max(1.0);
-    let milliseconds = |nanoseconds: u64| nanoseconds as f64 / 1e6;
+    let time = |nanoseconds: u64| units::seconds(nanoseconds as f64 / 1e9);
     let time = match draft.times.get(soc) {
         Some(times) => format!(
-            "{:.2} ms a token, where one of the model takes {:.2} ms",
-            milliseconds(times.proposed_nanoseconds),
-            milliseconds(times.model_nanoseconds)
+            "{} a token, where one of the model takes {}",
+            time(times.proposed_nanoseconds),
+            time(times.model_nanoseconds)
         ),
         None => format!("its time beside {soc} is not known"),
     };
@@ -89,13 +90,10 @@ fn outcome(report: &TuneReport) -> &'static str {
 
 /// What formats lose, beside a time.
 fn loss(loss: LossReport) -> String {
-    let millinats = |micronats: u64| micronats as f64 / 1000.0;
     match loss {
         LossReport::None => "no loss".to_owned(),
-        LossReport::Measured { micronats } => format!("{:.2} millinats lost", millinats(micronats)),
-        LossReport::Expected { micronats, .. } => {
-            format!("about {:.0} millinats lost", millinats(micronats))
-        }
+        LossReport::Measured { micronats } => format!("{} lost", units::micronats(micronats)),
+        LossReport::Expected { micronats, .. } => format!("about {} lost", units::micronats(micronats)),
         LossReport::NotMeasured { .. } => "an unknown loss".to_owned(),
     }
 }
@@ -107,18 +105,18 @@ fn timed(plan: &TimedPlan, prompt_tokens: u32) -> String {
     let times = match (&plan.token_seconds, &plan.prompt_seconds) {
         (Some(token), Some(prompt)) => format!(
             "{} a token, {} to the first of a prompt of {prompt_tokens}",
-            milliseconds(token),
-            milliseconds(prompt)
+            spread(token),
+            spread(prompt)
         ),
         _ => "not timed".to_owned(),
     };
     format!("{name}: {times}; {}; {shards}", loss(plan.loss))
 }
 
-/// `12.1 ms (11.9 to 12.6)`
-fn milliseconds(spread: &Spread) -> String {
-    let [median, low, high] = [spread.median, spread.low, spread.high].map(|seconds| seconds * 1e3);
-    format!("{median:.2} ms ({low:.2} to {high:.2})")
+/// `12.1 ms (11.9 ms to 12.6 ms)`
+fn spread(spread: &Spread) -> String {
+    let [median, low, high] = [spread.median, spread.low, spread.high].map(units::seconds);
+    format!("{median} ({low} to {high})")
 }
 
 /// `0.912 (0.905 to 0.921)`

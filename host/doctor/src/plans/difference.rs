@@ -44,6 +44,9 @@ pub enum PlanUnit {
     Nanoseconds,
     /// Millionths of a nat per token.
     Micronats,
+    /// Tokens in a thousand seconds.
+    #[serde(rename = "tokens-per-1000-seconds")]
+    TokensPer1000Seconds,
 }
 
 /// A number or a text.

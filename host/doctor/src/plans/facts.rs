@@ -89,7 +89,12 @@ impl Facts {
                 let unit = match key {
                     _ if key.ends_with("bytes") => PlanUnit::Bytes,
                     "microseconds" => PlanUnit::Microseconds,
+                    "per_1000_seconds" => PlanUnit::TokensPer1000Seconds,
                     _ => PlanUnit::None,
+                };
+                let at = match unit {
+                    PlanUnit::TokensPer1000Seconds => format!("{path}, rate"),
+                    _ => at,
                 };
                 self.number(at, number.as_u64().unwrap_or(u64::MAX), unit);
             }

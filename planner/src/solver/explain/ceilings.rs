@@ -3,7 +3,7 @@
 
 use super::super::bounds::{Bound, TargetBounds};
 use super::super::{Solution, is_admitted, relief};
-use crate::names::Named;
+use crate::names::{self, Named};
 use crate::table::{CostTable, Prefix};
 use crate::{Cause, Flag, Provenance, Reason, Request, Target};
 
@@ -71,15 +71,16 @@ impl Solution {
             others.extend(TargetBounds::value_of(name, &whole).map(|other| (format, other)));
         }
         let formats = request.formats_name(used);
+        let shown = names::quantity(name, value);
         let (instead, mut because) = match name.as_str() {
-            "ops" => ("narrower weights", format!("operations are counted, {value} in {formats}")),
+            "ops" => ("narrower weights", format!("operations are counted, {shown} in {formats}")),
             "call-microseconds" => {
-                ("other formats", format!("a call of all its layers takes {value} in {formats}"))
+                ("other formats", format!("a call of all its layers takes {shown} in {formats}"))
             }
             _ => (
                 "fewer operations",
                 format!(
-                    "bytes are counted, {value} in {formats}: their number does not follow from the operations"
+                    "bytes are counted, {shown} in {formats}: their number does not follow from the operations"
                 ),
             ),
         };
@@ -88,7 +89,7 @@ impl Solution {
         }
         for (format, other) in &others {
             let name = request.formats_name(*format);
-            because.push_str(&format!("; {name} has {other}"));
+            because.push_str(&format!("; {name} has {}", names::quantity(&bound.limit.name, *other)));
             if *other <= bound.value
                 && let Some(why) = self.not_narrower(request, (component, target), *format)
             {
@@ -150,9 +151,10 @@ fn explain_raised(target: &Target, set: &[Flag], reasons: &mut Vec<Reason>) {
             let Some(value) = relief.value.filter(|value| *value > limit.value) else { continue };
             let flag = format!("{}={}", relief.flag.name, relief.flag.value);
             let because = format!(
-                "{} is then {value}, not {} ({}){}",
+                "{} is then {}, not {} ({}){}",
                 limit.name,
-                limit.value,
+                names::quantity(&limit.name, value),
+                names::quantity(&limit.name, limit.value),
                 limit.provenance.name(),
                 note_after(&relief.note)
             );

@@ -74,17 +74,19 @@ impl Solution {
                     .to_owned()
             }
             Some(bound) if bound.trade == Trade::LossForTime => format!(
-                "the layers that lose least for the time they save are in the faster formats; {} µs, and no mixture \
-                 of these shards takes less than {} within the quality goal",
-                bound.value, bound.least
+                "the layers that lose least for the time they save are in the faster formats; {}, and no mixture of \
+                 these shards takes less than {} within the quality goal",
+                names::microseconds(bound.value),
+                names::microseconds(bound.least)
             ),
             Some(bound) if bound.value <= bound.least.saturating_add(1) => {
                 format!("the layers that gain most have the finer formats; {LEAST_LOSS}")
             }
             Some(bound) => format!(
-                "the layers that gain most have the finer formats; {} millionths are lost, and no mixture of these \
-                 shards loses less than {} within the goals",
-                bound.value, bound.least
+                "the layers that gain most have the finer formats; {} are lost, and no mixture of these shards loses \
+                 less than {} within the goals",
+                names::micronats(bound.value),
+                names::micronats(bound.least)
             ),
             None if request.goals.least_loss => "the least loss of the whole chain".to_owned(),
             None => "the layers share what the quality goal allows".to_owned(),

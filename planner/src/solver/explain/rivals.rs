@@ -97,6 +97,7 @@ impl Solution {
             }
             Verdict::UnknownLoss => ("its loss is not known".to_owned(), goal_in_losses(request)),
             Verdict::Limit { name, value, most } => {
+                let (value, most) = (names::quantity(name, *value), names::quantity(name, *most));
                 (format!("{name} {value} is above {most}"), Cause::Limit(name.clone()))
             }
             Verdict::Refused => {
@@ -106,12 +107,8 @@ impl Solution {
                 ("other layers read its states".to_owned(), Cause::Preference("states".to_owned()))
             }
             Verdict::Goal { name, value, most } => {
-                let shown: fn(u64) -> String = match *name {
-                    "quality" => names::micronats,
-                    "size" | "memory-bytes" => names::bytes,
-                    _ => names::microseconds,
-                };
-                let words = format!("{name} would be {}, the goal is {}", shown(*value), shown(*most));
+                let (value, most) = (names::quantity(name, *value), names::quantity(name, *most));
+                let words = format!("{name} would be {value}, the goal is {most}");
                 (words, Cause::Goal((*name).to_owned()))
             }
             Verdict::Worse(_) | Verdict::Equal | Verdict::Better => (String::new(), order()),
@@ -130,7 +127,7 @@ impl Solution {
         let Verdict::Worse(goal) = rival.verdict else { return (String::new(), goal_in_losses(request)) };
         match goal {
             super::Goal::KnownTimes => (
-                format!("{name} has no known times of {} of its layers", other.untimed),
+                format!("{name} has no known times of {}", names::count(other.untimed, "layer")),
                 Cause::Cost("time".to_owned()),
             ),
             super::Goal::Loss => (
@@ -161,7 +158,7 @@ impl Solution {
     pub(super) fn amount(&self, nanoseconds: u64, target: u32) -> String {
         match self.decided.by_bytes.get(target as usize) {
             Some(true) => names::bytes(nanoseconds),
-            _ => format!("{} µs", nanoseconds / 1000),
+            _ => names::microseconds(nanoseconds / 1000),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::decided::{Amounts, Rival, Verdict};
 use super::super::{Goal, Placement, Solution};
-use crate::{Cause, Request, Softcap, SoftcapPlace};
+use crate::{Cause, Request, Softcap, SoftcapPlace, names};
 
 impl Solution {
     /// The choice, its reason, and the cause.
@@ -47,6 +47,7 @@ impl Solution {
                 (format!("`{name}` does not take it in the graph: {why}"), preferred)
             }
             (SoftcapPlace::Runtime, Verdict::Limit { name, value, most }) => {
+                let (value, most) = (names::quantity(name, *value), names::quantity(name, *most));
                 (format!("in the graph {name} would be {value}, the limit is {most}"), cause)
             }
             (SoftcapPlace::Runtime, Verdict::Refused) => {
@@ -81,7 +82,7 @@ impl Solution {
             SoftcapPlace::Runtime if decides => (
                 format!(
                     "{own}, of which the runtime takes {} for a row, instead of {there} in the graph",
-                    softcap.runtime.microseconds
+                    names::microseconds(softcap.runtime.microseconds)
                 ),
                 by_time(),
             ),

@@ -52,7 +52,7 @@ fn a_target_is_chosen_for_the_reason_that_decided() {
     let two = || RequestBuilder::decoder(2).target("cpu", "cpu");
     says(&said(&two().build()), "target npu: named before `cpu`; the times of `cpu` are not known");
     let faster = two().times(0, 900).times(1, 100).build();
-    says(&said(&faster), "target cpu: 400 µs, `npu` takes 3600 µs");
+    says(&said(&faster), "target cpu: 400 µs, `npu` takes 3.6 ms");
     let simple = Settings { effort: Effort::Simple, ..Settings::default() };
     says(&said_with(&faster, &simple), "target npu: named before `cpu`; times were not looked at, as asked");
     never_says(&said_with(&faster, &simple), "the least");
@@ -96,7 +96,7 @@ fn layers_on_another_target_are_there_for_the_reason_that_decided() {
         let slow = Some(TimeCost { microseconds: 5000, provenance: Provenance::Simulated });
         request.costs.iter_mut().filter(own).for_each(|cost| cost.time = slow);
     });
-    says(&said(&faster), "the other layers are on `cpu`: 200 µs, `npu` takes 5000 µs");
+    says(&said(&faster), "the other layers are on `cpu`: 200 µs, `npu` takes 5 ms");
 }
 
 /// 257 µs and 267 µs in the formats named first and the others.
@@ -143,7 +143,7 @@ fn formats_named_first_stay_for_the_reason_that_decided() {
     let lossy = said(&lossy);
     says(
         &lossy,
-        "w8-per-channel/f32/f32 is not taken here: quality would be 27.0 millinats, the goal is 8.0",
+        "w8-per-channel/f32/f32 is not taken here: quality would be 27 millinats, the goal is 8 millinats",
     );
     never_says(&lossy, "no gain within");
 }
@@ -178,10 +178,10 @@ fn the_least_loss_is_said_with_what_stands_against_less() {
         let settings = Settings { falls_back, ..Settings::default() };
         said_with(&request.build(), &settings)
     };
-    says(&least(50_000, false), "no formats offered here lose less: 0.0 millinats");
+    says(&least(50_000, false), "no formats offered here lose less: 0 millinats");
     let tight = least(1400, false);
     says(&tight, "no mixture of these shards loses less within the goals");
-    says(&least(50_000, true), "no formats offered here lose less: 0.0 millinats");
+    says(&least(50_000, true), "no formats offered here lose less: 0 millinats");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_soft_cap_is_where_it_is_for_the_reason_that_decided() {
     faster(&mut request);
     says(
         &said(&request),
-        "soft-cap by the runtime: 257 µs, of which the runtime takes 7 for a row, instead of",
+        "soft-cap by the runtime: 257 µs, of which the runtime takes 7 µs for a row, instead of",
     );
     // Faster by the runtime, and not within a goal: the time is not the reason.
     let mut bounded = request.clone();

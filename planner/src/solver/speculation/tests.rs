@@ -148,7 +148,7 @@ fn the_gain_is_stated_with_what_it_rests_on() {
     assert_eq!(speculation.draft, "lookup");
     let (said, cause) = said(&request, &Settings::default());
     let expected = "decode_8@512 verifies what lookup proposes: 1.56x expected: 10 of 100 steps propose tokens \
-                    and take 2.0 ms for 6.6 tokens, the others 2.0 ms for one (modelled)";
+                    and take 2 ms for 6.6 tokens, the others 2 ms for one (modelled)";
     assert_eq!((said.as_str(), cause), (expected, Cause::Cost("time".to_owned())));
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use shardwright::{NoticeKind, PlanReport};
 use shardwright_build::LossReport;
+use shardwright_build::units::seconds;
 
 use super::page::Page;
 use super::{all_layers, duration, loss, millinats, quantity};
@@ -93,7 +94,7 @@ pub fn figures(page: &mut Page, report: &PlanReport) {
     if let Some(loading) = &report.forecast.loading {
         card("loading", &duration(loading.microseconds), loading.provenance.name());
     }
-    let boundary = format!("{:.1} µs a step", totals.boundary_nanoseconds as f64 / 1e3);
+    let boundary = format!("{} a step", seconds(totals.boundary_nanoseconds as f64 / 1e9));
     card("handing over between shards", &boundary, "modelled, not in the times");
     if let Some(measured) = &report.measured {
         let error = millinats(measured.error_micronats);

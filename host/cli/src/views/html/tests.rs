@@ -302,7 +302,7 @@ fn hostile_texts_stay_text() {
 
 #[test]
 fn times_are_in_the_unit_that_is_read_most_easily() {
-    for (microseconds, text) in [(0, "0 µs"), (999, "999 µs"), (12_500, "12.5 ms"), (2_500_000, "2.50 s")] {
+    for (microseconds, text) in [(0, "0 µs"), (999, "999 µs"), (12_500, "12.5 ms"), (2_500_000, "2.5 s")] {
         assert_eq!(duration(microseconds), text);
     }
 }

@@ -1,0 +1,114 @@
+//! Plans of one checkpoint for several chips, side by side.
+
+use std::path::Path;
+
+use serde::Serialize;
+use shardwright::{ErrorKind, PlanReport};
+use shardwright_build::{Fits, Speed};
+
+use super::{draft, open_options, print};
+use crate::arguments::{Format, PlanArguments};
+use crate::outcome::{Failure, Outcome, code};
+use crate::views;
+
+/// What a checkpoint comes to on several chips.
+#[derive(Serialize)]
+pub struct Comparison {
+    /// The chips that it can be planned for, in the order in which they were named.
+    pub chips: Vec<ComparedChip>,
+    /// The others, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<FailedChip>,
+}
+
+/// What it comes to on a chip.
+#[derive(Serialize)]
+pub struct ComparedChip {
+    /// The chip's name in its profile.
+    pub soc: String,
+    /// Whether it fits.
+    pub fits: Fits,
+    /// Tokens in a thousand seconds after the prompt; `None` if the time is unknown.
+    pub tokens_per_1000_seconds: Option<u64>,
+    /// Bytes of artefacts and gathered tables.
+    pub bytes: u64,
+    /// Loss in millionths of a nat per token; `None` if it is unknown.
+    pub loss_micronats: Option<u64>,
+    /// Number of shards.
+    pub shards: usize,
+    /// What the phase that needs most memory holds, in bytes.
+    pub held_bytes: u64,
+    /// The whole plan, with `-v`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Box<PlanReport>>,
+    /// What every report has to show of it, without `-v`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<shardwright::Notice>,
+}
+
+/// A chip that it cannot be planned for.
+#[derive(Serialize)]
+pub struct FailedChip {
+    /// The chip, as it was named.
+    pub soc: String,
+    /// Why.
+    pub error: String,
+    /// What would help.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub help: Option<String>,
+}
+
+impl ComparedChip {
+    fn of(plan: PlanReport, detail: views::Detail) -> ComparedChip {
+        let rate = match plan.forecast.speed {
+            Speed::Tokens { per_1000_seconds, .. } => per_1000_seconds,
+            Speed::Vector { .. } => None,
+        };
+        ComparedChip {
+            soc: plan.soc.clone(),
+            fits: plan.forecast.verdict.fits,
+            tokens_per_1000_seconds: rate,
+            bytes: plan.totals.artefacts.bytes.saturating_add(plan.totals.table_bytes),
+            loss_micronats: plan.totals.loss.micronats(),
+            shards: plan.shards.len(),
+            held_bytes: plan.forecast.verdict.held_bytes,
+            notices: if detail.is_full() { Vec::new() } else { plan.notices.clone() },
+            plan: detail.is_full().then(|| Box::new(plan)),
+        }
+    }
+}
+
+/// Plans for each chip that is named and compares what comes of it. Exits with the largest code of
+/// the chips for which there is no plan.
+pub fn compare(
+    arguments: &PlanArguments,
+    checkpoint: &Path,
+    format: Format,
+    detail: views::Detail,
+) -> Result<Outcome, Failure> {
+    let of_one = [("--html", &arguments.html), ("--write-request", &arguments.write_request)];
+    if let Some((name, _)) = of_one.into_iter().find(|(_, path)| path.is_some()) {
+        return Err(Failure::Arguments(format!("{name} is for one chip, and --soc names several")));
+    }
+    let options = open_options(&arguments.target, &arguments.execution)?;
+    let options = draft::planned(&arguments.drafts.drafts, options)?;
+    let options = options.measuring(arguments.measuring.measuring());
+    let mut watch = views::Progress::new("planning", checkpoint);
+    let mut report = Comparison { chips: Vec::new(), failed: Vec::new() };
+    let mut worst: Option<ErrorKind> = None;
+    for soc in arguments.target.socs() {
+        match options.for_chip(&soc).plan_watched(checkpoint, &mut watch) {
+            Ok(planned) => report.chips.push(ComparedChip::of(planned.report, detail)),
+            Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error.into()),
+            Err(error) => {
+                let kind = error.kind();
+                worst = worst.filter(|worst| code(*worst) >= code(kind)).or(Some(kind));
+                let help = error.help().map(str::to_owned);
+                report.failed.push(FailedChip { soc, error: error.to_string(), help });
+            }
+        }
+    }
+    drop(watch);
+    let done = print(format, &report, |report| views::compared(report, detail))?;
+    Ok(worst.map_or(done, Outcome::Failed))
+}

@@ -1,0 +1,60 @@
+//! `plan` for several chips at once: a table, the plans behind `-v`, and the worst exit code.
+
+use shardwright_tests::checkpoints::DEMO_MODEL;
+use shardwright_tests::program::{Run, shardwright};
+
+fn plan(socs: &[&str], more: &[&str]) -> Run {
+    let named = socs.iter().flat_map(|soc| ["--soc", soc]);
+    shardwright(["plan", DEMO_MODEL]).arguments(named).arguments(more)
+}
+
+#[test]
+fn several_chips_are_compared_in_one_table() {
+    for socs in
+        [&["mt6989,sm8750,generic"][..], &["mt6989", "sm8750", "generic"], &["mt6989, sm8750", "generic"]]
+    {
+        let report = plan(socs, &[]).json();
+        let chips = report["chips"].as_array().expect("chips");
+        let named: Vec<&str> = chips.iter().filter_map(|chip| chip["soc"].as_str()).collect();
+        assert_eq!(named, ["mt6989", "sm8750", "generic"], "{socs:?}");
+        for chip in chips {
+            assert!(chip["bytes"].as_u64() > Some(0) && chip["held_bytes"].as_u64() > Some(0), "{chip}");
+            assert!(chip["shards"].as_u64() > Some(0) && chip["fits"].is_string(), "{chip}");
+            // What is said of one chip alone is what is said of it beside others.
+            let alone =
+                shardwright(["plan", DEMO_MODEL, "--soc", chip["soc"].as_str().expect("a name")]).json();
+            let rate = &alone["forecast"]["speed"]["per_1000_seconds"];
+            assert_eq!(&chip["tokens_per_1000_seconds"], rate, "{chip}");
+            assert_eq!(chip["shards"].as_u64(), alone["shards"].as_array().map(|shards| shards.len() as u64));
+            assert!(chip.get("plan").is_none(), "{chip}");
+        }
+    }
+    let text = plan(&["mt6989,sm8750"], &[]).succeeds();
+    for word in ["chip", "verdict", "speed", "size", "loss", "shards", "memory", "fits", "-v"] {
+        assert!(text.contains(word), "no `{word}`: {text}");
+    }
+    assert!(!text.contains("reasons"), "{text}");
+    let full = plan(&["mt6989,sm8750"], &["-v"]).succeeds();
+    assert!(full.contains("== mt6989") && full.contains("== sm8750") && full.contains("reasons"), "{full}");
+    let full = plan(&["mt6989,sm8750"], &["-v"]).json();
+    assert_eq!(full["chips"][1]["plan"]["soc"], "sm8750", "{full}");
+}
+
+#[test]
+fn the_exit_code_is_that_of_the_worst_chip() {
+    let outcome = plan(&["mt1,generic"], &[]).outcome();
+    assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
+    assert!(outcome.stdout.contains("generic") && outcome.stdout.contains("no plan"), "{}", outcome.stdout);
+    assert!(outcome.stdout.contains("mt1: ") && outcome.stdout.contains("help: "), "{}", outcome.stdout);
+    // No chip holds so little (7), and one is unknown (3).
+    let outcome = plan(&["mt1,mt6989"], &["--size", "100KB", "--format", "json"]).outcome();
+    assert_eq!(outcome.code, Some(7), "{}", outcome.stderr);
+    for option in ["--html", "--write-request"] {
+        let (code, stderr) = plan(&["mt6989,generic"], &[option, "x"]).refuses();
+        assert!(code == 2 && stderr.contains(option) && stderr.contains("one chip"), "{code}: {stderr}");
+    }
+    // Elsewhere several names are no chip's.
+    let (code, stderr) =
+        shardwright(["run", DEMO_MODEL, "--prompt", "x", "--soc", "mt6989", "--soc", "generic"]).refuses();
+    assert!(code == 3 && stderr.contains("mt6989,generic"), "{code}: {stderr}");
+}
