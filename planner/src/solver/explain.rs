@@ -194,8 +194,9 @@ impl Solution {
             _ => "of all legal plans",
         };
         let each = self.decided.boundary / 1000;
-        let saves = match each {
-            0 => String::new(),
+        // Where nothing is cut, limits and preferences left no reason to look at it.
+        let saves = match (each, self.shards.len()) {
+            (0, _) | (_, ..2) => String::new(),
             _ => format!("; one shard more has to save {}", names::microseconds(each)),
         };
         format!("{least} {of}{saves}")

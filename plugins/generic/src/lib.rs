@@ -15,7 +15,9 @@
 //! with a number, `weights.COMPONENT[.FIRST-END]` with a weight format (layers from first to before
 //! end), and `order` with goals that count first.
 
-use shardwright_planner::solver::{self, Balance, Effort, Goal, Settings, Speculate, WantedFormat, solve};
+use shardwright_planner::solver::{
+    self, Balance, Effort, Goal, Settings, Speculate, WantedFormat, loss_of as lost, solve,
+};
 use shardwright_planner::{
     Attempt, BuildTime, Cause, Description, Goals, Level, OptionDescription, Plan, Planner, Reason, Refusal,
     RefusalKind, Request, SoftcapPlace, learn, log, names,
@@ -116,7 +118,7 @@ const SPECULATION: &str = "speculation";
 const USUAL_QUALITY: &str = "usual-quality";
 
 /// Plans within the usual loss where nothing else decides between formats. Where no plan is within:
-/// with the least loss if goals bound what there is room for, else as if there were no bound.
+/// with the least loss if goals bound bytes, else as if there were no bound.
 fn usually(
     request: &Request,
     settings: Settings,
@@ -130,24 +132,41 @@ fn usually(
     let Some(usual) = usual.filter(|_| !stated && !chosen && request.formats.len() > 1) else {
         return plan(request, &settings);
     };
-    let within = |goals: Goals| Request { goals, ..request.clone() };
-    let bounded = Goals { quality_micronats: Some(u64::from(usual) * 1000), ..*goals };
+    let most = u64::from(usual) * 1000;
+    let with = |goals: Goals| Request { goals, ..request.clone() };
+    let bounded = with(Goals { quality_micronats: Some(most), ..*goals });
     let wary = Settings { gain_within_goal: settings.gain, loss_is_usual: true, ..settings.clone() };
-    let refusal = match plan(&within(bounded), &wary) {
-        Ok(plan) => return Ok(bounded_by(plan, usual, "")),
-        Err(refusal) => refusal,
+    if goals.size_bytes.is_none() && goals.memory_bytes.is_none() {
+        return match plan(&bounded, &wary) {
+            Ok(plan) => Ok(bounded_by(plan, usual, "")),
+            Err(refusal) => {
+                let plan = plan(request, &settings)?;
+                let lost = lost(request, &plan).map_or_else(
+                    || "what this plan loses is not known".to_owned(),
+                    |micronats| format!("this plan loses {}", names::micronats(micronats)),
+                );
+                Ok(bounded_by(plan, usual, &format!(", and not kept: {lost} ({})", refusal.message)))
+            }
+        };
+    }
+    // The least loss is found with little fuel. That no plan is within a bound takes much.
+    let Ok(least) = plan(&with(Goals { least_loss: true, ..*goals }), &settings) else {
+        let plan = plan(request, &settings)?;
+        return Ok(bounded_by(plan, usual, ", and not kept: what is lost is not known"));
     };
-    let sized = goals.size_bytes.is_some() || goals.memory_bytes.is_some();
-    let least = sized.then(|| plan(&within(Goals { least_loss: true, ..*goals }), &settings));
-    let (found, how) = match least {
-        Some(Ok(found)) => (found, "the least that the goals leave"),
-        _ => (plan(request, &settings)?, "what this plan loses"),
-    };
-    let lost = match solver::loss_of(request, &found) {
-        Some(micronats) => format!("{how} is {}", names::micronats(micronats)),
-        None => "what this plan loses is not known".to_owned(),
-    };
-    Ok(bounded_by(found, usual, &format!(", and not kept: {lost} ({})", refusal.message)))
+    match lost(request, &least) {
+        Some(micronats) if micronats <= most => {
+            // What is left of a size is worth every gain.
+            let wary = Settings { gain_within_goal: settings.gain_within_goal, ..wary };
+            Ok(bounded_by(plan(&bounded, &wary).unwrap_or(least), usual, ""))
+        }
+        Some(micronats) => {
+            let least_loss = names::micronats(micronats);
+            let rest = format!(", and not kept: the least that the goals leave is {least_loss}");
+            Ok(bounded_by(least, usual, &rest))
+        }
+        None => Ok(bounded_by(least, usual, ", and not kept: what is lost is not known")),
+    }
 }
 
 /// A plan with the reason that states the usual loss, and what became of it.
@@ -523,7 +542,10 @@ mod tests {
         });
         let (place, because) = head(&Generic::make_plan(&slow.build()).unwrap());
         assert_eq!(place, runtime);
-        assert_eq!(because, "107 µs, of which the runtime takes 7 for a row, instead of 108 µs in the graph");
+        assert_eq!(
+            because,
+            "107 µs, of which the runtime takes 7 µs for a row, instead of 108 µs in the graph"
+        );
 
         let over = capped().change(|request| {
             for cost in request.costs.iter_mut().filter(|cost| cost.kind == 1) {
@@ -645,7 +667,7 @@ mod tests {
         assert!(next.reasons.iter().any(|reason| reason.choice == "loss ≤ 150 millinats"));
         // What cannot be kept is said and does not stand in the way.
         let (count, because) = four_bits(&weighed("1"));
-        let figures = ", and not kept: what this plan loses is 240.0 millinats (";
+        let figures = ", and not kept: this plan loses 240 millinats (";
         assert!(count == 12 && because.contains(figures), "{count}: {because}");
         // Formats that are asked for, and a goal, decide alone.
         let mut asked = weighed("150");
@@ -670,7 +692,7 @@ mod tests {
         let (count, because) = four_bits(&sized(2200));
         assert!(count > 7, "{count}");
         assert!(because.contains("not kept: the least that the goals leave is"), "{because}");
-        assert!(because.contains("millinats ("), "{because}");
+        assert!(because.ends_with(" millinats"), "{because}");
     }
 
     /// Sums that leave 64 bits stay at the largest number, whatever a policy asks for.

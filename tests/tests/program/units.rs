@@ -17,10 +17,10 @@ fn faults(text: &str) -> Vec<String> {
         let (number, unit) = (pair[0].trim_start_matches(['(', '~', '[', '≤']), bare(pair[1]));
         let Ok(value) = number.parse::<f64>() else { continue };
         let digits = number.chars().filter(char::is_ascii_digit).collect::<String>();
-        let digits = digits.trim_start_matches('0').len();
+        let digits = digits.trim_matches('0').len();
         let fault = match unit.as_str() {
             "µs" | "ms" => value >= 1000.0 || digits > 3,
-            "s" | "tokens/s" | "tok/s" | "millinats" | "millinat" => value < 1000.0 && digits > 3,
+            "s" | "tokens/s" | "tok/s" | "millinats" | "millinat" => digits > 3,
             "MB" | "GB" => true,
             _ => false,
         };
