@@ -639,9 +639,9 @@ fn loudness(kind: NoticeKind) -> &'static str {
     }
 }
 
-/// Prints the required notices on standard error before a model's output. Of a bundle's making those
-/// that bear on running are printed: deviations, and that a simulator runs it. `inspect`, `explain`
-/// and [`say_making`] have the others.
+/// Prints the required notices on standard error before a model's output. Of a bundle's making it
+/// prints those that bear on running: deviations, and that a simulator runs it. `inspect`,
+/// `explain` and [`say_making`] have the others.
 fn say_notices(model: &Model, quiet: bool) {
     if let Some(executor) = &model.chain().description().emulated_on {
         views::say(&format!("*emulated on {executor}*"));

@@ -1,5 +1,5 @@
-//! How reports show amounts to people: three significant digits in the unit that leaves at least one
-//! digit before the point. Numbers for programs are in JSON, exact and in one unit.
+//! How reports show amounts to people: three significant digits in the unit that leaves at least
+//! one digit before the point. Numbers for programs are in JSON, exact and in one unit.
 
 /// Three significant digits, without zeros at the end of a fraction.
 fn significant(value: f64) -> String {

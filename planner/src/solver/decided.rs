@@ -281,8 +281,8 @@ impl Comparison<'_> {
         self.goal_exceeded(&costs, losses.fold(weighed.loss, u64::saturating_add))
     }
 
-    /// The first goal that shards with these costs and this loss exceed, with the tables and what is
-    /// kept for other chains.
+    /// The first goal that shards with these costs and this loss exceed, with the tables and what
+    /// is kept for other chains.
     fn goal_exceeded(&self, costs: &[&RangeCost], loss: u64) -> Option<Verdict> {
         let problem = self.problem;
         let goals = &problem.request.goals;

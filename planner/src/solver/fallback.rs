@@ -117,8 +117,7 @@ fn least_of_each(request: &Request, settings: &Settings) -> Vec<Least> {
                 is_known &= unmeasured.last() == Some(&0);
             }
             let Some(bytes) = bytes else { continue };
-            let goal = request.goals.quality_micronats.filter(|_| !settings.loss_is_usual);
-            let holds = is_known && goal.is_none_or(|goal| lost <= goal);
+            let holds = is_known && request.goals.quality_micronats.is_none_or(|goal| lost <= goal);
             if holds && !has_two_bits(request, formats) && least.is_none_or(|least| bytes < least.bytes) {
                 least = Some(Least { target, formats, bytes });
             }

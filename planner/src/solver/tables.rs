@@ -376,6 +376,9 @@ impl Solution {
                     format!("what those named earlier lose is not known; {lost}"),
                     Cause::Goal("quality".to_owned()),
                 ),
+                (0, None) => {
+                    (format!("it loses least; {lost}"), Cause::Preference("formats-order".to_owned()))
+                }
                 _ => (format!("it loses least; {lost}"), Cause::Goal("quality".to_owned())),
             };
             reasons.push(Reason {

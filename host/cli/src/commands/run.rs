@@ -319,8 +319,8 @@ fn move_notice(moved: &Move) -> String {
     text
 }
 
-/// `14 prompt tokens at 1230 tokens/s, first token after 12.3 ms, 64 tokens at 346 tokens/s, ended by
-/// a stop token`
+/// `14 prompt tokens at 1230 tokens/s, first token after 12.3 ms, 64 tokens at 346 tokens/s, ended
+/// by a stop token`
 fn summary(reason: &DoneReason, statistics: &GenerationStatistics) -> String {
     let reason = match reason {
         DoneReason::StopToken { .. } => "ended by a stop token".to_owned(),
