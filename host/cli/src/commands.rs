@@ -57,7 +57,7 @@ pub use hub::find;
 pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> {
     let (format, detail) = (arguments.format, views::Detail::of(arguments.verbose));
     match &arguments.command {
-        Command::Run(arguments) => run::run(arguments, format, detail),
+        Command::Run(arguments) => run::run(arguments, format),
         Command::Pull(arguments) => pull::pull(arguments, format),
         Command::Bench(arguments) => bench::bench(arguments, format, started),
         Command::Compile(arguments) => bundle::compile(arguments, format, detail),
@@ -639,41 +639,17 @@ fn loudness(kind: NoticeKind) -> &'static str {
     }
 }
 
-/// Prints the required notices on standard error before a model's output. Of a bundle's making it
-/// prints those that bear on running: deviations, and that a simulator runs it. `inspect`,
-/// `explain` and [`say_making`] have the others.
+/// Prints the required notices on standard error before a model's output.
 fn say_notices(model: &Model, quiet: bool) {
     if let Some(executor) = &model.chain().description().emulated_on {
         views::say(&format!("*emulated on {executor}*"));
     }
     let planned =
         model.plan().filter(|_| model.bundle().is_none()).into_iter().flat_map(|plan| &plan.notices);
-    let making = model.notices_of_making().iter().filter(|notice| notice.kind != NoticeKind::Note);
-    say_each(planned.chain(making).chain(&simulated(model)).chain(model.notices_of_opening()), quiet);
+    say_each(planned.chain(model.bundle_notices()), quiet);
     if let Some(verified) = model.verified() {
         say_verified("", verified, quiet);
     }
-}
-
-/// Prints the notes of a bundle's making.
-fn say_making(model: &Model) {
-    say_each(model.notices_of_making().iter().filter(|notice| notice.kind == NoticeKind::Note), false);
-}
-
-/// Which shims of the bundle's chain that runs are simulators of their devices.
-fn simulated(model: &Model) -> Option<Notice> {
-    let (bundle, name) = model.bundle().zip(model.bundle_chain())?;
-    let chain = bundle.variant().chains.iter().find(|chain| chain.name == name)?;
-    let mut shims: Vec<String> = Vec::new();
-    for by in chain.shards.iter().map(|shard| &shard.compiled_by).filter(|by| by.simulated) {
-        let shim = format!("`{}`", by.shim);
-        if !shims.contains(&shim) {
-            shims.push(shim);
-        }
-    }
-    (!shims.is_empty()).then(|| {
-        Notice::note(format!("the simulator of shim {} runs this bundle, in its own time", shims.join(", ")))
-    })
 }
 
 /// Says what was hashed, if anything was.

@@ -9,7 +9,7 @@ use shardwright_bundle::{Bundle, ShardEntry};
 use shardwright_selection::{OpenShims, Selection, select};
 use shardwright_shims::{Chip, ShimInstance};
 use shardwright_trust::Trust;
-use shardwright_vocabulary::{Notice, Result};
+use shardwright_vocabulary::Result;
 use shardwright_worker::Shims;
 
 use crate::described::DescribedMachine;
@@ -37,9 +37,6 @@ pub struct ExplainReport {
     /// What runs, the best first, and what does not.
     #[serde(flatten)]
     pub selection: Selection,
-    /// Notices of the making of the variant that runs.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub notices: Vec<Notice>,
 }
 
 /// The machine that is asked about.
@@ -73,8 +70,6 @@ pub fn explain(path: &Path, about: About<'_>, search: &SearchPath, trust: &Trust
             (None, on_this_machine(&bundle, &found, chip.clone())?)
         }
     };
-    let first = selection.candidates.first();
-    let made = first.and_then(|candidate| manifest.variants.get(candidate.variant));
     Ok(ExplainReport {
         path: path.display().to_string(),
         sha256: bundle.sha256().to_string(),
@@ -83,7 +78,6 @@ pub fn explain(path: &Path, about: About<'_>, search: &SearchPath, trust: &Trust
         variants: manifest.variants.iter().map(|variant| variant.soc.clone()).collect(),
         machine,
         unchecked: unchecked(&bundle),
-        notices: made.map_or_else(Vec::new, |variant| variant.notices.clone()),
         selection,
     })
 }

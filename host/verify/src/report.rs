@@ -172,7 +172,7 @@ impl VerifyReport {
         for boundaries in self.boundaries.iter().filter(|boundaries| boundaries.judged) {
             let (rows, worst) = outputs(boundaries);
             let shards = boundaries.shards.len();
-            let (rows, shards) = (units::count(rows as u64, "row"), units::count(shards as u64, "shard"));
+            let (rows, shards) = (units::count(rows, "row"), units::count(shards as u64, "shard"));
             parts.push(format!("{rows} of {shards} off by at most {worst:.1e}"));
         }
         if let Some(tokens) = &self.tokens {

@@ -8,8 +8,7 @@ use shardwright_runtime::Move;
 
 use super::draft::{Drafts, drafts};
 use super::{
-    PROMPT_BYTES_MAX, json as json_line, open, say_each, say_making, say_notices, say_verified,
-    standard_input, write,
+    PROMPT_BYTES_MAX, json as json_line, open, say_each, say_notices, say_verified, standard_input, write,
 };
 use crate::arguments::{Format, RunArguments, Thinking};
 use crate::outcome::{Failure, Outcome};
@@ -17,14 +16,11 @@ use crate::{interrupt, views};
 
 /// Generates: one reply to `--prompt`, or in a chat without a prompt one per line of standard
 /// input.
-pub fn run(arguments: &RunArguments, format: Format, detail: views::Detail) -> Result<Outcome, Failure> {
+pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure> {
     let asked = &arguments.drafts.drafts;
     let model =
         open(&arguments.target, &arguments.execution, &arguments.checkpoint, &arguments.bundled, asked)?;
     say_notices(&model, arguments.quiet);
-    if detail.is_full() {
-        say_making(&model);
-    }
     let mut session = model.session()?;
     configure(&mut session, arguments)?;
     let drafts = drafts(asked, &model, &arguments.target, &arguments.execution, arguments.quiet)?;

@@ -51,10 +51,6 @@ pub fn explained(report: &ExplainReport) -> String {
         ]);
     }
     let _ = writeln!(text, "{rows}");
-    for notice in &report.notices {
-        let line = format!("noted: {}", super::printable(&notice.text));
-        let _ = writeln!(text, "{}", wrapped(&line, 2));
-    }
     let _ = writeln!(text, "not checked: {}", report.unchecked.join(", and "));
     let mut helps: Vec<&str> = Vec::new();
     for help in report.selection.passed.iter().filter_map(|passed| passed.standing.help.as_deref()) {
