@@ -189,7 +189,7 @@ impl Comparison<'_> {
         let (mut open, mut loss) = (None::<RangeCost>, 0_u64);
         for segment in &shard.segments {
             let (choice, first, end) = self.choice(segment, shard)?;
-            let Some(cost) = choice.cost(first, end) else { return Err(self.illegal(segment, shard)) };
+            let Some(cost) = choice.cost(first, end) else { return Err(self.illegal_parts(shard)) };
             if choice.unmeasured[end] > choice.unmeasured[first] {
                 return Err(Verdict::UnknownLoss);
             }
@@ -222,6 +222,38 @@ impl Comparison<'_> {
         let kinds = unit_kinds_at(component, softcap);
         let units = self.problem.units_of(part, &kinds, shard.target);
         Ok((Choice::new(&units, formats, softcap), first, end))
+    }
+
+    /// Why some segments of a shard have no cost. Where their reasons differ, or others have one,
+    /// each reason names its component.
+    fn illegal_parts(&self, shard: &Placement) -> Verdict {
+        let has_cost = |segment: &Segment| {
+            let Ok((choice, first, end)) = self.choice(segment, shard) else { return false };
+            choice.cost(first, end).is_some()
+        };
+        let illegal: Vec<(&Segment, Verdict)> = shard
+            .segments
+            .iter()
+            .filter(|segment| !has_cost(segment))
+            .map(|segment| (segment, self.illegal(segment, shard)))
+            .collect();
+        let whys = illegal.iter().map(|(segment, verdict)| match verdict {
+            Verdict::Illegal(why) => Some((*segment, why)),
+            _ => None,
+        });
+        let Some(whys) = whys.collect::<Option<Vec<_>>>().filter(|whys| !whys.is_empty()) else {
+            let other = illegal.into_iter().find(|(_, verdict)| !matches!(verdict, Verdict::Illegal(_)));
+            return other.map_or(Verdict::Unwanted, |(_, verdict)| verdict);
+        };
+        let same = whys.iter().all(|(_, why)| *why == whys[0].1);
+        if same && whys.len() == shard.segments.len() {
+            return Verdict::Illegal(whys[0].1.clone());
+        }
+        let components = &self.problem.request.model.components;
+        let named = |(segment, why): &(&Segment, &String)| {
+            format!("`{}`: {why}", components[segment.component as usize].name)
+        };
+        Verdict::Illegal(whys.iter().map(named).collect::<Vec<_>>().join("; "))
     }
 
     /// Why a segment has no cost.
