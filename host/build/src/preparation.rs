@@ -396,7 +396,8 @@ impl Preparation {
             emulated_on: self.emulated_on.clone(),
         };
         let forecast = forecast(&self.request, &planned.plan, self.formats.graph(0), &self.weighed);
-        Ok(report_plan(&self.request, &planned.plan, forecast, heading))
+        let report = report_plan(&self.request, &planned.plan, forecast, heading);
+        Ok(PlanReport { soc_title: Some(self.profile.title.clone()), ..report })
     }
 
     /// The error of planning without a shim, with those that were skipped.

@@ -331,6 +331,9 @@ pub struct PlanReport {
     pub family: String,
     /// The profile planned for.
     pub soc: String,
+    /// The name that people use for the chip; `None` in reports of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soc_title: Option<String>,
     /// The planner that decided.
     pub planner: PlannerIdentity,
     /// Plans that were refused before this one.
@@ -464,6 +467,7 @@ pub fn report_plan(
         model: request.model.name.clone(),
         family: request.model.family.clone(),
         soc: heading.soc,
+        soc_title: None,
         planner: heading.planner,
         refused_plans: heading.refused_plans,
         limits: request

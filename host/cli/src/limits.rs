@@ -4,11 +4,11 @@ use shardwright::ErrorKind;
 
 use crate::outcome::Failure;
 
-/// Least address space, in bytes: the program with its libraries, the planner's sandbox and the
-/// demo model need some 400 MB. With less an allocation fails, which ends a process without an
-/// error of its own.
+/// Least address space, in bytes: the program and its libraries take nearly as much before anything
+/// is opened. With less the first allocation fails, which ends a process without an error of its
+/// own. Above it the parts that need much, such as the planner, end in an error or a fallback.
 #[cfg(unix)]
-const ADDRESS_SPACE_MIN: u64 = 512 << 20;
+const ADDRESS_SPACE_MIN: u64 = 128 << 20;
 
 /// Refuses to start in an address space that is too small (`ulimit -v`).
 #[cfg(unix)]

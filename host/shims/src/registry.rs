@@ -1,6 +1,7 @@
 //! Finding shims, and reporting a reason for every one that is not used.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -254,20 +255,26 @@ impl ShimRegistry {
         files.sort();
         let is_manifest = |path: &PathBuf| path.to_string_lossy().ends_with(MANIFEST_SUFFIX);
         let manifests: Vec<&PathBuf> = files.iter().filter(|path| is_manifest(path)).collect();
-        let mut all_read = true;
+        let mut unread: Vec<OsString> = Vec::new();
         for path in &manifests {
-            all_read &= self.add_file(path, seen, opening);
+            if !self.add_file(path, seen, opening) {
+                unread.extend(path.file_name().map(ToOwned::to_owned));
+            }
         }
-        // A manifest that cannot be read was reported, and any library here may be its own.
-        if !all_read {
-            return;
-        }
+        // A manifest that cannot be read was reported. It may name the library with the prefix of
+        // this system.
+        let of_unread = |manifest: &Path| {
+            let name = manifest.file_name().unwrap_or_default().to_string_lossy();
+            let plain = name.strip_prefix(std::env::consts::DLL_PREFIX).unwrap_or(&name);
+            unread.iter().any(|unread| *unread == plain)
+        };
         let is_library = |path: &&PathBuf| path.to_string_lossy().ends_with(std::env::consts::DLL_SUFFIX);
         for library in files.iter().filter(is_library) {
             // A library that a manifest named is in `seen`; one whose own manifest failed was
             // reported with it.
             let manifest = Manifest::path_for(library);
-            if !manifests.contains(&&manifest) && !seen.contains(&canonical(library)) {
+            let reported = manifests.contains(&&manifest) || of_unread(&manifest);
+            if !reported && !seen.contains(&canonical(library)) {
                 let error = LoadError::NoManifest { library: library.clone(), manifest };
                 self.add(library.clone(), Err(error));
             }

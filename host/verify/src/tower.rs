@@ -119,6 +119,10 @@ fn prove(
     let chain = shardwright::load(&settled, Beforehand::default())?;
     let formats = settled.report.shards.iter().map(|shard| shard.formats.clone()).collect();
     let compiled: Vec<_> = settled.shards.into_iter().map(|shard| shard.compiled).collect();
+    let left = proof.samples.iter().skip(proof.count(&chain)).filter(|sample| sample.wanted.is_some());
+    let names =
+        left.map(|sample| format!("{}: its {pass} is left out on a simulator; `--all` runs it", sample.name));
+    let skipped = skipped.into_iter().chain(names).collect();
     Ok((proof.run(&chain, &compiled, formats, &mut all)?, skipped))
 }
 
@@ -161,7 +165,7 @@ impl<'p> TowerProof<'p> {
         Ok(TowerProof { graph, samples: samples.collect::<Result<_>>()?, options })
     }
 
-    /// Adds what was recorded of a tower of at most `most` rows, before what was made for it.
+    /// Adds what was recorded of a tower of at most `most` rows, after what was made for it.
     /// Returns what cannot be run.
     /// Patches are pooled in squares of `pool` a side.
     fn record(&mut self, goldens: &Goldens, most: Option<u32>, pool: u32) -> Result<Vec<String>> {
@@ -181,8 +185,7 @@ impl<'p> TowerProof<'p> {
                 _ => recorded.push(sample),
             }
         }
-        recorded.append(&mut self.samples);
-        self.samples = recorded;
+        self.samples.append(&mut recorded);
         Ok(skipped)
     }
 
@@ -197,6 +200,12 @@ impl<'p> TowerProof<'p> {
         let prompts = samples
             .map(|sample| Prompt { name: sample.name.clone(), given: Given::Features(sample.features()) });
         prompts.collect()
+    }
+
+    /// How many samples are run.
+    fn count(&self, chain: &Chain) -> usize {
+        let every = self.samples.len();
+        if is_simulated(chain) && !self.options.asked.all { SIMULATED.min(every) } else { every }
     }
 
     /// Runs a chain of it, compiled from these graphs in these formats.
@@ -214,8 +223,7 @@ impl<'p> TowerProof<'p> {
             (false, false) => Thresholds::SAME_ENCODED,
             (false, true) => Thresholds::VENDOR,
         })?;
-        let every = self.samples.len();
-        let count = if is_simulated(chain) && !self.options.asked.all { SIMULATED.min(every) } else { every };
+        let count = self.count(chain);
         let mut progress = Progress(all.then(WHOLE));
         let samples = &self.samples[..count];
         let (soft_rows, recorded) =

@@ -58,8 +58,8 @@ fn limits_of_the_system_end_in_a_reply_or_an_error() {
     let (code, reply, says) = limited("ulimit -s 256", &RUN);
     assert_eq!(code, Some(0), "{reply}{says}");
     // An allocation that fails ends a process without an error: little address space is refused.
-    let (code, _, says) = limited("ulimit -v 400000", &RUN);
-    assert!(code == Some(11) && says.contains("address space is limited to 390 MiB"), "{code:?}: {says}");
+    let (code, _, says) = limited("ulimit -v 125000", &RUN);
+    assert!(code == Some(11) && says.contains("address space is limited to 122 MiB"), "{code:?}: {says}");
     let (code, plan, says) = limited("ulimit -f 0", &["plan", DEMO_MODEL, "--soc", "mt6989", "--no-measure"]);
     assert_eq!(code, Some(0), "{plan}{says}");
 }

@@ -190,7 +190,7 @@ fn a_chain_compiled_here_is_kept_for_the_next_start() {
     let first = start(&made, &["--checkpoint", &shown, "--strict"]);
     assert_eq!(first.code, Some(0), "{}", first.stderr);
     assert!(first.stderr.contains("was compiled on this machine in"), "{}", first.stderr);
-    assert!(first.stderr.contains("the next start takes them from there"), "{}", first.stderr);
+    assert!(first.stderr.contains("from where the next start takes them"), "{}", first.stderr);
     let made_first = compilations();
     assert!(made_first > 0);
     let second = start(&made, &["--checkpoint", &shown, "--strict"]);

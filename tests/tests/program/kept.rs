@@ -11,7 +11,7 @@ use shardwright_test_checkpoints::{real_shape, write_real};
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
 use shardwright_tests::program::shardwright;
 
-const SAID: &str = "are kept in";
+const SAID: &str = ": kept in ";
 
 /// Runs the model for the chip with its own cache: its messages, and whether something was compiled
 /// and kept.

@@ -34,7 +34,8 @@ pub fn page(report: &PlanReport) -> String {
     page.markup("'; base-uri 'none'; form-action 'none'\">\n");
     page.markup("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
     page.markup("<meta name=\"color-scheme\" content=\"light dark\">\n<title>");
-    page.text(format_args!("{} for {}: plan", report.model, report.soc)).markup("</title>\n<style>\n");
+    let chip = report.soc_title.as_ref().unwrap_or(&report.soc);
+    page.text(format_args!("{} for {chip}: plan", report.model)).markup("</title>\n<style>\n");
     page.markup(STYLE).markup("</style>\n</head>\n<body>\n");
     summary::head(&mut page, report);
     page.markup("<main>\n");

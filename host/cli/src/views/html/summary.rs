@@ -8,13 +8,19 @@ use shardwright_build::units::seconds;
 
 use super::page::Page;
 use super::{all_layers, duration, loss, millinats, quantity};
-use crate::views::bytes;
 use crate::views::plan::rests_on;
+use crate::views::{bytes, forecast};
 
 /// Title, notices, and where to go from there.
 pub fn head(page: &mut Page, report: &PlanReport) {
     page.markup("<header>\n<h1>").text(&report.model).markup(" <span class=\"on\">for</span> ");
-    page.text(&report.soc).markup("</h1>\n<p>").text(&report.family).markup(", planned by ");
+    match &report.soc_title {
+        Some(title) => page.text(title).markup(" <span class=\"on\">").text(&report.soc).markup("</span>"),
+        None => page.text(&report.soc),
+    };
+    page.markup("</h1>\n<p class=\"verdict\">").text(forecast::verdict(report)).markup("</p>\n<p>");
+    page.text(forecast::speed(&report.forecast.speed, report.pass())).markup("</p>\n<p>");
+    page.text(&report.family).markup(", planned by ");
     let planner = &report.planner;
     page.text(format_args!("{} {}", planner.name, planner.version));
     if planner.built_in {
@@ -59,6 +65,9 @@ pub fn figures(page: &mut Page, report: &PlanReport) {
         page.markup("<div><dt>").text(name).markup("</dt><dd>").text(value);
         page.markup(" <small>").text(ground).markup("</small></dd></div>\n");
     };
+    if let Some(download) = &report.forecast.download {
+        card("download", &bytes(download.bytes), &forecast::download(download));
+    }
     card("weights", &bytes(totals.weight_bytes), "counted");
     card("artefacts", &bytes(totals.artefacts.bytes), totals.artefacts.provenance.name());
     card("KV cache", &bytes(totals.state_bytes), "counted");

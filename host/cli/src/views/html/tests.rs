@@ -68,6 +68,7 @@ fn plan() -> Value {
         "model": "a model",
         "family": "a family",
         "soc": "a chip",
+        "soc_title": "a name of it",
         "planner": { "name": "generic", "version": "1.0.0", "built_in": true },
         "refused_plans": 2,
         "limits": [
@@ -112,7 +113,7 @@ fn plan() -> Value {
                 "fits": "whole", "elsewhere": [], "largest": "decode", "held_bytes": 30768, "mapped_bytes": 0,
                 "asked_bytes": null, "memory_limit_known": false,
             },
-            "download": null,
+            "download": { "bytes": 8000, "rests_on": "headers" },
             "memory": [{
                 "phase": "decode", "held_bytes": 30768, "provenance": "modelled", "mapped_bytes": 500,
                 "parts": [
@@ -162,7 +163,10 @@ fn every_layer_is_on_the_page_once_in_the_strip_and_once_in_the_table() {
 fn numbers_reasons_and_what_they_rest_on_are_there() {
     let page = page_of(plan());
     let wanted = [
-        "<h1>a model <span class=\"on\">for</span> a chip</h1>",
+        "<h1>a model <span class=\"on\">for</span> a name of it <span class=\"on\">a chip</span></h1>",
+        "<p class=\"verdict\">fits a chip: decode holds 30.0 KiB; no limit on its memory is known</p>",
+        "<p>first token not known after a prompt of 64; each further token not known</p>",
+        "<div><dt>download</dt><dd>7.8 KiB <small>7.8 KiB of weight files (counted in their headers)</small>",
         "2 earlier plans were refused and revised",
         "emulated on cpu",
         "proposed tokens are verified: lookup, up to 3 tokens a step, 1.18x expected (modelled)</p>",
@@ -285,7 +289,19 @@ fn hostile_texts_stay_text() {
     let mut spoiled_plan = plan();
     let mut spoiled = BTreeSet::new();
     spoil(&mut spoiled_plan, "", &mut spoiled);
-    for key in ["model", "soc", "value", "because", "choice", "note", "text", "target", "formats", "name"] {
+    for key in [
+        "model",
+        "soc",
+        "soc_title",
+        "value",
+        "because",
+        "choice",
+        "note",
+        "text",
+        "target",
+        "formats",
+        "name",
+    ] {
         assert!(spoiled.contains(key), "{key}");
     }
     let page = page_of(spoiled_plan);
