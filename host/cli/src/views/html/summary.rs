@@ -130,7 +130,7 @@ pub fn figures(page: &mut Page, report: &PlanReport) {
             card("loss of quality", "not measured", &ground);
         }
     }
-    page.markup("</dl>\n<p class=\"hint\">mnat: thousandths of a nat of KL divergence per token. ");
+    page.markup("</dl>\n<p class=\"hint\">millinat: a thousandth of a nat of KL divergence per token. ");
     page.markup("Peak memory is artefacts and KV cache, without tables and what a driver takes.</p>\n");
     page.markup("</section>\n");
 }

@@ -173,10 +173,10 @@ fn numbers_reasons_and_what_they_rest_on_are_there() {
         "<b>fallback:</b> something fell back",
         "<b>note:</b> something else",
         "3.6 ms <small>simulated, without 3 operations</small>",
-        "4.50 mnat <small>the sum of measured losses</small>",
-        "4.80 mnat <small>± 0.30 mnat, over 256 tokens of a text</small>",
+        "4.5 millinats <small>the sum of measured losses</small>",
+        "4.8 millinats <small>± 0.3 millinats, over 256 tokens of a text</small>",
         // Goals, with the budget spent.
-        "at most 5.00 mnat</span><span class=\"bar near\" role=\"img\" aria-label=\"90 % spent\">",
+        "at most 5 millinats</span><span class=\"bar near\" role=\"img\" aria-label=\"90 % spent\">",
         "<b class=\"met\">met</b>",
         "<b class=\"missed\">missed</b>",
         "at most 10 B</span><span class=\"value\">not known</span>",
