@@ -339,6 +339,13 @@ pub struct Answer {
 }
 
 impl Planner {
+    /// The same planner with other fuel for each call.
+    pub(crate) fn with_fuel(mut self, fuel: u64) -> Self {
+        let bounds = Bounds { fuel, ..(*self.sandbox.bounds).clone() };
+        self.sandbox.bounds = Arc::new(bounds);
+        self
+    }
+
     /// What the planner says about itself.
     pub fn description(&self) -> &Description {
         &self.description

@@ -158,7 +158,12 @@ fn usually(
         Some(micronats) if micronats <= most => {
             // What is left of a size is worth every gain.
             let wary = Settings { gain_within_goal: settings.gain_within_goal, ..wary };
-            Ok(bounded_by(plan(&bounded, &wary).unwrap_or(least), usual, ""))
+            match plan(&bounded, &wary) {
+                Ok(plan) => Ok(bounded_by(plan, usual, "")),
+                Err(_) => {
+                    Ok(bounded_by(least, usual, ": no faster plan keeps it, so this one loses the least"))
+                }
+            }
         }
         Some(micronats) => {
             let least_loss = names::micronats(micronats);

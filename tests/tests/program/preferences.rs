@@ -5,6 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use shardwright::OpenOptions;
 use shardwright_build::LossReport;
+use shardwright_test_checkpoints::Spec;
 use shardwright_tests::checkpoints::{DEMO_MODEL, TEXT_FIXTURES};
 use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::tree;
@@ -182,6 +183,23 @@ fn a_size_on_a_chip_keeps_the_usual_loss_or_says_what_is_lost() {
     let because = usual.next().expect("a reason")["because"].to_string();
     let figure = format!("is {} millinats", loss.div_ceil(1000));
     assert!(because.contains("not kept: ") && because.contains(&figure), "{figure}: {because}");
+}
+
+/// The search for tables and layers within a size takes the most fuel.
+#[test]
+fn a_size_for_a_deep_model_is_planned_within_the_fuel() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let config = Spec::e2b().config().to_string();
+    std::fs::write(folder.path().join("config.json"), config).expect("written");
+    for soc in ["sm8850", "mt6989"] {
+        // The estimates of a vendor's compiler would take minutes.
+        let run =
+            shardwright(["plan"]).argument(folder.path()).environment("SHARDWRIGHT_QNN_LIB", "/nowhere");
+        let plan = run.arguments(["--soc", soc, "--context", "4096", "--size", "4GB"]).json();
+        assert_eq!(plan["planner"]["name"], "generic", "{}", plan["notices"]);
+        let (bytes, loss) = size_and_loss(&plan);
+        assert!(bytes <= 4_000_000_000 && loss <= 150_000, "{soc}: {bytes} bytes, {loss} millionths");
+    }
 }
 
 #[test]
