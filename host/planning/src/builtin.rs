@@ -16,9 +16,12 @@ pub const NAME: &str = "generic";
 /// The pack: the component and its code for Pulley.
 pub const PACK: &[u8] = include_bytes!("../../../plugins/generic/generic.pack");
 
-/// Fuel of one call. It is as trusted as the program: the bound only ends a fault. A size goal for
-/// a model of 35 layers whose tables have four formats each takes 2.5 billion units, two seconds.
-const FUEL: u64 = 20_000_000_000;
+/// Its fuel for one call in shares of [`Bounds::fuel`]. It is as trusted as the program: the bound
+/// only ends a fault. A size goal for a model of 35 layers whose tables have four formats each takes
+/// 2.5 billion units, two seconds; the default of others is 2 billion.
+///
+/// [`Bounds::fuel`]: crate::sandbox::Bounds::fuel
+const FUEL_SHARES: u64 = 10;
 
 /// Returns the component.
 ///
@@ -32,12 +35,12 @@ pub fn component() -> Result<&'static [u8], PlannerError> {
 /// and the others wait for it.
 #[cfg(feature = "compiler")]
 pub fn load(sandbox: &Sandbox, cache: Option<&CompiledCache>) -> Result<Planner, PlannerError> {
-    Ok(sandbox.load_trusted(NAME, component()?, cache)?.with_fuel(FUEL))
+    Ok(sandbox.load_trusted(NAME, component()?, cache)?.with_fuel_shares(FUEL_SHARES))
 }
 
 /// Opens the built-in planner under Pulley, without compiling it.
 ///
 /// Errors: the embedded pack is damaged, or was compiled by another version of wasmtime.
 pub fn open() -> Result<Planner, PlannerError> {
-    Ok(pack::open_embedded(NAME, PACK)?.with_fuel(FUEL))
+    Ok(pack::open_embedded(NAME, PACK)?.with_fuel_shares(FUEL_SHARES))
 }

@@ -339,9 +339,10 @@ pub struct Answer {
 }
 
 impl Planner {
-    /// The same planner with other fuel for each call.
-    pub(crate) fn with_fuel(mut self, fuel: u64) -> Self {
-        let bounds = Bounds { fuel, ..(*self.sandbox.bounds).clone() };
+    /// The same planner with that many times the fuel of its bounds for each call.
+    pub(crate) fn with_fuel_shares(mut self, shares: u64) -> Self {
+        let bounds = &*self.sandbox.bounds;
+        let bounds = Bounds { fuel: bounds.fuel.saturating_mul(shares), ..bounds.clone() };
         self.sandbox.bounds = Arc::new(bounds);
         self
     }
