@@ -1,5 +1,5 @@
-//! Gathers what `shardwright shim new` and `planner new` write: the examples of this tree, and the
-//! crates they depend on with a manifest that stands alone.
+//! Collects the files that `shardwright shim new` and `planner new` write: the examples of this
+//! tree, and the crates they depend on with a self-contained manifest.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ fn main() {
 struct Gathered {
     /// Text of the workspace's manifest.
     workspace: String,
-    /// Constants, `&[(path in the new folder, text)]`.
+    /// Constants of the form `&[(path in the new folder, text)]`.
     lists: String,
 }
 
@@ -67,7 +67,7 @@ impl Gathered {
     }
 }
 
-/// The files below a folder but for tests, sorted.
+/// Returns the files below a folder except tests, sorted.
 fn files(folder: &Path) -> Vec<PathBuf> {
     println!("cargo::rerun-if-changed={}", folder.display());
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -78,8 +78,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     paths.into_iter().flat_map(below).collect()
 }
 
-/// A manifest without what it inherits: the workspace's own lines take the place of
-/// `NAME.workspace = true`. What tests and lints need is left out.
+/// Makes a manifest self-contained: replaces `NAME.workspace = true` by the workspace's own lines.
+/// The sections of tests and lints are left out.
 fn alone(manifest: &str, workspace: &str) -> String {
     let mut text = String::new();
     let mut kept = true;
@@ -95,7 +95,7 @@ fn alone(manifest: &str, workspace: &str) -> String {
             }
             None => line,
         };
-        // Beside the package that depends on it.
+        // The vocabulary crate is next to the package that depends on it.
         let line = line.replace("\"host/vocabulary\"", "\"../vocabulary\"");
         if kept {
             text.push_str(&line);

@@ -1,4 +1,4 @@
-//! Lists the profiles that are shipped, and names the target that the sandbox compiles for.
+//! Generates the list of built-in profiles, and passes on the target that the sandbox compiles for.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
 }
 
-/// Every file of `plugins/profiles` is built in, sorted by name.
+/// Generates the list of built-in profiles: every file of `plugins/profiles`, sorted by name.
 fn list_profiles() {
     let folder = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("../../plugins/profiles");
     println!("cargo::rerun-if-changed={}", folder.display());

@@ -1,12 +1,12 @@
-//! Which boundary tensors pass between shards.
+//! Boundary tensors that pass between shards.
 
 use std::collections::BTreeMap;
 
 use crate::{Boundary, Request, Segment};
 
-/// What each of these shards reads and writes, without encodings; a shard is the list of its
-/// segments. A segment reads what the nearest earlier segment wrote under a name. What is read only
-/// within the shard that wrote it does not leave the shard.
+/// Returns the inputs and outputs of each shard, without encodings. A shard is given as the list of
+/// its segments. A segment reads a tensor from the nearest earlier segment that wrote its name. A
+/// tensor that is read only within the shard that wrote it is not an output.
 pub fn boundaries(request: &Request, shards: &[&[Segment]]) -> Vec<(Vec<Boundary>, Vec<Boundary>)> {
     let mut found = vec![(Vec::new(), Vec::new()); shards.len()];
     let add = |list: &mut Vec<Boundary>, name: &str| {
@@ -14,7 +14,7 @@ pub fn boundaries(request: &Request, shards: &[&[Segment]]) -> Vec<(Vec<Boundary
             list.push(Boundary { name: name.to_owned(), encoding: None });
         }
     };
-    // By name the shard that wrote it last, and whether something read it since.
+    // For each name, the shard that wrote it last, and whether it was read since.
     let mut written: BTreeMap<&str, (usize, bool)> = BTreeMap::new();
     for (shard, segments) in shards.iter().enumerate() {
         for segment in *segments {

@@ -1,20 +1,20 @@
 //! Learns from the history of a planning loop, and plans again without repeating a plan.
 //!
-//! * `limit=NAME value=V max=M` becomes the learned limit NAME ≤ M; without a maximum, NAME ≤ V /
-//!   2.
+//! * `limit=NAME value=V max=M` becomes the learned limit NAME ≤ M. Without a maximum it becomes
+//!   NAME ≤ V / 2.
 //! * A refusal of the whole shard (`unmappable`, `deadline`, or `worker`: the compiler died) halves
-//!   the operations of a shard on that target; if the shard cannot be cut, its kind becomes illegal
+//!   the operations of a shard on that target. If the shard cannot be cut, its kind becomes illegal
 //!   there.
 //! * `unsupported-op` with `layer=N`, or for a shard of one layer, makes that layer's kind illegal
 //!   there.
-//! * Drift at a place (`component`, `layer`, and as far as known `role` or `values=states`) bars
-//!   the formats of that layer on that target that are no wider there; without a place it makes
-//!   quantised formats illegal for all layers of the shard.
-//! * A refusal of the entry point that verifies proposed tokens, or one that names neither an entry
-//!   point nor a limit, of a plan that has it: nothing is verified from then on, and nothing else
-//!   is learned from it.
+//! * Drift at a place (`component`, `layer`, and if known `role` or `values=states`) bars the
+//!   formats of that layer on that target that are not wider at this place. Drift without a place
+//!   makes quantised formats illegal for all layers of the shard.
+//! * A refusal may concern the entry point that verifies proposed tokens: it names that entry
+//!   point, or it names neither an entry point nor a limit and the plan verifies. From then on no
+//!   tokens are verified, and the refusal has no other effect.
 //! * Measured times correct the cost table.
-//! * Any other failure forbids the shard; a target with two such failures is no longer used.
+//! * Any other failure forbids the shard. A target with two such failures is no longer used.
 
 use crate::names::Named;
 use crate::solver::{Barred, Forbidden, Settings, Solution, Speculate, solve};
@@ -24,8 +24,8 @@ use crate::{
     RefusalKind, Relief, Request, Segment, Shard, Target, TimeCost, names,
 };
 
-/// Different plans tried within one revision before giving up. Each round forbids one more shard,
-/// so a planner that needs more is at the end of its ideas.
+/// Maximum number of plans tried within one revision. Each round forbids one more shard, so more
+/// rounds are unlikely to help.
 const ROUNDS: usize = 64;
 
 /// A request with everything learned from the history applied to it.
@@ -39,13 +39,15 @@ pub struct Lesson {
     pub barred: Vec<Barred>,
     /// Whether proposed tokens may be verified.
     pub speculates: bool,
-    /// What was learned, as reasons for the plan.
+    /// The lessons, as reasons for the plan.
     pub reasons: Vec<Reason>,
 }
 
-/// Solve again with everything learned from the history; never returns a plan of the history.
+/// Solves again with everything learned from the history. Never returns a plan of the history.
 ///
-/// Errors: as [`solve`]; `exhausted` if no untried plan is left.
+/// # Errors
+///
+/// The errors of [`solve`], and `exhausted` if no untried plan is left.
 pub fn revise(request: &Request, history: &[Attempt], settings: &Settings) -> Result<Plan, Refusal> {
     let lesson = Lesson::learn(request, history);
     let mut settings = settings.clone();
@@ -80,8 +82,8 @@ fn exhausted(refusal: Refusal, attempts: usize) -> Refusal {
     Refusal { kind: RefusalKind::Exhausted, message, details: refusal.details }
 }
 
-/// A shard of a repeated solution to forbid next: one that was refused, otherwise the largest not
-/// yet forbidden.
+/// Returns the shard of a repeated solution to forbid next: one that was refused, otherwise the
+/// largest that is not yet forbidden.
 fn avoid(solution: &Solution, history: &[Attempt], settings: &Settings) -> Option<Forbidden> {
     let refused = |shard: &Forbidden| {
         history.iter().any(|attempt| {
@@ -114,8 +116,8 @@ fn number(feedback: &Feedback, name: &str) -> Option<u64> {
     detail(feedback, name)?.trim().parse().ok()
 }
 
-/// Whether a refusal may be due to the entry point that verifies proposed tokens: it names that, or
-/// neither an entry point nor a limit.
+/// Returns whether a refusal may be caused by the entry point that verifies proposed tokens: it
+/// names that entry point, or neither an entry point nor a limit.
 fn concerns_speculation(plan: &Plan, shard: &Shard, feedback: &Feedback) -> bool {
     let Some(speculation) = &plan.speculation else { return false };
     let named = detail(feedback, "entry");
@@ -129,8 +131,8 @@ fn concerns_speculation(plan: &Plan, shard: &Shard, feedback: &Feedback) -> bool
     }
 }
 
-/// The known effects of flags on a limit, once a shard compiled with `flags` was refused: those
-/// flags did not raise the limit.
+/// Returns the known effects of flags on a limit after a shard compiled with `flags` was refused:
+/// these flags did not raise the limit.
 fn relief_after(target: &Target, flags: &[Flag], name: &str) -> Vec<Relief> {
     let mut known: Vec<Relief> = Vec::new();
     for relief in target.limits.iter().filter(|limit| limit.name == name).flat_map(|limit| &limit.relief) {
@@ -150,7 +152,7 @@ fn relief_after(target: &Target, flags: &[Flag], name: &str) -> Vec<Relief> {
 }
 
 impl Lesson {
-    /// Everything the history teaches.
+    /// Learns everything from the history.
     pub fn learn(request: &Request, history: &[Attempt]) -> Self {
         let mut lesson = Self {
             request: request.clone(),
@@ -228,7 +230,7 @@ impl Lesson {
         let planned = self.planned(shard, name, detail(feedback, "entry"));
         let value = number(feedback, "value").or(planned);
         let Some(planned) = planned else {
-            // A limit this planner cannot compute: smaller shards are all it can offer.
+            // This planner cannot compute the limited quantity, so it can only try smaller shards.
             self.refused_as_a_whole(shard, class, feedback);
             return;
         };
@@ -247,8 +249,8 @@ impl Lesson {
         self.learn_limit(shard, class, name, limit, because);
     }
 
-    /// The plan's count of a limited quantity for this shard, as the table counts it; operations at
-    /// the refused entry point if the refusal names it, otherwise at the largest.
+    /// Returns the limited quantity of this shard according to the table. Operations are of the
+    /// refused entry point if the refusal names it, otherwise of the largest.
     fn planned(&self, shard: &Shard, name: &str, entry: Option<&str>) -> Option<u64> {
         let cost = self.cost(shard, entry)?;
         match name {
@@ -274,7 +276,7 @@ impl Lesson {
         Some(prefix.sum(0, units.len()))
     }
 
-    /// Kind and format tuple of each unit of a shard.
+    /// Returns the kind and format tuple of each unit of a shard.
     fn formatted(&self, shard: &Shard) -> Vec<(u32, u32)> {
         units_of(&self.request, &shard.segments, shard.softcap)
     }
@@ -297,7 +299,7 @@ impl Lesson {
     fn read_unsupported(&mut self, shard: &Shard, feedback: &Feedback) {
         let units = self.formatted(shard);
         let layer = number(feedback, "layer").and_then(|layer| u32::try_from(layer).ok());
-        // Nodes of a shard of several components have the component before their name.
+        // In a shard of several components, names of nodes are prefixed with the component.
         let component = detail(feedback, "node").and_then(|node| node.split_once('/'));
         let component = component.and_then(|(name, _)| self.request.component_named(name));
         let is_named = |segment: &Segment| match layer {
@@ -324,7 +326,7 @@ impl Lesson {
             self.raise(shard, place, tuple, feedback, drift);
             return;
         }
-        // Floats drift for another reason than their width: only this shard is avoided.
+        // The width of floats is not the cause of their drift, so only this shard is avoided.
         let units = self.formatted(shard);
         let is_lossy = |&(_, formats): &(u32, u32)| {
             self.request.weight_formats_of(formats).any(|format| !format.is_float())
@@ -338,7 +340,7 @@ impl Lesson {
         }
     }
 
-    /// The component and unit that drifted, and the format tuple it had.
+    /// Returns the component and unit that drifted, and its format tuple.
     fn place(&self, shard: &Shard, feedback: &Feedback) -> Option<((u32, u32), u32)> {
         let component = self.request.component_named(detail(feedback, "component")?)?;
         let segment = shard.segments.iter().find(|segment| segment.component == component)?;
@@ -353,9 +355,9 @@ impl Lesson {
         Some(((component, unit), tuple))
     }
 
-    /// Bars every tuple that is no wider at the place that drifted than the one it had. Where the
-    /// drift names neither a role nor values, a tuple has to be wider in all of its weights, or in
-    /// its activations.
+    /// Bars every tuple that is not wider than the current one at the place that drifted. If the
+    /// drift names neither a role nor values, a wider tuple must be wider in all of its weights, or
+    /// in its activations.
     fn raise(
         &mut self,
         shard: &Shard,
@@ -413,14 +415,14 @@ impl Lesson {
         activations(tuple) > activations(had)
             || match (role, values) {
                 (Some(role), _) => weights(tuple, role) > weights(had, role),
-                // No weight is multiplied there.
+                // No weights are multiplied there.
                 (None, Some("activations")) => false,
-                // The role of no weight is that of all the tuple has no exception for.
+                // The empty role selects the format of all roles without an exception.
                 (None, _) => roles().chain([""]).all(|role| weights(tuple, role) > weights(had, role)),
             }
     }
 
-    /// Makes kinds illegal in formats, (kind, format tuple) each, on the target of a shard.
+    /// Makes pairs of a kind and a format tuple illegal on the target of a shard.
     fn forbid_units(&mut self, shard: &Shard, units: &[(u32, u32)], class: ErrorClass, why: &str) {
         for cost in self.request.costs.iter_mut().filter(|cost| cost.target == shard.target) {
             if units.contains(&(cost.kind, cost.formats)) {
@@ -456,7 +458,7 @@ impl Lesson {
         );
     }
 
-    /// Scale the times of the shard's kinds so that their sum is the measured time.
+    /// Scales the times of the shard's kinds so that their sum is the measured time.
     fn correct_times(&mut self, shard: &Shard, feedback: &Feedback) {
         for measured in &feedback.times {
             let units = self.formatted(shard);

@@ -2,13 +2,16 @@
 //! lines.
 //!
 //! **Job.** A planner is a WebAssembly component that decides where a model is cut, on which target
-//! and in which formats each part runs, and why. This crate provides request and plan as Rust types
-//! (the records of `wit/v0.2/planner.wit`), an exact [`solver`], a reader for the history of
-//! refusals ([`learn`]), and [`testing`] requests, so that a planner is written and tested natively
-//! and only then compiled to WebAssembly.
+//! and in which formats each part runs, and why. This crate has
 //!
-//! **Not its job.** It has no clock, no files, no random numbers and no import but `log`; it
-//! compiles nothing and knows no device. The host checks every plan.
+//! * request and plan as Rust types (the records of `wit/v0.2/planner.wit`),
+//! * an exact [`solver`],
+//! * a reader for the history of refusals ([`learn`]),
+//! * [`testing`] requests, so that a planner can be written and tested natively before it is
+//!   compiled to WebAssembly.
+//!
+//! **Not its job.** It has no clock, files or random numbers, and `log` is its only import. It does
+//! not compile models or access devices. The host checks every plan.
 //!
 //! ```
 //! use shardwright_planner::{Attempt, Description, Plan, Planner, Refusal, Request, solver};
@@ -41,9 +44,9 @@
 //! assert_eq!(Frugal::make_plan(&request).unwrap().shards.len(), 1); // embed, decoder and head
 //! ```
 //!
-//! Determinism: compare integers only, iterate sorted or in the order of the request, keep no
-//! global state. The same request must result in the same plan on every engine; the host tests
-//! that.
+//! Plans must be deterministic: the same request must give the same plan on every engine, which the
+//! host tests. Compare only integers, iterate in sorted order or in the order of the request, and
+//! keep no global state.
 
 #[allow(
     missing_docs,
@@ -87,54 +90,55 @@ pub use bindings::exports::shardwright::planner::api::{
 pub use log::log_panics;
 pub use log::{Level, log};
 
-/// A planner. The functions are pure: same arguments, same answer.
+/// A planner. The functions are pure: equal arguments give equal answers.
 pub trait Planner {
-    /// Name, version and options.
+    /// Returns name, version and options of the planner.
     fn describe() -> Description;
 
-    /// Answer a request.
+    /// Makes a plan for a request, or refuses.
     fn make_plan(request: &Request) -> Result<Plan, Refusal>;
 
-    /// Answer a request again after plans were tried. `history` holds every attempt, oldest first,
-    /// and is never empty; its last plan is `previous`. Returning a plan that was tried before ends
+    /// Makes another plan after plans were tried. `history` contains every attempt, oldest first,
+    /// and is never empty. Its last plan is `previous`. Returning a plan that was tried before ends
     /// the loop.
     fn revise(request: &Request, previous: &Plan, history: &[Attempt]) -> Result<Plan, Refusal>;
 }
 
 impl Request {
-    /// The format of each gathered table that the request names first, for planners that leave
-    /// tables as they are.
+    /// Returns the first format of each gathered table in the request, for planners that leave
+    /// tables unchanged.
     pub fn first_tables(&self) -> Vec<u32> {
         vec![0; self.tables.len()]
     }
 
-    /// The option of this name, if set.
+    /// Returns the value of the option with this name, if it is set.
     pub fn option(&self, name: &str) -> Option<&str> {
         self.options.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Index of the target of this name.
+    /// Returns the index of the target with this name.
     pub fn target_named(&self, name: &str) -> Option<u32> {
         position(self.targets.iter().position(|target| target.name == name))
     }
 
-    /// Index of the component of this name.
+    /// Returns the index of the component with this name.
     pub fn component_named(&self, name: &str) -> Option<u32> {
         position(self.model.components.iter().position(|component| component.name == name))
     }
 
-    /// Index of the weight format of this name.
+    /// Returns the index of the weight format with this name.
     pub fn weight_format_named(&self, name: &str) -> Option<u32> {
         position(self.weight_formats.iter().position(|format| format.name == name))
     }
 
-    /// How a format tuple stores the weights of a role. `None` for an index beyond the lists.
+    /// Returns the format of a role's weights in a format tuple, or `None` for an invalid index.
     pub fn weight_format(&self, tuple: u32, role: &str) -> Option<&Format> {
         let tuple = self.formats.get(tuple as usize)?;
         self.weight_formats.get(tuple.weight(role) as usize)
     }
 
-    /// The weight formats that occur in a tuple: that of most roles, then those of exceptions.
+    /// Iterates over the weight formats of a tuple: first the format of most roles, then the
+    /// formats of exceptions.
     pub fn weight_formats_of(&self, tuple: u32) -> impl Iterator<Item = &Format> {
         let tuple = self.formats.get(tuple as usize).into_iter();
         let used = tuple.flat_map(|tuple| {
@@ -143,7 +147,8 @@ impl Request {
         used.filter_map(|format| self.weight_formats.get(format as usize))
     }
 
-    /// The name of a format tuple: `w8-per-channel/a16/a8`, with exceptions per role in brackets.
+    /// Returns the name of a format tuple: `w8-per-channel/a16/a8`, with exceptions per role in
+    /// brackets.
     pub fn formats_name(&self, tuple: u32) -> String {
         let name = |list: &[Format], index: u32| {
             list.get(index as usize).map_or_else(|| format!("format {index}"), |format| format.name.clone())
@@ -158,20 +163,21 @@ impl Request {
         format!("{text}/{activations}/{states}")
     }
 
-    /// Whether the model keeps states, so that it has decode and prefill entry points rather than
-    /// encode ones.
+    /// Returns whether the model keeps states, so that it has decode and prefill entry points
+    /// instead of encode.
     pub fn has_states(&self) -> bool {
         self.entries.iter().any(|entry| entry.kind != EntryKind::Encode)
     }
 
-    /// Whether a goal is in losses, so that they decide between formats and each has to be known.
+    /// Returns whether a goal concerns losses. Losses then decide between formats, and each must be
+    /// known.
     pub fn weighs_losses(&self) -> bool {
         self.goals.quality_micronats.is_some() || self.goals.least_loss
     }
 }
 
 impl Component {
-    /// Number of layers; zero for a component that is never cut.
+    /// Returns the number of layers. Zero for a component that cannot be cut.
     pub fn layer_count(&self) -> u32 {
         match &self.body {
             Body::Whole(_) => 0,
@@ -181,14 +187,14 @@ impl Component {
 }
 
 impl Format {
-    /// Whether values are stored as floats, which is counted as no loss.
+    /// Returns whether values are stored as floats, for which no loss is counted.
     pub fn is_float(&self) -> bool {
         self.numbers == NumberKind::Float
     }
 }
 
 impl FormatTuple {
-    /// The weight format of a role, as an index in the request.
+    /// Returns the weight format of a role, as an index in the request.
     pub fn weight(&self, role: &str) -> u32 {
         let exception = self.roles.iter().find(|entry| entry.role == role);
         exception.map_or(self.weights, |entry| entry.format)
@@ -196,25 +202,27 @@ impl FormatTuple {
 }
 
 impl Shard {
-    /// The format tuple of every layer, and of every component without layers, in order.
+    /// Iterates over the format tuples of every layer and of every component without layers, in
+    /// order.
     pub fn formats(&self) -> impl Iterator<Item = u32> + '_ {
         self.segments.iter().flat_map(|segment| segment.formats.iter().copied())
     }
 
-    /// The one format tuple of all of it; `None` where its parts differ.
+    /// Returns the format tuple of the whole shard, or `None` if its parts differ.
     pub fn uniform_formats(&self) -> Option<u32> {
         let first = self.formats().next()?;
         self.formats().all(|formats| formats == first).then_some(first)
     }
 
-    /// Its part of a component.
+    /// Returns the shard's segment of a component.
     pub fn segment(&self, component: u32) -> Option<&Segment> {
         self.segments.iter().find(|segment| segment.component == component)
     }
 }
 
 impl Plan {
-    /// Whether `other` would build and run the same, ignoring its reasons.
+    /// Returns whether `other` builds and runs in the same way. Reasons and the expected gain are
+    /// ignored.
     pub fn builds_same(&self, other: &Plan) -> bool {
         let verifies = |plan: &Plan| plan.speculation.as_ref().map(|own| (own.draft.clone(), own.rows));
         self.shards == other.shards
@@ -225,12 +233,12 @@ impl Plan {
 }
 
 impl Refusal {
-    /// A refusal without details.
+    /// Creates a refusal without details.
     pub fn new(kind: RefusalKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), details: Vec::new() }
     }
 
-    /// The same refusal with one more detail.
+    /// Adds a detail.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl ToString) -> Self {
         self.details.push((name.to_owned(), value.to_string()));
@@ -249,7 +257,7 @@ fn position(position: Option<usize>) -> Option<u32> {
 }
 
 /// Makes a type that implements [`Planner`] the planner of this component. Call it once, in a crate
-/// of type `cdylib`. On targets other than WebAssembly it expands to nothing, so that planners are
+/// of type `cdylib`. On targets other than WebAssembly it has no effect, so that planners can be
 /// tested as ordinary Rust.
 #[macro_export]
 macro_rules! export_planner {

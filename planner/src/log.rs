@@ -1,11 +1,10 @@
-//! Log lines for the person watching.
+//! Log lines for people.
 
 use std::fmt::Display;
 
 pub use crate::bindings::shardwright::planner::host::Level;
 
-/// Send one line to the host. Outside WebAssembly, in a native test, it is written to standard
-/// error.
+/// Sends one line to the host. Outside WebAssembly, in a native test, writes it to standard error.
 pub fn log(level: Level, message: impl Display) {
     let message = message.to_string();
     #[cfg(target_arch = "wasm32")]
@@ -14,13 +13,13 @@ pub fn log(level: Level, message: impl Display) {
     eprintln!("planner {level:?}: {message}");
 }
 
-/// Logs a panic's message to the host before the component traps, because the trap itself carries
-/// no message. Every call runs in a fresh instance, so each begins with this.
+/// Logs the message of a panic to the host before the component traps, because the trap itself has
+/// no message. Every call runs in a new instance, so each begins with this.
 #[doc(hidden)]
 pub fn log_panics() {
     #[cfg(target_arch = "wasm32")]
     std::panic::set_hook(Box::new(|panic| {
-        // On one line, as a log line is.
+        // Joined to one line, because a log line is one.
         let place = panic.location().map(|place| format!(" at {place}")).unwrap_or_default();
         let message = panic.payload_as_str().unwrap_or("without a message").replace('\n', " ");
         log(Level::Warn, format!("a panic{place}: {message}"));

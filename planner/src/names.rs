@@ -1,10 +1,10 @@
-//! The stable kebab-case names of the closed lists, for reasons and messages.
+//! Stable kebab-case names of the members of closed lists, for reasons and messages.
 
 use crate::{Entry, EntryKind, ErrorClass, Provenance};
 
 /// A member of a closed list with a stable name.
 pub trait Named {
-    /// The name, as profiles, reports and the command line write it.
+    /// Returns the name, as used in profiles, reports and on the command line.
     fn name(&self) -> &'static str;
 }
 
@@ -52,7 +52,7 @@ named!(ErrorClass {
 pub const ROLES: [&str; 7] =
     ["attention-input", "attention-output", "mlp-input", "mlp-output", "per-layer", "head", "other"];
 
-/// `prefill_128@4096`.
+/// Formats the name of an entry point: `prefill_128@4096`.
 pub fn entry(entry: Entry) -> String {
     match entry.kind {
         EntryKind::Encode => format!("encode_{}", entry.rows),
@@ -60,7 +60,7 @@ pub fn entry(entry: Entry) -> String {
     }
 }
 
-/// Bytes as a goal spells them: `2.9 GiB`, rounded up.
+/// Formats bytes as in a goal, rounded up: `2.9 GiB`.
 pub fn bytes(value: u64) -> String {
     let (unit, name) = match value {
         0..0x10_0000 => return count(value, "byte"),
@@ -71,7 +71,7 @@ pub fn bytes(value: u64) -> String {
     format!("{}.{} {name}", tenths / 10, tenths % 10)
 }
 
-/// Microseconds as a goal spells them: `513 ms`, three digits, rounded up.
+/// Formats microseconds as in a goal, with three digits, rounded up: `513 ms`.
 pub fn microseconds(value: u64) -> String {
     match value {
         0..1000 => format!("{value} µs"),
@@ -80,19 +80,19 @@ pub fn microseconds(value: u64) -> String {
     }
 }
 
-/// Millionths of a nat as a goal spells them: `12.1 millinats`, three digits, rounded up.
+/// Formats millionths of a nat as in a goal, with three digits, rounded up: `12.1 millinats`.
 pub fn micronats(value: u64) -> String {
     let plural = if value == 1000 { "" } else { "s" };
     format!("{} millinat{plural}", thousandths(value))
 }
 
-/// A count with its noun.
+/// Formats a count with its noun: `1 shard`, `2 shards`.
 pub fn count(count: u64, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural}")
 }
 
-/// An amount of a limit or goal in the unit that its name tells.
+/// Formats the value of a limit or goal in the unit that its name implies.
 pub fn quantity(name: &str, value: u64) -> String {
     match name {
         "quality" => micronats(value),
@@ -103,7 +103,8 @@ pub fn quantity(name: &str, value: u64) -> String {
     }
 }
 
-/// Thousandths as a number of at most three digits, or of as many as there are before the point.
+/// Formats thousandths as a number of at most three digits, or of all digits before the point if
+/// there are more.
 fn thousandths(value: u64) -> String {
     let step = match value {
         0..1000 => 1,

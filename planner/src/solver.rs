@@ -1,48 +1,49 @@
 //! Exact solver: chooses cuts, targets and formats.
 //!
-//! A dynamic programme over cut points. Every partial chain is a *label*: its cost so far, the
-//! memory, quality and shards used, and the location of the states that later layers read. Where a
-//! component ends, the next one begins a shard, or joins the last one if target, activations,
-//! states and limits allow it. A label
-//! that is no better than another in any respect is dropped; the best label at the end is the
-//! optimum.
+//! The solver is a dynamic programme over cut points. Every partial chain is a *label*. It has the
+//! cost so far, the memory, quality and shards used, and the location of the states that later
+//! layers read. Where a component ends, the next one begins a shard, or joins the last shard if
+//! target, activations, states and limits allow it. A label that another one matches or beats in
+//! every respect is dropped. The best label at the end is the optimum.
 //!
 //! **Objective**, most important first:
-//! 1. As many layers as possible on the targets the request names first. Neighbours in that order
-//!    whose times are all known are compared by time instead; an unknown time of one target affects
-//!    only that target.
-//! 2. As few layers as possible in formats without a time where the target has others with one.
-//! 3. Where the request asks for it, least loss; every shard has to save [`LEAST_SAVED`] of it.
-//! 4. On targets whose times are modelled, formats the request names first: a modelled time is no
-//!    reason to prefer others. A goal in losses lifts this rule: it says what formats are worth.
-//! 5. Least time per generated token, as far as it is known; under a goal in losses the bytes of
-//!    weights stand in for the times of a target of which none are known; where an answer of a
-//!    number of tokens is usual, with their share of the time to the first one. Without a goal in
-//!    losses a format that is not named first has to save [`Settings::gain`] percent, and with one
-//!    [`Settings::gain_within_goal`]. Every shard adds the cost of its boundary, and a hundredth of
-//!    the whole besides: estimates are no more precise.
+//! 1. As many layers as possible on the targets that the request lists first. Adjacent targets in
+//!    that list whose times are all known are compared by time instead. An unknown time of one
+//!    target only affects that target.
+//! 2. As few layers as possible in formats without a time, if the target has others with a time.
+//! 3. Least loss, if the request requires it. Every additional shard must save [`LEAST_SAVED`] of
+//!    it.
+//! 4. Formats that the request lists first, on targets whose times are modelled: a modelled time is
+//!    not a reason to prefer other formats. A goal for losses disables this rule, because it
+//!    defines the value of formats.
+//! 5. Least time per generated token, as far as times are known. With a usual answer length, a
+//!    share of the time to the first token is added. With a goal for losses, the bytes of weights
+//!    replace the times of a target of which no time is known. Without a goal for losses, a format
+//!    that is not listed first must save [`Settings::gain`] percent, with one
+//!    [`Settings::gain_within_goal`]. Every shard adds the cost of its boundary and a hundredth of
+//!    the whole, because estimates are not more precise than that.
 //! 6. Fewest shards.
-//! 7. Formats the request names first.
-//! 8. Balance: the largest shard of a layered component as small as possible, then the sum of
+//! 7. Formats that the request lists first.
+//! 8. Balance: the largest shard of a component with layers as small as possible, then the sum of
 //!    squares, by time or by weight bytes.
 //!
 //! Ties are resolved to the earliest target, then the earliest formats, then the earliest cuts, so
-//! the solution is unique.
+//! that the solution is unique.
 //!
-//! **Gathered tables**: of the sets of formats that a best plan may have each leaves a part of the
-//! goals of size and quality to the shards, and the best of those plans is taken.
+//! **Gathered tables**: each set of table formats that a best plan may have leaves a part of the
+//! goals for size and quality to the shards. The best of the resulting plans is used.
 //!
-//! **Speculation**: whether tokens of a draft are verified, and in how many rows, is chosen for the
-//! shards that were found; see [`Speculate`].
+//! **Speculation**: whether tokens of a draft are verified, and in how many rows, is chosen after
+//! the shards. See [`Speculate`].
 //!
-//! **Constraints**: the request's limits, legal rows of the cost table, donors on the reader's shim
-//! and device and in its format of states, goals of memory, size, quality and, as far as times are
-//! known, time, context and prefill rows. Weights of two bits lose so much quality that they need a
-//! goal in losses, unless no other format is offered.
+//! **Constraints**: limits of the request, legal rows of the cost table, donors on the reader's
+//! shim and device and in its format of states, goals for memory, size and quality, goals for times
+//! as far as times are known, context and prefill rows. Weights of two bits lose so much quality
+//! that they need a goal for losses, unless no other format is offered.
 //!
-//! Exact as long as no cut point has more than [`LABELS_PER_CUT`] incomparable labels and comparing
-//! them does not take too long; beyond that fewer are kept and [`Solution::exact`] is false. This
-//! keeps a planner within its fuel.
+//! The solution is exact if no cut point has more than [`LABELS_PER_CUT`] incomparable labels and
+//! comparing them does not take too long. Otherwise fewer labels are kept and [`Solution::exact`]
+//! is false. This keeps a planner within its fuel.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -75,28 +76,27 @@ pub use preferences::{Barred, Goal, WantedFormat, offered};
 pub use remainder::Gap;
 pub use speculation::{LEAST_GAIN, Speculate};
 
-/// Most incomparable labels kept at one cut point. A few dozen is usual; many formats under a
-/// quality goal have more.
+/// Maximum number of incomparable labels kept at one cut point. A few dozen is usual, and many
+/// formats with a quality goal give more.
 pub const LABELS_PER_CUT: usize = 256;
 
-/// What a shard has to save where the loss is what counts, in millionths of a nat per token: a
-/// hundredth of the strictest named goal. Losses are measured on some hundred tokens, or expected,
-/// and are no finer.
+/// Minimum saving of loss by an additional shard if losses are the objective, in millionths of a
+/// nat per token. This is a hundredth of the strictest named goal. Losses are estimated, or
+/// measured on a few hundred tokens, and not more precise than that.
 pub const LEAST_SAVED: u64 = 50;
 
-/// Percent of the time that formats have to save against those named first, unless settings say
-/// otherwise: more than the extra cost of a finer format of the same width, less than half the
-/// width saves.
+/// Default of [`Settings::gain`], in percent. It is larger than the extra cost of a finer format of
+/// the same width, and smaller than the saving of half the width.
 pub const GAIN: u32 = 25;
 
-/// How much is searched.
+/// Effort of the search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Effort {
-    /// The optimum, as far as the fuel allows.
+    /// The optimum, as far as the fuel permits.
     #[default]
     Thorough,
-    /// The first target and formats that are legal, in the fewest shards within the limits. Uses
-    /// almost no fuel; ignores times.
+    /// The first legal target and formats, in the fewest shards within the limits. Uses almost no
+    /// fuel and ignores times.
     Simple,
 }
 
@@ -107,16 +107,16 @@ pub enum Balance {
     /// operations.
     #[default]
     Automatic,
-    /// By time of one generated token; unknown times count as zero.
+    /// Time of one generated token. Unknown times count as zero.
     Time,
-    /// By weight bytes.
+    /// Bytes of weights.
     Bytes,
-    /// By operations of the largest entry point.
+    /// Operations of the largest entry point.
     Operations,
 }
 
 impl Balance {
-    /// The name in options and reasons.
+    /// Returns the name in options and reasons.
     pub const fn name(self) -> &'static str {
         match self {
             Balance::Automatic => "automatic",
@@ -127,18 +127,18 @@ impl Balance {
     }
 }
 
-/// A shard that must not be planned again, whatever its flags and entry points.
+/// A shard that must not be planned again, with any flags and entry points.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Forbidden {
-    /// Its segments.
+    /// Segments of the shard.
     pub segments: Vec<Segment>,
-    /// Target index.
+    /// Index of the target.
     pub target: u32,
-    /// Where its soft-cap is computed; `None` if it has none.
+    /// Place where its soft-cap is computed. `None` if it has none.
     pub softcap: Option<SoftcapPlace>,
 }
 
-/// Preferences of a planner; the request itself holds the facts.
+/// Preferences of a planner. The facts are in the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Quantity to balance by.
@@ -147,43 +147,44 @@ pub struct Settings {
     pub place: Vec<(u32, u32)>,
     /// Shards that must not be planned again.
     pub forbidden: Vec<Forbidden>,
-    /// When shards are compiled.
+    /// Time at which shards are compiled.
     pub build: BuildTime,
-    /// Where soft-caps must be computed. `None`: in the graph, unless no target supports them there
-    /// or the runtime is faster.
+    /// Place where soft-caps must be computed. `None`: in the graph, unless no target supports them
+    /// there or the runtime is faster.
     pub softcap: Option<SoftcapPlace>,
-    /// Whether a plan falls back to the other targets that take the whole model.
+    /// Whether a plan has fallbacks to the other targets that support the whole model.
     pub falls_back: bool,
     /// Whether proposed tokens are verified.
     pub speculate: Speculate,
-    /// Whether a goal in losses is the usual one, which nobody stated.
+    /// Whether a goal for losses is only the default and was not set by the user.
     pub loss_is_usual: bool,
-    /// The format tuple of every shard, by index. `None`: chosen by the objective from those the
-    /// request offers.
+    /// The format tuple of every shard, by index. `None`: chosen by the objective from the tuples
+    /// that the request offers.
     pub formats: Option<u32>,
     /// Weight formats that some layers must have.
     pub wanted: Vec<WantedFormat>,
     /// Format tuples that some layers must not have on some targets.
     pub barred: Vec<Barred>,
-    /// Most shards of a component: (component index, shards).
+    /// Maximum number of shards of a component: (component index, shards).
     pub most_shards: Vec<(u32, u32)>,
-    /// Whether a shard may hold several components.
+    /// Whether a shard may contain several components.
     pub join: bool,
-    /// The goals that count first, in this order; the others follow as they are by themselves.
+    /// Goals that come first, in this order. The others follow in their default order.
     pub order: Vec<Goal>,
-    /// Percent of the time, below 100, that formats have to save against those named first if no
-    /// quality goal bounds their loss.
+    /// Time, in percent below 100, that formats not listed first must save if no quality goal
+    /// limits their loss.
     pub gain: u32,
-    /// The same, layer by layer, where a quality goal does.
+    /// Time, in percent below 100, that formats not listed first must save, layer by layer, if a
+    /// quality goal limits their loss.
     pub gain_within_goal: u32,
-    /// How much is searched.
+    /// Effort of the search.
     pub effort: Effort,
 }
 
 impl Default for Settings {
-    /// Automatic balance, no fixed targets, nothing forbidden, compiled ahead of time, soft-caps
-    /// wherever they are cheaper, any formats in any number of shards of any components, goals in
-    /// the order of the objective, a gain of [`GAIN`] percent, a thorough search.
+    /// Automatic balance, no fixed targets, no forbidden shards, compilation ahead of time,
+    /// soft-caps where they are cheaper, any formats in any number of shards of any components,
+    /// goals in the order of the objective, a gain of [`GAIN`] percent, and a thorough search.
     fn default() -> Self {
         Self {
             balance: Balance::Automatic,
@@ -210,102 +211,105 @@ impl Default for Settings {
 /// One shard of a solution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// Its segments, in the order of a step.
+    /// Segments, in the order of a step.
     pub segments: Vec<Segment>,
-    /// Target index.
+    /// Index of the target.
     pub target: u32,
-    /// Where its soft-cap is computed; `None` if it has none.
+    /// Place where its soft-cap is computed. `None` if it has none.
     pub softcap: Option<SoftcapPlace>,
-    /// Its cost, including the runtime's share.
+    /// Cost, including the runtime's share.
     pub cost: RangeCost,
 }
 
 impl Placement {
-    /// The format tuple of every layer, and of every component without layers, in order.
+    /// Iterates over the format tuples of every layer and of every component without layers, in
+    /// order.
     pub fn formats(&self) -> impl Iterator<Item = u32> + '_ {
         self.segments.iter().flat_map(|segment| segment.formats.iter().copied())
     }
 
-    /// The one format tuple of all of it; `None` where its parts differ.
+    /// Returns the format tuple of the whole shard, or `None` if its parts differ.
     pub fn uniform_formats(&self) -> Option<u32> {
         let first = self.formats().next()?;
         self.formats().all(|formats| formats == first).then_some(first)
     }
 
-    /// Its part of a component.
+    /// Returns the shard's segment of a component.
     pub fn segment(&self, component: u32) -> Option<&Segment> {
         self.segments.iter().find(|segment| segment.component == component)
     }
 
-    /// Its layers, and components without layers.
+    /// Returns the number of its layers and components without layers.
     pub(crate) fn units(&self) -> u64 {
         self.segments.iter().map(|segment| segment.formats.len() as u64).sum()
     }
 
-    /// The shard as a constraint: not this one again.
+    /// Returns the constraint that forbids this shard.
     pub(crate) fn forbidden(&self) -> Forbidden {
         Forbidden { segments: self.segments.clone(), target: self.target, softcap: self.softcap }
     }
 }
 
-/// An optimum.
+/// An optimal chain of shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Solution {
     /// Shards in order of execution.
     pub shards: Vec<Placement>,
-    /// Entry points of the chain, the one whose time counts first. A shard without work in prefill
-    /// has no prefill entry point. That which verifies proposed tokens is not among them.
+    /// Entry points of the chain. The first one is the one whose time is minimised. A shard without
+    /// work in prefill has no prefill entry point. The entry point that verifies proposed tokens is
+    /// not included.
     pub entries: Vec<Entry>,
-    /// Context capacity; zero without states.
+    /// Context capacity in tokens. Zero without states.
     pub context: u32,
-    /// Time per generated token (or encode run) in microseconds, if known of every shard.
+    /// Time per generated token (or encode run) in microseconds, if it is known for every shard.
     pub time: Option<u64>,
     /// Whether no label had to be dropped.
     pub exact: bool,
-    /// How far the chain may be from the best, by a relaxation; `None` where the relaxation proves
-    /// it best, and of a simple search.
+    /// Upper bound, by a relaxation, on the distance of the chain from the best one. `None` if the
+    /// relaxation proves it optimal, and for a simple search.
     pub gap: Option<Gap>,
     /// Quantity that was balanced.
     pub balanced_by: Balance,
-    /// The format of each gathered table: index in its list.
+    /// For each gathered table, the index of the chosen format in the table's list.
     pub tables: Vec<u32>,
-    /// That proposed tokens are verified.
+    /// How proposed tokens are verified, if they are.
     pub speculation: Option<Speculation>,
-    /// Flags set because they raise a limit that would otherwise have made a cut necessary: (target
-    /// index, flag).
+    /// Flags set because they raise a limit that would otherwise require a cut: (target index,
+    /// flag).
     pub relieving: Vec<(u32, Flag)>,
-    /// How far the mixture of formats may be from the best for these shards; `None` where nothing
-    /// was mixed.
+    /// Upper bound on the distance of the mixture of formats from the best one for these shards.
+    /// `None` if formats were not mixed.
     pub mixed: Option<MixBound>,
-    /// Why proposed tokens are verified or not; `None` where nothing proposes any.
+    /// Why proposed tokens are verified or not. `None` if there are no drafts.
     about_speculation: Option<Reason>,
-    /// What was kept of a goal for the size.
+    /// The part of a size goal that was reserved for fallbacks.
     reserve: fallback::Reserve,
-    /// For every target whether all its legal rows have a time.
+    /// For every target, whether all its legal rows have a time.
     timed: Vec<bool>,
-    /// How the alternatives to each shard fare.
+    /// Comparison of each shard with its alternatives.
     decided: decided::Decided,
     settings: Settings,
 }
 
-/// Find the optimum, or the reason why there is none.
+/// Finds the optimum, or the reason why there is none.
 ///
-/// Errors: `invalid-request` for invalid indices or entry points, `unsupported` if a layer is legal
-/// on no target, `over-limit` if a single layer exceeds a limit or there are too many shards,
+/// Before cutting to a limit, flags that are known to raise it are tried. They are set if that
+/// saves shards. A size goal also covers the fallbacks of the plan, if possible.
+///
+/// # Errors
+///
+/// `invalid-request` for invalid indices or entry points, `unsupported` if no target supports a
+/// layer, `over-limit` if a single layer exceeds a limit or there are too many shards,
 /// `state-not-shareable`, `over-memory`, `over-quality`, and `exhausted` if every solution is
 /// forbidden.
-///
-/// Before cutting to a limit, flags that are known to raise it are tried; they are set if that
-/// saves shards. A goal for the size also holds what the plan falls back to, where that is
-/// possible.
 pub fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
     let found = speculation::solve(request, settings)?;
     let decided = decided::compare(request, settings, &found)?;
     Ok(Solution { decided, ..found })
 }
 
-/// What a plan of the request loses, in millionths of a nat per token; `None` where a part of it is
-/// not known.
+/// Computes the loss of a plan, in millionths of a nat per token. Returns `None` if a part of it is
+/// unknown.
 pub fn loss_of(request: &Request, plan: &Plan) -> Option<u64> {
     let losses = Losses::new(request);
     let shards = plan.shards.iter().flat_map(|shard| losses.units(&shard.segments));
@@ -315,7 +319,7 @@ pub fn loss_of(request: &Request, plan: &Plan) -> Option<u64> {
     all.try_fold(0_u64, |sum, loss| Some(sum.saturating_add(loss?)))
 }
 
-/// The optimum with all of a goal for the size to itself.
+/// Finds the optimum without reserving a part of a size goal for fallbacks.
 fn solve_whole(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
     let plain = tables::solve(request, settings);
     let relieving = relief::candidates(request, plain.as_ref().ok());
@@ -330,9 +334,10 @@ fn solve_whole(request: &Request, settings: &Settings) -> Result<Solution, Refus
     }
 }
 
-/// Entry points a chain may have, best first: the smallest context that is enough, decode of one
-/// row, and the largest prefill that the goal allows or those that suit the usual prompts; without
-/// states every encode, or else one of them.
+/// Returns sets of entry points that a chain may have, best first. A set has the smallest
+/// sufficient context, decode of one row, and either the largest prefill that the goal allows or
+/// the prefills that suit the usual prompts. Without states it has all encode entry points, or else
+/// one of them.
 fn entry_sets(request: &Request) -> Result<Vec<Vec<Entry>>, Refusal> {
     let invalid = |message: String| Refusal::new(RefusalKind::InvalidRequest, message);
     let rows = |kind: EntryKind, context: u32| {
@@ -381,7 +386,7 @@ fn entry_sets(request: &Request) -> Result<Vec<Vec<Entry>>, Refusal> {
     Ok(prefills::sets(request, &prefills).into_iter().map(with_decode).collect())
 }
 
-/// Constraints left out to find out which one makes a request unsolvable.
+/// Constraints that are ignored to find out which one makes a request unsolvable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Relaxed {
     preferences: bool,
@@ -395,10 +400,10 @@ struct Relaxed {
     donors: bool,
 }
 
-/// One component, ready to be cut.
+/// One component, prepared for cutting.
 struct Part {
     component: u32,
-    /// Layers, or one unit for the whole.
+    /// Number of layers, or 1 for the whole component.
     units: usize,
     layered: bool,
     /// Donor of each unit.
@@ -409,33 +414,33 @@ struct Part {
     choices: Vec<Choice>,
 }
 
-/// One target a component may use, with a format tuple for each unit. They agree in activations
-/// and states.
+/// A target that a component may use, with a format tuple for each unit. The tuples agree in
+/// activations and states.
 struct Choice {
     target: u32,
     formats: Vec<u32>,
-    /// Cumulative indices of the tuples, by which those named first are preferred.
+    /// Cumulative indices of the tuples, used to prefer the tuples listed first.
     later: Vec<u64>,
-    /// Cumulative nanoseconds of the units whose tuple is not named first.
+    /// Cumulative nanoseconds of the units whose tuple is not the first.
     later_time: Vec<u64>,
     softcap: Option<SoftcapPlace>,
     prefix: Prefix,
     /// Work of the runtime per row, in microseconds.
     runtime: u64,
-    /// What each run of a shard takes beside the computation, in microseconds.
+    /// Overhead of each run of a shard in addition to the computation, in microseconds.
     call: u64,
-    /// Cumulative loss in millionths up to each unit, and units whose loss is needed but was not
-    /// measured.
+    /// Cumulative loss in millionths of a nat up to each unit, and cumulative number of units whose
+    /// loss is needed but was not measured.
     loss: Vec<u64>,
     unmeasured: Vec<u32>,
     /// Cumulative number of units that require other formats.
     unwanted: Vec<u32>,
-    /// Activations and states of all units.
+    /// Formats of activations and states of all units.
     values: (u32, u32),
 }
 
 impl Choice {
-    /// These tuples for the units of a component.
+    /// Creates the choice of these tuples for the units of a component.
     fn new(units: &mix::Units<'_>, formats: Vec<u32>, softcap: Option<SoftcapPlace>) -> Self {
         let request = units.request;
         let each: Vec<(u32, u32)> = units.kinds.iter().copied().zip(formats.iter().copied()).collect();
@@ -463,13 +468,13 @@ impl Choice {
         }
     }
 
-    /// Format tuples of the units.
+    /// Returns the format tuples of the units.
     fn formats(&self, first: usize, end: usize) -> Vec<u32> {
         self.formats[first..end].to_vec()
     }
 
-    /// Cost of the units as a shard of their own, including the runtime's share; `None` if the
-    /// target does not support one of them.
+    /// Returns the cost of the units as a separate shard, including the runtime's share. Returns
+    /// `None` if the target does not support one of them.
     fn cost(&self, first: usize, end: usize) -> Option<RangeCost> {
         if self.unwanted[end] > self.unwanted[first] {
             return None;
@@ -477,7 +482,7 @@ impl Choice {
         Some(Self::with_runtime(self.prefix.range(first, end)?, self.runtime).called(self.call))
     }
 
-    /// What one unit adds to a shard; `None` if the target does not support it.
+    /// Returns the cost that one unit adds to a shard, or `None` if the target does not support it.
     fn cost_of_unit(&self, unit: usize) -> Option<RangeCost> {
         let is_wanted = self.unwanted[unit + 1] == self.unwanted[unit];
         self.prefix.range(unit, unit + 1).filter(|_| is_wanted)
@@ -500,20 +505,20 @@ struct Problem<'request> {
     usable: Vec<u32>,
     parts: Vec<Part>,
     limits: Vec<TargetBounds<'request>>,
-    /// For every target what a shard of the whole model costs at most.
+    /// For every target, an upper bound on the cost of a shard of the whole model.
     most: Vec<RangeCost>,
-    /// Targets of one shim and device have one place.
+    /// Place of every target. Targets of one shim and device have the same place.
     places: Vec<u32>,
-    /// For every target whether all its legal rows have a time, and whether one of those is
+    /// For every target, whether all its legal rows have a time, and whether one of these times is
     /// modelled.
     timed: Vec<bool>,
     modelled: Vec<bool>,
-    /// For every target whether bytes stand in for its times: none are known, and a goal in losses
-    /// asks for the fastest mixture.
+    /// For every target, whether bytes replace its times: no time is known, and a goal for losses
+    /// requires the fastest mixture.
     by_bytes: Vec<bool>,
-    /// Neighbours whose times are all known have one rank.
+    /// Rank of every target. Adjacent targets whose times are all known have the same rank.
     ranks: Vec<u64>,
-    /// Time that each shard has to save, in nanoseconds.
+    /// Time that each additional shard must save, in nanoseconds.
     boundary: u64,
     balanced_by: Balance,
 }
@@ -576,7 +581,7 @@ impl<'request> Problem<'request> {
                 if placed.is_some_and(|placed| placed != target) {
                     continue;
                 }
-                // In the graph first: the earlier of two equals wins.
+                // The graph comes first, because the earlier of two equals wins.
                 for &softcap in &softcap_places(component, settings) {
                     let kinds = unit_kinds_at(component, softcap);
                     if kinds.iter().any(|&kind| kind as usize >= request.kinds.len()) {
@@ -615,7 +620,7 @@ impl<'request> Problem<'request> {
         }
         let simple = settings.effort == Effort::Simple;
         let (timed, modelled) = if simple { untimed(request) } else { known_times(request, &entries) };
-        // The first target, which runs most layers, decides what is balanced.
+        // The first target, which runs most layers, decides which quantity is balanced.
         let first_is_timed = timed.first() == Some(&true);
         let balanced_by = match settings.balance {
             Balance::Automatic if first_is_timed => Balance::Time,
@@ -655,7 +660,8 @@ impl<'request> Problem<'request> {
         })
     }
 
-    /// Offers the formats of these shards too: of each component that one target runs whole.
+    /// Adds the formats of these shards as choices, for each component that one target runs
+    /// completely.
     fn offer(&mut self, shards: &[Placement]) {
         for place in 0..self.parts.len() {
             let part = &self.parts[place];
@@ -681,7 +687,7 @@ impl<'request> Problem<'request> {
         }
     }
 
-    /// The units of a part on a target, of these kinds.
+    /// Returns the units of a part on a target, with these kinds.
     fn units_of<'a>(&'a self, part: &Part, kinds: &'a [u32], target: u32) -> mix::Units<'a> {
         mix::Units {
             request: self.request,
@@ -700,28 +706,28 @@ impl<'request> Problem<'request> {
         }
     }
 
-    /// Where the states of a choice are and in which format: a reader's has to be the same.
+    /// Returns the location and format of the states of a choice. They must be equal for a reader.
     fn home(&self, choice: &Choice) -> u32 {
         let formats = u32::try_from(self.request.state_formats.len()).unwrap_or(u32::MAX);
         self.places[choice.target as usize].saturating_mul(formats).saturating_add(choice.values.1)
     }
 
-    /// Whether losses are a part of the objective.
+    /// Returns whether losses are part of the objective.
     fn counts_loss(&self) -> bool {
         self.request.goals.least_loss || self.settings.order.contains(&Goal::Loss)
     }
 
-    /// Contribution of a shard to the objective.
+    /// Returns the contribution of a shard to the objective.
     fn objective(&self, choice: &Choice, cost: &RangeCost, range: (usize, usize)) -> search::Sums {
         preferences::in_order(self.sums(choice, cost, range), &self.settings.order)
     }
 
-    /// Units of all parts.
+    /// Returns the number of units of all parts.
     fn units(&self) -> usize {
         self.parts.iter().map(|part| part.units).sum()
     }
 
-    /// Whether nothing comes before losses in the objective but ranks of targets and unknown times.
+    /// Returns whether only ranks of targets and unknown times come before losses in the objective.
     fn is_known_before_losses(&self) -> bool {
         let before = self.place_of(Goal::Loss);
         Goal::ALL
@@ -730,7 +736,7 @@ impl<'request> Problem<'request> {
             .all(|goal| matches!(goal, Goal::Targets | Goal::KnownTimes))
     }
 
-    /// The place of a part of the objective in it.
+    /// Returns the position of a goal in the objective.
     fn place_of(&self, goal: Goal) -> usize {
         let mut places = [0; Goal::ALL.len()];
         places[goal as usize] = 1;
@@ -738,7 +744,7 @@ impl<'request> Problem<'request> {
         places.iter().position(|place| *place == 1).unwrap_or(0)
     }
 
-    /// The same in the order of [`Goal::ALL`].
+    /// Returns the contribution of a shard to the objective, in the order of [`Goal::ALL`].
     fn sums(&self, choice: &Choice, cost: &RangeCost, (first, end): (usize, usize)) -> search::Sums {
         let (place, units) = (choice.target as usize, (end - first) as u64);
         let later = choice.later[end] - choice.later[first];
@@ -753,8 +759,8 @@ impl<'request> Problem<'request> {
         };
         let nanoseconds = self.nanoseconds(cost, place);
         let priced = match (weighed, later) {
-            // Where only some layers must not have the formats named first, those cost the others
-            // nothing.
+            // If only some layers must not have the first formats, the other layers are not charged
+            // for that.
             (false, 1..) if choice.formats[first..end].contains(&0) => {
                 let later = choice.later_time[end] - choice.later_time[first];
                 nanoseconds.saturating_add(with_gain(later, self.settings.gain))
@@ -777,8 +783,8 @@ impl<'request> Problem<'request> {
         ]
     }
 
-    /// The time that is minimised: that of a token, and where an answer of so many tokens is usual
-    /// their share of the time to the first one.
+    /// Returns the time that is minimised: the time of a token, plus, with a usual answer length, a
+    /// share of the time to the first token.
     fn nanoseconds(&self, cost: &RangeCost, target: usize) -> u64 {
         if self.by_bytes[target] {
             return nanoseconds_of(cost.weight_bytes);
@@ -790,12 +796,13 @@ impl<'request> Problem<'request> {
         }
     }
 
-    /// Microseconds from a prompt to the first token of its answer, as far as they are known.
+    /// Returns the microseconds from a prompt to the first token of its answer, as far as they are
+    /// known.
     fn first_token(&self, cost: &RangeCost) -> u64 {
         cost.known_prefill.saturating_add(cost.known_time)
     }
 
-    /// Quantity by which a shard of a layered component is balanced.
+    /// Returns the quantity by which a shard of a component with layers is balanced.
     fn weight(&self, cost: &RangeCost) -> u64 {
         match self.balanced_by {
             Balance::Time => cost.time.unwrap_or(0),
@@ -808,7 +815,7 @@ impl<'request> Problem<'request> {
         self.settings.forbidden.contains(&Forbidden { segments, target, softcap })
     }
 
-    /// The shards not to be planned again, by index, that begin with these segments and go on.
+    /// Returns the indices of forbidden shards that begin with these segments and continue.
     fn at_risk(&self, segments: &[Segment], target: u32) -> Vec<usize> {
         let begins = |shard: &Forbidden| {
             shard.target == target
@@ -819,17 +826,18 @@ impl<'request> Problem<'request> {
         forbidden.filter(|(_, shard)| begins(shard)).map(|(index, _)| index).collect()
     }
 
-    /// Whether a search has to look at what is forbidden.
+    /// Returns whether a search must check for forbidden shards.
     fn forbids(&self) -> bool {
         !self.relaxed.forbidden && !self.settings.forbidden.is_empty()
     }
 
-    /// What a shard of its own adds to the objective beside its cost.
+    /// Returns the contribution of a separate shard to the objective in addition to its cost.
     fn one_shard(&self) -> search::Sums {
         self.shard_and(0)
     }
 
-    /// The same with the least that it is called.
+    /// Returns the contribution of a separate shard like [`one_shard`](Self::one_shard), plus the
+    /// smallest overhead of its calls.
     fn least_shard(&self) -> search::Sums {
         let calls = (0..self.request.targets.len()).filter(|target| !self.by_bytes[*target]);
         let calls = calls.map(|target| call_of(self.request, u32::try_from(target).unwrap_or(u32::MAX)));
@@ -837,7 +845,7 @@ impl<'request> Problem<'request> {
         self.shard_and(calls.min().filter(|_| all).unwrap_or(0).saturating_mul(1000))
     }
 
-    /// The most that a component saves by joining the shard before.
+    /// Returns an upper bound on the saving of a component that joins the previous shard.
     fn most_saved(&self) -> search::Sums {
         let runs = |part: &Part| {
             part.choices.iter().map(|choice| choice.prefix.sum(0, part.units).prefill_runs).max()
@@ -850,7 +858,7 @@ impl<'request> Problem<'request> {
         });
         let most = most.max().unwrap_or(0);
         let gain = if self.request.weighs_losses() { 0 } else { self.settings.gain };
-        // Shares are rounded, each by itself.
+        // Each share is rounded separately.
         let rounded = u64::from(self.request.goals.answer_tokens > 0) + u64::from(gain > 0);
         self.shard_and(most.saturating_add(with_gain(most, gain)).saturating_add(rounded))
     }
@@ -863,18 +871,19 @@ impl<'request> Problem<'request> {
         preferences::in_order([0, 0, loss, 0, more, 1, 0], &self.settings.order)
     }
 
-    /// What a shard has to save of the loss.
+    /// Returns the loss that an additional shard must save.
     fn loss_of_a_shard(&self) -> u64 {
         if self.counts_loss() { LEAST_SAVED } else { 0 }
     }
 
-    /// So much time of the objective.
+    /// Returns a time as part of the objective.
     fn in_time(&self, nanoseconds: u64) -> search::Sums {
         let nanoseconds = if self.settings.effort == Effort::Simple { 0 } else { nanoseconds };
         preferences::in_order([0, 0, 0, 0, nanoseconds, 0, 0], &self.settings.order)
     }
 
-    /// What the runtime takes more for a step where one shard follows another, in nanoseconds.
+    /// Returns the additional time of the runtime per step if one shard follows another, in
+    /// nanoseconds.
     fn transfer(&self, before: u32, after: u32) -> u64 {
         let place = |target: u32| self.places.get(target as usize);
         if place(before) == place(after) { 0 } else { self.request.transfer_nanoseconds }
@@ -882,7 +891,7 @@ impl<'request> Problem<'request> {
 }
 
 impl Part {
-    /// Units as a plan spells them: layers, or 0..0 for the whole.
+    /// Returns units as the segment of a plan: a range of layers, or 0..0 for the whole component.
     fn segment(&self, first: usize, end: usize, choice: &Choice) -> Segment {
         let formats = choice.formats(first, end);
         let layer = |unit: usize| if self.layered { u32::try_from(unit).unwrap_or(u32::MAX) } else { 0 };
@@ -892,8 +901,8 @@ impl Part {
 
 const RUNTIME: Option<SoftcapPlace> = Some(SoftcapPlace::Runtime);
 
-/// Where the soft-cap of a component may be computed, best first; a single `None` for a component
-/// without one.
+/// Returns the places where the soft-cap of a component may be computed, best first. A component
+/// without one gets a single `None`.
 fn softcap_places(component: &crate::Component, settings: &Settings) -> Vec<Option<SoftcapPlace>> {
     match (&component.softcap, settings.softcap) {
         (None, _) => vec![None],
@@ -902,8 +911,8 @@ fn softcap_places(component: &crate::Component, settings: &Settings) -> Vec<Opti
     }
 }
 
-/// For every target whether all its legal rows of the entry point whose time counts have a time,
-/// and whether one of those times is modelled. A target without a legal row has neither.
+/// Returns for every target whether all its legal rows of the main entry point have a time, and
+/// whether one of these times is modelled. A target without a legal row has neither.
 fn known_times(request: &Request, entries: &[Entry]) -> (Vec<bool>, Vec<bool>) {
     let main = entries.first().copied();
     let (mut known, mut missing, mut modelled) = (untimed(request).0, untimed(request).0, untimed(request).1);
@@ -920,13 +929,13 @@ fn known_times(request: &Request, entries: &[Entry]) -> (Vec<bool>, Vec<bool>) {
     (known.iter().zip(missing).map(|(known, missing)| *known && !missing).collect(), modelled)
 }
 
-/// No time of any target.
+/// Returns the result of [`known_times`] for no known times.
 fn untimed(request: &Request) -> (Vec<bool>, Vec<bool>) {
     (vec![false; request.targets.len()], vec![false; request.targets.len()])
 }
 
-/// The place of every target in the order of the request; those that follow each other and are
-/// timed share one.
+/// Returns the rank of every target in the order of the request. Adjacent targets with known times
+/// share a rank.
 fn ranks(timed: &[bool]) -> Vec<u64> {
     let mut ranks: Vec<u64> = Vec::with_capacity(timed.len());
     for (index, own) in timed.iter().enumerate() {
@@ -936,8 +945,8 @@ fn ranks(timed: &[bool]) -> Vec<u64> {
     ranks
 }
 
-/// What a shard of the whole model costs on a target at most: of every component the dearest
-/// formats in every quantity.
+/// Returns an upper bound on the cost of a shard of the whole model on a target: for every
+/// component and quantity, the most expensive formats.
 fn most(parts: &[Part], target: usize) -> RangeCost {
     let of = |part: &Part| {
         let choices = part.choices.iter().filter(|choice| choice.target as usize == target);
@@ -954,7 +963,7 @@ fn most(parts: &[Part], target: usize) -> RangeCost {
     parts.iter().map(of).fold(RangeCost::default(), |sum, cost| sum.joined(&cost))
 }
 
-/// The sum of the least times of every unit.
+/// Returns the sum of the least times of all units.
 fn least_nanoseconds(parts: &[Part], by_bytes: &[bool]) -> u64 {
     let unit = |part: &Part, unit: usize| {
         let times = part.choices.iter().filter_map(|choice| {
@@ -970,19 +979,19 @@ fn least_nanoseconds(parts: &[Part], by_bytes: &[bool]) -> u64 {
     units.fold(0, u64::saturating_add)
 }
 
-/// What formats cost more than they take, so that they have to save this part of it.
+/// Returns the time to add to formats so that they must save `percent` of the time.
 fn with_gain(nanoseconds: u64, percent: u32) -> u64 {
     let rest = u64::from(100_u32.saturating_sub(percent).max(1));
     nanoseconds.saturating_mul(100 - rest) / rest
 }
 
-/// A time for bytes of weights, for comparisons alone: decode reads every weight once. A nanosecond
-/// a byte is far from any memory's rate, and adds up without rounding.
+/// Converts bytes of weights to a time that is only used for comparisons: decode reads every weight
+/// once. One nanosecond per byte is far from any memory's rate, but sums need no rounding.
 fn nanoseconds_of(weight_bytes: u64) -> u64 {
     weight_bytes
 }
 
-/// For every target whether bytes stand in for times: where a goal in losses asks for the fastest
+/// Returns for every target whether bytes replace times: a goal for losses requires the fastest
 /// mixture and no time of the target is known.
 fn weighed_by_bytes(request: &Request, settings: &Settings) -> Vec<bool> {
     let asked = request.goals.quality_micronats.is_some() && !request.goals.least_loss;
@@ -995,8 +1004,8 @@ fn weighed_by_bytes(request: &Request, settings: &Settings) -> Vec<bool> {
     by_bytes
 }
 
-/// Whether the solver may choose a tuple by itself: two-bit weights only where losses count, unless
-/// no other format is offered.
+/// Returns whether the solver may choose a tuple by itself. Two-bit weights are allowed only if
+/// losses count, or if no other format is offered.
 fn is_admitted(request: &Request, formats: u32) -> bool {
     request.weighs_losses()
         || !has_two_bits(request, formats)
@@ -1008,7 +1017,7 @@ fn has_two_bits(request: &Request, formats: u32) -> bool {
     request.weight_formats_of(formats).any(narrow)
 }
 
-/// Sums up to each item, beginning with 0.
+/// Returns the sums up to each item, beginning with 0.
 fn cumulative(items: impl Iterator<Item = u64>) -> Vec<u64> {
     let mut sums = vec![0_u64];
     for item in items {
@@ -1017,10 +1026,10 @@ fn cumulative(items: impl Iterator<Item = u64>) -> Vec<u64> {
     sums
 }
 
-/// The losses of a request, by place.
+/// The losses of a request, by component and unit.
 pub(super) struct Losses<'request> {
     request: &'request Request,
-    /// For each component, unit and format tuple, in this order.
+    /// For each component, the losses by unit and format tuple, in this order.
     known: Vec<Vec<Option<u64>>>,
 }
 
@@ -1048,8 +1057,9 @@ impl<'request> Losses<'request> {
         Self { request, known: known.collect() }
     }
 
-    /// What a unit loses in a format tuple, in millionths; `None` if that of its weights is not
-    /// known. Weights that are floats lose nothing, and of values what is not known is not counted.
+    /// Returns the loss of a unit in a format tuple, in millionths of a nat, or `None` if the loss
+    /// of its weights is unknown. Float weights have no loss, and unknown losses of values are not
+    /// counted.
     fn of(&self, component: u32, unit: u32, formats: u32) -> Option<u64> {
         let tuples = self.request.formats.len();
         let place = (unit as usize).checked_mul(tuples)?.checked_add(formats as usize)?;
@@ -1057,12 +1067,12 @@ impl<'request> Losses<'request> {
         known.get(place).copied().flatten()
     }
 
-    /// What the units of a shard lose together, as far as it was measured.
+    /// Returns the loss of all units of a shard, as far as it is known.
     fn of_shard(&self, shard: &Placement) -> u64 {
         self.units(&shard.segments).flatten().fold(0, u64::saturating_add)
     }
 
-    /// Whether the loss of every unit of a shard was measured.
+    /// Returns whether the loss of every unit of a shard is known.
     fn knows(&self, shard: &Placement) -> bool {
         self.units(&shard.segments).all(|loss| loss.is_some())
     }
@@ -1074,8 +1084,8 @@ impl<'request> Losses<'request> {
         })
     }
 
-    /// Cumulative losses of the units of a component in these format tuples, and the cumulative
-    /// number of units whose loss is needed but was not measured.
+    /// Returns the cumulative losses of the units of a component in these format tuples, and the
+    /// cumulative number of units whose loss is needed but unknown.
     fn cumulative(&self, component: u32, formats: &[u32]) -> (Vec<u64>, Vec<u32>) {
         let needed = self.request.weighs_losses();
         let (mut loss, mut unmeasured) = (vec![0_u64], vec![0_u32]);
@@ -1088,7 +1098,7 @@ impl<'request> Losses<'request> {
     }
 }
 
-/// What a unit with these rows loses in a format tuple.
+/// Returns the loss of a unit with these rows in a format tuple.
 fn loss(
     request: &Request,
     weights: &[&Sensitivity],

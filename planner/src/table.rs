@@ -1,11 +1,11 @@
-//! The cost table, indexed, and sums over ranges of layers in constant time.
+//! The indexed cost table, and sums over ranges of layers in constant time.
 
 use crate::{
     Body, Component, Cost, Entry, EntryKind, PrefillPart, Provenance, Request, Segment, SoftcapPlace,
 };
 
-/// Microseconds that each run of a shard takes on a target beside the computation; 0 if that is not
-/// known.
+/// Returns the microseconds that each run of a shard on a target needs in addition to its
+/// computation. 0 if unknown.
 pub fn call_of(request: &Request, target: u32) -> u64 {
     let target = request.targets.get(target as usize);
     let mut overheads = target.into_iter().flat_map(|target| &target.overheads);
@@ -14,7 +14,7 @@ pub fn call_of(request: &Request, target: u32) -> u64 {
 
 /// The rows of the cost table by key.
 pub struct CostTable<'request> {
-    /// Sorted by key.
+    /// Rows sorted by key.
     rows: Vec<&'request Cost>,
 }
 
@@ -30,15 +30,15 @@ fn key(cost: &Cost) -> Key {
 pub struct RangeCost {
     /// Operations of the largest entry point.
     pub ops: u64,
-    /// Weight bytes.
+    /// Bytes of the weights.
     pub weight_bytes: u64,
-    /// Weights, and the bytes each entry point adds.
+    /// Bytes of the artefact: the weights and the additions of each entry point.
     pub artefact_bytes: u64,
-    /// States at the largest entry point.
+    /// Bytes of states at the largest entry point.
     pub state_bytes: u64,
-    /// Time of one generated token (or one encode run) in microseconds, if every part is known.
+    /// Time of one generated token (or one encode run) in microseconds, if all parts are known.
     pub time: Option<u64>,
-    /// The same of the parts whose time is known.
+    /// Known part of `time`, in microseconds.
     pub known_time: u64,
     /// Known time of all runs of prefill entry points before the first token of an answer, in
     /// microseconds.
@@ -47,21 +47,22 @@ pub struct RangeCost {
     pub longest_run: u64,
     /// Runs of prefill entry points before the first token of an answer.
     pub prefill_runs: u64,
-    /// What each run of a shard takes beside the computation, in microseconds; it is in the times.
+    /// Overhead of each run of a shard in addition to its computation, in microseconds. It is
+    /// included in the times.
     pub call: u64,
-    /// Layers whose time is not known.
+    /// Number of layers whose time is unknown.
     pub untimed: u32,
-    /// Operations that time does not cover.
+    /// Number of operations that the time does not cover.
     pub uncosted_ops: u64,
 }
 
 impl RangeCost {
-    /// Artefact and states.
+    /// Returns the bytes of artefact and states.
     pub fn context_bytes(&self) -> u64 {
         self.artefact_bytes.saturating_add(self.state_bytes)
     }
 
-    /// As a shard of its own, each run of which takes so many microseconds beside the computation.
+    /// Returns the cost as a separate shard, with an overhead of `call` microseconds for each run.
     #[must_use]
     pub fn called(&self, call: u64) -> RangeCost {
         let known_time = self.known_time.saturating_add(call);
@@ -74,14 +75,15 @@ impl RangeCost {
         }
     }
 
-    /// What is computed, without calls.
+    /// Returns the cost of the computation, without the overhead of calls.
     #[must_use]
     pub fn computed(&self) -> RangeCost {
         self.joining(self.prefill_runs)
     }
 
-    /// What it adds to a shard that runs prefill entry points so often before the first token of an
-    /// answer: runs that both take part in are called once.
+    /// Returns the cost that this range adds to a shard with `prefill_runs` runs of prefill entry
+    /// points before the first token of an answer. The overhead of runs that both have counts only
+    /// once.
     #[must_use]
     pub fn joining(&self, prefill_runs: u64) -> RangeCost {
         let shared = self.call.saturating_mul(self.prefill_runs.min(prefill_runs));
@@ -96,8 +98,8 @@ impl RangeCost {
         }
     }
 
-    /// An upper bound on the cost of both in one shard, exact but for operations, states and runs
-    /// where their largest entry points differ.
+    /// Returns an upper bound on the cost of both ranges in one shard. It is exact, except for
+    /// operations, states and runs if their largest entry points differ.
     #[must_use]
     pub fn joined(&self, other: &RangeCost) -> RangeCost {
         let other = other.joining(self.prefill_runs);
@@ -119,7 +121,7 @@ impl RangeCost {
 }
 
 impl<'request> CostTable<'request> {
-    /// Index the table.
+    /// Indexes the table of a request.
     pub fn new(request: &'request Request) -> Self {
         let mut rows: Vec<&Cost> = request.costs.iter().collect();
         if !rows.is_sorted_by_key(|row| key(row)) {
@@ -128,14 +130,15 @@ impl<'request> CostTable<'request> {
         Self { rows }
     }
 
-    /// One row; of several the last.
+    /// Returns the row with this key, the last one if there are several.
     pub fn row(&self, kind: u32, target: u32, formats: u32, entry: Entry) -> Option<&'request Cost> {
         let wanted = (kind, target, formats, entry);
         let after = self.rows.partition_point(|row| key(row) <= wanted);
         self.rows[..after].last().copied().filter(|row| key(row) == wanted)
     }
 
-    /// Why the target does not support a kind at one of these entry points; `None` if it does.
+    /// Returns why the target does not support a kind at one of these entry points, or `None` if it
+    /// supports it at all of them.
     pub fn illegal(
         &self,
         request: &Request,
@@ -152,8 +155,9 @@ impl<'request> CostTable<'request> {
     }
 }
 
-/// How often each entry point runs for the tokens of a prompt before its last, which decode takes:
-/// of the prefills the largest that is completely filled, and for what is left the smallest.
+/// Returns how often each entry point runs for the tokens of a prompt before its last, which decode
+/// reads. Every prefill entry point but the smallest runs only with all rows filled, the largest
+/// first. The smallest reads the rest.
 pub fn prefill_runs(entries: &[Entry], tokens: u32) -> Vec<u64> {
     let is_prefill = |index: &usize| entries[*index].kind == EntryKind::Prefill;
     let mut sizes: Vec<usize> = (0..entries.len()).filter(is_prefill).collect();
@@ -169,7 +173,7 @@ pub fn prefill_runs(entries: &[Entry], tokens: u32) -> Vec<u64> {
     runs
 }
 
-/// Kind of every cuttable unit of a component: its layers, or the whole.
+/// Returns the kind of every unit of a component: of its layers, or of the whole component.
 pub fn unit_kinds(component: &Component) -> Vec<u32> {
     match &component.body {
         Body::Whole(kind) => vec![*kind],
@@ -177,7 +181,8 @@ pub fn unit_kinds(component: &Component) -> Vec<u32> {
     }
 }
 
-/// The same with the soft-cap of the component, if it has one, computed at `softcap`.
+/// Returns the kinds like [`unit_kinds`], with the component's soft-cap, if any, computed at
+/// `softcap`.
 pub fn unit_kinds_at(component: &Component, softcap: Option<SoftcapPlace>) -> Vec<u32> {
     match (&component.softcap, softcap) {
         (Some(existing), Some(SoftcapPlace::Runtime)) => vec![existing.kind_without],
@@ -185,9 +190,9 @@ pub fn unit_kinds_at(component: &Component, softcap: Option<SoftcapPlace>) -> Ve
     }
 }
 
-/// Kind and format tuple of every unit of a shard with its soft-cap, if it has one, computed at
-/// `softcap`. One tuple may stand for all units of a segment. Empty if a segment is no part of the
-/// model.
+/// Returns the kind and format tuple of every unit of a shard, with its soft-cap, if any, computed
+/// at `softcap`. If a segment has fewer tuples than units, its last tuple is repeated. Empty if a
+/// segment is not part of the model.
 pub fn units_of(request: &Request, segments: &[Segment], softcap: Option<SoftcapPlace>) -> Vec<(u32, u32)> {
     let mut units = Vec::new();
     for segment in segments {
@@ -208,15 +213,16 @@ pub fn units_of(request: &Request, segments: &[Segment], softcap: Option<Softcap
     units
 }
 
-/// Microseconds a row that the runtime takes for the soft-cap of a shard, if it computes it.
+/// Returns the runtime's time for the soft-cap of a shard, in microseconds per row. 0 if the
+/// runtime does not compute it.
 pub fn runtime_of(request: &Request, segments: &[Segment], softcap: Option<SoftcapPlace>) -> u64 {
     let component = |segment: &Segment| request.model.components.get(segment.component as usize);
     let capped = segments.iter().filter_map(component).find_map(|component| component.softcap.as_ref());
     capped.filter(|_| softcap == Some(SoftcapPlace::Runtime)).map_or(0, |cap| cap.runtime.microseconds)
 }
 
-/// Sums over the units of one component on one target in one format tuple, so that any range is
-/// added up in constant time. All sums saturate: a saturated sum is above every limit, and the host
+/// Cumulative sums over the units of one component on one target, so that the cost of any range is
+/// computed in constant time. All sums saturate: a saturated sum is above every limit, and the host
 /// refuses costs that overflow.
 pub struct Prefix {
     entries: Vec<EntryPrefix>,
@@ -225,7 +231,7 @@ pub struct Prefix {
 }
 
 struct EntryPrefix {
-    /// Runs before the first token of an answer; 0 of other entry points than prefill.
+    /// Runs before the first token of an answer. 0 for entry points other than prefill.
     runs: u64,
     ops: Vec<u64>,
     time: Vec<u64>,
@@ -233,13 +239,14 @@ struct EntryPrefix {
     uncosted: Vec<u64>,
     artefact: Vec<u64>,
     states: Vec<u64>,
-    /// Number of units with work in this entry point, cumulative: it is built only for shards that
-    /// have some.
+    /// Cumulative number of units with work at this entry point. The entry point is built only for
+    /// shards that have such units.
     active: Vec<u32>,
 }
 
 impl Prefix {
-    /// Sums for one component. The first of `entries` is the one whose time counts.
+    /// Creates the sums for one component in one format tuple. The first of `entries` is the one
+    /// whose time is minimised.
     pub fn new(
         request: &Request,
         table: &CostTable<'_>,
@@ -251,7 +258,7 @@ impl Prefix {
         Self::of_kinds(request, table, &unit_kinds(component), (target, formats), entries)
     }
 
-    /// The same for units of these kinds, on a target in a format tuple.
+    /// Creates the sums like [`Prefix::new`], for units of these kinds.
     pub fn of_kinds(
         request: &Request,
         table: &CostTable<'_>,
@@ -263,7 +270,7 @@ impl Prefix {
         Self::of_units(request, table, &units, target, entries)
     }
 
-    /// The same for units of (kind, format tuple), each in its own formats, on a target.
+    /// Creates the sums like [`Prefix::new`], for units given as pairs of kind and format tuple.
     pub fn of_units(
         request: &Request,
         table: &CostTable<'_>,
@@ -287,7 +294,7 @@ impl Prefix {
                 states: vec![0],
                 active: vec![0],
             };
-            // Most units are like the one before.
+            // Most units equal the one before.
             let mut before = None;
             for (unit, &(kind, formats)) in units.iter().enumerate() {
                 let (active, row) = match before {
@@ -333,7 +340,8 @@ impl Prefix {
         prefix
     }
 
-    /// Cost of the units `first..end`; `None` if the target does not support one of them.
+    /// Returns the cost of the units `first..end`, or `None` if the target does not support one of
+    /// them.
     pub fn range(&self, first: usize, end: usize) -> Option<RangeCost> {
         if self.illegal[end] > self.illegal[first] {
             return None;
@@ -341,8 +349,8 @@ impl Prefix {
         Some(self.sum(first, end))
     }
 
-    /// Cost of the units `first..end` whether or not the target supports them; missing rows count
-    /// as zero.
+    /// Returns the cost of the units `first..end`, even if the target does not support them.
+    /// Missing rows count as zero.
     pub fn sum(&self, first: usize, end: usize) -> RangeCost {
         let span = |sums: &[u64]| {
             if sums[end] == u64::MAX { u64::MAX } else { sums[end] - sums[first] }
@@ -370,7 +378,7 @@ impl Prefix {
         cost
     }
 
-    /// Whether units `first..end` have anything to do at the entry point of this position.
+    /// Returns whether units `first..end` have work at the entry point with this position.
     pub fn active(&self, entry: usize, first: usize, end: usize) -> bool {
         self.entries[entry].active[end] > self.entries[entry].active[first]
     }
@@ -386,7 +394,7 @@ fn push32(sums: &mut Vec<u32>, condition: bool) {
     sums.push(last.saturating_add(condition.into()));
 }
 
-/// Whether a kind has anything to do at an entry point.
+/// Returns whether a kind has work at an entry point.
 pub fn takes_part(request: &Request, kind: u32, entry: Entry) -> bool {
     entry.kind != EntryKind::Prefill
         || request.kinds.get(kind as usize).is_some_and(|kind| kind.prefill != PrefillPart::None)

@@ -1,5 +1,5 @@
-//! Requests to test planners with. Numbers are small and round so that expected plans can be worked
-//! out by hand.
+//! Requests for testing planners. Numbers are small and round, so that expected plans can be
+//! computed by hand.
 
 use crate::{
     Body, Component, Cost, Entry, EntryKind, Flag, FlagSchema, FlagType, Format, FormatTuple, GatheredTable,
@@ -7,16 +7,16 @@ use crate::{
     Relief, Request, ScaleType, Softcap, TableFormat, Target, TimeCost,
 };
 
-/// Builds a request: `embed`, a `decoder` of some layers and a `head`, on one target `npu` that
-/// supports everything as 32-bit float. Each layer has 100 operations (60 in prefill), 1000 weight
-/// bytes, 10 artefact bytes per entry point and 50 state bytes; embed and head have 1 and 2
-/// operations and 10 and 4000 weight bytes.
+/// Builds a request with `embed`, a `decoder` and a `head`, on one target `npu` that supports all
+/// layers as 32-bit float. Each layer has 100 operations (60 in prefill), 1000 weight bytes, 10
+/// artefact bytes per entry point and 50 state bytes. `embed` and `head` have 1 and 2 operations
+/// and 10 and 4000 weight bytes.
 #[derive(Debug, Clone)]
 pub struct RequestBuilder {
     request: Request,
 }
 
-/// A format by the name that the host gives it: `f32`, `w8-per-channel`, `w4-block32`.
+/// Creates a format from the host's name for it: `f32`, `w8-per-channel`, `w4-block32`.
 pub fn format(name: &str) -> Format {
     let bits = name.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit);
     let bits = bits.collect::<String>().parse().unwrap_or(32);
@@ -34,7 +34,7 @@ pub fn format(name: &str) -> Format {
     Format { name: name.to_owned(), numbers, bits, quantisation }
 }
 
-/// Index of a weight format of a request, which has it from now on.
+/// Returns the index of a weight format of a request. Adds the format if it is missing.
 pub fn weight_format(request: &mut Request, name: &str) -> u32 {
     if let Some(index) = request.weight_format_named(name) {
         return index;
@@ -47,7 +47,7 @@ const EMBED: u32 = 0;
 const HEAD: u32 = 1;
 
 impl RequestBuilder {
-    /// A model with states and so many layers, all of one kind.
+    /// Creates a model with states and `layers` layers, all of one kind.
     pub fn decoder(layers: u32) -> Self {
         let kind = |name: &str, prefill| LayerKind { name: name.to_owned(), prefill };
         let component = |name: &str, body, inputs: &[&str], outputs: &[&str]| Component {
@@ -112,8 +112,8 @@ impl RequestBuilder {
         Self { request }.target("npu", "npu")
     }
 
-    /// One more gathered table, in formats of so many bytes and so much loss in millionths of a
-    /// nat; a loss of `None` is not known. The names of the formats are their bytes.
+    /// Adds a gathered table with formats of these sizes in bytes and losses in millionths of a
+    /// nat. A loss of `None` is unknown. The names of the formats are their bytes.
     #[must_use]
     pub fn table(mut self, name: &str, formats: &[(u64, Option<u32>)]) -> Self {
         let of = |&(bytes, micronats): &(u64, Option<u32>)| TableFormat {
@@ -128,7 +128,7 @@ impl RequestBuilder {
         self
     }
 
-    /// One more target, on another shim, that supports everything in the first format tuple.
+    /// Adds a target, on another shim, that supports all layers in the first format tuple.
     #[must_use]
     pub fn target(mut self, name: &str, kind: &str) -> Self {
         let target = u32::try_from(self.request.targets.len()).unwrap_or(u32::MAX);
@@ -150,7 +150,7 @@ impl RequestBuilder {
         self
     }
 
-    /// The usual rows of one kind; replaces existing ones.
+    /// Adds the usual rows of one kind, replacing existing ones.
     fn costs(&mut self, kind: u32, target: u32, formats: u32) {
         self.request.costs.retain(|cost| (cost.kind, cost.target, cost.formats) != (kind, target, formats));
         for &entry in &self.request.entries {
@@ -177,7 +177,7 @@ impl RequestBuilder {
         }
     }
 
-    /// A limit of a target, by name.
+    /// Sets a limit of a target, both given by name.
     #[must_use]
     pub fn limit(mut self, target: &str, name: &str, value: u64) -> Self {
         for candidate in self.request.targets.iter_mut().filter(|candidate| candidate.name == target) {
@@ -192,8 +192,9 @@ impl RequestBuilder {
         self
     }
 
-    /// Effect of a flag on the limits of that name: `value` is the bound with the flag, `None` if
-    /// the flag does not change it. The schema of every target with such a limit includes the flag.
+    /// Sets the effect of a flag on the limits with that name: `value` is the bound with the flag,
+    /// `None` if the flag does not change it. The schema of every target with such a limit gets the
+    /// flag.
     #[must_use]
     pub fn relief(mut self, name: &str, flag: (&str, &str), value: Option<u64>, note: &str) -> Self {
         let flag = Flag { name: flag.0.to_owned(), value: flag.1.to_owned() };
@@ -243,8 +244,8 @@ impl RequestBuilder {
         self
     }
 
-    /// One more format tuple, which every target supports, with weights of
-    /// `numerator / denominator` of the first tuple's size.
+    /// Adds a format tuple, which every target supports, with weights of `numerator / denominator`
+    /// of the first tuple's size.
     #[must_use]
     pub fn formats(mut self, weights: &str, numerator: u64, denominator: u64) -> Self {
         let weights = weight_format(&mut self.request, weights);
@@ -265,7 +266,7 @@ impl RequestBuilder {
         self
     }
 
-    /// Times of every row on one target, in microseconds.
+    /// Sets the times of all rows on one target, in microseconds.
     #[must_use]
     pub fn times(mut self, target: u32, microseconds: u64) -> Self {
         for cost in self.request.costs.iter_mut().filter(|cost| cost.target == target) {
@@ -288,14 +289,14 @@ impl RequestBuilder {
         self
     }
 
-    /// Any other change.
+    /// Applies any other change.
     #[must_use]
     pub fn change(mut self, change: impl FnOnce(&mut Request)) -> Self {
         change(&mut self.request);
         self
     }
 
-    /// The request.
+    /// Returns the request.
     pub fn build(self) -> Request {
         self.request
     }

@@ -1,5 +1,5 @@
-//! Host overhead of one more shard: the same model in one shard and in one per layer, one token at
-//! a time, in turns. The difference of the fastest steps is divided by the number of added
+//! Host overhead of one more shard: the same model in one shard and in one per layer, alternately,
+//! one token at a time. The difference between the fastest steps is divided by the number of added
 //! boundaries. It includes all costs of a boundary: binding, the call through the C interface, and
 //! starting a run in the shim.
 
@@ -9,7 +9,7 @@ use shardwright::{Executor, Model, OpenOptions};
 use shardwright_tests::measure::{row, shown};
 use shardwright_tests::{program, tree};
 
-/// Steps timed per model; the fastest counts, to exclude other load of the machine.
+/// Steps timed per model. The fastest one counts, to exclude other load of the machine.
 const STEPS: usize = 400;
 
 /// A fixture so small that a step is mostly overhead.
@@ -41,7 +41,7 @@ fn main() {
     row("host overhead per boundary", format_args!("{} ns", added.as_nanos() / boundaries as u128));
 }
 
-/// The fastest step of each; both must give the same logits at every step.
+/// Returns the fastest step of each model. Both must give the same logits at every step.
 fn steps(whole: &Model, cut: &Model) -> (Duration, Duration) {
     let mut sessions = [whole, cut].map(|model| model.chain().session().expect("a session"));
     let mut quickest = [Duration::MAX; 2];

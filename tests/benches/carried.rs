@@ -1,22 +1,23 @@
-//! Fastest plan of Gemma 4 E2B that loses no more than a uniform one: losses measured on the demo
-//! model, carried over to E2B's layers.
+//! Fastest plan of Gemma 4 E2B that loses no more than a uniform plan, using losses measured on the
+//! demo model and transferred to E2B's layers.
 //!
 //! ```text
 //! SHARDWRIGHT_QNN_LIB=… cargo test -p shardwright-tests --bench carried -- [--format json]
 //! ```
 //!
-//! No weights of E2B can be had here, so that what its formats lose cannot be measured. What the
-//! demo model's lose can: every layer and role in every format that the chip is offered, rounded so
-//! that errors make up for each other. They are carried over by one rule. A role of a layer of E2B
-//! loses what the same role of a demo layer loses that stands equally deep among the layers that
-//! have keys and values of their own, or among those that share them, between two layers in
-//! proportion; times the number of such layers of the demo model over that of E2B's, so that all of
-//! a role together lose as much in both. The head loses what the demo model's does.
+//! No weights of E2B are available here, so the losses of its formats cannot be measured. The demo
+//! model's can: for every layer and role in every format that the chip supports, rounded with error
+//! compensation (GPTQ). They are transferred by one rule. A role of a layer of E2B loses as much as
+//! the same role of a demo layer at the same relative depth. Layers with keys and values of their
+//! own and layers that share them are counted separately, and losses between two layers are
+//! interpolated. The loss is multiplied by the number of such layers in the demo model and divided
+//! by their number in E2B, so that all layers of a role together lose the same in both. The head
+//! loses as much as the demo model's.
 //!
-//! The goal is what W4 per channel, each value rounded to the nearest, loses by the same
-//! measurements in all of the demo model. Times are of one token, head included, in a context of
-//! 512, simulated by Qualcomm's library for `soc-72`. Activations and KV cache are in 16 and 8 bits
-//! in all plans, and count in none.
+//! The goal is the loss of W4 per channel with every value rounded to the nearest, measured in the
+//! same way for the whole demo model. Times are for one token, head included, in a context of 512,
+//! simulated by Qualcomm's library for `soc-72`. Activations and KV cache are in 16 and 8 bits in
+//! all plans, and their loss is not counted.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,16 +36,16 @@ use shardwright_tests::formats::OWN_TEXT;
 use shardwright_tests::{program, tree};
 use shardwright_vocabulary::{EntryKind, Provenance, WeightFormat, WeightRole};
 
-/// The chip.
+/// The simulated chip.
 const SOC: &str = "soc-72";
 
-/// Tokens that the KV cache holds.
+/// Tokens of the KV cache.
 const CONTEXT: u32 = 512;
 
-/// The form that all others are beside.
+/// The uniform formats that the plan is compared with.
 const UNIFORM: &str = "w4-per-channel/a16/a8";
 
-/// What plans are made of.
+/// Formats that the planner may use.
 const OFFERED: [&str; 12] = [
     UNIFORM,
     "w8-per-channel/a16/a8",
@@ -60,14 +61,14 @@ const OFFERED: [&str; 12] = [
     "w4-per-channel[mlp-input=w4-block32-stepped][mlp-output=w4-block32-stepped]/a16/a8",
 ];
 
-/// Layers that keep keys and values, and those that share the keys and values of others.
+/// Layers that keep keys and values, and layers that share the keys and values of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cache {
     Own,
     Shared,
 }
 
-/// A model's layers.
+/// The numbers of layers of a model.
 #[derive(Clone, Copy)]
 struct Layers {
     own: u32,
@@ -90,8 +91,8 @@ impl Layers {
         }
     }
 
-    /// What a layer is and how deep it stands among its own, from 0 to 1. Those that share come
-    /// last.
+    /// Returns the kind of a layer and its relative depth among layers of its kind, from 0 to 1.
+    /// Layers that share come last.
     fn place(self, layer: u32) -> (Cache, f64) {
         let (cache, index) = match layer.checked_sub(self.own) {
             None => (Cache::Own, layer),
@@ -101,10 +102,10 @@ impl Layers {
     }
 }
 
-/// What the roles of one model lose in each format.
+/// Losses of a model's roles in each format, in millionths of a nat.
 struct Losses {
     layers: Layers,
-    /// By depth.
+    /// Depths and losses, by depth.
     of_layers: BTreeMap<(Cache, WeightRole, WeightFormat), Vec<(f64, f64)>>,
     others: BTreeMap<(String, WeightRole, WeightFormat), f64>,
 }
@@ -113,7 +114,7 @@ impl Losses {
     fn of(rows: &[LossRow], layers: Layers) -> Losses {
         let mut losses = Losses { layers, of_layers: BTreeMap::new(), others: BTreeMap::new() };
         for row in rows {
-            // Neither tables nor activations nor states.
+            // Rows of tables, activations and states are skipped.
             let (Some(component), Ok(role)) = (&row.component, row.what.parse::<WeightRole>()) else {
                 continue;
             };
@@ -133,7 +134,7 @@ impl Losses {
         losses
     }
 
-    /// All that is lost in one format.
+    /// Returns the sum of all losses in one format.
     fn all(&self, format: WeightFormat) -> f64 {
         let of_layers = self.of_layers.iter().filter(|((.., of), _)| *of == format);
         let others = self.others.iter().filter(|((.., of), _)| *of == format);
@@ -141,7 +142,7 @@ impl Losses {
             + others.map(|(_, lost)| lost).sum::<f64>()
     }
 
-    /// What a role of a layer of another model loses.
+    /// Returns the transferred loss of a role of a layer of another model.
     fn carried(&self, other: Layers, layer: u32, role: WeightRole, format: WeightFormat) -> Option<f64> {
         let (cache, depth) = other.place(layer);
         let rows = self.of_layers.get(&(cache, role, format))?;
@@ -150,7 +151,7 @@ impl Losses {
     }
 }
 
-/// The value at a depth, in proportion between the rows beside it.
+/// Interpolates the value at a depth between its neighbouring rows.
 fn between(rows: &[(f64, f64)], depth: f64) -> f64 {
     let after = rows.partition_point(|(other, _)| *other < depth);
     match (after.checked_sub(1).and_then(|before| rows.get(before)), rows.get(after)) {
@@ -213,7 +214,7 @@ fn main() {
         .expect("E2B");
     let mut request: Request = serde_json::from_slice(&planned.request).expect("a request of our own");
     let theirs = Layers::of(&request);
-    // What is expected of activations and states does not count here.
+    // Expected losses of activations and states do not count here.
     request.value_sensitivities.clear();
     request.sensitivities = request
         .sensitivities
@@ -224,7 +225,7 @@ fn main() {
                 true => ours.carried(theirs, row.layer, row.role, row.format),
                 false => ours.others.get(&(component.clone(), row.role, row.format)).copied(),
             };
-            // Where no matrix is nothing is lost.
+            // There is no loss if the component has no matrix of this role.
             let lost = lost.or((row.micronats == 0).then_some(0.0));
             let lost = lost.unwrap_or_else(|| panic!("{component} {} {}", row.role, row.format));
             Sensitivity { micronats: lost.ceil() as u32, provenance: Provenance::Modelled, ..row.clone() }

@@ -1,8 +1,8 @@
-//! Cost of formats for the demo model on the CPU shim: tables in Markdown, or JSON after `--format
-//! json`; only `combinations`, `weights`, `ranges` or `texts` if named.
+//! Cost of formats for the demo model on the CPU shim. Prints tables in Markdown, or JSON after
+//! `--format json`. Naming `combinations`, `weights`, `ranges` or `texts` selects that part.
 //!
-//! Every combination runs all held-out rows, chooses tokens after every recorded prompt, runs every
-//! layer alone, and is run again by the reference on a few rows. `docs/benchmarks/quality.md`
+//! Every combination runs all held-out rows, chooses tokens after every recorded prompt, and runs
+//! every layer alone. The reference runs it again on a few rows. `docs/benchmarks/quality.md`
 //! contains the output of one run.
 
 use std::path::Path;
@@ -15,7 +15,7 @@ use shardwright_tests::formats::{
     W8_PER_CHANNEL_LOSS_MAX, by_texts, ranging, roundings, weight_error,
 };
 
-/// Formats of weights that are compared separately.
+/// Weight formats that are compared separately.
 const WEIGHTS: [WeightFormat; 7] = [
     WeightFormat::W8PerChannel,
     WeightFormat::W8PerTensor,
@@ -26,18 +26,18 @@ const WEIGHTS: [WeightFormat; 7] = [
     WeightFormat::W2PerChannel,
 ];
 
-/// Rows of the reference for them: every `ROUNDING_EVERY`-th held-out row, and the number of its
-/// tokens.
+/// Rows of the reference for weight formats: every `ROUNDING_EVERY`-th held-out row, up to
+/// `ROUNDING_TOKENS` tokens.
 const ROUNDING_EVERY: usize = 2;
 const ROUNDING_TOKENS: usize = 128;
 
-/// Rows that the reference runs too: every `REFERENCE_EVERY`-th held-out row, and the number of its
-/// tokens.
+/// Rows that the reference runs too: every `REFERENCE_EVERY`-th held-out row, up to
+/// `REFERENCE_TOKENS` tokens.
 const REFERENCE_EVERY: usize = 16;
 const REFERENCE_TOKENS: usize = 64;
 
-/// Rows of each prompt through every shard alone, positions of it at which every shard takes one
-/// row, tokens chosen after it.
+/// Rows of each prompt through every shard alone, positions at which every shard runs a single row,
+/// and tokens chosen after the prompt.
 const EFFORT: Effort = Effort { rows: 48, steps: 24, greedy: 64 };
 
 fn main() {
@@ -62,7 +62,7 @@ fn main() {
     }
 }
 
-/// Every combination as a whole.
+/// Prints every combination as a whole.
 fn combinations(as_json: bool, cache: &Path) {
     let cost = |&case: &Case| {
         eprintln!("{} {}", case.formats, case.tables());
@@ -91,7 +91,7 @@ fn combinations(as_json: bool, cache: &Path) {
     assert!(loss("w4-per-channel/f32/f32") < loss("w2-per-channel/f32/f32"));
 }
 
-/// Formats of weights separately.
+/// Prints weight formats separately.
 fn weights(as_json: bool) {
     eprintln!("weights");
     let part = Recorded::some(1, ROUNDING_EVERY, ROUNDING_TOKENS);
@@ -106,7 +106,7 @@ fn weights(as_json: bool) {
     }
 }
 
-/// Methods of choosing ranges at 16 bits.
+/// Prints methods of choosing ranges at 16 bits.
 fn ranges(as_json: bool) {
     eprintln!("ranges");
     let (float, found) = ranging(&Recorded::some(1, REFERENCE_EVERY, REFERENCE_TOKENS));
@@ -123,7 +123,7 @@ fn ranges(as_json: bool) {
     }
 }
 
-/// What ranges and rounding lose by the text that they follow from.
+/// Prints the losses of ranges and rounding for each calibration text.
 fn texts(as_json: bool) {
     eprintln!("texts");
     let (float, found) = by_texts(&Recorded::some(1, ROUNDING_EVERY, ROUNDING_TOKENS));

@@ -1,5 +1,5 @@
-//! Prefill and decode of the demo model on the CPU shim; the time from starting the program to its
-//! first output.
+//! Prefill and decode speed of the demo model on the CPU shim, and the time from starting the
+//! program to its first output.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use shardwright_tests::{program, tree};
 /// Tokens generated per repetition.
 const GENERATED: usize = 256;
 
-/// Repetitions; the best and the median are shown.
+/// Repetitions, of which the best and the median are shown.
 const REPETITIONS: usize = 5;
 
 /// Longest acceptable time to the first word.
@@ -74,7 +74,7 @@ fn speeds(threads: u32, name: &str, soc: &str, limits: &[(&str, u64)]) -> String
     text
 }
 
-/// About half the model's context of its own kind of prose.
+/// Returns a prompt of about half the model's context, in its own kind of prose.
 fn prompt() -> String {
     "And it came to pass in those days, that there went out a decree. ".repeat(24)
 }
@@ -85,7 +85,7 @@ fn rates(rates: &mut [f64]) -> String {
     format!("{median:.0} tok/s (best {best:.0} of {})", rates.len())
 }
 
-/// From starting the program to the first byte of its answer.
+/// Measures the time from starting the program to the first byte of its answer.
 fn first_output() -> Duration {
     let start = Instant::now();
     let mut child = Command::new(program::executable())

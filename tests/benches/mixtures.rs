@@ -1,25 +1,27 @@
-//! Quality of the mixtures that the planner fills a size with, beside other forms of that size.
+//! Quality of the mixtures that the planner chooses for a size, compared with other mixtures of
+//! that size.
 //!
 //! ```text
 //! cargo test -p shardwright-tests --bench mixtures -- [--soc soc-72] [--rows 32] [--format json] [--tables] [--head]
 //!     [--compensated] [--text FILE]
 //! ```
 //!
-//! The demo model on the CPU or for a chip of Qualcomm, eight sizes between its smallest and
-//! largest uniform form. What each mixture loses is the KL divergence of its weights from those as
-//! stored on held-out rows, which the planner does not see: it has the losses measured on the
-//! calibration text. Beside it stand the best uniform form that fits, the first layers in the
-//! wider format, the widest layers in the narrower one, and twenty random mixtures, each of the
-//! same bytes up to a hundredth. The gathered tables are as they are stored in all of them.
+//! Runs the demo model on the CPU or for a Qualcomm chip, in eight sizes between its smallest and
+//! largest uniform formats. The loss of a mixture is the KL divergence on held-out rows between its
+//! weights and the stored ones. The planner does not see these rows: it has the losses measured on
+//! the calibration text. The plan is compared with the best uniform format that fits, the first
+//! layers in the wider format, the largest layers in the narrower one, and twenty random mixtures.
+//! Each has the same bytes to within one hundredth. The gathered tables stay as stored in all of
+//! them.
 //!
-//! With `--compensated` weights are rounded so that errors make up for each other, in plans and in
-//! what is measured, by the built-in text or by `--text`.
+//! With `--compensated`, weights are rounded with error compensation (GPTQ), both in plans and in
+//! measurements, using the built-in text or `--text`.
 //!
-//! With `--head` only the narrowest form with a head in 8 bits, which profiles name first, stands
-//! beside the plan of its bytes.
+//! With `--head`, only the narrowest format with an 8-bit head, which profiles name first, is
+//! compared with the plan of its bytes.
 //!
-//! With `--tables` they are a part of the size: plans that may round them beside plans that may
-//! not.
+//! With `--tables`, the tables are part of the size: plans that may quantise them are compared with
+//! plans that may not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,25 +38,25 @@ use shardwright_tests::formats::held_out;
 use shardwright_tests::{chain, program, tree};
 use shardwright_vocabulary::FormatTuple;
 
-/// The uniform forms, from the widest: as the CPU is offered them.
+/// Uniform formats in the order of the CPU's profile, from the widest.
 const UNIFORM: [&str; 3] = ["stored", "w8-per-channel/a8-dynamic/f16", "w4-block32/a8-dynamic/f16"];
 
-/// The same for a chip.
+/// Uniform formats of a chip, from the widest.
 const ON_CHIP: [&str; 3] = ["w8-per-channel/a16/a8", "w4-block32-stepped/a16/a8", "w4-per-channel/a16/a8"];
 
-/// Sizes between the smallest and the largest.
+/// Number of sizes between the smallest and the largest.
 const SIZES: u64 = 8;
 
-/// The gathered tables as the demo model stores them.
+/// Formats of the gathered tables in the demo model.
 const TABLES: [WeightFormat; 2] = [WeightFormat::Bf16; 2];
 
-/// Random mixtures of each size.
+/// Number of random mixtures of each size.
 const RANDOM: usize = 20;
 
 /// A layer, or a component without layers.
 type Place = (ComponentKind, u32);
 
-/// The format of the weights of every place; `None` leaves them as stored.
+/// The format of the weights of every place. `None` leaves them as stored.
 type Mixture = BTreeMap<Place, Option<WeightFormat>>;
 
 fn main() {
@@ -88,7 +90,7 @@ fn main() {
             options.formats(formats.parse::<FormatChoice>().expect("formats"))
         })
     };
-    // The CPU's profile offers its forms by itself.
+    // The CPU's profile offers its formats by itself.
     let free = || offered(if soc.is_some() { &forms } else { &[] });
     let [embedding, per_layer] = TABLES.map(Some);
     let stored = shardwright::TableFormats { embedding, per_layer };
@@ -97,7 +99,7 @@ fn main() {
     let plan = |options: OpenOptions| {
         options.plan(&checkpoint).unwrap_or_else(|error| panic!("{error} ({:?})", error.help())).report
     };
-    // Measures what formats lose, and keeps it for the plans below.
+    // Measures the losses of formats and caches them for the plans below.
     plan(options().quality(1_000_000));
     plan(free().quality(1_000_000));
 
@@ -196,14 +198,14 @@ fn main() {
         true => println!("{:#}", serde_json::Value::from_iter(table.iter().map(Row::json))),
         false => print(&table),
     }
-    // A mixture never loses more than a uniform form that fits, beyond what the sample says.
+    // A mixture must not lose more than a uniform format that fits, within the error of the sample.
     for row in &table {
         let (difference, error) = row.ours.less_than(&row.uniform);
         assert!(difference <= 2.0 * error + 1e-6, "{}: {difference} ± {error}", row.size);
     }
 }
 
-/// Prints plans of a few sizes, tables included, beside plans whose tables stay as they are stored.
+/// Prints plans of a few sizes, tables included, and plans whose tables stay as stored.
 fn with_tables(
     bench: &Bench<'_>,
     free: &dyn Fn(u64) -> Option<PlanReport>,
@@ -235,8 +237,8 @@ fn with_tables(
                 format!("{} ({:.2} ± {:.2})", nats(other), 1e3 * difference, 1e3 * error)
             }),
         );
-        // Tables that stay are one of the plans that were compared: ours loses no more, beyond
-        // what the sample says.
+        // The planner also compared plans with stored tables. Ours must not lose more, within the
+        // error of the sample.
         if let Some((other, _)) = other {
             let (difference, error) = ours.less_than(&other);
             assert!(difference <= 2.0 * error + 1e-3, "{tenths}: {difference} ± {error}");
@@ -244,19 +246,19 @@ fn with_tables(
     }
 }
 
-/// Divergence of one mixture, by held-out row.
+/// Divergence of one mixture, by held-out row: nats and tokens.
 #[derive(Clone)]
 struct Measured(Vec<(f64, u64)>);
 
 impl Measured {
-    /// Nats a token.
+    /// Returns nats per token.
     fn mean(&self) -> f64 {
         let (sum, count) = self.0.iter().fold((0.0, 0), |all, own| (all.0 + own.0, all.1 + own.1));
         sum / count.max(1) as f64
     }
 
-    /// How much more it loses than another, and the standard error of that, by a paired bootstrap
-    /// over rows.
+    /// Returns how much more it loses than another mixture, and the standard error of that
+    /// difference, by a paired bootstrap over rows.
     fn less_than(&self, other: &Measured) -> (f64, f64) {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut differences = Vec::new();
@@ -275,7 +277,7 @@ impl Measured {
     }
 }
 
-/// Pseudo-random numbers, the same in every run.
+/// Returns pseudo-random numbers, the same in every run.
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -290,7 +292,7 @@ struct Bench<'g> {
     places: BTreeMap<Place, Vec<WeightId>>,
     /// Formats that mixtures are made of, from the widest.
     formats: [Option<WeightFormat>; 3],
-    /// All matrices in each of them.
+    /// Graphs with all matrices in one format.
     made: BTreeMap<WeightFormat, Graph>,
 }
 
@@ -347,19 +349,20 @@ impl<'g> Bench<'g> {
         self.places.keys().map(|place| self.bytes_of(place, mixture.get(place).copied().flatten())).sum()
     }
 
-    /// Pairs of formats, the wider first.
+    /// Returns pairs of formats, the wider first.
     fn pairs(&self) -> [(Option<WeightFormat>, Option<WeightFormat>); 3] {
         let [widest, middle, narrowest] = self.formats;
         [(widest, middle), (middle, narrowest), (widest, narrowest)]
     }
 
-    /// The first so many places in the wider format, for every pair of formats and every number
-    /// that comes within a hundredth of these bytes.
+    /// Returns mixtures with the first places in the wider format. It tries every pair of formats,
+    /// and every number of places that comes within a hundredth of these bytes.
     fn first_wider(&self, bytes: u64) -> Vec<Mixture> {
         self.in_order(self.places.keys().copied().collect(), bytes)
     }
 
-    /// By bytes alone: the places with fewest bytes in the wider format.
+    /// Returns mixtures chosen by bytes alone: the places with the fewest bytes are in the wider
+    /// format.
     fn widest_narrower(&self, bytes: u64) -> Vec<Mixture> {
         let mut order: Vec<Place> = self.places.keys().copied().collect();
         order.sort_by_key(|place| self.bytes_of(place, None));
@@ -373,7 +376,8 @@ impl<'g> Bench<'g> {
                 let format = |place: usize| if place < count { wide } else { narrow };
                 let mixture: Mixture =
                     order.iter().enumerate().map(|(place, key)| (*key, format(place))).collect();
-                // At most a hundredth more; the nearest below, if none is within one.
+                // At most a hundredth more. If none is within a hundredth, the nearest one below is
+                // used.
                 if self.bytes(&mixture) * 100 <= bytes * 101 {
                     found.push(mixture);
                 }
@@ -387,7 +391,7 @@ impl<'g> Bench<'g> {
         }
     }
 
-    /// Different random mixtures within a hundredth of these bytes, as many as are found.
+    /// Returns up to `count` different random mixtures within a hundredth of these bytes.
     fn random(&self, bytes: u64, count: usize) -> Vec<Mixture> {
         let mut state = 0x2545_f491_4f6c_dd1d_u64;
         let mut found: Vec<Mixture> = Vec::new();
@@ -406,7 +410,7 @@ impl<'g> Bench<'g> {
     }
 }
 
-/// The weight formats of a plan, by place.
+/// Returns the weight formats of a plan, by place.
 fn mixture(report: &PlanReport) -> Mixture {
     let layers = report.shards.iter().flat_map(|shard| &shard.by_layer);
     let known = layers.filter(|layer| layer.weight_bytes > 0).map(|layer| {
@@ -418,7 +422,7 @@ fn mixture(report: &PlanReport) -> Mixture {
     known.collect()
 }
 
-/// How many places have which format.
+/// Formats the number of places of each format.
 fn shown(mixture: &Mixture) -> String {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for format in mixture.values() {
@@ -432,7 +436,7 @@ struct Row {
     size: u64,
     bytes: u64,
     mixture: String,
-    /// Nats a token that the plan expects to lose.
+    /// Loss that the plan expects, in nats per token.
     predicted: f64,
     ours: Measured,
     uniform: Measured,

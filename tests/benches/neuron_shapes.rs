@@ -1,15 +1,15 @@
 //! Gemma 4 E2B at its real shapes for mt6989, through MediaTek's shim and the simulator of its
-//! library, limited to as many operations as reported for Dimensity 9300: from a checkpoint to a
-//! refused plan, a cut, a bundle and a step, in both lowerings.
+//! library. The simulator has the limit on operations that was reported for Dimensity 9300. Covers
+//! everything from a checkpoint to a refused plan, a cut, a bundle and a step, in both lowerings.
 //!
 //! ```text
 //! cargo bench -p shardwright-tests --bench neuron_shapes -- [e2b|toy] [plain|lean] [--into FOLDER]
 //! ```
 //!
 //! Weights are random numbers, written piece by piece into a temporary checkpoint (22 GB of disk
-//! for `e2b`); the table of per-layer embeddings, which no shard contains, reads as zeros. Each
-//! case runs in child processes of this program, whose memory is measured. With `--into` the tables
-//! are also written into a folder, as Markdown and as JSON.
+//! for `e2b`). The table of per-layer embeddings, which no shard contains, reads as zeros. Each
+//! case runs in child processes of this program, whose memory is measured. With `--into`, the
+//! tables are also written into a folder, as Markdown and as JSON.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -26,10 +26,10 @@ use shardwright_tests::{plans, program, tree};
 const CEILING: u64 = 2600;
 const SOC: &str = "mt6989";
 const FORMATS: &str = "w8-per-channel/a16-symmetric/a16";
-/// The same with half the bytes of weights: what the reports tried first.
+/// Formats with half the bytes of weights, which reports of users tried first.
 const HALVED: &str = "w4-per-tensor/a16-symmetric/a16";
 const CONTEXT: u32 = 512;
-/// Steps of one row that are timed.
+/// Number of timed steps of one row.
 const STEPS: usize = 3;
 
 fn main() {
@@ -57,7 +57,7 @@ fn main() {
     }
 }
 
-/// A checkpoint of that model, and the files beside it.
+/// Writes a checkpoint of that model, and the files it is used with.
 fn checkpoint(model: &str, folder: &Path) {
     let spec = match model {
         "e2b" => Spec::e2b(),
@@ -91,7 +91,7 @@ fn checkpoint(model: &str, folder: &Path) {
     .expect("written");
 }
 
-/// Number of random numbers, which tensors repeat: a prime, so that rows of no width do.
+/// Number of random numbers, which tensors repeat. It is prime, so that rows of any width differ.
 const NUMBERS: usize = 1_048_573;
 
 /// Writes random content into a checkpoint's file, which already has its full length.
@@ -124,7 +124,7 @@ fn fill(spec: &Spec, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Scales keep the residual stream near 1.
+/// Scales a random number so that the residual stream stays near 1.
 fn scaled(spec: &Spec, tensor: &TensorSpec, number: f32) -> f32 {
     let root = |extent: u64| (extent as f32).sqrt();
     match tensor.part {
@@ -138,12 +138,12 @@ fn scaled(spec: &Spec, tensor: &TensorSpec, number: f32) -> f32 {
     }
 }
 
-/// A number cut to a brain float.
+/// Truncates a number to bfloat16.
 fn brain(value: f32) -> [u8; 2] {
     ((value.to_bits() >> 16) as u16).to_le_bytes()
 }
 
-/// One lowering: planned, refused, cut, compiled, run.
+/// Plans, refuses, cuts, compiles and runs one lowering.
 fn case(model: &str, lowering: &str, folder: &Path) -> Value {
     let bundle = folder.join("bundle");
     let _ = fs::remove_dir_all(&bundle);
@@ -166,7 +166,7 @@ fn case(model: &str, lowering: &str, folder: &Path) -> Value {
     })
 }
 
-/// This program in a child process, or another with the same environment.
+/// Prepares a child process: this program or another, with the same environment.
 fn surrounded(program: &Path, folder: &Path, lowering: Option<&str>) -> Command {
     let beside = program::folder();
     let mut command = Command::new(program);
@@ -184,8 +184,8 @@ fn surrounded(program: &Path, folder: &Path, lowering: Option<&str>) -> Command 
     command
 }
 
-/// Output of a child of this program, and the peak resident memory of it and of any child of its
-/// own.
+/// Runs a child of this program. Returns its output, and the peak resident memory of the child and
+/// of any process it starts.
 fn child(folder: &Path, lowering: &str, arguments: &[&str]) -> (Value, (u64, u64)) {
     let this = std::env::current_exe().expect("this program");
     let child = surrounded(&this, folder, Some(lowering)).args(arguments).spawn().expect("it starts");
@@ -193,7 +193,7 @@ fn child(folder: &Path, lowering: &str, arguments: &[&str]) -> (Value, (u64, u64
     (serde_json::from_str(&output).expect("what this program prints"), peaks)
 }
 
-/// Waits for a child; returns its output, and peaks of memory as [`child`] does.
+/// Waits for a child. Returns its output, and memory peaks like [`child`].
 fn watched(mut child: Child, what: &str) -> (String, (u64, u64)) {
     let mut pipe = child.stdout.take().expect("piped");
     let reader = std::thread::spawn(move || {
@@ -214,8 +214,8 @@ fn watched(mut child: Child, what: &str) -> (String, (u64, u64)) {
     (reader.join().expect("read"), peaks)
 }
 
-/// The most memory that a process, and that any child of it, had resident, in bytes. Mapped files
-/// count.
+/// Returns the peak resident memory of a process, and the largest of its children, in bytes. Mapped
+/// files count.
 fn resident(process: u32) -> (u64, u64) {
     let field = |status: &str, name: &str| {
         let line = status.lines().find(|line| line.starts_with(name))?;
@@ -241,26 +241,26 @@ fn options(folder: &Path) -> OpenOptions {
         .formats(choice(HALVED))
         .calibration_text(folder.join("text"))
         .context(CONTEXT)
-        // No second chain for the CPU.
+        // Do not compile a second chain for the CPU.
         .strict(true)
 }
 
-/// Plans without a known limit, compiles, plans again; prints the outcome.
+/// Plans without a known limit, compiles, and plans again. Prints the results.
 fn compile(folder: &Path, lowering: &str) {
     let checkpoint = folder.join("checkpoint");
     let layers = operations_of_layers(&options(folder), &checkpoint);
-    // No reported limit of the chip prevents a single shard.
+    // Override the reported limit, so that a single shard is planned.
     let open = options(folder).limit("ops", 1_000_000);
     let wanted = open.plan(&checkpoint).expect("the plan").report;
-    // The reported limit applies to graphs of this kind, which the first plan has to find out by
-    // itself; the lean one is planned as for a user.
+    // The reported limit applies to graphs of this kind. Here the first plan must find it out by
+    // itself. The lean lowering is planned as for a user.
     let open = if lowering == "plain" { open } else { options(folder) };
     let mut stages = Stages::default();
     let report = open.compile(&checkpoint, folder.join("bundle"), &mut stages).expect("compiled");
     stages.end();
     let next = options(folder).plan(&checkpoint).expect("the next plan").report;
     let plan = &report.variants[0].plan;
-    // The temporary path is irrelevant.
+    // Replace the temporary path.
     let place = folder.display().to_string();
     println!(
         "{}",
@@ -288,14 +288,15 @@ fn compile(folder: &Path, lowering: &str) {
     );
 }
 
-/// First layer, one past the last, operations of the largest entry point of every decoder shard.
+/// Returns the first layer, the end (exclusive) and the operations of the largest entry point of
+/// every decoder shard.
 fn decoder(plan: &PlanReport) -> Vec<(u32, u32, u64)> {
     let shards = plan.shards.iter();
     let layers = shards.map(|shard| (shard.segments.layers(), shard.ops));
     layers.filter(|((_, end), _)| *end > 0).map(|((first, end), ops)| (first, end, ops)).collect()
 }
 
-/// Operations of each layer in a step of one row.
+/// Returns the number of operations of each layer in a step of one row.
 fn operations_of_layers(open: &OpenOptions, checkpoint: &Path) -> Vec<u64> {
     let open = open.clone().planner("even").planner_option("pieces", "35");
     let plan = open.limit("ops", 1_000_000).plan(checkpoint).expect("a plan of single layers").report;
@@ -306,7 +307,7 @@ fn operations_of_layers(open: &OpenOptions, checkpoint: &Path) -> Vec<u64> {
     steps.collect()
 }
 
-/// Bytes of the artefacts of a bundle's first chain, by shard.
+/// Returns the bytes of the artefacts of a bundle's first chain, by shard.
 fn artefacts(bundle: &Path) -> Value {
     let text = fs::read(bundle.join("bundle.json")).expect("a manifest");
     let whole: Value = serde_json::from_slice(&text).expect("JSON");
@@ -342,7 +343,7 @@ impl Stages {
 
 impl Watch for Stages {
     fn progress(&mut self, _: u32, stage: &str) {
-        // Without the name of an entry point.
+        // The stage without the name of an entry point.
         let stage = stage.split('`').next().unwrap_or_default().trim().to_owned();
         if self.now.as_ref().is_none_or(|(name, _)| *name != stage) {
             self.end();
@@ -356,7 +357,7 @@ impl Watch for Stages {
     }
 }
 
-/// Loads the bundle and runs single steps; prints how long they take and what shards share.
+/// Loads the bundle and runs single steps. Prints their times and the memory that shards share.
 fn run(folder: &Path) {
     let started = Instant::now();
     let open = BundleOptions::new().search_path(program::search_path()).strict(true);
@@ -401,7 +402,7 @@ fn run(folder: &Path) {
     );
 }
 
-/// `shardwright run BUNDLE`, to one token.
+/// Runs `shardwright run BUNDLE` for one token.
 fn one_command(folder: &Path, bundle: &Path) -> Value {
     let started = Instant::now();
     let mut command = surrounded(&program::executable(), folder, None);
@@ -414,7 +415,7 @@ fn gigabytes(bytes: &Value) -> String {
     format!("{:.3} GB", bytes.as_f64().unwrap_or(f64::NAN) / 1e9)
 }
 
-/// For people, in Markdown.
+/// Formats the cases as Markdown tables.
 fn tables(cases: &[Value]) -> String {
     let mut text = String::from(
         "| lowering | shard | layers | entry points (operations) | weights | artefact | a step of one row |\n|---|---|---|---|---:|---:|---:|\n",

@@ -1,7 +1,7 @@
 //! Cost of a plan: the planner compiled and called for the first time, loaded from the private
-//! cache, and called again, with the compiler and with the interpreter; also everything from the
-//! checkpoint's folder to the plan. For the demo model, and for Gemma 4 E4B in eight formats under
-//! a quality goal.
+//! cache, and called again, with the compiler and with the interpreter. Also measures everything
+//! from the checkpoint's folder to the plan. Covers the demo model, and Gemma 4 E4B in eight
+//! formats under a quality goal.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ use shardwright_tests::measure::{row, timed};
 use shardwright_tests::neuron::Shim;
 use shardwright_tests::{program, tree};
 
-/// Formats of weights that layers of the large model share out.
+/// Weight formats among the layers of the large model.
 const WEIGHTS: [&str; 8] = [
     "w8-per-channel",
     "w8-per-tensor",
@@ -50,7 +50,7 @@ fn main() {
     planners("E4B", &planned.request);
 }
 
-/// The planner alone, on both engines.
+/// Times the planner alone, on both engines.
 fn planners(what: &str, request: &[u8]) {
     let bytes = request.len();
     let request: Request = serde_json::from_slice(request).expect("a request of our own");

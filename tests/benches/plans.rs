@@ -1,21 +1,22 @@
-//! The plan that each profile gets by default for Gemma 4 E2B and E4B, from `config.json` alone: a
+//! The default plan of each profile for Gemma 4 E2B and E4B, from `config.json` alone. Prints a
 //! table in Markdown.
 //!
 //! ```text
 //! cargo test -p shardwright-tests --bench plans -- [e2b] [e4b] [SOC …] [size=BYTES] [texts=GROUP]
 //! ```
 //!
-//! `texts` is a group of [`shardwright_tests::texts`] whose text is given, such as `rewriting`:
-//! what prompt lookup would have proposed in it, in the demo model's tokens, instead of the guess.
+//! `texts` is a group of [`shardwright_tests::texts`] with a given text, such as `rewriting`. The
+//! acceptance of prompt lookup in that text, in the demo model's tokens, replaces the default
+//! guess.
 //!
-//! `size` is a goal for all that a device holds, in which the plan that loses least is shown with
-//! what it falls back to.
+//! `size` is a goal for all data on a device. The table then shows the plan that loses least, with
+//! its fallback.
 //!
-//! Losses are expected, of normally distributed weights. Times of MediaTek's chips follow from the
-//! roofline of its shim, over the simulator of its library; those of Qualcomm's are simulated where
-//! its library is named by the environment and the profile says which chip it estimates, which
-//! takes minutes the first time. A time that nothing is known of is a dash. What is expected of the
-//! verifying of proposed tokens follows the times where a plan has it.
+//! Losses are expected values for normally distributed weights. Times of MediaTek chips come from
+//! the roofline model of its shim, with the simulator of its library. Times of Qualcomm chips are
+//! simulated if the environment names its library and the profile specifies the chip to estimate.
+//! That takes minutes the first time. An unknown time is shown as a dash. If a plan verifies
+//! proposed tokens, the expected effect follows the times.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -66,7 +67,7 @@ fn main() {
     }
 }
 
-/// What lookup would have proposed in a group of texts.
+/// Returns the acceptance of prompt lookup in a group of texts.
 fn accepted(group: &str) -> Acceptance {
     let tokenizer = Tokenizer::from_file(tree::root().join("demo-model/tokenizer.json"));
     let tokenizer = tokenizer.expect("the demo model's tokenizer");
@@ -145,7 +146,7 @@ fn gigabytes(bytes: u64) -> String {
     format!("{:.2} GB", bytes as f64 / 1e9)
 }
 
-/// What a plan falls back to, and all that a device holds.
+/// Formats the fallback of a plan, and the size of all data on a device.
 fn beside(report: &PlanReport, chains: &[ChainPlan], size: u64) -> String {
     let mut bytes = report.totals.table_bytes;
     let mut later = Vec::new();
@@ -161,7 +162,8 @@ fn beside(report: &PlanReport, chains: &[ChainPlan], size: u64) -> String {
     format!("{later} | {}", gigabytes(bytes))
 }
 
-/// How many layers, and components without layers that have weights, are in which formats.
+/// Formats the number of layers, and of components with weights but without layers, for each
+/// format.
 fn mix(report: &PlanReport) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let layers = report.shards.iter().flat_map(|shard| &shard.by_layer);

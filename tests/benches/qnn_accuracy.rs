@@ -1,8 +1,8 @@
-//! Accuracy of small models in formats and cuts under Qualcomm's compiler and simulation: a table
-//! in Markdown, or JSON after `--format json`.
+//! Accuracy of small models in several formats and cuts under Qualcomm's compiler and simulator.
+//! Prints a table in Markdown, or JSON after `--format json`.
 //!
-//! Every shard alone is fed the reference's values and compared with it; the chain as a whole
-//! scores held-out text and chooses tokens. Names of formats or checkpoints choose cases.
+//! Every shard alone gets the reference's values and is compared with it. The whole chain scores
+//! held-out text and chooses tokens. Names of formats or checkpoints select cases.
 
 use std::path::Path;
 
@@ -47,7 +47,7 @@ const CASES: [Case; 17] = [
     case(RANDOM, MIX, 2),
 ];
 
-/// The name that asks for two layers of Gemma 4 E2B: sliding and full attention, at their real
+/// The name that selects two layers of Gemma 4 E2B: sliding and full attention, at their real
 /// widths, with random weights and a small vocabulary.
 const E2B_LAYERS: &str = "e2b-layers";
 
@@ -66,7 +66,8 @@ fn main() {
     if named.iter().any(|word| *word == E2B_LAYERS) {
         return layers_of_e2b(cache.path());
     }
-    // One recorded prompt, and the beginnings of some held-out rows: a simulated step is slow.
+    // One recorded prompt, and the beginnings of some held-out rows, because a simulated step is
+    // slow.
     let part = Recorded::some(1, 24, 32);
     let float = float_nll(DEMO_MODEL, &part, cache.path());
     eprintln!("the demo model in float: {float:.4} nats per token of the same text");
@@ -87,7 +88,7 @@ fn main() {
             true => rows.push(finding.json(case)),
             false => println!("{}", finding.row(case)),
         }
-        // The measured formats that keep the model's quality must be right.
+        // The measured formats that keep the model's quality must be accurate.
         if [W8_WIDE_STATES, F16].contains(&case.formats)
             || (case.formats == W8 && case.checkpoint == DEMO_MODEL)
         {
@@ -99,7 +100,8 @@ fn main() {
     }
 }
 
-/// Layers of Gemma 4 E2B beside the same quantised graph. A step of them is simulated in minutes.
+/// Compares layers of Gemma 4 E2B with the same quantised graph. Simulating one of their steps
+/// takes minutes.
 fn layers_of_e2b(cache: &Path) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let spec = Spec {

@@ -1,16 +1,16 @@
 //! Gemma 4 at its real shapes through Qualcomm's compiler: sizes, compile times, peak memory, and
-//! the times that a plan predicts beside those the library simulates for each shard as a whole.
+//! the times that a plan predicts, compared with simulated times of each whole shard.
 //!
 //! ```text
 //! cargo bench -p shardwright-tests --bench qnn_shapes -- [e2b|e4b|toy …] [--formats w4] [--pieces 0] [--soc sm8850] [--context 512] [--prompt 65]
 //! ```
 //!
-//! The plan is made from the checkpoint's shapes: by the built-in planner, which joins components
-//! in as few shards as fit (0 pieces), or with the decoder in a number of shards. A plan adds up
-//! the estimates of single layers; whether that holds for the whole is what the last columns say.
+//! The plan is made from the checkpoint's shapes. Either the built-in planner joins components in
+//! as few shards as fit (0 pieces), or the decoder has a number of shards. A plan adds up the
+//! estimates of single layers. The last columns show whether the sum is right for the whole shard.
 //! Weights are random numbers generated on the fly, one shard at a time: the compiler's work and
 //! the artefact's size do not depend on their values, as long as no two are equal. Each shard is
-//! compiled in a worker that a child process of this program starts; its peak memory is the
+//! compiled in a worker that a child process of this program starts. Its peak memory is the
 //! worker's.
 
 use std::path::Path;
@@ -33,8 +33,7 @@ use shardwright_tests::{profiles, program};
 use shardwright_vocabulary::{DType, EntryKind, EntryName, FormatTuple};
 use shardwright_worker::{Caps, Launcher};
 
-/// The cases: the model, its formats, and the number of decoder shards; 0 where components are
-/// joined.
+/// The cases: the model, its formats, and the number of decoder shards, or 0 to join components.
 const CASES: [(&str, &str, u32); 12] = [
     ("e2b", "w4-per-channel[head=w8-per-channel]/a16/a8", 0),
     ("e2b", "w8-per-channel/a16/a8", 0),
@@ -50,7 +49,7 @@ const CASES: [(&str, &str, u32); 12] = [
     ("e4b", "w4-per-channel[head=w8-per-channel]/a16/a8", 3),
 ];
 
-/// Two bits where most bytes are, four elsewhere, eight in the head.
+/// Two bits for most of the bytes, four for the rest, and eight in the head.
 const MIX: &str =
     "w4-per-channel[mlp-input=w2-per-channel][mlp-output=w2-per-channel][head=w8-per-channel]/a16/a8";
 
@@ -66,10 +65,10 @@ fn main() {
         place.and_then(|place| arguments.get(place + 1)).cloned().unwrap_or_else(|| default.to_owned())
     };
     let soc = option("--soc", "sm8850");
-    // Prefix of the formats.
+    // Prefix of the formats to run.
     let begins = option("--formats", "");
     let context: u32 = option("--context", "512").parse().expect("a number");
-    // Tokens of a usual prompt, for which prefill entry points are chosen; 0 for the largest.
+    // Tokens of a usual prompt, for which prefill entry points are chosen. 0 chooses the largest.
     let prompt: u32 = option("--prompt", "0").parse().expect("a number");
     let only: Option<u32> = match option("--pieces", "").as_str() {
         "" => None,
@@ -94,12 +93,12 @@ fn main() {
     }
 }
 
-/// A folder with the checkpoint's shapes, which needs no disk space.
+/// Writes the checkpoint's shapes into a folder, which needs no disk space for weights.
 fn checkpoint(model: &str, folder: &Path) -> Graph {
     let spec = match model {
         "e2b" => Spec::e2b(),
         "e4b" => Spec::e4b(),
-        // For trying the program itself.
+        // For testing this program.
         _ => Spec { vocabulary: 4096, hidden: 512, context: 4096, ..Spec::gemma4() },
     };
     spec.write(folder).expect("written");
@@ -118,7 +117,7 @@ fn case((model, formats, pieces): (&str, &str, u32), soc: &str, context: u32, pr
     let options = if prompt > 0 { options.prompt_tokens(prompt) } else { options };
     let planned = options
         .strict(true)
-        // Larger shards than those reported to load are compiled here too.
+        // Shards that are too large to load according to reports are compiled here too.
         .limit("artefact-bytes", 4_000_000_000)
         .context(context)
         .plan(folder.path())
@@ -244,13 +243,13 @@ fn compile_one(task: &Value) {
     for entry in &instances {
         let check = |shown: &_| instance.check(soc, shown, &planned.weights);
         let legal = legalise_encoded(entry, &Encodings::counting(&formats), check).expect("legal");
-        // Before the order, which keeps the weights in a file and not here.
+        // Estimate first: the work order moves the weights from memory to a file.
         let estimate = instance.estimate(soc, &legal.graph, &planned.weights).expect("an estimate");
         times.push(estimate.map(|estimate| estimate.time_microseconds));
         order = order.entry(&legal.graph).expect("an order");
     }
     let order = order.temporary().expect("an order");
-    // The order's file now contains everything that is compiled.
+    // The order's file now contains all data to compile.
     drop(planned);
 
     let (peak, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
@@ -266,7 +265,7 @@ fn compile_one(task: &Value) {
     let started = Instant::now();
     let artefact = instance.compile(soc, &order, Place::Temporary, &mut ()).expect("compiled");
     let seconds = started.elapsed().as_secs_f64();
-    // Once more before the worker ends.
+    // Measured once more before the worker ends.
     peak.fetch_max(peak_of_children(), Ordering::Relaxed);
     stop.store(true, Ordering::Relaxed);
     watcher.join().expect("the watcher ends");
@@ -277,8 +276,8 @@ fn compile_one(task: &Value) {
     );
 }
 
-/// The most memory that any child of this process had resident, in bytes. Mapped pages of the work
-/// order count.
+/// Returns the peak resident memory of any child of this process, in bytes. Mapped pages of the
+/// work order count.
 fn peak_of_children() -> u64 {
     let this = format!("{}", std::process::id());
     let Ok(processes) = std::fs::read_dir("/proc") else { return 0 };
@@ -296,7 +295,7 @@ fn peak_of_children() -> u64 {
         .unwrap_or(0)
 }
 
-/// Fills a planned weight: random values, with scales like those of random matrices.
+/// Fills a planned weight with random values, and with scales like a random matrix's.
 fn fill(weight: &mut Weight, seed: u64) {
     let length = weight.data.length();
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -313,7 +312,7 @@ fn fill(weight: &mut Weight, seed: u64) {
     }
     bytes.truncate(length);
     if weight.dtype == DType::I8 {
-        // The one value that symmetric weights do not have.
+        // Symmetric weights do not use this value.
         bytes.iter_mut().filter(|byte| **byte == 0x80).for_each(|byte| *byte = 0x81);
     }
     weight.data = WeightData::from_vec(bytes);
@@ -324,7 +323,7 @@ fn fill(weight: &mut Weight, seed: u64) {
         while table.len() < scales {
             let scale = scale * (1.0 + (next() % 64) as f32 / 64.0);
             match quantisation.scale_dtype {
-                // Of blocks, whose scales have to be multiples 1 to 16 of one.
+                // Block scales have to be multiples, 1 to 16, of one number.
                 DType::F16 => {
                     let scale = STEP * (1 + next() % 16) as f32;
                     table.extend_from_slice(&half_bits(scale).to_le_bytes());
@@ -337,10 +336,10 @@ fn fill(weight: &mut Weight, seed: u64) {
     debug_assert!(weight.data.is_present());
 }
 
-/// The scale of which those of blocks are multiples: a normal number in half precision.
+/// The number that block scales are multiples of, a normal number in half precision.
 const STEP: f32 = 1.0 / 4096.0;
 
-/// The nearest smaller half-precision number of one that is normal there.
+/// Rounds a number that is normal in half precision towards zero and returns its bits.
 fn half_bits(value: f32) -> u16 {
     let bits = value.to_bits();
     (((bits >> 23) as u16).saturating_sub(112) << 10) | ((bits >> 13) & 0x3ff) as u16

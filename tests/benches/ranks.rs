@@ -1,13 +1,14 @@
-//! Whether losses that are added up rank mixtures of formats as those rank that are measured.
+//! Checks whether added-up losses rank mixtures of formats like measured losses do.
 //!
 //! ```text
 //! cargo test -p shardwright-tests --bench ranks -- [--rows 32] [--compensated]
 //! ```
 //!
-//! Ten random mixtures of the demo model, a format to every layer and role, of equal bytes up to
-//! two hundredths. What each loses on held-out rows stands beside the sum of what its changes lose
-//! alone on the text that comes with the program, measured, and expected from the second moments of
-//! what weights are multiplied with. Prints Spearman's rank correlation of both with the loss.
+//! Runs ten random mixtures of the demo model, with a format for every layer and role and equal
+//! bytes to within two hundredths. The loss of each on held-out rows is compared with two sums of
+//! the losses of its single changes: losses measured on the text that comes with the program, and
+//! losses expected from the second moments of the inputs of weights. Prints Spearman's rank
+//! correlation of both sums with the loss.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,16 +22,16 @@ use shardwright_tests::checkpoints::DEMO_MODEL;
 use shardwright_tests::formats::{held_out, moment_texts};
 use shardwright_tests::{chain, program, tree};
 
-/// Mixtures, and by how many hundredths their bytes differ at most from the mean of the narrowest
-/// and the widest.
+/// Number of mixtures, and the largest distance of their bytes from the mean of the narrowest and
+/// the widest, in hundredths.
 const MIXTURES: usize = 10;
 const APART: u64 = 2;
 
-/// What the correlations are at least.
+/// Smallest allowed correlations.
 const MEASURED: f64 = 0.9;
 const EXPECTED: f64 = 0.6;
 
-/// Formats of mixtures; `None` leaves weights as stored.
+/// Formats of mixtures. `None` leaves weights as stored.
 const FORMATS: [Option<WeightFormat>; 3] =
     [None, Some(WeightFormat::W8PerChannel), Some(WeightFormat::W4Block32)];
 
@@ -66,7 +67,7 @@ fn main() {
     let baseline = Baseline::of(&graph, &sequences).expect("the reference runs it");
     let moments = is_compensated.then(|| {
         let checkpoint = shardwright_build::open_checkpoint(&checkpoint).expect("it opens");
-        // Those that the losses were measured with.
+        // The moments that the losses were measured with.
         let identity = Moments::identity_of(checkpoint.content_hash(), &moment_texts()[0].clone());
         let folder = cache.path().join("moments").join(Digest::from(identity).to_string());
         Arc::new(Moments::in_folder(identity, MatrixInputs::new(&graph).expect("matrices"), folder))
@@ -128,7 +129,7 @@ fn main() {
 /// Component, layer and role.
 type Place = (String, u32, String);
 
-/// Millionths of a nat by place and format.
+/// Returns losses in millionths of a nat, by place and format.
 fn by_place(losses: &[LossRow]) -> BTreeMap<(Place, String), f64> {
     let row = |row: &LossRow| {
         let place = (row.component.clone()?, row.layer.unwrap_or(0), row.what.clone());
@@ -137,7 +138,7 @@ fn by_place(losses: &[LossRow]) -> BTreeMap<(Place, String), f64> {
     losses.iter().filter_map(row).collect()
 }
 
-/// Spearman's, of numbers without ties.
+/// Computes Spearman's rank correlation of numbers without ties.
 fn correlation(left: &[f64], right: &[f64]) -> f64 {
     let ranks = |values: &[f64]| -> Vec<f64> {
         let below = |value: &f64| values.iter().filter(|other| *other < value).count() as f64;
@@ -149,7 +150,7 @@ fn correlation(left: &[f64], right: &[f64]) -> f64 {
     1.0 - 6.0 * squares / (count * (count * count - 1.0))
 }
 
-/// Pseudo-random numbers, the same in every run.
+/// Returns pseudo-random numbers, the same in every run.
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;

@@ -1,17 +1,23 @@
-//! Replies of the demo model with prompt lookup beside the same replies without, in pairs.
+//! Speed of replies of the demo model with prompt lookup, compared with the same replies without,
+//! in pairs.
 //!
-//! `cargo test --release -p shardwright-tests --bench speculation [-- ROWS… FORMATS…]`; rows of the
-//! entry point that verifies, 16 by default, and formats such as `w8-per-channel/a8-dynamic/f32`,
-//! by default as stored. Groups of texts are those of [`shardwright_tests::texts`], one of them
-//! with `texts=GROUP`; the goldens' replies have 128 tokens. `model=PATH` is another checkpoint
-//! than the demo model, to which texts are given as ids, and `peer=PROGRAM,GGUF,DRAFT` takes turns
-//! with llama.cpp's lookup, whose program is `peers/lookup.cpp`. With `deeper=LAYERS` the demo
-//! model itself drafts, for a model that says the same with so many more layers
-//! ([`shardwright_tests::deeper`]): measured as `tune` does, and verified as its plan then says.
+//! Run `cargo test --release -p shardwright-tests --bench speculation [-- ROWS… FORMATS…]`. The
+//! arguments are:
 //!
-//! But for the goldens, the text is given: the model is run as for a reply, and what it says is not
-//! asked. A line shows tokens a second with and without, the median ratio of pairs and the range of
-//! all; then how many steps accepted how many drafted tokens. Tokens are compared, no time is.
+//! * `ROWS`: rows of the entry point that verifies, 16 by default
+//! * `FORMATS`: such as `w8-per-channel/a8-dynamic/f32`, by default as stored
+//! * `texts=GROUP`: only this group of [`shardwright_tests::texts`]
+//! * `model=PATH`: another checkpoint than the demo model, which gets texts as ids
+//! * `peer=PROGRAM,GGUF,DRAFT`: alternates with llama.cpp's lookup, whose program is
+//!   `peers/lookup.cpp`
+//! * `deeper=LAYERS`: the demo model drafts for a model with the same replies and this many more
+//!   layers ([`shardwright_tests::deeper`]), measured as `tune` does and verified as its plan
+//!   specifies
+//!
+//! The goldens' replies have 128 tokens. For all other groups the text is given: the model runs as
+//! for a reply, but its choice of tokens is ignored. A line shows tokens per second with and
+//! without drafts, the median ratio of pairs, and the range of ratios. It also shows how many steps
+//! accepted how many drafted tokens. The bench checks tokens but no times.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -29,10 +35,10 @@ use shardwright_tests::{program, tree};
 use shardwright_text::Tokenizer;
 use shardwright_tune::measure_draft;
 
-/// Most tokens of a reply.
+/// Largest number of tokens in a reply.
 const MOST: usize = 128;
 
-/// Pairs that are counted; one more goes before.
+/// Number of pairs that count, after one that does not.
 const PAIRS: usize = 7;
 
 fn main() {
@@ -91,8 +97,8 @@ fn main() {
     }
 }
 
-/// What a step of `rows` rows takes beside one of one row, both with the logits of every row, after
-/// as many tokens.
+/// Prints the time of a step of `rows` rows, relative to a step of one row. Both compute the logits
+/// of every row, after the same number of tokens.
 fn steps(model: &Model, rows: usize) {
     let mut session = model.chain().session().expect("a session");
     let vocabulary = model.tokenizer().expect("a tokenizer").vocabulary_size() as u32;
@@ -161,7 +167,7 @@ impl Peer {
         Peer { name, program, answers, _texts: file, speeds: Vec::new(), counts: String::new() }
     }
 
-    /// Its tokens a second.
+    /// Runs the texts once and returns tokens per second.
     fn turn(&mut self) -> f64 {
         writeln!(self.program.stdin.as_mut().expect("piped"), "again").expect("it waits");
         let answer = self.answers.next().expect("it answers").expect("it answers");
@@ -179,7 +185,7 @@ impl Drop for Peer {
     }
 }
 
-/// A model and its draft, in the plan that rests on what was measured of both.
+/// Compares a model with and without its draft. The plan is based on measurements of both.
 fn drafted(layers: usize, formats: &FormatChoice, groups: &[(&str, Vec<Text>)]) {
     let (deeper, cache) = (deeper(layers), tempfile::tempdir().expect("a folder"));
     let (path, demo_model) = (deeper.path(), tree::root().join("demo-model"));

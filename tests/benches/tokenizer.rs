@@ -1,12 +1,13 @@
-//! Loading a tokenizer: time and memory, for the demo model's and for one with as many tokens as
-//! Gemma's, beside the library that both rest on.
+//! Time and memory of loading a tokenizer: the demo model's, and one with as many tokens as
+//! Gemma's, compared with the library that the project uses.
 //!
-//! The large one is generated: 262,144 tokens, of which 6,204 are added ones and each word but the
-//! first ones is the union of earlier ones, with 505,593 merges (Gemma's file has 520,853).
+//! The large one is generated. It has 262,144 tokens, of which 6,204 are added ones. Each word
+//! except the first ones is the union of earlier words, with 505,593 merges (Gemma's file has
+//! 520,853).
 //!
-//! *library* reads `tokenizer.json` alone; *file* reads it and makes its index in memory; *kept
-//! index* hashes the file and reads the index that was kept of it; *index in memory* is what a
-//! bundle's costs, which is mapped and was verified before.
+//! *library* only reads `tokenizer.json`. *file* reads it and makes its index in memory. *kept
+//! index* hashes the file and reads its stored index. *index in memory* is the cost for a bundle,
+//! which is mapped and was verified before.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,11 +20,11 @@ use shardwright_tests::measure::{row, timed};
 use shardwright_tests::tree;
 use shardwright_text::Tokenizer;
 
-/// Argument that makes this program load one file and print its memory use: only a fresh process
-/// can measure that, since an earlier load leaves memory allocated.
+/// Argument that makes this program load one file and print its memory use. Only a fresh process
+/// can measure that, because an earlier load leaves memory allocated.
 const MEMORY_OF: &str = "--memory-of";
 
-/// How a tokenizer is loaded.
+/// Ways to load a tokenizer.
 const WAYS: [&str; 4] = ["library", "file", "kept index", "index in memory"];
 
 enum Loaded {
@@ -42,7 +43,7 @@ impl Loaded {
     }
 }
 
-/// Loads `folder/tokenizer.json`, of which `folder` has the index.
+/// Loads `folder/tokenizer.json`, whose index is in the same folder.
 fn load(way: &str, folder: &Path) -> Loaded {
     let path = folder.join("tokenizer.json");
     Loaded::Ours(match way {
@@ -78,7 +79,7 @@ fn main() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         fs::write(folder.path().join("source"), Digest::of(content.as_bytes()).bytes()).expect("written");
         fs::write(folder.path().join("tokenizer.json"), content).expect("written");
-        // Makes and keeps the index.
+        // Creates and stores the index.
         let Loaded::Ours(ours) = load("kept index", folder.path()) else { unreachable!() };
         fs::write(folder.path().join("tokenizer.index"), ours.index().expect("an index")).expect("written");
         let expected = load("library", folder.path()).ids(&text);
@@ -119,8 +120,8 @@ fn print_memory(way: &str, folder: &Path) {
     drop(tokenizer);
 }
 
-/// The same settings with a vocabulary of Gemma's size: special and unused tokens, bytes, and
-/// words.
+/// Returns tokenizer settings with a vocabulary of Gemma's size: special and unused tokens, bytes,
+/// and words.
 fn generated(settings: &str) -> String {
     const TOKENS: usize = 262_144;
     let added = |id: usize, content: &str, special: bool| {
@@ -136,13 +137,13 @@ fn generated(settings: &str) -> String {
     let words = TOKENS - tokens.len();
     let mut known: Vec<String> = letters.clone();
     let mut merges = Vec::new();
-    // Left halves in order, right halves of one letter: every union is new, and lengths stay near
-    // those of words.
+    // Left halves are used in order, right halves have one letter. Every union is new, and lengths
+    // stay near those of real words.
     for at in 0..words - letters.len() {
         let (left, right) = (&known[at / letters.len()], &known[at % letters.len()]);
         merges.push(json!([left, right]));
         let whole = format!("{left}{right}");
-        // A word is the union of its first letter and the rest, too.
+        // A word is also the union of its first letter and the rest.
         let first = whole.chars().next().map_or(0, char::len_utf8);
         if left.len() > first {
             merges.push(json!([whole[..first], whole[first..]]));
@@ -152,7 +153,8 @@ fn generated(settings: &str) -> String {
     tokens.extend(known);
     let vocabulary: serde_json::Map<String, Value> =
         tokens.iter().enumerate().map(|(id, token)| (token.clone(), json!(id))).collect();
-    // The rest of a word of three letters is one of two; of longer ones it need not be there.
+    // The rest of a three-letter word is a two-letter word. For longer words the rest may be
+    // missing.
     let merges: Vec<Value> = merges
         .into_iter()
         .filter(|pair| {

@@ -1,6 +1,6 @@
-//! Compiles a checkpoint of Gemma 4 E2B's layers at their real shapes, with random weights and a
-//! small vocabulary, with errors of rounding that make up for each other, and says how long that
-//! took and how much memory of its own the program had at most.
+//! Compiles a checkpoint of Gemma 4 E2B's layers at their real shapes with error compensation
+//! (GPTQ). The weights are random and the vocabulary is small. Reports the time, and the peak of
+//! the program's own memory.
 //!
 //! ```text
 //! cargo run -p shardwright-tests --example e2b_rounding -- DIRECTORY [layers]
@@ -21,7 +21,7 @@ fn main() {
     let directory = PathBuf::from(directory);
     let mut spec = Spec { vocabulary: 32_768, multimodal: false, ..Spec::e2b() };
     if let [layers] = rest {
-        // Those that share keys and values at the end, after five that have their own.
+        // Layers that share keys and values at the end, after five that have their own.
         let count: usize = layers.parse().expect("a number of layers, ten at least");
         spec.layers = "SSSSF".repeat(count.div_ceil(5));
         spec.kv_shared = spec.layers.len() - 5;
@@ -50,7 +50,8 @@ fn main() {
     println!("{:.1} minutes, at most {} MiB of its own", started.elapsed().as_secs_f64() / 60.0, most / 1024);
 }
 
-/// Memory of a process that no file stands behind; 0 where the system does not say.
+/// Returns the memory of a process that is not backed by a file, in KiB, or 0 if the system does
+/// not report it.
 fn anonymous_kib(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));

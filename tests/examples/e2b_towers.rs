@@ -1,7 +1,7 @@
 //! Runs the towers of Gemma 4 E2B at their real shapes, with random weights, on the CPU shim: a
-//! picture of 280 soft tokens and a clip of 30 seconds, with weights as stored and in 8 bits with
-//! rows quantised as they come, or in the formats that are named. Prints times, memory, and how
-//! near the rows are to those of the stored weights.
+//! picture of 280 soft tokens and a clip of 30 seconds. Weights are as stored, and in 8 bits with
+//! activations quantised per row at run time, or in the named formats. Prints times, memory, and
+//! the distance of the rows from the rows with stored weights.
 //!
 //! ```text
 //! cargo run --release -p shardwright-tests --example e2b_towers -- \
@@ -32,7 +32,7 @@ fn main() {
     let named: Vec<&str> = rest.iter().skip(3).map(String::as_str).collect();
     let formats = if named.is_empty() { vec!["w8-per-channel/a8-dynamic/f32"] } else { named };
     let directory = PathBuf::from(directory);
-    // The text beside them is of the real width, and otherwise small.
+    // The text model has its real width and is otherwise small.
     let spec = Spec {
         towers: Some(Towers { deviation, ..Towers::e2b() }),
         vocabulary: 1024,
@@ -41,7 +41,7 @@ fn main() {
         ..Spec::e2b()
     };
     std::fs::create_dir_all(&directory).expect("a folder");
-    // Weights that are there are taken as they are.
+    // Existing weights are reused.
     let of_these = directory.join("deviation");
     match std::fs::read_to_string(&of_these) {
         Ok(before) => assert_eq!(before, deviation.to_string(), "these weights need another directory"),
@@ -93,7 +93,7 @@ fn main() {
     }
 }
 
-/// What comes out, and the milliseconds of each run, ascending.
+/// Returns the output of a tower, and the milliseconds of each run, ascending.
 fn timed(given: &FrontEnd, tower: &mut Tower, runs: u32) -> (Vec<f32>, Vec<f64>) {
     let mut values = Vec::new();
     let mut times: Vec<f64> = (0..=runs)
@@ -104,13 +104,13 @@ fn timed(given: &FrontEnd, tower: &mut Tower, runs: u32) -> (Vec<f32>, Vec<f64>)
             start.elapsed().as_secs_f64() * 1e3
         })
         .collect();
-    // The first run touches the memory.
+    // The first run includes page faults.
     times.remove(0);
     times.sort_by(f64::total_cmp);
     (values, times)
 }
 
-/// 60 by 42 patches of noise, those of each soft token together.
+/// Returns 60 by 42 patches of noise, grouped by soft token.
 fn patches() -> FrontEnd {
     let mut random = Random::new(1, "patches");
     let places = (0..14).flat_map(|row| (0..20).map(move |column| (column, row)));
@@ -121,7 +121,7 @@ fn patches() -> FrontEnd {
     FrontEnd { count: 2520, values, columns, rows, origin: [1; 32] }
 }
 
-/// 30 seconds of noise.
+/// Returns 30 seconds of noise.
 fn frames() -> FrontEnd {
     let mut random = Random::new(1, "frames");
     let values = (0..2998 * 128).map(|_| 1.5 * random.normal() as f32 - 3.0).collect();
@@ -133,7 +133,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
-/// A line of this process's status; 0 where the system has none.
+/// Returns the value of a line of this process's status in KiB, or 0 if the system has none.
 fn resident_kib(line: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let found = status.lines().find_map(|text| text.strip_prefix(line));

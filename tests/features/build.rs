@@ -1,3 +1,4 @@
-//! Nothing to do: what it depends on is what procedural macros and build scripts depend on too.
+//! An empty build script. It makes cargo compile the build dependencies, whose features procedural
+//! macros and build scripts share.
 
 fn main() {}

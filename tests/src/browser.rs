@@ -1,5 +1,5 @@
-//! Chromium without a window, driven through its debugging pipe: what a page shows, and what it
-//! does when it is pointed at, clicked or tabbed through.
+//! Headless Chromium, driven through its debugging pipe. Shows a page and reacts to pointing,
+//! clicking and the Tab key.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Longest wait for an answer: a browser starts slowly on a loaded machine.
+/// Longest wait for an answer. A browser starts slowly on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Names under which distributions install it.
+/// Program names under which distributions install Chromium.
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
-/// The browser's program, if it is installed.
+/// Returns the path of the browser's program, if it is installed.
 pub fn installed() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let candidates = std::env::split_paths(&path).flat_map(|folder| NAMES.map(|name| folder.join(name)));
@@ -36,17 +36,18 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts it.
+    /// Starts the browser.
     ///
     /// # Panics
-    /// If it does not start or does not answer; so does every function below.
+    /// If it does not start or does not answer. All functions below panic in the same cases.
     pub fn start(program: &Path) -> Browser {
         let profile = tempfile::tempdir().expect("a folder");
-        // It reads commands from descriptor 3 and writes to 4; the shell puts its pipes there.
+        // Chromium reads commands from descriptor 3 and writes answers to 4. The shell connects its
+        // pipes there.
         let mut child = Command::new("sh")
             .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1"])
             .arg(program)
-            // Containers and root have no sandbox of its kind; the page is the project's own.
+            // Containers and root cannot use the sandbox. The page is the project's own.
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"])
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .arg("about:blank")
@@ -113,7 +114,7 @@ impl Browser {
         message.unwrap_or_else(|error| panic!("no answer to {waiting_for}: {error}"))
     }
 
-    /// The parameters of all events of this name since the last [`open`](Self::open).
+    /// Returns the parameters of all events of this name since the last [`open`](Self::open).
     pub fn events<'e>(&'e self, name: &'e str) -> impl Iterator<Item = &'e Value> {
         self.events.iter().filter(move |event| event["method"] == name).map(|event| &event["params"])
     }
@@ -138,7 +139,7 @@ impl Browser {
         }
     }
 
-    /// The value of a JavaScript expression in the page.
+    /// Evaluates a JavaScript expression in the page and returns its value.
     pub fn evaluate(&mut self, expression: &str) -> Value {
         let parameters = json!({ "expression": expression, "returnByValue": true });
         let answer = self.call("Runtime.evaluate", parameters);
@@ -146,8 +147,8 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Scrolls the first element of this selector to the middle of the window and returns the
-    /// middle of the element.
+    /// Scrolls the first element that matches the selector to the middle of the window and returns
+    /// the middle of the element.
     fn middle_of(&mut self, selector: &str) -> (f64, f64) {
         let place = self.evaluate(&format!(
             "(() => {{ const it = document.querySelector({}); it.scrollIntoView({{ block: 'center' }}); \
@@ -164,13 +165,13 @@ impl Browser {
         self.call("Input.dispatchMouseEvent", event);
     }
 
-    /// Points at the first element of this selector.
+    /// Points at the first element that matches the selector.
     pub fn point_at(&mut self, selector: &str) {
         let place = self.middle_of(selector);
         self.mouse("mouseMoved", place, "none");
     }
 
-    /// Clicks it.
+    /// Clicks the first element that matches the selector.
     pub fn click(&mut self, selector: &str) {
         let place = self.middle_of(selector);
         self.mouse("mouseMoved", place, "none");
@@ -178,7 +179,7 @@ impl Browser {
         self.mouse("mouseReleased", place, "left");
     }
 
-    /// Presses and releases a key such as `Tab`, with its number in Windows.
+    /// Presses and releases a key such as `Tab`. `code` is its Windows key code.
     pub fn press(&mut self, key: &str, code: u32) {
         for kind in ["rawKeyDown", "keyUp"] {
             let event = json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code });
@@ -186,7 +187,7 @@ impl Browser {
         }
     }
 
-    /// The whole page as a picture, as PNG.
+    /// Returns a PNG picture of the whole page.
     pub fn picture(&mut self) -> Vec<u8> {
         let parameters = json!({ "format": "png", "captureBeyondViewport": true });
         let picture = self.call("Page.captureScreenshot", parameters);
@@ -196,13 +197,13 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // It ends when its pipe does; whatever is left of it is not needed any more.
+        // The browser ends when its pipe closes. Its remaining processes are not needed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The bytes of a text in base 64, as a browser writes it.
+/// Decodes base 64 as a browser writes it.
 fn from_base64(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
     let (mut bits, mut count) = (0_u32, 0);

@@ -12,14 +12,14 @@ use tempfile::TempDir;
 use crate::chain::tokens_below;
 use crate::program::{Run, shardwright};
 
-/// A bundle in a folder of its own, gone when dropped.
+/// A bundle in a temporary folder, which is deleted on drop.
 #[derive(Debug)]
 pub struct Compiled {
     folder: TempDir,
 }
 
 impl Compiled {
-    /// Compiles with `shardwright compile`.
+    /// Compiles a checkpoint with `shardwright compile`.
     ///
     /// # Panics
     /// If that fails.
@@ -30,7 +30,7 @@ impl Compiled {
         Self::by(shardwright(["compile"]).argument(checkpoint).arguments(arguments))
     }
 
-    /// Compiles by a command that lacks only the place to write to.
+    /// Compiles with a command to which only the output path is added.
     ///
     /// # Panics
     /// If that fails.
@@ -40,49 +40,48 @@ impl Compiled {
         compiled
     }
 
-    /// Its directory.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("bundle")
     }
 
-    /// The file of its manifest.
+    /// Returns the path of the manifest.
     pub fn manifest(&self) -> PathBuf {
         self.path().join("bundle.json")
     }
 
-    /// The manifest as JSON.
+    /// Returns the manifest as JSON.
     ///
     /// # Panics
-    /// If it is none.
+    /// If it is not valid JSON.
     pub fn manifest_json(&self) -> serde_json::Value {
         let bytes = fs::read(self.manifest()).expect("a manifest");
         let whole: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
         whole["manifest"].clone()
     }
 
-    /// Its only variant as JSON.
+    /// Returns the only variant as JSON.
     ///
     /// # Panics
-    /// If it has several.
+    /// If there are several variants.
     pub fn variant_json(&self) -> serde_json::Value {
         let manifest = self.manifest_json();
         assert_eq!(manifest["variants"].as_array().map(Vec::len), Some(1), "one variant");
         manifest["variants"][0].clone()
     }
 
-    /// The file that a reference within the manifest names.
+    /// Returns the path of the file that a reference in the manifest names.
     ///
     /// # Panics
-    /// If it is no reference.
+    /// If the value is not a reference.
     pub fn file(&self, reference: &serde_json::Value) -> PathBuf {
         let name = reference["sha256"].as_str().unwrap_or_else(|| panic!("no reference: {reference}"));
         self.path().join("files").join(name)
     }
 
-    /// Another bundle of the same files.
+    /// Copies the bundle's files to another temporary folder.
     ///
     /// # Panics
-    /// If it cannot be copied.
+    /// If they cannot be copied.
     pub fn copied(&self) -> Self {
         let copy = Self { folder: tempfile::tempdir().expect("a temporary folder") };
         for (path, bytes) in contents(&self.path()) {
@@ -94,10 +93,10 @@ impl Compiled {
     }
 }
 
-/// Every file below a folder with its bytes, by relative path.
+/// Reads every file below a folder, by relative path.
 ///
 /// # Panics
-/// If one cannot be read.
+/// If a file cannot be read.
 pub fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
@@ -115,10 +114,11 @@ pub fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// Rewrites the goldens of a bundle, under hashes of their own; `None` for a bundle without.
+/// Rewrites the goldens of a bundle and updates their hash. If `change` returns `None`, the goldens
+/// are removed.
 ///
 /// # Panics
-/// If it is no bundle, or has none.
+/// If the path is not a bundle, or the bundle has no goldens.
 pub fn with_goldens(bundle: &Path, change: impl FnOnce(serde_json::Value) -> Option<serde_json::Value>) {
     let opened = Bundle::open(bundle).unwrap_or_else(|error| panic!("{error}"));
     let file = opened.manifest().goldens.expect("goldens");
@@ -130,8 +130,8 @@ pub fn with_goldens(bundle: &Path, change: impl FnOnce(serde_json::Value) -> Opt
     writer.finish(&manifest).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// The bits of the logits after `prompt` as a prompt and after each of `further` alone; for models
-/// that generate.
+/// Returns the bits of the logits after `prompt` and after each single token of `further`, for
+/// models that generate.
 ///
 /// # Panics
 /// If the model refuses.
@@ -146,7 +146,7 @@ pub fn logits(model: &Model, prompt: &[u32], further: &[u32]) -> Vec<Vec<u32>> {
     seen
 }
 
-/// `count` tokens of a model's vocabulary without a pattern, the same ones every time.
+/// Returns `count` tokens of a model's vocabulary without a pattern, the same ones every time.
 pub fn some_tokens(model: &Model, count: usize) -> Vec<u32> {
     tokens_below(model.chain().description().structure.vocabulary.max(2), count)
 }

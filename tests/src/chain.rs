@@ -27,11 +27,11 @@ use shardwright_worker::{Caps, Launcher};
 
 use crate::tree;
 
-/// The shims that lie beside the program, the CPU shim among them: those of `SHARDWRIGHT_BIN_DIR`
-/// (`cargo xtask test` sets it), else the CPU shim and the C example, built now.
+/// Returns the shims next to the program. They come from `SHARDWRIGHT_BIN_DIR` if it is set, as
+/// `cargo xtask test` does. Otherwise the CPU shim and the C example are built now.
 ///
 /// # Panics
-/// If the CPU shim is not there or is refused.
+/// If the CPU shim is missing or refused.
 pub fn shims() -> &'static ShimRegistry {
     static SHIMS: OnceLock<ShimRegistry> = OnceLock::new();
     SHIMS.get_or_init(|| {
@@ -47,7 +47,7 @@ pub fn shims() -> &'static ShimRegistry {
 fn built_now() -> ShimRegistry {
     let folder = tempfile::tempdir().expect("a temporary folder");
     build_shims(folder.path());
-    // A library that is loaded no longer needs its file.
+    // A loaded library no longer needs its file.
     ShimRegistry::builder().directory(folder.path()).build()
 }
 
@@ -56,11 +56,12 @@ fn build_shims(folder: &Path) {
     build_c_example(folder);
 }
 
-/// The same shims for worker processes, which open their files again and again, and the program for
-/// those: from `SHARDWRIGHT_BIN_DIR`, else built now, the shims into `folder`.
+/// Returns the shims for worker processes, which open their files again and again, and the launcher
+/// of those workers. They come from `SHARDWRIGHT_BIN_DIR`. If it is not set, they are built now,
+/// the shims into `folder`.
 ///
 /// # Panics
-/// If the CPU shim or the worker is not there.
+/// If the CPU shim is missing or refused.
 pub fn isolated_shims(folder: &Path) -> (ShimRegistry, Launcher) {
     let (shims, worker) = match std::env::var_os("SHARDWRIGHT_BIN_DIR") {
         Some(beside) => {
@@ -78,9 +79,9 @@ pub fn isolated_shims(folder: &Path) -> (ShimRegistry, Launcher) {
     (registry, isolation)
 }
 
-/// Has cargo build into this program's own target folder; returns the folder of its profile. Their
-/// dependencies were built with this program, so that is quick; it ensures that they are not older
-/// than their source.
+/// Builds packages with cargo into this program's own target folder and returns the folder of the
+/// profile. That is quick, because the dependencies were built with this program. It ensures that
+/// the packages are not older than their source.
 fn cargo_build(selection: &[&str]) -> PathBuf {
     let this = std::env::current_exe().expect("the test program's own path");
     // <target>/<profile>/deps/<this>
@@ -119,20 +120,20 @@ fn build_c_example(folder: &Path) {
     }
     match compile.arg("-lm").status() {
         Ok(status) => assert!(status.success(), "the C example does not build"),
-        // The test that needs it reports that it is missing.
+        // The test that needs the example reports that it is missing.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
         Err(error) => panic!("cc: {error}"),
     }
     copy_manifest("vendor-shims/template/c", "template_c", folder);
 }
 
-/// A manifest lies beside its library and has the same name.
+/// A manifest is next to its library and has the same name.
 fn copy_manifest(source: &str, library: &str, folder: &Path) {
     let name = format!("{library}.shim.json");
     std::fs::copy(tree::root().join(source).join(&name), folder.join(&name)).expect("a shim has a manifest");
 }
 
-/// The graph of a committed checkpoint; the folder is relative to the root.
+/// Reads the graph of a committed checkpoint. The folder is relative to the root.
 ///
 /// # Panics
 /// If it cannot be read.
@@ -141,19 +142,19 @@ pub fn committed(folder: &str) -> Graph {
     checkpoint.unwrap_or_else(|error| panic!("{folder}: {error}")).into_graph()
 }
 
-/// The graph of a checkpoint made to order.
+/// Returns the graph of a checkpoint generated from a specification.
 ///
 /// # Panics
 /// If it cannot be written and read back.
 pub fn made(spec: &Spec) -> Graph {
     let folder = tempfile::tempdir().expect("a temporary folder");
     spec.write(folder.path()).expect("written");
-    // Mapped files outlive their names.
+    // The mapped files stay readable after the folder is deleted.
     Checkpoint::open(folder.path()).unwrap_or_else(|error| panic!("{spec:?}: {error}")).into_graph()
 }
 
-/// `count` tokens of a vocabulary without a pattern, the same ones every time: recorded outputs are
-/// compared between revisions of the tree.
+/// Returns `count` tokens of a vocabulary without a pattern. They are the same every time, because
+/// recorded outputs are compared between revisions of the tree.
 pub(crate) fn tokens_below(vocabulary: u64, count: usize) -> Vec<u32> {
     let mut state = 0x9e37_79b9_u64;
     let mut next = || {
@@ -163,64 +164,63 @@ pub(crate) fn tokens_below(vocabulary: u64, count: usize) -> Vec<u32> {
     (0..count).map(|_| next() as u32).collect()
 }
 
-/// `count` tokens in an order without a pattern, the same ones every time.
+/// Returns `count` tokens of the model without a pattern, the same ones every time.
 pub fn tokens(graph: &Graph, count: usize) -> Vec<u32> {
     tokens_below(graph.assets[0].entries(), count)
 }
 
-/// A menu of prefill and decode entries.
+/// Builds a menu of prefill and decode entries.
 pub fn menu(context: u32, prefill: &[u32], decode: &[u32]) -> EntryMenu {
     let of =
         |kind, rows: &[u32]| rows.iter().map(|&rows| EntryName { kind, rows, context }).collect::<Vec<_>>();
     EntryMenu { context, entries: [of(EntryKind::Prefill, prefill), of(EntryKind::Decode, decode)].concat() }
 }
 
-/// A menu of one encode entry.
+/// Builds a menu of one encode entry.
 pub fn encode_menu(rows: u32) -> EntryMenu {
     EntryMenu { context: rows, entries: vec![EntryName { kind: EntryKind::Encode, rows, context: 0 }] }
 }
 
-/// An opened shim.
+/// Options of a shim instance to open.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// The shim.
     pub shim: &'static str,
     /// Name of this instance.
     pub name: &'static str,
-    /// Threads; 0 for the shim's default.
+    /// Number of threads. 0 uses the shim's default.
     pub threads: u32,
 }
 
 impl Opened {
-    /// The CPU shim under a name, on one thread.
+    /// Returns options for the CPU shim under a name, on one thread.
     pub fn cpu(name: &'static str) -> Self {
         Opened { shim: "cpu", name, threads: 1 }
     }
 }
 
-/// A short form of a plan: where the decoder is cut, and what runs where. Numbers index the bench's
-/// instances.
+/// A short form of a plan: the cuts of the decoder, and the instance of each part. Numbers index
+/// the bench's instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
     /// Layers before which the decoder is cut, ascending.
     pub before: Vec<u32>,
-    /// Instance of everything but the decoder.
+    /// Instance of everything except the decoder.
     pub around: usize,
-    /// Instance of each decoder shard; the last applies to all that follow. Empty: like all the
-    /// rest.
+    /// Instance of each decoder shard. The last one applies to all further shards. If empty, the
+    /// decoder runs on the instance in `around`.
     pub decoders: Vec<usize>,
-    /// Format tuple of each decoder layer, by index. Empty: the first for all.
+    /// Index of the format tuple of each decoder layer. If empty, the first tuple applies to all.
     pub formats: Vec<u32>,
 }
 
 impl Cut {
-    /// The decoder cut before these layers, all on the first instance.
+    /// Cuts the decoder before these layers, with all shards on the first instance.
     pub fn before(layers: &[u32]) -> Self {
         Cut { before: layers.to_vec(), ..Cut::default() }
     }
 }
 
-/// A graph, the instances it may run on, and the request that follows from both.
+/// A graph, the instances it may run on, and the request for them.
 pub struct Bench<'g> {
     graph: &'g Graph,
     formats: ModelFormats,
@@ -233,20 +233,21 @@ impl<'g> Bench<'g> {
     /// Opens the instances and fills the request.
     ///
     /// # Panics
-    /// If a shim is not there or refuses.
+    /// If a shim is missing or refuses.
     pub fn new(graph: &'g Graph, menu: &EntryMenu, instances: &[Opened]) -> Self {
         Bench::over(graph, menu, instances.iter().map(open).collect())
     }
 
-    /// Fills the request for instances that are open.
+    /// Fills the request for open instances.
     ///
     /// # Panics
-    /// If one of them has no device.
+    /// If an instance has no device.
     pub fn over(graph: &'g Graph, menu: &EntryMenu, instances: Vec<ShimInstance>) -> Self {
         Bench::with_formats(graph, ModelFormats::stored(graph), menu, instances)
     }
 
-    /// The bench of one CPU instance, with the model in several format tuples.
+    /// Creates a bench of one CPU instance with one thread, with the model in several format
+    /// tuples.
     ///
     /// # Panics
     /// If the graph cannot be stored in one of them.
@@ -254,10 +255,10 @@ impl<'g> Bench<'g> {
         Bench::cpu_in_formats(graph, menu, 1, tuples)
     }
 
-    /// The same on so many threads.
+    /// Like [`in_formats`](Self::in_formats), but with this number of threads.
     ///
     /// # Panics
-    /// If the graph cannot be stored in one of them.
+    /// If the graph cannot be stored in one of the tuples.
     pub fn cpu_in_formats(graph: &'g Graph, menu: &EntryMenu, threads: u32, tuples: &[FormatTuple]) -> Self {
         let formats = ModelFormats::counted(graph, tuples).unwrap_or_else(|error| panic!("{error}"));
         Bench::with_formats(graph, formats, menu, vec![open(&Opened { threads, ..Opened::cpu("cpu") })])
@@ -275,7 +276,7 @@ impl<'g> Bench<'g> {
             quality_micronats: None,
             least_loss: false,
             memory_bytes: None,
-            // Encoders hold no positions.
+            // Encoders have no context of positions.
             context: if graph.is_generative() { menu.context } else { 0 },
             max_prefill_rows: menu.largest_rows(),
             size_bytes: None,
@@ -299,17 +300,17 @@ impl<'g> Bench<'g> {
         Bench { graph, formats, executors, offers, request }
     }
 
-    /// The bench of one CPU instance.
+    /// Creates a bench of one CPU instance.
     pub fn cpu(graph: &'g Graph, menu: &EntryMenu, threads: u32) -> Self {
         Bench::new(graph, menu, &[Opened { threads, ..Opened::cpu("cpu") }])
     }
 
-    /// Layers before which the decoder can be cut.
+    /// Returns the layers before which the decoder can be cut.
     pub fn cuts(&self) -> std::ops::Range<u32> {
         1..self.graph.layers()
     }
 
-    /// The plan of a cut, with every entry point a shard can have.
+    /// Builds the plan of a cut, with every entry point a shard can have.
     pub fn plan(&self, cut: &Cut) -> Plan {
         let mut shards = Vec::new();
         for (index, component) in self.request.model.components.iter().enumerate() {
@@ -369,10 +370,10 @@ impl<'g> Bench<'g> {
         }
     }
 
-    /// The check of a cut's plan.
+    /// Checks the plan of a cut.
     ///
     /// # Errors
-    /// With what is wrong with the plan.
+    /// If the plan has a fault.
     pub fn check(&self, cut: &Cut) -> Result<CheckedPlan, PlanFault> {
         check(self.plan(cut), &self.request)
     }
@@ -404,11 +405,10 @@ impl<'g> Bench<'g> {
         .unwrap_or_else(|error| panic!("{cut:?}: {error}"))
     }
 
-    /// Loads built shards, each on the instance of the same place in `instances`, and makes a chain
-    /// of them.
+    /// Loads built shards and makes a chain of them. `instances` gives the instance of each shard.
     ///
     /// # Errors
-    /// With why they make none.
+    /// If the shards do not form a chain.
     ///
     /// # Panics
     /// If a shim refuses its own artefact.
@@ -424,7 +424,7 @@ impl<'g> Bench<'g> {
         Chain::new(ChainDescription::of(self.graph, shards), executors, self.graph.assets.clone())
     }
 
-    /// Plans, checks, builds, loads.
+    /// Plans, checks, builds and loads a chain.
     ///
     /// # Panics
     /// If any of that fails.

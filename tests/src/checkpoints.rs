@@ -1,4 +1,4 @@
-//! Damaged checkpoints: copies of a fixture, each with one thing wrong.
+//! Damaged checkpoints: copies of a fixture, each with one fault.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::tree;
 
-/// The folders of the golden fixtures, relative to the root, that generate text.
+/// Folders of the golden fixtures that generate text, relative to the root.
 pub const TEXT_FIXTURES: [&str; 4] = [
     "tests/fixtures/gemma3_text",
     "tests/fixtures/gemma4_text",
@@ -16,10 +16,10 @@ pub const TEXT_FIXTURES: [&str; 4] = [
     "tests/fixtures/qwen3",
 ];
 
-/// Fixtures of families that differ from one of [`TEXT_FIXTURES`] in few operations: Llama with two
-/// scalings of positions and with an output matrix of its own, Mistral with windows in all and in
-/// some layers, Qwen 2 with biases, SmolLM3 with a layer without rotation, Granite with factors,
-/// Granite 4 and Phi 4 mini with matrices that are one tensor, the latter with partial rotation.
+/// Fixtures of families that differ from one of [`TEXT_FIXTURES`] in few operations. Llama has two
+/// scalings of positions and its own output matrix. Mistral has windows in all and in some layers.
+/// Qwen 2 has biases, and SmolLM3 a layer without rotation. Granite has factors. Granite 4 and Phi
+/// 4 mini have matrices in one tensor, the latter with partial rotation.
 pub const FURTHER_FIXTURES: [&str; 10] = [
     "tests/fixtures/llama",
     "tests/fixtures/llama3",
@@ -33,21 +33,21 @@ pub const FURTHER_FIXTURES: [&str; 10] = [
     "tests/fixtures/phi4mini",
 ];
 
-/// The folders of all fixtures that generate text.
+/// Returns the folders of all fixtures that generate text.
 pub fn text_fixtures() -> impl Iterator<Item = &'static str> {
     TEXT_FIXTURES.into_iter().chain(FURTHER_FIXTURES)
 }
 
-/// The fixture with towers for pictures and sounds, whose text is one of [`TEXT_FIXTURES`].
+/// The fixture with towers for pictures and sounds. Its text model is one of [`TEXT_FIXTURES`].
 pub const MULTIMODAL_FIXTURE: &str = "tests/fixtures/gemma4_mm";
 
-/// The fixture that makes sentence vectors.
+/// The fixture that computes sentence vectors.
 pub const EMBEDDING_FIXTURE: &str = "tests/fixtures/embeddinggemma";
 
-/// All fixtures that make sentence vectors. The second has inputs for each layer.
+/// All fixtures that compute sentence vectors. The second one has per-layer inputs.
 pub const EMBEDDING_FIXTURES: [&str; 2] = [EMBEDDING_FIXTURE, "tests/fixtures/embeddinggemma2"];
 
-/// The trained model.
+/// Folder of the trained demo model.
 pub const DEMO_MODEL: &str = "demo-model";
 
 fn copy(from: &Path, to: &Path) {
@@ -63,8 +63,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A private copy of a fixture, gone when dropped. Its methods panic where the fixture is not what
-/// they expect.
+/// A private copy of a fixture, deleted on drop. Its methods panic if the fixture is not as
+/// expected.
 #[derive(Debug)]
 pub struct Copy {
     folder: TempDir,
@@ -78,17 +78,15 @@ impl Copy {
         Self { folder }
     }
 
-    /// The copy's folder.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// One of its files.
+    /// Returns the path of a file of the copy.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path().join(name)
     }
 
-    /// Removes a file.
     pub fn without(self, name: &str) -> Self {
         fs::remove_file(self.file(name)).expect("removed");
         self
@@ -116,7 +114,7 @@ impl Copy {
         })
     }
 
-    /// Leaves of `model.safetensors` its header alone.
+    /// Truncates `model.safetensors` to its header.
     pub fn only_header(self) -> Self {
         self.changed("model.safetensors", |bytes| {
             let length = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
@@ -124,7 +122,7 @@ impl Copy {
         })
     }
 
-    /// Changes the header of `model.safetensors` and leaves its data as it is.
+    /// Changes the header of `model.safetensors` and keeps its data.
     pub fn header(self, change: impl FnOnce(&mut Value)) -> Self {
         self.changed("model.safetensors", |bytes| {
             let length = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));

@@ -14,8 +14,8 @@ use crate::tree;
 /// Name of the chip, its profile and its shim.
 pub const CHIP: &str = "testchip";
 
-/// A folder with the chip's shim and another with its profile, gone when dropped. Each has its own
-/// copy of the library, so that the runs of one are not counted for another.
+/// Folders with the chip's shim and its profile, deleted on drop. Each chip has its own copy of the
+/// library, because the library counts its runs.
 #[derive(Debug)]
 pub struct Chip {
     name: String,
@@ -23,7 +23,7 @@ pub struct Chip {
 }
 
 impl Chip {
-    /// A working chip.
+    /// Builds the shim of a working chip.
     ///
     /// # Panics
     /// If there is no C compiler, or the shim does not build.
@@ -31,8 +31,8 @@ impl Chip {
         Self::named(CHIP, &serde_json::json!({}))
     }
 
-    /// A working chip of another name, which its profile and its shim have too; `profile` has
-    /// further fields of the profile.
+    /// Builds the shim of a working chip. The chip, its profile and its shim are called `name`.
+    /// `profile` contains further fields of the profile.
     ///
     /// # Panics
     /// As [`Chip::new`].
@@ -74,9 +74,9 @@ impl Chip {
         chip
     }
 
-    /// A chip that fails in a run: `how` is `abort`, `overrun` (writes behind a buffer), `hang` or
-    /// `lost` (reports the loss and lives on), `run` counts from when an instance is opened, from
-    /// 1.
+    /// Builds the shim of a chip that fails in a run. `how` is `abort`, `overrun` (writes behind a
+    /// buffer), `hang` or `lost` (reports the loss and continues). `run` counts from 1 for each
+    /// opened instance.
     ///
     /// # Panics
     /// As [`Chip::new`].
@@ -86,20 +86,24 @@ impl Chip {
         chip
     }
 
-    /// Sets the failure of instances that are opened from now on.
+    /// Sets the failure of instances opened from now on.
     ///
     /// # Panics
-    /// If they cannot be written.
+    /// If the file of orders cannot be written.
     pub fn fails_in(&self, how: &str, run: u32) {
         fs::write(self.orders(), format!("{how} {run}\n")).expect("written");
     }
 
-    /// Sets the behaviour of instances that are opened from now on: a chip whose library is missing
-    /// (`broken`), one that is only compiled for and simulated here (`offline`), another of the
-    /// same architecture (`sibling`), or one that estimates (`estimates`); an answer to every
-    /// artefact of `recompile`, `unsupported` or `not-mine`; compiling with a node that falls back
-    /// to the CPU (`slip`); or no support for hyperbolic tangents (`no-tangent`), nor for
-    /// transposition and GELU (`gaps`).
+    /// Sets the behaviour of instances opened from now on:
+    ///
+    /// * `broken`: the library is missing
+    /// * `offline`: the chip is only compiled for and simulated here
+    /// * `sibling`: another chip of the same architecture
+    /// * `estimates`: a chip that estimates
+    /// * `recompile`, `unsupported`, `not-mine`: the answer to every artefact
+    /// * `slip`: compiles with a node that falls back to the CPU
+    /// * `no-tangent`: no support for hyperbolic tangents
+    /// * `gaps`: also no support for transposition and GELU
     ///
     /// # Panics
     /// As [`Chip::fails_in`].
@@ -107,8 +111,8 @@ impl Chip {
         self.fails_in(answer, 0);
     }
 
-    /// Sets the behaviour of instances that are opened from now on: one that estimates by
-    /// operations alone, and takes 20 ms for a run of a shard with more than so many bytes.
+    /// Makes instances opened from now on slow for large shards. They estimate by operations alone,
+    /// and a run of a shard with more than `bytes` bytes takes 20 ms.
     ///
     /// # Panics
     /// As [`Chip::fails_in`].
@@ -116,8 +120,8 @@ impl Chip {
         self.fails_in("heavy", bytes);
     }
 
-    /// Sets what it computes wrongly from now on, or fails in: one fault a line, as
-    /// `tests/shims/faults.h` has them.
+    /// Sets the faults of the chip from now on, one fault per line, in the format of
+    /// `tests/shims/faults.h`.
     ///
     /// # Panics
     /// As [`Chip::fails_in`].
@@ -125,7 +129,8 @@ impl Chip {
         fs::write(self.folder.path().join("orders.faults"), faults.join("\n")).expect("written");
     }
 
-    /// The estimates requested so far, if set to `estimates`: device and entry point of each.
+    /// Returns the estimates requested so far, if the chip is set to `estimates`: device and entry
+    /// point of each.
     ///
     /// # Panics
     /// If the notes cannot be read.
@@ -138,7 +143,7 @@ impl Chip {
         }
     }
 
-    /// The folder of its shim.
+    /// Returns the folder of the chip's shim.
     pub fn shims(&self) -> PathBuf {
         self.folder.path().join("shims")
     }
@@ -151,7 +156,7 @@ impl Chip {
         self.folder.path().join("orders")
     }
 
-    /// Search path of the program's library for it, besides the usual ones.
+    /// Returns a search path for the program's library with the chip and the usual folders.
     pub fn search_path(&self) -> SearchPath {
         let mut path = program::search_path();
         path.shims.insert(0, self.shims());
@@ -159,12 +164,12 @@ impl Chip {
         path
     }
 
-    /// A command that finds it.
+    /// Adds the options with which a command finds the chip.
     pub fn found_by(&self, run: Run) -> Run {
         run.argument("--shims").argument(self.shims()).argument("--profiles").argument(self.profiles())
     }
 
-    /// A command that plans for it.
+    /// Adds the options with which a command plans for the chip.
     pub fn planned_by(&self, run: Run) -> Run {
         self.found_by(run).arguments(["--soc", &self.name])
     }

@@ -1,5 +1,5 @@
-//! The demo model with further layers that change nothing: a model that says the same and takes
-//! longer, for which the demo model is a perfect draft.
+//! The demo model with additional layers that have no effect: a model with the same replies that is
+//! slower, for which the demo model is a perfect draft.
 
 use std::fs;
 
@@ -11,24 +11,24 @@ use crate::checkpoints::{Copy, DEMO_MODEL};
 
 const WEIGHTS: &str = "model.safetensors";
 
-/// Beginning of the names of a layer's tensors.
+/// Prefix of the names of a layer's tensors.
 const LAYER: &str = "model.layers.";
 
-/// Norms after each part of a layer: of zeros they add nothing to the stream.
+/// Norms after each part of a layer. With zeros, the part adds nothing to the stream.
 const ADDED: [&str; 3] = [
     "post_attention_layernorm.weight",
     "post_feedforward_layernorm.weight",
     "post_per_layer_input_norm.weight",
 ];
 
-/// One, as bfloat16.
+/// 1.0 as bfloat16.
 const ONE: [u8; 2] = [0x80, 0x3f];
 
-/// A tensor of bfloat16.
+/// Name, shape and bytes of a bfloat16 tensor.
 type Tensor = (String, Vec<usize>, Vec<u8>);
 
-/// The demo model with so many layers before its own, each a copy of the first whose parts add
-/// nothing.
+/// Returns the demo model with `layers` more layers in front of its own. Each is a copy of the
+/// first layer with no effect.
 pub fn deeper(layers: usize) -> Copy {
     let copy = Copy::of(DEMO_MODEL).json("config.json", |config| {
         let number = |name: &str| config[name].as_u64().expect("a number");
@@ -55,7 +55,7 @@ pub fn deeper(layers: usize) -> Copy {
                 tensors.extend((0..copies).map(|layer| added(layer, part, &shape, &data)));
                 tensors.push((format!("{LAYER}{}.{part}", index + layers), shape, data));
             }
-            // The values of all layers side by side.
+            // A row contains the values of all layers.
             ("model.embed_tokens_per_layer.weight", _) => {
                 let (row, more) = (shape[1] * 2, layers * width * 2);
                 let rows = data.chunks(row).map(|own| [vec![0; more], own.to_vec()].concat());
@@ -76,7 +76,7 @@ pub fn deeper(layers: usize) -> Copy {
     copy.with(WEIGHTS, written)
 }
 
-/// A tensor of a layer that adds nothing and scales by one.
+/// Returns a tensor of a layer that adds nothing and scales by one.
 fn added(layer: usize, part: &str, shape: &[usize], data: &[u8]) -> Tensor {
     let data = match part {
         part if ADDED.contains(&part) => vec![0; data.len()],

@@ -27,23 +27,23 @@ use tempfile::TempDir;
 use crate::checkpoints::DEMO_MODEL;
 use crate::{chain, program, tree};
 
-/// Decoder layers of the demo model.
+/// Number of decoder layers of the demo model.
 const LAYERS: &str = "8";
 
-/// What W8 per channel may lose of the likelihood, in per cent of nats.
+/// Largest allowed loss of likelihood with W8 per channel, in per cent of nats.
 pub const W8_PER_CHANNEL_LOSS_MAX: f64 = 0.5;
 
-/// What W4 in blocks of 32 may lose.
+/// Largest allowed loss of likelihood with W4 in blocks of 32, in per cent of nats.
 pub const W4_BLOCK32_LOSS_MAX: f64 = 3.0;
 
 /// A combination of formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// Weights, activations and states as the program takes them.
+    /// Weights, activations and states, in the syntax of the program.
     pub formats: &'static str,
-    /// Format of the embedding, `stored` for none.
+    /// Format of the embedding. `stored` keeps it unchanged.
     pub embedding: &'static str,
-    /// Format of the per-layer embeddings, `stored` for none.
+    /// Format of the per-layer embeddings. `stored` keeps them unchanged.
     pub per_layer: &'static str,
 }
 
@@ -55,7 +55,7 @@ const fn tabled(formats: &'static str, embedding: &'static str, per_layer: &'sta
     Case { formats, embedding, per_layer }
 }
 
-/// The model as it is, first, and in every other combination that is reported.
+/// All reported combinations. The first one is the model as it is.
 pub const CASES: [Case; 36] = [
     case("stored"),
     // Weights.
@@ -85,7 +85,7 @@ pub const CASES: [Case; 36] = [
     tabled("stored", "w4-block32", "stored"),
     tabled("stored", "stored", "w4-block32"),
     tabled("stored", "w4-per-channel", "w4-per-channel"),
-    // Together.
+    // Combinations.
     case("w8-per-channel/f16/f16"),
     case("w8-per-channel/a16/a16"),
     case("w8-per-channel/a16/a8"),
@@ -101,7 +101,8 @@ pub const CASES: [Case; 36] = [
 ];
 
 impl Case {
-    /// Formats of embedding and per-layer embeddings as one word.
+    /// Returns the formats of the embedding and the per-layer embeddings, as one word if they are
+    /// equal.
     pub fn tables(&self) -> String {
         match self.embedding == self.per_layer {
             true => self.embedding.to_owned(),
@@ -113,7 +114,8 @@ impl Case {
         (name != "stored").then(|| name.parse().expect("a weight format"))
     }
 
-    /// Options to open it with: one shard to a layer, so that each layer can be fed exact values.
+    /// Returns options to open the model with one layer per shard, so that each layer can be fed
+    /// exact values.
     fn options(&self, cache: &Path) -> OpenOptions {
         let choice: FormatChoice = self.formats.parse().expect("formats");
         OpenOptions::new()
@@ -140,25 +142,25 @@ impl Case {
 
 /// Recorded outputs to verify against.
 pub enum Recorded {
-    /// All of the demo model's.
+    /// All recorded outputs of the demo model.
     All,
-    /// A part.
+    /// A part of them.
     Some(Part),
 }
 
 /// The first recorded prompts, and the beginnings of some held-out rows.
 pub struct Part {
     folder: TempDir,
-    /// The rows.
+    /// The held-out rows, as token ids.
     pub rows: Vec<Vec<u32>>,
 }
 
 impl Recorded {
-    /// The first `prompts` recorded prompts and of every `every`-th held-out row the first `length`
-    /// tokens.
+    /// Selects the first `prompts` recorded prompts, and the first `length` tokens of every
+    /// `every`-th held-out row.
     ///
     /// # Panics
-    /// If the demo model's files are not what its page says.
+    /// If the demo model's files are not as its page documents.
     pub fn some(prompts: usize, every: usize, length: usize) -> Recorded {
         let rows: Vec<Vec<u32>> =
             held_out().into_iter().step_by(every).map(|row| row[..row.len().min(length)].to_vec()).collect();
@@ -182,12 +184,13 @@ impl Recorded {
             ("lengths".to_owned(), view(vec![rows.len()], &lengths)),
         ];
         write(tensors, folder.path().join("eval.safetensors"));
-        // Recorded for all rows: a part is compared with the model as stored on the same part.
+        // The recorded values apply to all rows. A part is compared with the stored model on the
+        // same part.
         std::fs::copy(recorded("eval.json"), folder.path().join("eval.json")).expect("copied");
         Recorded::Some(Part { folder, rows })
     }
 
-    /// The folder they lie in.
+    /// Returns the folder of the recorded files.
     pub fn folder(&self) -> PathBuf {
         match self {
             Recorded::All => tree::root().join(DEMO_MODEL),
@@ -195,7 +198,7 @@ impl Recorded {
         }
     }
 
-    /// The held-out rows that are scored.
+    /// Returns the held-out rows to score.
     pub fn rows(&self) -> Vec<Vec<u32>> {
         match self {
             Recorded::All => held_out(),
@@ -214,10 +217,10 @@ fn write<'d>(tensors: impl IntoIterator<Item = (String, TensorView<'d>)>, path: 
     std::fs::write(path, bytes).expect("written");
 }
 
-/// The rows that the demo model was never trained on.
+/// Reads the rows that the demo model was not trained on.
 ///
 /// # Panics
-/// If its files are not what its page says.
+/// If its files are not as its page documents.
 pub fn held_out() -> Vec<Vec<u32>> {
     let bytes = std::fs::read(recorded("eval.safetensors")).expect("held-out rows");
     let tensors = SafeTensors::deserialize(&bytes).expect("held-out rows");
@@ -230,21 +233,20 @@ pub fn held_out() -> Vec<Vec<u32>> {
     rows.map(|(row, &length)| row[..length as usize].iter().map(|&id| id as u32).collect()).collect()
 }
 
-/// How much of it is run.
+/// Amount of work in a verification.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Rows of each prompt through every shard alone.
+    /// Rows of each prompt to run through every shard alone.
     pub rows: usize,
-    /// Positions of each prompt at which every shard alone takes one row.
+    /// Positions of each prompt at which every shard runs a single row alone.
     pub steps: usize,
-    /// Tokens of each prompt chosen greedily.
+    /// Tokens of each prompt to choose greedily.
     pub greedy: usize,
 }
 
-/// What a combination of formats costs.
+/// The cost of a combination of formats.
 #[derive(Clone, Debug)]
 pub struct Cost {
-    /// Which.
     pub case: Case,
     /// Bytes of the shards' constants, scales included.
     pub weight_bytes: u64,
@@ -252,30 +254,30 @@ pub struct Cost {
     pub table_bytes: u64,
     /// Bytes of the states at the model's context.
     pub state_bytes: u64,
-    /// Tokens predicted.
+    /// Number of predicted tokens.
     pub predicted: u64,
     /// Nats per predicted token.
     pub nll: f64,
-    /// Tokens chosen greedily, each after those the model in float chose.
+    /// Number of tokens chosen greedily, each after the tokens that the float model chose.
     pub chosen: u64,
-    /// How many of these are what the model in float chose.
+    /// How many of these equal the choice of the float model.
     pub as_float: u64,
-    /// How many of these come before the first difference of their prompt.
+    /// How many of these come before the first difference in their prompt.
     pub before_first_difference: u64,
-    /// Of each layer fed the hidden rows and states of the float reference: relative error that 95
-    /// of 100 of its output rows do not exceed, after the norm that reads them.
+    /// Error of each layer when fed the hidden rows and states of the float reference: the relative
+    /// error that 95 of 100 output rows do not exceed, after the norm that reads them.
     pub layers: Vec<f64>,
-    /// The largest relative error of any result of any shard against the reference on the graph the
-    /// shard was compiled from, fed the same values; and the one that 95 of 100 rows keep, of the
-    /// result where that is largest.
+    /// The largest relative error of any result of any shard, and the largest error that 95 of 100
+    /// rows of a result do not exceed. The reference runs the graph that the shard was compiled
+    /// from, on the same values.
     pub off_reference: (f64, f64),
 }
 
 impl Cost {
-    /// Runs it all.
+    /// Verifies the model in these formats.
     ///
     /// # Panics
-    /// If anything fails, or the plan is not what was asked.
+    /// If anything fails, or the plan does not have the requested formats.
     pub fn of(case: Case, recorded: &Recorded, effort: Effort, cache: &Path) -> Cost {
         let options = case.options(cache);
         let checkpoint = tree::root().join(DEMO_MODEL);
@@ -312,19 +314,19 @@ impl Cost {
         }
     }
 
-    /// How much more nats than `stored`, in per cent.
+    /// Returns the increase in nats over `stored`, in per cent.
     pub fn loss(&self, stored: &Cost) -> f64 {
         100.0 * (self.nll / stored.nll - 1.0)
     }
 
-    /// The layer that is farthest from the float reference when fed its values, and how far; `None`
-    /// where none differs by more than orders of summation do.
+    /// Returns the layer with the largest error when fed the float reference's values, and that
+    /// error. Returns `None` if no layer differs by more than the order of summation causes.
     pub fn worst_layer(&self) -> Option<(usize, f64)> {
         let worst = self.layers.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
         worst.filter(|&(_, error)| error > 1e-5)
     }
 
-    /// Everything, for programs.
+    /// Returns all fields as JSON.
     pub fn json(&self, stored: &Cost, reference: &AgainstReference) -> Value {
         json!({
             "formats": self.case.formats,
@@ -350,7 +352,7 @@ impl Cost {
     }
 }
 
-/// Results of shards of one layer each, against the float reference.
+/// Returns the errors of shards of one layer each against the float reference.
 fn layers(report: &VerifyReport) -> Vec<f64> {
     let float = report.boundaries.last().expect("shards are run alone");
     let mut layers = BTreeMap::new();
@@ -377,20 +379,19 @@ fn off_reference(report: &VerifyReport) -> (f64, f64) {
     })
 }
 
-/// Nats per token of the same rows, of the chain on the CPU shim and of the reference.
+/// Nats per token of the same rows, from the chain on the CPU shim and from the reference.
 #[derive(Clone, Copy, Debug)]
 pub struct AgainstReference {
-    /// Of the CPU shim.
+    /// Nats per token on the CPU shim.
     pub shim: f64,
-    /// Of the reference evaluator on the same quantised graph, which it makes for itself.
+    /// Nats per token of the reference evaluator, which quantises the graph itself.
     pub reference: f64,
-    /// Mean relative entropy of the reference's predictions to those of the model in float, in
-    /// nats.
+    /// Mean KL divergence of the reference's predictions from the float model's, in nats.
     pub divergence: f64,
 }
 
 impl AgainstReference {
-    /// Relative difference.
+    /// Returns the relative difference between shim and reference.
     pub fn difference(&self) -> f64 {
         (self.shim / self.reference - 1.0).abs()
     }
@@ -413,7 +414,7 @@ impl AgainstReference {
     }
 }
 
-/// Likelihoods and divergences by the reference, in the order of the cases.
+/// Computes likelihoods and divergences with the reference, in the order of the cases.
 fn reference(graph: &Graph, cases: &[Case], calibration: &Calibration, rows: &[Vec<u32>]) -> Vec<(f64, f64)> {
     let mut found = vec![(f64::NAN, f64::NAN); cases.len()];
     for narrow in [false, true] {
@@ -432,23 +433,22 @@ fn reference(graph: &Graph, cases: &[Case], calibration: &Calibration, rows: &[V
     found
 }
 
-/// What the reference makes of one format of weights: nats per token and divergence from the model
-/// in float.
+/// The reference's results for one weight format: nats per token and divergence from the float
+/// model.
 #[derive(Clone, Copy, Debug)]
 pub struct Roundings {
-    /// The format, of all matrices.
+    /// The format of all matrices.
     pub format: WeightFormat,
-    /// Each value to the nearest.
+    /// Each value rounded to the nearest.
     pub nearest: (f64, f64),
-    /// Errors making up for each other, by moments over the built-in texts.
+    /// Rounding with error compensation (GPTQ), using moments over the built-in texts.
     pub compensated: (f64, f64),
-    /// The same by moments over what the model itself says.
+    /// Rounding with error compensation (GPTQ), using moments over text that the model generated.
     pub by_own_text: (f64, f64),
 }
 
 impl Roundings {
-    /// Everything, for programs; besides the matrices' own error, beside nats of the model as
-    /// stored.
+    /// Returns all fields as JSON, with the error of the matrices and the nats of the stored model.
     pub fn json(&self, weight_error: f64, stored_nll: f64) -> Value {
         json!({
             "format": self.format.to_string(),
@@ -464,12 +464,11 @@ impl Roundings {
     }
 }
 
-/// What the demo model itself says, drawn by `shardwright calibration-text demo-model --tokens
-/// 28000`.
+/// Text generated by the demo model, with `shardwright calibration-text demo-model --tokens 28000`.
 pub const OWN_TEXT: &str = "tests/fixtures/own-text/demo-model.txt";
 
-/// How much it helps that errors make up for each other, by moments over the calibration text;
-/// besides, nats of the model as stored.
+/// Measures how much error compensation by moments over calibration text helps each format. The
+/// first value is the nats of the stored model.
 ///
 /// # Panics
 /// If the reference cannot run it.
@@ -505,8 +504,8 @@ pub fn roundings(formats: &[WeightFormat], part: &Recorded) -> (f64, Vec<Roundin
     (table.nll.expect("a model that generates"), found)
 }
 
-/// Ways to ranges of 16 bits, and what each costs by the reference when activations are integers:
-/// nats per token and divergence from the model in float; besides, nats of the model as stored.
+/// Measures the cost of methods to choose ranges for 16-bit activations with the reference: nats
+/// per token and divergence from the float model. The first value is the nats of the stored model.
 ///
 /// # Panics
 /// If the reference cannot run it.
@@ -536,11 +535,11 @@ pub fn ranging(part: &Recorded) -> (f64, Vec<(RangeMethod, f64, f64)>) {
     (stored, found.into())
 }
 
-/// How far the demo model's matrices are from themselves in a format: length of all differences
-/// over length of all values.
+/// Computes the relative error of the demo model's matrices in a format: the norm of all
+/// differences over the norm of all values.
 ///
 /// # Panics
-/// If a matrix cannot be made.
+/// If a matrix cannot be quantised.
 pub fn weight_error(format: WeightFormat) -> f64 {
     let graph = chain::committed(DEMO_MODEL);
     let matrices = graph.weights.iter().zip(graph.matrices()).filter(|(_, is_matrix)| *is_matrix);
@@ -571,8 +570,8 @@ fn candidate(case: &Case) -> Candidate {
     }
 }
 
-/// Ranges as the public crate takes them: ample ones for 16 bits, least squared error for states of
-/// 8.
+/// Returns ranges as the public crate computes them: ample ones for 16 bits, and least squared
+/// error for 8-bit states.
 fn ranges(calibration: &Calibration, narrow: bool) -> Ranges {
     let mut ranges = calibration.ranges(RangeMethod::Ample, IntegerBits::Sixteen).expect("ranges");
     if narrow {
@@ -594,8 +593,8 @@ fn calibrate_on(graph: &Graph, conversations: &[Vec<u32>]) -> Calibration {
     calibrator.finish().expect("conversations")
 }
 
-/// Texts to calibrate on: those that come with the program, each of them alone, and the model's
-/// own. `None` is all that come with it.
+/// Texts to calibrate on: the texts that come with the program, each of them alone, and the model's
+/// own. `None` selects all texts that come with the program.
 const TEXTS: [(&str, Option<&str>); 7] = [
     ("all that come with the program", None),
     ("turns alone", Some("host/build/src/checkpoint/texts/turns.txt")),
@@ -606,25 +605,25 @@ const TEXTS: [(&str, Option<&str>); 7] = [
     ("the model's own", Some(OWN_TEXT)),
 ];
 
-/// What a model loses that was calibrated on a text: nats per token and divergence from it in
-/// float.
+/// Loss of a model that was calibrated on a text: nats per token and divergence from the float
+/// model.
 #[derive(Clone, Debug)]
 pub struct ByText {
-    /// The text.
+    /// Name of the text.
     pub name: &'static str,
-    /// Tokens that ranges are of, and moments.
+    /// Number of tokens used for ranges, and for moments.
     pub tokens: [usize; 2],
-    /// With activations in 16 bits and a KV cache in 8, in ranges by this text.
+    /// Loss with 16-bit activations and an 8-bit KV cache, with ranges from this text.
     pub ranges: (f64, f64),
-    /// With weights in W4 per channel, rounded by moments of this text.
+    /// Loss with W4 per channel weights, rounded using moments of this text.
     pub rounding: (f64, f64),
 }
 
-/// What a text costs that is not like what the model reads, by the reference; besides, nats of the
-/// model as stored.
+/// Measures the cost of calibrating on texts unlike the model's usual input, with the reference.
+/// The first value is the nats of the stored model.
 ///
 /// # Panics
-/// If the reference cannot run it, or moments cannot be taken.
+/// If the reference cannot run it, or moments cannot be computed.
 pub fn by_texts(part: &Recorded) -> (f64, Vec<ByText>) {
     let graph = chain::committed(DEMO_MODEL);
     let checkpoint = open_checkpoint(&tree::root().join(DEMO_MODEL)).expect("the demo model");
@@ -655,21 +654,21 @@ pub fn by_texts(part: &Recorded) -> (f64, Vec<ByText>) {
     (stored, found.into())
 }
 
-/// The conversations that ranges are calibrated on, as the demo model sees them: through its chat
+/// Returns the conversations that ranges are calibrated on, as rendered by the demo model's chat
 /// template.
 ///
 /// # Panics
-/// If one of them cannot be rendered.
+/// If a conversation cannot be rendered.
 pub fn calibration() -> Vec<Vec<u32>> {
     let checkpoint = open_checkpoint(&tree::root().join(DEMO_MODEL)).expect("the demo model");
     calibration_text(&checkpoint, &PlanOptions::default()).expect("conversations")
 }
 
-/// The conversations that moments are taken over, as the demo model sees them: built in, and its
+/// Returns the conversations for moments, as the demo model sees them: the built-in ones, and its
 /// own.
 ///
 /// # Panics
-/// If one of them cannot be rendered.
+/// If a conversation cannot be rendered.
 pub fn moment_texts() -> [Vec<Vec<u32>>; 2] {
     let checkpoint = open_checkpoint(&tree::root().join(DEMO_MODEL)).expect("the demo model");
     [None, Some(tree::root().join(OWN_TEXT))].map(|text| {
@@ -678,16 +677,16 @@ pub fn moment_texts() -> [Vec<Vec<u32>>; 2] {
     })
 }
 
-/// The conversations that losses are measured on, as the demo model sees them.
+/// Returns the conversations that losses are measured on, as the demo model sees them.
 ///
 /// # Panics
-/// If one of them cannot be rendered.
+/// If a conversation cannot be rendered.
 pub fn loss_text() -> Vec<Vec<u32>> {
     let checkpoint = open_checkpoint(&tree::root().join(DEMO_MODEL)).expect("the demo model");
     shardwright_build::sensitivity_text(&checkpoint, &PlanOptions::default()).expect("conversations")
 }
 
-/// Opens the demo model in these formats, in one piece to a layer.
+/// Opens the demo model in these formats, with one layer per shard.
 ///
 /// # Panics
 /// If it does not open.

@@ -3,10 +3,10 @@
 //!
 //! **Job.** Everything that no single crate can test: goldens and hostile inputs through the
 //! program's own commands, the how-to pages followed step by step, the dependency arrows, the rules
-//! every crate keeps. This library contains the shared parts of those tests.
+//! for every crate. This library contains the shared parts of those tests.
 //!
-//! **Not its job.** It tests no function of a crate; that is done beside the function. Nothing
-//! depends on it.
+//! **Not its job.** It does not test single functions of a crate. Those tests are next to the
+//! function. No crate depends on it.
 //!
 //! The first lines of each test file under `tests/` describe its checks.
 
@@ -35,14 +35,14 @@ pub mod worker;
 
 use std::io::Write;
 
-/// Positions that suffice for the longest prompt of a fixture and its continuation: the context for
-/// a simulator unless a sweep is to be complete.
+/// Positions that suffice for the longest prompt of a fixture and its continuation. Simulators use
+/// this context unless a sweep must be complete.
 pub const SIMULATED_CONTEXT: u32 = 160;
 
-/// Reports conspicuously that something was not checked and why. Written past the test harness's
-/// capture, which would hide the line of a passing test; `cargo xtask test` repeats these lines at
-/// its end and, with `--ci`, fails because of them.
+/// Reports conspicuously that a check was skipped, and why. The line bypasses the test harness's
+/// capture, which would hide it for a passing test. `cargo xtask test` repeats these lines at its
+/// end and, with `--ci`, fails because of them.
 pub fn skipped(why: &str) {
-    // A closed standard output is no reason to fail a test.
+    // A closed standard output must not fail a test.
     let _ = writeln!(std::io::stdout().lock(), "SKIPPED: {why}");
 }

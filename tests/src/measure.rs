@@ -1,6 +1,5 @@
-//! Timing for the benches: few repetitions, of which the median and the best are reported. On a
-//! shared machine the best shows what the code can do, and its distance to the median how quiet the
-//! machine was.
+//! Timing for the benches: few repetitions, with median and best. On a shared machine the best
+//! shows the speed of the code, and its distance to the median shows how quiet the machine was.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -8,16 +7,15 @@ use std::time::{Duration, Instant};
 /// Time of a repeated operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// The quickest repetition.
+    /// Time of the fastest repetition.
     pub best: Duration,
-    /// The middle repetition.
+    /// Median time of the repetitions.
     pub median: Duration,
-    /// How many there were.
+    /// Number of repetitions.
     pub repetitions: usize,
 }
 
-/// Runs `work` this often (at least once) and times each run; the results are dropped outside the
-/// time.
+/// Times `repetitions` runs of `work`, at least one. Dropping the results is not timed.
 pub fn timed<T>(repetitions: usize, mut work: impl FnMut() -> T) -> Timing {
     let mut times: Vec<_> = (0..repetitions.max(1))
         .map(|_| {
@@ -38,7 +36,7 @@ impl fmt::Display for Timing {
     }
 }
 
-/// A duration with three digits, in a readable unit.
+/// Formats a duration with three digits, in a readable unit.
 pub fn shown(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     let (value, unit) = match seconds {
@@ -51,7 +49,7 @@ pub fn shown(time: Duration) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// One line of a bench's table.
+/// Prints one line of a bench's table.
 pub fn row(what: &str, value: impl fmt::Display) {
     println!("  {what:<58} {value}");
 }

@@ -1,5 +1,5 @@
-//! Checkpoints through the MediaTek shim and the simulator of its library: results compared with
-//! the reference's numbers.
+//! Checkpoints on the MediaTek shim with the simulator of its library, compared with the
+//! reference's numbers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,20 +13,21 @@ use crate::formats::{Effort, Recorded};
 use crate::qnn::{COSINE, ROW_P95, ROW_WORST};
 use crate::{program, tree};
 
-/// Formats of 16-bit activations without a zero point over weights of 8 bits.
+/// Formats with 16-bit activations without a zero point and 8-bit weights.
 pub const A16W8: &str = "w8-per-channel/a16-symmetric/a16";
 
-/// The shim with a manifest that names the simulator and the lowering, gone when dropped.
+/// A folder with the shim and a manifest that names the simulator and the lowering, deleted on
+/// drop.
 #[derive(Debug)]
 pub struct Shim {
     folder: TempDir,
 }
 
 impl Shim {
-    /// The built shim, with these options of its instances.
+    /// Copies the built shim and writes a manifest with this lowering.
     ///
     /// # Panics
-    /// If it or the simulator was not built.
+    /// If the shim or the simulator was not built.
     pub fn with(lowering: &str) -> Shim {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let name =
@@ -50,7 +51,6 @@ impl Shim {
         Shim { folder }
     }
 
-    /// Its folder.
     pub fn folder(&self) -> PathBuf {
         self.folder.path().to_owned()
     }
@@ -62,23 +62,23 @@ impl Shim {
     }
 }
 
-/// A checkpoint, its decoder cut into pieces, for a chip.
+/// A checkpoint for a chip, with its decoder cut into pieces.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// Folder of the checkpoint, from the root.
+    /// Folder of the checkpoint, relative to the root.
     pub checkpoint: &'static str,
-    /// Decoder shards.
+    /// Number of decoder shards.
     pub pieces: u32,
-    /// How entries are written.
+    /// The shim's lowering of entry points.
     pub lowering: &'static str,
-    /// The chip.
+    /// Name of the chip's profile.
     pub soc: &'static str,
-    /// Positions of the context; none for those of the checkpoint.
+    /// Positions of the context. `None` uses the context of the checkpoint.
     pub context: Option<u32>,
 }
 
 impl Case {
-    /// The case as a table names it.
+    /// Returns the case with the fields of a table row.
     pub fn table_case(&self) -> crate::qnn::Case {
         crate::qnn::Case {
             checkpoint: self.checkpoint,
@@ -89,10 +89,10 @@ impl Case {
         }
     }
 
-    /// How it is opened with a shim in its lowering.
+    /// Returns options to open the case with a shim in its lowering.
     ///
     /// # Panics
-    /// If the formats are none.
+    /// If the formats are invalid.
     pub fn options(&self, shim: &Shim, cache: &Path) -> OpenOptions {
         let choice: FormatChoice = A16W8.parse().expect("formats");
         let open = match self.context {
@@ -109,11 +109,11 @@ impl Case {
             .formats(choice)
     }
 
-    /// Compares every shard alone with the reference and the chain as a whole with recorded
-    /// outputs, on the simulator.
+    /// Compares every shard alone with the reference, and the whole chain with recorded outputs, on
+    /// the simulator.
     ///
     /// # Panics
-    /// If it cannot be run, or another plan than the one asked for is.
+    /// If it cannot be run, or the plan differs from the case.
     pub fn verify(&self, recorded: Option<&Recorded>, effort: Effort, cache: &Path) -> VerifyReport {
         let shim = Shim::with(self.lowering);
         let open = self.options(&shim, cache);

@@ -1,5 +1,5 @@
-//! Chains on the picky shim of `tests/shims/picky`: from a quantised graph to a running chain
-//! without a planner, so that a test sees the result of legalisation for each entry point.
+//! Chains on the picky shim of `tests/shims/picky`. They go from a quantised graph to a running
+//! chain without a planner, so that a test sees the result of legalisation for each entry point.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +20,7 @@ const PACKAGE: &str = "shardwright-shim-picky";
 const FOLDER: &str = "tests/shims/picky";
 const MANIFEST: &str = "libshardwright_shim_picky.shim.json";
 
-/// The registry with only the picky shim, which is not laid out beside any program.
+/// Returns a registry with only the picky shim, which is never installed next to a program.
 ///
 /// # Panics
 /// If it does not build or is refused.
@@ -29,7 +29,7 @@ pub fn registry() -> &'static ShimRegistry {
     REGISTRY.get_or_init(|| {
         let library =
             format!("{}shardwright_shim_picky{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
-        // `cargo xtask test` has built the whole workspace before it says where.
+        // `cargo xtask test` sets this variable after building the whole workspace.
         let built =
             std::env::var_os("SHARDWRIGHT_BIN_DIR").map(|folder| PathBuf::from(folder).join(&library));
         let built = match built.filter(|library| library.is_file()) {
@@ -40,14 +40,14 @@ pub fn registry() -> &'static ShimRegistry {
         std::fs::copy(&built, folder.path().join(&library)).expect("the library was built");
         std::fs::copy(tree::root().join(FOLDER).join(MANIFEST), folder.path().join(MANIFEST))
             .expect("a shim has a manifest");
-        // A library that is loaded no longer needs its file.
+        // A loaded library no longer needs its file.
         let registry = ShimRegistry::builder().directory(folder.path()).build();
         assert!(registry.get("picky").is_some(), "no picky shim: {:?}", registry.skipped());
         registry
     })
 }
 
-/// Has cargo build the library into this program's own target folder; the folder it lies in then.
+/// Builds the library with cargo into this program's own target folder and returns its folder.
 fn built_now() -> PathBuf {
     let this = std::env::current_exe().expect("the test program's own path");
     // <target>/<profile>/deps/<this>
@@ -65,7 +65,7 @@ fn built_now() -> PathBuf {
     Path::to_owned(profile)
 }
 
-/// An instance of it with options such as `("no-op", "exp")`.
+/// Opens an instance with options such as `("no-op", "exp")`.
 ///
 /// # Panics
 /// If it refuses to open.
@@ -75,30 +75,29 @@ pub fn open(options: &[(&str, &str)]) -> ShimInstance {
     registry().open("picky", "picky", &options).unwrap_or_else(|error| panic!("picky: {error}"))
 }
 
-/// A model with quantised constants, and the encodings of its activations; ports with their own
-/// encodings are omitted.
+/// A model with quantised constants, and the encodings of its activations without port encodings.
 pub struct Formatted<'a> {
-    /// The model.
+    /// The quantised model.
     pub graph: &'a Graph,
-    /// Formats and ranges.
+    /// Encodings by formats and ranges.
     pub encodings: Encodings<'a>,
 }
 
-/// Encoding of a port that differs from the inside of its shard; called for every port but states.
+/// Function that returns the encoding of a port, if it differs from the inside of its shard. It is
+/// called for every port except states.
 pub type PortEncodings<'a> = &'a dyn Fn(&EntryGraph, PortSide, &Role) -> Option<Encoding>;
 
-/// Ports encoded like the inside.
+/// Encodes ports like the inside.
 pub fn as_inside(_: &EntryGraph, _: PortSide, _: &Role) -> Option<Encoding> {
     None
 }
 
-/// A shard: its part of the model, and the legalised entry points it takes part in.
+/// A shard: its part of the model, and its legalised entry points.
 pub struct LegalShard {
-    /// Which component.
     pub component: ComponentKind,
-    /// First layer and one past the last.
+    /// The first layer and the end, exclusive.
     pub layers: (u32, u32),
-    /// In the order of the menu.
+    /// Entry points in the order of the menu.
     pub entries: Vec<Legalised>,
 }
 
@@ -112,13 +111,14 @@ impl LegalShard {
 }
 
 impl Formatted<'_> {
-    /// Presents every entry point of every shard to the shim, the decoder cut before these layers.
+    /// Presents every entry point of every shard to the shim, with the decoder cut before these
+    /// layers.
     ///
     /// # Errors
-    /// With what the shim does not take.
+    /// If the shim does not support a node.
     ///
     /// # Panics
-    /// If there are no such cuts.
+    /// If the model cannot be cut there.
     pub fn legalise(
         &self,
         menu: &EntryMenu,
@@ -130,13 +130,13 @@ impl Formatted<'_> {
         self.legalise_with(menu, before, ports, |shown| shim.check(&device, shown, &self.graph.weights))
     }
 
-    /// The same with any judge.
+    /// Like [`legalise`](Self::legalise), but `check` decides which nodes are supported.
     ///
     /// # Errors
-    /// With what the judge does not take.
+    /// If `check` refuses a node.
     ///
     /// # Panics
-    /// If there are no such cuts.
+    /// If the model cannot be cut there.
     pub fn legalise_with<E>(
         &self,
         menu: &EntryMenu,
@@ -174,10 +174,10 @@ impl Formatted<'_> {
     /// Compiles and loads legalised shards and makes a chain of them.
     ///
     /// # Errors
-    /// With why the shim does not compile or load a shard.
+    /// If the shim cannot compile or load a shard.
     ///
     /// # Panics
-    /// If a work order cannot be made, or the shards make no chain.
+    /// If a work order cannot be made, or the shards do not form a chain.
     pub fn chain(&self, shards: &[LegalShard], shim: &ShimInstance) -> Result<Chain, ShimError> {
         let device = device(shim);
         let (mut described, mut executors) = (Vec::new(), Vec::<LoadedShard>::new());

@@ -1,13 +1,13 @@
-//! Shards of plans and placements, as reports have them in JSON.
+//! Shards of plans and placements in JSON reports.
 
 use serde_json::Value;
 
-/// Whether a shard computes a part of a component.
+/// Checks whether a shard computes a part of a component.
 pub fn holds(shard: &Value, component: &str) -> bool {
     segments(shard).any(|segment| segment["component"] == component)
 }
 
-/// First layer of the decoder in a shard and one past the last.
+/// Returns the first decoder layer in a shard and the end, exclusive.
 pub fn layers(shard: &Value) -> Option<(u64, u64)> {
     let decoder = segments(shard).find(|segment| segment["component"] == "decoder")?;
     Some((decoder["layers"][0].as_u64()?, decoder["layers"][1].as_u64()?))

@@ -5,7 +5,7 @@ use shardwright_shims::Chip;
 
 use crate::tree;
 
-/// The facts of a shipped profile that the shim reads.
+/// Returns the facts of a shipped profile that the shim reads.
 ///
 /// # Panics
 /// If there is no such profile.

@@ -14,15 +14,16 @@ use shardwright_planning::sandbox::{CompiledCache, EngineKind, Sandbox};
 
 use crate::tree;
 
-/// The longest any one command of a test may run. The machine may be a loaded one with two cores; a
-/// command that hangs must end its test without hanging the test run.
+/// Time limit of any single command of a test. The machine may be a loaded one with two cores. A
+/// command that hangs must fail its test without blocking the test run.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// The folder of the program and, beside it, `shims/`, `planners/` and `profiles/`: from
-/// `SHARDWRIGHT_BIN_DIR` (`cargo xtask test` sets it), otherwise built now by `cargo xtask build`.
+/// Returns the folder of the program, which also contains `shims/`, `planners/` and `profiles/`. It
+/// is `SHARDWRIGHT_BIN_DIR` if set, as `cargo xtask test` does, or is built now by
+/// `cargo xtask build`.
 ///
 /// # Panics
-/// If there is no such folder and none can be built.
+/// If there is no such folder and it cannot be built.
 pub fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| match std::env::var_os("SHARDWRIGHT_BIN_DIR") {
@@ -31,7 +32,7 @@ pub fn folder() -> &'static Path {
     })
 }
 
-/// The program itself.
+/// Returns the path of the program.
 ///
 /// # Panics
 /// As [`folder`].
@@ -39,7 +40,8 @@ pub fn executable() -> PathBuf {
     folder().join(format!("shardwright{}", std::env::consts::EXE_SUFFIX))
 }
 
-/// The program's search path for shims, planners and profiles, for tests that use its library.
+/// Returns the program's search path for shims, planners and profiles, for tests that use its
+/// library.
 ///
 /// # Panics
 /// As [`folder`].
@@ -53,7 +55,7 @@ pub fn search_path() -> shardwright::SearchPath {
 }
 
 fn build() -> PathBuf {
-    // This test program lies in <target>/<profile>/deps; benches are of the release profile.
+    // This test program is in <target>/<profile>/deps. Benches use the release profile.
     let this = std::env::current_exe().expect("the test program's own path");
     let folder = this.parent().and_then(Path::parent).expect("deps lies in the profile's folder");
     let release = folder.ends_with("release").then_some("--release");
@@ -68,11 +70,11 @@ fn build() -> PathBuf {
     folder.to_owned()
 }
 
-/// Variable with the folder that caches are in.
+/// Environment variable with the folder that contains caches.
 const CACHE_VARIABLE: &str = "XDG_CACHE_HOME";
 
-/// Copies the machine code of the built-in planner from the cache of the tests, since every program
-/// with a cache of its own would compile it again.
+/// Copies the machine code of the built-in planner from the cache of the tests. Otherwise every
+/// program with a cache of its own would compile it again.
 fn share_planner(cache: &Path) {
     static NAME: OnceLock<PathBuf> = OnceLock::new();
     let name = NAME.get_or_init(|| {
@@ -80,27 +82,27 @@ fn share_planner(cache: &Path) {
         let component = builtin::component().expect("the built-in planner");
         CompiledCache::new("shardwright/planners").path(&sandbox, component)
     });
-    // The program does not use a relative path, nor may one be created in a test's own folder.
+    // The program ignores a relative path, and it must not be created in a test's own folder.
     let Some(shared) = std::env::var_os(CACHE_VARIABLE).filter(|_| cache.is_absolute()) else { return };
     let to = cache.join(name);
     if !to.exists()
         && let Ok(Some(code)) = own::read(&Path::new(&shared).join(name), u64::MAX)
     {
-        // A test may name a folder that cannot be written to.
+        // A test may name a folder that is not writable.
         let _ = own::write(&to, &code);
     }
 }
 
-/// One run of the program, being put together.
+/// One run of the program, before it starts.
 #[derive(Debug)]
 pub struct Run {
     command: Command,
 }
 
-/// How a run ended.
+/// The results of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The exit code; `None` if a signal ended it.
+    /// The exit code, or `None` if a signal ended the program.
     pub code: Option<i32>,
     /// All of standard output.
     pub stdout: String,
@@ -108,11 +110,12 @@ pub struct Outcome {
     pub stderr: String,
 }
 
-/// A run of the program with these arguments, in the root of the project.
+/// Prepares a run of the program with these arguments, in the root of the project.
 pub fn shardwright<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Run {
     let mut command = Command::new(executable());
     command.current_dir(tree::root()).args(arguments).stdin(Stdio::null());
-    // A shim sets the last one for a chip, in this process if a test compiles without a worker.
+    // A shim sets the last variable for a chip, in this process if a test compiles without a
+    // worker.
     let variables = [
         "SHARDWRIGHT_SHIM_PATH",
         "SHARDWRIGHT_PLANNER_PATH",
@@ -126,20 +129,18 @@ pub fn shardwright<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> R
 }
 
 impl Run {
-    /// Adds an argument.
     pub fn argument(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.command.arg(argument);
         self
     }
 
-    /// Adds arguments.
     pub fn arguments<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         self.command.args(arguments);
         self
     }
 
-    /// Sets a variable of the environment. A cache folder of its own gets the built-in planner's
-    /// machine code, if it is in the cache of the tests.
+    /// Sets an environment variable. A separate cache folder gets the built-in planner's machine
+    /// code, if it is in the cache of the tests.
     pub fn environment(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         if name == CACHE_VARIABLE {
             share_planner(Path::new(value.as_ref()));
@@ -148,7 +149,7 @@ impl Run {
         self
     }
 
-    /// Gives this file as standard input.
+    /// Uses this file as standard input.
     ///
     /// # Panics
     /// If it cannot be opened.
@@ -157,22 +158,22 @@ impl Run {
         self
     }
 
-    /// Runs in this folder, not in the root of the project.
+    /// Runs in this folder instead of the root of the project.
     pub fn within(mut self, folder: impl AsRef<Path>) -> Self {
         self.command.current_dir(folder);
         self
     }
 
-    /// Runs to the end.
+    /// Runs the program to its end.
     ///
     /// # Panics
-    /// If the program cannot be started, does not end in time, panics, or writes something that is
-    /// not UTF-8.
+    /// If the program cannot be started, does not end in time, panics, or writes text that is not
+    /// UTF-8.
     pub fn outcome(self) -> Outcome {
         finished(self.command)
     }
 
-    /// Runs and kills the program after so long; whether it had ended by then.
+    /// Runs the program and kills it after `time`. Returns whether it had ended by then.
     ///
     /// # Panics
     /// If the program cannot be started.
@@ -191,7 +192,7 @@ impl Run {
         child.wait().expect("waiting for a child").success()
     }
 
-    /// Runs to the end and expects success; returns standard output.
+    /// Runs the program, expects success and returns its standard output.
     ///
     /// # Panics
     /// As [`Run::outcome`], and if it fails.
@@ -202,7 +203,7 @@ impl Run {
         outcome.stdout
     }
 
-    /// Runs to the end, expects success and one JSON value on standard output.
+    /// Runs the program, expects success, and returns the JSON value on standard output.
     ///
     /// # Panics
     /// As [`Run::succeeds`], and if standard output is not JSON.
@@ -212,12 +213,12 @@ impl Run {
         serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{shown}: {error}\n{stdout}"))
     }
 
-    /// Runs to the end and expects it to refuse as all commands do: an exit code of its own, no
-    /// output that looks like an answer, an `error:` line and a `help:` line. Returns the code and
-    /// standard error.
+    /// Runs the program and expects a refusal in the format of all commands: a specific exit code,
+    /// no output that looks like an answer, an `error:` line and a `help:` line. Returns the code
+    /// and standard error.
     ///
     /// # Panics
-    /// As [`Run::outcome`], and if it succeeds, is ended by a signal or says too little.
+    /// As [`Run::outcome`], and if it succeeds, is ended by a signal or reports too little.
     pub fn refuses(self) -> (i32, String) {
         let shown = format!("{:?}", self.command);
         let Outcome { code, stdout, stderr } = self.outcome();
@@ -233,7 +234,7 @@ impl Run {
     }
 }
 
-/// Runs any command to its end, with the deadline of this program's.
+/// Runs any command to its end, with the same deadline as the program.
 ///
 /// # Panics
 /// As [`Run::outcome`].
@@ -272,7 +273,7 @@ fn wait(child: &mut Child, shown: &str) -> Option<i32> {
             return status.code();
         }
         if start.elapsed() > DEADLINE {
-            // It may have ended just now; either way it is not needed any more.
+            // It may have ended just now. In any case it is not needed any more.
             let _ = child.kill();
             let _ = child.wait();
             panic!("{shown}: not finished after {} s", DEADLINE.as_secs());

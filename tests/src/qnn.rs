@@ -1,5 +1,5 @@
-//! Checkpoints through Qualcomm's compiler and its simulation of a chip: results compared with the
-//! reference's numbers.
+//! Checkpoints through Qualcomm's compiler and its chip simulator, compared with the reference's
+//! numbers.
 
 use std::path::Path;
 
@@ -10,18 +10,18 @@ use shardwright_verify::{VerifyOptions, VerifyReport};
 use crate::formats::{Effort, Recorded};
 use crate::{program, skipped, tree};
 
-/// Relative error of a row against the same quantised graph that 95 of 100 rows keep, after the
+/// Relative error against the same quantised graph that 95 of 100 rows must not exceed, after the
 /// norm that reads them. The vendor's products and functions round at different places.
 pub const ROW_P95: f64 = 0.03;
-/// The same of the worst row.
+/// Relative error that the worst row must not exceed.
 pub const ROW_WORST: f64 = 0.1;
-/// Least cosine of a row.
+/// Smallest allowed cosine of a row.
 pub const COSINE: f64 = 0.999;
-/// Largest acceptable loss of the demo model's likelihood with 8-bit weights.
+/// Largest allowed loss of the demo model's likelihood with 8-bit weights.
 pub const LOSS: f64 = 0.02;
 
-/// Whether the vendor's library is set. Without it nothing is tested, which is reported
-/// conspicuously.
+/// Checks whether the vendor's library is set. If not, reports conspicuously that tests are
+/// skipped.
 pub fn library() -> bool {
     let is_set = std::env::var_os("SHARDWRIGHT_QNN_LIB").is_some_and(|path| !path.is_empty());
     if !is_set {
@@ -32,26 +32,26 @@ pub fn library() -> bool {
     is_set
 }
 
-/// A checkpoint in formats, its decoder cut into pieces, for a chip.
+/// A checkpoint in formats for a chip, with its decoder cut into pieces.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// Folder of the checkpoint, from the root.
+    /// Folder of the checkpoint, relative to the root.
     pub checkpoint: &'static str,
-    /// As the program takes them.
+    /// Formats in the syntax of the program.
     pub formats: &'static str,
-    /// Decoder shards.
+    /// Number of decoder shards.
     pub pieces: u32,
-    /// The chip.
+    /// Name of the chip's profile.
     pub soc: &'static str,
-    /// Positions of the context; none for those of the checkpoint.
+    /// Positions of the context. `None` uses the context of the checkpoint.
     pub context: Option<u32>,
 }
 
 impl Case {
-    /// How it is opened.
+    /// Returns options to open the case.
     ///
     /// # Panics
-    /// If the formats are none.
+    /// If the formats are invalid.
     pub fn options(&self, cache: &Path) -> OpenOptions {
         let choice: FormatChoice = self.formats.parse().expect("formats");
         let open = match self.context {
@@ -68,11 +68,11 @@ impl Case {
             .formats(choice)
     }
 
-    /// Compares every shard alone with the reference and the chain as a whole with recorded
-    /// outputs, on the vendor's simulation.
+    /// Compares every shard alone with the reference, and the whole chain with recorded outputs, on
+    /// the vendor's simulator.
     ///
     /// # Panics
-    /// If it cannot be run, or another plan than the one asked for is.
+    /// If it cannot be run, or the plan differs from the case.
     pub fn verify(&self, recorded: Option<&Recorded>, effort: Effort, cache: &Path) -> VerifyReport {
         let checkpoint = tree::root().join(self.checkpoint);
         let goldens = recorded.map_or(checkpoint.clone(), Recorded::folder);
@@ -93,8 +93,8 @@ impl Case {
     }
 }
 
-/// Nats per token of the float model on the same text, on this machine's CPU. A part of the
-/// recorded rows has no recorded likelihood.
+/// Computes the nats per token of the float model on the same text, on this machine's CPU. This is
+/// needed for a part of the recorded rows, which has no recorded likelihood.
 ///
 /// # Panics
 /// If it cannot be run.
@@ -106,43 +106,43 @@ pub fn float_nll(checkpoint: &str, recorded: &Recorded, cache: &Path) -> f64 {
     report.expect("the model in float").tokens.expect("a model that generates").nll
 }
 
-/// The results of a verification, in a line.
+/// A summary of a verification.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// Of every result of every shard against the same quantised graph: the largest error that 95
-    /// of 100 rows keep.
+    /// The largest error of any result of any shard against the same quantised graph that 95 of 100
+    /// rows do not exceed.
     pub row_p95: f64,
-    /// The largest of any row.
+    /// The largest error of any row.
     pub row_worst: f64,
-    /// The least cosine of any row.
+    /// The smallest cosine of any row.
     pub cosine: f64,
-    /// Largest error that 95 of 100 rows keep, and the least cosine, of the decoder's results
-    /// against the checkpoint in float.
+    /// The decoder's results against the float checkpoint: the largest error that 95 of 100 rows do
+    /// not exceed, and the smallest cosine.
     pub float: (f64, f64),
-    /// Least mean cosine of a decoder result against the checkpoint in float.
+    /// Smallest mean cosine of a decoder result against the float checkpoint.
     pub float_cosine_mean: f64,
-    /// Rows compared.
+    /// Number of compared rows.
     pub rows: u64,
-    /// Nats per token, the increase over the checkpoint in float, and the number of tokens: zeros
-    /// for an encoder.
+    /// Nats per token, the increase over the float checkpoint, and the number of tokens. All are
+    /// zero for an encoder.
     pub nll: (f64, f64, u64),
-    /// Tokens chosen as the float model chose them after its own, of how many; and those before the
-    /// first difference of their prompt.
+    /// Number of tokens that equal the float model's choice, the number of compared tokens, and the
+    /// number before the first difference of their prompt.
     pub greedy: (u64, u64, u64),
 }
 
 impl Finding {
-    /// The same with likelihoods compared with those of the float model on the same text.
+    /// Replaces the loss with the increase over the float model's nats on the same text.
     #[must_use]
     pub fn against(self, float_nll: f64) -> Finding {
         let (nll, _, predicted) = self.nll;
         Finding { nll: (nll, nll / float_nll - 1.0, predicted), ..self }
     }
 
-    /// Reads a report.
+    /// Summarises a report.
     ///
     /// # Panics
-    /// If nothing was compared.
+    /// If the report compares no results.
     pub fn of(report: &VerifyReport) -> Finding {
         let outputs = |judged: bool| {
             let compared = report.boundaries.iter().filter(move |boundaries| boundaries.judged == judged);
@@ -176,7 +176,7 @@ impl Finding {
         }
     }
 
-    /// For programs.
+    /// Returns all fields as JSON.
     pub fn json(&self, case: &Case) -> Value {
         json!({
             "checkpoint": case.checkpoint,
@@ -199,10 +199,10 @@ impl Finding {
         })
     }
 
-    /// The head of the table that [`Finding::row`] makes lines of.
+    /// Head of the Markdown table with the rows of [`Finding::row`].
     pub const HEAD: &str = "| checkpoint | formats | shards | rows | against the same graph: 95 % | worst | least cosine | against float: 95 % | mean cosine, least | nats per token | loss | chosen as in float |\n|---|---|---|---|---|---|---|---|---|---|---|---|";
 
-    /// For people, in Markdown.
+    /// Formats a row of a Markdown table.
     pub fn row(&self, case: &Case) -> String {
         let (nats, loss, predicted) = self.nll;
         let tokens = match predicted {

@@ -1,8 +1,8 @@
-//! Simple scans of Rust source. They read text, not syntax: they recognise comments and literals,
+//! Simple scans of Rust source. They read text, not syntax. They recognise comments and literals,
 //! and otherwise rely on rustfmt, which the whole tree passes.
 
-/// The source with comments, strings and character literals blanked out, line breaks kept: what
-/// remains is code.
+/// Returns the source with comments, strings and character literals blanked out, so that only code
+/// remains. Line breaks are kept.
 pub fn code_only(source: &str) -> String {
     let bytes = source.as_bytes();
     let mut code = bytes.to_vec();
@@ -34,8 +34,8 @@ pub fn code_only(source: &str) -> String {
     String::from_utf8(code).expect("blanking keeps UTF-8")
 }
 
-/// The part of a source file that is compiled for tests only: from its first `#[cfg(test)]` that
-/// opens a module. Nothing for a file without one.
+/// Returns the part of a source file that is compiled for tests only: from its first `#[cfg(test)]`
+/// that opens a module. Empty if there is none.
 pub fn test_part(source: &str) -> &str {
     source
         .match_indices("#[cfg(test)]")
@@ -46,13 +46,11 @@ pub fn test_part(source: &str) -> &str {
 /// One enum of a source file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enum {
-    /// Its name.
     pub name: String,
-    /// The names of its variants.
     pub variants: Vec<String>,
 }
 
-/// The public enums of a source file whose name ends with `suffix`.
+/// Returns the public enums of a source file whose name ends with `suffix`.
 pub fn public_enums(source: &str, suffix: &str) -> Vec<Enum> {
     let code = code_only(source);
     let mut enums = Vec::new();
@@ -68,8 +66,8 @@ pub fn public_enums(source: &str, suffix: &str) -> Vec<Enum> {
     enums
 }
 
-/// The words at depth 0 of an enum's body that begin a variant: the first word, and the first after
-/// each comma.
+/// Returns the words at depth 0 of an enum's body that begin a variant: the first word, and the
+/// first after each comma.
 fn variants(body: &str) -> Vec<String> {
     let mut variants = Vec::new();
     let (mut depth, mut expecting) = (0_usize, true);
@@ -95,7 +93,7 @@ fn variants(body: &str) -> Vec<String> {
     variants
 }
 
-/// Whether `word` occurs in `text` as a word of its own.
+/// Checks whether `word` occurs in `text` as a whole word.
 pub fn has_word(text: &str, word: &str) -> bool {
     let in_word = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word)
@@ -121,11 +119,11 @@ fn block_comment(rest: &[u8]) -> usize {
     rest.len()
 }
 
-/// The length of a raw string that starts at `at`, if one does.
+/// Returns the length of a raw string that starts at `at`, if there is one.
 fn raw_string(bytes: &[u8], at: usize) -> Option<usize> {
     let rest = &bytes[at..];
     let after_word = at > 0 && (bytes[at - 1].is_ascii_alphanumeric() || bytes[at - 1] == b'_');
-    // `br"…"` is met at its `b`, `r"…"` at its `r`.
+    // `br"…"` is found at its `b`, `r"…"` at its `r`.
     let prefix = if rest.starts_with(b"br") { 2 } else { usize::from(rest.starts_with(b"r")) };
     if prefix == 0 || after_word {
         return None;
@@ -142,7 +140,8 @@ fn raw_string(bytes: &[u8], at: usize) -> Option<usize> {
     Some(open + 1 + end + close.len())
 }
 
-/// A character literal, not a lifetime: a quote closes it after one character or an escape.
+/// Checks for a character literal, not a lifetime: a quote closes it after one character or an
+/// escape.
 fn is_character(rest: &[u8]) -> bool {
     match rest.get(1) {
         Some(b'\\') => true,

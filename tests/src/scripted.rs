@@ -7,14 +7,15 @@ use shardwright_text::Tokenizer;
 
 use crate::checkpoints::{Copy, DEMO_MODEL};
 
-/// Width of the residual stream: most pairs of a script, and one for all other tokens.
+/// Width of the residual stream: one dimension for each pair of a script, and one for all other
+/// tokens.
 const WIDTH: usize = 32;
 
-/// Makes a checkpoint with the demo model's tokenizer and chat template that writes the second
-/// token of a pair after the first, and `<turn|>` after tokens of no pair.
+/// Makes a checkpoint that generates the second token of a pair after the first, and `<turn|>`
+/// after all other tokens. It has the demo model's tokenizer and chat template.
 ///
-/// Its one Llama layer adds nothing. Embeddings are unit vectors, one for each pair, and a row of
-/// the head adds up those of the tokens that it follows.
+/// Its single Llama layer has no effect. Embeddings are unit vectors, one for each pair. A row of
+/// the head is the sum of the embeddings of the tokens before it.
 pub fn scripted(pairs: &[(&str, &str)]) -> Copy {
     let copy = Copy::of(DEMO_MODEL);
     let tokenizer = Tokenizer::from_checkpoint(copy.path()).expect("a tokenizer");

@@ -1,8 +1,8 @@
-//! Checkpoints of random shapes, for properties that hold for all of them.
+//! Checkpoints of random shapes, for properties that must be true for all of them.
 
 use shardwright_test_checkpoints::{Family, Random, Spec, Spelling};
 
-/// A checkpoint of a random shape.
+/// Returns the specification of a checkpoint with a random shape.
 pub fn random_spec(random: &mut Random, seed: u64) -> Spec {
     let base = [Spec::gemma3(), Spec::gemma4(), Spec::gemma4(), Spec::qwen3()];
     let base = base[random.below(4) as usize].clone();
@@ -31,7 +31,7 @@ pub fn random_spec(random: &mut Random, seed: u64) -> Spec {
     match spec.family {
         Family::Qwen3 => spec.layers = "F".repeat(depth),
         Family::Gemma4 => {
-            // The last layer of this family is full whatever the list says.
+            // The last layer of this family is always full, whatever the list contains.
             spec.layers.pop();
             spec.layers.push('F');
             spec.per_layer = among(&[0, 4, 10]);
@@ -46,7 +46,8 @@ pub fn random_spec(random: &mut Random, seed: u64) -> Spec {
     spec
 }
 
-/// The most layers up to `wanted` that find a donor of their own kind among those before them.
+/// Returns the largest number of layers, up to `wanted`, that have a donor of their own kind before
+/// them.
 fn sharable(layers: &str, wanted: usize) -> usize {
     let fits = |shared: &usize| {
         let (own, sharing) = layers.split_at(layers.len() - shared);

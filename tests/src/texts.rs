@@ -1,9 +1,9 @@
-//! Texts for drafts: how often they are right depends on the text.
+//! Texts for drafts. The acceptance of a draft depends on the text.
 //!
-//! * *goldens*: greedy replies of the demo model to the prompts of its goldens;
-//! * *rewriting*: a held-out passage, then the same passage with each thirteenth token another one;
-//! * *lists*: lines of one form;
-//! * *held out*: passages that the demo model was not trained on.
+//! * *goldens*: greedy replies of the demo model to the prompts of its goldens
+//! * *rewriting*: a held-out passage, then the same passage with every thirteenth token changed
+//! * *lists*: lines of one form
+//! * *held out*: passages that the demo model was not trained on
 
 use serde_json::Value;
 use shardwright_text::Tokenizer;
@@ -13,20 +13,20 @@ use crate::tree;
 /// Tokens of a prompt before a given text.
 const PROMPT: usize = 16;
 
-/// A prompt and what follows it.
+/// A prompt and its continuation.
 #[derive(Clone, Debug)]
 pub struct Text {
-    /// The prompt.
+    /// Token ids of the prompt.
     pub prompt: Vec<u32>,
-    /// What follows, unless the model says it.
+    /// Token ids of the continuation. `None` if the model generates it.
     pub given: Option<Vec<u32>>,
 }
 
-/// All groups by name, in the tokens of the demo model.
+/// Returns all groups by name, in the tokens of the demo model.
 ///
 /// # Panics
 ///
-/// Where the demo model's files are not as they should be.
+/// If the demo model's files are not as expected.
 pub fn groups(tokenizer: &Tokenizer) -> Vec<(&'static str, Vec<Text>)> {
     let encode = |text: &str, special| tokenizer.encode(text, special).expect("tokens");
     let goldens = std::fs::read(tree::root().join("demo-model/goldens.json")).expect("goldens");
@@ -62,7 +62,7 @@ pub fn groups(tokenizer: &Tokenizer) -> Vec<(&'static str, Vec<Text>)> {
     ]
 }
 
-/// Held-out passages of at least 100 tokens.
+/// Returns held-out passages of at least 100 tokens.
 fn held_out() -> Vec<Vec<u32>> {
     let bytes = std::fs::read(tree::root().join("demo-model/eval.safetensors")).expect("held-out text");
     let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("tensors");

@@ -1,5 +1,4 @@
-//! Towers through a vendor's compiler and its simulation: results compared with the reference's
-//! numbers.
+//! Towers through a vendor's compiler and its simulator, compared with the reference's numbers.
 
 use shardwright::{OpenOptions, Pass};
 use shardwright_verify::{TowerVerification, VerifyOptions, verify};
@@ -8,7 +7,7 @@ use crate::checkpoints::MULTIMODAL_FIXTURE;
 use crate::qnn::{COSINE, ROW_P95, ROW_WORST};
 use crate::tree;
 
-/// Verifies one tower of the multimodal fixture, whose text is run over as little as can be.
+/// Verifies one tower of the multimodal fixture. As little text as possible is run.
 ///
 /// # Panics
 /// If it cannot be run, or differs from the graph that its shards were compiled from.

@@ -1,5 +1,5 @@
-//! Pictures and clips of the multimodal fixture: what its front ends gave, what its towers made of
-//! it, and prompts with both.
+//! Pictures and clips of the multimodal fixture: the outputs of its front ends and towers, and
+//! prompts with both.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use shardwright_runtime::{Features, Prompt, SoftRows, Tower};
 pub use crate::checkpoints::MULTIMODAL_FIXTURE as FIXTURE;
 use crate::tree;
 
-/// Ids that stand for pictures and sounds in its prompts.
+/// Placeholder ids of pictures and sounds in prompts.
 pub const PLACEHOLDERS: [(u32, Pass); 2] = [(19, Pass::Picture), (22, Pass::Clip)];
 
-/// The fixture with its towers.
+/// Opens the fixture with its towers.
 ///
 /// # Panics
 /// If it cannot be read.
@@ -23,11 +23,11 @@ pub fn checkpoint() -> Checkpoint {
     Checkpoint::open_for(tree::root().join(FIXTURE), &passes).expect("the fixture")
 }
 
-/// What transformers recorded.
+/// Outputs recorded from transformers.
 pub struct Goldens(Vec<u8>);
 
 impl Goldens {
-    /// Those of the fixture.
+    /// Reads the recorded outputs of the fixture.
     ///
     /// # Panics
     /// If they cannot be read.
@@ -35,7 +35,7 @@ impl Goldens {
         Goldens(std::fs::read(tree::root().join(FIXTURE).join("goldens.safetensors")).expect("goldens"))
     }
 
-    /// Extents and values.
+    /// Returns the shape and values of a tensor of floats.
     ///
     /// # Panics
     /// If there are no floats of that name.
@@ -47,10 +47,10 @@ impl Goldens {
         (tensor.shape().to_vec(), values.collect())
     }
 
-    /// Whole numbers.
+    /// Returns the values of a tensor of integers.
     ///
     /// # Panics
-    /// If there are none of that name.
+    /// If there are no integers of that name.
     pub fn integers(&self, name: &str) -> Vec<i64> {
         let tensors = SafeTensors::deserialize(&self.0).expect("a file of tensors");
         let tensor = tensors.tensor(name).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -60,15 +60,15 @@ impl Goldens {
         }
     }
 
-    /// Token ids.
+    /// Returns a tensor of integers as token ids.
     ///
     /// # Panics
-    /// If there are none of that name.
+    /// If there are no integers of that name.
     pub fn ids(&self, name: &str) -> Vec<u32> {
         self.integers(name).into_iter().map(|id| id as u32).collect()
     }
 
-    /// The patches of the first prompt's picture, those of each soft row together.
+    /// Returns the patches of the first prompt's picture, grouped by soft row.
     pub fn patches(&self) -> FrontEnd {
         let (shape, pixels) = self.floats("p1.pixel_values");
         let positions = self.integers("p1.image_position_ids");
@@ -84,7 +84,7 @@ impl Goldens {
         FrontEnd { count: places.len(), values, columns, rows, origin: [1; 32] }
     }
 
-    /// The frames of the second prompt's clip.
+    /// Returns the frames of the second prompt's clip.
     pub fn frames(&self) -> FrontEnd {
         let (shape, mut values) = self.floats("p2.input_features");
         let count = self.integers("p2.input_features_mask").iter().filter(|&&valid| valid != 0).count();
@@ -92,7 +92,7 @@ impl Goldens {
         FrontEnd { count, values, columns: Vec::new(), rows: Vec::new(), origin: [2; 32] }
     }
 
-    /// What goes through the tower of a pass.
+    /// Returns the input of the tower of a pass.
     pub fn given(&self, pass: Pass) -> FrontEnd {
         match pass {
             Pass::Picture => self.patches(),
@@ -101,26 +101,26 @@ impl Goldens {
     }
 }
 
-/// What a front end made of a picture or a clip.
+/// The output of a front end for a picture or a clip.
 #[derive(Clone, Debug)]
 pub struct FrontEnd {
-    /// Patches or frames.
+    /// Number of patches or frames.
     pub count: usize,
-    /// Their values.
+    /// Values of the patches or frames.
     pub values: Vec<f32>,
     /// Column of each patch.
     pub columns: Vec<i32>,
     /// Row of each patch.
     pub rows: Vec<i32>,
-    /// What they were made of.
+    /// Identifies the picture or clip.
     pub origin: [u8; 32],
 }
 
 impl FrontEnd {
-    /// Through a tower.
+    /// Encodes the features with a tower.
     ///
     /// # Errors
-    /// Those of the tower.
+    /// If the tower fails.
     pub fn encoded(&self, tower: &mut Tower) -> Result<SoftRows, shardwright_runtime::SessionError> {
         let write = |into: &mut [f32]| into.copy_from_slice(&self.values);
         let features =
@@ -129,7 +129,7 @@ impl FrontEnd {
     }
 }
 
-/// A recorded prompt: rows in the place of its placeholders.
+/// Builds a recorded prompt with soft rows in place of its placeholders.
 pub fn prompt(ids: &[u32], rows: &[(Pass, Arc<SoftRows>)]) -> Prompt {
     let mut prompt = Prompt::new();
     for run in ids.chunk_by(|a, b| a == b || !is_placeholder(*a) && !is_placeholder(*b)) {

@@ -1,6 +1,6 @@
-//! Tests that need the worker program: it is looked for beside the running program, where a test
-//! has none, or where a variable of the environment says, which a process sets for its children
-//! alone.
+//! Tests that need the worker program. A process looks for the worker next to its own program,
+//! where a test has none, or at the path in an environment variable. A process can only set that
+//! variable for its children.
 
 use std::process::Command;
 
@@ -8,8 +8,8 @@ use crate::{program, skipped};
 
 const VARIABLE: &str = "SHARDWRIGHT_WORKER";
 
-/// Whether this process finds a worker. If not, the test is run again in a child that does, to its
-/// end, and has nothing to do here.
+/// Checks whether this process finds a worker. If not, the test runs to its end in a child process
+/// that finds one, and the caller must return.
 ///
 /// `test` is the test's full name.
 ///

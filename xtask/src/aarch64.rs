@@ -2,8 +2,8 @@
 //! compiler, as programs for 64-bit ARM.
 //!
 //! On such a machine they run natively, elsewhere under qemu's user-mode emulation with every
-//! instruction set it supports. No time is measured: emulation checks correctness, not speed. With
-//! `--instructions`, which needs the emulator, those of products of integers are counted.
+//! instruction set it supports. Times are not measured: emulation checks correctness, not speed.
+//! `--instructions`, which needs the emulator, counts the instructions of integer products instead.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -16,21 +16,21 @@ use crate::testing::suites;
 use crate::workspace::{Profile, Workspace};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
-/// Links programs for the target on a machine of another kind.
+/// Linker for the target on a machine of another kind.
 const LINKER: &str = "aarch64-linux-gnu-gcc";
-/// Runs them there.
+/// Runs programs for the target on such a machine.
 const EMULATOR: &str = "qemu-aarch64";
 
-/// Where emulated programs find the C library, as Debian's cross compilers lay it out.
+/// Folder of the C library for emulated programs, as in Debian's cross compilers.
 const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 
-/// Makes the tests require every instruction set that the kernels support.
+/// Variable that makes the tests require every instruction set that the kernels support.
 const EVERY_LEVEL: &str = "SHARDWRIGHT_EVERY_LEVEL";
 
-/// Plans with a pack, in a host without a compiler.
+/// Package with a host that plans with a pack and without a compiler.
 const HOST: &str = "shardwright-planning-runtime-only";
 
-/// Builds and runs the tests. With `ci` the kernels and the plans are suites that may be left out.
+/// Builds and runs the tests. With `ci`, the kernels and the plans are suites that may be left out.
 pub fn test(workspace: &Workspace, ci: bool) -> Result<(), Error> {
     setup::target(workspace, TARGET, "the kernels' tests are")?;
     if !ci || suites::runs(workspace, &suites::KERNELS)? {
@@ -42,7 +42,7 @@ pub fn test(workspace: &Workspace, ci: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// The linker and the emulator are there.
+/// Checks that the linker and the emulator are installed.
 fn expect_emulator() -> Result<(), Error> {
     for program in [LINKER, EMULATOR] {
         if !process::succeeds(Command::new(program).arg("--version")) {
@@ -52,12 +52,12 @@ fn expect_emulator() -> Result<(), Error> {
     Ok(())
 }
 
-/// Counts the instructions of products, the engine's and those of plain loops: the difference
+/// Counts the instructions of products, for the engine and for plain loops, as the difference
 /// between one product and two.
 pub fn instructions(workspace: &Workspace) -> Result<(), Error> {
     setup::target(workspace, TARGET, "the products are")?;
     expect_emulator()?;
-    // The option has another name from 8.1 on, and the old one is gone from later releases.
+    // The option was renamed in 8.1, and later releases do not accept the old name.
     let help = process::output(Command::new(EMULATOR).arg("--help"))?;
     let single = if help.contains("-one-insn-per-tb") { "-one-insn-per-tb" } else { "-singlestep" };
     let trace = format!("{single} -d exec,nochain -D /dev/stdout");
@@ -70,7 +70,7 @@ pub fn instructions(workspace: &Workspace) -> Result<(), Error> {
         command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner);
         command
     };
-    // A line for every instruction.
+    // Log one line for every instruction.
     let counted = |case: &str, who: &str| -> Result<u64, Error> {
         let mut counts = [0u64; 2];
         for (count, times) in counts.iter_mut().zip(["1", "2"]) {
@@ -95,7 +95,7 @@ pub fn instructions(workspace: &Workspace) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lines of instructions that a program writes, which are too many to keep.
+/// Counts the lines with instructions that a program writes. They are too many to keep.
 fn lines(command: &mut Command) -> Result<u64, Error> {
     let spawned = command.stdout(Stdio::piped()).spawn();
     let mut child = spawned.map_err(|source| process::not_started(command, source))?;
@@ -112,7 +112,7 @@ fn lines(command: &mut Command) -> Result<u64, Error> {
     }
 }
 
-/// The same request gives the same bytes of a plan in machine code here and in the portable
+/// Checks that a request gives the same bytes of a plan in machine code here and in the portable
 /// interpreter there.
 fn plans(workspace: &Workspace) -> Result<(), Error> {
     build::build(workspace, Profile::Dev, Scope::Program)?;
@@ -122,7 +122,7 @@ fn plans(workspace: &Workspace) -> Result<(), Error> {
     made.map_err(|source| Error::File { path: folder.clone(), source })?;
     let file = |name: &str| folder.join(name);
     for name in ["key", "generic.pack"] {
-        // A key is never replaced.
+        // Remove it, because a key is never replaced.
         let _ = std::fs::remove_file(file(name));
     }
     let mut key = Command::new(&program);
@@ -165,7 +165,7 @@ fn plans(workspace: &Workspace) -> Result<(), Error> {
         let mut replay = Command::new(&program);
         replay.args(["planner", "replay", "--format", "json"]).arg(file("request.json"));
         let replayed = process::output(&mut replay)?;
-        // The report spells the plan in its canonical bytes.
+        // The report contains the plan in its canonical bytes.
         let plan = plan.trim();
         if plan.len() < 100 || !replayed.contains(plan) {
             let problem = format!("not the plan of {TARGET}: {plan}");
@@ -178,8 +178,8 @@ fn plans(workspace: &Workspace) -> Result<(), Error> {
 
 fn kernels(workspace: &Workspace) -> Result<(), Error> {
     let mut command = workspace.cargo();
-    // Code for all processors, with every instruction set of the target, is tested in the library's
-    // own tests.
+    // The library's own tests cover code for all processors, with every instruction set of the
+    // target.
     command.args(["test", "--package", "shardwright-shim-cpu", "--lib", "--target", TARGET]);
     if !cfg!(target_arch = "aarch64") {
         expect_emulator()?;
@@ -188,8 +188,8 @@ fn kernels(workspace: &Workspace) -> Result<(), Error> {
             "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER",
             format!("{EMULATOR} -cpu max -L {LIBRARIES}"),
         );
-        // The emulated processor has every instruction set, and a test fails unless it finds them
-        // all: none may go untested unnoticed.
+        // The emulated processor has every instruction set. A test fails unless it finds all of
+        // them, so that none is silently untested.
         command.env(EVERY_LEVEL, "1");
     }
     process::run(&mut command)

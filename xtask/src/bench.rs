@@ -1,8 +1,11 @@
-//! `cargo xtask bench`: the bench targets of the workspace, release, one after the other; `cargo
-//! xtask bench peers [MODEL …]`: the CPU engine compared with others; `cargo xtask bench pair
-//! BUNDLE GGUF`: a bundle compared with llama.cpp; `cargo xtask bench lookup`: prompt lookup beside
-//! llama.cpp's; `cargo xtask bench growth`: how the engine's work grows; `cargo xtask bench quality
-//! TEXT …`: what formats lose beside llama.cpp's file types.
+//! `cargo xtask bench`: the bench targets of the workspace, in release mode, one after the other.
+//! Subcommands:
+//!
+//! * `peers [MODEL …]`: the CPU engine compared with others
+//! * `pair BUNDLE GGUF`: a bundle compared with llama.cpp
+//! * `lookup`: prompt lookup compared with llama.cpp's
+//! * `growth`: how the engine's work grows
+//! * `quality TEXT …`: losses of formats compared with llama.cpp's file types
 
 mod neuron;
 mod peers;
@@ -15,11 +18,11 @@ use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
 use crate::{build, process, setup};
 
-/// Prefixes of benches that take long: they run only when a filter names them.
+/// Prefixes of slow benches, which run only when a filter names them.
 const LONG: [&str; 2] = ["qnn_", "neuron_"];
 
-/// Runs every bench target whose name contains one of the filters (without a filter all but the
-/// long ones). Each prints its own table.
+/// Runs every bench target whose name contains one of the filters. Without a filter it runs all
+/// except the slow ones. Each prints its own table.
 pub fn run(workspace: &Workspace, filters: &[String]) -> Result<(), Error> {
     if let Some((peers::NAME, models)) = filters.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         return peers::compare(workspace, models);
@@ -56,7 +59,7 @@ pub fn run(workspace: &Workspace, filters: &[String]) -> Result<(), Error> {
         .flat_map(|package| &package.benches)
         .filter(|bench| wanted(bench.as_str()))
         .collect();
-    // The comparison with the peer needs no package of the workspace but its own.
+    // The comparison with the peer needs only its own package of the workspace.
     if wanted.iter().any(|bench| *bench != qnn::OURS) {
         setup::prepare(workspace)?;
         build::build(workspace, Profile::Release, Scope::Workspace)?;
@@ -71,12 +74,13 @@ pub fn run(workspace: &Workspace, filters: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The command for one bench target.
+/// Returns the command for one bench target.
 fn target(workspace: &Workspace, bench: &str) -> Command {
     let mut command = workspace.cargo();
     command
         .args(["bench", "--quiet", "--bench", bench])
-        // The same selection as the build above: the same features, nothing compiled twice.
+        // Selects the same packages as the build above, so that features match and no crate is
+        // compiled twice.
         .args(build::WORKSPACE)
         .env("SHARDWRIGHT_BIN_DIR", workspace.output(Profile::Release));
     command

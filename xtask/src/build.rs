@@ -1,4 +1,4 @@
-//! Builds, laid out next to the program the way the program looks for them: `shardwright`,
+//! Builds, laid out next to the program where the program looks for them: `shardwright`,
 //! `shardwright-worker`, `shims/`, `planners/`, `profiles/`.
 
 use std::path::PathBuf;
@@ -8,24 +8,24 @@ use crate::error::Error;
 use crate::workspace::{self, Package, Profile, Workspace};
 use crate::{process, shims};
 
-/// How much of the workspace is built. In the development profile, all compile dependencies with
-/// the same features ([`FEATURES`]), so that a larger one adds to a smaller one.
+/// Selects the parts of the workspace to build. In the development profile, all of them compile
+/// dependencies with the same features ([`FEATURES`]), so that a larger build adds to a smaller
+/// one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// The program without a WebAssembly compiler, its worker and the CPU shim: the demo.
+    /// For the demo: the program without a WebAssembly compiler, its worker and the CPU shim.
     Demo,
-    /// The program, its worker, all shims and all planners: for a user.
+    /// For a user: the program, its worker, all shims and all planners.
     Program,
-    /// All members: for benches, in the release profile.
+    /// For benches, in the release profile: all members.
     Workspace,
 }
 
-/// Selects all members. The excluded one is built by a test: it needs fewer features than the
+/// Selects all members except one, which a test builds because it needs fewer features than the
 /// workspace has together.
 pub const WORKSPACE: [&str; 3] = ["--workspace", "--exclude", "shardwright-planning-runtime-only"];
 
-/// The program and its worker. Cargo puts them into one folder, which is where they look for each
-/// other.
+/// The program and its worker. Cargo puts them into one folder, where they look for each other.
 const PROGRAMS: [&str; 2] = ["shardwright-cli", "shardwright-worker"];
 
 /// The tool that makes planners into components.
@@ -34,13 +34,14 @@ const PLANNER_BUILD: &str = "shardwright-planner-build";
 /// The shim of the demo.
 const CPU_SHIM: &str = "shardwright-shim-cpu-library";
 
-/// Has the features that dependencies have in a build of all members and their tests. Cargo unifies
-/// features over the packages of one command, so a build of the program without this package would
-/// compile some of its dependencies a second time. A test in `tests/tests/house` compares the two.
+/// Package with the features that dependencies have in a build of all members and their tests.
+/// Cargo unifies features over the packages of one command, so a build of the program without this
+/// package would compile some of its dependencies a second time. A test in `tests/tests/house`
+/// compares the two.
 const FEATURES: &str = "shardwright-test-features";
 
 impl Scope {
-    /// Cargo's arguments that select the packages.
+    /// Returns cargo's arguments that select the packages.
     fn selection(self, workspace: &Workspace, profile: Profile) -> Vec<&str> {
         let mut packages = Vec::new();
         match self {
@@ -53,7 +54,7 @@ impl Scope {
             }
         }
         packages.extend(PROGRAMS);
-        // A release is not shared with the tests.
+        // A release build shares no crates with the tests.
         if profile == Profile::Dev {
             packages.push(FEATURES);
         }
@@ -61,7 +62,7 @@ impl Scope {
     }
 }
 
-/// What a first build costs with the crates downloaded. Measured on two idle cores of an AMD EPYC:
+/// The cost of a first build with the crates downloaded. Measured on two idle cores of an AMD EPYC:
 /// 2:43 minutes, 374 seconds of processor time.
 struct Cost {
     minutes: u32,
@@ -70,7 +71,7 @@ struct Cost {
 }
 
 impl Scope {
-    /// The cost of a first build with a profile, if it was measured.
+    /// Returns the cost of a first build with a profile, if it was measured.
     fn cost(self, profile: Profile) -> Option<Cost> {
         match (self, profile) {
             (Self::Demo, Profile::Dev) => Some(Cost { minutes: 3, megabytes: 1260, crates: 265 }),
@@ -78,7 +79,7 @@ impl Scope {
         }
     }
 
-    /// The parts in words.
+    /// Lists the parts in words.
     fn parts(self) -> &'static str {
         match self {
             Self::Demo => "the program, its worker and the CPU shim",
@@ -108,7 +109,7 @@ pub fn build(workspace: &Workspace, profile: Profile, scope: Scope) -> Result<Pa
     announce(workspace, profile, scope);
     let mut command = workspace.cargo();
     command.arg("build").args(profile.flags()).args(scope.selection(workspace, profile));
-    // Without the WebAssembly compiler: the built-in planner runs under an interpreter.
+    // Without the WebAssembly compiler, the built-in planner runs in an interpreter.
     if scope == Scope::Demo {
         command.arg("--no-default-features");
     }
@@ -117,7 +118,7 @@ pub fn build(workspace: &Workspace, profile: Profile, scope: Scope) -> Result<Pa
     if scope != Scope::Demo {
         lay_out_planners(workspace, profile)?;
     }
-    // The shipped profiles are inside the program; the folder is for others.
+    // The shipped profiles are in the program. The folder is for other profiles.
     let profiles = workspace.output(profile).join("profiles");
     std::fs::create_dir_all(&profiles).map_err(|source| Error::File { path: profiles, source })?;
     Ok(workspace.program(profile))
@@ -131,8 +132,8 @@ pub fn benches(workspace: &Workspace) -> Result<(), Error> {
 /// Builds the program of the demo and lays it out in a folder of its own, next to the CPU shim
 /// alone. Returns the program's path.
 ///
-/// A program with more that is already there is built again instead, so that the demo takes nothing
-/// from it.
+/// If a program with more features is already there, it is built again instead, so that the demo
+/// does not replace it.
 pub fn demo(workspace: &Workspace) -> Result<PathBuf, Error> {
     let output = workspace.output(Profile::Dev);
     let scope = if output.join("planners").is_dir() { Scope::Program } else { Scope::Demo };
@@ -158,7 +159,7 @@ fn lay_out_shims(workspace: &Workspace, profile: Profile, scope: Scope) -> Resul
             laid_out.extend(shims::lay_out(workspace, package, profile)?);
         }
     }
-    // The other shims of an earlier build are not of this one.
+    // The other shims of an earlier build do not belong to this one.
     if scope == Scope::Demo {
         return Ok(());
     }
@@ -166,7 +167,7 @@ fn lay_out_shims(workspace: &Workspace, profile: Profile, scope: Scope) -> Resul
     workspace::settle(&workspace.output(profile).join("shims"), &laid_out)
 }
 
-/// Prefix of a planner's package name; the rest names the file.
+/// Prefix of a planner's package name. The rest names the file.
 const PLANNER_PREFIX: &str = "shardwright-planner-";
 
 fn lay_out_planners(workspace: &Workspace, profile: Profile) -> Result<(), Error> {
@@ -210,5 +211,5 @@ pub fn pack(workspace: &Workspace) -> Result<(), Error> {
     process::run(command.arg("--key").arg(key).args(["--output", EMBEDDED_PACK]))
 }
 
-/// The pack, relative to the root.
+/// Path of the pack, relative to the root.
 const EMBEDDED_PACK: &str = "plugins/generic/generic.pack";

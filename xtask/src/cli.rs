@@ -1,6 +1,5 @@
-//! The command line of `cargo xtask`. Read by hand on `lexopt`: this program is built before
-//! everything else, with features of its own, so a larger parser would be compiled a second time
-//! for it.
+//! The command line of `cargo xtask`, parsed with `lexopt`. This program is built before everything
+//! else, with features of its own, so a larger parser would be compiled a second time for it.
 
 use std::ffi::OsString;
 
@@ -8,7 +7,7 @@ use lexopt::prelude::*;
 
 use crate::error::Error;
 
-/// What `cargo xtask --help` prints.
+/// Text of `cargo xtask --help`.
 pub const HELP: &str = "\
 Set up, build, try, test and measure Shardwright
 
@@ -44,82 +43,81 @@ Commands:
   help                Print this
 ";
 
-/// The commands.
+/// A command of `cargo xtask`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Command {
     /// Print the help.
     Help,
     /// Prepare a fresh machine.
     Setup,
-    /// Build and lay out.
+    /// Build the program and lay it out.
     Build {
-        /// With the release profile.
+        /// Use the release profile.
         release: bool,
     },
     /// Build, then run `shardwright` with the arguments as they are.
     Run {
-        /// The arguments.
         arguments: Vec<OsString>,
     },
-    /// The demo.
+    /// Run the demo.
     Demo {
-        /// A published model instead of the one of the project.
+        /// A published model instead of the project's own.
         model: Option<String>,
     },
-    /// Every test, or some.
+    /// Run every test, or some.
     Test {
-        /// Fail when anything had to be skipped.
+        /// Fail if anything had to be skipped.
         ci: bool,
-        /// Only tests whose name contains one of these.
+        /// Run only tests whose name contains one of these.
         filters: Vec<String>,
     },
-    /// The benches.
+    /// Run the benches.
     Bench {
-        /// Only benches whose name contains one of these.
+        /// Run only benches whose name contains one of these.
         filters: Vec<String>,
     },
-    /// What an application ships.
+    /// Measure the files that an application ships.
     Sizes,
-    /// The built-in planner's pack.
+    /// Write the built-in planner's pack.
     Pack,
-    /// The kernels' tests with their assertions.
+    /// Run the kernels' tests with their assertions.
     Kernels {
         /// Leave them out if their code did not change.
         ci: bool,
     },
-    /// The kernels' tests for 64-bit ARM.
+    /// Run the kernels' tests for 64-bit ARM.
     Aarch64 {
         /// Leave out suites whose code did not change.
         ci: bool,
         /// Count instructions instead.
         instructions: bool,
     },
-    /// What applications link, for other systems.
+    /// Compile the code that applications link, for other systems.
     Platforms {
         /// Leave it out if no such code changed.
         ci: bool,
     },
-    /// Fetch what a vendor publishes, and print where it is.
+    /// Fetch files that a vendor publishes, and print their path.
     Vendor {
-        /// Whose.
+        /// The files to fetch.
         what: Vendor,
     },
 }
 
-/// What can be fetched.
+/// Files that can be fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vendor {
     /// Qualcomm's compiler and simulator.
     Qnn,
     /// Google's client of MediaTek's library.
     Litert,
-    /// Published models.
+    /// Published models as GGUF files and folders.
     Models,
-    /// Published chat templates.
+    /// Published chat templates for tests.
     Templates,
 }
 
-/// Reads the arguments after the program's name.
+/// Parses the arguments after the program's name.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Command, Error> {
     read(lexopt::Parser::from_args(arguments)).map_err(|error| Error::Usage(error.to_string()))
 }
@@ -130,7 +128,7 @@ fn read(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
         Some(Value(name)) => name.string()?,
         Some(other) => return Err(other.unexpected()),
     };
-    // Everything after it belongs to the other program, `--help` too.
+    // Everything after it belongs to the other program, including `--help`.
     if name == "run" {
         let arguments = parser.raw_args()?.collect();
         return Ok(Command::Run { arguments });

@@ -8,15 +8,15 @@ use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
 use crate::{build, models, process, setup, vendor};
 
-/// The demo's limit: low enough that the eight layers of the demo model need four shards.
+/// The demo's limit, which is so low that the eight layers of the demo model need four shards.
 const DEMO_LIMIT: &str = "ops=400";
 
 /// A question that the demo model answers well.
 const DEMO_PROMPT: &str = "What does bug mean?";
 
-/// Builds and runs `shardwright` with the arguments, in the caller's folder: with the release
-/// profile, or with the development profile if a program was built with that alone. The engine is
-/// optimised in both.
+/// Builds and runs `shardwright` with the arguments, in the caller's folder. It uses the release
+/// profile, or the development profile if only that program was built. The engine is optimised in
+/// both.
 pub fn run(workspace: &Workspace, arguments: &[OsString]) -> Result<(), Error> {
     setup::prepare(workspace)?;
     let profile =
@@ -36,8 +36,8 @@ pub fn run(workspace: &Workspace, arguments: &[OsString]) -> Result<(), Error> {
     process::run(command.args(arguments))
 }
 
-/// Fetches a published model and runs its file on the CPU: a chat model answers a question, another
-/// goes on with a text.
+/// Fetches a published model and runs its file on the CPU. A chat model answers a question. Other
+/// models continue a text.
 pub fn published(workspace: &Workspace, name: &str) -> Result<(), Error> {
     setup::c_compiler()?;
     let (file, arguments) = models::one(name)?;

@@ -1,5 +1,5 @@
-//! Errors and suggestions. Written by hand instead of derived: the macro and its parser would be
-//! compiled a second time for this program, which is built before everything else.
+//! Errors and suggestions. They are written by hand instead of derived, because the macro and its
+//! parser would be compiled a second time for this program, which is built before everything else.
 
 use std::fmt;
 use std::io;
@@ -12,85 +12,80 @@ pub enum Error {
     Usage(String),
     /// A program could not be started at all.
     NotStarted {
-        /// The program's name.
+        /// Name of the program.
         program: String,
-        /// What to install, where known.
+        /// A hint on what to install, if known.
         help: Option<&'static str>,
-        /// Why.
         source: io::Error,
     },
-    /// A program ran and failed; its own messages came before this one.
+    /// A program ran and failed. Its own messages came before this one.
     Failed {
         /// The command line as it was printed.
         command: String,
-        /// Its exit code, 1 where a signal ended it.
+        /// Its exit code, or 1 if a signal ended it.
         code: u8,
         /// The exit status in words.
         status: String,
     },
     /// A file could not be read or written.
     File {
-        /// The file.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
     /// A file of the workspace has unexpected content.
     Unexpected {
-        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault in the file.
         problem: String,
     },
-    /// `cargo metadata` or `rustup` answered with something unreadable.
+    /// `cargo metadata` or `rustup` gave unreadable output.
     Answer {
-        /// The command line.
+        /// The command line as it was printed.
         command: String,
-        /// What is wrong with it.
+        /// The fault in the output.
         problem: String,
     },
     /// An environment variable has an invalid value.
     Variable {
-        /// The variable.
+        /// Name of the variable.
         name: &'static str,
-        /// Its value.
         value: String,
         /// The valid values.
         expected: &'static str,
     },
-    /// Tests failed.
+    /// Some tests failed.
     TestsFailed {
-        /// How many.
+        /// Number of failed tests.
         failed: u64,
-        /// Of how many that ran.
+        /// Number of tests that ran.
         all: u64,
     },
     /// A fetched program does not run on this machine.
     NotForThisMachine {
         /// The requested item.
         what: &'static str,
-        /// Why not.
+        /// The reason.
         problem: String,
     },
-    /// A program that fetches something failed; its own messages came before this one.
+    /// A program that fetches files failed. Its own messages came before this one.
     NotFetched {
         /// The requested item.
         what: String,
-        /// The program.
+        /// The program that fetched it.
         with: &'static str,
         /// Its exit status in words.
         status: String,
     },
     /// There is too little memory.
     Memory {
-        /// Purpose of the memory.
+        /// The use of the memory.
         what: String,
         /// The allocator's message.
         problem: String,
     },
     /// There is no folder for fetched files.
     NoCacheFolder,
-    /// Checks were skipped although none may be.
+    /// Checks were skipped in a run that allows no skipped checks.
     Skipped(usize),
 }
 
@@ -134,7 +129,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl Error {
-    /// A suggestion, for a `help:` line.
+    /// Returns a suggestion for a `help:` line.
     pub fn help(&self) -> Option<&str> {
         match self {
             Self::Usage(_) => Some("`cargo xtask --help` lists the commands"),
@@ -155,7 +150,7 @@ impl Error {
         }
     }
 
-    /// The exit code: that of the program that failed, 1 otherwise.
+    /// Returns the exit code: the failed program's, otherwise 1.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Failed { code, .. } => *code,

@@ -1,5 +1,5 @@
-//! The tool that makes a component of a planner in JavaScript, from npm: fetched once, for the test
-//! of the how-to page.
+//! The tool from npm that makes a component of a planner in JavaScript. It is fetched once, for the
+//! test of the how-to page.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,16 +11,16 @@ use crate::process;
 use crate::vendor::cache_folder;
 use crate::workspace::Workspace;
 
-/// Where the program is, for tests.
+/// Variable with the path of the program, for tests.
 const VARIABLE: &str = "SHARDWRIGHT_COMPONENTIZE_QJS";
 
-/// The program, in the folder npm installs into.
+/// Path of the program in the folder that npm installs into.
 const PROGRAM: &str = "node_modules/.bin/componentize-qjs";
 
-/// The folder of the example, whose `package.json` says the version.
+/// The folder of the example, whose `package.json` pins the version.
 const EXAMPLE: &str = "plugins/javascript";
 
-/// Fetches it unless it exists or the environment names it.
+/// Fetches the tool unless it exists or the environment names it.
 pub fn fetch_for_tests(workspace: &Workspace) -> Result<(), Error> {
     let folder = folder(workspace)?;
     if is_said() || folder.join(PROGRAM).exists() {
@@ -29,7 +29,7 @@ pub fn fetch_for_tests(workspace: &Workspace) -> Result<(), Error> {
     let failed = |source| Error::File { path: folder.clone(), source };
     let parent = folder.parent().unwrap_or(&folder);
     fs::create_dir_all(parent).map_err(failed)?;
-    // Renamed when it is complete.
+    // The folder is renamed when it is complete.
     let begun = parent.join(format!("{}.{}", name(&folder), std::process::id()));
     fs::create_dir_all(&begun).map_err(failed)?;
     let manifest = workspace.root.join(EXAMPLE).join("package.json");
@@ -46,7 +46,7 @@ pub fn fetch_for_tests(workspace: &Workspace) -> Result<(), Error> {
     fetched
 }
 
-/// Passes its path to a command, unless the caller's environment does or it was not fetched.
+/// Passes the tool's path to a command, unless the caller's environment does or it was not fetched.
 pub fn offer(workspace: &Workspace, command: &mut Command) {
     if let (false, Ok(folder)) = (is_said(), folder(workspace)) {
         let program = folder.join(PROGRAM);
@@ -60,7 +60,7 @@ fn is_said() -> bool {
     std::env::var_os(VARIABLE).is_some_and(|said| !said.is_empty())
 }
 
-/// A folder for each version that the example requires.
+/// Returns the folder of the version that the example requires.
 fn folder(workspace: &Workspace) -> Result<PathBuf, Error> {
     let path = workspace.root.join(EXAMPLE).join("package.json");
     let text = fs::read_to_string(&path).map_err(|source| Error::File { path: path.clone(), source })?;

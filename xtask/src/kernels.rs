@@ -1,28 +1,29 @@
-//! `cargo xtask kernels`: the CPU shim's own tests with debug assertions and checks for overflow,
-//! and the stack that its kernels need without optimisation.
+//! `cargo xtask kernels`: the CPU shim's own tests with debug assertions and overflow checks, and
+//! the stack that its kernels need without optimisation.
 //!
-//! Elsewhere the shim is compiled without them: they cost its inner loops three times the time.
+//! Other builds compile the shim without these checks, which make its inner loops three times as
+//! slow.
 
 use crate::error::Error;
 use crate::process;
 use crate::testing::suites;
 use crate::workspace::Workspace;
 
-/// Builds and runs the tests. With `ci` they are a suite that may be left out.
+/// Builds and runs the tests. With `ci`, they are a suite that may be left out.
 pub fn test(workspace: &Workspace, ci: bool) -> Result<(), Error> {
     if ci && !suites::runs(workspace, &suites::KERNELS)? {
         return Ok(());
     }
     let mut command = workspace.cargo();
-    // With the features of the other builds, so that shared crates are compiled once.
+    // Uses the features of the other builds, so that shared crates are compiled once.
     command.args(["test", "--locked", "--package", "shardwright-shim-cpu"]);
     command.args(["--package", "shardwright-test-features", "--lib"]);
     for check in ["debug-assertions", "overflow-checks"] {
         command.args(["--config", &format!("profile.dev.package.shardwright-shim-cpu.{check}=true")]);
     }
     process::run(&mut command)?;
-    // Applications compile the shim as they compile themselves, which at first is without
-    // optimisation: kernels have large stack frames then.
+    // Applications compile the shim with their own settings, which are often without optimisation
+    // at first. Kernels then have large stack frames.
     let mut command = workspace.cargo();
     command.args(["test", "--locked", "--package", "shardwright-shim-cpu"]);
     command.args(["--package", "shardwright-test-features", "--lib"]);

@@ -2,11 +2,11 @@
 //!
 //! **Job.** Everything between a fresh clone and a running program: the set-up of a machine, the
 //! builds that one `cargo build` cannot express (planners for WebAssembly, the shim written in C,
-//! manifests beside the dylibs), the demo, the tests, the benches.
+//! manifests next to the dylibs), the demo, the tests, the benches.
 //!
-//! **Not its job.** Nothing a user of the finished program needs: no command here plans, compiles
-//! or runs a model, they only start `shardwright`. It installs nothing but the WebAssembly target
-//! of the pinned toolchain; what it fetches from vendors goes into the user's cache folder.
+//! **Not its job.** Features for users of the finished program. No command here plans, compiles or
+//! runs a model. Commands only start `shardwright`. It installs only the WebAssembly target of the
+//! pinned toolchain. Files from vendors are stored in the user's cache folder.
 
 mod aarch64;
 mod bench;

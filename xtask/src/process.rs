@@ -1,4 +1,4 @@
-//! Runs other programs: each command line is shown before it runs, and a failure preserves its exit
+//! Runs other programs. Each command line is shown before it runs, and a failure preserves its exit
 //! code.
 
 use std::ffi::OsStr;
@@ -7,9 +7,9 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use crate::error::Error;
 
-/// A `cargo` of the toolchain this program was started with, without the variables that `cargo run`
-/// sets about the package `xtask`: build scripts that watch them would otherwise run again in every
-/// mode.
+/// Returns a command for the `cargo` of the toolchain that started this program, without the
+/// variables that `cargo run` sets about the package `xtask`. Build scripts that watch them would
+/// otherwise run again in every mode.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     without_this_package(&mut command);
@@ -28,7 +28,7 @@ pub fn without_this_package(command: &mut Command) {
     }
 }
 
-/// The command line as a person would type it.
+/// Formats the command line as a person would type it.
 pub fn shown(command: &Command) -> String {
     let program = std::path::Path::new(command.get_program());
     let mut text = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned();
@@ -56,7 +56,7 @@ pub fn run(command: &mut Command) -> Result<(), Error> {
     check(command, status)
 }
 
-/// Runs silently and returns what the program wrote on stdout.
+/// Runs silently and returns the program's stdout.
 pub fn output(command: &mut Command) -> Result<String, Error> {
     let output = command.stderr(Stdio::inherit()).output().map_err(|source| not_started(command, source))?;
     check(command, output.status)?;
@@ -64,7 +64,7 @@ pub fn output(command: &mut Command) -> Result<String, Error> {
         .map_err(|error| Error::Answer { command: shown(command), problem: error.to_string() })
 }
 
-/// Whether the program can be started and succeeds; its output is dropped.
+/// Checks whether the program can be started and succeeds. Its output is dropped.
 pub fn succeeds(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())
@@ -84,7 +84,7 @@ pub fn announce(command: &Command) {
     }
 }
 
-/// The error for a program that could not be started.
+/// Returns the error for a program that could not be started.
 pub fn not_started(command: &Command, source: io::Error) -> Error {
     let program = command.get_program().to_string_lossy().into_owned();
     let help = match program.as_str() {
@@ -106,7 +106,7 @@ pub fn check(command: &Command, status: ExitStatus) -> Result<(), Error> {
     ended(shown(command), status)
 }
 
-/// The same for a command line that was already shown.
+/// Like [`check`], for a command line that was already shown.
 pub fn ended(command: String, status: ExitStatus) -> Result<(), Error> {
     if status.success() {
         return Ok(());

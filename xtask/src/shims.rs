@@ -1,10 +1,9 @@
-//! Shims: a dylib and a manifest beside it, the same for one built by cargo and one built by the C
-//! compiler.
+//! Shims: a dylib with a manifest next to it, whether cargo or the C compiler built it.
 //!
 //! The folder of the crate that makes the dylib contains its manifest as `<name>.shim.json`. The
-//! one laid out beside the dylib is named after it, as the host expects. It states no hash:
-//! stripping the library, as packagers do, would invalidate it. `shardwright shim hash` adds it
-//! after that.
+//! manifest laid out next to the dylib is named after it, as the host expects. It contains no hash,
+//! because stripping the library, as packagers do, would invalidate it. `shardwright shim hash`
+//! adds the hash after that.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,15 +17,15 @@ use crate::workspace::{self, Package, Profile, Workspace};
 /// Suffix of a manifest's file name.
 const MANIFEST_SUFFIX: &str = ".shim.json";
 
-/// Lays out the dylib and the manifest of a shim that cargo has built; does nothing for other
-/// packages.
+/// Lays out the dylib and the manifest of a shim that cargo has built. Ignores other packages.
 pub fn lay_out(workspace: &Workspace, package: &Package, profile: Profile) -> Result<Vec<PathBuf>, Error> {
     let Some(library) = &package.library else { return Ok(Vec::new()) };
     let built = workspace.output(profile).join(library);
     install(&package.folder, &workspace::read(&built)?, library, &workspace.output(profile).join("shims"))
 }
 
-/// Compiles the C shim in `folder` and lays it out; nothing if the folder has no C source.
+/// Compiles the C shim in `folder` and lays it out. Returns an empty list if the folder has no C
+/// source.
 pub fn compile_c(workspace: &Workspace, folder: &Path, profile: Profile) -> Result<Vec<PathBuf>, Error> {
     let sources: Vec<_> = workspace::files_of(folder)?
         .into_iter()
@@ -70,7 +69,7 @@ fn install(folder: &Path, library: &[u8], name: &str, shims: &Path) -> Result<Ve
     Ok(vec![library_path, laid_out])
 }
 
-/// The files of a shim that was laid out: its library and its manifest.
+/// Returns the files of a shim that was laid out: its library and its manifest.
 pub fn files(shims: &Path, library: &str) -> [PathBuf; 2] {
     let library = shims.join(library);
     let mut manifest = library.file_stem().unwrap_or_default().to_owned();
@@ -78,7 +77,8 @@ pub fn files(shims: &Path, library: &str) -> [PathBuf; 2] {
     [library, shims.join(manifest)]
 }
 
-/// The one manifest of a shim's folder; `None` for a folder that has none and so is no shim.
+/// Returns the only manifest of a shim's folder, or `None` if there is none, so that the folder is
+/// not a shim.
 fn manifest_of(folder: &Path) -> Result<Option<(PathBuf, Value)>, Error> {
     let mut manifests = workspace::files_of(folder)?
         .into_iter()
@@ -99,8 +99,8 @@ fn manifest_of(folder: &Path) -> Result<Option<(PathBuf, Value)>, Error> {
     Ok(Some((path, manifest)))
 }
 
-/// The file that a manifest's `library` refers to: without a dot, the name as this system decorates
-/// it.
+/// Returns the file that a manifest's `library` refers to. A name without a dot gets this system's
+/// prefix and suffix.
 fn file_named(manifest: &Value) -> Option<String> {
     let said = manifest["library"].as_str()?;
     Some(if said.contains('.') { said.to_owned() } else { workspace::library_file(said) })

@@ -41,7 +41,7 @@ const SHIPPED: [Shipped; 4] = [
     },
 ];
 
-/// Profiles they are built with; the second is meant for shipping.
+/// Profiles to build with. The second is meant for shipping.
 const PROFILES: [&str; 2] = ["release", "small"];
 
 /// Number of crates listed by size.
@@ -76,7 +76,7 @@ pub fn run(workspace: &Workspace) -> Result<(), Error> {
     Ok(())
 }
 
-/// Bytes of a program or library without its symbols.
+/// Returns the bytes of a program or library without its symbols.
 fn stripped_bytes(built: &Path) -> Result<u64, Error> {
     let copy: PathBuf = built.with_extension("stripped");
     process::run(Command::new("strip").arg("-o").arg(&copy).arg(built))?;
@@ -85,7 +85,7 @@ fn stripped_bytes(built: &Path) -> Result<u64, Error> {
     length.and_then(|length| removed.map(|()| length)).map_err(|source| Error::File { path: copy, source })
 }
 
-/// Bytes of functions and constants by crate.
+/// Returns the bytes of functions and constants by crate.
 fn weights_of(program: &Path) -> Result<BTreeMap<String, u64>, Error> {
     let symbols = process::output(
         Command::new("nm").args(["--print-size", "--demangle", "--defined-only"]).arg(program),
@@ -104,7 +104,8 @@ fn weights_of(program: &Path) -> Result<BTreeMap<String, u64>, Error> {
     Ok(weights)
 }
 
-/// The crate of a demangled name: for a method, that of its type. `C` for names without a crate.
+/// Returns the crate of a demangled name. For a method, it is the crate of its type. `C` for names
+/// without a crate.
 fn crate_of(name: &str) -> String {
     let plain = name
         .trim_start_matches(['<', '&', '*', '[', '('])

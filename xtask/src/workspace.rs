@@ -1,4 +1,4 @@
-//! Paths of the project: the workspace, its target directory, the layout beside the program.
+//! Paths of the project: the workspace, its target directory, and the layout next to the program.
 
 use std::fs;
 use std::io::Write;
@@ -10,22 +10,22 @@ use serde_json::Value;
 use crate::error::Error;
 use crate::{process, vendor};
 
-/// Which of cargo's profiles; both share everything else.
+/// A profile of cargo. Both share everything else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
-    /// Demo and tests: the dependencies optimised, the workspace lightly.
+    /// For the demo and tests: dependencies are optimised, the workspace lightly.
     Dev,
-    /// `cargo xtask run` and `bench`.
+    /// For `cargo xtask run` and `bench`.
     Release,
 }
 
 impl Profile {
-    /// The profile a `--release` flag asks for.
+    /// Returns the profile that a `--release` flag selects.
     pub fn of_release_flag(release: bool) -> Self {
         if release { Self::Release } else { Self::Dev }
     }
 
-    /// The folder under the target directory.
+    /// Returns the profile's folder in the target directory.
     pub fn folder(self) -> &'static str {
         match self {
             Self::Dev => "debug",
@@ -33,7 +33,7 @@ impl Profile {
         }
     }
 
-    /// Cargo's arguments for it.
+    /// Returns cargo's arguments for the profile.
     pub fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Dev => &[],
@@ -42,16 +42,15 @@ impl Profile {
     }
 }
 
-/// One package of the workspace, with the properties that the builds need.
+/// A package of the workspace, with the properties that the builds need.
 #[derive(Debug, Clone)]
 pub struct Package {
-    /// The package's name.
     pub name: String,
     /// The folder of its manifest.
     pub folder: PathBuf,
-    /// The file a dynamic library target of it is built to, if it has one.
+    /// The file name of its dynamic library, if it has one.
     pub library: Option<String>,
-    /// The bench targets.
+    /// Names of the bench targets.
     pub benches: Vec<String>,
 }
 
@@ -60,14 +59,14 @@ pub struct Package {
 pub struct Workspace {
     /// The folder of the root manifest.
     pub root: PathBuf,
-    /// Cargo's target directory, wherever the environment puts it.
+    /// Cargo's target directory, as set by the environment.
     pub target: PathBuf,
-    /// The members.
+    /// The member packages.
     pub packages: Vec<Package>,
 }
 
 impl Workspace {
-    /// Asks cargo.
+    /// Finds the workspace with `cargo metadata`.
     pub fn locate() -> Result<Self, Error> {
         let manifest_folder = std::env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
@@ -93,23 +92,23 @@ impl Workspace {
         })
     }
 
-    /// The folder cargo puts the program in, and everything laid out beside it.
+    /// Returns the folder of the program and of everything laid out next to it.
     pub fn output(&self, profile: Profile) -> PathBuf {
         self.target.join(profile.folder())
     }
 
-    /// The program `shardwright`.
+    /// Returns the path of the program `shardwright`.
     pub fn program(&self, profile: Profile) -> PathBuf {
         self.output(profile).join(format!("shardwright{}", std::env::consts::EXE_SUFFIX))
     }
 
-    /// The members whose folder lies in `folder` (relative to the root).
+    /// Returns the members whose folder is below `folder`, which is relative to the root.
     pub fn packages_under(&self, folder: &str) -> impl Iterator<Item = &Package> {
         let folder = self.root.join(folder);
         self.packages.iter().filter(move |package| package.folder.starts_with(&folder))
     }
 
-    /// A `cargo` that starts in the root.
+    /// Returns a `cargo` command that starts in the root.
     pub fn cargo(&self) -> Command {
         let mut command = process::cargo();
         command.current_dir(&self.root);
@@ -143,12 +142,12 @@ fn package(value: &Value) -> Result<Package, String> {
     })
 }
 
-/// The file name of a dynamic library on this system.
+/// Returns the file name of a dynamic library on this system.
 pub fn library_file(name: &str) -> String {
     format!("{}{name}{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX)
 }
 
-/// The files of a folder, sorted by name; none if there is no such folder.
+/// Returns the files of a folder, sorted by name. Empty if there is no such folder.
 pub fn files_of(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -169,8 +168,9 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
     fs::read(path).map_err(|source| Error::File { path: path.to_owned(), source })
 }
 
-/// Writes a file by renaming: a program that has the old one mapped keeps it intact. A file that
-/// already has these bytes is left alone, so that its time stamp shows its last real change.
+/// Writes a file by renaming, so that a program that has mapped the old file keeps it intact. A
+/// file that already has these bytes is not changed, so that its time stamp shows its last real
+/// change.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     if fs::read(path).is_ok_and(|old| old == bytes) {
         return Ok(());
@@ -188,7 +188,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     fs::rename(&beside, path).map_err(failed)
 }
 
-/// Makes `place` another name of a file, or a copy on file systems without hard links.
+/// Links a file to `place`, or copies it on file systems without hard links.
 pub fn link(file: &Path, place: &Path) -> Result<(), Error> {
     let failed = |source| Error::File { path: place.to_owned(), source };
     if let Some(folder) = place.parent() {
@@ -201,7 +201,7 @@ pub fn link(file: &Path, place: &Path) -> Result<(), Error> {
     fs::hard_link(file, place).or_else(|_| fs::copy(file, place).map(|_| ())).map_err(failed)
 }
 
-/// Sets the permission bits of a file, for example `0o755`. Does nothing on systems without them.
+/// Sets the permission bits of a file, for example `0o755`. Has no effect on systems without them.
 pub fn permit(path: &Path, mode: u32) -> Result<(), Error> {
     #[cfg(unix)]
     {
@@ -216,19 +216,19 @@ pub fn permit(path: &Path, mode: u32) -> Result<(), Error> {
     }
 }
 
-/// Names, one per line, of the files in a folder that a build laid out: the others there are the
-/// user's.
+/// File with the names, one per line, of the files that a build laid out in a folder. Other files
+/// there belong to the user.
 const LAID_OUT: &str = ".laid-out";
 
-/// Records which files this build laid out in a folder, and removes those that an earlier build
-/// laid out and this one did not: a planner or shim deleted from the tree must not persist beside
-/// the program. Files that someone else put there stay.
+/// Records the files that this build laid out in a folder, and removes files that only an earlier
+/// build laid out. A planner or shim deleted from the tree must not stay next to the program. Files
+/// from other sources stay.
 pub fn settle(folder: &Path, laid_out: &[PathBuf]) -> Result<(), Error> {
     let name_of = |path: &PathBuf| Some(path.file_name()?.to_string_lossy().into_owned());
     let names: Vec<_> = laid_out.iter().filter_map(name_of).collect();
     let list = folder.join(LAID_OUT);
     let earlier = fs::read_to_string(&list).unwrap_or_default();
-    // A name, not a path: whatever the list says, nothing outside the folder is removed.
+    // A name, not a path: whatever the list contains, files outside the folder are not removed.
     let gone =
         earlier.lines().filter(|name| !name.contains(['/', '\\']) && !names.iter().any(|new| new == name));
     for path in gone.map(|name| folder.join(name)).filter(|path| path.is_file()) {

@@ -1,4 +1,4 @@
-//! From compiled shards to the entries of a bundle.
+//! Writes compiled shards as the entries of a bundle.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,14 +12,14 @@ use shardwright_vocabulary::ShimIdentity;
 use crate::sharing::Claim;
 use crate::{ArtefactStore, BuildError, BuiltShard, PlanReport, SharedWriter, TargetExecutor};
 
-/// Writes artefacts into a bundle as they are compiled, and reuses those of an earlier, interrupted
-/// run.
+/// Writes artefacts into a bundle as they are compiled, and reuses artefacts of an earlier,
+/// interrupted run.
 pub struct BundleStore<'w> {
     writer: &'w SharedWriter,
-    /// The artefact that is being made: other stores of the same writer wait for it.
+    /// Claim on the artefact that is being compiled. Other stores of the same writer wait for it.
     making: Option<Claim<'w>>,
     staging: PathBuf,
-    /// By name of the artefact.
+    /// Files in the bundle, by name of the artefact.
     kept: BTreeMap<String, FileReference>,
     recalled: usize,
     /// Another bundle, whose artefacts are copied instead of compiled again.
@@ -27,14 +27,14 @@ pub struct BundleStore<'w> {
 }
 
 impl<'w> BundleStore<'w> {
-    /// A store that writes to this bundle.
+    /// Creates a store that writes to this bundle.
     pub fn new(writer: &'w SharedWriter) -> Result<Self, BuildError> {
         let staging = writer.lock().staging()?;
         Ok(BundleStore { writer, making: None, staging, kept: BTreeMap::new(), recalled: 0, earlier: None })
     }
 
-    /// The same, which copies what `earlier` holds of the same work orders, by the same shim in the
-    /// same version for the same device.
+    /// Copies artefacts from `earlier` instead of compiling them again, if the work order, the
+    /// shim, its version and the device are the same.
     #[must_use]
     pub fn reusing(self, earlier: &'w Bundle) -> Self {
         BundleStore { earlier: Some(earlier), ..self }
@@ -64,12 +64,13 @@ impl<'w> BundleStore<'w> {
         Ok(self.writer.lock().add_bytes(bytes)?)
     }
 
-    /// Number of artefacts reused from an earlier run.
+    /// Returns the number of artefacts that were reused instead of compiled.
     pub fn recalled(&self) -> usize {
         self.recalled
     }
 
-    /// The chain entry of a plan whose shards were built with this store.
+    /// Writes the request, the plan and its report into the bundle and returns the chain entry that
+    /// refers to them. `shards` must have been built with this store.
     pub fn chain(
         &mut self,
         name: &str,
@@ -128,9 +129,9 @@ impl<'w> BundleStore<'w> {
     }
 }
 
-/// The key of an artefact: its work order, the shim and device that compile it, and a hash of
-/// everything else that determines the output: the vendor's library, the device description and the
-/// shim's settings.
+/// Returns the key of an artefact: its work order, the shim and device that compile it, and a hash
+/// of everything else that determines the output (the vendor's library, the device description and
+/// the shim's settings).
 pub fn artefact_key(order: &WorkOrder, executor: &TargetExecutor) -> Result<String, BuildError> {
     let shim = executor.instance.shim();
     let description = shim.description();

@@ -1,4 +1,5 @@
-//! A profile's chip as shims see it, and what they compiled for instead.
+//! Converts a profile to the chip that shims receive, and reports chip facts that a compiler
+//! replaced.
 
 use shardwright_planning::profile::{Profile, ProfileSource};
 use shardwright_shims::{Chip, ShimError};
@@ -6,13 +7,13 @@ use shardwright_vocabulary::{Error, Notice};
 
 use crate::BuiltShard;
 
-/// A profile's chip. A shim receives only the facts that it reads.
+/// Returns the chip of a profile with all its facts. A shim receives only the facts that it reads.
 pub fn chip_of(profile: &Profile) -> Chip {
     let facts = profile.facts.iter().map(|fact| (fact.name.clone(), fact.value.clone()));
     Chip { name: profile.name.clone(), aliases: profile.aliases.clone(), facts: facts.collect() }
 }
 
-/// An error about a profile, naming the file to correct.
+/// Adds to the help of a shim's error which profile the user has to correct.
 pub(crate) fn about_profile(error: ShimError, source: &ProfileSource) -> Error {
     let help = match error.help() {
         Some(help) => format!("{help}; the profile is {source}"),
@@ -21,8 +22,8 @@ pub(crate) fn about_profile(error: ShimError, source: &ProfileSource) -> Error {
     Error::from(error).with_help(help)
 }
 
-/// Notices about artefacts compiled for another chip fact than the profile names, or for one the
-/// profile does not name.
+/// Returns a notice for each chip fact for which the artefact was compiled with another value than
+/// the profile's, or with a value that the profile does not have.
 pub(crate) fn made_otherwise(shard: &BuiltShard) -> Vec<Notice> {
     let head = shard.artefact.head();
     let profile = head.chip.as_ref().map_or("", |chip| chip.name.as_str());
@@ -40,7 +41,8 @@ pub(crate) fn made_otherwise(shard: &BuiltShard) -> Vec<Notice> {
     reported.collect()
 }
 
-/// A shim's own error message without the shim's name, for where the name is already shown.
+/// Returns a shim's own error message without the shim's name, for places that already show the
+/// name.
 pub fn in_its_words(error: ShimError) -> Error {
     let said = match &error {
         ShimError::Failed(failure) => failure.message.clone(),

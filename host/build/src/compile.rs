@@ -1,4 +1,4 @@
-//! Carrying a checked plan out: entry graphs, legalisation, work orders, `compile`.
+//! Carries out a checked plan: entry graphs, legalisation, work orders, `compile`.
 
 use shardwright_bundle::BundleError;
 use shardwright_graph::{
@@ -21,41 +21,36 @@ use shardwright_vocabulary::{
 
 use crate::{ArtefactStore, ModelFormats, TargetOffer, needs_ranges};
 
-/// What runs the shards of one target.
+/// The shim and device that compile and run the shards of one target.
 #[derive(Clone)]
 pub struct TargetExecutor {
-    /// The open shim.
     pub instance: ShimInstance,
-    /// Its device.
     pub device: String,
-    /// How the shim describes that device: the version of the vendor's library, how it lowers
-    /// graphs.
+    /// The shim's description of the device: the version of the vendor's library and how the shim
+    /// lowers graphs.
     pub detail: Option<String>,
     /// Whether the device is a simulator of the planned target.
     pub simulated: bool,
-    /// Whether each artefact is loaded once after compiling, so that bindings which contradict the
-    /// graph are found now and not on the phone: for artefacts that are stored, on devices that are
-    /// present.
+    /// Whether each artefact is loaded once after compiling. This finds bindings that contradict
+    /// the graph here instead of on the phone. It is set for artefacts that are stored and devices
+    /// that are present.
     pub loads: bool,
-    /// Whether this is the planned target itself rather than a stand-in. Vendor flags are passed
-    /// only to the target itself.
+    /// Whether this is the planned target itself and not a substitute. Vendor flags are passed only
+    /// to the target itself.
     pub is_target: bool,
 }
 
-/// One compiled shard.
 #[derive(Clone, Debug)]
 pub struct BuiltShard {
-    /// `decoder.0-12`, `head`
+    /// Name by components and layers: `decoder.0-12`, `head`.
     pub name: String,
-    /// Its segments.
     pub segments: Segments,
     /// Index of the target in the request.
     pub target: usize,
     /// Formats of its layers.
     pub formats: ShardFormats,
-    /// The compiled artefact.
     pub artefact: Artefact,
-    /// The flags that the plan has for loading it.
+    /// Flags with which the plan loads the artefact.
     pub load_flags: Vec<Flag>,
     /// Whether it was compiled for a simulator of the planned target.
     pub simulated: bool,
@@ -71,7 +66,8 @@ pub struct BuiltShard {
 }
 
 impl BuiltShard {
-    /// What `request` asked for this shard, and what became of it before loading.
+    /// Returns the target that `request` has for this shard, its formats, and how it was rewritten
+    /// and compiled.
     pub fn origin(&self, request: &Request) -> ShardOrigin {
         let origin = self.artefact.head().origin();
         ShardOrigin {
@@ -84,12 +80,12 @@ impl BuiltShard {
     }
 }
 
-/// The entry graphs of a shard as passed to its shim; verification compares results against them.
+/// The entry graphs of a shard as passed to its shim. Verification compares results against them.
 #[derive(Clone, Debug)]
 pub struct CompiledGraphs {
-    /// Legalised and encoded, one for each entry point.
+    /// Entry graphs, legalised and encoded, one for each entry point.
     pub graphs: Vec<EntryGraph>,
-    /// The constants they refer to, by id. Data are shared.
+    /// The constants that the graphs refer to, by id. Data are shared.
     pub weights: Vec<Weight>,
 }
 
@@ -97,19 +93,18 @@ pub struct CompiledGraphs {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// A compiler refused a shard; the planner can act on it.
+    /// A compiler refused a shard. The planner can act on it.
     #[error("{}", .0.message)]
     Refused(Box<Feedback>),
-    /// The compiled graph is not what the cost table promised.
+    /// The compiled graph does not have the number of operations in the cost table.
     #[error("shard {shard} at {entry}: the cost table promised {promised} operations, the graph has {found}")]
     Promise {
         /// Name of the shard.
         shard: String,
-        /// Entry point.
         entry: String,
-        /// In the table.
+        /// Number of operations in the cost table.
         promised: u64,
-        /// In the graph.
+        /// Number of operations in the graph.
         found: u64,
     },
     /// Static integers without calibrated ranges.
@@ -117,7 +112,6 @@ pub enum BuildError {
     NotCalibrated {
         /// Name of the shard.
         shard: String,
-        /// Its formats.
         formats: String,
     },
     /// The graph has no such shard or entry point.
@@ -139,37 +133,36 @@ pub enum BuildError {
     /// The bundle could not be written.
     #[error(transparent)]
     Bundle(#[from] BundleError),
-    /// The shard's artefact lacks what a bundle entry needs.
+    /// The shard's artefact lacks data that a bundle entry needs.
     #[error("shard {shard}: {reason}")]
     Store {
         /// Name of the shard.
         shard: String,
-        /// What is missing.
+        /// The missing data.
         reason: String,
     },
-    /// A bundle has no artefact of a work order, and nothing may be compiled in its place.
+    /// A bundle has no artefact of a work order, and compiling one is not allowed.
     #[error(
         "the bundle has no artefact for {device} of work order {order}: it was compiled with other options or by another version"
     )]
     NotInBundle {
         /// Digest of the work order.
         order: String,
-        /// The device it was to be compiled for.
+        /// The device that the artefact was to be compiled for.
         device: String,
     },
-    /// As much was compiled as the caller allows.
+    /// The caller's maximum number of compilations was reached.
     #[error("no plan holds within the compilations allowed ({limit})")]
     Compilations {
-        /// Compilations allowed.
         limit: usize,
     },
-    /// The caller asked to stop.
+    /// The caller cancelled the build.
     #[error("building was cancelled")]
     Cancelled,
 }
 
 impl BuildError {
-    /// What would help the user.
+    /// Returns the next step for the user, if there is one.
     pub fn help(&self) -> Option<String> {
         match self {
             BuildError::Refused(_) => Some(
@@ -204,18 +197,17 @@ impl BuildError {
     }
 }
 
-/// The inputs of carrying out a plan.
+/// The inputs for carrying out a plan.
 #[derive(Clone, Copy)]
 pub struct BuildSite<'a> {
-    /// The model in the formats of the request, with constants made.
+    /// The model in the formats of the request, with its constants quantised.
     pub formats: &'a ModelFormats,
-    /// The planner's request.
     pub request: &'a Request,
     /// The targets of the request, by index, each with its judge.
     pub offers: &'a [TargetOffer],
     /// The executor of each target.
     pub executors: &'a [TargetExecutor],
-    /// What entry graphs contain beyond what a run needs.
+    /// Parts of entry graphs that a run does not need, such as taps.
     pub options: EntryOptions,
 }
 
@@ -249,15 +241,16 @@ pub fn compile_plan(
 /// How much of a shard is compiled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Extent<'a> {
-    /// What is planned. The graphs and the artefact's size must be what the cost table promised.
+    /// The whole planned shard. The graphs and the size of the artefact must match the cost table.
     Planned,
-    /// The same, with what every linear operation reads and gives as further outputs.
+    /// The whole planned shard, with the inputs and outputs of every linear operation as further
+    /// outputs.
     Tapped,
-    /// Adjacent segments of it, in the formats they have in it.
+    /// Adjacent segments of the shard, in the formats that they have there.
     Some(&'a Segments),
 }
 
-/// Compiles one shard of the plan, or part of it; see [`compile_plan`].
+/// Compiles one shard of the plan, or part of it. See [`compile_plan`].
 pub(crate) fn compile_shard(
     site: &BuildSite<'_>,
     plan: &CheckedPlan,
@@ -272,7 +265,7 @@ pub(crate) fn compile_shard(
     let target = shard.target as usize;
     let executor = &executors[target];
     watch.progress(0, "checking supported operations");
-    // Activations and states are those of every layer.
+    // Activation and state formats are the same in every layer.
     let format = shard.formats().next().unwrap_or(0) as usize;
     let graph = formats.graph_of(plan, checked)?;
     let graph = graph.as_ref();
@@ -308,7 +301,7 @@ pub(crate) fn compile_shard(
             LegaliseError::Check(error) => refused(error),
             other => unsupported(index, name, &other),
         })?;
-        // The cost table describes the target, not a stand-in for it.
+        // The cost table describes the target, not its substitute.
         if executor.is_target && is_planned {
             let counted = offers[target].judge.operations(graph, &legal.graph);
             let found = counted.unwrap_or(legal.graph.nodes.len() as u64);
@@ -358,7 +351,7 @@ pub(crate) fn compile_shard(
         let loaded = executor.instance.load(&executor.device, &artefact, &[]);
         loaded.map_err(|error| refusal(index, name, error, Stage::Load))?;
     }
-    // A stand-in, or another device of the same shim, has its own artefact format.
+    // A substitute, or another device of the same shim, has its own artefact format.
     let is_own = executor.is_target && executor.device == checked.target.device;
     let unpromised_size = match is_own && is_planned {
         true => {
@@ -383,16 +376,17 @@ pub(crate) fn compile_shard(
     })
 }
 
-/// Most by which an artefact's size may differ from the cost table: sizes are modelled, and
-/// compilers add headers and padding.
+/// Largest difference between an artefact's size and the cost table, in per cent. Sizes in the
+/// table are modelled, and compilers add headers and padding.
 const SIZE_TOLERANCE_PERCENT: u64 = 10;
-/// See [`SIZE_TOLERANCE_PERCENT`]; smaller differences are not reported.
+/// Differences up to this size in bytes are not reported, whatever [`SIZE_TOLERANCE_PERCENT`]
+/// gives.
 const SIZE_TOLERANCE_BYTES: u64 = 1 << 20;
 
 /// Checks the size of a shard's artefact against the target's limits and the cost table.
 ///
-/// Fails if it exceeds a limit, which the planner must keep. Returns a message if it differs from
-/// the cost table by more than the tolerance.
+/// Fails if the size exceeds a limit that the planner must keep. Returns a message if it differs
+/// from the cost table by more than the tolerance.
 fn promised_size(
     limits: &[Limit],
     index: usize,
@@ -419,13 +413,13 @@ fn promised_size(
     )))
 }
 
-/// The graph's view of a plan's entry. Ring buffers hold the window plus the rows of the largest
-/// entry point in the whole plan, whichever shard has it.
+/// Returns the graph's entry point for a plan's entry. Ring buffers contain the window plus the
+/// rows of the largest entry point of the whole plan, in whichever shard it is.
 pub(crate) fn point_of(plan: &CheckedPlan, entry: &EntryName) -> EntryPoint {
     EntryPoint::of(*entry, plan.largest_rows())
 }
 
-/// The ports whose encoding the plan fixes.
+/// Returns the ports whose encoding the plan fixes.
 fn ports(entry: &EntryGraph, shard: &Shard) -> Vec<(PortSide, Role, Encoding)> {
     let mut found = Vec::new();
     let sides =
@@ -441,19 +435,19 @@ fn ports(entry: &EntryGraph, shard: &Shard) -> Vec<(PortSide, Role, Encoding)> {
     found
 }
 
-/// Where a shard failed.
+/// The step at which a shard failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Its compiler refused it.
+    /// The compiler refused it.
     Compile,
-    /// It was compiled and could not be loaded.
+    /// It was compiled but could not be loaded.
     Load,
-    /// It was loaded and a run of it failed.
+    /// It was loaded but a run failed.
     Run,
 }
 
-/// What a planner is told of the failure of shard number `index`; `None` of failures that no other
-/// plan avoids, and of calls that were cancelled.
+/// Returns the feedback for the planner about the failure of shard number `index`. Returns `None`
+/// for cancelled calls and for failures that no other plan avoids.
 pub fn feedback_of(index: usize, name: &str, error: &ShimError, stage: Stage) -> Option<Feedback> {
     let plannable = match stage {
         Stage::Compile => &[
@@ -462,7 +456,7 @@ pub fn feedback_of(index: usize, name: &str, error: &ShimError, stage: Stage) ->
             ErrorClass::ResourceLimit,
             ErrorClass::Deadline,
         ][..],
-        // A library that falls over one shard may take another.
+        // A library that crashes on one shard may run another.
         Stage::Load | Stage::Run => &[
             ErrorClass::UnsupportedOp,
             ErrorClass::Unmappable,
@@ -483,7 +477,7 @@ pub fn feedback_of(index: usize, name: &str, error: &ShimError, stage: Stage) ->
     Some(Feedback::refused(index as u32, class, message, details))
 }
 
-/// Turns failures that another plan may avoid into feedback; others end the build.
+/// Converts failures that another plan may avoid into feedback. Other failures end the build.
 fn refusal(index: usize, name: &str, error: ShimError, stage: Stage) -> BuildError {
     if error.is_cancelled() {
         return BuildError::Cancelled;
@@ -509,7 +503,7 @@ fn unsupported<E: std::fmt::Display>(index: usize, name: &str, error: &LegaliseE
     )))
 }
 
-/// Classified by what an application can do about it.
+/// Chooses the kind by how an application can react.
 impl From<BuildError> for shardwright_vocabulary::Error {
     fn from(error: BuildError) -> Self {
         let kind = match &error {

@@ -1,4 +1,4 @@
-//! From a checkpoint to a bundle.
+//! Compiles a checkpoint into a bundle.
 
 use std::path::Path;
 
@@ -28,11 +28,11 @@ pub struct CompileReport {
     pub directory: String,
     /// Total bytes of its files.
     pub bytes: u64,
-    /// Number of artefacts reused: of another variant, or of an earlier, interrupted run.
+    /// Number of artefacts reused from another variant or from an earlier, interrupted run.
     pub artefacts_reused: usize,
-    /// What it was compiled into, in the order of the chips that were asked for.
+    /// Compiled variants, in the order of the requested chips.
     pub variants: Vec<CompiledVariant>,
-    /// Chips it was not compiled for, and why.
+    /// Chips for which compiling failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<FailedVariant>,
 }
@@ -40,13 +40,12 @@ pub struct CompileReport {
 /// A variant of a compiled bundle.
 #[derive(Clone, Debug, Serialize)]
 pub struct CompiledVariant {
-    /// The chip.
     pub soc: String,
     /// Names of its chains, in the order in which they are tried.
     pub chains: Vec<String>,
-    /// Bytes of what a device of that chip needs: its artefacts, tables and texts.
+    /// Bytes that a device of that chip needs: artefacts, tables and texts.
     pub bytes: u64,
-    /// How many of them no other variant has.
+    /// Bytes of files that no other variant has.
     pub own_bytes: u64,
     /// The plan of its first chain.
     pub plan: PlanReport,
@@ -55,17 +54,16 @@ pub struct CompiledVariant {
 /// A chip that a checkpoint was not compiled for.
 #[derive(Clone, Debug, Serialize)]
 pub struct FailedVariant {
-    /// The chip, as it was asked for.
+    /// The chip, as requested.
     pub soc: String,
-    /// Why.
     pub error: String,
-    /// What would help.
+    /// The next step for the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
 }
 
-/// Compiles a checkpoint into a bundle: the chain of the plan, and one for each target that it
-/// falls back to; and the same of each tower that the options ask for.
+/// Compiles a checkpoint into a bundle: the chain of the plan and one chain for each fallback
+/// target. Also compiles the chains of each tower that the options request.
 pub fn compile(
     directory: &Path,
     into: &Path,
@@ -75,10 +73,12 @@ pub fn compile(
     compile_trying(directory, into, options, None, BundleTrying::default(), watch)
 }
 
-/// The same, in which the plans of first chains also have to be proved, or are known. What
-/// `earlier` holds of the same work orders is copied from there. Nothing but a whole bundle is ever
-/// named by a manifest; what an interrupted or failed run compiled is there for the next. Variants
-/// of `earlier` for other chips and its goldens are copied too: it is of the same checkpoint.
+/// Compiles a checkpoint into a bundle like [`compile`], but plans of first chains also have to be
+/// proved, or are known from `trying`.
+///
+/// Artefacts of `earlier` with the same work orders are copied, and so are its variants for other
+/// chips and its goldens. It must be a bundle of the same checkpoint. A manifest is written only
+/// for a complete bundle. Artefacts of an interrupted or failed run are reused by the next run.
 pub fn compile_trying(
     directory: &Path,
     into: &Path,

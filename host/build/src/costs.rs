@@ -1,5 +1,5 @@
-//! Estimates of shims: cached, as a vendor's compiler takes seconds for each, and believed only
-//! within bounds that hold for any device.
+//! Estimates of shims. They are cached because a vendor's compiler needs seconds for each, and
+//! rejected outside bounds that are true for any device.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,36 +11,36 @@ use shardwright_graph::{EntryGraph, Weight};
 use shardwright_shims::{ShimError, ShimInstance, entry_identity};
 use shardwright_vocabulary::{Device, Estimate, Notice, Provenance, TimeCost};
 
-/// Version of the files; a file of another version is replaced.
+/// Version of the files. A file of another version is replaced.
 const VERSION: u32 = 3;
 
-/// Bytes a microsecond that no device moves its weights at: 10 TB/s, a hundred times what a phone's
-/// memory does and more than that of the largest accelerators.
+/// Bytes per microsecond that no device reaches when it reads weights: 10 TB/s, a hundred times a
+/// phone's memory bandwidth and more than that of the largest accelerators.
 const ABSURD_BYTES: u64 = 10_000_000;
 
-/// Microseconds that no run of an entry point takes: an hour.
+/// Upper bound for one run of an entry point, in microseconds: one hour.
 const ABSURD_MICROSECONDS: u64 = 3_600_000_000;
 
-/// Most bytes read of a file, which holds nine short members.
+/// Largest number of bytes read from a file, which contains nine short members.
 const FILE_BYTES: u64 = 4096;
 
-/// What one run of an entry graph costs on a device.
+/// Cost of one run of an entry graph on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// One run with all rows.
+    /// Time of one run with all rows.
     pub microseconds: u64,
     /// Where the number comes from.
     pub provenance: Provenance,
-    /// Operations it leaves out.
+    /// Number of operations that the time leaves out.
     pub uncosted: u64,
-    /// Bytes moved to and from main memory; 0 if unknown.
+    /// Bytes moved to and from main memory, or 0 if unknown.
     pub bytes_moved: u64,
-    /// The vendor's operations; 0 if there is one per node.
+    /// Number of the vendor's operations, or 0 if there is one per node.
     pub operations: u64,
-    /// Bytes of an artefact of this entry alone, weights included; 0 if unknown.
+    /// Bytes of an artefact with this entry alone, weights included, or 0 if unknown.
     pub artefact_bytes: u64,
-    /// Of those, the bytes an artefact stores once for all its entry points.
+    /// The part of `artefact_bytes` that an artefact stores once for all its entry points.
     pub shared_bytes: u64,
 }
 
@@ -66,31 +66,31 @@ struct Totals {
     made: u64,
     /// Shims that failed to estimate, each with its number of failures and the first reason.
     failed: Vec<(String, u64, String)>,
-    /// Shims whose times are not believed, each with their number and the first reason.
+    /// Shims whose times were rejected, each with the number of times and the first reason.
     disbelieved: Vec<(String, u64, String)>,
     /// Why rows could not be stored.
     unkept: Option<String>,
 }
 
 impl Costs {
-    /// Stores rows in `directory`, which is created when the first row is stored.
+    /// Creates a cache that stores rows in `directory`, which is created with the first row.
     pub fn kept_in(directory: PathBuf) -> Costs {
         Costs { directory: Some(directory), ..Costs::default() }
     }
 
-    /// Stores nothing.
+    /// Creates a cache that does not store rows.
     pub fn unkept() -> Costs {
         Costs::default()
     }
 
-    /// Stores nothing, and adds to the same notices.
+    /// Returns a cache that does not store rows and adds to the same notices.
     #[must_use]
     pub fn beside(&self) -> Costs {
         Costs { directory: None, totals: self.totals.clone() }
     }
 
-    /// The row of `key`, from the directory or else from the shim. `None` if the shim has no
-    /// estimate; a failure is recorded for [`Costs::notices`].
+    /// Returns the row of `key`, from the directory or else from the shim. Returns `None` if the
+    /// shim has no estimate. A failure is recorded for [`Costs::notices`].
     pub(crate) fn row(
         &self,
         instance: &ShimInstance,
@@ -109,7 +109,7 @@ impl Costs {
         match ask() {
             Ok(None) => None,
             Ok(Some(estimate)) => {
-                // What is not stored does not take the time that this counts.
+                // Only stored estimates count as made now.
                 totals.made += u64::from(self.directory.is_some());
                 let row = Row {
                     microseconds: estimate.time_microseconds,
@@ -129,23 +129,24 @@ impl Costs {
             }
             Err(error) if error.is_cancelled() => None,
             Err(error) => {
-                // A plan can be made without times; the missing one is reported.
+                // A plan can be made without times. The missing one is reported.
                 count(&mut totals.failed, instance.shim().name(), || error.to_string());
                 None
             }
         }
     }
 
-    /// The time of a row that the shim of this name gave for an entry of `nodes` operations and so
-    /// many bytes of weights; `None` if every operation is uncosted, or the time cannot be true: a
-    /// shim's mistake must not decide a plan. What is not believed is recorded for
-    /// [`Costs::notices`].
+    /// Returns the time of a row that shim `shim` gave for an entry of `nodes` operations and
+    /// `weight_bytes` bytes of weights.
+    ///
+    /// Returns `None` if every operation is uncosted or the time cannot be true, because a shim's
+    /// mistake must not decide a plan. Rejected times are recorded for [`Costs::notices`].
     pub(crate) fn time(&self, shim: &str, row: &Row, nodes: u64, weight_bytes: u64) -> Option<TimeCost> {
         if row.uncosted >= nodes {
             return None;
         }
         let microseconds = row.microseconds;
-        // Rounded up: no weights are read in no time.
+        // Rounded up, so that reading any weights needs more than 0 µs.
         let why = if microseconds < weight_bytes.div_ceil(ABSURD_BYTES) {
             format!("{microseconds} µs for {weight_bytes} bytes of weights, more than 10 TB/s")
         } else if microseconds > ABSURD_MICROSECONDS {
@@ -158,7 +159,7 @@ impl Costs {
         None
     }
 
-    /// Notices about this machine and run, not about the plan.
+    /// Returns notices about this machine and run, not about the plan.
     pub fn notices(&self) -> Vec<Notice> {
         let totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         let mut notices = Vec::new();
@@ -181,7 +182,7 @@ impl Costs {
     }
 }
 
-/// Adds one to the number beside a shim's name; the first reason is kept.
+/// Increments the count of a shim. Only the first reason is kept.
 fn count(counted: &mut Vec<(String, u64, String)>, shim: &str, reason: impl FnOnce() -> String) {
     match counted.iter_mut().find(|(existing, ..)| existing == shim) {
         Some((_, count, _)) => *count += 1,
@@ -189,8 +190,8 @@ fn count(counted: &mut Vec<(String, u64, String)>, shim: &str, reason: impl FnOn
     }
 }
 
-/// Hash of everything an estimate depends on: the graph and its weights except their bytes, the
-/// shim and its vendor's library, the device, and what the shim read of its chip.
+/// Returns the hash of everything an estimate depends on: the graph, its weights except their
+/// bytes, the shim and its vendor's library, the device, and the chip facts that the shim read.
 pub(crate) fn row_key(
     instance: &ShimInstance,
     device: Option<&Device>,
@@ -206,15 +207,15 @@ pub(crate) fn row_key(
     Some(Digest::of(&bytes))
 }
 
-/// The stored row, unless it is damaged, of another version, of another key, or possibly written by
-/// another user.
+/// Returns the stored row, unless it is damaged, of another version, of another key, or possibly
+/// written by another user.
 fn recall(path: &std::path::Path, key: Digest) -> Option<Row> {
     let bytes = own::read(path, FILE_BYTES).ok()??;
     let kept: Kept = serde_json::from_slice(&bytes).ok()?;
     (kept.version == VERSION && kept.key == key).then_some(kept.row)
 }
 
-/// Writes atomically, in a folder that only this user can write.
+/// Writes a row atomically, in a folder that only this user can write.
 fn keep(path: &std::path::Path, key: Digest, row: Row) -> std::io::Result<()> {
     Ok(own::write(path, &serde_json::to_vec(&Kept { version: VERSION, key, row })?)?)
 }
@@ -240,7 +241,7 @@ mod tests {
             let row = Row { microseconds, ..ROW };
             costs.beside().time(shim, &row, 5, weight_bytes).map(|time| time.microseconds)
         };
-        // At 10 TB/s a gigabyte takes 100 µs, and a single byte more than none.
+        // At 10 TB/s a gigabyte needs 100 µs, and a single byte needs more than 0 µs.
         assert_eq!(time("slow", 100, 1_000_000_000), Some(100));
         assert_eq!(time("slow", 1, 1), Some(1));
         assert_eq!(time("slow", 0, 0), Some(0), "nothing is read");

@@ -1,4 +1,4 @@
-//! What proposes tokens for a plan to verify, as planners are told.
+//! Drafts that propose tokens for a plan to verify, as stated to planners.
 
 use serde::{Deserialize, Serialize};
 use shardwright_graph::Graph;
@@ -8,27 +8,29 @@ use shardwright_vocabulary::{ChosenSpeculation, EntryKind, Provenance};
 
 use crate::AcceptedSteps;
 
-/// Of a thousand steps of mixed text, those in which nothing is found that the last tokens followed
-/// before; see [`ACCEPTED`].
+/// Of 1000 steps of mixed text, the steps in which the lookup finds no earlier occurrence of the
+/// last tokens. See [`ACCEPTED`].
 const SILENT: u32 = 900;
 
-/// The other hundred, by how many of the tokens found are right. A guess, and meant to be a low
-/// one: a step of 16 rows gives 1.2 tokens in these numbers, one of 4 rows 1.1. Where something is
-/// found it is often wrong at once, and where it is not, a long quotation goes on: the last number
-/// is of those with fifteen and more.
+/// The other 100 steps, by the number of proposed tokens that are right.
+///
+/// A guess, deliberately low: in these numbers a step of 16 rows gives 1.2 tokens, and a step of 4
+/// rows 1.1. A proposal is often wrong at the first token. If it is right, a long quotation often
+/// follows: the last number counts steps with 15 or more right tokens.
 const ACCEPTED: [u32; 16] = [46, 18, 10, 6, 4, 3, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1];
 
-/// Bytes of a lookup for each token that it knows: a suffix automaton has at most two states and
-/// three transitions for each.
+/// Bytes of a lookup for each token in it. A suffix automaton has at most two states and three
+/// transitions for each token.
 const LOOKUP_TOKEN_BYTES: u64 = 128;
 
-/// The lookup in prompt and reply, as far as anything is known of it before it was measured. `None`
+/// Returns the estimate of the lookup in prompt and reply before it was measured. Returns `None`
 /// for a model without states.
 pub(crate) fn lookup(graph: &Graph, context: u32) -> Option<DraftEstimate> {
     of(graph, context, (SILENT, ACCEPTED.to_vec()), Provenance::Modelled)
 }
 
-/// The same as it was measured.
+/// Returns the estimate of the lookup in prompt and reply from measured steps. Returns `None` for a
+/// model without states.
 pub(crate) fn measured(graph: &Graph, context: u32, found: AcceptedSteps) -> Option<DraftEstimate> {
     of(graph, context, (found.silent, found.accepted), Provenance::Measured)
 }
@@ -50,29 +52,29 @@ fn of(
     })
 }
 
-/// How long a draft takes beside the model, measured together.
+/// Times of a draft and of its model, measured together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DraftTimes {
-    /// Nanoseconds of a proposed token.
+    /// Nanoseconds for one proposed token.
     pub proposed_nanoseconds: u64,
-    /// Nanoseconds of a token of the model without drafts.
+    /// Nanoseconds for one token of the model without drafts.
     pub model_nanoseconds: u64,
-    /// Formats of the model's first shard then.
+    /// Formats of the model's first shard during the measurement.
     pub formats: String,
 }
 
 /// A draft as it is stated to a planner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatedDraft {
-    /// What is stated.
     pub estimate: DraftEstimate,
-    /// What its time was measured beside; `None` where the time is no measured one.
+    /// The times measured together with the model, or `None` if the estimate's time was not
+    /// measured.
     pub times: Option<DraftTimes>,
 }
 
 impl StatedDraft {
-    /// A draft that nothing is known of, so that no plan counts on it.
+    /// Returns a draft without any estimate, so that no plan relies on it.
     pub fn unknown(name: String) -> Self {
         let estimate = DraftEstimate {
             name,
@@ -86,8 +88,9 @@ impl StatedDraft {
         StatedDraft { estimate, times: None }
     }
 
-    /// What is stated in a request with these costs: a time that was measured beside the model is
-    /// the same part of the model's there, whose times may be estimates that are off.
+    /// Returns the estimate for a request with these costs. A measured time is scaled, so that it
+    /// stays the same fraction of the model's time in the request, whose times may be inaccurate
+    /// estimates.
     pub(crate) fn estimate_in(&self, request: &Request) -> DraftEstimate {
         let mut estimate = self.estimate.clone();
         let Some(times) = &self.times else { return estimate };
@@ -106,8 +109,8 @@ impl From<DraftEstimate> for StatedDraft {
     }
 }
 
-/// Microseconds of a token of the whole model on the first target, by the cost table: in these
-/// formats, or the first ones where they are not offered.
+/// Returns the microseconds for one token of the whole model on the first target, from the cost
+/// table. Uses these formats, or the first formats of the request if these are not offered.
 fn token_microseconds(request: &Request, formats: &str) -> Option<u64> {
     let index = request.formats.iter().position(|tuple| tuple.to_string() == formats).unwrap_or(0);
     let index = u32::try_from(index).ok()?;
@@ -119,7 +122,7 @@ fn token_microseconds(request: &Request, formats: &str) -> Option<u64> {
     cost.entries.first()?.time.map(|time| time.microseconds)
 }
 
-/// Logits of a row, and what shards hand over of it, as 32-bit floats.
+/// Returns the bytes of a row: its logits and the values that shards hand over, as 32-bit floats.
 pub(crate) fn row_bytes(graph: &Graph) -> u64 {
     graph.vocabulary.saturating_add(graph.hidden).saturating_mul(4)
 }

@@ -1,4 +1,5 @@
-//! Selects what compiles and runs a target: its own shim's device, a simulator of it, or the CPU.
+//! Selects the shim and device that compile and run a target: its own shim's device, a simulator of
+//! it, or the CPU.
 
 use shardwright_planning::profile::{FoundProfile, Profile};
 use shardwright_shims::{ShimError, ShimInstance};
@@ -11,18 +12,18 @@ use crate::{CPU_SHIM, Executor, PlanOptions, Purpose, Result, TargetExecutor};
 
 /// The shim of a target.
 pub(crate) enum OwnShim {
-    /// There is none.
+    /// The shim was not found.
     Absent,
-    /// It was found, but its vendor's library is missing or does not work. The simulator that comes
-    /// with it stands in where questions about costs are answered, and nowhere else.
+    /// The shim was found, but its vendor's library is missing or does not work. The simulator that
+    /// comes with the shim then answers questions about costs, and is used for that only.
     Unusable { error: Error, stand_in: Option<Result<Box<(ShimInstance, Device)>>> },
-    /// It is open. It may have no device for the target.
+    /// The shim is open. It may have no device for the target.
     Open { instance: ShimInstance, devices: Vec<Device> },
 }
 
 impl OwnShim {
-    /// Finds and opens the shim, and passes it the profile's chip. It is an error if the CPU shim
-    /// does not open, since nothing can replace it, or if the shim contradicts the profile.
+    /// Finds and opens the shim, and passes it the profile's chip. Fails if the CPU shim does not
+    /// open, since there is no replacement for it, or if the shim contradicts the profile.
     pub(crate) fn of(
         shims: &Shims,
         target: &Target,
@@ -63,7 +64,7 @@ impl OwnShim {
         }
     }
 
-    /// Why the shim does not answer for its own target.
+    /// Returns why the shim does not answer for its own target.
     pub(crate) fn why_it_does_not_answer(&self) -> String {
         match self {
             OwnShim::Absent => "the target's shim is not at hand".to_owned(),
@@ -74,15 +75,15 @@ impl OwnShim {
         }
     }
 
-    /// The first device of one of these kinds, preferring kinds listed first.
+    /// Returns the first device of one of these kinds. Kinds listed first are preferred.
     fn device(&self, kinds: &[DeviceKind]) -> Option<(&ShimInstance, &Device)> {
         let OwnShim::Open { instance, devices } = self else { return None };
         let found = kinds.iter().find_map(|kind| devices.iter().find(|device| device.kind == *kind));
         found.map(|device| (instance, device))
     }
 
-    /// The simulated device that answers questions about costs where the vendor's library
-    /// cannot. It says nothing of limits and flags, which depend on that library.
+    /// Returns the simulated device that answers questions about costs in place of the vendor's
+    /// library. It does not report limits and flags, which depend on that library.
     pub(crate) fn stand_in(&self) -> Option<(&ShimInstance, &Device)> {
         match self {
             OwnShim::Unusable { stand_in: Some(Ok(stand_in)), .. } => Some((&stand_in.0, &stand_in.1)),
@@ -90,14 +91,14 @@ impl OwnShim {
         }
     }
 
-    /// The device that answers questions about the target: the same whether it will run on the
-    /// device or in a simulator, so that the plan is the same.
+    /// Returns the device that answers questions about the target. It is the same for a run on the
+    /// device and a run in a simulator, so that the plan is the same.
     pub(crate) fn judge(&self) -> Option<(&ShimInstance, &Device)> {
         self.device(&[DeviceKind::Present, DeviceKind::Offline, DeviceKind::Simulated])
     }
 }
 
-/// The simulator that comes with a target's shim, if there is one and it simulates the chip.
+/// Opens the simulator that comes with a target's shim, if there is one and it simulates the chip.
 fn stand_in(
     shims: &Shims,
     target: &Target,
@@ -122,8 +123,8 @@ pub(crate) fn unusable(target: &Target, error: &Error) -> String {
     format!("target {}: shim `{}` cannot be used: {error}", target.name, target.shim)
 }
 
-/// Fails if the user asked for the device or its simulator and the shim cannot be used, even if
-/// nothing will run.
+/// Fails if the user requested the device or its simulator and the shim cannot be used, even if the
+/// command runs no model.
 pub(crate) fn demand(target: &Target, own: &OwnShim, on: Option<Executor>) -> Result<()> {
     match own {
         OwnShim::Unusable { error, .. } if matches!(on, Some(Executor::Device | Executor::Simulator)) => {
@@ -133,14 +134,15 @@ pub(crate) fn demand(target: &Target, own: &OwnShim, on: Option<Executor>) -> Re
     }
 }
 
-/// No executor was found for the target.
+/// Returns the error for a target without an executor.
 fn not_here(target: &Target, what: &str, help: Option<&str>) -> Error {
     let instead = format!("`--on cpu` runs the plan for {} on this machine's CPU", target.name);
     let help = help.map_or_else(|| instead.clone(), |help| format!("{help}; {instead}"));
     Error::new(ErrorKind::Missing, what).with_help(help)
 }
 
-/// What compiles and runs a target: the target itself, a simulator of it, or the CPU in its place.
+/// Returns the executor that compiles and runs a target: the target itself, a simulator of it, or
+/// the CPU in its place.
 pub(crate) fn executor(
     shims: &Shims,
     target: &Target,

@@ -1,4 +1,4 @@
-//! The chains that a plan falls back to, each with the whole model on a target of its own.
+//! The chains that a plan falls back to, each with the whole model on its own target.
 
 use shardwright_graph::Graph;
 use shardwright_planning::check::{CheckedPlan, Loss};
@@ -11,26 +11,27 @@ use shardwright_vocabulary::{EntryKind, EntryName, TargetKind};
 use crate::options::{NEAR_LOSSLESS, SMALL, USUAL_QUALITY, USUAL_QUALITY_OPTION};
 use crate::{FormatChoice, PlanOptions, Settled, TableFormats};
 
-/// A chain that a plan falls back to, to be planned and compiled.
+/// A fallback chain of a plan, to be planned and compiled.
 #[derive(Clone, Debug)]
 pub struct FallbackChain {
-    /// The name of its target; unique among them.
+    /// The name of its target, which is unique among the chains.
     pub name: String,
-    /// The options that it is planned and compiled with: those of the first chain for its target
-    /// alone, in the formats that the plan has for it, within what a goal for the size leaves. How
-    /// fast the chip was to be is not asked of it.
+    /// The options for planning and compiling the chain: the options of the first chain with only
+    /// this target, the formats that the plan has for it, and the bytes that a size goal leaves.
+    /// Goals for the speed do not apply.
     pub options: PlanOptions,
 }
 
 impl Settled {
-    /// The chains that its plan falls back to, in order. None under `strict`, where every one of
-    /// them would be an error. `options` are those that it was settled with.
+    /// Returns the fallback chains of the plan, in order. `options` are the options that the plan
+    /// was settled with. Returns an empty list under `strict`, where every fallback would be an
+    /// error.
     pub fn fallbacks(&self, options: &PlanOptions) -> Vec<FallbackChain> {
         fallbacks(&self.request, &self.plan, &self.graph, options)
     }
 }
 
-/// The chains that a plan falls back to. `graph` is the model in any formats.
+/// Returns the fallback chains of a plan. `graph` is the model in any formats.
 pub(crate) fn fallbacks(
     request: &Request,
     plan: &CheckedPlan,
@@ -71,9 +72,9 @@ pub(crate) fn fallbacks(
     chains.iter().filter_map(chain).collect()
 }
 
-/// The CPU's chain in the formats that its profile has, unless the user named some: as few bytes as
-/// are expected to lose no more than what the first chain does, rounded up to a goal that has a
-/// name, so that chips of a kind fall back to the same.
+/// Lets the CPU's chain choose from all formats of its profile, unless the user named some. The
+/// chain gets as few bytes as possible with no more expected loss than the first chain. That loss
+/// is rounded up to a named goal, so that chips of a kind share a fallback.
 fn in_formats_of_its_own(options: PlanOptions, first: Loss) -> PlanOptions {
     if !options.formats.is_empty() || options.quality_micronats.is_some() {
         return options;
@@ -89,10 +90,10 @@ fn in_formats_of_its_own(options: PlanOptions, first: Loss) -> PlanOptions {
     PlanOptions { prefers: Some(Preference::Speed), planner_options, ..options }
 }
 
-/// What a goal for the size leaves for each chain, tables included: to each the least that its
-/// formats take, to the first all that is left as well.
+/// Shares of a size goal for the chains, tables included. Each chain gets the least bytes that its
+/// formats need. The first one also gets all remaining bytes.
 struct Sizes {
-    /// The least of each chain; empty without a goal.
+    /// Least bytes of each chain. Empty without a goal.
     least: std::vec::IntoIter<u64>,
     spare: u64,
     tables: u64,
@@ -108,7 +109,7 @@ impl Sizes {
         let table = CostTable::new(request);
         let mut entries: Vec<EntryName> = Vec::new();
         for entry in plan.plan().shards.iter().flat_map(|shard| &shard.entries) {
-            // Each chain has room of its own for verifying proposals, or does not.
+            // Each chain decides for itself whether to verify proposals.
             let verifies = entry.kind == EntryKind::Decode && entry.rows > 1;
             if !verifies && !entries.contains(entry) {
                 entries.push(*entry);
@@ -129,7 +130,7 @@ impl Sizes {
         Sizes { least: least.into_iter(), spare: goal.saturating_sub(held), tables }
     }
 
-    /// What is left for the next chain; `None` where nothing bounds it.
+    /// Returns the bytes for the next chain, or `None` without a goal.
     fn next(&mut self) -> Option<u64> {
         let least = self.least.next()?;
         let spare = std::mem::take(&mut self.spare);

@@ -1,6 +1,6 @@
-//! What a plan asks of a device before anything is downloaded or compiled: the memory of each phase
-//! in named parts, the size of the download, the times of a first and of each further token, and
-//! whether the model fits.
+//! Predicts the demands of a plan on a device before anything is downloaded or compiled: the memory
+//! of each phase in named parts, the size of the download, the time to the first token and of each
+//! further token, and whether the model fits.
 
 use std::collections::BTreeMap;
 
@@ -16,23 +16,23 @@ use crate::report::{
 };
 use crate::{Making, PlanSource, stored_formats};
 
-/// Tokens of the prompt that the first token is predicted for where the request says none, if the
-/// context holds as many.
+/// Length of the prompt for which the time to the first token is predicted, in tokens, if the
+/// request does not specify one. Limited to the context.
 const PROMPT_TOKENS: u32 = 512;
 
-/// What a forecast needs of a model beside its graph.
+/// Properties of a model that a forecast needs in addition to its graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weighed {
-    /// Constants and tables as stored.
+    /// Bytes of constants and tables as stored.
     stored_bytes: u64,
-    /// The formats of a shard whose constants are not made but stored.
+    /// The formats of a shard whose constants are used as stored.
     stored: FormatTuple,
     making: Making,
     download: Option<Download>,
 }
 
 impl Weighed {
-    /// Weighs a model.
+    /// Collects the properties from the source of a model.
     pub fn of(source: &dyn PlanSource) -> Self {
         let graph = source.graph();
         Weighed {
@@ -44,7 +44,8 @@ impl Weighed {
     }
 }
 
-/// Bytes of all constants and tables of a graph; what a head shares with the embedding counts once.
+/// Returns the bytes of all constants and tables of a graph. A tensor that a head shares with the
+/// embedding counts once.
 pub(crate) fn stored_bytes(graph: &Graph) -> u64 {
     let tables = graph.assets.iter().map(|asset| &asset.table);
     let tensors: BTreeMap<&str, u64> = graph
@@ -56,7 +57,7 @@ pub(crate) fn stored_bytes(graph: &Graph) -> u64 {
     tensors.into_values().fold(0, u64::saturating_add)
 }
 
-/// Predicts what a plan asks for. `graph` is the model in any formats.
+/// Predicts the demands of a plan. `graph` is the model in any formats.
 pub fn forecast(request: &Request, plan: &CheckedPlan, graph: &Graph, weighed: &Weighed) -> Forecast {
     let totals = &totals(request, plan);
     let memory = memory(request, plan, graph, weighed, totals);
@@ -73,7 +74,7 @@ fn part(name: impl Into<String>, figure: Figure) -> MemoryPart {
     MemoryPart { name: name.into(), figure }
 }
 
-/// What the host does not see.
+/// Name of the memory that the host does not see.
 const DRIVER: &str = "the driver, for itself";
 
 fn memory(
@@ -111,7 +112,7 @@ fn memory(
     ];
 
     let buffers = match buffer_bytes(plan, graph) {
-        // Stored as f32 unless the plan encodes them; padding is the driver's.
+        // Stored as f32 unless the plan encodes them. The driver decides about padding.
         Some(bytes) => Figure::Estimated { bytes, provenance: Provenance::Modelled },
         None => Figure::Unknown,
     };
@@ -133,7 +134,7 @@ fn memory(
     }
     phases.push(PhaseMemory::of(Phase::Prefill, running()));
     let mut decode = running();
-    // The runtime's own copy of the rows that are sampled from, as f32.
+    // The runtime's own copy of the rows that it samples from, as f32.
     let rows = plan.speculation().map_or(1, |speculation| speculation.rows.into());
     let bytes = graph.vocabulary.saturating_mul(4).saturating_mul(rows);
     decode.insert(decode.len().saturating_sub(1), part("logits", Figure::Counted { bytes }));
@@ -146,10 +147,11 @@ fn memory(
     phases
 }
 
-/// Bytes that a session sets aside for what a step computes and what shards hand over: entry points
-/// share them, so the largest counts. `None` if an entry point cannot be made.
+/// Returns the bytes that a session allocates for computed inputs of a step and for values that
+/// shards hand over. Entry points share the buffers, so the largest counts. Returns `None` if an
+/// entry point cannot be made.
 fn buffer_bytes(plan: &CheckedPlan, graph: &Graph) -> Option<u64> {
-    // What a step computes is there once for each target, what a shard gives once for each shard.
+    // Computed inputs exist once for each target, outputs of a shard once for each shard.
     let mut buffers: BTreeMap<(Owner, String), u64> = BTreeMap::new();
     let mut given: Vec<(String, u32)> = Vec::new();
     for (index, shard) in plan.shards().iter().enumerate() {
@@ -189,14 +191,14 @@ fn buffer_bytes(plan: &CheckedPlan, graph: &Graph) -> Option<u64> {
     Some(buffers.into_values().fold(0, u64::saturating_add))
 }
 
-/// Whose buffer it is.
+/// The owner of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Owner {
-    /// A target's: what every step computes for it.
+    /// A target, for the inputs that every step computes for it.
     Step(u32),
-    /// A shard's that gives it.
+    /// The shard that outputs the value.
     Given(usize),
-    /// A shard's that takes it from another target.
+    /// The shard that reads the value from another target.
     Copied(usize),
 }
 
@@ -233,8 +235,8 @@ fn speed(request: &Request, plan: &CheckedPlan, totals: &PlanTotals) -> Speed {
     Speed::Tokens { prompt_tokens, first, each, per_1000_seconds }
 }
 
-/// How long loading all shards takes, one after the other; `None` where nothing is known of a
-/// target. The fixed part counts where it is known.
+/// Predicts the time of loading all shards one after the other. Returns `None` if the loading rate
+/// of a target is unknown. Fixed parts count only where they are known.
 fn loading(request: &Request, plan: &CheckedPlan) -> Option<Predicted> {
     let mut all = Predicted { microseconds: 0, provenance: Provenance::Measured, uncosted_ops: 0 };
     for shard in plan.shards() {
@@ -254,13 +256,14 @@ fn loading(request: &Request, plan: &CheckedPlan) -> Option<Predicted> {
 
 const MEBIBYTE: u128 = 1 << 20;
 
-/// The entry point that takes one token through the model.
+/// Returns the entry point that runs a single token through the model.
 fn single_decode(times: &[EntryTime]) -> Option<&EntryTime> {
     times.iter().filter(|time| time.entry.kind == EntryKind::Decode).min_by_key(|time| time.entry.rows)
 }
 
-/// The entry points that read a prompt, each with its number of runs: prefill for all tokens but
-/// the last, decode for that, and for all of them where nothing is filled ahead.
+/// Returns the entry points that read a prompt, each with its number of runs. Prefill reads all
+/// tokens but the last, decode reads the last. Without prefill entry points, decode reads all
+/// tokens.
 fn prompt_steps(times: &[EntryTime], tokens: u32) -> Option<Vec<(&EntryTime, u64)>> {
     let of_kind = |kind: EntryKind| {
         times.iter().filter(|time| time.entry.kind == kind).map(|time| time.entry).collect::<Vec<_>>()
@@ -276,7 +279,8 @@ fn prompt_steps(times: &[EntryTime], tokens: u32) -> Option<Vec<(&EntryTime, u64
 }
 
 fn verdict(request: &Request, plan: &CheckedPlan, memory: &[PhaseMemory]) -> Verdict {
-    // The chip is the first target that is no CPU; a plan for a CPU alone has none.
+    // The chip is the first target that is not a CPU. If all targets are CPUs, the first one
+    // counts.
     let chip = request.targets.iter().find(|target| target.target.kind != TargetKind::Cpu);
     let chip = chip.or(request.targets.first());
     let is_elsewhere = |shard: &&CheckedShard| {
@@ -326,7 +330,7 @@ mod tests {
         Some(steps.into_iter().map(|(time, runs)| (time.entry.to_string(), runs)).collect())
     }
 
-    /// As `Session::append` runs it.
+    /// `Session::append` runs the same steps.
     #[test]
     fn a_prompt_takes_the_largest_filled_entry_points_and_a_decode() {
         let menu = [
@@ -339,7 +343,8 @@ mod tests {
             Some(steps.iter().map(|(name, runs)| ((*name).to_owned(), *runs)).collect::<Vec<_>>())
         };
         let [wide, short, one] = ["prefill_128@4096", "prefill_16@4096", "decode_1@4096"];
-        // 511 = 3 × 128 + 7 × 16 + 15, and the rest takes the smallest, which it does not fill.
+        // 511 = 3 × 128 + 7 × 16 + 15. The smallest entry point reads the rest without being
+        // filled.
         assert_eq!(steps(&menu, 512), named(&[(wide, 3), (short, 8), (one, 1)]));
         assert_eq!(steps(&menu, 129), named(&[(wide, 1), (one, 1)]));
         assert_eq!(steps(&menu, 2), named(&[(short, 1), (one, 1)]));

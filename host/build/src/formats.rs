@@ -1,4 +1,5 @@
-//! A model in the formats a plan may choose from: counted for planning, quantised for compiling.
+//! A model in the formats that a plan may choose from: counted for planning, quantised for
+//! compiling.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,8 +15,8 @@ use crate::{BuildError, stored_formats};
 
 /// One model, once per format tuple of a request, in the request's order.
 ///
-/// The graphs differ only in their constants. Counted graphs have no quantised data and assumed
-/// ranges: enough for a planner and for a shim's `check`, not for compiling.
+/// The graphs differ only in their constants. Counted graphs have no quantised data and only
+/// assumed ranges. That is enough for a planner and for a shim's `check`, but not for compiling.
 pub struct ModelFormats {
     tuples: Vec<FormatTuple>,
     graphs: Vec<Graph>,
@@ -23,13 +24,13 @@ pub struct ModelFormats {
 }
 
 impl ModelFormats {
-    /// The model as its checkpoint stores it: one tuple, nothing to quantise.
+    /// Returns the model as its checkpoint stores it, as the only tuple.
     pub fn stored(graph: &Graph) -> ModelFormats {
         ModelFormats { tuples: vec![stored_formats(graph)], graphs: vec![graph.clone()], ranges: None }
     }
 
-    /// The model counted in each of `tuples`; a tuple equal to [`stored_formats`] keeps the stored
-    /// constants.
+    /// Returns the model counted in each of `tuples`. A tuple equal to [`stored_formats`] keeps the
+    /// stored constants.
     pub fn counted(graph: &Graph, tuples: &[FormatTuple]) -> Result<ModelFormats, GraphError> {
         let stored = stored_formats(graph);
         let count = |tuple: &FormatTuple| match *tuple == stored {
@@ -40,17 +41,17 @@ impl ModelFormats {
         Ok(ModelFormats { tuples: tuples.to_vec(), graphs, ranges: None })
     }
 
-    /// The format tuples, in the request's order.
+    /// Returns the format tuples, in the request's order.
     pub fn tuples(&self) -> &[FormatTuple] {
         &self.tuples
     }
 
-    /// The model in the tuple with this index.
+    /// Returns the model in the tuple with this index.
     pub fn graph(&self, formats: usize) -> &Graph {
         &self.graphs[formats]
     }
 
-    /// How tensors are encoded in the tuple with this index.
+    /// Returns how tensors are encoded in the tuple with this index.
     pub fn encodings(&self, formats: usize) -> Encodings<'_> {
         let tuple = &self.tuples[formats];
         match &self.ranges {
@@ -59,16 +60,16 @@ impl ModelFormats {
         }
     }
 
-    /// Whether a plan has a shard whose integers need calibrated ranges.
+    /// Checks whether a plan has a shard whose integers need calibrated ranges.
     pub fn needs_ranges(plan: &CheckedPlan) -> bool {
         plan.shards().iter().flat_map(|shard| shard.formats.tuples()).any(needs_ranges)
     }
 
-    /// What a plan's shards are compiled from. For every tuple they use, `make` makes the constants
-    /// read in it, from the stored model and the target format of each weight. `ranges` are the
-    /// calibrated ranges, if the plan needs them.
+    /// Returns the models from which a plan's shards are compiled.
     ///
-    /// `from` is the model as its checkpoint stores it.
+    /// `from` is the model as its checkpoint stores it. For every tuple that shards use, `make`
+    /// computes the constants that are read in it, from the stored model and the target format of
+    /// each weight. `ranges` are the calibrated ranges, if the plan needs them.
     pub fn made(
         &self,
         from: &Graph,
@@ -101,7 +102,7 @@ impl ModelFormats {
         })
     }
 
-    /// The weights that the layers in each tuple read.
+    /// Returns the weights that the layers in each tuple read.
     fn used(
         &self,
         graph: &Graph,
@@ -116,8 +117,8 @@ impl ModelFormats {
         Ok(used)
     }
 
-    /// The model in the formats of one shard: as in the tuple of its first part, the weights of its
-    /// other parts in theirs.
+    /// Returns the model in the formats of one shard: the tuple of its first part, with the weights
+    /// of its other parts in their own tuples.
     pub fn graph_of<'g>(
         &'g self,
         plan: &CheckedPlan,
@@ -136,7 +137,8 @@ impl ModelFormats {
     }
 }
 
-/// Adjacent layers of a shard, and components without layers, in one format tuple, by its index.
+/// Returns the parts of a shard with one format tuple each, by index: adjacent layers, and
+/// components without layers.
 pub(crate) fn runs(checked: &CheckedShard) -> Vec<(Segment, usize)> {
     let mut runs: Vec<(Segment, usize)> = Vec::new();
     for (planned, segment) in checked.planned.segments.iter().zip(checked.segments.iter()) {
@@ -153,7 +155,7 @@ pub(crate) fn runs(checked: &CheckedShard) -> Vec<(Segment, usize)> {
     runs
 }
 
-/// The weights that a part of a shard reads at its entry points.
+/// Returns the weights that a part of a shard reads at its entry points.
 fn weights_of(
     graph: &Graph,
     plan: &CheckedPlan,
@@ -169,7 +171,7 @@ fn weights_of(
     Ok(weights)
 }
 
-/// Whether integers of these formats need calibrated ranges.
+/// Checks whether integers of these formats need calibrated ranges.
 pub fn needs_ranges(formats: &FormatTuple) -> bool {
     formats.activations.is_static() || matches!(formats.states, StateFormat::A16 | StateFormat::A8)
 }

@@ -5,13 +5,13 @@ use shardwright_vocabulary::{FormatTuple, Provenance, TimeCost};
 /// A judge's estimate of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costing {
-    /// Time, excluding uncosted operations; `None` if every operation is uncosted.
+    /// Time, excluding uncosted operations, or `None` if every operation is uncosted.
     pub time: Option<TimeCost>,
-    /// Operations that the time leaves out.
+    /// Number of operations that the time leaves out.
     pub uncosted: u64,
-    /// Operations passed to the compiler, if that is not one per node.
+    /// Number of operations passed to the compiler, if that is not one per node.
     pub operations: Option<u64>,
-    /// The entry's share of an artefact; `None` if unknown.
+    /// The entry's share of an artefact, or `None` if unknown.
     pub artefact: Option<ArtefactCost>,
 }
 
@@ -20,19 +20,20 @@ pub struct Costing {
 pub struct ArtefactCost {
     /// Bytes of an artefact of this entry point alone, weights included.
     pub bytes: u64,
-    /// Of those, the bytes an artefact stores once for all its entry points.
+    /// The part of `bytes` that an artefact stores once for all its entry points.
     pub shared_bytes: u64,
     /// Where the numbers come from.
     pub provenance: Provenance,
 }
 
-/// Answers which graphs and formats a target supports, and what they cost.
+/// Decides which graphs and formats a target supports, and estimates their costs.
 ///
-/// A loaded shim is the real judge. For a target whose shim is not available, [`PrimitiveCount`]
-/// stands in, and all its numbers are *modelled*.
+/// A loaded shim is the real judge. [`PrimitiveCount`] replaces a shim that is not available, and
+/// all its numbers are *modelled*.
 pub trait Judge: Send + Sync {
-    /// The graph as the target would accept it in `encodings`, or why it is refused. `graph` is the
-    /// model the entry belongs to, with its constants in the formats in question.
+    /// Returns the graph as the target would accept it in `encodings`, or the reason of a refusal.
+    /// `graph` is the model that the entry belongs to, with its constants in the formats in
+    /// question.
     fn legalise(
         &self,
         graph: &Graph,
@@ -40,27 +41,28 @@ pub trait Judge: Send + Sync {
         encodings: &Encodings<'_>,
     ) -> Result<Legalised, String>;
 
-    /// Cost of one run with all rows. It may take seconds, and ends early if `watch` is cancelled.
+    /// Estimates the cost of one run with all rows. This may need seconds, and ends early if
+    /// `watch` is cancelled.
     fn estimate(&self, graph: &Graph, entry: &EntryGraph, watch: &dyn Watch) -> Option<Costing>;
 
-    /// Operations the target's compiler receives for a legalised entry, if that is not one per
-    /// node: the number that a limit on operations counts.
+    /// Returns the number of operations that the target's compiler receives for a legalised entry,
+    /// if that is not one per node. A limit on operations counts this number.
     fn operations(&self, graph: &Graph, entry: &EntryGraph) -> Option<u64> {
         let _ = (graph, entry);
         None
     }
 
-    /// Whether the target supports these formats, or why not.
+    /// Checks whether the target supports these formats. The error is the reason if it does not.
     fn takes(&self, formats: &FormatTuple) -> Result<(), String>;
 
-    /// One line on the source of the answers.
+    /// Describes the source of the answers in one line.
     fn describe(&self) -> String;
 }
 
-/// Counts every operation in primitives and accepts everything: the stand-in for a compiler that is
-/// not available.
+/// Replaces a compiler that is not available: counts every operation in primitives and accepts
+/// everything.
 ///
-/// Vendors' compilers count the operations they receive; without fused operations that is close to
+/// Vendors' compilers count the operations they receive. Without fused operations that is close to
 /// the primitive count.
 #[derive(Clone, Debug)]
 pub struct PrimitiveCount {
@@ -76,13 +78,13 @@ impl Default for PrimitiveCount {
 }
 
 impl PrimitiveCount {
-    /// Accepts the tuples known to be supported and refuses all others, known refusals with their
-    /// reason. If `known` is empty, everything is accepted.
+    /// Creates a judge that accepts the tuples known to be supported and refuses all others, known
+    /// refusals with their reason. If `known` is empty, it accepts everything.
     pub fn knowing(known: Vec<(FormatTuple, Result<(), String>)>) -> Self {
         PrimitiveCount { known, ..PrimitiveCount::default() }
     }
 
-    /// The same, with the reason why the compiler does not answer.
+    /// Sets the reason why the compiler does not answer.
     #[must_use]
     pub fn since(self, why: &str) -> Self {
         PrimitiveCount { why: why.to_owned(), ..self }

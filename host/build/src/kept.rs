@@ -1,9 +1,9 @@
 //! Cache of artefacts compiled on the machine that runs them, for a checkpoint that is run directly
-//! or for a bundle's chain: the next start loads them instead of compiling again.
+//! or for a bundle's chain. The next start loads them instead of compiling again.
 //!
-//! An artefact is found by everything it depends on: the work order, the bytes of the shim's
-//! library, and the shim's description of its vendor's library and device. It is used only if
-//! nobody but this user can have written it and its own hash is right.
+//! The key of an artefact contains everything it depends on: the work order, the bytes of the
+//! shim's library, and the shim's description of its vendor's library and device. An artefact is
+//! used only if no other user can have written it and its own hash is right.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -20,14 +20,14 @@ use shardwright_vocabulary::units;
 
 use crate::{ArtefactStore, BuildError, NoArtefactStore, PlanOptions, TargetExecutor, artefact_key};
 
-/// Models with more bytes of weights are cached for the CPU too; smaller ones are prepared in a
-/// moment.
+/// Models with more bytes of weights than this are cached for the CPU too. Smaller models are
+/// prepared quickly.
 const LARGE_BYTES: u64 = 256 << 20;
 
-/// Bytes of a reference: the hash of an artefact.
+/// Bytes of a reference, which is the hash of an artefact.
 const REFERENCE_BYTES: u64 = 64;
 
-/// The store of artefacts for a model: its cache, or none if there is no cache for it.
+/// The store of artefacts for a model: its cache, or a store that keeps none.
 pub struct Keeping {
     kept: Option<KeptArtefacts>,
     not_kept: Option<Notice>,
@@ -53,34 +53,34 @@ impl Keeping {
         }
     }
 
-    /// Whether every artefact came from the cache.
+    /// Checks whether every artefact came from the cache.
     pub fn made_nothing(&self) -> bool {
         self.kept.as_ref().is_some_and(|kept| kept.made == 0 && !kept.used.is_empty())
     }
 
-    /// The notice after a run that compiled something, or why there is no cache; `took` is the time
-    /// before loading.
+    /// Returns the notice after a run that compiled something, or the reason why artefacts are not
+    /// cached. `took` is the time before loading.
     pub fn notice(&self, took: Duration) -> Option<Notice> {
         self.kept.as_ref().and_then(|kept| kept.notice(took)).or_else(|| self.not_kept.clone())
     }
 }
 
-/// The artefacts kept in one folder.
+/// The cached artefacts of one folder.
 struct KeptArtefacts {
-    /// The whole cache, which has one bound.
+    /// The whole cache, whose size has one limit.
     cache: PathBuf,
     folder: PathBuf,
-    /// Hashes of the libraries of shims, by path; `None` for shims without a library file.
+    /// Hashes of the libraries of shims, by path. `None` for shims without a library file.
     libraries: BTreeMap<PathBuf, Option<String>>,
-    /// Files used by this run, which it does not evict.
+    /// Files used by this run, which does not evict them.
     used: BTreeSet<PathBuf>,
     made: usize,
     made_bytes: u64,
 }
 
 impl KeptArtefacts {
-    /// Opens the cache for a model that is compiled for a chip or is large, and for no other. Fails
-    /// with a notice if the folder is not the user's own.
+    /// Opens the cache for a model that is compiled for a chip or is large. Returns `None` for
+    /// other models. Fails with a notice if the folder is not the user's own.
     fn of(options: &PlanOptions, graph: &Graph) -> Option<Result<Self, Notice>> {
         let stored: u64 = graph.weights.iter().map(Weight::bytes).sum();
         let worth = options.soc.is_some() || stored > LARGE_BYTES;
@@ -106,7 +106,7 @@ impl KeptArtefacts {
         }))
     }
 
-    /// The notice after a run that compiled something; `took` is the time before loading.
+    /// Returns the notice after a run that compiled something. `took` is the time before loading.
     fn notice(&self, took: Duration) -> Option<Notice> {
         (self.made > 0).then(|| {
             Notice::note(format!(
@@ -119,8 +119,8 @@ impl KeptArtefacts {
         })
     }
 
-    /// The file that names the artefact of this work order; `None` if the shim's library cannot be
-    /// identified.
+    /// Returns the file that names the artefact of this work order, or `None` if the shim's library
+    /// cannot be identified.
     fn reference(
         &mut self,
         order: &WorkOrder,
@@ -134,7 +134,7 @@ impl KeptArtefacts {
         Ok(Some(self.folder.join(format!("{name}.ref"))))
     }
 
-    /// The artefact that a reference names, if both files are this user's own and intact.
+    /// Returns the artefact that a reference names, if both files are this user's own and intact.
     fn find(&self, reference: &Path) -> Option<Artefact> {
         let (file, _) = own::open_file(reference).ok()?;
         let name = String::from_utf8(read_from(file, REFERENCE_BYTES).ok()?).ok()?;
@@ -142,7 +142,7 @@ impl KeptArtefacts {
         let path = self.folder.join(format!("{name}.swa"));
         let (file, _) = own::open_file(&path).ok()?;
         let artefact = Artefact::open(&path).ok()?;
-        // Sets the eviction order; without modification times the order is arbitrary.
+        // Sets the eviction order. Without modification times the order is arbitrary.
         let _ = file.set_modified(SystemTime::now());
         Some(artefact)
     }
@@ -177,7 +177,7 @@ impl ArtefactStore for KeptArtefacts {
             reason: format!("it cannot be kept: {source}"),
         };
         let Some(reference) = self.reference(order, executor)? else {
-            // The artefact is mapped; it is dropped with the chain that loads it.
+            // The artefact is mapped. It is dropped with the chain that loads it.
             fs::remove_file(made.path()).map_err(failed)?;
             return Ok(made);
         };

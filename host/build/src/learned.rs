@@ -1,8 +1,9 @@
 //! Limits learned from compiler refusals, stored for the next request.
 //!
-//! One file per chip and compiler, `CHIP-HASH.json`; removing it forgets its limits. A limit is
-//! stored in the cost table's units, with the refusal it was learned from. Another chip, shim,
-//! library or shim setting has its own file: a refusal by one compiler says nothing about another.
+//! There is one file per chip and compiler, `CHIP-HASH.json`. Remove it to forget its limits. A
+//! limit is stored in the cost table's units, with the refusal it was learned from. Another chip,
+//! shim, library or shim setting has its own file, because a refusal by one compiler does not apply
+//! to another.
 
 use std::path::{Path, PathBuf};
 
@@ -16,29 +17,28 @@ use shardwright_planning::request::{Request, TargetSummary};
 use shardwright_shims::ShimInstance;
 use shardwright_vocabulary::{Device, ErrorClass, Flag, Limit, Provenance, Relief, limit_names};
 
-/// Version of the files; a file of another version is ignored with a notice.
+/// Version of the files. A file of another version is ignored with a notice.
 const VERSION: u32 = 2;
-/// Largest file read; a file holds a handful of limits.
+/// Largest file read, in bytes. A file contains a handful of limits.
 const FILE_BYTES: u64 = 64 << 10;
-/// Most bytes of a refusal that are stored.
+/// Largest number of bytes of a refusal that are stored.
 const EVIDENCE_BYTES: usize = 512;
-/// Most files listed.
+/// Largest number of files listed.
 const FILES: usize = 1024;
 
 /// Identifies the compiler that a learned limit applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compiler {
-    /// Name of the chip, in the profile and as target of a plan.
+    /// Name of the chip in the profile, which is also the target's name in a plan.
     pub chip: String,
     /// Name of the shim.
     pub shim: String,
-    /// Its version.
     pub shim_version: String,
     /// The vendor's library, as the shim describes it.
     pub library: Option<String>,
-    /// The shim's description of the chip's device: the library version it found, how graphs are
-    /// lowered.
+    /// The shim's description of the chip's device: the library version that it found and how it
+    /// lowers graphs.
     pub device: Option<String>,
     /// Settings of the shim.
     pub settings: Vec<(String, String)>,
@@ -47,7 +47,7 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// The compiler behind an open shim and its device, for that chip.
+    /// Returns the compiler of an open shim and its device for the chip named `chip`.
     pub fn of(instance: &ShimInstance, device: &Device, chip: &str) -> Compiler {
         let shim = instance.shim();
         let description = shim.description();
@@ -78,7 +78,7 @@ impl Compiler {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LearnedLimit {
-    /// Name, one of those a cost table counts.
+    /// Name of a limit that a cost table counts.
     pub name: String,
     /// The maximum accepted, in the cost table's units: as reported by the compiler, or the most it
     /// accepted after refusing more without reporting a maximum.
@@ -103,7 +103,7 @@ impl LearnedLimit {
     }
 }
 
-/// Content of a file.
+/// Contents of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
@@ -112,14 +112,13 @@ struct Kept {
     limits: Vec<LearnedLimit>,
 }
 
-/// A file of limits, as a listing shows it.
+/// A file of limits in a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LearnedFile {
-    /// Path of the file; removing it forgets its limits.
+    /// Path of the file. Remove the file to forget its limits.
     pub path: String,
-    /// The compiler the limits belong to; `None` if the file cannot be read.
+    /// The compiler that the limits belong to, or `None` if the file cannot be read.
     pub learned_of: Option<Compiler>,
-    /// The limits.
     pub limits: Vec<LearnedLimit>,
     /// Why the file is ignored, if it is.
     pub fault: Option<String>,
@@ -132,12 +131,12 @@ pub struct Learned {
 }
 
 impl Learned {
-    /// Files in `directory`, which is created when the first limit is stored.
+    /// Uses files in `directory`, which is created when the first limit is stored.
     pub fn kept_in(directory: PathBuf) -> Learned {
         Learned { directory: Some(directory) }
     }
 
-    /// Stores nothing and knows nothing.
+    /// Stores no limits and returns none.
     pub fn unkept() -> Learned {
         Learned::default()
     }
@@ -146,7 +145,7 @@ impl Learned {
     /// and about files that cannot be used.
     ///
     /// `decided` names limits set by the user, which override learned ones. A learned limit
-    /// replaces a reported or modelled one; beside a declared one the tighter of the two applies.
+    /// replaces a reported or modelled one. With a declared limit, the tighter of the two applies.
     pub fn offer(&self, compiler: &Compiler, summary: &mut TargetSummary, decided: &[&str]) -> Vec<String> {
         let Some(path) = self.path(compiler) else { return Vec::new() };
         let limits = match read(&path) {
@@ -188,9 +187,9 @@ impl Learned {
         said
     }
 
-    /// Stores what a history of refusals taught, once `accepted` was carried out. `compilers` are
-    /// those of the request's targets, `None` where another device stood in. Returns messages about
-    /// the stored limits.
+    /// Stores limits learned from a history of refusals, after `accepted` was carried out.
+    /// `compilers` has one entry per target of the request, `None` where another device replaced
+    /// the target. Returns messages about the stored limits.
     pub fn keep(
         &self,
         request: &Request,
@@ -223,7 +222,7 @@ impl Learned {
         said
     }
 
-    /// Every file in the directory, sorted by name.
+    /// Lists every file in the directory, sorted by name.
     pub fn list(&self) -> std::io::Result<Vec<LearnedFile>> {
         let Some(directory) = &self.directory else { return Ok(Vec::new()) };
         let entries = match std::fs::read_dir(directory) {
@@ -264,7 +263,7 @@ fn ignored(path: &Path, fault: &str) -> String {
     format!("{}: {fault}; it is ignored, and what is learned next takes its place", path.display())
 }
 
-/// A limit's relief by flags, after a shard that had `flags` set was refused: those flags did not
+/// Returns a limit's relief by flags after a shard with `flags` was refused. These flags did not
 /// help.
 fn relief_after(limit: &Limit, flags: &[Flag]) -> Vec<Relief> {
     let after = |relief: &Relief| match flags.contains(&relief.flag) {
@@ -276,11 +275,11 @@ fn relief_after(limit: &Limit, flags: &[Flag]) -> Vec<Relief> {
     limit.relief.iter().map(after).collect()
 }
 
-/// The tightest limit of each name learned from refusals of shards on that target.
+/// Returns the tightest limit of each name learned from refusals of shards on that target.
 fn lessons(request: &Request, history: &[Attempt], accepted: &CheckedPlan, target: u32) -> Vec<LearnedLimit> {
     let mut found: Vec<LearnedLimit> = Vec::new();
     for attempt in history {
-        // Plans of the history were checked before; checking again recovers their costs.
+        // Plans of the history were checked before. Checking again recovers their costs.
         let Ok(refused) = check(attempt.plan.clone(), request) else { continue };
         for feedback in &attempt.feedback {
             let Some(lesson) = lesson(&refused, feedback, accepted, target) else { continue };
@@ -307,14 +306,14 @@ fn lesson(
     let number = |name: &str| detail(name)?.trim().parse::<u64>().ok();
     let name = match (detail("limit"), feedback.class?) {
         (Some(name), _) => name,
-        // Refused as a whole: a planner then reduces the number of operations.
+        // The shard was refused as a whole. A planner then reduces the number of operations.
         (None, ErrorClass::Unmappable) => limit_names::OPS,
         (None, _) => return None,
     };
     if shard.target != target {
         return None;
     }
-    // Operations are those of the refused entry point, if the refusal names it.
+    // Count the operations of the refused entry point, if the refusal names it.
     let refused_at = cost.entries.iter().find(|known| detail("entry") == Some(&known.entry.to_string()));
     let planned = match refused_at {
         Some(entry) if name == limit_names::OPS => entry.ops,
@@ -355,7 +354,7 @@ fn counted(name: &str, cost: &ShardCost) -> Option<u64> {
     }
 }
 
-/// A file's content; `None` if there is no file.
+/// Reads a file. Returns `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<Kept>, String> {
     let Some(bytes) = own::read(path, FILE_BYTES).map_err(|error| error.to_string())? else {
         return Ok(None);
@@ -373,8 +372,8 @@ fn read(path: &Path) -> Result<Option<Kept>, String> {
     }
 }
 
-/// Writes atomically. New lessons replace those of the same name, unless they would allow a value
-/// refused before.
+/// Writes atomically. New lessons replace earlier ones of the same name, unless they would allow a
+/// value refused before.
 fn write(path: &Path, compiler: Compiler, mut lessons: Vec<LearnedLimit>) -> std::io::Result<()> {
     let before = read(path).ok().flatten().filter(|kept| kept.learned_of == compiler);
     for earlier in before.map_or_else(Vec::new, |kept| kept.limits) {
@@ -470,7 +469,7 @@ mod tests {
         let listed = learned.list().unwrap();
         assert_eq!((listed.len(), listed[0].limits.clone()), (1, vec![limit(2600, 4800)]));
         assert_eq!((listed[0].learned_of.clone(), &listed[0].fault), (Some(compiler("8.2.28")), &None));
-        // It is forgotten like this.
+        // Removing the file forgets its limits.
         std::fs::remove_file(&listed[0].path).unwrap();
         assert!(learned.offer(&compiler("8.2.28"), &mut untouched, &[]).is_empty());
     }

@@ -1,15 +1,15 @@
 //! Builds compiled shards from a model and the options for it.
 //!
-//! **Job.** Owns the loop: makes the planner's request ([`make_request`]), has it planned, carries
-//! out the checked plan ([`compile_plan`]: entry graphs, legalisation, work orders, `compile`),
-//! returns a compiler's refusals to the planner and tries again ([`settle`]), and reports the
-//! decisions ([`report_plan`]). With feature `checkpoints` (on by default) models come from
-//! checkpoints (`CheckpointSource`) and may go into bundles (`compile`); plans do without weights
-//! (`OutlineSource`). Without it a [`ModelSource`] supplies the model, and no checkpoint reader,
-//! quantiser or WebAssembly compiler is linked.
+//! **Job.** Owns the loop. It makes the planner's request ([`make_request`]), calls the planner,
+//! and carries out the checked plan ([`compile_plan`]: entry graphs, legalisation, work orders,
+//! `compile`). It returns a compiler's refusals to the planner and tries again ([`settle`]), and
+//! reports the decisions ([`report_plan`]). With feature `checkpoints` (on by default) models come
+//! from checkpoints (`CheckpointSource`) and can be compiled into bundles (`compile`). Plans do not
+//! need weights (`OutlineSource`). Without the feature a [`ModelSource`] supplies the model, and no
+//! checkpoint reader, quantiser or WebAssembly compiler is linked.
 //!
-//! **Not its job.** It takes no decision a planner could take, reads no checkpoint format, and runs
-//! nothing: loaded shards ([`Settled::load`]) go to `runtime`.
+//! **Not its job.** It makes no decision that a planner could make, does not parse checkpoint
+//! formats, and runs no shards: loaded shards ([`Settled::load`]) go to `runtime`.
 //!
 //! ```
 //! use shardwright_build::{CheckpointSource, PlanOptions, PlanReport, open_checkpoint, plan};
@@ -95,7 +95,7 @@ pub use report::{
 };
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
 pub use shardwright_vocabulary::units;
-// What a plan is best in is a profile's to say, and a user's.
+// A profile or a user sets the preference of a plan.
 pub use settle::{BuildTimes, Planned, Purpose, Settled, plan, settle, settle_trying};
 pub use shardwright_planning::feedback::{Attempt, Detail, Feedback, MeasuredTime};
 pub use shardwright_planning::profile::Preference;
@@ -129,5 +129,5 @@ use shardwright_vocabulary::Result;
 /// Folder of learned limits in the cache directory.
 pub const LEARNED: &str = "limits";
 
-/// Name of the shim that stands in for others under [`Executor::Cpu`].
+/// Name of the shim that replaces others under [`Executor::Cpu`].
 pub const CPU_SHIM: &str = "cpu";

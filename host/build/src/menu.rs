@@ -5,9 +5,8 @@ use shardwright_vocabulary::{EntryKind, EntryName};
 /// The entry points a plan may choose from: one context capacity, several row counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryMenu {
-    /// Context capacity in tokens; for encoders the rows of the only entry point.
+    /// Context capacity in tokens. For encoders, the rows of the usual entry point.
     pub context: u32,
-    /// The entry points.
     pub entries: Vec<EntryName>,
 }
 
@@ -16,18 +15,19 @@ pub struct EntryMenu {
 const PREFILL_ROWS: u32 = 128;
 /// Rows of the small prefill, for the remainder of a prompt and for short turns.
 const SHORT_PREFILL_ROWS: u32 = 16;
-/// Rows of the prefills that are offered where it is known how long prompts are, smallest first.
+/// Rows of the prefills that are offered if the usual lengths of prompts are known, smallest first.
 const PREFILL_SIZES: [u32; 5] = [16, 32, 64, 128, 256];
-/// Rows of the decodes that verify proposed tokens, and of which the largest scores texts: few rows
-/// where computing counts, as on a CPU, many where reading the weights does. A size between them
-/// would gain a few hundredths at most, and costs a row of the table for every kind and format.
-/// On a chip each such row may be a compilation, and a step of many rows costs hardly more than one
-/// of few: there the many alone are offered.
+/// Rows of the decodes that verify proposed tokens. The largest also scores texts.
+///
+/// Few rows are better where computing dominates, as on a CPU, and many where reading the weights
+/// does. A size between them would gain a few per cent at most, and adds a row to the cost table
+/// for every kind and format. On a chip each such row may need a compilation, and a step of many
+/// rows costs hardly more than a step of few. Chips are therefore offered only the largest size.
 const VERIFYING_ROWS: [u32; 2] = [4, 16];
 
 impl EntryMenu {
-    /// The usual menu for a model: `prefill_128`, `prefill_16`, `decode_1`, `decode_4`, `decode_16`
-    /// (or one `encode`), all within `context`.
+    /// Creates the usual menu for a model: `prefill_128`, `prefill_16`, `decode_1`, `decode_4`,
+    /// `decode_16` (or one `encode`), all within `context`.
     pub fn usual(graph: &Graph, context: u32) -> Self {
         let context = context.max(1);
         let name = |kind, rows: u32| EntryName { kind, rows: rows.min(context), context };
@@ -42,12 +42,12 @@ impl EntryMenu {
         EntryMenu { context, entries }
     }
 
-    /// The same for prompts that usually have these lengths: several prefill entry points, from
-    /// that of a short turn to the smallest that holds the longest prompt or the largest of all.
-    /// The usual menu if there are none.
+    /// Creates the menu for prompts that usually have these lengths, with several prefill entry
+    /// points. They range from 16 rows to the smallest size that the longest prompt fits into, or
+    /// to the largest size. Without lengths, returns the usual menu.
     pub fn for_prompts(graph: &Graph, context: u32, prompts: &[PromptLength]) -> Self {
         let mut menu = Self::usual(graph, context);
-        // All tokens but the last, which decode takes.
+        // All tokens but the last, which decode reads.
         let Some(longest) = prompts.iter().map(|prompt| prompt.tokens.saturating_sub(1)).max() else {
             return menu;
         };
@@ -64,7 +64,7 @@ impl EntryMenu {
         menu
     }
 
-    /// The same for a chip: of the decodes that verify, the one with the most rows.
+    /// Reduces the menu for a chip: keeps only the largest of the decodes that verify.
     #[must_use]
     pub fn for_a_chip(mut self) -> Self {
         let most = VERIFYING_ROWS.into_iter().max().unwrap_or(1).min(self.context);
@@ -73,8 +73,8 @@ impl EntryMenu {
         self
     }
 
-    /// The menu of an encoder with an entry point for each of these row counts; the usual one if
-    /// there are none.
+    /// Creates the menu of an encoder with an entry point for each of these row counts, or the
+    /// usual menu if `rows` is empty.
     pub fn for_rows(graph: &Graph, context: u32, rows: &[u32]) -> Self {
         let menu = Self::usual(graph, context);
         if rows.is_empty() || graph.is_generative() {
@@ -86,12 +86,12 @@ impl EntryMenu {
         EntryMenu { entries, ..menu }
     }
 
-    /// The largest row count; ring buffers are sized for it.
+    /// Returns the largest row count, for which ring buffers are sized.
     pub fn largest_rows(&self) -> u32 {
         self.entries.iter().map(|entry| entry.rows).max().unwrap_or(1)
     }
 
-    /// The graph's view of an entry of this menu.
+    /// Returns the graph's entry point for an entry of this menu.
     pub fn point(&self, entry: EntryName) -> EntryPoint {
         EntryPoint::of(entry, self.largest_rows())
     }

@@ -1,4 +1,4 @@
-//! What a planner is offered: targets with their limits and flags, and formats.
+//! Offers to a planner: targets with their limits and flags, and formats.
 
 use shardwright_graph::{Encodings, EntryGraph, Graph, Legalised};
 use shardwright_planning::profile::{Fact, FoundProfile, Profile};
@@ -12,16 +12,17 @@ use shardwright_vocabulary::{
 use crate::options::LossGoal;
 use crate::{CPU_SHIM, Costing, FormatChoice, Judge, PlanOptions, Result, stored_formats};
 
-/// The formats a planner may choose from, best first: those the user names, else those the chip is
-/// known to support, then every weight as stored. `asked` is whether a planner option names a
-/// format.
+/// Returns the formats that a planner may choose from, best first: the formats that the user names,
+/// or else the formats that the chip is known to support, then every weight as stored. `asked` is
+/// whether a planner option names a format.
 ///
-/// Of a tower, whose losses nothing is known of, a chip is offered what keeps eight bits of every
-/// weight.
+/// The losses of a tower are unknown, so a chip is offered only formats that keep eight bits of
+/// every weight.
 ///
-/// A CPU supports every format, and speed alone is no reason to quantise weights unasked: weights
-/// stay as stored, unless losses count or the user says what to prefer. Then integers are offered
-/// after them, and other floats are not: their rounding is not counted as a loss.
+/// A CPU supports every format, and speed alone is not a reason to quantise weights without a
+/// request. Weights stay as stored there, unless losses count or the user states a preference.
+/// Integers are then offered after the stored formats. Other floats are not offered, because their
+/// rounding is not counted as a loss.
 pub(crate) fn offered_formats(
     graph: &Graph,
     profile: &Profile,
@@ -30,7 +31,8 @@ pub(crate) fn offered_formats(
 ) -> Vec<FormatTuple> {
     let stored = stored_formats(graph);
     let mut offered: Vec<FormatTuple> = Vec::new();
-    // The usual bound counts losses too, and beside a goal of bytes it may need these formats.
+    // The usual bound counts losses too, and together with a goal of bytes it may need these
+    // formats.
     let sized = options.size_bytes.is_some() || options.memory_bytes.is_some();
     let weighed = options.loss_goal(profile, graph) != LossGoal::None
         || (sized && options.usual_quality(profile, graph).is_some());
@@ -39,7 +41,7 @@ pub(crate) fn offered_formats(
         true => profile.legal_formats().cloned().collect(),
         false => profile.offered_formats(weighed).cloned().collect(),
     };
-    // So does one who names the weights of some layers. Other layers prefer what is offered anyway.
+    // So does a user who names the weights of some layers. Other layers prefer the usual offers.
     let weights: Vec<WeightFormat> = options.named_weights().collect();
     let has = |tuple: &&FormatTuple| {
         let roles = tuple.roles.iter().map(|role| role.format);
@@ -81,13 +83,13 @@ pub(crate) fn offered_formats(
     offered
 }
 
-/// Whether a format keeps eight bits of a weight, or what the checkpoint has of it.
+/// Checks whether a format keeps eight bits of a weight, or the weight as stored in the checkpoint.
 fn is_wide(format: WeightFormat) -> bool {
     format.layout().is_none_or(|(dtype, _)| dtype.bits() >= 8)
 }
 
-/// The formats assumed to be supported by a chip whose shim is not available: those its profile
-/// lists, and those the user names beyond them, with a notice.
+/// Returns the formats assumed to be supported by a chip whose shim is not available: the formats
+/// in its profile, and other formats that the user names, with a notice.
 #[expect(clippy::type_complexity, reason = "what `PrimitiveCount` takes, beside the notices")]
 pub(crate) fn known_formats(
     profile: &Profile,
@@ -117,8 +119,8 @@ pub(crate) fn known_formats(
     (known, notices)
 }
 
-/// The formats of a request: those that its chip is offered with those that only further targets
-/// are, every weight as stored after all of them if it is the chip's last choice.
+/// Returns the formats of a request: the chip's, then formats that only other targets are offered.
+/// If the chip's last choice is every weight as stored, it stays last.
 pub(crate) fn merged(graph: &Graph, each: &[Vec<FormatTuple>]) -> Vec<FormatTuple> {
     let Some((first, others)) = each.split_first() else { return Vec::new() };
     let mut merged = first.clone();
@@ -133,9 +135,11 @@ pub(crate) fn merged(graph: &Graph, each: &[Vec<FormatTuple>]) -> Vec<FormatTupl
     merged
 }
 
-/// The profile's chip, those that it falls back to and, unless it is a CPU, this machine's CPU,
-/// which runs what they do not support and takes over last; each with its profile, the CPU with
-/// the chip's. The chip `alone` is what is left when its own chain is made.
+/// Returns the targets of a request, each with its profile: the profile's chip, its fallbacks and,
+/// unless the chip is a CPU, this machine's CPU. The CPU runs what the others do not support and is
+/// the last fallback. It gets the chip's profile.
+///
+/// `alone` leaves the CPU out, for a chain of the chip alone.
 pub(crate) fn targets<'p>(
     chip: &'p FoundProfile,
     further: &'p [FoundProfile],
@@ -175,10 +179,10 @@ pub(crate) fn targets<'p>(
     targets
 }
 
-/// A judge of a target that is offered some of a request's formats and not those of others.
+/// A judge of a target that is offered only some of a request's formats.
 pub(crate) struct Offered {
     pub(crate) judge: Box<dyn Judge>,
-    /// Name of its profile.
+    /// Name of the target's profile.
     pub(crate) profile: String,
     pub(crate) formats: Vec<FormatTuple>,
 }
@@ -213,10 +217,12 @@ impl Judge for Offered {
     }
 }
 
-/// Adds the target's own shim's answers: limits the profile lacks, and the schema of its flags.
-/// Profile flags that the shim does not know are left out with a notice; without the shim they are
+/// Completes a target with the answers of its own shim: limits that the profile lacks, and the
+/// schema of its flags.
+///
+/// Profile flags that the shim does not know are left out with a notice. Without the shim they are
 /// passed through without validation. Flags set by the user are added to the profile's flags, or
-/// replace a flag that may be set only once. Returns notices.
+/// replace a flag of the same name. Returns notices.
 pub(crate) fn complete(
     summary: &mut TargetSummary,
     own: Option<(&ShimInstance, &Device)>,
@@ -313,8 +319,8 @@ pub(crate) fn complete(
     Ok(notices)
 }
 
-/// A user's limit replaces the profile's limit of that name on every accelerator that has it; a new
-/// limit is added to all accelerators, or to the CPU if there is none.
+/// Replaces the profile's limits with the user's, on every accelerator that has a limit of that
+/// name. A new limit is added to all accelerators, or to the CPU if there are no accelerators.
 pub(crate) fn override_limits(targets: &mut [(TargetSummary, &FoundProfile)], limits: &[(String, u64)]) {
     let accelerated = targets.iter().any(|(target, _)| target.target.kind != TargetKind::Cpu);
     for (name, value) in limits {

@@ -43,8 +43,8 @@ impl std::fmt::Display for FormatChoice {
 impl FromStr for FormatChoice {
     type Err = UnknownName;
 
-    /// `stored`, or a tuple as reports spell it: `w4-block32[head=w8-per-channel]/f32/f32`. A
-    /// weight format alone means f32 for the rest.
+    /// Parses `stored`, or a tuple as reports spell it: `w4-block32[head=w8-per-channel]/f32/f32`.
+    /// A weight format alone means f32 for the rest.
     fn from_str(text: &str) -> std::result::Result<Self, UnknownName> {
         match text {
             "stored" => Ok(FormatChoice::Stored),
@@ -53,30 +53,28 @@ impl FromStr for FormatChoice {
     }
 }
 
-/// Formats of the gathered tables, which belong to no shard; `None` leaves the choice to the plan,
-/// which keeps a table as stored unless a goal for the size asks for less.
+/// Formats of the gathered tables, which do not belong to a shard. `None` leaves the choice to the
+/// plan, which keeps a table as stored unless a size goal requires a smaller format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableFormats {
-    /// The embedding table.
     pub embedding: Option<WeightFormat>,
-    /// The per-layer embedding table.
     pub per_layer: Option<WeightFormat>,
 }
 
-/// What runs a plan.
+/// The device that runs a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Executor {
     /// The chip itself, through its vendor's shim.
     Device,
     /// The vendor's simulator of the chip.
     Simulator,
-    /// The CPU shim, with the chip's cut, formats and encodings. Every report is headed *emulated
-    /// on cpu*.
+    /// The CPU shim, with the chip's cut, formats and encodings. The heading of every report is
+    /// *emulated on cpu*.
     Cpu,
 }
 
 impl Executor {
-    /// Lower-case name, as on the command line.
+    /// Returns the lower-case name, as on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Executor::Device => "device",
@@ -86,25 +84,26 @@ impl Executor {
     }
 }
 
-/// What is asked of the towers that stand beside a model's text.
+/// Options of the towers of a model, which are planned in addition to its text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TowerOptions {
-    /// The passes whose towers are planned and compiled with the text; `None` for all that the
-    /// checkpoint has.
+    /// The passes whose towers are planned and compiled with the text. `None` for all passes of the
+    /// checkpoint.
     pub passes: Option<Vec<Pass>>,
-    /// Formats offered to the planner, best first. Empty: on the CPU as stored, for a chip those of
-    /// its profile that keep eight bits of every weight.
+    /// Formats offered to the planner, best first. If empty, weights on the CPU stay as stored, and
+    /// a chip is offered the formats of its profile that keep eight bits of every weight.
     pub formats: Vec<FormatChoice>,
-    /// Soft tokens of the pictures that entry points are made for; empty for as many as the
-    /// checkpoint's processor makes.
+    /// Sizes of pictures for which entry points are made, in soft tokens. If empty, the size that
+    /// the checkpoint's processor makes.
     pub picture_tokens: Vec<u32>,
-    /// Seconds of the clips that entry points are made for; empty for the longest that the
-    /// checkpoint's processor takes.
+    /// Lengths of clips for which entry points are made, in seconds. If empty, the longest clip
+    /// that the checkpoint's processor accepts.
     pub clip_seconds: Vec<u32>,
 }
 
 impl TowerOptions {
-    /// What was asked beyond the defaults, by name: what [`TowerOptions::ask`] takes.
+    /// Returns the options that differ from the defaults, as names and values.
+    /// [`TowerOptions::ask`] parses them.
     #[cfg(feature = "checkpoints")]
     pub(crate) fn asked(&self) -> Vec<(String, String)> {
         fn joined<T: ToString>(items: &[T]) -> String {
@@ -121,7 +120,8 @@ impl TowerOptions {
         asked.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// Takes what an earlier call asked for; `None` if that is not understood.
+    /// Sets an option from a name and value of [`TowerOptions::asked`]. The name has no `tower.`
+    /// prefix here. Returns `None` if the name or the value is invalid.
     #[cfg(feature = "checkpoints")]
     pub(crate) fn ask(&mut self, name: &str, value: &str) -> Option<()> {
         fn each<T: FromStr>(value: &str) -> Option<Vec<T>> {
@@ -138,41 +138,40 @@ impl TowerOptions {
     }
 }
 
-/// How weights become integers.
+/// How weights are rounded to integers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WeightRounding {
-    /// Matrices of 4 bits and fewer as [`WeightRounding::Compensated`] in models of up to 512
-    /// million weights, for which that takes some minutes at most; the rest to the nearest.
+    /// Matrices of 4 bits and fewer are [`WeightRounding::Compensated`] in models of up to 512
+    /// million weights, which needs at most a few minutes. Other matrices are rounded to nearest.
     #[default]
     Usual,
-    /// Each to the nearest.
+    /// Every weight is rounded to nearest.
     Nearest,
-    /// So that the errors of a row make up for each other, by what the weights are multiplied with
-    /// over the calibration text (GPTQ).
+    /// GPTQ: errors within a row are compensated, using the inputs of the matrix over the
+    /// calibration text.
     Compensated,
 }
 
 impl WeightRounding {
-    /// The roundings that are asked for by name.
+    /// The roundings that users request by name.
     const NAMED: [(&str, WeightRounding); 2] =
         [("nearest", WeightRounding::Nearest), ("compensated", WeightRounding::Compensated)];
 
-    /// The name; `None` for the usual one.
+    /// Returns the name, or `None` for the usual rounding.
     pub fn name(self) -> Option<&'static str> {
         WeightRounding::NAMED.iter().find(|(_, rounding)| *rounding == self).map(|(name, _)| *name)
     }
 
-    /// The rounding of that name.
+    /// Returns the rounding of that name.
     pub fn named(name: &str) -> Option<WeightRounding> {
         WeightRounding::NAMED.iter().find(|(known, _)| *known == name).map(|(_, rounding)| *rounding)
     }
 }
 
-/// When the quality loss of a finished plan is measured by running it. A plan is only run if the
+/// When the quality loss of a finished plan is measured by running it. A plan runs only if the
 /// weights are available and its formats change values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlanMeasuring {
-    /// Never.
     #[default]
     Never,
     /// For models of up to 2 billion weights. If the measurement fails, a notice reports why.
@@ -186,7 +185,6 @@ pub enum PlanMeasuring {
 pub struct PlanOptions {
     /// Where shims are found.
     pub shims: RegistryBuilder,
-    /// Directories of planners.
     pub planners: Vec<PathBuf>,
     /// Directories of profiles, in addition to the built-in ones.
     pub profiles: Vec<PathBuf>,
@@ -194,21 +192,22 @@ pub struct PlanOptions {
     pub isolation: Isolation,
     /// Whether a fallback is an error.
     pub strict: bool,
-    /// Threads of the CPU engine; `None` for one per core.
+    /// Threads of the CPU engine. `None` for one per core.
     pub threads: Option<u32>,
-    /// Cache directory; `None` to cache nothing.
+    /// Cache directory. `None` disables the cache.
     pub cache: Option<PathBuf>,
-    /// Whose planner packs are run, and how bundles, shims, planners and profiles must be signed.
+    /// Whose planner packs are accepted, and how bundles, shims, planners and profiles must be
+    /// signed.
     pub trust: TrustOptions,
-    /// A profile's name or alias; `None` for the generic one.
+    /// A profile's name or alias. `None` for the generic profile.
     pub soc: Option<String>,
-    /// Whether the chip's own device alone is offered to the planner, without what its profile
-    /// falls back to and without this machine's CPU.
+    /// Whether the planner is offered only the chip's own device, without the fallbacks of its
+    /// profile and without this machine's CPU.
     pub alone: bool,
-    /// Whether the CPU that is planned for is another machine's, so that times of this one count
-    /// for nothing.
+    /// Whether the plan is for a CPU of another machine, so that times of this machine do not
+    /// apply.
     pub elsewhere: bool,
-    /// What runs the plan; `None` for the device if its shim finds it.
+    /// The executor of the plan. `None` for the device, if its shim finds it.
     pub on: Option<Executor>,
     /// Limits of the user, by name.
     pub limits: Vec<(String, u64)>,
@@ -216,7 +215,7 @@ pub struct PlanOptions {
     pub flags: Vec<(String, String)>,
     /// Names of profile flags to leave out.
     pub flags_left_out: Vec<String>,
-    /// A planner's file or name; `None` for the built-in one.
+    /// A planner's file or name. `None` for the built-in planner.
     pub planner: Option<String>,
     /// Whether `planner` is a name and never a path, because it comes from a bundle.
     pub planner_by_name: bool,
@@ -224,60 +223,62 @@ pub struct PlanOptions {
     pub planner_options: Vec<(String, String)>,
     /// Context capacity in tokens.
     pub context: Option<u32>,
-    /// Formats offered to the planner, best first; empty for those of the profile.
+    /// Formats offered to the planner, best first. If empty, the formats of the profile.
     pub formats: Vec<FormatChoice>,
-    /// Formats of the gathered tables, where the planner is not to choose them.
+    /// Formats of the gathered tables that the planner must not choose itself.
     pub tables: TableFormats,
-    /// How weights become integers.
+    /// How weights are rounded to integers.
     pub rounding: WeightRounding,
     /// When the loss of the whole plan is measured.
     pub measuring: PlanMeasuring,
     /// File for the request to the planner, written before the planner runs. Requests of towers go
     /// next to it. `None` writes no file.
     pub request_file: Option<PathBuf>,
-    /// Text to calibrate on; `None` for the built-in texts.
+    /// Text to calibrate on. `None` for the built-in texts.
     pub calibration_text: Option<PathBuf>,
-    /// The most quality a plan may lose: KL divergence in millionths of a nat per token.
+    /// Maximum quality loss of a plan: KL divergence in millionths of a nat per token.
     pub quality_micronats: Option<u64>,
-    /// What a plan is best in where goals bound bytes or times; `None` for what the chip's profile
-    /// says.
+    /// Whether a plan optimises quality or speed within goals of bytes or times. `None` for the
+    /// preference of the chip's profile.
     pub prefers: Option<Preference>,
-    /// The most bytes that artefacts and KV cache of all shards may take together.
+    /// Maximum bytes of artefacts and KV cache of all shards together.
     pub memory_bytes: Option<u64>,
-    /// The most bytes that the artefacts of all shards and the gathered tables may take together,
-    /// with what the plan falls back to where that fits beside.
+    /// Maximum bytes of the artefacts of all shards and the gathered tables together. Fallback
+    /// chains count too if they fit.
     pub size_bytes: Option<u64>,
-    /// The most microseconds that a generated token may take, by the times that are known.
+    /// Maximum microseconds per generated token, according to the known times.
     pub token_microseconds: Option<u64>,
-    /// The most microseconds from a usual prompt to the first token of its answer, by the times
-    /// that are known.
+    /// Maximum microseconds from a usual prompt to the first token of its answer, according to the
+    /// known times.
     pub first_token_microseconds: Option<u64>,
-    /// How long prompts usually are: for a chip, whose entry points compute all their rows,
-    /// prefills are chosen that suit them, and the time to the first token is that of their mean.
-    /// Empty for one of 512 tokens, or of the context if that is less, which chooses nothing. What
-    /// exceeds the context counts as long as that.
+    /// Usual lengths of prompts. On a chip, whose entry points compute all their rows, they decide
+    /// which prefill entry points exist, and the time to the first token is predicted for their
+    /// mean.
+    ///
+    /// If empty, one prompt of 512 tokens, or of the context if that is shorter, and the usual
+    /// prefill entry points. Lengths beyond the context are reduced to it.
     pub prompts: Vec<PromptLength>,
-    /// Tokens of a usual answer: their share of the time to the first one counts beside the time of
-    /// a token. `None`: the time of a token alone.
+    /// Tokens of a usual answer. The time to the first token, divided among them, is added to the
+    /// time of a token. `None` counts only the time of a token.
     pub answer_tokens: Option<u32>,
-    /// What may propose tokens for a plan to verify, with how many of them are right; `None` for a
-    /// lookup in prompt and reply with a modest guess. Models without states have none.
+    /// Drafts that may propose tokens for a plan to verify, with how many of them are right. `None`
+    /// for a lookup in prompt and reply with a modest guess. Models without states have no drafts.
     pub drafts: Option<Vec<DraftEstimate>>,
-    /// Smaller models with the same vocabulary that may propose tokens too, each as a checkpoint or
-    /// a bundle, unless there are `drafts`: a plan counts on those that were measured
+    /// Smaller models with the same vocabulary that may also propose tokens, each as a checkpoint
+    /// or a bundle. Ignored if `drafts` is set. A plan relies only on models that were measured
     /// (`DraftRecords`).
     pub draft_models: Vec<PathBuf>,
-    /// A text of conversations like the application's, one a line, turns separated by tabs, user
-    /// first: how often prompt lookup is right in its replies is measured and used, unless there
-    /// are `drafts`.
+    /// A text of conversations like the application's, one per line, with turns separated by tabs,
+    /// the user first. It is used to measure how often prompt lookup is right in replies, unless
+    /// `drafts` is set.
     pub usual_text: Option<PathBuf>,
-    /// Which measured times the plan rests on.
+    /// Which measured times the plan uses.
     pub times: MeasuredTimes,
-    /// A bundle whose artefacts of the same work orders are taken, instead of compiling them.
+    /// A bundle whose artefacts are reused for the same work orders instead of compiling.
     pub reuse: Option<PathBuf>,
-    /// What is asked of the towers for pictures and sounds.
+    /// Options of the towers for pictures and sounds.
     pub towers: TowerOptions,
-    /// Rows of an encoder's entry points; empty for one of the context.
+    /// Rows of an encoder's entry points. If empty, one entry point with the rows of the context.
     pub encode_rows: Vec<u32>,
     /// Whether entry graphs expose their layer outputs.
     pub taps: bool,
@@ -285,13 +286,14 @@ pub struct PlanOptions {
     pub alter: Option<fn(&mut Graph)>,
 }
 
-/// Largest number of weights that are rounded with compensation by default. Gemma 3 270M has 268
-/// million: moments, layers in 4 bits and a run of the plan took 271 s of a processor.
+/// Largest number of weights that are rounded with compensation by default. For Gemma 3 270M (268
+/// million weights), moments, layers in 4 bits and a run of the plan needed 271 s of processor
+/// time.
 #[cfg(feature = "checkpoints")]
 const COMPENSATED_WEIGHTS: u64 = 512_000_000;
 
-/// Largest number of weights of a model whose plan is measured by default. The 268 million of Gemma
-/// 3 270M in 8 bits took 19 s of a processor.
+/// Largest number of weights of a model whose plan is measured by default. Gemma 3 270M (268
+/// million weights) in 8 bits needed 19 s of processor time.
 #[cfg(feature = "checkpoints")]
 pub(crate) const MEASURED_WEIGHTS: u64 = 2_000_000_000;
 
@@ -303,7 +305,8 @@ pub(crate) fn weights_of(graph: &Graph) -> u64 {
 }
 
 impl PlanOptions {
-    /// Which matrices of a model are rounded with compensation; `None` for none.
+    /// Returns which matrices of a model are rounded with compensation, or `None` if there are
+    /// none.
     #[cfg(feature = "checkpoints")]
     pub(crate) fn compensated(&self, graph: &Graph) -> Option<Compensated> {
         match self.rounding {
@@ -316,43 +319,46 @@ impl PlanOptions {
         }
     }
 
-    /// The rules by which files are used. Those of each call keep their own warnings.
+    /// Returns the rules by which files are trusted. The rules of each call collect their own
+    /// warnings.
     ///
     /// # Errors
     ///
-    /// A key that is none, and what is wrong with a list of revocations.
+    /// Fails for an invalid key or an invalid list of revocations.
     pub fn rules(&self) -> Result<Trust> {
         self.trust.rules(self.cache.as_deref())
     }
 
-    /// The shims that are signed as these rules ask.
+    /// Opens the shims whose signatures fulfil these rules.
     ///
     /// # Errors
     ///
-    /// What makes isolation impossible that was asked for.
+    /// Fails if the requested isolation is not possible.
     pub fn shims_by(&self, rules: &Trust) -> Result<Shims> {
         Shims::open(self.shims.clone().trusting(rules.clone()), self.isolation)
     }
 
-    /// The same for one of several chips. What has no chip has no simulator of one, and is not
-    /// emulated.
+    /// Returns these options for one of several chips. `on` is dropped for the generic profile,
+    /// which has no chip to simulate or emulate.
     #[must_use]
     pub fn for_chip(&self, soc: &str) -> Self {
         let on = self.on.filter(|_| soc != GENERIC);
         PlanOptions { soc: Some(soc.to_owned()), on, ..self.clone() }
     }
 
-    /// For the CPU of any machine, without what was asked of a chip, its compiler and a planner.
+    /// Returns these options for the CPU of any machine, without settings for a chip, its compiler
+    /// and a planner.
     pub(crate) fn without_a_chip(&self) -> PlanOptions {
         PlanOptions { soc: None, on: None, limits: Vec::new(), elsewhere: true, ..self.without_settings() }
     }
 
-    /// For another chip alone, without what was asked of the first one's compiler and a planner.
+    /// Returns these options for another chip alone, without settings for the first chip's compiler
+    /// and a planner.
     pub(crate) fn on_another(&self, soc: &str) -> PlanOptions {
         PlanOptions { soc: Some(soc.to_owned()), alone: true, ..self.without_settings() }
     }
 
-    /// Without what was asked of a chip's compiler and a planner.
+    /// Returns these options without settings for a chip's compiler and a planner.
     pub(crate) fn without_settings(&self) -> PlanOptions {
         PlanOptions {
             flags: Vec::new(),
@@ -363,67 +369,69 @@ impl PlanOptions {
         }
     }
 
-    /// Whether proposed tokens are verified is asked of the whole model, whatever runs it.
+    /// Returns the planner option that decides whether proposed tokens are verified. It applies to
+    /// the whole model, whichever device runs it.
     fn about_speculation(&self) -> Vec<(String, String)> {
         let own = self.planner_options.iter().filter(|(name, _)| name == SPECULATION_OPTION);
         own.filter(|_| self.planner.is_none()).cloned().collect()
     }
 }
 
-/// Beginning of the built-in planner's options that place a component.
+/// Prefix of the built-in planner's options that place a component.
 const PLACE_OPTION: &str = "place.";
 
-/// The pass of the component that a planner's option of this name places, if it does.
+/// Returns the pass of the component that a planner's option of this name places, if it places one.
 pub(crate) fn placed(name: &str) -> Option<Pass> {
     let component: ComponentKind = name.strip_prefix(PLACE_OPTION)?.parse().ok()?;
     Some(component.pass())
 }
 
-/// Beginning of the built-in planner's options that name the weights of a component.
+/// Prefix of the built-in planner's options that name the weights of a component.
 const WEIGHTS_OPTION: &str = "weights.";
 
-/// The built-in planner's option that names a format; if it is set, the formats of a CPU are
+/// The built-in planner's option that names a format. If it is set, the formats of a CPU are
 /// offered too.
 pub(crate) const FORMAT_OPTION: &str = "format";
 
-/// The built-in planner's option for the loss that is usual where no goal is stated.
+/// The built-in planner's option for the loss that is usual without a stated goal.
 pub(crate) const USUAL_QUALITY_OPTION: &str = "usual-quality";
 
 /// The built-in planner's option for whether proposed tokens are verified.
 pub(crate) const SPECULATION_OPTION: &str = "speculation";
 
-/// The built-in planner's option for what a plan falls back to, and its value for nothing.
+/// The built-in planner's option for fallbacks, with its value for no fallbacks.
 pub(crate) const NO_FALLBACKS: (&str, &str) = ("fallbacks", "none");
 
-/// Millinats of KL divergence a token: `good`.
+/// KL divergence per token in millinats of the goal `good`.
 pub(crate) const USUAL_QUALITY: u32 = 150;
 
-/// The same: `near-lossless`.
+/// KL divergence per token in millinats of the goal `near-lossless`.
 pub(crate) const NEAR_LOSSLESS: u32 = 5;
 
-/// The same: `small`.
+/// KL divergence per token in millinats of the goal `small`.
 pub(crate) const SMALL: u32 = 300;
 
-/// Tokens of a prompt if nobody says how long they usually are.
+/// Tokens of a prompt if the usual length is not specified.
 const USUAL_PROMPT: u32 = 512;
 
-/// Most bytes of a calibration text.
+/// Largest calibration text, in bytes.
 const CALIBRATION_TEXT_BYTES: u64 = 4 << 20;
 
 /// Whether losses decide between formats, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LossGoal {
-    /// They do not.
+    /// Losses do not decide.
     None,
-    /// As little as possible within goals of bytes and times.
+    /// The smallest loss within goals of bytes and times.
     Least,
-    /// So much and no more, in millionths of a nat per token.
+    /// At most this loss, in millionths of a nat per token.
     Most(u64),
 }
 
 impl PlanOptions {
-    /// The options with what a profile says where the user says nothing: its planner, and its goals
-    /// unless the user states any; also which of them that are.
+    /// Returns the options completed by a profile: its planner if the user names none, and its
+    /// goals if the user states none. Also returns the planner and goals that come from the
+    /// profile, in words.
     pub(crate) fn completed_by(&self, profile: &Profile) -> (Self, Vec<String>) {
         let (mut options, mut taken) = (self.clone(), Vec::new());
         if let (None, Some(planner)) = (&self.planner, &profile.planner) {
@@ -455,8 +463,8 @@ impl PlanOptions {
         (options, taken)
     }
 
-    /// What the goals and the preference of the profile, or the user's, make of losses. Of an
-    /// encoder's nothing is expected, so that only a quality goal counts.
+    /// Returns how losses decide, according to the goals and the preference of the user or the
+    /// profile. Losses of an encoder cannot be predicted, so only a quality goal counts for it.
     pub(crate) fn loss_goal(&self, profile: &Profile, graph: &Graph) -> LossGoal {
         let bounds =
             [self.memory_bytes, self.size_bytes, self.token_microseconds, self.first_token_microseconds];
@@ -468,10 +476,10 @@ impl PlanOptions {
         }
     }
 
-    /// The loss in millinats within which the built-in planner takes the fastest formats that a
-    /// chip's profile offers, if nobody says anything about formats or quality. Goals of bytes and
-    /// times leave it in force. Nothing is rounded unasked on the CPU, and of an encoder's losses
-    /// nothing is expected.
+    /// Returns the loss in millinats within which the built-in planner chooses the fastest formats
+    /// of a chip's profile, if the user specifies neither formats nor quality. Goals of bytes and
+    /// times leave it in force. Returns `None` for a CPU, where weights are only rounded on
+    /// request, and for an encoder, whose losses cannot be predicted.
     pub(crate) fn usual_quality(&self, profile: &Profile, graph: &Graph) -> Option<u32> {
         let said = self.planner.is_some()
             || self.prefers.is_some()
@@ -485,15 +493,15 @@ impl PlanOptions {
         usual.then_some(USUAL_QUALITY)
     }
 
-    /// The weight formats that options of the built-in planner name for parts of the model.
+    /// Returns the weight formats that options of the built-in planner name for parts of the model.
     pub(crate) fn named_weights(&self) -> impl Iterator<Item = WeightFormat> {
         let options = self.planner_options.iter();
         let named = options.filter(|(name, _)| name.starts_with(WEIGHTS_OPTION));
         named.filter_map(|(_, format)| format.parse().ok())
     }
 
-    /// The usual prompts within a context, and their mean, which is 512 if nobody said. Lengths
-    /// that never occur are left out.
+    /// Returns the usual prompts within a context, and their mean, which is 512 if none are
+    /// specified. Lengths that never occur are left out.
     pub(crate) fn usual_prompts(&self, context: u32) -> (Vec<PromptLength>, u32) {
         let within = |prompt: &PromptLength| PromptLength { tokens: prompt.tokens.min(context), ..*prompt };
         let occurs = |prompt: &PromptLength| prompt.count > 0 && prompt.tokens > 0;
@@ -505,8 +513,8 @@ impl PlanOptions {
         (prompts, u32::try_from(mean).unwrap_or(u32::MAX).min(context))
     }
 
-    /// What may propose tokens to a model on the chip of a profile in a context, and what is to be
-    /// said of it.
+    /// Returns the drafts that may propose tokens to a model on the chip of a profile in a context,
+    /// and notices about them.
     pub(crate) fn usual_drafts(
         &self,
         source: &dyn PlanSource,
@@ -544,8 +552,8 @@ impl PlanOptions {
         Ok((all, notices))
     }
 
-    /// For a smaller model that drafts for one that these options plan: on the same chip, in no
-    /// larger context, otherwise planned as if nothing was asked.
+    /// Returns the options for a draft model of a model that these options plan: the same chip, a
+    /// context of at most `context`, and defaults for all goals.
     #[cfg(feature = "checkpoints")]
     pub(crate) fn of_a_draft(&self, context: u32) -> PlanOptions {
         PlanOptions {
@@ -567,16 +575,16 @@ impl PlanOptions {
         }
     }
 
-    /// The text of usual conversations, if one was named.
+    /// Reads the text of usual conversations, if one was named.
     ///
     /// # Errors
     ///
-    /// Of reading it.
+    /// Fails if the file cannot be read or is not UTF-8.
     pub fn read_usual_text(&self) -> Result<Option<String>> {
         self.usual_text.as_deref().map(read_text).transpose()
     }
 
-    /// The prompts that make a request's, as [`PlanOptions::usual_prompts`] did.
+    /// Returns prompt lengths for which [`PlanOptions::usual_prompts`] gives the same request.
     #[cfg(feature = "checkpoints")]
     pub(crate) fn prompts_of(request: &shardwright_planning::request::Request) -> Vec<PromptLength> {
         let tokens = request.goals.prompt_tokens;
@@ -586,19 +594,19 @@ impl PlanOptions {
         request.prompts.clone()
     }
 
-    /// The digest of the user's calibration text, if one was named.
+    /// Returns the digest of the user's calibration text, if one was named.
     #[cfg(feature = "checkpoints")]
     pub(crate) fn calibration_digest(&self) -> Result<Option<Digest>> {
         Ok(self.read_calibration_text()?.map(|text| Digest::of(text.as_bytes())))
     }
 
-    /// The user's calibration text, if one was named.
+    /// Reads the user's calibration text, if one was named.
     pub(crate) fn read_calibration_text(&self) -> Result<Option<String>> {
         self.calibration_text.as_deref().map(read_text).transpose()
     }
 }
 
-/// A text that options name.
+/// Reads a text file that an option names.
 fn read_text(path: &Path) -> Result<String> {
     let fault = |error: std::string::FromUtf8Error| {
         let offset = error.utf8_error().valid_up_to();
@@ -667,7 +675,7 @@ mod tests {
         let kept = vec![setting(SPECULATION_OPTION, "none")];
         assert_eq!(asked.without_a_chip().planner_options, kept);
         assert_eq!(asked.on_another("sm8850").planner_options, kept);
-        // Another planner may mean something else by it.
+        // Another planner may have an option of that name with another meaning.
         let another = PlanOptions { planner: Some("even".to_owned()), ..asked };
         assert_eq!(another.without_a_chip().planner_options, Vec::new());
     }

@@ -8,22 +8,21 @@ use shardwright_worker::Shims;
 
 use crate::{BuiltShard, CPU_SHIM, Stage, TargetExecutor, feedback_of};
 
-/// A loaded shard and where it comes from.
+/// A loaded shard and its origin.
 pub struct LoadedPart {
-    /// `decoder.0-12`, `head`
+    /// Name by components and layers: `decoder.0-12`, `head`.
     pub name: String,
-    /// The shard.
     pub shard: LoadedShard,
-    /// What was asked for it and what became of it.
+    /// The request for the shard and how it was compiled and loaded.
     pub origin: ShardOrigin,
     /// The logits soft-cap that the plan leaves to the runtime.
     pub logits_softcap: Option<f32>,
 }
 
-/// Why shards are not loaded.
+/// Why shards could not be loaded.
 pub(crate) struct NotLoaded {
     pub(crate) error: Error,
-    /// What a planner is told, if another plan may avoid it.
+    /// Feedback for the planner, if another plan may avoid the failure.
     pub(crate) feedback: Option<Feedback>,
 }
 
@@ -52,15 +51,15 @@ struct RunPlace {
     shim: String,
     name: String,
     device: String,
-    /// What the shim reads of the chip.
+    /// Chip facts that the shim reads.
     chip: Option<Chip>,
     /// Whether the device is a simulator.
     simulated: bool,
-    /// The instance that compiled, if it also runs.
+    /// The instance that compiled the shards, if it also runs them.
     instance: Option<ShimInstance>,
 }
 
-/// Options of a shim, if it has threads.
+/// Returns the thread option of the CPU shim, if `threads` is set. Other shims get no option.
 pub(crate) fn thread_options(shim: &str, threads: Option<u32>) -> Vec<(String, String)> {
     match threads {
         Some(threads) if shim == CPU_SHIM => vec![("threads".to_owned(), threads.to_string())],
@@ -69,8 +68,8 @@ pub(crate) fn thread_options(shim: &str, threads: Option<u32>) -> Vec<(String, S
 }
 
 impl RunPlaces {
-    /// Closes instances opened for questions and compiling, unless they also run: a chip may be
-    /// open only once.
+    /// Closes instances that were opened for questions and compiling, unless they also run shards:
+    /// a chip may be open only once.
     pub(crate) fn of(shims: Shims, executors: Vec<TargetExecutor>, threads: Option<u32>) -> Self {
         let keeps = shims.compiles_where_it_runs();
         let place = |executor: TargetExecutor| RunPlace {

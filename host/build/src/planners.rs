@@ -32,8 +32,8 @@ fn check_settings(planner: &Planner, asked: &[(String, String)]) -> Result<()> {
     Err(Error::new(ErrorKind::Argument, what).with_help(help))
 }
 
-/// Whether a planner lists this setting, by its name or by a pattern whose part in capitals matches
-/// any other (`place.COMPONENT`).
+/// Checks whether a planner's setting `known` covers `asked`. A part of `known` in capitals matches
+/// any text (`place.COMPONENT`).
 fn is_setting(known: &str, asked: &str) -> bool {
     let stands_for_any = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_uppercase());
     match known.rsplit_once('.') {
@@ -45,7 +45,7 @@ fn is_setting(known: &str, asked: &str) -> bool {
     }
 }
 
-/// A session with the requested planner, and the built-in one as fallback.
+/// Opens a session with the requested planner, and the built-in planner as fallback.
 pub(crate) fn planning_session(options: &PlanOptions, trust: &Trust) -> Result<PlanningSession> {
     let tools = PlannerTools::new(options.cache.as_deref(), trust)?;
     let session = match &options.planner {
@@ -55,7 +55,7 @@ pub(crate) fn planning_session(options: &PlanOptions, trust: &Trust) -> Result<P
                     check_settings(&planner, &options.planner_options)?;
                     PlanningSession::new(planner)
                 }
-                // The session reports it, and plans without a planner unless it is strict.
+                // The session reports the error. Unless it is strict, it plans without a planner.
                 Err(error) => PlanningSession::with_planner(Err(error), None),
             }
         }
@@ -67,7 +67,7 @@ pub(crate) fn planning_session(options: &PlanOptions, trust: &Trust) -> Result<P
             };
             let asked = match found {
                 Ok(entry) => match tools.load(&entry) {
-                    // A file was named: nothing else will do.
+                    // The user named a file, so another planner must not replace it.
                     Err(error)
                         if !options.planner_by_name
                             && matches!(error.kind, PlannerErrorKind::MissingFile { .. }) =>
@@ -76,8 +76,8 @@ pub(crate) fn planning_session(options: &PlanOptions, trust: &Trust) -> Result<P
                     }
                     loaded => loaded,
                 },
-                // A bundle names the planner it was compiled with, which may be missing here; one
-                // the user names must be present.
+                // A bundle names the planner it was compiled with, which may be missing here. A
+                // planner that the user names must be present.
                 Err(error) if options.strict || !options.planner_by_name => return Err(error),
                 Err(error) => Err(PlannerError {
                     planner: named.clone(),
@@ -97,7 +97,7 @@ pub(crate) fn planning_session(options: &PlanOptions, trust: &Trust) -> Result<P
     Ok(session.strict(options.strict))
 }
 
-/// A path, or a name in one of the directories.
+/// Finds a planner by path, or by name in one of the directories.
 pub fn find_planner(named: &str, directories: &[PathBuf]) -> Result<PlannerEntry> {
     let path = Path::new(named);
     if path.exists() || named.contains(std::path::MAIN_SEPARATOR) || path.extension().is_some() {
@@ -106,14 +106,13 @@ pub fn find_planner(named: &str, directories: &[PathBuf]) -> Result<PlannerEntry
     planner_named(named, directories)
 }
 
-/// A name in one of the directories, never a path.
+/// Finds a planner by name in one of the directories, never by path.
 fn planner_named(named: &str, directories: &[PathBuf]) -> Result<PlannerEntry> {
     let registry =
         directories.iter().fold(PlannerRegistry::new(), |registry, dir| registry.with_directory(dir));
     Ok(registry.find(named)?)
 }
 
-/// Loads planners.
 pub struct PlannerTools {
     #[cfg(feature = "compiler")]
     sandbox: Sandbox,
@@ -123,8 +122,8 @@ pub struct PlannerTools {
 }
 
 impl PlannerTools {
-    /// `cache` is the directory of compiled planners; planners that are signed as the rules ask are
-    /// run, and packs only if one of their keys signed them.
+    /// Creates tools with `cache` as the directory of compiled planners. Planners run only if they
+    /// are signed as the rules require. Packs run only if one of the rules' keys signed them.
     #[cfg_attr(not(feature = "compiler"), expect(unused_variables, reason = "nothing is compiled"))]
     pub fn new(cache: Option<&Path>, trust: &Trust) -> Result<Self> {
         Ok(PlannerTools {
@@ -147,7 +146,9 @@ impl PlannerTools {
     /// Compiles the planner in the file `planner` for the portable interpreter, and returns it with
     /// its signed pack.
     ///
-    /// Errors: a file that is missing, or not a planner; a program without a compiler.
+    /// # Errors
+    ///
+    /// Fails if the file is missing or is not a planner, or if this program has no compiler.
     pub fn pack(&self, planner: &Path, key: &SecretKey) -> Result<(Planner, Vec<u8>)> {
         let loaded = self.load(&PlannerEntry::from_path(planner))?;
         #[cfg(feature = "compiler")]
@@ -168,8 +169,8 @@ impl PlannerTools {
         }
     }
 
-    /// Returns the built-in planner: compiled if the machine code can be kept for later
-    /// commands, otherwise under the interpreter.
+    /// Returns the built-in planner. It is compiled if the machine code can be cached for later
+    /// commands, and interpreted otherwise.
     pub fn built_in(&self) -> std::result::Result<Planner, PlannerError> {
         #[cfg(feature = "compiler")]
         if let (EngineKind::Native, Some(cache)) = (self.sandbox.kind(), &self.cache) {
@@ -181,7 +182,7 @@ impl PlannerTools {
         builtin::open()
     }
 
-    /// A planner that was found; without a compiler, a pack.
+    /// Loads a planner that was found. Without a compiler, it must be a pack.
     pub fn load(&self, entry: &PlannerEntry) -> std::result::Result<Planner, PlannerError> {
         #[cfg(feature = "compiler")]
         let loaded = entry.load(&self.sandbox, self.cache.as_ref(), &self.trust);

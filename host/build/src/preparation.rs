@@ -33,36 +33,37 @@ use crate::{
     TargetExecutor, TargetOffer, Weighed, forecast, report_plan,
 };
 
-/// Context if none is requested and the model allows more: long enough for a conversation, small
-/// enough for a phone.
+/// Context in tokens if none is requested and the model allows more: long enough for a
+/// conversation, small enough for a phone.
 const DEFAULT_CONTEXT: u32 = 4096;
 
 /// Index of the profile's own chip among a request's targets.
 const CHIP: u32 = 0;
 
-/// Everything up to the planner's request.
+/// The results of all steps up to the planner's request.
 pub(crate) struct Preparation {
     pub(crate) profile: Profile,
     shims: Shims,
     pub(crate) offers: Vec<TargetOffer>,
     /// The model in each format of the request, counted.
     pub(crate) formats: ModelFormats,
-    /// What a forecast needs of the model.
+    /// Properties of the model for a forecast.
     weighed: Weighed,
-    /// One per target; empty if nothing is to run.
+    /// One executor per target. Empty if the plan is not going to run.
     pub(crate) executors: Vec<TargetExecutor>,
-    /// Limits learned from refusals, and the compilers they belong to: one per target, `None` if a
-    /// stand-in replaces it.
+    /// Limits learned from refusals, and the compilers that they belong to. There is one compiler
+    /// per target, `None` if a substitute replaces the target.
     pub(crate) learned: Learned,
     pub(crate) compilers: Vec<Option<Compiler>>,
     pub(crate) request: Request,
-    /// For each row of its cost table the key of its measured time; `None` where it has none.
+    /// For each row of the cost table, the key of its measured time, if it has one.
     pub(crate) time_keys: Vec<Option<Digest>>,
     pub(crate) session: PlanningSession,
     notices: Vec<Notice>,
     /// Notices about this machine and run only.
     pub(crate) passing: Vec<Notice>,
-    /// Skipped shims, if the shim of a target is not here: it may be among them.
+    /// Notices about skipped shims, if the shim of a target is missing, because it may be among
+    /// them.
     skipped: Vec<Notice>,
     emulated_on: Option<String>,
     threads: Option<u32>,
@@ -134,7 +135,7 @@ impl Preparation {
         let mut timers = Vec::new();
         let mut chip_is_here = !options.elsewhere;
         let mut is_any_missing = false;
-        // What is asked of a compiler is asked of the chip's.
+        // The user's compiler options apply only to the chip's compiler.
         let of_others = options.without_settings();
         for (index, (mut summary, found)) in targets.into_iter().enumerate() {
             let (profile, own_options) = (&found.profile, if index == 0 { options } else { &of_others });
@@ -149,15 +150,15 @@ impl Preparation {
                         "target {target}: the simulator that comes with shim `{shim}` cannot answer either: {error}"
                     )));
                 }
-                // On the CPU the chip's shim is not needed; a notice below says what the plan is
-                // based on instead.
+                // The chip's shim is not needed to run on the CPU. A notice below names its
+                // replacement in the plan.
                 if options.on != Some(Executor::Cpu) && (!is_further || purpose == Purpose::Plan) {
                     passing.push(Notice::note(unusable(&summary.target, error)));
                 }
             }
             let judged = own.judge();
-            // The CPU beside a chip that is elsewhere is not this machine's: times measured here do
-            // not help to distribute work.
+            // If the chip is in another machine, so is the CPU next to it. Times measured here do
+            // not help to distribute work there.
             if index == 0 && summary.target.kind != TargetKind::Cpu {
                 let known = judged.or(own.stand_in());
                 chip_is_here = known.is_none_or(|(_, device)| device.kind == DeviceKind::Present);
@@ -200,7 +201,7 @@ impl Preparation {
                 _ => executor(&shims, &summary.target, own, purpose, options).map(Some),
             };
             let executor = match carried_out {
-                // The chip can be used without it.
+                // The chip can be used without this fallback.
                 Err(error) if is_further && error.kind() == ErrorKind::Missing => {
                     passing.push(Notice::note(format!("{error}; nothing falls back to it")));
                     continue;
@@ -211,7 +212,7 @@ impl Preparation {
                 if !executor.is_target && summary.target.kind != TargetKind::Cpu {
                     emulated_on = Some(Executor::Cpu.name().to_owned());
                 }
-                // A stand-in teaches nothing about the chip it replaces.
+                // Refusals by a substitute do not reveal limits of the chip.
                 compilers.push(compiler.filter(|_| executor.is_target));
                 if executor.simulated {
                     let (shim, device) = (&summary.target.shim, &executor.device);
@@ -241,7 +242,7 @@ impl Preparation {
         let (mut prompts, prompt_tokens) = options.usual_prompts(context);
         let mut encode_rows = options.encode_rows.clone();
         if profile.kind == TargetKind::Cpu {
-            // It computes no more rows than are filled, so that the largest entry point is best.
+            // A CPU computes only the rows that are filled, so the largest entry point is best.
             prompts.clear();
             encode_rows = encode_rows.into_iter().max().into_iter().collect();
         }
@@ -266,7 +267,7 @@ impl Preparation {
         let mut planner_options: Vec<PlannerOption> = options
             .planner_options
             .iter()
-            // Where components of other passes go is for the plans of those.
+            // Options that place components of other passes belong to the plans of those passes.
             .filter(|(name, _)| placed(name).is_none_or(|pass| pass == graph.pass))
             .map(|(name, value)| PlannerOption { name: name.clone(), value: value.clone() })
             .collect();
@@ -275,7 +276,7 @@ impl Preparation {
             name: USUAL_QUALITY_OPTION.to_owned(),
             value: millinats.to_string(),
         }));
-        // Nothing is fallen back to, so that nothing is left of a goal for the size for that.
+        // Without fallbacks, the plan needs no share of a size goal for them.
         if options.strict && options.size_bytes.is_some() && options.planner.is_none() {
             let (name, value) = NO_FALLBACKS;
             planner_options.push(PlannerOption { name: name.to_owned(), value: value.to_owned() });
@@ -342,7 +343,7 @@ impl Preparation {
         })
     }
 
-    /// The plan with all its notices; under `strict` a fallback is an error instead.
+    /// Returns the plan with all its notices. Under `strict`, a fallback is an error instead.
     pub(crate) fn report(
         &self,
         planned: &Planned,
@@ -400,20 +401,20 @@ impl Preparation {
         Ok(PlanReport { soc_title: Some(self.profile.title.clone()), ..report })
     }
 
-    /// The error of planning without a shim, with those that were skipped.
+    /// Adds the notices about skipped shims to an error of planning without a shim.
     pub(crate) fn without_shims(&self, error: Error) -> Error {
         self.skipped.iter().fold(error, |error, skipped| error.with_more(&skipped.text))
     }
 
-    /// A fallback notice, once per shard, for how the shim deviated from the work order: nodes that
-    /// run elsewhere than on the device, flags it refused or does not know.
+    /// Returns a fallback notice, once per shard, if the shim deviated from the work order: nodes
+    /// that run elsewhere than on the device, or flags that it refused or does not know.
     pub(crate) fn otherwise_notice(&self, shard: &BuiltShard) -> Option<Notice> {
         let executor = &self.executors[shard.target];
         let place = executor.instance.place(&executor.device);
         let origin = shard.origin(&self.request);
         let mut found = origin.fallbacks(&place, self.emulated_on.is_some());
         if self.emulated_on.is_none() {
-            // A profile's flag may have no effect on a shard; the user's flag was meant to have
+            // A profile's flag may have no effect on a shard. A flag of the user is meant to have
             // one.
             let inert = origin.flags.iter().filter(|existing| {
                 existing.verdict == FlagVerdict::Inert && self.asked_flags.contains(&existing.flag)
@@ -436,7 +437,8 @@ impl Preparation {
         Some(Notice::fallback(text))
     }
 
-    /// The shim's remarks on nodes that run where they were planned to, once per shard.
+    /// Returns a notice, once per shard, with the shim's remarks on nodes that run where they were
+    /// planned to run.
     pub(crate) fn remarked_notice(&self, shard: &BuiltShard) -> Option<Notice> {
         let origin = shard.origin(&self.request);
         let first = origin.remarks().next()?;
@@ -450,8 +452,8 @@ impl Preparation {
         )))
     }
 
-    /// Notices about shards planned for another target than the chip that the user named, unless
-    /// that was named for them.
+    /// Returns notices about shards that are planned for another target than the chip that the user
+    /// named, unless the user named that target for them.
     fn left_the_chip(&self, planned: &Planned) -> Vec<Notice> {
         if self.profile.kind == TargetKind::Cpu {
             return Vec::new();
@@ -472,8 +474,8 @@ impl Preparation {
             let why = reasons.find(|reason| reason.choice.starts_with("target"));
             let said = why.map_or("the plan gives no reason", |reason| reason.because.as_str());
             let chip = &self.profile.name;
-            // Targets are in order of preference: a later one has a shard that no earlier one could
-            // run.
+            // Targets are in order of preference. A later target runs a shard only if no earlier
+            // one could.
             let preferred = why.is_some_and(
                 |reason| matches!(&reason.cause, Cause::Preference(name) if name != "target-order"),
             );
@@ -487,7 +489,7 @@ impl Preparation {
         notices
     }
 
-    /// Notices about flags that the planner set differently from the user.
+    /// Returns notices about flags that the planner set differently from the user.
     fn otherwise_planned(&self, planned: &Planned) -> Vec<Notice> {
         let mut notices = Vec::new();
         for shard in planned.plan.shards() {
@@ -506,7 +508,7 @@ impl Preparation {
         notices.into_iter().map(Notice::fallback).collect()
     }
 
-    /// A notice that a token takes longer in one call than callers poll for on the chip.
+    /// Returns a notice if one call for a token lasts longer than callers poll for on the chip.
     fn longer_than_polled(&self, planned: &Planned) -> Option<Notice> {
         let fact = self.profile.fact(fact_names::POLLING_MICROSECONDS)?;
         let polled: u64 = fact.value.parse().ok()?;
@@ -533,7 +535,7 @@ impl Preparation {
         )))
     }
 
-    /// A notice that a calibration text was passed and nothing is calibrated.
+    /// Returns a notice if a calibration text was passed but the plan needs no calibration.
     fn calibration_unused(&self, planned: &Planned) -> Option<Notice> {
         let path = self.calibration_text.as_ref()?;
         let measured = self.request.sensitivities.iter().any(|row| row.provenance == Provenance::Measured);
@@ -546,16 +548,16 @@ impl Preparation {
         })
     }
 
-    /// The parts that are needed once everything is compiled.
+    /// Returns the parts that are needed once everything is compiled.
     pub(crate) fn let_go(self) -> (Request, Profile, RunPlaces) {
-        // A chip may be open only once: close the instances that answered questions.
+        // A chip may be open only once, so the instances that answered questions are closed.
         drop(self.offers);
         let places = RunPlaces::of(self.shims, self.executors, self.threads);
         (self.request, self.profile, places)
     }
 }
 
-/// Refuses options that do not apply to this model and chip, before any slow step.
+/// Rejects options that do not apply to this model and chip, before any slow step.
 fn check_asked(graph: &Graph, profile: &Profile, options: &PlanOptions) -> Result<()> {
     if profile.kind == TargetKind::Cpu && options.on == Some(Executor::Simulator) {
         let what = format!("profile {} is for a CPU, of which there is no simulator", profile.name);
@@ -567,7 +569,7 @@ fn check_asked(graph: &Graph, profile: &Profile, options: &PlanOptions) -> Resul
         let what = format!("{count} lengths of usual prompts, at most {cap} are taken");
         return Err(Error::new(ErrorKind::Argument, what).with_help("name lengths that are close as one"));
     }
-    // Tables are named by their position: first the embedding, then the per-layer embedding.
+    // Tables are identified by position: first the embedding, then the per-layer embedding.
     if options.tables.per_layer.is_some() && graph.assets.len() < 2 {
         return Err(Error::new(ErrorKind::Argument, "this model has no per-layer embedding")
             .with_help("leave `--table per-layer=…` out"));

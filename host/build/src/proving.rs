@@ -1,4 +1,4 @@
-//! What judges a plan that was compiled, before it is accepted.
+//! Judges compiled plans before they are accepted.
 
 use shardwright_graph::{Graph, Segments};
 use shardwright_planning::check::CheckedPlan;
@@ -12,25 +12,25 @@ use crate::places::{LoadedPart, thread_options};
 use crate::store::Compilations;
 use crate::{ArtefactStore, BuildError, BuildSite, BuiltShard, PlanReport, Result, TargetExecutor};
 
-/// Judges plans that were compiled.
+/// Judges plans after they were compiled.
 pub trait Prover {
-    /// Why the plan is not accepted, as a planner is told; empty if it is.
+    /// Returns the reasons against the plan, as feedback for the planner. An empty list accepts the
+    /// plan.
     ///
     /// # Errors
     ///
-    /// What no other plan would avoid.
+    /// Fails if no other plan would avoid the problem.
     fn prove(&mut self, candidate: &mut Candidate<'_>, watch: &mut dyn Watch) -> Result<Vec<Feedback>>;
 }
 
 /// How plans are judged.
 pub struct Proving<'p> {
-    /// What judges them.
     pub prover: &'p mut dyn Prover,
-    /// Compilations of shards of plans and of parts of them, and how many there may be.
+    /// Number of compilations of shards of plans and of parts of shards, and its maximum.
     pub compilations: &'p Compilations,
 }
 
-/// A plan that was compiled and not yet accepted.
+/// A compiled plan that was not accepted yet.
 pub struct Candidate<'c> {
     pub(crate) site: BuildSite<'c>,
     pub(crate) plan: &'c CheckedPlan,
@@ -43,37 +43,37 @@ pub struct Candidate<'c> {
 }
 
 impl<'c> Candidate<'c> {
-    /// The plan.
+    /// Returns the plan.
     pub fn plan(&self) -> &'c CheckedPlan {
         self.plan
     }
 
-    /// The plan with the tables it was made from.
+    /// Returns the report: the plan with the tables it was made from.
     pub fn report(&self) -> &PlanReport {
         &self.report
     }
 
-    /// The request that it answers.
+    /// Returns the request that the plan answers.
     pub fn request(&self) -> &'c Request {
         self.site.request
     }
 
-    /// The compiled shards, in order of execution.
+    /// Returns the compiled shards, in order of execution.
     pub fn shards(&self) -> &'c [BuiltShard] {
         self.shards
     }
 
-    /// The model, its tables in the formats of the plan.
+    /// Returns the model, with its tables in the formats of the plan.
     pub fn graph(&self) -> &'c Graph {
         self.graph
     }
 
-    /// Compilations so far, of all plans and of parts of them.
+    /// Returns the number of compilations so far, of all plans and of parts of them.
     pub fn compilations(&self) -> usize {
         self.compilations.made()
     }
 
-    /// What compiles and runs a shard.
+    /// Returns the executor that compiles and runs a shard.
     pub fn executor(&self, shard: &BuiltShard) -> &'c TargetExecutor {
         &self.site.executors[shard.target]
     }
@@ -82,7 +82,8 @@ impl<'c> Candidate<'c> {
     ///
     /// # Errors
     ///
-    /// Those of the shim; [`feedback_of`](crate::feedback_of) says which a planner can act on.
+    /// Fails with the error of the shim. [`feedback_of`](crate::feedback_of) determines whether a
+    /// planner can act on it.
     pub fn load(&self, shard: &BuiltShard) -> std::result::Result<LoadedPart, ShimError> {
         let executor = self.executor(shard);
         let options = thread_options(executor.instance.shim().name(), self.threads);
@@ -96,13 +97,13 @@ impl<'c> Candidate<'c> {
         })
     }
 
-    /// Compiles a shard once more, with what every linear operation reads and gives as further
+    /// Compiles a shard again, with the inputs and outputs of every linear operation as further
     /// outputs.
     ///
     /// # Errors
     ///
-    /// Those of [`compile_plan`](crate::compile_plan); [`BuildError::Refused`] if the shim takes no
-    /// further outputs.
+    /// Fails like [`compile_plan`](crate::compile_plan), and with [`BuildError::Refused`] if the
+    /// shim does not support further outputs.
     pub fn tapped(
         &mut self,
         shard: usize,
@@ -111,11 +112,11 @@ impl<'c> Candidate<'c> {
         compile_shard(&self.site, self.plan, shard, Extent::Tapped, self.store, watch)
     }
 
-    /// Compiles adjacent segments of a shard alone, in the formats they have in it.
+    /// Compiles adjacent segments of a shard alone, in the formats that they have in it.
     ///
     /// # Errors
     ///
-    /// Those of [`compile_plan`](crate::compile_plan).
+    /// Fails like [`compile_plan`](crate::compile_plan).
     pub fn part(
         &mut self,
         shard: usize,

@@ -1,9 +1,10 @@
-//! Calibrated ranges in the terms of a request: by component and layer that read a tensor.
+//! Converts calibrated ranges to the form of a request: by component and layer that read a tensor.
 
 use shardwright_graph::{ComponentKind, Graph, LAST_HIDDEN, PER_LAYER, Range, Ranges, Role, hidden_key};
 use shardwright_planning::request::BoundaryRange;
 
-/// The ranges of the tensors that one shard hands another, as far as they were calibrated.
+/// Returns the calibrated ranges of the tensors that one shard hands to another. Tensors without a
+/// calibrated range are left out.
 pub(crate) fn boundary_ranges(graph: &Graph, ranges: &Ranges) -> Vec<BoundaryRange> {
     let mut found = Vec::new();
     let mut add = |role: &Role, component: usize, layer: u32, key: &str| {

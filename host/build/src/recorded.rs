@@ -19,32 +19,33 @@ use crate::{
 
 /// A chain that was compiled on this machine.
 pub struct CompiledAnew {
-    /// The settled plan.
     pub settled: Settled,
-    /// Why it was compiled here, and how long it took, less if an earlier start kept the artefacts.
+    /// Why the chain was compiled here, and how long that lasted. It is shorter if an earlier start
+    /// cached the artefacts.
     pub compiled_here: CompiledHere,
-    /// The same in words, followed by deviations from the request.
+    /// A notice about the compilation here, followed by notices about deviations from the request.
     pub notices: Vec<Notice>,
 }
 
-/// Whether the plan of a bundle's chain allows compiling every shard on the machine that runs it.
+/// Checks whether the plan of a bundle's chain allows compiling every shard on the machine that
+/// runs it.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Invalid`] for a damaged plan.
+/// Fails with [`ErrorKind::Invalid`] if the plan is damaged.
 pub fn may_compile_here(bundle: &Bundle, entry: &ChainEntry) -> Result<bool> {
     let plan: Plan = read(bundle, &entry.plan, "the recorded plan")?;
     Ok(plan.shards.iter().all(|shard| shard.build == BuildTime::JustInTime))
 }
 
 /// Plans and compiles the chain for this machine, because of `error`. It uses the options recorded
-/// in the bundle; the plan may differ, since this machine's compiler may. `here` has the options of
-/// this opening: paths and session flags.
+/// in the bundle, but the plan may differ if this machine's compiler does. `here` contains the
+/// options of this opening: paths and session flags.
 ///
 /// # Errors
 ///
-/// `error` itself, with the obstacle, if the plan does not allow compiling here or the checkpoint
-/// is not available; and errors of planning and compiling.
+/// Fails with `error` itself and the obstacle if the plan does not allow compiling here or the
+/// checkpoint is not available. Also fails with errors of planning and compiling.
 pub fn compile_recorded(
     bundle: &Bundle,
     entry: &ChainEntry,
@@ -67,7 +68,8 @@ pub fn compile_recorded(
         let checkpoint = open_checkpoint(directory)?;
         let options = options_of(bundle, entry, &checkpoint, here)?;
         let mut source = CheckpointSource::new(&checkpoint, &options);
-        // What made it the plan, such as a repair, may not be seen in the request.
+        // The request does not show changes to the plan such as a repair, so the recorded plan is
+        // tried first.
         let trying = Trying { first: Some(RecordedPlan::of(bundle, entry)?), ..Trying::default() };
         let mut keeping = Keeping::of(&options, checkpoint.graph());
         let settled = settle_trying(&mut source, &options, Purpose::Run, keeping.store(), trying, &mut ())?;
@@ -97,13 +99,13 @@ pub fn compile_recorded(
     Ok(CompiledAnew { settled, compiled_here: CompiledHere { because, nanoseconds }, notices })
 }
 
-/// The options that a bundle's chain was planned with, as far as the bundle records them; `here`
-/// has the rest: paths, threads and session flags.
+/// Returns the options that a bundle's chain was planned with, as far as the bundle records them.
+/// The other options come from `here`: paths, threads and session flags.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Incompatible`] for a checkpoint that the bundle was not made of, and
-/// [`ErrorKind::Invalid`] for a bundle whose files say what no bundle does.
+/// Fails with [`ErrorKind::Incompatible`] if the bundle was not made from this checkpoint, and with
+/// [`ErrorKind::Invalid`] if the files of the bundle contain invalid values.
 pub fn options_of(
     bundle: &Bundle,
     entry: &ChainEntry,
@@ -118,7 +120,7 @@ pub fn options_of(
     let plan: Plan = read(bundle, &entry.plan, "the recorded plan")?;
     let request: Request = read(bundle, &entry.request, "the recorded request")?;
     let mut options = recorded_options(bundle, &request, here)?;
-    // The bundle's tables are there already.
+    // The tables are in the bundle already.
     let checked = check(plan, &request).map_err(|fault| {
         Error::new(ErrorKind::Invalid, format!("{}: the recorded plan: {fault}", bundle.path().display()))
             .with_help("compile the checkpoint again")
@@ -127,8 +129,8 @@ pub fn options_of(
     Ok(options)
 }
 
-/// Refuses another calibration text than the one that the bundle was made with: a bundle records
-/// its digest alone.
+/// Rejects a calibration text other than the text that the bundle was made with. A bundle records
+/// only the digest of the text.
 fn expect_calibration_text(bundle: &Bundle, digest: &str, here: &PlanOptions) -> Result<()> {
     if here.calibration_digest()?.is_some_and(|own| own.to_string() == digest) {
         return Ok(());
@@ -138,7 +140,8 @@ fn expect_calibration_text(bundle: &Bundle, digest: &str, here: &PlanOptions) ->
     Err(Error::new(ErrorKind::Argument, what).with_help(help))
 }
 
-/// The options the bundle was made with, as far as its manifest and request record them.
+/// Returns the options that the bundle was made with, as far as its manifest and request record
+/// them.
 fn recorded_options(bundle: &Bundle, request: &Request, here: &PlanOptions) -> Result<PlanOptions> {
     let variant = bundle.variant();
     let mut options = PlanOptions {
@@ -150,7 +153,7 @@ fn recorded_options(bundle: &Bundle, request: &Request, here: &PlanOptions) -> R
         first_token_microseconds: request.goals.first_token_microseconds,
         prompts: PlanOptions::prompts_of(request),
         answer_tokens: Some(request.goals.answer_tokens),
-        // Others that are asked for now are stated anew.
+        // If other draft models are requested now, their estimates are made again.
         drafts: here.draft_models.is_empty().then(|| request.drafts.clone()),
         formats: request.formats.iter().cloned().map(FormatChoice::Tuple).collect(),
         planner: (!variant.planner.built_in).then(|| variant.planner.name.clone()),

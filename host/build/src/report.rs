@@ -29,17 +29,14 @@ use shardwright_vocabulary::{
 pub struct TargetLimit {
     /// Name of the target.
     pub target: String,
-    /// The limit.
     #[serde(flatten)]
     pub limit: Limit,
 }
 
-/// One boundary tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BoundaryReport {
-    /// Its name.
     pub name: String,
-    /// Its encoding, if the plan fixes one; else the encoding of the shard's activations.
+    /// Encoding that the plan fixes. `None` for the encoding of the shard's activations.
     pub encoding: Option<Encoding>,
 }
 
@@ -48,11 +45,11 @@ pub struct BoundaryReport {
 pub struct EntryReport {
     /// Name of the entry point.
     pub entry: EntryName,
-    /// Operations after legalisation; 0 if the shard does nothing in it.
+    /// Number of operations after legalisation. 0 if the shard has no work in this entry point.
     pub ops: u64,
-    /// Time of one run; `None` if unknown.
+    /// Time of one run, or `None` if unknown.
     pub time: Option<TimeCost>,
-    /// Operations that the time does not cover.
+    /// Number of operations that the time does not cover.
     pub uncosted_ops: u64,
 }
 
@@ -65,11 +62,9 @@ impl EntryReport {
 /// A choice and the reason for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReasonReport {
-    /// What was chosen.
     pub choice: String,
-    /// Why.
     pub because: String,
-    /// The limit, cost, goal, feedback or preference behind it.
+    /// The limit, cost, goal, feedback or preference that caused the choice.
     pub cause: Cause,
 }
 
@@ -78,50 +73,45 @@ pub struct ReasonReport {
 pub struct ShardReport {
     /// Position in the chain.
     pub index: usize,
-    /// Its segments.
     pub segments: Segments,
     /// Name of the target it is planned for.
     pub target: String,
     /// Formats as one word.
     pub formats: String,
-    /// Operations of the largest entry point.
+    /// Number of operations of the largest entry point.
     pub ops: u64,
-    /// Weight bytes.
     pub weight_bytes: u64,
-    /// Bytes of its artefact: weights and the additions of each entry point.
+    /// Bytes of the artefact: weights and the additions of each entry point.
     pub artefact_bytes: u64,
-    /// State bytes it writes.
+    /// Bytes of the states that the shard writes.
     pub state_bytes: u64,
     /// Context capacity in tokens.
     pub context: u32,
-    /// Entry points.
     pub entries: Vec<EntryReport>,
-    /// What it reads.
     pub inputs: Vec<BoundaryReport>,
-    /// What it writes.
     pub outputs: Vec<BoundaryReport>,
-    /// Where the soft-cap of the logits is computed; `None` if the component has none.
+    /// Where the soft-cap of the logits is computed. `None` if the shard has no soft-cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub softcap: Option<SoftcapPlace>,
     /// Compiler flags.
     pub flags: Vec<Flag>,
     /// `ahead` or `just-in-time`.
     pub build: String,
-    /// The limits that bind it, and how close it comes.
+    /// The limits that apply to the shard, and how close it comes to them.
     pub limits: Vec<LimitUse>,
-    /// Its layers, in order of execution.
+    /// The layers, in order of execution.
     pub by_layer: Vec<LayerReport>,
     /// Reasons that concern this shard.
     pub reasons: Vec<ReasonReport>,
 }
 
-/// The chain that goes on when a target is lost: the whole model on another.
+/// A chain that continues when a target is lost: the whole model on another target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FallbackReport {
     /// Name of the target.
     pub target: String,
-    /// Formats it may have beside those the model is stored in, in order of preference; none for
-    /// those of its profile.
+    /// Formats that the chain may use in addition to the model's stored formats, in order of
+    /// preference. Empty for the formats of the target's profile.
     pub formats: Vec<String>,
 }
 
@@ -134,16 +124,14 @@ impl std::fmt::Display for FallbackReport {
     }
 }
 
-/// A gathered table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableReport {
     /// `embedding`, `per-layer-embedding`.
     pub name: String,
-    /// The format it is kept in.
+    /// The format of the table in the plan.
     pub format: WeightFormat,
-    /// Its bytes in that format.
+    /// Bytes in that format.
     pub bytes: u64,
-    /// What it loses.
     pub loss: LossReport,
 }
 
@@ -160,45 +148,45 @@ impl TableReport {
     }
 }
 
-/// Quality a plan loses by the formats of its weights, activations, states and tables, and whether
-/// that was measured. Of activations and states what is not known is not counted.
+/// Quality loss of a plan caused by the formats of its weights, activations, states and tables, and
+/// whether it was measured. Unknown losses of activations and states are not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "known", rename_all = "kebab-case")]
 pub enum LossReport {
-    /// No loss but the rounding of floats: weights are floats, and activations and states have 32
-    /// bits.
+    /// No loss except the rounding of floats: weights are floats, and activations and states have
+    /// 32 bits.
     None,
-    /// KL divergence in millionths of a nat per token, measured on this checkpoint per layer
-    /// and role and added up.
+    /// KL divergence in millionths of a nat per token, measured on this checkpoint per layer and
+    /// role and added up.
     Measured {
-        /// The loss.
         micronats: u64,
     },
-    /// The same, but in some places expected from how far the weights are off in these formats: a
-    /// model fitted to another checkpoint, with an unknown error.
+    /// KL divergence in millionths of a nat per token, where some parts are expected from the
+    /// errors of the weights in these formats. The expectation is a model fitted to another
+    /// checkpoint, with an unknown error.
     Expected {
-        /// The loss.
+        /// The whole loss.
         micronats: u64,
-        /// The part of it that was measured on this checkpoint.
+        /// The part of the loss that was measured on this checkpoint.
         #[serde(default, skip_serializing_if = "is_zero")]
         measured: u64,
     },
-    /// Nothing is known of what these formats lose.
+    /// The loss of these formats is unknown.
     NotMeasured {
-        /// Number of layers, of components without layers, and of tables of which nothing is known.
+        /// Number of layers, components without layers, and tables whose loss is unknown.
         places: u64,
     },
 }
 
-/// Nothing is written of a part that there is not.
+/// Checks whether a number is 0, to leave it out of a report.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 const fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
 impl LossReport {
-    /// The measured part of an expected loss in hundredths of it, rounded down; `None` where
-    /// nothing of it is measured.
+    /// Returns the measured part of an expected loss in per cent, rounded down, or `None` if no
+    /// part is measured.
     pub const fn measured_percent(&self) -> Option<u64> {
         match self {
             LossReport::Expected { micronats, measured } if *measured > 0 && *micronats > 0 => {
@@ -208,8 +196,8 @@ impl LossReport {
         }
     }
 
-    /// KL divergence in millionths of a nat per token, measured or expected; `None` where nothing
-    /// is known of a part.
+    /// Returns the KL divergence in millionths of a nat per token, measured or expected, or `None`
+    /// if a part is unknown.
     pub const fn micronats(&self) -> Option<u64> {
         match self {
             LossReport::None => Some(0),
@@ -219,38 +207,38 @@ impl LossReport {
     }
 }
 
-/// The part of a time that rests on numbers of one provenance.
+/// The part of a time that comes from numbers of one provenance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeShare {
-    /// Where the numbers come from; `None` where there are none.
+    /// Where the numbers come from, or `None` for parts without a time.
     pub provenance: Option<Provenance>,
-    /// Layers, and components without layers, that the entry point runs.
+    /// Number of layers, and of components without layers, that the entry point runs.
     pub places: u64,
-    /// Their time in microseconds; 0 where it is not known.
+    /// Their time in microseconds, or 0 if it is unknown.
     pub microseconds: u64,
 }
 
 /// Time of one run of an entry point by all its shards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryTime {
-    /// The entry point.
     pub entry: EntryName,
-    /// The sum over the shards, with the weakest provenance of its parts; `None` if a part is
+    /// The sum over the shards, with the weakest provenance of its parts, or `None` if a part is
     /// unknown.
     pub time: Option<TimeCost>,
-    /// Operations that the time does not cover.
+    /// Number of operations that the time does not cover.
     pub uncosted_ops: u64,
-    /// The part of it that calls of shards take beside the computation; `None` if that is not known
-    /// of any.
+    /// The part of `time` for calls of shards, in addition to the computation, or `None` if it is
+    /// unknown for all shards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls: Option<TimeCost>,
-    /// What the time rests on, the largest share first and what is not known last.
+    /// The parts of the time by provenance: the largest first, unknown parts last.
     #[serde(default)]
     pub shares: Vec<TimeShare>,
 }
 
 impl EntryTime {
-    /// Adds what one place takes, or what is at no place.
+    /// Adds the time of `places` layers or components. `places` is 0 for a time that belongs to
+    /// none of them.
     fn share(&mut self, time: Option<TimeCost>, places: u64) {
         let provenance = time.map(|time| time.provenance);
         let microseconds = time.map_or(0, |time| time.microseconds);
@@ -267,7 +255,6 @@ impl EntryTime {
 /// A number of bytes and its provenance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BytesReport {
-    /// The number.
     pub bytes: u64,
     /// Where the number comes from.
     pub provenance: Provenance,
@@ -276,36 +263,35 @@ pub struct BytesReport {
 /// Totals of all shards of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanTotals {
-    /// Weight bytes, counted.
+    /// Counted bytes of weights.
     pub weight_bytes: u64,
-    /// Artefact bytes.
     pub artefacts: BytesReport,
-    /// Bytes of the gathered tables, counted.
+    /// Counted bytes of the gathered tables.
     #[serde(default)]
     pub table_bytes: u64,
-    /// Bytes of states (keys and values) at the plan's context, counted.
+    /// Counted bytes of states (keys and values) at the plan's context.
     pub state_bytes: u64,
-    /// Time of each entry point, including the soft-cap in the runtime and what is known of calls:
+    /// Time of each entry point, including the soft-cap in the runtime and the known time of calls.
     /// `decode_1` is one token, prefill all its rows.
     pub times: Vec<EntryTime>,
-    /// Host time per step for passing tensors between shards, in nanoseconds; modelled, and not
-    /// included in `times`.
+    /// Modelled host time per step for passing tensors between shards, in nanoseconds. Not included
+    /// in `times`.
     pub boundary_nanoseconds: u64,
-    /// Quality lost by all formats.
+    /// Quality loss of all formats.
     pub loss: LossReport,
 }
 
-/// What a whole plan was measured to lose: the model as planned, run beside the model as stored.
+/// The measured loss of a whole plan: the model as planned, compared with the model as stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeasuredLoss {
-    /// KL divergence from the model as stored in millionths of a nat per token; of encoders 1 −
-    /// cosine in the same parts.
+    /// KL divergence from the stored model in millionths of a nat per token. For encoders, 1 −
+    /// cosine in millionths.
     pub micronats: u64,
-    /// Standard error of it over the tokens, as if they were independent.
+    /// Standard error over the tokens, as if they were independent.
     pub error_micronats: u64,
-    /// Tokens of the text.
+    /// Number of tokens of the text.
     pub tokens: u64,
-    /// What the text is called.
+    /// Name of the text.
     pub text: String,
 }
 
@@ -327,54 +313,53 @@ impl std::fmt::Display for MeasuredLoss {
 pub struct PlanReport {
     /// Name of the model.
     pub model: String,
-    /// Model family.
     pub family: String,
     /// The profile planned for.
     pub soc: String,
-    /// The name that people use for the chip; `None` in reports of earlier versions.
+    /// The name that people use for the chip, or `None` in reports of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soc_title: Option<String>,
     /// The planner that decided.
     pub planner: PlannerIdentity,
-    /// Plans that were refused before this one.
+    /// Number of plans that were refused before this one.
     pub refused_plans: usize,
     /// The limits that applied, with provenance.
     pub limits: Vec<TargetLimit>,
-    /// The limits that bind all shards of a target together, and how close they come.
+    /// The limits that apply to all shards of a target together, and how close they come to them.
     pub shared_limits: Vec<TargetLimitUse>,
-    /// The goals that were set, and what the plan makes of them.
+    /// The goals that were set, and whether the plan meets them.
     pub goals: Vec<GoalReport>,
     /// The shards in order.
     pub shards: Vec<ShardReport>,
-    /// The gathered tables.
     #[serde(default)]
     pub tables: Vec<TableReport>,
     /// Totals of the shards.
     pub totals: PlanTotals,
-    /// What the whole plan was measured to lose, which the totals expect; `None` where it was not
-    /// run.
+    /// The measured loss of the whole plan, which `totals` only predicts. `None` if the plan was
+    /// not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<MeasuredLoss>,
-    /// Whether it fits, and what it takes: download, memory of each phase, times.
+    /// Whether the plan fits, and its demands: download, memory of each phase, times.
     pub forecast: Forecast,
-    /// What goes on when a target is lost.
+    /// The chains that continue when a target is lost.
     pub fallback: Vec<FallbackReport>,
-    /// That proposed tokens are verified.
+    /// How proposed tokens are verified, if they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speculation: Option<ChosenSpeculation>,
     /// Reasons that concern the whole plan.
     pub reasons: Vec<ReasonReport>,
     /// Notices that every report must show.
     pub notices: Vec<Notice>,
-    /// The executor, if it is not the planned targets; every report is headed with it then.
+    /// The executor, if it is not the planned targets. It is then part of the heading of every
+    /// report.
     pub emulated_on: Option<String>,
-    /// The plans of the towers beside it, in a report of all that was planned.
+    /// The plans of the model's towers, in a report on the text and its towers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub towers: Vec<PlanReport>,
 }
 
 impl PlanReport {
-    /// With what the whole plan was measured to lose, which a goal for the loss is held against.
+    /// Adds the measured loss of the whole plan, which also decides whether a quality goal is met.
     #[must_use]
     pub fn with_measured(mut self, measured: Option<MeasuredLoss>) -> Self {
         if let Some(measured) = &measured {
@@ -387,7 +372,7 @@ impl PlanReport {
         PlanReport { measured, ..self }
     }
 
-    /// The pass it is for.
+    /// Returns the pass that the plan is for.
     pub fn pass(&self) -> Pass {
         self.shards.first().map_or(Pass::Step, |shard| shard.segments.pass())
     }
@@ -408,8 +393,7 @@ pub struct PlanHeading {
     pub emulated_on: Option<String>,
 }
 
-/// Combines a checked plan with the tables it was made from, and with the model it is for; `graph`
-/// is that in any formats.
+/// Combines a checked plan with the tables it was made from and with the forecast.
 pub fn report_plan(
     request: &Request,
     plan: &CheckedPlan,
@@ -509,7 +493,7 @@ pub fn report_plan(
     }
 }
 
-/// Adds up what a plan costs.
+/// Adds up the costs of a plan.
 pub(crate) fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
     let sum = |of: fn(&ShardCost) -> u64| {
         plan.shards().iter().map(|shard| of(&shard.cost)).fold(0, u64::saturating_add)
@@ -534,7 +518,7 @@ pub(crate) fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
         let softcap = softcap.filter(|_| planned.softcap == Some(SoftcapPlace::Runtime));
         let by_layer = layers.rows(shard);
         for part in &cost.entries {
-            // The runtime caps the logits of every row, and none of a prefill, which gives none.
+            // The runtime caps the logits of every row. A prefill returns no logits.
             let of_rows = |time: TimeCost| TimeCost {
                 microseconds: time.microseconds.saturating_mul(part.entry.rows.into()),
                 ..time
@@ -554,7 +538,7 @@ pub(crate) fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
             sum.time = sum.time.zip(time).map(|(sum, time)| together(sum, time));
             sum.uncosted_ops = sum.uncosted_ops.saturating_add(part.uncosted_ops);
             let of_layers = by_layer.iter().flat_map(|layer| &layer.entries);
-            // What takes no part in an entry point has no operations there.
+            // Layers without operations are not part of the entry point.
             for layer in of_layers.filter(|layer| layer.entry == part.entry && layer.ops > 0) {
                 sum.share(layer.time, 1);
             }
@@ -588,8 +572,9 @@ pub(crate) fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
     }
 }
 
-/// Nanoseconds that handing over between shards takes in a step of an entry point: of the shards
-/// that take part in it, the rows of those that follow one on another target.
+/// Returns the nanoseconds for handing values over between shards in a step of an entry point.
+/// Every shard with work in it counts. A shard that follows one on another target adds the
+/// conversion of the rows.
 pub(crate) fn handing_over(request: &Request, plan: &CheckedPlan, entry: Option<EntryName>) -> u64 {
     let place = |shard: &CheckedShard| (shard.target.shim.clone(), shard.target.device.clone());
     let takes_part = |shard: &&CheckedShard| {

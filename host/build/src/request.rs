@@ -1,4 +1,4 @@
-//! The planner's request: a graph and its targets as tables.
+//! Makes the planner's request: a graph and its targets as tables.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -23,31 +23,32 @@ use crate::{ArtefactCost, BuildError, EntryMenu, Judge, ModelFormats, TableForma
 
 /// A target that a plan may use.
 pub struct TargetOffer {
-    /// What the planner sees of the target.
+    /// The target as the planner sees it.
     pub summary: TargetSummary,
-    /// Answers what the target supports and costs.
+    /// Decides which graphs the target supports and estimates their costs.
     pub judge: Box<dyn Judge>,
 }
 
 /// Name of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelName {
-    /// Name for reports.
+    /// Name shown in reports.
     pub name: String,
     /// Family, as in `config.json`.
     pub family: String,
 }
 
-/// The formats of a checkpoint that is built without converting any weight.
+/// Returns the formats of a checkpoint that is built without converting any weight.
 ///
-/// Named after the format that most weight bytes are stored in; f32 norms beside bf16 projections
-/// stay f32. Where matrices come quantised, the roles that most bytes store otherwise are named
-/// too, and where that does not name every quantised matrix, all are [`WeightFormat::AsStored`].
+/// The tuple is named after the format that most weight bytes are stored in. The f32 norms of a
+/// model with bf16 projections stay f32. If matrices are stored quantised, roles whose bytes are
+/// mostly stored in another format are named too. If that does not name every quantised matrix, all
+/// weights are [`WeightFormat::AsStored`].
 pub fn stored_formats(graph: &Graph) -> FormatTuple {
     let role = |weight: &Weight| WeightRole::of_part(weight.part);
     let all = || graph.weights.iter();
     let most = most_bytes(all()).unwrap_or(WeightFormat::F32);
-    // A head in floats may outweigh the layers of a model that comes quantised.
+    // A head in floats may be larger than the quantised layers of a model.
     let layers = most_bytes(all().filter(|weight| role(weight) != WeightRole::Head));
     let weights = layers.filter(|format| format.is_quantised()).unwrap_or(most);
     let mut tuple = FormatTuple::uniform(weights, ActivationFormat::F32, StateFormat::F32);
@@ -68,13 +69,13 @@ pub fn stored_formats(graph: &Graph) -> FormatTuple {
     }
 }
 
-/// The format of most bytes; `None` where no weight has a format.
+/// Returns the format of most bytes, or `None` if no weight has a format.
 fn most_bytes<'g>(weights: impl Iterator<Item = &'g Weight> + Clone) -> Option<WeightFormat> {
     let stored = |format: WeightFormat| {
         let stored_so = weights.clone().filter(|weight| weight.format() == Some(format));
         stored_so.map(|weight| weight.bytes()).sum::<u64>()
     };
-    // Of formats with as many bytes, the last: floats come last.
+    // Of formats with as many bytes, the last one counts. Floats come last.
     let floats = [WeightFormat::Bf16, WeightFormat::F16, WeightFormat::F32];
     let quantised = WeightFormat::ALL.iter().copied().filter(|format| format.is_quantised());
     let (format, bytes) =
@@ -85,15 +86,13 @@ fn most_bytes<'g>(weights: impl Iterator<Item = &'g Weight> + Clone) -> Option<W
 /// Everything in a request except the graph and its targets.
 #[derive(Clone, Debug)]
 pub struct Question<'q> {
-    /// Name of the model.
     pub model: &'q ModelName,
     /// The entry points to choose from.
     pub menu: &'q EntryMenu,
-    /// The goals of the plan.
     pub goals: Goals,
-    /// How long prompts usually are; empty if nobody said.
+    /// Usual lengths of prompts. Empty if they are not specified.
     pub prompts: Vec<PromptLength>,
-    /// What may propose tokens.
+    /// Drafts that may propose tokens.
     pub drafts: Vec<DraftEstimate>,
     /// Settings of the planner.
     pub options: Vec<PlannerOption>,
@@ -102,11 +101,11 @@ pub struct Question<'q> {
 /// Builds the request: the model's components and layers, and one cost row per kind, target, format
 /// tuple and entry point.
 ///
-/// Rows are taken from the graphs themselves, legalised by the target's judge, one representative
+/// Rows come from the graphs themselves, legalised by the target's judge, with one representative
 /// layer per kind. Layers of a kind have equal costs, so a planner can add up any cut exactly. A
-/// vendor's compiler may take seconds per row: `watch` gets progress for each and may cancel.
+/// vendor's compiler may need seconds per row: `watch` gets progress for each and may cancel.
 ///
-/// Gathered tables are as they are stored, and of losses nothing is known.
+/// Gathered tables are listed as stored, and losses are unknown.
 pub fn make_request(
     graph: &Graph,
     offers: &[TargetOffer],
@@ -117,8 +116,8 @@ pub fn make_request(
     make_keyed_request(graph, offers, formats, question, &[], watch).map(|(request, _)| request)
 }
 
-/// The same, and for each row of the cost table the key of its measured time, where `timers` has
-/// what runs its target.
+/// Makes a request like [`make_request`], and returns for each row of the cost table the key of its
+/// measured time. `timers` identifies the executor of each target whose times are measured.
 pub(crate) fn make_keyed_request(
     graph: &Graph,
     offers: &[TargetOffer],
@@ -230,11 +229,12 @@ pub(crate) fn make_keyed_request(
     Ok((request, keys))
 }
 
-/// Assumed bytes of an operation in an artefact beside its weights, where the judge reports none:
-/// three compilers use half a kilobyte to one and a half.
+/// Assumed bytes of an operation in an artefact in addition to its weights, if the judge reports
+/// none. Three compilers use half a kilobyte to one and a half.
 const OPERATION_BYTES: u64 = 1024;
 
-/// Bytes an entry point adds to an artefact beside one set of weights, and their provenance.
+/// Returns the bytes that an entry point adds to an artefact in addition to one set of weights, and
+/// their provenance.
 ///
 /// The set of weights is counted with the entry point that every shard has. If an artefact stores
 /// weights separately for each entry point, the others add their own.
@@ -251,32 +251,33 @@ fn artefact_bytes(row: &CostRow, reported: Option<ArtefactCost>) -> (u64, Proven
     (reported.bytes.saturating_sub(counted), reported.provenance)
 }
 
-/// Nanoseconds that one more shard costs the host in a step: measured at 588 on a server
+/// Nanoseconds of host time that one more shard costs in a step: measured at 588 on a server
 /// (`tests/benches/boundary.rs`). No phone was measured.
 const BOUNDARY_NANOSECONDS: u64 = 588;
 
-/// Picoseconds that converting one value for another target takes: measured at 1,500 on a server
-/// for rounding floats to 16-bit integers; the way back takes a twentieth. No phone was measured.
+/// Picoseconds for converting one value for another target: measured at 1,500 on a server for
+/// rounding floats to 16-bit integers. The way back needs a twentieth of that. No phone was
+/// measured.
 const TRANSFER_PICOSECONDS: u64 = 1_500;
 
-/// The logits a head returns.
+/// The logits that a head returns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Logits {
     AsTheyAre,
     BeforeSoftcap,
 }
 
-/// Picoseconds the runtime takes per logit on one core: measured at 2,900 to 3,500 on a loaded
-/// server. No phone was measured.
+/// Picoseconds of the runtime per logit on one core: measured at 2,900 to 3,500 on a loaded server.
+/// No phone was measured.
 const SOFTCAP_PICOSECONDS: u64 = 3_000;
 
-/// Time the runtime takes for the soft-cap of one row of logits.
+/// Returns the time of the runtime for the soft-cap of one row of logits.
 fn softcap_time(graph: &Graph) -> TimeCost {
     let microseconds = graph.vocabulary.saturating_mul(SOFTCAP_PICOSECONDS).div_ceil(1_000_000);
     TimeCost { microseconds, provenance: Provenance::Modelled }
 }
 
-/// Names of the boundary tensors a component reads and writes.
+/// Returns the names of the boundary tensors that a component reads and writes.
 fn boundaries(graph: &Graph, kind: ComponentKind) -> (Vec<String>, Vec<String>) {
     let name = |role: &Role| role.name().to_owned();
     let hidden = name(&Role::Hidden);
@@ -346,7 +347,7 @@ fn cost_row(
         row.legality = Legality::Illegal(reason);
         return (row, None);
     }
-    // A kind that does nothing in the entry point costs nothing there, and is legal.
+    // A kind without work in the entry point has no cost there, and is legal.
     let Some(entry) = instance else { return (row, None) };
     let graph = formats.graph(place.format);
     let mut key = None;

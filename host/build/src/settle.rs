@@ -1,4 +1,4 @@
-//! The loop: plan, quantise, legalise, compile, and revise when a compiler refuses.
+//! Plans, quantises, legalises and compiles, and revises the plan when a compiler refuses it.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -29,24 +29,23 @@ use crate::{
 /// A plan that was made and checked, but not carried out.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// The plan with the tables it was made from.
+    /// The report: the plan with the tables it was made from.
     pub report: PlanReport,
     /// The planner's request, as canonical JSON.
     pub request: Vec<u8>,
-    /// The plan as the planner gave it.
+    /// The plan as the planner returned it.
     pub plan: Plan,
-    /// For each row of the request's cost table the key of its measured time; `None` where it has
-    /// none.
+    /// For each row of the request's cost table, the key of its measured time, if it has one.
     pub time_keys: Vec<Option<Digest>>,
-    /// Settings of the planner that was asked, each with its legal values in words.
+    /// Settings of the planner that made the plan, each with a description of its legal values.
     pub settings: Vec<(String, String)>,
-    /// The chains that it falls back to, in order.
+    /// The fallback chains of the plan, in order.
     pub fallbacks: Vec<FallbackChain>,
-    /// The plans of the towers beside it.
+    /// The plans of the model's towers.
     pub towers: Vec<Planned>,
 }
 
-/// Plans without compiling, for a model whose constants need not be here.
+/// Makes a plan without compiling. The constants of the model need not be available.
 pub fn plan(source: &mut dyn PlanSource, options: &PlanOptions, watch: &mut dyn Watch) -> Result<Planned> {
     let mut all = Part::new(watch, 0..1000);
     let prepared = if options.measuring == PlanMeasuring::Never { 1000 } else { PREPARED };
@@ -87,8 +86,8 @@ pub fn plan(source: &mut dyn PlanSource, options: &PlanOptions, watch: &mut dyn 
     })
 }
 
-/// Writes the request of a pass. That of a tower is next to that of the text, with the name of the
-/// pass before the ending: `request.picture.json`.
+/// Writes the request of a pass. The file of a tower is next to the file of the text and has the
+/// name of the pass before its extension: `request.picture.json`.
 fn write_request(path: &Path, pass: Pass, request: &[u8]) -> Result<()> {
     let path = match (pass, path.extension().and_then(|extension| extension.to_str())) {
         (Pass::Step, _) => path.to_owned(),
@@ -101,13 +100,13 @@ fn write_request(path: &Path, pass: Pass, request: &[u8]) -> Result<()> {
     })
 }
 
-/// Progress of a plan that is measured once it is asked for, in thousandths.
+/// Progress of a plan that is going to be measured when its preparation ends, in thousandths.
 const PREPARED: u32 = 200;
 
-/// Shortest context that is tried where a longer one does not fit.
+/// Shortest context that is tried if a longer one does not fit, in tokens.
 const SHORTEST_CONTEXT: u32 = 256;
 
-/// The refusal of a goal on memory, with the longest of a few shorter contexts that keeps it.
+/// Adds to the refusal of a memory goal the longest of a few shorter contexts that meets it.
 fn with_less_context(
     refused: Error,
     context: u32,
@@ -128,8 +127,7 @@ fn with_less_context(
     refused
 }
 
-/// The refusal of a goal on bytes, with the formats of tables that keep it, where others were asked
-/// for.
+/// Adds to the refusal of a size goal the table formats that meet it, if the user named other ones.
 fn with_other_tables(
     refused: Error,
     source: &mut dyn PlanSource,
@@ -151,7 +149,7 @@ fn with_other_tables(
     refused.with_help(help)
 }
 
-/// Why a planner refused, if it did.
+/// Returns the kind of refusal, if the planner refused.
 fn refusal(error: &PlannerError) -> Option<RefusalKind> {
     match &error.kind {
         PlannerErrorKind::Refused { kind, .. } => Some(*kind),
@@ -159,7 +157,8 @@ fn refusal(error: &PlannerError) -> Option<RefusalKind> {
     }
 }
 
-/// The verdict of a refusal that is about the model and the chip, not about the request.
+/// Turns refusals that are about the model and the chip, not about the request, into "does not
+/// fit".
 fn does_not_fit(error: PlannerError, soc: &str) -> Error {
     let Some(refused) = refusal(&error) else { return error.into() };
     match refused {
@@ -180,47 +179,43 @@ fn does_not_fit(error: PlannerError, soc: &str) -> Error {
 
 /// A plan that was carried out, before anything is loaded.
 pub struct Settled {
-    /// The planner's request.
     pub request: Request,
     /// The chip it is for.
     pub profile: Profile,
-    /// The model, its tables in the requested formats.
+    /// The model, with its tables in the requested formats.
     pub graph: Graph,
-    /// The plan.
     pub plan: CheckedPlan,
     /// The compiled shards, in order of execution.
     pub shards: Vec<BuiltShard>,
-    /// The plan with the tables it was made from: the same for the same inputs.
+    /// The report: the plan with the tables it was made from. It is equal for equal inputs.
     pub report: PlanReport,
-    /// The plans that were refused before it, oldest first.
+    /// The plans that were refused before this one, oldest first.
     pub history: Vec<Attempt>,
-    /// The calibrated ranges, if anything needed them.
+    /// The calibrated ranges, if they were needed.
     pub ranges: Option<Ranges>,
-    /// How long the build took.
     pub times: BuildTimes,
     /// Notices about this machine and run, which do not go into a bundle.
     passing: Vec<Notice>,
     places: RunPlaces,
 }
 
-/// How long carrying out a plan took.
+/// Durations of the steps of carrying out a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BuildTimes {
     /// Querying shims and the planner, including for refused plans.
     pub planning: Duration,
     /// Quantising weights to the formats of the plan, or finding them in the cache.
     pub quantising: Duration,
-    /// Compiling shards.
     pub compiling: Duration,
 }
 
 impl Settled {
-    /// Hash of the plan, as a bundle names it.
+    /// Returns the hash of the plan, as in a bundle.
     pub fn plan_id(&self) -> String {
         Digest::of(&self.plan.plan().canonical_bytes()).to_string()
     }
 
-    /// The report with all current notices.
+    /// Returns the report with all current notices.
     pub fn report_now(&self) -> PlanReport {
         let mut report = self.report.clone();
         report.notices.extend(self.passing.iter().cloned());
@@ -231,17 +226,17 @@ impl Settled {
     ///
     /// # Errors
     ///
-    /// Those of the shims, including that none of a shard's entry points can be loaded.
+    /// Fails with the error of a shim, also if none of a shard's entry points can be loaded.
     pub fn load(&self) -> Result<Vec<LoadedPart>> {
         self.places.load(&self.shards, &self.request).map_err(|not| not.error)
     }
 
-    /// The same; or, where another plan may be loaded, every attempt so far with this as the last,
-    /// for [`Trying::before`].
+    /// Loads every artefact like [`Settled::load`]. If loading fails but another plan may be
+    /// loaded, returns every attempt so far, with this one as the last, for [`Trying::before`].
     ///
     /// # Errors
     ///
-    /// Those that no other plan avoids.
+    /// Fails if no other plan avoids the problem.
     pub fn load_or_history(&self) -> Result<std::result::Result<Vec<LoadedPart>, Vec<Attempt>>> {
         match self.places.load(&self.shards, &self.request) {
             Ok(parts) => Ok(Ok(parts)),
@@ -255,10 +250,10 @@ impl Settled {
     }
 }
 
-/// Progress once the shims were asked for costs, in thousandths.
+/// Progress when the shims have estimated all costs, in thousandths.
 const ASKED: u32 = 200;
 
-/// Progress of an attempt once its constants are made, in thousandths.
+/// Progress of an attempt when its constants are made, in thousandths.
 const MADE: u32 = 400;
 
 /// Plans and compiles, and revises refused plans.
@@ -272,7 +267,8 @@ pub fn settle(
     settle_trying(source, options, purpose, store, Trying::default(), watch)
 }
 
-/// The same, in which a plan also has to be proved, or others were tried before.
+/// Plans and compiles like [`settle`], but plans also have to be proved, or other plans were tried
+/// before.
 pub fn settle_trying(
     source: &mut dyn ModelSource,
     options: &PlanOptions,
@@ -376,7 +372,7 @@ pub fn settle_trying(
     })
 }
 
-/// What compiling a plan came to, for a loop that revises it.
+/// Converts the result of compiling a plan for the loop that revises it.
 fn trial(compiled: std::result::Result<Vec<BuiltShard>, BuildError>) -> Result<Trial<Vec<BuiltShard>>> {
     match compiled {
         Ok(shards) => Ok(Trial::Accepted(shards)),
@@ -385,7 +381,7 @@ fn trial(compiled: std::result::Result<Vec<BuiltShard>, BuildError>) -> Result<T
     }
 }
 
-/// A notice if the plan that runs is not the first one, with the last refusal.
+/// Returns a notice with the last refusal if the plan that runs is not the first one.
 fn revised_notice(history: &[Attempt]) -> Option<Notice> {
     let last =
         history.last()?.feedback.first().map_or("no reason given", |feedback| feedback.message.as_str());
@@ -394,7 +390,7 @@ fn revised_notice(history: &[Attempt]) -> Option<Notice> {
     Some(Notice::note(format!("{plans} refused and revised; last: {last}")))
 }
 
-/// A notice about nodes that run in another form than the graph's, once per shard.
+/// Returns a notice about nodes that run in another form than the graph's, once per shard.
 fn rewritten_notice(shard: &BuiltShard) -> Option<Notice> {
     let first = shard.rewritten.first()?;
     Some(Notice::note(format!(
@@ -409,10 +405,10 @@ fn rewritten_notice(shard: &BuiltShard) -> Option<Notice> {
 /// The purpose of a plan, which decides what must be available for a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Shown only.
+    /// The plan is only shown.
     Plan,
-    /// Compiled, for devices that may be elsewhere.
+    /// The plan is compiled, for devices that may be elsewhere.
     Compile,
-    /// Compiled and run here.
+    /// The plan is compiled and run here.
     Run,
 }

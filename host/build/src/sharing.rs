@@ -1,38 +1,37 @@
-//! A bundle that several threads write at once.
+//! A bundle that several threads write at the same time.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use shardwright_bundle::BundleWriter;
 
-/// A bundle's writer for several threads, one at a time, of which no two make the same artefact:
-/// the second waits until the first has it, or does not get it.
+/// A bundle's writer for several threads, used by one thread at a time. Two threads never compile
+/// the same artefact: the second waits until the first has it or has failed.
 #[derive(Debug)]
 pub struct SharedWriter {
     writer: Mutex<BundleWriter>,
-    /// Keys of artefacts that are being made.
+    /// Keys of artefacts that are being compiled.
     making: Mutex<BTreeSet<String>>,
     made: Condvar,
 }
 
 impl SharedWriter {
-    /// Shares a writer.
     pub fn new(writer: BundleWriter) -> Self {
         SharedWriter { writer: Mutex::new(writer), making: Mutex::default(), made: Condvar::new() }
     }
 
-    /// The writer, for this thread alone. Not held while something is compiled.
+    /// Locks the writer for this thread. Threads do not keep the lock while they compile.
     pub fn lock(&self) -> MutexGuard<'_, BundleWriter> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The writer, once no other thread has it.
+    /// Returns the writer.
     pub fn into_inner(self) -> BundleWriter {
         self.writer.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while another thread makes the artefact of `key`, and from then on has others wait
-    /// until the claim is dropped.
+    /// Waits while another thread compiles the artefact of `key`. Then other threads wait until the
+    /// returned claim is dropped.
     pub(crate) fn claim(&self, key: &str) -> Claim<'_> {
         let mut making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         while !making.insert(key.to_owned()) {
@@ -42,7 +41,7 @@ impl SharedWriter {
     }
 }
 
-/// An artefact that this thread makes.
+/// The right to compile an artefact.
 #[derive(Debug)]
 pub(crate) struct Claim<'w> {
     of: &'w SharedWriter,

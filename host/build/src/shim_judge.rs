@@ -9,12 +9,12 @@ use shardwright_vocabulary::{Device, FormatTuple, Provenance};
 use crate::costs::{Costs, row_key};
 use crate::{ArtefactCost, Costing, Judge};
 
-/// A loaded shim answers for its own device.
+/// Judge that queries a loaded shim about its own device.
 #[derive(Clone)]
 pub struct ShimJudge {
     instance: ShimInstance,
     device: String,
-    /// The device as the shim describes it.
+    /// The shim's description of the device.
     described: Option<Device>,
     costs: Arc<Costs>,
     timed: bool,
@@ -23,7 +23,7 @@ pub struct ShimJudge {
 }
 
 impl ShimJudge {
-    /// The judge for one device of an open shim.
+    /// Creates the judge for one device of an open shim.
     pub fn new(instance: ShimInstance, device: impl Into<String>) -> Self {
         let costs = Arc::new(Costs::unkept());
         ShimJudge {
@@ -36,7 +36,7 @@ impl ShimJudge {
         }
     }
 
-    /// The judge for one device of an open shim, with estimates cached in `costs`.
+    /// Creates the judge for one device of an open shim, with estimates cached in `costs`.
     pub fn keeping(instance: ShimInstance, device: Device, costs: Arc<Costs>) -> Self {
         ShimJudge {
             instance,
@@ -48,14 +48,14 @@ impl ShimJudge {
         }
     }
 
-    /// The same, with what is wrong with its estimates among the notices of `costs`.
+    /// Reports rejected estimates in the notices of `costs`.
     #[must_use]
     pub fn reporting_to(mut self, costs: &Costs) -> Self {
         self.costs = Arc::new(costs.beside());
         self
     }
 
-    /// The same without times, for a device whose times are not comparable with the others'.
+    /// Leaves out times, for a device whose times are not comparable with those of other devices.
     #[must_use]
     pub fn without_times(mut self) -> Self {
         self.timed = false;
@@ -95,14 +95,14 @@ impl Judge for ShimJudge {
             artefact: (row.artefact_bytes > 0).then_some(ArtefactCost {
                 bytes: row.artefact_bytes,
                 shared_bytes: row.shared_bytes.min(row.artefact_bytes),
-                // A formula of the shim: nothing was compiled.
+                // The shim calculated this without compiling.
                 provenance: Provenance::Modelled,
             }),
         })
     }
 
-    /// Asked only of shims whose estimates already reported operations that differ from nodes;
-    /// others may take seconds to answer.
+    /// Queries only shims whose estimates already reported operations that differ from nodes. Other
+    /// shims may need seconds to answer.
     fn operations(&self, graph: &Graph, entry: &EntryGraph) -> Option<u64> {
         if !self.counts.load(Ordering::Relaxed) {
             return None;
@@ -110,7 +110,7 @@ impl Judge for ShimJudge {
         self.estimate(graph, entry, &())?.operations
     }
 
-    /// Formats are not asked about separately: the shim sees them in the graphs.
+    /// Always accepts: the shim sees the formats in the graphs.
     fn takes(&self, _formats: &FormatTuple) -> Result<(), String> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Where a model's constants come from.
+//! Sources of models and their constants.
 
 use shardwright_graph::{Asset, Graph, Ranges};
 use shardwright_planning::check::CheckedPlan;
@@ -9,58 +9,60 @@ use shardwright_vocabulary::{FormatTuple, Ignored, Notice};
 use crate::report::{Download, MeasuredLoss};
 use crate::{ModelFormats, ModelName, Result, StatedDraft, TableFormats, TableLoss};
 
-/// A model that plans are made for, whether or not its constants are here: a checkpoint's outline
-/// (`OutlineSource`) is one, and so is every [`ModelSource`].
+/// A model that plans are made for, with or without its constants. Examples are a checkpoint's
+/// outline (`OutlineSource`) and every [`ModelSource`].
 pub trait PlanSource {
-    /// Name of the model.
+    /// Returns the name of the model.
     fn name(&self) -> ModelName;
 
-    /// The model with its constants as stored, or without their bytes.
+    /// Returns the model with its constants as stored, or without their bytes.
     fn graph(&self) -> &Graph;
 
-    /// What fetching the model takes; `None` if it comes from nowhere.
+    /// Returns the download of the model, or `None` if it cannot be downloaded.
     fn download(&self) -> Option<Download> {
         None
     }
 
-    /// Where constants in other formats are held.
+    /// Returns where constants in other formats are stored before they are compiled.
     fn making(&self) -> Making {
         Making::InMemory
     }
 
-    /// Whether gathered tables can be made in other formats than the one they are stored in.
+    /// Returns whether gathered tables can be converted to other formats than the stored one.
     fn remakes_tables(&self) -> bool {
         false
     }
 
-    /// The quality loss of every layer and role in each of the formats of `tuples`, and of every
-    /// gathered table in the formats it may have.
+    /// Returns the quality loss of every layer and role in each of the formats of `tuples`, and of
+    /// every gathered table in each of its possible formats.
     fn losses(&mut self, tuples: &[FormatTuple], ground: LossGround, watch: &mut dyn Watch)
     -> Result<Losses>;
 
-    /// How often prompt lookup is right in conversations like the application's, one a line, turns
-    /// separated by tabs; `None` of a model whose tokenizer is not here.
+    /// Measures how often prompt lookup is right in conversations like the application's, one per
+    /// line, with turns separated by tabs. Returns `None` if the model's tokenizer is not
+    /// available.
     ///
     /// # Errors
     ///
-    /// Of its text files, and of a text without a reply.
+    /// Fails if the model's text files cannot be read, or if the text contains no reply.
     fn accepted(&self, conversations: &str) -> Result<Option<AcceptedSteps>>;
 
-    /// What a plan for the chip of that profile, in this context, may expect of the smaller models
-    /// that the options name as drafts, and what is to be said of them.
+    /// Returns estimates of the smaller models that the options name as drafts, for a plan for the
+    /// chip of that profile in this context, and notices about them.
     ///
     /// # Errors
     ///
-    /// Of opening and planning them.
+    /// Fails if a draft cannot be opened or planned.
     fn draft_models(&self, soc: &str, context: u32) -> Result<(Vec<StatedDraft>, Vec<Notice>)>;
 
-    /// What the whole plan loses, run beside the model as stored; `None` where the options do not
-    /// ask for it, or nothing is lost, or the weights are not here. `counted` is the model in the
-    /// formats of the request.
+    /// Measures the loss of the whole plan compared with the model as stored. Returns `None` if the
+    /// options do not request it, if the plan is lossless, or if the weights are not available.
+    /// `counted` is the model in the formats of the request.
     ///
     /// # Errors
     ///
-    /// That an interrupt came; what else fails, where the options insist.
+    /// Fails if it was interrupted. Other failures are errors only if the options require the
+    /// measurement.
     fn measured(
         &mut self,
         counted: &ModelFormats,
@@ -68,20 +70,20 @@ pub trait PlanSource {
         watch: &mut dyn Watch,
     ) -> Result<Option<MeasuredLoss>>;
 
-    /// Fields of the model's settings that may matter and are not used.
+    /// Returns fields of the model's settings that may matter but are not used.
     fn ignored(&self) -> &[Ignored] {
         &[]
     }
 
-    /// Notices about work done since the last call.
+    /// Returns the notices about work done since the last call.
     fn take_notices(&mut self) -> Vec<Notice>;
 }
 
-/// A model that plans are compiled from as well. A checkpoint is one (`CheckpointSource`); a device
+/// A model that plans are also compiled from. A checkpoint is one (`CheckpointSource`). A device
 /// supplies one that needs neither a checkpoint nor a quantiser.
 pub trait ModelSource: PlanSource {
-    /// The model as the shards of `plan` need it: constants in their formats, ranges where their
-    /// integers need them. Reuses what was made for an earlier plan.
+    /// Returns the model as the shards of `plan` need it: constants in their formats, and ranges if
+    /// their integers need them. Constants made for an earlier plan are reused.
     fn made(
         &mut self,
         counted: &ModelFormats,
@@ -89,50 +91,50 @@ pub trait ModelSource: PlanSource {
         watch: &mut dyn Watch,
     ) -> Result<ModelFormats>;
 
-    /// The gathered tables in these formats.
+    /// Returns the gathered tables in these formats.
     fn tables(&mut self, formats: TableFormats, watch: &mut dyn Watch) -> Result<Vec<Asset>>;
 
-    /// The calibrated ranges, if anything needed them.
+    /// Returns the calibrated ranges, if they were needed.
     fn ranges(&self) -> Option<&Ranges>;
 }
 
-/// How often what a draft proposes is right.
+/// How often the proposals of a draft are right.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AcceptedSteps {
-    /// Steps in which it proposes nothing.
+    /// Number of steps without a proposal.
     pub silent: u32,
-    /// The others, by how many tokens are right before the first wrong one: 0, 1, 2, …
+    /// Numbers of the other steps, by how many tokens are right before the first wrong one: 0, 1,
+    /// 2, …
     pub accepted: Vec<u32>,
 }
 
-/// What formats lose.
+/// The quality losses of formats.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Losses {
-    /// Of layers and roles.
+    /// Losses of layers and roles.
     pub layers: Vec<Sensitivity>,
-    /// Of activations and states.
+    /// Losses of activations and states.
     pub values: Vec<ValueSensitivity>,
-    /// Of gathered tables.
     pub tables: Vec<TableLoss>,
-    /// What boundary tensors were calibrated to hold, where losses are measured and integers need
-    /// it; else none.
+    /// Calibrated ranges of boundary tensors, if losses are measured and integers need ranges.
+    /// Empty otherwise.
     pub ranges: Ranges,
 }
 
-/// What losses are to rest on.
+/// The basis of losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossGround {
-    /// How far the weights are off: looks at a sample of them, or of none that are not here. Where
-    /// the user has measured the checkpoint on purpose, as [`LossGround::Kept`].
+    /// The errors of a sample of the weights, or a model of them if the weights are not available.
+    /// If the user measured the checkpoint explicitly, like [`LossGround::Kept`].
     Expected,
-    /// What was measured before and kept, and for the rest what is expected.
+    /// Cached measurements, and expected losses for the rest.
     Kept,
-    /// A measurement, which runs the model where none is kept; without weights as
+    /// Measurements. The model is run where none is cached. Without weights, like
     /// [`LossGround::Expected`].
     Measured,
 }
 
-/// Where constants in other formats than stored are held until they are compiled.
+/// Where constants in other formats than the stored one are kept until they are compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Making {
     /// In memory, all at once.

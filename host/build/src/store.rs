@@ -1,4 +1,4 @@
-//! Stores artefacts and finds those that need not be compiled again.
+//! Stores artefacts and finds artefacts that need not be compiled again.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -7,19 +7,19 @@ use shardwright_shims::{Artefact, Place, WorkOrder};
 
 use crate::{BuildError, TargetExecutor, artefact_key};
 
-/// Stores artefacts and finds those that need not be compiled again.
+/// Stores artefacts and finds artefacts that need not be compiled again.
 pub trait ArtefactStore {
-    /// Where `compile` writes; asked for once before each compilation.
+    /// Returns where `compile` writes. Called once before each compilation.
     fn place(&self) -> Result<Place<'_>, BuildError>;
 
-    /// The artefact compiled earlier from this work order by that shim on that device.
+    /// Returns the artefact compiled earlier from this work order by that shim for that device.
     fn recall(
         &mut self,
         order: &WorkOrder,
         executor: &TargetExecutor,
     ) -> Result<Option<Artefact>, BuildError>;
 
-    /// Stores an artefact; returns the one to use from now on.
+    /// Stores an artefact and returns the artefact to use from now on.
     fn keep(
         &mut self,
         order: &WorkOrder,
@@ -27,11 +27,12 @@ pub trait ArtefactStore {
         made: Artefact,
     ) -> Result<Artefact, BuildError>;
 
-    /// What [`recall`](Self::recall) did not find was not made either. Default: nothing.
+    /// Called if an artefact that [`recall`](Self::recall) did not find could not be compiled. Does
+    /// nothing by default.
     fn not_made(&mut self) {}
 }
 
-/// Stores nothing: artefacts are unnamed files, dropped with the chain that loads them.
+/// A store that keeps no artefacts. They are unnamed files, dropped with the chain that loads them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoArtefactStore;
 
@@ -58,7 +59,7 @@ impl ArtefactStore for NoArtefactStore {
     }
 }
 
-/// Compilations so far, of every model of a bundle, and how many there may be.
+/// Number of compilations so far, of every model of a bundle, and its maximum.
 #[derive(Debug)]
 pub struct Compilations {
     made: Cell<usize>,
@@ -66,22 +67,22 @@ pub struct Compilations {
 }
 
 impl Compilations {
-    /// None so far, and at most `limit`.
+    /// Starts counting at 0, with a maximum of `limit`.
     pub fn at_most(limit: usize) -> Self {
         Compilations { made: Cell::new(0), limit }
     }
 
-    /// How many there were.
+    /// Returns the number of compilations so far.
     pub fn made(&self) -> usize {
         self.made.get()
     }
 }
 
 /// Wraps another store and remembers artefacts of refused plans: a shard that the next plan keeps
-/// is not compiled again. Counts what is compiled, and ends it at a limit.
+/// is not compiled again. Counts compilations and stops at the maximum.
 pub(crate) struct RevisedStore<'s> {
     behind: &'s mut dyn ArtefactStore,
-    /// By the key of the artefact.
+    /// Artefacts by their key.
     made: BTreeMap<String, Artefact>,
     compilations: &'s Compilations,
 }

@@ -1,4 +1,4 @@
-//! The gathered tables that a planner is offered, and those of a plan.
+//! The gathered tables that a planner is offered, and the tables of a plan.
 
 use shardwright_graph::{Asset, Graph, GraphError};
 use shardwright_planning::check::CheckedPlan;
@@ -7,31 +7,30 @@ use shardwright_vocabulary::{Provenance, WeightFormat};
 
 use crate::TableFormats;
 
-/// Formats that a table is offered in beside the stored one, the widest first. A row of a table has
-/// a scale of its own per channel.
+/// Formats that a table is offered in, in addition to the stored one, the widest first. Per channel
+/// means per row of the table.
 const OFFERED: [WeightFormat; 2] = [WeightFormat::W8PerChannel, WeightFormat::W4Block32];
 
-/// What a gathered table loses in a format.
+/// The quality loss of a gathered table in a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableLoss {
     /// Position in [`Graph::assets`].
     pub table: u32,
-    /// The format.
     pub format: WeightFormat,
     /// KL divergence in millionths of a nat per token.
     pub micronats: u32,
-    /// Measured, or modelled from how far the values are off.
+    /// Measured, or modelled from the errors of the values.
     pub provenance: Provenance,
 }
 
 impl TableFormats {
-    /// The format asked for of a table, by its position in [`Graph::assets`]: first the embedding,
-    /// then the others.
+    /// Returns the requested format of a table, by its position in [`Graph::assets`]: first the
+    /// embedding, then the others.
     pub(crate) fn of(&self, table: usize) -> Option<WeightFormat> {
         if table == 0 { self.embedding } else { self.per_layer }
     }
 
-    /// Those of a plan, whether or not they are as stored.
+    /// Returns the formats of a plan, including stored formats.
     pub fn planned(graph: &Graph, plan: &CheckedPlan) -> Self {
         let of = |index: usize| {
             let name = &graph.assets.get(index)?.name;
@@ -40,8 +39,8 @@ impl TableFormats {
         TableFormats { embedding: of(0), per_layer: of(1) }
     }
 
-    /// The formats that tables may have to be made in: those asked for, and what is offered of
-    /// others.
+    /// Returns the formats into which tables may have to be converted: the requested ones and the
+    /// offered ones.
     #[cfg(feature = "checkpoints")]
     pub(crate) fn to_make(self) -> Vec<WeightFormat> {
         let mut formats = OFFERED.to_vec();
@@ -54,13 +53,14 @@ impl TableFormats {
     }
 }
 
-/// The tables of a model in the formats a plan may have: the one asked for, or as stored and, where
-/// the source `remakes` tables, in those offered that suit its width. A float loses nothing, and
-/// checkpoints store tables as floats.
+/// Returns the tables of a model with the formats that a plan may choose. If a format is requested,
+/// it is the only one. Otherwise these are the stored format and, if the source `remakes` tables,
+/// the offered formats that make the table smaller. Floats are lossless here, since checkpoints
+/// store tables as floats.
 ///
 /// # Errors
 ///
-/// That a table cannot have the format asked for.
+/// Fails if a table cannot have the requested format.
 pub(crate) fn gathered_tables(
     graph: &Graph,
     asked: TableFormats,

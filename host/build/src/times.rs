@@ -1,8 +1,8 @@
-//! Times that were measured: kept one file for each layer kind in its formats at an entry point,
-//! for one chip, library and lowering, and put in the place of estimates.
+//! Measured times, which replace estimates. There is one file for each layer kind in its formats at
+//! an entry point, for one chip, library and lowering.
 //!
-//! The name of a file is the hash of everything that a time depends on, so that a changed library,
-//! graph, flag or machine finds none. Removing the folder forgets all.
+//! The name of a file is the hash of everything that a time depends on, so a changed library,
+//! graph, flag or machine does not find it. Remove the folder to forget all times.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -23,37 +23,38 @@ use crate::{CPU_SHIM, Executor, PlanOptions};
 /// Folder of measured times in the cache directory.
 pub const TIMES: &str = "times";
 
-/// Version of the files and of what their names are hashes of.
+/// Version of the files and of the data that their names are hashes of.
 const VERSION: u32 = 1;
-/// Most bytes read of a file, which holds four short members.
+/// Largest number of bytes read from a file, which contains four short members.
 const FILE_BYTES: u64 = 1024;
-/// Most bytes read of the description of the processor; its first cores say what it is.
+/// Largest number of bytes read from the description of the processor. Its first cores are enough
+/// to identify it.
 const PROCESSOR_BYTES: u64 = 64 << 10;
 
-/// Which measured times a plan rests on.
+/// Which measured times a plan uses.
 #[derive(Clone, Debug, Default)]
 pub enum MeasuredTimes {
-    /// Those kept in the cache.
+    /// The times in the cache.
     #[default]
     Kept,
-    /// None: estimates alone.
+    /// No measured times, only estimates.
     Ignored,
-    /// These, in microseconds by the key of their row, and what becomes of estimates beside them.
+    /// These times, in microseconds by the key of their row, and the treatment of other rows.
     These(Arc<BTreeMap<Digest, u64>>, Unmeasured),
 }
 
-/// What becomes of estimates beside measured times.
+/// How estimates of unmeasured rows are treated if there are measured times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmeasured {
-    /// They are scaled by how far the measured ones are from their estimates, all together.
+    /// They are scaled by the ratio of the sum of the measured times to the sum of their estimates.
     Likely,
-    /// By the least quotient of a measured time and its estimate, and by no more than one: nothing
-    /// that was measured says that they are slower than that.
+    /// They are scaled by the smallest ratio of a measured time to its estimate, and by at most 1.
+    /// This is the fastest that the measurements make plausible.
     Best,
 }
 
 impl MeasuredTimes {
-    /// Whether rows of the request need keys.
+    /// Returns whether rows of the request need keys.
     pub(crate) fn need_keys(&self, cache: Option<&Path>) -> bool {
         match self {
             MeasuredTimes::Kept => cache.is_some_and(|cache| cache.join(TIMES).is_dir()),
@@ -61,8 +62,8 @@ impl MeasuredTimes {
         }
     }
 
-    /// Puts the measured times into a request whose rows have these keys. Returns a notice if there
-    /// are any, or if a file cannot be used.
+    /// Writes the measured times into a request whose rows have these keys. Returns a notice if
+    /// there are any, or if a file cannot be used.
     pub(crate) fn apply(
         &self,
         request: &mut Request,
@@ -82,7 +83,8 @@ impl MeasuredTimes {
     }
 }
 
-/// The same of those in a directory.
+/// Writes the measured times of a directory into a request whose rows have these keys. Returns a
+/// notice if there are any, or if a file cannot be used.
 fn apply_kept(times: &Times, request: &mut Request, keys: &[Option<Digest>]) -> Vec<Notice> {
     let mut damaged = None;
     let recalled = |key| match times.recall(key) {
@@ -106,8 +108,8 @@ fn apply_kept(times: &Times, request: &mut Request, keys: &[Option<Digest>]) -> 
     notices
 }
 
-/// Replaces the times of rows whose key is known, and scales the others. Returns the number that
-/// were replaced.
+/// Replaces the times of rows whose key is known, and scales the others. Returns the number of
+/// replaced times.
 fn apply(
     request: &mut Request,
     keys: &[Option<Digest>],
@@ -116,7 +118,7 @@ fn apply(
 ) -> usize {
     let found: Vec<Option<u64>> =
         (0..request.costs.len()).map(|row| keys.get(row).copied().flatten().and_then(&mut known)).collect();
-    // Kernels of one kind of entry point are off alike.
+    // Estimates of one kind of entry point are wrong by similar factors.
     let mut pairs: BTreeMap<(u32, EntryKind), Vec<(u64, u64)>> = BTreeMap::new();
     for (row, measured) in request.costs.iter().zip(&found) {
         if let (Some(measured), Some(estimate)) = (measured, row.time) {
@@ -143,7 +145,7 @@ fn apply(
     found.iter().flatten().count()
 }
 
-/// Numerator and denominator of what estimates are multiplied with.
+/// Returns the factor for estimates, as numerator and denominator.
 fn scale(pairs: &[(u64, u64)], rest: Unmeasured) -> (u128, u128) {
     let wide = |(measured, estimate): (u64, u64)| (u128::from(measured), u128::from(estimate));
     let sum = pairs.iter().fold((0, 0), |sum, pair| {
@@ -165,14 +167,14 @@ pub struct Times {
     directory: PathBuf,
 }
 
-/// A time as kept.
+/// Contents of a file with a time.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
     version: u32,
     key: Digest,
     microseconds: u64,
-    /// Hash of the others.
+    /// Hash of the other members.
     check: Digest,
 }
 
@@ -184,12 +186,12 @@ impl Kept {
 }
 
 impl Times {
-    /// Those of a cache directory.
+    /// Opens the times of a cache directory.
     pub fn of_cache(cache: &Path) -> Times {
         Times { directory: cache.join(TIMES) }
     }
 
-    /// The folder they are in.
+    /// Returns the folder of the files.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -198,8 +200,8 @@ impl Times {
         self.directory.join(format!("{key}.json"))
     }
 
-    /// The time of a row in microseconds; `None` if it was not measured. Fails, in words, if the
-    /// file is damaged or another user may have written it.
+    /// Returns the time of a row in microseconds, or `None` if it was not measured. Fails with a
+    /// message if the file is damaged or another user may have written it.
     fn recall(&self, key: Digest) -> Result<Option<u64>, String> {
         let path = self.path(key);
         let fault = |what: &dyn std::fmt::Display| format!("{}: {what}", path.display());
@@ -214,12 +216,12 @@ impl Times {
         }
     }
 
-    /// Keeps the time of a row, in microseconds. The file is written whole or not at all, in a
-    /// folder that only this user can write.
+    /// Stores the time of a row, in microseconds. The file is written atomically, in a folder that
+    /// only this user can write.
     ///
     /// # Errors
     ///
-    /// That it cannot be written, or that the folder is not the user's own.
+    /// Fails if the file cannot be written, or if the folder is not the user's own.
     pub fn keep(&self, key: Digest, microseconds: u64) -> std::io::Result<()> {
         Ok(own::write(&self.path(key), &serde_json::to_vec(&Kept::of(key, microseconds))?)?)
     }
@@ -228,7 +230,7 @@ impl Times {
     ///
     /// # Errors
     ///
-    /// That the file cannot be removed.
+    /// Fails if the file cannot be removed.
     pub fn forget(&self, key: Digest) -> std::io::Result<()> {
         match std::fs::remove_file(self.path(key)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
@@ -237,8 +239,8 @@ impl Times {
     }
 }
 
-/// Hash of all that decides how fast a target's graphs run, the graphs aside; `None` where nothing
-/// is there to run them. `judged` is the device that answers for the target.
+/// Returns a hash of everything except the graph that determines how fast a target's graphs run, or
+/// `None` without an executor for them. `judged` is the device that answers for the target.
 pub(crate) fn timer(
     target: &Target,
     judged: Option<(&ShimInstance, &Device)>,
@@ -253,7 +255,8 @@ pub(crate) fn timer(
         None => return None,
     };
     let settings = shim.manifest().map(|manifest| (&manifest.options, &manifest.simulator));
-    // A device computes whatever machine drives it; all else takes the time of this one.
+    // A device computes equally fast in any machine. Other executors depend on the speed of this
+    // machine.
     let machine = (on != Executor::Device).then(|| {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = options.threads.map_or(cores, |threads| threads as usize);
@@ -268,14 +271,14 @@ pub(crate) fn timer(
     serde_json::to_vec(&all).ok().map(|bytes| Digest::of(&bytes))
 }
 
-/// Key of a row: what runs it, and the graph and its weights except their bytes.
+/// Returns the key of a row: the executor, and the graph and its weights except their bytes.
 pub(crate) fn time_key(timer: Digest, entry: &EntryGraph, weights: &[Weight]) -> Option<Digest> {
     let mut bytes = entry_identity(entry, weights).ok()?;
     bytes.extend_from_slice(timer.to_string().as_bytes());
     Some(Digest::of(&bytes))
 }
 
-/// What the system says that the processor is; empty where it says nothing.
+/// Returns the system's description of the processor, or an empty list without one.
 fn processor() -> Vec<String> {
     let mut text = Vec::new();
     let read = std::fs::File::open("/proc/cpuinfo")

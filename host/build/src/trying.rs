@@ -1,4 +1,4 @@
-//! What a planning loop begins with, and what else decides whether a plan is accepted.
+//! The start of a planning loop, and further conditions for accepting a plan.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,22 @@ use shardwright_vocabulary::{Error, ErrorKind, Pass};
 
 use crate::{Proving, Result};
 
-/// What a planning loop begins with, and what else decides whether a plan is accepted.
+/// The start of a planning loop, and further conditions for accepting a plan.
 #[derive(Default)]
 pub struct Trying<'p> {
-    /// How a plan that was compiled is proved; one that is not is revised like one that is refused.
+    /// How a compiled plan is proved. A plan that is not proved is revised like a refused one.
     pub proving: Option<Proving<'p>>,
-    /// Plans that did not work, oldest first; none of them is tried again.
+    /// Plans that did not work, oldest first. They are not tried again.
     pub before: Vec<Attempt>,
-    /// The plan to begin with.
+    /// The first plan to try.
     pub first: Option<RecordedPlan>,
 }
 
-/// The same for each model of a bundle.
+/// The start and conditions of the planning loop for each model of a bundle.
 #[derive(Default)]
 pub struct BundleTrying<'p> {
-    /// The text.
     pub text: Trying<'p>,
-    /// Towers; one that is not among them begins with nothing.
+    /// Towers by pass. A tower that is missing here starts with the defaults.
     pub towers: BTreeMap<Pass, Trying<'p>>,
 }
 
@@ -38,24 +37,25 @@ pub struct RecordedPlan {
 }
 
 impl RecordedPlan {
-    /// That of a bundle's chain.
+    /// Reads the plan and request of a bundle's chain.
     ///
     /// # Errors
     ///
-    /// That the bundle's files cannot be read.
+    /// Fails if the bundle's files cannot be read.
     pub fn of(bundle: &Bundle, chain: &ChainEntry) -> Result<Self> {
         let plan = read(bundle, &chain.plan, "the recorded plan")?;
         let request = read(bundle, &chain.request, "the recorded request")?;
         Ok(RecordedPlan { plan, request })
     }
 
-    /// The plan.
+    /// Returns the plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The plan for another request, if its targets and formats mean the same and it offers the
-    /// tables in the formats that the plan has them in. It may offer more formats.
+    /// Converts the plan for another request. Returns `None` unless the targets are the same, the
+    /// first formats are the plan's, and the tables are offered in the plan's formats. The request
+    /// may offer more formats.
     pub(crate) fn for_request(self, request: &Request) -> Option<Plan> {
         let RecordedPlan { mut plan, request: own } = self;
         let targets = |request: &Request| -> Vec<_> {

@@ -1,4 +1,4 @@
-//! Reading a bundle.
+//! Reads a bundle.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
@@ -20,100 +20,100 @@ use crate::signer::Signer;
 use crate::store::{Checked, Store};
 use crate::{BundleError, Digest, Proofs, file, packed};
 
-/// Files up to this length are hashed when the bundle is opened, so that the small files a start
-/// depends on besides the manifest (the heads of artefacts, plans, settings) are known to be
-/// intact.
+/// Files up to this length are hashed when the bundle is opened. So the small files that a start
+/// needs in addition to the manifest (heads of artefacts, plans, settings) are known to be intact.
 pub const TINY_FILE_BYTES: u64 = 64 << 10;
 
-/// Most bytes that [`Bundle::begin_of`] returns: the longest magic number of a file type.
+/// Largest number of bytes that [`Bundle::begin_of`] returns: the longest magic number of a file
+/// type.
 pub const BEGIN_BYTES: usize = 8;
 
-/// Where a file of a bundle is.
+/// Location of a bundle's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The file itself, or the file or package that contains it.
     pub path: PathBuf,
-    /// Its offset in that file.
+    /// Offset within that file.
     pub offset: u64,
 }
 
-/// Most bytes that [`Bundle::read`] reads into memory.
+/// Largest number of bytes that [`Bundle::read`] reads into memory.
 const READ_BYTES: u64 = 256 << 20;
 
-/// A complete bundle whose manifest was fully checked, and whose files all exist with the right
-/// length.
+/// A complete bundle. Its manifest is fully checked, and its files all exist with the right length.
 ///
-/// Longer files are verified when they are used: every byte is hashed, unless [`Proofs`] record
-/// that it was and that no program can have changed the file since.
+/// Longer files are verified when they are used. Every byte is hashed, unless [`Proofs`] record an
+/// earlier verification and no program can have changed the file since.
 ///
-/// Cloning shares it.
+/// Cloning is cheap, as clones share the opened bundle.
 #[derive(Clone, Debug)]
 pub struct Bundle {
     opened: Arc<Opened>,
-    /// Position of the variant that is meant.
+    /// Position of the selected variant.
     variant: usize,
     proofs: Option<Proofs>,
-    /// Signs its shares.
+    /// Signs shares of this bundle.
     signer: Option<Arc<Signer>>,
 }
 
 #[derive(Debug)]
 struct Opened {
     store: Store,
-    /// With one variant at least.
+    /// The manifest, which has at least one variant.
     manifest: Manifest,
     sha256: Digest,
     signature: Option<Vec<u8>>,
     signed: Option<Statement>,
     /// Every file, with the fields that name it.
     uses: BTreeMap<FileReference, Vec<String>>,
-    /// Current mappings: users of the same file share the mapping and its verification.
+    /// Current mappings. Users of the same file share the mapping and its verification.
     mapped: Mutex<HashMap<Digest, Weak<Mapping>>>,
     hashed: Mutex<Hashed>,
 }
 
-/// Called with the bytes of a file that were hashed so far; it stops the hashing.
+/// Progress callback with the number of bytes of a file hashed so far. It may stop the hashing.
 pub type Blocks<'b> = &'b mut dyn FnMut(u64) -> ControlFlow<()>;
 
 impl Bundle {
-    /// Opens the bundle in a directory, a packed one, one whose volumes lie in a folder under their
-    /// [names](crate::volume_name), or one that is packed within a larger archive, uncompressed:
+    /// Opens a bundle: a directory, a packed bundle, a folder of volumes with their
+    /// [names](crate::volume_name), or a packed bundle stored uncompressed in a larger archive:
     /// `app.apk!/assets/gemma.bundle`.
     ///
-    /// Reads the manifest and the files of at most [`TINY_FILE_BYTES`], and the metadata of each
-    /// other file, no matter how long. Any content gives a bundle or an error, within a small
-    /// multiple of 16 MiB of memory.
+    /// Reads the manifest, the files of at most [`TINY_FILE_BYTES`], and the metadata of all other
+    /// files, however long they are. Any content results in a bundle or an error, and memory stays
+    /// within a small multiple of 16 MiB.
     pub fn open(path: impl AsRef<Path>) -> Result<Bundle, BundleError> {
         Bundle::open_trusting(path, &Trust::off())
     }
 
-    /// The same of a bundle that is signed as the rules ask. Where they require it, nothing is
-    /// parsed before its signature was found good: its manifest has the hash of every file.
+    /// Opens a bundle like [`open`](Self::open) and checks its signature by the rules of `trust`.
+    /// If they require a signature, it is checked before anything is parsed. It covers every file,
+    /// as the signed manifest has their hashes.
     pub fn open_trusting(path: impl AsRef<Path>, trust: &Trust) -> Result<Bundle, BundleError> {
         Bundle::of_store(Store::open(path.as_ref(), trust)?, trust)
     }
 
-    /// Opens a packed bundle within an open file, such as an asset of an app that the system gives
+    /// Opens a packed bundle within an open file, such as an asset of an app that the system passes
     /// as a descriptor with an offset and a length.
     pub fn open_section(section: Section) -> Result<Bundle, BundleError> {
         Bundle::open_sections_trusting(vec![section], &Trust::off())
     }
 
-    /// Opens a packed bundle that lies in several [volumes](crate::Share::volumes), wherever each
-    /// is and in whatever order they are named: files, or entries `archive!/entry`, as
-    /// [`open`](Self::open) takes one. It needs all of them.
+    /// Opens a packed bundle that is split into [volumes](crate::Share::volumes). All volumes are
+    /// required, in any order and location. Each is a file or an entry `archive!/entry`, as in
+    /// [`open`](Self::open).
     pub fn open_volumes(paths: &[impl AsRef<Path>]) -> Result<Bundle, BundleError> {
         Bundle::open_volumes_trusting(paths, &Trust::off())
     }
 
-    /// The same of a bundle that is signed as the rules ask.
+    /// Like [`open_volumes`](Self::open_volumes), and checks the signature by the rules of `trust`.
     pub fn open_volumes_trusting(paths: &[impl AsRef<Path>], trust: &Trust) -> Result<Bundle, BundleError> {
         let sections = paths.iter().map(|path| packed::section(path.as_ref()));
         Bundle::open_sections_trusting(sections.collect::<Result<_, _>>()?, trust)
     }
 
-    /// Opens volumes within open files, as [`open_section`](Self::open_section) takes one, of a
-    /// bundle that is signed as the rules ask.
+    /// Opens volumes within open files, each as in [`open_section`](Self::open_section), and checks
+    /// the signature by the rules of `trust`.
     pub fn open_sections_trusting(sections: Vec<Section>, trust: &Trust) -> Result<Bundle, BundleError> {
         Bundle::of_store(Store::packed(sections, trust)?, trust)
     }
@@ -124,7 +124,7 @@ impl Bundle {
         for (reference, used_as) in &uses {
             store.file(*reference, used_as, reference.bytes <= TINY_FILE_BYTES)?;
         }
-        // In a directory an interrupted writer may have left some.
+        // A directory is exempt, as an interrupted writer may have left unused files there.
         if matches!(store, Store::Packed(_))
             && let Some(stray) = store.unreferenced(&manifest)?.first()
         {
@@ -136,36 +136,41 @@ impl Bundle {
         Ok(Bundle { opened: Arc::new(opened), variant: 0, proofs: None, signer: None })
     }
 
-    /// Records which files were verified, so that a later start need not hash them again. Without
-    /// this, every start hashes every file it uses.
+    /// Records verified files, so that a later start need not hash them again. Without proofs,
+    /// every start hashes every file it uses.
     #[must_use]
     pub fn remembering(mut self, proofs: Option<Proofs>) -> Bundle {
         self.proofs = proofs;
         self
     }
 
-    /// The record of verified files, if there is one.
+    /// Returns the record of verified files, if there is one.
     pub fn proofs(&self) -> Option<&Proofs> {
         self.proofs.as_ref()
     }
 
-    /// Its directory or file, or the archive with the entry that it is.
+    /// Returns the path of the directory or file, or of the archive and its entry.
     pub fn path(&self) -> &Path {
         self.opened.store.path()
     }
 
-    /// Whether it is one file, or part of one.
+    /// Returns whether the bundle is one file, or part of one.
     pub fn is_packed(&self) -> bool {
         matches!(self.opened.store, Store::Packed(_))
     }
 
-    /// Its manifest.
+    /// Returns the manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.opened.manifest
     }
 
-    /// The same bundle, of which the variant for a chip is meant, by any of that chip's names.
-    /// Without a name there must be but one.
+    /// Selects the variant for a chip, by any of that chip's names. `None` selects the only
+    /// variant.
+    ///
+    /// # Errors
+    ///
+    /// [`BundleError::Variant`] if there is no such variant, or `soc` is `None` and there are
+    /// several.
     pub fn choosing(mut self, soc: Option<&str>) -> Result<Bundle, BundleError> {
         let variants = &self.opened.manifest.variants;
         let found = match soc {
@@ -180,30 +185,32 @@ impl Bundle {
         Ok(self)
     }
 
-    /// The same bundle, of which the variant at a position in the manifest is meant, or the last.
+    /// Selects the variant at a position in the manifest, or the last one if the position is too
+    /// large.
     #[must_use]
     pub fn of_variant(&self, index: usize) -> Bundle {
         Bundle { variant: index.min(self.manifest().variants.len() - 1), ..self.clone() }
     }
 
-    /// The variant that is meant: the [chosen](Self::choosing) one, else the first.
+    /// Returns the selected variant: the [chosen](Self::choosing) one, or else the first.
     pub fn variant(&self) -> &Variant {
         &self.opened.manifest.variants[self.variant]
     }
 
-    /// The hash in the manifest, which covers the hash of every file: the identity of the bundle.
+    /// Returns the identity of the bundle: the hash in the manifest, which covers the hash of every
+    /// file.
     pub fn sha256(&self) -> Digest {
         self.opened.sha256
     }
 
-    /// What a trusted key signed it as; `None` where the rules it was opened by look at no
-    /// signature, or there is no good one.
+    /// Returns the statement that a trusted key signed. `None` if the rules ignored signatures when
+    /// the bundle was opened, or if there is no valid signature.
     pub fn signed(&self) -> Option<&Statement> {
         self.opened.signed.as_ref()
     }
 
-    /// The same bundle, of which everything that is packed is signed. Default: what is packed whole
-    /// keeps the signature that it has, and shares have none.
+    /// Sets a signer for everything that is packed from this bundle. By default, packing the whole
+    /// bundle keeps its signature, and shares are unsigned.
     #[must_use]
     pub fn signing(self, signer: Signer) -> Bundle {
         Bundle { signer: Some(Arc::new(signer)), ..self }
@@ -213,17 +220,17 @@ impl Bundle {
         self.signer.as_deref()
     }
 
-    /// Its signature, of which nothing is believed.
+    /// Returns the unverified bytes of the signature.
     pub(crate) fn signature(&self) -> Option<&[u8]> {
         self.opened.signature.as_deref()
     }
 
-    /// Its files, each content once, in the order of their hashes.
+    /// Returns all files, each content once, in the order of their hashes.
     pub fn files(&self) -> Vec<FileReference> {
         self.opened.uses.keys().copied().collect()
     }
 
-    /// Returns where a file of this bundle is, after comparing its kind and length.
+    /// Returns the location of a file of this bundle, after comparing its kind and length.
     pub fn place(&self, reference: &FileReference) -> Result<Place, BundleError> {
         let section = self.section(reference)?;
         Ok(Place { path: section.path().to_owned(), offset: section.offset() })
@@ -244,7 +251,7 @@ impl Bundle {
         self.check(reference, false)
     }
 
-    /// The bytes of a file of at most 256 MiB. They are always verified.
+    /// Reads and verifies a file of at most 256 MiB.
     pub fn read(&self, reference: &FileReference) -> Result<Vec<u8>, BundleError> {
         let section = self.check(reference, false)?;
         let path = section.path();
@@ -257,12 +264,13 @@ impl Bundle {
         Ok(bytes)
     }
 
-    /// What was hashed since it was opened, or counted anew, here and in clones.
+    /// Returns the hashing statistics of this bundle and its clones, since it was opened or last
+    /// reset.
     pub fn hashed(&self) -> Hashed {
         self.opened.hashed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The same; from now on it is counted anew.
+    /// Returns the hashing statistics and resets them.
     pub fn take_hashed(&self) -> Hashed {
         std::mem::take(&mut *self.opened.hashed.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -272,21 +280,21 @@ impl Bundle {
         hashed.add(bytes, time, forgotten);
     }
 
-    /// A file for another crate that reads or maps it itself. Every byte was verified against the
-    /// manifest, prefix and all: an attacker can adapt a hash that a file carries of itself, but
-    /// not the one in the manifest. Reading through it gives the verified bytes, even if the path
-    /// now names another file.
+    /// Returns a file for another crate that reads or maps it. Every byte was verified against the
+    /// manifest, including any prefix. This is needed because an attacker can adapt a hash within a
+    /// file, but not the one in the manifest. Reading through the section gives the verified bytes,
+    /// even if the path now names another file.
     pub fn proved(&self, reference: &FileReference) -> Result<Section, BundleError> {
         self.proved_watched(reference, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// The same with progress. A file that was verified before is not hashed, and `blocks` is not
-    /// called.
+    /// Like [`proved`](Self::proved), with progress. A file that was verified before is not hashed,
+    /// and `blocks` is not called.
     ///
     /// # Errors
     ///
-    /// Also [`BundleError::Cancelled`] after `blocks` stopped it: nothing of this file is
-    /// remembered then.
+    /// Also [`BundleError::Cancelled`] if `blocks` stopped it. Then the file is not recorded as
+    /// verified.
     pub fn proved_watched(
         &self,
         reference: &FileReference,
@@ -306,17 +314,17 @@ impl Bundle {
         Ok(section)
     }
 
-    /// Maps a file that was [verified](Self::proved). While a mapping of it is alive it is shared,
-    /// and not verified twice.
+    /// Maps a file after [verification](Self::proved). While a mapping of it exists, it is shared
+    /// and not verified again.
     pub fn map(&self, reference: &FileReference) -> Result<MappedFile, BundleError> {
         self.map_watched(reference, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// The same with progress, as [`proved_watched`](Self::proved_watched) has it.
+    /// Like [`map`](Self::map), with progress as in [`proved_watched`](Self::proved_watched).
     ///
     /// # Errors
     ///
-    /// Also [`BundleError::Cancelled`] after `blocks` stopped it.
+    /// Also [`BundleError::Cancelled`] if `blocks` stopped it.
     pub fn map_watched(
         &self,
         reference: &FileReference,
@@ -338,17 +346,17 @@ impl Bundle {
         self.opened.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file of the text side, verified; `None` if the checkpoint had none.
+    /// Reads and verifies a file for text processing, or returns `None` if the checkpoint had none.
     pub fn text(&self, text: TextFile) -> Result<Option<Vec<u8>>, BundleError> {
         self.opened.manifest.texts.get(&text).map(|reference| self.read(reference)).transpose()
     }
 
-    /// The index of the tokenizer, verified and mapped, if the bundle has one.
+    /// Verifies and maps the index of the tokenizer, if the bundle has one.
     pub fn tokenizer_index(&self) -> Result<Option<MappedFile>, BundleError> {
         self.opened.manifest.tokenizer_index.as_ref().map(|reference| self.map(reference)).transpose()
     }
 
-    /// The gathered tables of the text or of a tower, verified and mapped, in the order of their
+    /// Verifies and maps the gathered tables of the text model or of a tower, in the order of their
     /// ids.
     pub fn assets_of(&self, entries: &[AssetEntry]) -> Result<Vec<Asset>, BundleError> {
         entries.iter().map(|entry| self.asset(entry)).collect()
@@ -368,8 +376,8 @@ impl Bundle {
         BundleError::Invalid { path: self.opened.store.manifest_path(), field, reason: error.to_string() }
     }
 
-    /// Hashes every file; the first mismatch is the error. `progress` is called before each file is
-    /// read.
+    /// Hashes every file and returns the first mismatch as an error. `progress` is called before
+    /// each file is read.
     pub fn verify_all(&self, mut progress: impl FnMut(Progress)) -> Result<(), BundleError> {
         let mut file = None;
         self.verify_all_watched(|now| {
@@ -380,11 +388,12 @@ impl Bundle {
         })
     }
 
-    /// The same; `progress` is called before each block is read, and stops it.
+    /// Like [`verify_all`](Self::verify_all), but `progress` is called before each block is read,
+    /// and may stop it.
     ///
     /// # Errors
     ///
-    /// Also [`BundleError::Cancelled`] after `progress` stopped it.
+    /// Also [`BundleError::Cancelled`] if `progress` stopped it.
     pub fn verify_all_watched(
         &self,
         mut progress: impl FnMut(Progress) -> ControlFlow<()>,
@@ -404,13 +413,14 @@ impl Bundle {
         self.opened.store.check_rest()
     }
 
-    /// Bytes of all files, each content counted once; the manifest is not counted.
+    /// Returns the number of bytes of all files, each content counted once. The manifest is not
+    /// included.
     pub fn total_bytes(&self) -> u64 {
         self.opened.uses.keys().map(|reference| reference.bytes).fold(0, u64::saturating_add)
     }
 
-    /// Files in the directory that are not part of the bundle. They are never read, and only cost
-    /// their size.
+    /// Lists files in the directory that are not part of the bundle. They are never read and only
+    /// use disk space.
     pub fn unreferenced(&self) -> Result<Vec<Stray>, BundleError> {
         self.opened.store.unreferenced(&self.opened.manifest)
     }
@@ -435,26 +445,25 @@ fn stopped(path: &Path, stop: Stop) -> BundleError {
 /// Progress of [`Bundle::verify_all`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The file read next.
+    /// The next file to read.
     pub file: FileReference,
-    /// Bytes read before it.
+    /// Bytes read so far, before this file.
     pub done: u64,
-    /// Bytes in total.
     pub total: u64,
 }
 
-/// Something in a bundle's directory that is no part of it.
+/// An entry of a bundle's directory that is not part of the bundle.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Stray {
-    /// Path within the directory, with `/`; unprintable parts replaced.
+    /// Path within the directory, with `/` as separator. Unprintable characters are escaped.
     pub name: String,
-    /// Its length; 0 for anything but a regular file.
+    /// Length in bytes, or 0 for anything but a regular file.
     pub bytes: u64,
-    /// Whether it is a regular file.
+    /// Whether the entry is a regular file.
     pub is_file: bool,
 }
 
-/// Every file with the fields that name it.
+/// Collects every file with the fields that name it.
 pub(crate) fn uses_of(manifest: &Manifest) -> BTreeMap<FileReference, Vec<String>> {
     let mut uses: BTreeMap<FileReference, Vec<String>> = BTreeMap::new();
     for (used_as, reference) in manifest.references() {

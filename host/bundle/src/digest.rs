@@ -7,38 +7,38 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 use shardwright_files::hex;
 
-/// Bytes per read when a file is hashed or copied: enough that the cost of the system call is
-/// negligible.
+/// Bytes per read when a file is hashed or copied. It is large enough to make the cost of system
+/// calls negligible.
 pub(crate) const CHUNK: usize = 1 << 20;
 
-/// A SHA-256; written only as 64 lower-case hexadecimal digits.
+/// A SHA-256 hash. Its only text form is 64 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
-/// Text that is no SHA-256 in lower-case hexadecimal digits.
+/// The text is not a SHA-256 in lower-case hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a SHA-256: expected 64 digits of 0-9 and a-f")]
 pub struct DigestError;
 
 impl DigestError {
-    /// What would help.
+    /// Returns a suggestion for the user.
     pub fn help(&self) -> Option<&'static str> {
         Some("`sha256sum` prints this form")
     }
 }
 
 impl Digest {
-    /// The digest of bytes.
+    /// Computes the digest of bytes.
     pub fn of(bytes: &[u8]) -> Digest {
         Digest(Sha256::digest(bytes).into())
     }
 
-    /// The 32 bytes.
+    /// Returns the 32 bytes.
     pub const fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The digest and number of all bytes of a reader.
+    /// Computes the digest of a reader's content, and returns it with the number of bytes.
     pub(crate) fn of_reader(reader: impl Read) -> io::Result<(Digest, u64)> {
         Digest::of_blocks(reader, &mut |_| ControlFlow::Continue(())).map_err(|stop| match stop {
             Stop::Io(error) => error,
@@ -46,8 +46,8 @@ impl Digest {
         })
     }
 
-    /// The same; `blocks` is called before each block is read, with the bytes before it, and at the
-    /// end with all, and stops it.
+    /// Like [`of_reader`](Digest::of_reader), with progress. `blocks` is called before each block
+    /// with the number of bytes before it, and at the end with the total. It may stop the hashing.
     pub(crate) fn of_blocks(
         mut reader: impl Read,
         blocks: &mut dyn FnMut(u64) -> ControlFlow<()>,
@@ -68,16 +68,16 @@ impl Digest {
     }
 }
 
-/// Why there is no digest.
+/// Reasons why hashing ended early.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// The caller stopped it.
+    /// The caller cancelled.
     Cancelled,
     /// The bytes could not be read.
     Io(io::Error),
 }
 
-/// A hash being computed.
+/// A hash in progress.
 #[derive(Default)]
 pub(crate) struct Hasher {
     sum: Sha256,
@@ -99,7 +99,7 @@ impl Hasher {
     }
 }
 
-/// From 32 bytes that another crate computed.
+/// Converts 32 bytes that another crate computed.
 impl From<[u8; 32]> for Digest {
     fn from(bytes: [u8; 32]) -> Digest {
         Digest(bytes)
@@ -122,7 +122,7 @@ impl FromStr for Digest {
     type Err = DigestError;
 
     fn from_str(text: &str) -> Result<Self, DigestError> {
-        // Only one spelling: the hash of a file that names another depends on it.
+        // Accept only one spelling, as the hashes of files that contain this text depend on it.
         let lower = !text.bytes().any(|byte| byte.is_ascii_uppercase());
         hex::decode(text).filter(|_| lower).map(Digest).ok_or(DigestError)
     }

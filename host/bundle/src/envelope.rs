@@ -18,7 +18,7 @@ const END: &[u8] = b"}\n";
 /// Digits of a SHA-256.
 const DIGITS: usize = 64;
 
-/// What is wrong with the envelope.
+/// Problems of the envelope.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Magic { offset: usize },
@@ -26,7 +26,7 @@ pub(crate) enum Fault {
     Hash { expected: Digest, found: Digest },
 }
 
-/// The bytes before the hash.
+/// Returns the bytes before the hash.
 fn opening() -> Vec<u8> {
     [MAGIC, FORMAT_VERSION.to_string().as_bytes(), HASH].concat()
 }
@@ -38,7 +38,7 @@ fn hash(before: &[u8], after: &[u8]) -> Digest {
     hasher.finish().0
 }
 
-/// The file for a manifest in canonical JSON, and its hash.
+/// Wraps canonical JSON of a manifest, and returns the file with its hash.
 pub(crate) fn seal(json: &[u8]) -> (Vec<u8>, Digest) {
     let mut bytes = opening();
     let after = [BODY, json, END].concat();
@@ -48,7 +48,7 @@ pub(crate) fn seal(json: &[u8]) -> (Vec<u8>, Digest) {
     (bytes, sum)
 }
 
-/// The JSON within a file, its offset, and the hash, which was checked.
+/// Unwraps a file after verifying the hash. Returns the JSON, its offset, and the hash.
 pub(crate) fn unseal(bytes: &[u8]) -> Result<(&[u8], usize, Digest), Fault> {
     let differs = |start: usize, expected: &[u8]| -> Result<(), Fault> {
         let found = bytes.get(start..).unwrap_or_default();
@@ -56,7 +56,7 @@ pub(crate) fn unseal(bytes: &[u8]) -> Result<(&[u8], usize, Digest), Fault> {
         if equal == expected.len() { Ok(()) } else { Err(Fault::Magic { offset: start + equal }) }
     };
     differs(0, MAGIC)?;
-    // At most as many digits as a u32 has; a number in another form is no version.
+    // A u32 has at most this many digits. A number in another form is not a version.
     let digits = bytes[MAGIC.len()..].iter().take(10).take_while(|byte| byte.is_ascii_digit()).count();
     let version = std::str::from_utf8(&bytes[MAGIC.len()..MAGIC.len() + digits]).unwrap_or_default();
     let number: u32 = version.parse().map_err(|_| Fault::Magic { offset: MAGIC.len() })?;

@@ -5,131 +5,115 @@ use std::path::{Path, PathBuf};
 
 use crate::{Digest, FORMAT_VERSION};
 
-/// The first problem found with a bundle, or with writing one.
+/// The first problem found when reading or writing a bundle.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BundleError {
-    /// The system reported an error.
+    /// The operating system reported an error.
     #[error("`{}`: {source}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
-    /// A directory without a manifest.
+    /// The directory contains no manifest.
     #[error("`{}` is not a bundle: it has no `bundle.json`{}", directory.display(), if *.unfinished { "; it is not finished" } else { "" })]
     NoManifest {
-        /// The directory.
         directory: PathBuf,
-        /// Whether it contains an unfinished bundle.
+        /// Whether the directory contains an unfinished bundle.
         unfinished: bool,
     },
-    /// A `bundle.json` of another program.
+    /// The `bundle.json` belongs to another program.
     #[error("`{}` is not the manifest of a bundle: wrong first bytes at offset {offset}", path.display())]
     Magic {
-        /// The file.
         path: PathBuf,
         /// Offset of the first wrong byte.
         offset: u64,
     },
-    /// A manifest of a version this host does not read.
+    /// The manifest has a version that this host does not support.
     #[error("`{}` is version {version} of the format, this host reads {FORMAT_VERSION}", path.display())]
     Version {
-        /// The manifest.
+        /// Path of the manifest.
         path: PathBuf,
-        /// Its version.
+        /// Version in the manifest.
         version: u32,
     },
-    /// The bytes are not those that were written.
+    /// The bytes changed after they were written.
     #[error("`{}` is damaged: SHA-256 {found}, expected {expected}", path.display())]
     Hash {
-        /// The file.
         path: PathBuf,
-        /// As the manifest says; for the manifest, as its own first line says.
+        /// Hash in the manifest. For the manifest itself, the hash in its first line.
         expected: Digest,
-        /// Of the bytes.
+        /// Hash of the actual bytes.
         found: Digest,
     },
-    /// A file is shorter or longer than the manifest says.
+    /// The file's length differs from the manifest.
     #[error("`{}` has {found} bytes, expected {expected}", path.display())]
     Length {
-        /// The file.
         path: PathBuf,
-        /// According to the manifest.
+        /// Length in the manifest.
         expected: u64,
-        /// Of the file.
+        /// Actual length of the file.
         found: u64,
     },
-    /// A file that the manifest names does not exist.
+    /// A file in the manifest does not exist.
     #[error("`{}`, which is {used_as}, is missing", path.display())]
     Missing {
-        /// Where it should be.
+        /// Expected location.
         path: PathBuf,
-        /// The field of the manifest that names it.
+        /// The manifest field that names the file.
         used_as: String,
     },
     /// The path is not a regular file or directory as expected.
     #[error("`{}` is {found}, expected {expected}", path.display())]
     Kind {
-        /// The path.
         path: PathBuf,
-        /// The expected kind.
         expected: &'static str,
-        /// The kind found.
         found: &'static str,
     },
     /// The manifest is not JSON of this form.
     #[error("`{}` at offset {offset}: {reason}", path.display())]
     Syntax {
-        /// The manifest.
+        /// Path of the manifest.
         path: PathBuf,
-        /// Offset of the error.
+        /// Byte offset of the error.
         offset: u64,
-        /// What is wrong.
         reason: String,
     },
     /// The manifest is valid but not in canonical form.
     #[error("`{}` at offset {offset}: not in canonical spelling", path.display())]
     Spelling {
-        /// The manifest.
+        /// Path of the manifest.
         path: PathBuf,
-        /// First byte that differs.
+        /// Offset of the first byte that differs.
         offset: u64,
     },
     /// A field contradicts itself or another.
     #[error("`{}`: {field}: {reason}", path.display())]
     Invalid {
-        /// The manifest.
+        /// Path of the manifest.
         path: PathBuf,
-        /// `chains[0].shards[2].name`
+        /// Name of the field, such as `chains[0].shards[2].name`.
         field: String,
-        /// What is wrong.
         reason: String,
     },
-    /// A packed bundle is not laid out as one.
+    /// The file does not have the layout of a packed bundle.
     #[error("`{}` at offset {offset}: {reason}", path.display())]
     Packed {
-        /// The file.
         path: PathBuf,
-        /// First byte that differs, or the record that is wrong.
+        /// Offset of the first byte that differs, or of the wrong record.
         offset: u64,
-        /// What is wrong.
         reason: String,
     },
-    /// A value exceeds what this host reads or writes.
+    /// A value exceeds the limits of this host.
     #[error("`{}`: {field}: {value}, at most {limit}", path.display())]
     Limit {
-        /// The file.
         path: PathBuf,
-        /// The field.
         field: String,
-        /// The value.
         value: u64,
-        /// The cap.
         limit: u64,
     },
-    /// It is not known which variant is meant.
+    /// The requested variant is missing, or none was requested and there are several.
     #[error(
         "`{}` {}; its variants are for {}",
         path.display(),
@@ -140,43 +124,40 @@ pub enum BundleError {
         there.join(", ")
     )]
     Variant {
-        /// The bundle.
+        /// Path of the bundle.
         path: PathBuf,
-        /// The chip asked for.
+        /// The requested chip, if any.
         asked: Option<String>,
-        /// The chips there are variants for.
+        /// The chips with variants in the bundle.
         there: Vec<String>,
     },
-    /// A file that is not one of this bundle.
+    /// The file is not part of this bundle.
     #[error("{used_as}: the bundle `{}` has no file {sha256} of {bytes} bytes", directory.display())]
     Reference {
-        /// The bundle.
+        /// Directory of the bundle.
         directory: PathBuf,
-        /// The field that names it, or the request.
+        /// The field that names the file, or the request.
         used_as: String,
-        /// Its hash.
         sha256: Digest,
-        /// Its length.
+        /// Length of the file.
         bytes: u64,
     },
-    /// It is not signed as the host's rules ask.
+    /// The signature does not comply with the host's rules.
     #[error(transparent)]
     Trust(#[from] TrustError),
-    /// The directory to write to contains something else.
+    /// The target directory contains something else.
     #[error("`{}` is neither empty nor a bundle: it holds `{found}`", directory.display())]
     Occupied {
-        /// The directory.
         directory: PathBuf,
-        /// One thing in it.
+        /// One of the other entries.
         found: String,
     },
-    /// The caller asked to stop.
+    /// The caller cancelled.
     #[error("cancelled while the bundle was read")]
     Cancelled,
     /// Another process is writing there.
     #[error("`{}` is being written by another process", directory.display())]
     Busy {
-        /// The directory.
         directory: PathBuf,
     },
 }
@@ -187,7 +168,7 @@ impl BundleError {
         |source| BundleError::Io { path, source }
     }
 
-    /// What would help.
+    /// Returns a suggestion for the user, if there is one.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             BundleError::Io { .. } => Some("check the path, the permissions and the free space"),
@@ -223,7 +204,8 @@ impl BundleError {
         }
     }
 
-    /// Whether the bytes on disk are damaged, so that copying or compiling again would repair it.
+    /// Returns whether the bytes on disk are damaged, so that copying or compiling again would
+    /// help.
     pub fn is_damage(&self) -> bool {
         matches!(
             self,
@@ -239,8 +221,8 @@ impl BundleError {
     }
 }
 
-/// Makes text from a file or a directory safe to print: a name could otherwise overwrite the
-/// terminal.
+/// Escapes control characters of text from a file or a directory, since such names could overwrite
+/// the terminal.
 pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
@@ -252,7 +234,7 @@ pub(crate) fn printable(text: &str) -> String {
     shown
 }
 
-/// What an application can do about it.
+/// Classifies the error by its remedy for an application.
 impl From<BundleError> for shardwright_vocabulary::Error {
     fn from(error: BundleError) -> Self {
         let kind = match &error {

@@ -1,4 +1,4 @@
-//! Opening untrusted files: links are not followed, only regular files are read, and nothing
+//! Opens untrusted files. Links are not followed, only regular files are read, and opening never
 //! blocks.
 
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use shardwright_graph::WeightBytes;
 
 use crate::{BundleError, Digest, FileReference};
 
-/// Converts the error of opening a file to one of a bundle.
+/// Converts an error of opening a file to a [`BundleError`].
 pub(crate) fn open_error(path: &Path, error: FileError) -> BundleError {
     match error {
         FileError::Kind { found } => {
@@ -22,7 +22,7 @@ pub(crate) fn open_error(path: &Path, error: FileError) -> BundleError {
     }
 }
 
-/// Refuses anything but a directory; a link to one is refused too.
+/// Rejects anything but a directory, including a link to one.
 pub(crate) fn expect_directory(path: &Path) -> Result<(), BundleError> {
     let kind = fs::symlink_metadata(path).map_err(BundleError::io(path))?.file_type();
     if kind.is_dir() {
@@ -36,12 +36,12 @@ pub(crate) fn open(path: &Path) -> Result<(File, u64), BundleError> {
     shardwright_files::open(path, Links::Refused).map_err(|error| open_error(path, error))
 }
 
-/// Opens a file elsewhere, where links are usual (download caches use them).
+/// Opens a file outside of bundles. Links are followed, as download caches use them.
 pub(crate) fn open_foreign(path: &Path) -> Result<(File, u64), BundleError> {
     shardwright_files::open(path, Links::Followed).map_err(|error| open_error(path, error))
 }
 
-/// The first bytes of a file; fewer if it is shorter.
+/// Reads the first bytes of a file, or all bytes if it is shorter.
 pub(crate) fn begin_of(path: &Path, length: u64) -> Result<Vec<u8>, BundleError> {
     let (file, _) = open(path)?;
     let mut begin = Vec::new();
@@ -49,7 +49,7 @@ pub(crate) fn begin_of(path: &Path, length: u64) -> Result<Vec<u8>, BundleError>
     Ok(begin)
 }
 
-/// The same of a file that may be a link.
+/// Like [`begin_of`], but follows links.
 pub(crate) fn begin_of_foreign(path: &Path, length: u64) -> Result<Vec<u8>, BundleError> {
     let (file, _) = open_foreign(path)?;
     let mut begin = Vec::new();
@@ -57,7 +57,7 @@ pub(crate) fn begin_of_foreign(path: &Path, length: u64) -> Result<Vec<u8>, Bund
     Ok(begin)
 }
 
-/// The bytes of a file of at most `limit`, whatever length it reports.
+/// Reads a file of at most `limit` bytes, independently of its reported length.
 pub(crate) fn read_capped(path: &Path, file: impl Read, limit: u64) -> Result<Vec<u8>, BundleError> {
     shardwright_files::read_from(file, limit).map_err(|error| match error {
         FileError::TooLong { limit } => {
@@ -81,13 +81,13 @@ pub(crate) fn expect(section: &Section, expected: FileReference, content: bool) 
     Ok(())
 }
 
-/// The same of a file in a directory.
+/// Like [`expect()`], for a file in a directory.
 pub(crate) fn check(path: &Path, expected: FileReference, content: bool) -> Result<(), BundleError> {
     let section = Section::whole(path, open(path)?.0).map_err(BundleError::io(path))?;
     expect(&section, expected, content)
 }
 
-/// The SHA-256 of a file, such as a packed bundle that is to be published.
+/// Computes the SHA-256 of a file, such as a packed bundle for publication.
 pub fn digest_of(path: &Path) -> Result<Digest, BundleError> {
     let (file, _) = open_foreign(path)?;
     Digest::of_reader(file).map(|(sum, _)| sum).map_err(BundleError::io(path))
@@ -100,13 +100,13 @@ pub(crate) fn expect_hash(path: &Path, expected: Digest, found: Digest) -> Resul
     Err(BundleError::Hash { path: path.to_owned(), expected, found })
 }
 
-/// A file of a bundle in memory; cloning shares it. In a directory it begins at a page, in a packed
-/// bundle where its place in that file puts it.
+/// A memory-mapped file of a bundle, which clones share. Files of a directory begin at a page
+/// boundary, files of a packed bundle at their place in the package.
 ///
-/// If another program truncates it while it is mapped, reading the lost pages ends this process
-/// (SIGBUS); the system offers no mapping without that risk. The files of a bundle must not be
-/// changed in place while it is open. Writing the bundle anew is fine: files are replaced, never
-/// rewritten.
+/// If another program truncates the file while it is mapped, reading the lost pages ends this
+/// process (SIGBUS). The system offers no mapping without that risk. Do not change the files of a
+/// bundle in place while it is open. Writing the bundle again is safe, since files are replaced,
+/// never rewritten.
 #[derive(Clone, Debug)]
 pub struct MappedFile(pub(crate) Arc<Mapping>);
 
@@ -144,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of a mapping that are in this process's memory.
+    /// Returns the number of a mapping's bytes that are in this process's memory.
     fn resident(map: &MappedFile) -> u64 {
         let start = format!("{:x}-", map.as_ptr() as usize);
         let text = fs::read_to_string("/proc/self/smaps").unwrap();

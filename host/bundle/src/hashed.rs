@@ -1,25 +1,25 @@
-//! What was hashed of a bundle, and what comes of it.
+//! Statistics of the hashing of a bundle's files.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What was hashed of a bundle since it was opened: artefacts, tables and the index of the
-/// tokenizer, as they were [asked for](crate::Bundle::proved), and what
+/// Hashing statistics of a bundle since it was opened. They include artefacts, tables and the index
+/// of the tokenizer when [requested](crate::Bundle::proved), and all files that
 /// [`Bundle::verify_all`](crate::Bundle::verify_all) read. The manifest and the small files that
-/// every opening reads whole are not counted.
+/// are read on every opening are not included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hashed {
-    /// Bytes; a file that was hashed twice counts twice.
+    /// Number of bytes. A file that was hashed twice counts twice.
     pub bytes: u64,
-    /// Time that it took.
+    /// Time spent on hashing.
     pub time: Duration,
-    /// Why the next opening hashes something of it again; the first reason that was met.
+    /// The first reason why the next opening must hash a file again.
     pub forgotten: Option<Forgotten>,
 }
 
 impl Hashed {
-    /// Bytes per second; 0 where nothing was hashed.
+    /// Returns the bytes per second, or 0 if no file was hashed.
     pub fn bytes_per_second(&self) -> f64 {
         let seconds = self.time.as_secs_f64();
         if self.bytes == 0 || seconds <= 0.0 { 0.0 } else { self.bytes as f64 / seconds }
@@ -32,22 +32,21 @@ impl Hashed {
     }
 }
 
-/// Why a file that was hashed will be hashed at the next opening too.
+/// Reasons why the next opening must hash a file again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Forgotten {
-    /// No place for proofs was given.
+    /// The bundle was opened without a directory for proofs.
     NoPlace,
-    /// It cannot be known who writes to the file: the file system does not show it, the file
-    /// belongs to another user, or a program has it open for writing.
+    /// Writers of the file are unknown: the file system does not report them, the file belongs to
+    /// another user, or a program has it open for writing.
     Unknown,
     /// The file was written seconds ago, or while it was read.
     Lately,
     /// The proof could not be written.
     Unwritable {
-        /// The place of proofs.
+        /// Directory of the proofs.
         directory: PathBuf,
-        /// Why.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Identifies a path by its first bytes; no file is parsed, not even a manifest.
+//! Identifies a path by its first bytes. Files are not parsed, not even a manifest.
 
 use std::fmt;
 use std::fs;
@@ -12,11 +12,11 @@ use crate::packed::{embedded, volume_name};
 use crate::store::ARCHIVE_MAGIC;
 use crate::{BundleError, envelope, file};
 
-/// Kinds of files and directories that this project knows.
+/// Types of files and directories that this project uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// A directory with a bundle, or the manifest in it, or a packed bundle, or volumes of one.
+    /// A directory with a bundle, its manifest, a packed bundle, or volumes of one.
     Bundle,
     /// A directory with an unfinished bundle.
     UnfinishedBundle,
@@ -24,18 +24,18 @@ pub enum Kind {
     Artefact,
     /// The input of a shim's compiler.
     WorkOrder,
-    /// A planner that was compiled and signed.
+    /// A compiled and signed planner.
     PlannerPack,
-    /// A planner as it is built: a WebAssembly component or module.
+    /// An unpacked planner: a WebAssembly component or module.
     Planner,
     /// A directory with a published model, or a GGUF file.
     Checkpoint,
-    /// None of these.
+    /// Anything else.
     Unknown,
 }
 
 impl Kind {
-    /// Kebab-case name, as in JSON.
+    /// Returns the kebab-case name, as in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Bundle => "bundle",
@@ -56,7 +56,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The first bytes of each kind of file, as defined in its own crate.
+/// The first bytes of each file type, as defined in its own crate.
 const MAGICS: &[(&[u8], Kind)] = &[
     (envelope::MAGIC, Kind::Bundle),
     (b"SWARTEF\0", Kind::Artefact),
@@ -66,17 +66,21 @@ const MAGICS: &[(&[u8], Kind)] = &[
     (b"GGUF", Kind::Checkpoint),
 ];
 
-/// Offset of the name of its first entry in a packed bundle.
+/// Offset of the first entry's name in a packed bundle.
 const PACKED_NAME_AT: usize = 30;
 
-/// Digits of the first file's hash by which a further volume is known.
+/// Number of digits of the first file's hash that identify a further volume.
 const HASH_SHOWN: usize = 16;
 
-/// The longest of them.
+/// Length of the longest prefix.
 const LONGEST: u64 = 64;
 
-/// Identifies `path`. Links are followed: the path comes from the user. An error if it does not
-/// exist or is not accessible; pipes and devices are unknown and not opened.
+/// Identifies `path`. Links are followed, since the path comes from the user. Pipes and devices are
+/// unknown and not opened.
+///
+/// # Errors
+///
+/// If the path does not exist or is not accessible.
 pub fn identify(path: impl AsRef<Path>) -> Result<Kind, BundleError> {
     let path = path.as_ref();
     if let Some((archive, entry)) = embedded::split(path).filter(|_| !path.exists()) {
@@ -97,9 +101,9 @@ pub fn identify(path: impl AsRef<Path>) -> Result<Kind, BundleError> {
     Ok(known(&begin))
 }
 
-/// What begins so.
+/// Returns the type with this beginning.
 fn known(begin: &[u8]) -> Kind {
-    // A further volume has no manifest: opening it says so.
+    // A further volume has no manifest. Opening it reports that.
     let is_ours = |name: &[u8]| {
         let is_file = name.strip_prefix(FILES.as_bytes()).and_then(|rest| rest.strip_prefix(b"/"));
         name.starts_with(MANIFEST.as_bytes())
@@ -128,14 +132,14 @@ fn identify_directory(directory: &Path) -> Kind {
         return Kind::UnfinishedBundle;
     }
     let holds = |extension| holds_weights(directory, extension).unwrap_or(false);
-    // A GGUF file has the configuration in it.
+    // A GGUF file includes the configuration.
     if holds("gguf") || (directory.join("config.json").is_file() && holds("safetensors")) {
         return Kind::Checkpoint;
     }
     Kind::Unknown
 }
 
-/// Whether one of the first files has the extension of files with weights.
+/// Returns whether one of the first files has the given extension of weights.
 fn holds_weights(directory: &Path, wanted: &str) -> io::Result<bool> {
     const LOOKED_AT: usize = 4096;
     for entry in fs::read_dir(directory)?.take(LOOKED_AT) {
@@ -146,8 +150,8 @@ fn holds_weights(directory: &Path, wanted: &str) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Whether `path` is a bundle or an unfinished or damaged one: opening that as a bundle reports
-/// what is wrong with it.
+/// Returns whether `path` is a bundle, possibly unfinished or damaged. Opening it as a bundle
+/// reports the problem.
 pub fn is_bundle(path: impl AsRef<Path>) -> bool {
     let path = path.as_ref();
     let recognised = matches!(identify(path), Ok(Kind::Bundle | Kind::UnfinishedBundle));

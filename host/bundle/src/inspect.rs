@@ -1,4 +1,4 @@
-//! The content of `shardwright inspect DIR` for a bundle, and its JSON form.
+//! The output of `shardwright inspect DIR` for a bundle, and its JSON form.
 
 use std::path::{Path, PathBuf};
 
@@ -10,23 +10,23 @@ use crate::signed::SignatureReport;
 use crate::store::{Checked, Store};
 use crate::{BundleError, Digest, FORMAT_VERSION, FileReference, Manifest, Progress, Stray};
 
-/// How closely files are checked.
+/// The level of file checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Examine {
-    /// The checks of opening: whether files exist with the right length, and the content of those
-    /// up to [`TINY_FILE_BYTES`].
+    /// The checks of opening: all files exist with the right length, and files up to
+    /// [`TINY_FILE_BYTES`] have the right content.
     #[default]
     Presence,
-    /// Every byte.
+    /// Checks every byte.
     Content,
 }
 
-/// A bundle on disk, damaged or not.
+/// A bundle on disk, possibly damaged.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Inspection {
     /// Its directory or file.
     pub path: PathBuf,
-    /// Whether it is one file.
+    /// Whether the bundle is one file.
     pub packed: bool,
     /// Version of the format.
     pub format: u32,
@@ -34,27 +34,25 @@ pub struct Inspection {
     pub sha256: Digest,
     /// Bytes of all files, each content counted once.
     pub total_bytes: u64,
-    /// Whether every file matches the manifest, as far as it was checked.
+    /// Whether every file matches the manifest, at the level of the checks.
     pub intact: bool,
-    /// Its signature, if it has one.
+    /// The signature, if there is one.
     pub signature: Option<SignatureReport>,
     /// Every file, in the order of their hashes.
     pub files: Vec<InspectedFile>,
-    /// Files in the directory that are not part of it.
+    /// Files in the directory that are not part of the bundle.
     pub unreferenced: Vec<Stray>,
-    /// Its manifest.
     pub manifest: Manifest,
 }
 
 /// One file of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InspectedFile {
-    /// Its hash and length.
+    /// Hash and length of the file.
     #[serde(flatten)]
     pub file: FileReference,
-    /// The fields of the manifest that name it.
+    /// The fields of the manifest that name the file.
     pub used_as: Vec<String>,
-    /// Its state.
     #[serde(flatten)]
     pub state: FileState,
 }
@@ -63,20 +61,23 @@ pub struct InspectedFile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "state")]
 pub enum FileState {
-    /// It exists with the right length; not hashed.
+    /// The file exists with the right length. It is not hashed.
     Present,
-    /// It exists, and its hash is right.
+    /// The file exists and its hash is right.
     Verified,
-    /// Missing or changed.
+    /// The file is missing or changed.
     Damaged {
-        /// What is wrong with it.
         reason: String,
     },
 }
 
-/// Inspects a bundle, in a directory or packed, that is signed as the rules ask. An error otherwise
-/// only if its manifest cannot be read; damaged files are part of the answer. `progress` is called
-/// before each file is checked.
+/// Inspects a bundle in a directory or packed file, and checks its signature by the rules of
+/// `trust`. Damaged files are part of the result, not an error. `progress` is called before each
+/// file is checked.
+///
+/// # Errors
+///
+/// If the manifest cannot be read, or the signature does not comply with the rules.
 pub fn inspect(
     path: impl AsRef<Path>,
     examine: Examine,

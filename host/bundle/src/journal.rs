@@ -1,6 +1,6 @@
 //! Records the finished pieces of an interrupted writer.
 //!
-//! A text file, one line per finished piece, written after the piece is on disk:
+//! A text file with one line per finished piece, written after the piece is on disk:
 //!
 //! ```text
 //! shardwright-unfinished 1
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! `check` is the first 16 digits of the SHA-256 of the rest of the line. The last line may be
-//! torn; everything from the first invalid line on is discarded. The journal only saves work: a
-//! piece it names is hashed before it is used.
+//! incomplete. Everything from the first invalid line on is discarded. The journal only saves work,
+//! as its pieces are hashed before they are used.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -21,10 +21,10 @@ use crate::{BundleError, Digest, file};
 
 const HEADING: &str = "shardwright-unfinished 1\n";
 
-/// Bytes of a journal that are read: some 50,000 pieces.
+/// Largest number of bytes read from a journal: some 50,000 pieces.
 const JOURNAL_BYTES: u64 = 16 << 20;
 
-/// Digits of the check of a line.
+/// Number of digits in the check of a line.
 const CHECK: usize = 16;
 
 pub(crate) struct Journal {
@@ -34,7 +34,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal at `path`, or starts one.
+    /// Opens the journal at `path`, or starts a new one.
     pub(crate) fn open(path: &Path) -> Result<Journal, BundleError> {
         let io = |error| BundleError::io(path)(error);
         let mut created = false;
@@ -51,7 +51,7 @@ impl Journal {
         };
         let (pieces, end) = read(&bytes);
         let mut journal = Journal { path: path.to_owned(), file, pieces };
-        // A torn line would corrupt the next one.
+        // An incomplete line would corrupt the next one.
         journal.file.set_len(end as u64).map_err(io)?;
         journal.file.seek(SeekFrom::End(0)).map_err(io)?;
         if end == 0 {
@@ -63,13 +63,13 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The file of the key, if it was finished.
+    /// Returns the finished file of a key, if there is one.
     pub(crate) fn get(&self, key: &str) -> Option<FileReference> {
         self.pieces.get(key).copied()
     }
 
-    /// Records a finished piece. Keys that do not fit a line are not recorded: that only costs work
-    /// later.
+    /// Records a finished piece. Keys that do not fit on a line are not recorded, which only costs
+    /// work later.
     pub(crate) fn put(&mut self, key: &str, reference: FileReference) -> Result<(), BundleError> {
         if !is_key(key) || self.pieces.get(key) == Some(&reference) {
             return Ok(());
@@ -95,7 +95,8 @@ fn check(rest: &str) -> String {
     digits
 }
 
-/// The pieces, and the end of the last valid line; 0 if even the heading is invalid.
+/// Returns the pieces and the end of the last valid line, which is 0 if even the heading is
+/// invalid.
 fn read(bytes: &[u8]) -> (BTreeMap<String, FileReference>, usize) {
     let mut pieces = BTreeMap::new();
     let Some(mut rest) = bytes.strip_prefix(HEADING.as_bytes()) else { return (pieces, 0) };

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use crate::Digest;
 
 pub(crate) const MANIFEST: &str = "bundle.json";
-/// Also the name of the first part of a packed bundle that is signed.
+/// Also the name of the first part of a signed packed bundle.
 pub(crate) const SIGNATURE: &str = "bundle.json.sig";
 pub(crate) const FILES: &str = "files";
 const JOURNAL: &str = ".unfinished";
@@ -37,7 +37,8 @@ impl Layout {
         self.directory.join(MANIFEST)
     }
 
-    /// The signature of the manifest, and so of every file that it has the hash of.
+    /// Returns the path of the manifest's signature. It covers every file, since the manifest has
+    /// their hashes.
     pub(crate) fn signature(&self) -> PathBuf {
         self.directory.join(SIGNATURE)
     }
@@ -46,13 +47,14 @@ impl Layout {
         self.directory.join(FILES)
     }
 
-    /// The name consists only of digits, so no reference leads out of the directory.
+    /// Returns the path of a file. The name consists only of digits, so no reference leads out of
+    /// the directory.
     pub(crate) fn file(&self, sha256: Digest) -> PathBuf {
         self.directory.join(FILES).join(sha256.to_string())
     }
 
-    /// Exists while a bundle is being written: marks the directory as ours, and records the
-    /// finished pieces.
+    /// Returns the path of the journal. It exists while a bundle is being written, marks the
+    /// directory as ours, and records the finished pieces.
     pub(crate) fn journal(&self) -> PathBuf {
         self.directory.join(JOURNAL)
     }
@@ -61,22 +63,22 @@ impl Layout {
         self.directory.join(STAGING)
     }
 
-    /// Whether a name directly in the directory is part of a complete bundle.
+    /// Returns whether a name directly in the directory is part of a complete bundle.
     pub(crate) fn is_part(name: &str) -> bool {
         [MANIFEST, SIGNATURE, FILES].contains(&name)
     }
 
-    /// Path of a file within the directory, with `/`.
+    /// Returns the path of a file within the directory, with `/` as separator.
     pub(crate) fn name_of(sha256: Digest) -> String {
         Layout::within_files(&sha256.to_string())
     }
 
-    /// Path of a file within the directory, for messages.
+    /// Returns the path of a file within the directory, for messages.
     pub(crate) fn within_files(name: &str) -> String {
         format!("{FILES}/{name}")
     }
 
-    /// Whether a name directly in the directory belongs to a bundle, complete or not.
+    /// Returns whether a name directly in the directory belongs to a bundle, complete or not.
     pub(crate) fn is_ours(name: &str) -> bool {
         [MANIFEST, SIGNATURE, FILES, JOURNAL, STAGING].contains(&name) || name.starts_with(TEMPORARY)
     }

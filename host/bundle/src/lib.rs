@@ -1,12 +1,12 @@
-//! The bundle: everything a model needs to run on one or several chips, and nothing that was only
-//! needed to build it.
+//! The bundle: everything a model needs to run on one or several chips, without the files that were
+//! only needed to build it.
 //!
-//! **Job.** The format of a bundle, in a directory or packed into one file: writing one piece by
-//! piece so that an interrupted build resumes, packing it, opening one safely whatever it contains,
-//! verifying every byte of it, and identifying any file of this project by its first bytes.
+//! **Job.** The format of a bundle, in a directory or packed into one file. Write a bundle piece by
+//! piece so that an interrupted build resumes, pack it, open it safely whatever it contains, verify
+//! every byte, and identify any file of this project by its first bytes.
 //!
-//! **Not its job.** It knows no checkpoint, no planner and no shim: artefacts, plans and texts are
-//! files to it, whose bytes it stores and verifies. It does not decide what belongs in a bundle.
+//! **Not its job.** It does not interpret checkpoints, planners or shims: artefacts, plans and
+//! texts are files whose bytes it stores and verifies. It does not decide what belongs in a bundle.
 //!
 //! # The format
 //!
@@ -17,31 +17,31 @@
 //! DIR/files/<sha256>   every other file, named by the SHA-256 of its bytes
 //! ```
 //!
-//! `bundle.schema.json` beside this crate's manifest is the JSON Schema of `bundle.json`; a test
-//! holds it against what is read.
+//! `bundle.schema.json` next to this crate's `Cargo.toml` is the JSON Schema of `bundle.json`. A
+//! test compares it with the reader.
 //!
-//! Packed, the same files are the entries of an uncompressed ZIP archive, each at a multiple of
-//! 64 KiB ([`pack`]), or of several such volumes. The manifest has a variant for each chip; what
-//! variants share is there once, and some of them alone are a bundle too ([`Share`]).
+//! In packed form, the same files are the entries of an uncompressed ZIP archive, each at a
+//! multiple of 64 KiB ([`pack`]), or of several such volumes. The manifest has a variant for each
+//! chip. Variants share files, and a subset of the variants can be packed as a bundle ([`Share`]).
 //!
 //! The manifest has one canonical form: members in the order of [`Manifest`], no blanks. A reader
-//! refuses any other form, unknown members, and anything beyond its caps. It names every file by
-//! hash and length, so its own hash ([`Bundle::sha256`]) identifies the whole bundle: equal inputs
-//! give equal bytes, in every file and in the manifest. It names nothing outside `DIR`, and no file
-//! in it is reached through a link.
+//! rejects any other form, unknown members, and anything beyond its limits. The manifest names
+//! every file by hash and length, so its own hash ([`Bundle::sha256`]) identifies the whole bundle.
+//! Equal inputs give equal bytes, in every file and in the manifest. It names only files in `DIR`,
+//! and links are not followed.
 //!
 //! # When bytes are verified
 //!
 //! | call | manifest | files |
 //! |---|---|---|
-//! | [`Bundle::open`] | every byte | exist, regular, right length; up to [`TINY_FILE_BYTES`] every byte |
+//! | [`Bundle::open`] | every byte | exist, regular, right length, and up to [`TINY_FILE_BYTES`] every byte |
 //! | [`Bundle::read`], [`Bundle::text`] | | every byte |
 //! | [`Bundle::proved`], [`Bundle::map`], [`Bundle::assets_of`] | | every byte, or recorded by [`Proofs`] |
 //! | [`Bundle::section`] | | exists, regular, right length: for display, not for running |
-//! | [`Bundle::hashed`] | | says how much that was, and why the next opening does so again |
+//! | [`Bundle::hashed`] | | reports how many bytes were hashed, and why the next opening hashes again |
 //! | [`Bundle::verify_all`], [`inspect`] with [`Examine::Content`] | every byte | every byte |
 //!
-//! # Writing one, and reading it back
+//! # Writing and reading a bundle
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -173,8 +173,8 @@
 //! # Ok::<(), BundleError>(())
 //! ```
 //!
-//! A later result, such as a verification, is added by a writer on the same directory that takes
-//! [`BundleWriter::previous`], adds its file and finishes with the longer manifest.
+//! To add a later result, such as a verification, create a writer on the same directory, start with
+//! [`BundleWriter::previous`], add the file and finish with the extended manifest.
 //!
 //! Reading order: [`Manifest`], [`BundleWriter`], [`Bundle`], [`inspect()`], [`identify()`].
 
@@ -215,5 +215,5 @@ pub use signed::{SignatureReport, sign};
 pub use signer::Signer;
 pub use writer::BundleWriter;
 
-/// Version of the format that is written, and the only one that is read.
+/// Version of the format that is written. It is also the only supported one.
 pub const FORMAT_VERSION: u32 = 3;

@@ -19,13 +19,12 @@ pub use check::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 pub(crate) use read::{MANIFEST_BYTES, canonical, parse};
 pub use variant::{ChainEntry, Model, ShardEntry, Structure, TowerEntry, TwinEntry, Variant, Verification};
 
-/// A file of the bundle, by its content. Its path follows from the hash alone.
+/// A file of the bundle, identified by its content. Its path depends only on the hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileReference {
-    /// Hash of its bytes.
+    /// Hash of the file's bytes.
     pub sha256: Digest,
-    /// Its length.
     pub bytes: u64,
 }
 
@@ -35,26 +34,27 @@ impl fmt::Display for FileReference {
     }
 }
 
-/// The content of a bundle: the model, what it is compiled into for each chip, and the files.
+/// The content of a bundle: the model, its compiled variants for chips, and the files.
 ///
-/// Equal manifests have equal bytes, and contain nothing specific to the time or machine of the
+/// Equal manifests have equal bytes. They contain no information about the time or machine of the
 /// build.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// The program that wrote it, with its version: `shardwright 0.1.0`.
+    /// The program that wrote the manifest, with its version: `shardwright 0.1.0`.
     pub program: String,
-    /// Which model it is.
+    /// Identity of the model.
     pub model: ModelIdentity,
     /// Files of the checkpoint for text processing.
     pub texts: BTreeMap<TextFile, FileReference>,
-    /// The index of the tokenizer, by which it is loaded without reading `tokenizer.json`.
+    /// The index of the tokenizer, which allows loading it without reading `tokenizer.json`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer_index: Option<FileReference>,
-    /// What the model said to a fixed text when it was compiled: JSON of the crate that runs it.
+    /// The model's output for a fixed text at compile time: JSON of the crate that runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goldens: Option<FileReference>,
-    /// What the model is compiled into, for one chip each; at least one. Their order means nothing.
+    /// The compiled variants, one for each chip. There is at least one, and their order has no
+    /// meaning.
     pub variants: Vec<Variant>,
 }
 
@@ -62,9 +62,9 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelIdentity {
-    /// Its name, for reports.
+    /// Name for reports.
     pub name: String,
-    /// The family that read it.
+    /// The model family whose reader was used.
     pub family: String,
     /// Hash of the checkpoint, computed by its reader.
     pub checkpoint: Digest,
@@ -75,18 +75,18 @@ pub type AssetEntry = Table<FileReference>;
 
 macro_rules! text_files {
     ($($(#[$meta:meta])* $case:ident = $name:literal,)+) => {
-        /// A file of a checkpoint that text processing reads, under its name in the checkpoint. The
-        /// list is closed: no other file of a checkpoint is added to a bundle.
+        /// A checkpoint file for text processing, under its name in the checkpoint. The list is
+        /// complete: no other file of a checkpoint is added to a bundle.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum TextFile {
             $($(#[$meta])* #[serde(rename = $name)] $case,)+
         }
 
         impl TextFile {
-            /// Every one, in alphabetical order of the names.
+            /// All files, in alphabetical order of their names.
             pub const ALL: &'static [TextFile] = &[$(TextFile::$case,)+];
 
-            /// Its name in a checkpoint.
+            /// Returns the name in a checkpoint.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(TextFile::$case => $name,)+
@@ -99,7 +99,7 @@ macro_rules! text_files {
 text_files! {
     /// Tokens beyond the vocabulary.
     AddedTokens = "added_tokens.json",
-    /// The template of conversations.
+    /// The template for conversations.
     ChatTemplate = "chat_template.jinja",
     /// Settings of the model, with the stop ids if the generation settings lack them.
     Config = "config.json",
@@ -107,20 +107,19 @@ text_files! {
     SentenceTransformers = "config_sentence_transformers.json",
     /// Sampling and stop ids.
     GenerationConfig = "generation_config.json",
-    /// How pictures and sounds become what towers read, as older checkpoints have it.
+    /// Conversion of pictures and sounds to the input of towers, in the form of older checkpoints.
     Preprocessor = "preprocessor_config.json",
-    /// How pictures and sounds become what towers read.
+    /// Conversion of pictures and sounds to the input of towers.
     Processor = "processor_config.json",
     /// Roles of special tokens.
     SpecialTokensMap = "special_tokens_map.json",
-    /// The tokenizer.
     Tokenizer = "tokenizer.json",
     /// Settings of the tokenizer.
     TokenizerConfig = "tokenizer_config.json",
 }
 
 impl TextFile {
-    /// The one of that name.
+    /// Returns the file with this name.
     pub fn from_name(name: &str) -> Option<TextFile> {
         TextFile::ALL.iter().copied().find(|file| file.name() == name)
     }
@@ -133,17 +132,17 @@ impl fmt::Display for TextFile {
 }
 
 impl Manifest {
-    /// The variant of that name.
+    /// Returns the variant with this name.
     pub fn variant(&self, soc: &str) -> Option<&Variant> {
         self.variants.iter().find(|variant| variant.soc == soc)
     }
 
-    /// Every chain of every variant, of the text and of towers.
+    /// Returns every chain of every variant, of the text model and of towers.
     pub fn all_chains(&self) -> impl Iterator<Item = &ChainEntry> {
         self.variants.iter().flat_map(Variant::all_chains)
     }
 
-    /// Every file named, with the field that names it, in the order of the fields.
+    /// Returns every file with the field that names it, in the order of the fields.
     pub fn references(&self) -> Vec<(String, FileReference)> {
         let texts = self.texts.iter().map(|(name, file)| (format!("texts.{name}"), *file));
         let mut found: Vec<(String, FileReference)> = texts.collect();

@@ -11,14 +11,14 @@
 //!              central directory, its end
 //! ```
 //!
-//! Every part begins at a multiple of 64 KiB, so that what begins at a page in the directory does
-//! so here, whatever size pages have. The names and lengths of its parts determine every byte that
-//! is not theirs: a reader computes those bytes anew and compares them, and so refuses entries that
-//! overlap, repeat, are compressed, are links or lead out of the folder without knowing of any of
-//! these. Any program that reads ZIP archives can unpack one, and has the directory then.
+//! Every part begins at a multiple of 64 KiB. So parts begin at a page boundary, as in a directory,
+//! for any page size. The names and lengths of the parts determine every other byte. A reader
+//! computes these bytes again and compares them. This rejects entries that overlap, repeat, are
+//! compressed, are links or lead out of the folder, without special checks. Any ZIP program can
+//! unpack the archive into the directory form.
 //!
-//! A bundle too large for one file lies in several *volumes*: each is such an archive, with some of
-//! the files, and the first has the manifest.
+//! A bundle too large for one file is split into several *volumes*. Each is such an archive with
+//! some of the files, and the first has the manifest.
 //!
 //! Source of the layout: PKWARE, APPNOTE.TXT 6.3.10, sections 4.3 and 4.5.3.
 

@@ -1,19 +1,20 @@
-//! Records which files were verified, so that gigabytes are not hashed at every start.
+//! Records verified files, so that gigabytes are not hashed at every start.
 //!
-//! A file is identified by its device, inode number, length and the times of its last changes; a
-//! part of a packed bundle by its place in that file as well. These identify its bytes if three
-//! conditions hold, and a proof is recorded only if they do:
+//! A file is identified by its device, inode number, length and the times of its last changes. A
+//! part of a packed bundle is also identified by its place in that file. These identify the bytes
+//! if three conditions are met, and a proof is recorded only then:
 //!
-//! * When the file is hashed, no process has it open for writing or mapped writable: the system
+//! * When the file is hashed, no process has it open for writing or mapped writable. The system
 //!   confirms that by granting a read lease. A process that has already mapped a page can change it
 //!   without changing a time.
-//! * Every later writer changes a time with its first byte, also through a mapping. File systems
-//!   with that property are listed; those in memory lack it, and layered ones do not see every
-//!   writer.
-//! * Its last change was some seconds ago: another one in the same clock tick would not be visible.
+//! * Every later writer changes a time with its first byte, even through a mapping. The code lists
+//!   the file systems with that property. In-memory file systems lack it, and layered ones do not
+//!   see every writer.
+//! * The last change was some seconds ago, since another one in the same clock tick would not be
+//!   visible.
 //!
-//! Elsewhere, and for files of another user, every start hashes every byte. The records are an aid,
-//! never needed. They are read only if no other user can have written them, and do not protect
+//! In all other cases, and for files of another user, every start hashes every byte. The records
+//! are optional. They are read only if no other user can have written them. They do not protect
 //! against anyone who can write both the file and this directory, or the disk below the file
 //! system.
 
@@ -30,16 +31,16 @@ use crate::Digest;
 use crate::digest::Stop;
 use crate::hashed::Forgotten;
 
-/// File system clocks tick at least every two seconds.
+/// Age of a change that is safe to record. File system clocks tick at least every two seconds.
 #[cfg(unix)]
 const SETTLED: Duration = Duration::from_secs(3);
-/// Longer than any note.
+/// A length above that of any note.
 const LONGEST: u64 = 512;
 
-/// What the note of a question that was answered with yes says.
+/// Content of the note for a question that was answered with yes.
 const PASSED: &str = "passed\n";
 
-/// Name of that note.
+/// Returns the name of the note for a question.
 fn passed(question: Digest) -> String {
     format!("passed-{question}")
 }
@@ -57,33 +58,33 @@ struct Known {
     settled: bool,
 }
 
-/// How a file was found to have its bytes.
+/// The way a file's bytes were verified.
 pub(crate) enum Proof {
-    /// It was verified before and cannot have changed since.
+    /// The file was verified before and cannot have changed since.
     Held,
-    /// Every byte was hashed, and this is why the next opening does so too, if it does.
+    /// Every byte was hashed. If the next opening must do so again, this includes the reason.
     Hashed(Digest, Option<Forgotten>),
 }
 
 impl Proofs {
-    /// Stores notes in `directory`, which is created with the first note.
+    /// Creates proofs with notes in `directory`, which is created with the first note.
     pub fn kept_in(directory: impl Into<PathBuf>) -> Proofs {
         Proofs { directory: directory.into() }
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Why notes in the directory are not trusted, if they are not: others may write there. Every
-    /// file is hashed then.
+    /// Returns the reason why notes in the directory are not trusted, if others may write there.
+    /// Then every file is hashed.
     pub fn refused(&self) -> Option<FileError> {
         own::expect_folder(&self.directory).err().filter(|error| !error.is_missing())
     }
 
-    /// Whether a question was answered with yes before: one that names all that its answer depends
-    /// on.
+    /// Returns whether a question was answered with yes before. The question's hash must cover
+    /// everything that the answer depends on.
     pub fn has_passed(&self, question: Digest) -> bool {
         let mut note = String::new();
         let opened = own::open_file(&self.directory.join(passed(question)));
@@ -98,9 +99,10 @@ impl Proofs {
         let _ = own::write(&self.directory.join(passed(question)), PASSED.as_bytes());
     }
 
-    /// The hash of a section just opened: computed from all of its bytes, unless it was verified to
-    /// be `expected` before and no program can have changed it since. `blocks` is called with the
-    /// bytes hashed so far, and stops it; then nothing is recorded.
+    /// Verifies the bytes of a newly opened section. Hashes all of them, unless the section was
+    /// verified as `expected` before and no program can have changed it since. `blocks` is called
+    /// with the number of bytes hashed so far. It may stop the hashing, and then no proof is
+    /// recorded.
     pub(crate) fn digest(
         &self,
         section: &Section,
@@ -110,8 +112,8 @@ impl Proofs {
         if self.hold(section, expected) {
             return Ok(Proof::Held);
         }
-        // The lease first: a write to a page mapped earlier would not be visible between the two
-        // checks.
+        // Check the lease first: a write to a page mapped earlier would not be visible between the
+        // two checks.
         let file = section.file();
         let before = has_no_writer(file).then(|| file.metadata()).transpose().map_err(Stop::Io)?;
         let (sum, _) = Digest::of_blocks(section.reader(), blocks)?;
@@ -122,7 +124,7 @@ impl Proofs {
         Ok(Proof::Hashed(sum, forgotten))
     }
 
-    /// Whether this open file is recorded with this hash, and has not changed since.
+    /// Returns whether this open file is recorded with this hash and has not changed since.
     fn hold(&self, section: &Section, hash: Digest) -> bool {
         let metadata = section.file().metadata().ok();
         let known = metadata.and_then(|metadata| known(&metadata, section, hash));
@@ -176,39 +178,39 @@ fn known(metadata: &Metadata, section: &Section, hash: Digest) -> Option<Known> 
     })
 }
 
-/// No file identity on other systems.
+/// Returns `None`, as other systems have no file identity.
 #[cfg(not(unix))]
 fn known(_: &Metadata, _: &Section, _: Digest) -> Option<Known> {
     None
 }
 
-/// Whether no process can write to the file now, and every later write changes its times. False if
-/// that is unknown.
+/// Returns whether no process can write to the file now, and every later write changes its times.
+/// Returns false if that is unknown.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn has_no_writer(file: &File) -> bool {
     use std::os::fd::AsRawFd;
 
-    /// Of the system's `asm-generic/fcntl.h`; the `libc` crate lacks it.
+    /// From the system's `asm-generic/fcntl.h`. The `libc` crate lacks it.
     const F_SETSIG: libc::c_int = 10;
     if !shows_writers(file) {
         return false;
     }
     let descriptor = file.as_raw_fd();
-    // SAFETY: the descriptor is open while `file` is borrowed, and these commands take an integer
-    // each.
+    // SAFETY: the descriptor is open while `file` is borrowed, and each of these commands has an
+    // integer argument.
     unsafe {
-        // Opening the file for writing while the lease exists makes the system send a signal. The
-        // default one would end this process; this one is ignored unless a program asks for it. The
-        // lease is released at once.
+        // If the file is opened for writing during the lease, the system sends a signal. The
+        // default signal would end this process. This signal is ignored unless a program handles
+        // it. The lease is released immediately.
         libc::fcntl(descriptor, F_SETSIG, libc::SIGURG) == 0
             && libc::fcntl(descriptor, libc::F_SETLEASE, libc::F_RDLCK) == 0
             && libc::fcntl(descriptor, libc::F_SETLEASE, libc::F_UNLCK) == 0
     }
 }
 
-/// Whether a write to a page mapped after a lease was granted changes the times of the file:
-/// checked in the Linux sources of these file systems, and tried on the first. tmpfs maps a page
-/// that was read before as writable without notice.
+/// Returns whether a write to a page mapped after a lease was granted changes the times of the
+/// file. This is verified in the Linux sources of these file systems, and tested on the first.
+/// tmpfs silently maps a page that was read before as writable.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn shows_writers(file: &File) -> bool {
     /// ext2 to ext4, XFS, btrfs, F2FS.
@@ -216,7 +218,7 @@ fn shows_writers(file: &File) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|system| SYSTEMS.contains(&(system.f_type as u64 & 0xffff_ffff)))
 }
 
-/// Not supported elsewhere.
+/// Returns false, as leases are not supported on other systems.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn has_no_writer(_: &File) -> bool {
     false
@@ -235,7 +237,7 @@ mod tests {
 
     const CONTENT: &[u8] = &[7; 8192];
 
-    /// Waits until the last change of a file counts as settled.
+    /// Waits until the last change of a file is old enough to record.
     fn settle() {
         std::thread::sleep(SETTLED + Duration::from_secs(2));
     }
@@ -250,7 +252,7 @@ mod tests {
         Section::whole(path, File::open(path).unwrap()).unwrap()
     }
 
-    /// The digest of the file now, and whether it was recorded.
+    /// Returns the current digest of the file, and whether it was recorded.
     fn ask(proofs: &Proofs, path: &Path) -> (Digest, bool) {
         let file = opened(path);
         let existing = proofs.hold(&file, Digest::of(CONTENT));
@@ -262,7 +264,8 @@ mod tests {
         (sum, existing)
     }
 
-    /// On file systems in memory nothing may be recorded, and the tests below check that.
+    /// Returns whether proofs are recorded for this path. In-memory file systems must record none,
+    /// which the tests below check.
     fn remembered(path: &Path) -> bool {
         let remembered = shows_writers(&File::open(path).unwrap());
         if !remembered {
@@ -285,7 +288,7 @@ mod tests {
         let file = opened(&path);
         assert!(!proofs.hold(&file, Digest::of(b"another")));
 
-        // Written, with its old time restored.
+        // The file is written, and its old time restored.
         let modified = file.file().metadata().unwrap().modified().unwrap();
         let mut file = File::options().write(true).open(&path).unwrap();
         file.write_all(b"c").unwrap();
@@ -303,7 +306,7 @@ mod tests {
         let good = Digest::of(CONTENT);
         let map = || {
             let file = File::options().read(true).write(true).open(&path).unwrap();
-            // SAFETY: nothing here relies on the bytes of the mapping.
+            // SAFETY: no code here relies on the bytes of the mapping.
             unsafe { MmapMut::map_mut(&file) }.unwrap()
         };
         let mut early = map();
@@ -319,7 +322,7 @@ mod tests {
         settle();
         assert_eq!(ask(&proofs, &path), (good, false));
         assert_eq!(ask(&proofs, &path), (good, remembered(&path)));
-        // Mapped after it was verified, and read before it is changed.
+        // Mapped after verification, and read before it is changed.
         let mut late = map();
         assert_eq!(late[4096], 7);
         late[4096] = 9;
@@ -371,7 +374,7 @@ mod tests {
             fs::write(&name, damage).unwrap();
             assert!(!ask(&proofs, &path).1);
         }
-        // If no directory can be created, nothing is recorded, and nothing fails but to remember.
+        // If no directory can be created, proofs are not recorded, but everything else works.
         let nowhere = Proofs::kept_in(path.join("proofs"));
         let proof = nowhere.digest(&opened(&path), Digest::of(CONTENT), &mut |_| ControlFlow::Continue(()));
         let Ok(Proof::Hashed(_, Some(forgotten))) = proof else { panic!("remembered nowhere") };

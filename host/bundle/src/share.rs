@@ -1,4 +1,4 @@
-//! Some variants of a bundle as a bundle of its own, and how its files are divided among volumes.
+//! Selects variants of a bundle as a separate bundle, and distributes its files among volumes.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -12,14 +12,13 @@ use crate::packed::{PackReport, packed_bytes};
 use crate::signer::Signer;
 use crate::{Bundle, BundleError, Digest, FileReference, Manifest, Progress, manifest};
 
-/// Packs a bundle, with its signature, into the file `to`, every byte of which is verified on the
-/// way. Equal bundles give equal files. The file appears whole or not at all. A process that is
-/// killed leaves `<to>.partial`, which the next call for `to` replaces. `progress` is called again
-/// and again, and stops it.
+/// Packs a bundle, with its signature, into the file `to`, and verifies every byte. Equal bundles
+/// give equal files. The file is created atomically. A killed process leaves `<to>.partial`, which
+/// the next call for `to` replaces. `progress` is called repeatedly and may stop it.
 ///
 /// # Errors
 ///
-/// [`BundleError::Cancelled`] after `progress` stopped it.
+/// [`BundleError::Cancelled`] if `progress` stopped it.
 pub fn pack(
     bundle: &Bundle,
     to: &Path,
@@ -32,8 +31,8 @@ pub fn pack(
     share.pack(&share.volume(), to, progress)
 }
 
-/// Some variants of a bundle: a bundle that can be packed, with fewer files and a manifest of its
-/// own. Equal bundles and equal variants give equal bytes.
+/// Some variants of a bundle, as a bundle that can be packed. It has fewer files and its own
+/// manifest. Equal bundles and equal variants give equal bytes.
 #[derive(Clone, Debug)]
 pub struct Share {
     bundle: Bundle,
@@ -41,7 +40,7 @@ pub struct Share {
     /// The bytes of `bundle.json`.
     pub(crate) bytes: Vec<u8>,
     sha256: Digest,
-    /// Of these bytes.
+    /// Signature of the manifest's bytes.
     signature: Option<Vec<u8>>,
     /// Each content once, in the order of their hashes.
     files: Vec<FileReference>,
@@ -50,20 +49,20 @@ pub struct Share {
 /// Files of a share that are packed together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
-    /// Whether the manifest is among them, as in the first.
+    /// Whether the manifest is included, as in the first volume.
     pub has_manifest: bool,
-    /// The others, in the order of their hashes.
+    /// The other files, in the order of their hashes.
     pub files: Vec<FileReference>,
-    /// Bytes of the packed file.
+    /// Size of the packed file in bytes.
     pub bytes: u64,
 }
 
 impl Bundle {
-    /// The share of the bundle that variants are, by any name of their chips.
+    /// Selects variants by any name of their chips.
     ///
     /// # Errors
     ///
-    /// [`BundleError::Variant`] if there is no such variant, or none is named.
+    /// [`BundleError::Variant`] if there is no such variant, or no chip is given.
     pub fn share(&self, socs: &[&str]) -> Result<Share, BundleError> {
         let there = self.manifest().variants.iter();
         let wanted = there.filter(|variant| socs.iter().any(|soc| variant.is_for(soc)));
@@ -81,18 +80,18 @@ impl Bundle {
 }
 
 impl Share {
-    /// All of a bundle.
+    /// Selects the whole bundle.
     pub(crate) fn whole(bundle: &Bundle) -> Result<Share, BundleError> {
         let share = Share::of(bundle, bundle.manifest().clone())?;
         let own = || bundle.signature().map(<[u8]>::to_vec);
         Ok(Share { signature: share.signature.or_else(own), ..share })
     }
 
-    /// The same, signed as release `release` of `name`.
+    /// Signs the share as release `release` of `name`.
     ///
     /// # Errors
     ///
-    /// A name that is none.
+    /// If the name is invalid.
     pub fn signed(self, (name, release): (&str, u64), key: &SecretKey) -> Result<Share, BundleError> {
         let statement = Statement::of(Kind::Bundle, name, release, &self.bytes)?;
         let signature = Some(Envelope::sign(&statement, key).to_bytes().to_vec());
@@ -109,34 +108,34 @@ impl Share {
         }
     }
 
-    /// Its manifest.
+    /// Returns the manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Its identity.
+    /// Returns the identity of the share.
     pub fn sha256(&self) -> Digest {
         self.sha256
     }
 
-    /// Its files, each content once, in the order of their hashes; without the manifest.
+    /// Returns all files except the manifest, each content once, in the order of their hashes.
     pub fn files(&self) -> &[FileReference] {
         &self.files
     }
 
-    /// Everything in one volume.
+    /// Returns a single volume with everything.
     pub fn volume(&self) -> Volume {
         let files = self.files.clone();
         Volume { has_manifest: true, bytes: self.packed_bytes(true, &files), files }
     }
 
-    /// The fewest volumes of at most `limit` bytes that are found by placing large files first; the
-    /// same for the same files.
+    /// Distributes the files among volumes of at most `limit` bytes, large files first. The result
+    /// is the same for the same files.
     ///
     /// # Errors
     ///
-    /// The file, or the manifest, that is too large for any volume: a file is never divided, since
-    /// it is mapped as it lies.
+    /// The file, or the manifest, that is too large for any volume. A file is never split, since it
+    /// is mapped directly.
     pub fn volumes(&self, limit: u64) -> Result<Vec<Volume>, FileReference> {
         let manifest = FileReference { sha256: self.sha256, bytes: self.bytes.len() as u64 };
         let mut volumes = vec![Volume { has_manifest: true, files: Vec::new(), bytes: 0 }];
@@ -169,11 +168,11 @@ impl Share {
         Ok(volumes)
     }
 
-    /// Packs a volume into the file `to`, as [`pack`](crate::pack) does all of a bundle.
+    /// Packs a volume into the file `to`, like [`pack`](crate::pack) for a whole bundle.
     ///
     /// # Errors
     ///
-    /// [`BundleError::Cancelled`] after `progress` stopped it.
+    /// [`BundleError::Cancelled`] if `progress` stopped it.
     pub fn pack(
         &self,
         volume: &Volume,
@@ -190,7 +189,7 @@ impl Share {
         pack_content(content, to, progress)
     }
 
-    /// Beyond any file if the lengths add up to that.
+    /// Returns the size of a packed file, or `u64::MAX` if the lengths overflow.
     fn packed_bytes(&self, has_manifest: bool, files: &[FileReference]) -> u64 {
         let signature = self.signature.as_ref().map(|bytes| (SIGNATURE.to_owned(), bytes.len() as u64));
         let manifest = (MANIFEST.to_owned(), self.bytes.len() as u64);

@@ -1,4 +1,4 @@
-//! Signing a bundle, and what a signature says.
+//! Signs a bundle, and reports on signatures.
 
 use std::fs;
 use std::io::{self, Write};
@@ -13,16 +13,15 @@ use crate::store::Store;
 use crate::writer::{sync_directory, temporary};
 use crate::{Bundle, BundleError, Progress, Share, file, manifest};
 
-/// A signature, and whether it is one of this bundle.
+/// A signature, and whether it belongs to this bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SignatureReport {
-    /// Who is said to have signed it.
+    /// The key that the signature names.
     pub key: PublicKey,
-    /// As what.
+    /// The signed statement.
     #[serde(flatten)]
     pub statement: Statement,
-    /// Whether that key signed exactly this bundle. Whether the key is trusted is for the host to
-    /// say.
+    /// Whether that key signed exactly this bundle. The host decides whether the key is trusted.
     pub holds: bool,
 }
 
@@ -37,14 +36,14 @@ impl SignatureReport {
     }
 }
 
-/// Signs a bundle as release `release` of `name`; a signature it has is replaced. A bundle in a
-/// directory gets a file more, a packed one is packed anew. `progress` is called again and again
-/// meanwhile, and stops it.
+/// Signs a bundle as release `release` of `name`, and replaces an existing signature. In a
+/// directory the signature is a separate file. A packed bundle is packed again. `progress` is
+/// called repeatedly and may stop it.
 ///
 /// # Errors
 ///
-/// A bundle that does not open, a packed one whose bytes are not those of its manifest, a name that
-/// is none, and [`BundleError::Cancelled`].
+/// If the bundle cannot be opened, if a packed bundle's bytes do not match its manifest, if the
+/// name is invalid, and [`BundleError::Cancelled`].
 pub fn sign(
     path: &Path,
     (name, release): (&str, u64),

@@ -1,4 +1,4 @@
-//! Where the files of a bundle lie: in a directory, in one file, or in several volumes.
+//! Storage of a bundle's files: a directory, one file, or several volumes.
 
 use std::collections::HashSet;
 use std::fs;
@@ -18,25 +18,25 @@ use crate::{BundleError, Digest, file, manifest};
 /// First bytes of a packed bundle, as of any ZIP archive.
 pub(crate) const ARCHIVE_MAGIC: &[u8] = b"PK\x03\x04";
 
-/// A place with a bundle, or where one is expected.
+/// The storage of a bundle, possibly empty.
 #[derive(Debug)]
 pub(crate) enum Store {
     Directory(Layout),
     Packed(Box<Volumes>),
 }
 
-/// A manifest that was checked, with what signs it.
+/// A checked manifest with its signature.
 pub(crate) struct Checked {
     pub(crate) manifest: Manifest,
     pub(crate) sha256: Digest,
-    /// Nothing of it is believed, unless there is a statement.
+    /// Not trusted unless there is a statement.
     pub(crate) signature: Option<Vec<u8>>,
     pub(crate) signed: Option<Statement>,
 }
 
 impl Store {
-    /// A directory, a packed bundle, a folder of its volumes, or `archive!/entry` of a ZIP archive
-    /// in which a packed bundle is stored uncompressed.
+    /// Opens a directory, a packed bundle, a folder of volumes, or `archive!/entry`, a packed
+    /// bundle stored uncompressed in a ZIP archive.
     pub(crate) fn open(path: &Path, trust: &Trust) -> Result<Store, BundleError> {
         let is_file = fs::metadata(path).is_ok_and(|metadata| !metadata.is_dir());
         if is_file || embedded::split(path).is_some_and(|_| !path.exists()) {
@@ -51,7 +51,7 @@ impl Store {
         Ok(Store::Directory(layout))
     }
 
-    /// A packed bundle within a file, or its volumes within several.
+    /// Opens a packed bundle within a file, or its volumes within several files.
     pub(crate) fn packed(sections: Vec<Section>, trust: &Trust) -> Result<Store, BundleError> {
         for section in &sections {
             let mut begin = [0; ARCHIVE_MAGIC.len()];
@@ -65,7 +65,7 @@ impl Store {
         Ok(Store::Packed(Box::new(Volumes::open(sections, trust)?)))
     }
 
-    /// Path of the whole, for messages.
+    /// Returns the path of the whole bundle, for messages.
     pub(crate) fn path(&self) -> &Path {
         match self {
             Store::Directory(layout) => &layout.directory,
@@ -73,12 +73,12 @@ impl Store {
         }
     }
 
-    /// Path of the manifest, for messages.
+    /// Returns the path of the manifest, for messages.
     pub(crate) fn manifest_path(&self) -> PathBuf {
         Layout::of(self.path()).manifest()
     }
 
-    /// The bytes of the manifest.
+    /// Returns the bytes of the manifest.
     pub(crate) fn manifest(&self) -> Result<Section, BundleError> {
         let layout = match self {
             Store::Packed(packed) => return Ok(packed.manifest().clone()),
@@ -90,7 +90,7 @@ impl Store {
             Ok((opened, _)) => Section::whole(&path, opened).map_err(BundleError::io(&path)),
             Err(BundleError::Io { source, .. }) if not_found(&source) => {
                 let directory = layout.directory.clone();
-                // A missing directory is a different error from a directory without a bundle.
+                // Report a missing directory differently from a directory without a bundle.
                 fs::metadata(&directory).map_err(BundleError::io(&directory))?;
                 let unfinished = fs::symlink_metadata(layout.journal()).is_ok();
                 Err(BundleError::NoManifest { directory, unfinished })
@@ -99,7 +99,7 @@ impl Store {
         }
     }
 
-    /// Reads and checks the manifest, once its signature is as the rules ask.
+    /// Reads and checks the manifest, after checking the signature by the rules of `trust`.
     pub(crate) fn read_manifest(&self, trust: &Trust) -> Result<Checked, BundleError> {
         let section = self.manifest()?;
         let bytes = file::read_capped(section.path(), section.reader(), MANIFEST_BYTES)?;
@@ -109,12 +109,12 @@ impl Store {
         Ok(Checked { manifest, sha256, signature, signed })
     }
 
-    /// The bytes of the signature, if there is one.
+    /// Returns the bytes of the signature, if there is one.
     pub(crate) fn signature(&self) -> Result<Option<Vec<u8>>, BundleError> {
         match self {
             Store::Packed(packed) => packed.signature(),
             Store::Directory(layout) => {
-                // One more than it has: a longer file is none.
+                // Read one byte more to detect a longer file, which is not a signature.
                 match file::begin_of(&layout.signature(), ENVELOPE_BYTES as u64 + 1) {
                     Ok(bytes) => Ok(Some(bytes)),
                     Err(BundleError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
@@ -126,8 +126,8 @@ impl Store {
         }
     }
 
-    /// A file of the manifest, which `used_as` names: it exists, is a regular one and has its
-    /// length, and its hash if `content`.
+    /// Returns a file of the manifest, which `used_as` names. Checks that it is a regular file with
+    /// the right length, and the right hash if `content`.
     pub(crate) fn file(
         &self,
         reference: FileReference,
@@ -139,7 +139,7 @@ impl Store {
         let section = match self {
             Store::Directory(layout) => {
                 let path = layout.file(reference.sha256);
-                // If the folder were a link, its files could be changed by others.
+                // If the folder were a link, others could change its files.
                 let opened = file::expect_directory(&layout.files()).and_then(|()| file::open(&path));
                 let (opened, _) = opened.map_err(|error| match error {
                     BundleError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
@@ -158,7 +158,7 @@ impl Store {
         Ok(section)
     }
 
-    /// What is there and is not named by the manifest.
+    /// Lists entries that the manifest does not name.
     pub(crate) fn unreferenced(&self, manifest: &Manifest) -> Result<Vec<Stray>, BundleError> {
         let kept: HashSet<Digest> =
             manifest.references().into_iter().map(|(_, reference)| reference.sha256).collect();
@@ -180,7 +180,7 @@ impl Store {
         Ok(found)
     }
 
-    /// Checks what stands between the parts and belongs to none.
+    /// Checks the bytes between the parts.
     pub(crate) fn check_rest(&self) -> Result<(), BundleError> {
         match self {
             Store::Directory(_) => Ok(()),
@@ -189,7 +189,7 @@ impl Store {
     }
 }
 
-/// Entries of the folder of files that are not in `kept`; sorted by name.
+/// Lists entries of the folder of files that are not in `kept`, sorted by name.
 pub(crate) fn strays(layout: &Layout, kept: &HashSet<Digest>) -> Result<Vec<Stray>, BundleError> {
     list(&layout.files(), |name| name.parse().is_ok_and(|sha256| kept.contains(&sha256)))
 }
@@ -204,7 +204,7 @@ fn list(directory: &Path, is_kept: impl Fn(&str) -> bool) -> Result<Vec<Stray>, 
         }
         let metadata = match entry.metadata() {
             Ok(metadata) => metadata,
-            // Removed meanwhile.
+            // The entry was removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(BundleError::io(&entry.path())(error)),
         };

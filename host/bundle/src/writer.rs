@@ -1,4 +1,4 @@
-//! Writing a bundle, piece by piece.
+//! Writes a bundle piece by piece.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File, TryLockError};
@@ -17,21 +17,22 @@ use crate::manifest::{AssetEntry, FILE_BYTES, FileReference, Manifest, TEXT_FILE
 use crate::store::{self, Store};
 use crate::{Bundle, BundleError, Digest, envelope, file, manifest};
 
-/// Entries of a directory that are checked before it counts as another program's: a bundle's own
-/// has at most four and leftovers of interrupted writers.
+/// Number of directory entries to check for files of other programs. A bundle has at most four
+/// entries and leftovers of interrupted writers.
 const ENTRIES_LOOKED_AT: usize = 4096;
 
-/// Writes a bundle into a directory of its own.
+/// Writes a bundle into its own directory.
 ///
-/// Files are added one by one and are on disk, under the name of their content, when `add_…`
-/// returns. [`finish`] writes the manifest last, atomically: before it the directory contains no
-/// bundle (or still the previous one), after it the complete new one. A writer that is dropped, or
-/// whose process dies, leaves the files added; the next one on the same directory finds them: by
-/// content, and by key through [`recall`], which saves producing them again. Unreferenced files are
-/// removed at the end.
+/// Files are added one by one. When `add_…` returns, the file is on disk under the name of its
+/// content. [`finish`] writes the manifest last, atomically. Before that the directory contains no
+/// bundle (or still the previous one), afterwards the complete new one.
 ///
-/// One process writes at a time; a reader that has the bundle open meanwhile keeps the files it has
-/// mapped, but others may be gone.
+/// If the writer is dropped or its process ends, the added files stay. The next writer on the same
+/// directory finds them by content, and by key through [`recall`], which avoids producing them
+/// again. Unreferenced files are removed at the end.
+///
+/// Only one process can write at a time. A reader that has the bundle open meanwhile keeps its
+/// mapped files, but other files may disappear.
 ///
 /// [`finish`]: BundleWriter::finish
 /// [`recall`]: BundleWriter::recall
@@ -46,10 +47,10 @@ pub struct BundleWriter {
 }
 
 impl BundleWriter {
-    /// Starts a bundle in `directory`, or resumes one. The directory is created if it does not
-    /// exist; its parent must exist.
+    /// Starts or resumes a bundle in `directory`. The directory is created if it does not exist,
+    /// but its parent must exist.
     ///
-    /// Refuses a directory with anything but a bundle, finished or not. An existing bundle stays
+    /// Rejects a directory with anything but a bundle, finished or not. An existing bundle stays
     /// valid until [`BundleWriter::finish`].
     pub fn create(directory: impl AsRef<Path>) -> Result<BundleWriter, BundleError> {
         let directory = directory.as_ref();
@@ -61,7 +62,7 @@ impl BundleWriter {
         let directory = &directory.canonicalize().map_err(BundleError::io(directory))?;
         file::expect_directory(directory)?;
         if let Some(parent) = directory.parent().filter(|_| made) {
-            // If its parent may be written but not read, the name may be lost with the power.
+            // If the parent is writable but not readable, the name may be lost in a power failure.
             let _ = sync_directory(parent);
         }
         let lock = Lock::take(directory)?;
@@ -83,24 +84,24 @@ impl BundleWriter {
         Ok(BundleWriter { layout, _lock: lock, journal, previous, added: HashSet::new() })
     }
 
-    /// The directory written to.
+    /// Returns the target directory.
     pub fn directory(&self) -> &Path {
         &self.layout.directory
     }
 
-    /// Path of a file that was added or recalled, for another crate that opens it while the bundle
-    /// is being written.
+    /// Returns the path of a file that was added or recalled, for another crate that opens it while
+    /// the bundle is being written.
     pub fn path(&self, reference: &FileReference) -> PathBuf {
         self.layout.file(reference.sha256)
     }
 
-    /// The manifest of the complete bundle that was here before, for adding to it (the result of a
-    /// verification). Its files may be named again without being added again.
+    /// Returns the manifest of the previous complete bundle, for adding to it (such as the result
+    /// of a verification). Its files can be used without adding them again.
     pub fn previous(&self) -> Option<&Manifest> {
         self.previous.as_ref()
     }
 
-    /// Adds bytes. An existing file of that content is hashed and kept.
+    /// Adds bytes. An existing file with that content is hashed and kept.
     pub fn add_bytes(&mut self, bytes: &[u8]) -> Result<FileReference, BundleError> {
         let reference = FileReference { sha256: Digest::of(bytes), bytes: bytes.len() as u64 };
         if self.holds(reference) {
@@ -119,7 +120,8 @@ impl BundleWriter {
         self.keep(temporary.into_temp_path(), reference)
     }
 
-    /// Adds all bytes of a reader. They are hashed while they are written, so memory is one buffer.
+    /// Adds all bytes of a reader. They are hashed while they are written, so memory use is one
+    /// buffer.
     pub fn add_reader(&mut self, mut reader: impl Read) -> Result<FileReference, BundleError> {
         let files = self.layout.files();
         let io = |error| BundleError::io(&files)(error);
@@ -150,7 +152,7 @@ impl BundleWriter {
         Err(BundleError::Limit { path: self.layout.files(), field, value, limit: FILE_BYTES })
     }
 
-    /// Adds a copy of a file, which is not changed.
+    /// Adds a copy of a file, which stays unchanged.
     pub fn add_path(&mut self, path: impl AsRef<Path>) -> Result<FileReference, BundleError> {
         let (file, _) = file::open_foreign(path.as_ref())?;
         self.add_reader(file)
@@ -170,7 +172,7 @@ impl BundleWriter {
         if bytes != length {
             return Err(BundleError::Length { path: path.to_owned(), expected: length, found: bytes });
         }
-        // It may have private permissions, as temporary files do.
+        // The file may have private permissions, like temporary files.
         let files = self.layout.files();
         let usual =
             temporary(&files).and_then(|file| file.as_file().metadata()).map_err(BundleError::io(&files))?;
@@ -181,9 +183,9 @@ impl BundleWriter {
         self.keep(temporary, FileReference { sha256, bytes })
     }
 
-    /// A folder on the same file system for files that will be added to the bundle, such as
+    /// Creates a folder on the same file system for files that will be added to the bundle, such as
     /// artefacts being compiled. It survives an interruption, except for files that begin with
-    /// `.writing-`, and is removed by [`BundleWriter::finish`].
+    /// `.writing-`. [`BundleWriter::finish`] removes it.
     pub fn staging(&self) -> Result<PathBuf, BundleError> {
         let staging = self.layout.staging();
         make_directory(&staging)?;
@@ -207,13 +209,13 @@ impl BundleWriter {
                 return Err(invalid(format!("its {what} were planned and never made")));
             }
         }
-        // Of several redirects for one token the first counts.
+        // If a token has several redirects, the first one counts.
         table.redirect.sort_by_key(|(token, _)| *token);
         table.redirect.dedup_by_key(|(token, _)| *token);
         table.try_map(|data| self.add_bytes(data.bytes()))
     }
 
-    /// Adds the files of a checkpoint that text processing needs; see [`TextFile`].
+    /// Adds the files of a checkpoint that text processing needs, see [`TextFile`].
     pub fn add_texts(
         &mut self,
         checkpoint: impl AsRef<Path>,
@@ -232,8 +234,8 @@ impl BundleWriter {
         Ok(texts)
     }
 
-    /// The file that an earlier writer, interrupted or not yet finished, recorded under `key`;
-    /// `None` if there is none, or it is incomplete. It is hashed before it is returned.
+    /// Returns the file that an earlier writer, interrupted or unfinished, recorded under `key`.
+    /// The file is hashed first. Returns `None` if it is missing or incomplete.
     pub fn recall(&mut self, key: &str) -> Option<FileReference> {
         let reference = self.journal.get(key)?;
         self.holds(reference).then(|| {
@@ -242,18 +244,17 @@ impl BundleWriter {
         })
     }
 
-    /// Records that `key` produced that file, for [`BundleWriter::recall`]. A key names everything
-    /// the file depends on, such as a work order and a shim with its version; keys with control
-    /// characters and those beyond [`NAME_BYTES_MAX`] are not recorded.
+    /// Records that `key` produced that file, for [`BundleWriter::recall`]. A key must name
+    /// everything that the file depends on, such as a work order and a shim with its version. Keys
+    /// with control characters and keys longer than [`NAME_BYTES_MAX`] are not recorded.
     ///
     /// [`NAME_BYTES_MAX`]: crate::NAME_BYTES_MAX
     pub fn remember(&mut self, key: &str, reference: FileReference) -> Result<(), BundleError> {
         self.journal.put(key, reference)
     }
 
-    /// Completes the bundle: checks that the manifest is consistent and that every file it names
-    /// exists, writes it atomically, and removes unreferenced files, and the signature of another
-    /// manifest.
+    /// Completes the bundle. Checks that the manifest is consistent and that all its files exist,
+    /// and writes it atomically. Removes unreferenced files and the signature of another manifest.
     pub fn finish(self, manifest: &Manifest) -> Result<Bundle, BundleError> {
         let path = self.layout.manifest();
         let (bytes, _) = manifest::canonical(&path, manifest)?;
@@ -262,8 +263,8 @@ impl BundleWriter {
 
         let io = |error| BundleError::io(&path)(error);
         let directory = &self.layout.directory;
-        // A signature is of one manifest. It goes first: a bundle without is one, and a bundle with
-        // another's is none.
+        // Remove the signature of another manifest first: an unsigned bundle is valid, but a bundle
+        // with a wrong signature is not.
         if fs::read(&path).ok().as_deref() != Some(&bytes) {
             remove_file(&self.layout.signature())?;
         }
@@ -273,8 +274,8 @@ impl BundleWriter {
         temporary.persist(&path).map_err(|error| io(error.error))?;
         sync_directory(directory)?;
 
-        // From here on the bundle is complete; the rest is cleanup, and the journal is removed
-        // last, so that the next writer cleans up after an interruption.
+        // From here on the bundle is complete and the rest is cleanup. The journal is removed last,
+        // so that the next writer cleans up after an interruption.
         remove_tree(&self.layout.staging())?;
         let kept: HashSet<Digest> =
             manifest.references().into_iter().map(|(_, reference)| reference.sha256).collect();
@@ -318,14 +319,14 @@ impl BundleWriter {
         Ok(())
     }
 
-    /// Whether the file exists with that content.
+    /// Returns whether the file exists with that content.
     fn holds(&self, reference: FileReference) -> bool {
         let path = self.layout.file(reference.sha256);
         file::check(&path, reference, true).is_ok()
     }
 
-    /// Gives a written file its final name. An existing one has the same content or is damaged, and
-    /// is replaced either way.
+    /// Gives a written file its final name. An existing file has the same content or is damaged,
+    /// and is replaced in both cases.
     fn keep(&mut self, temporary: TempPath, reference: FileReference) -> Result<FileReference, BundleError> {
         let path = self.layout.file(reference.sha256);
         temporary.persist(&path).map_err(|error| BundleError::io(&path)(error.error))?;
@@ -349,8 +350,8 @@ impl Lock {
         match handle.try_lock() {
             Ok(()) => Ok(Lock(handle)),
             Err(TryLockError::WouldBlock) => Err(BundleError::Busy { directory: directory.to_owned() }),
-            // On file systems without locks, two writers would still leave a complete bundle of one
-            // or the other.
+            // On file systems without locks, two concurrent writers still leave a complete bundle
+            // of one of them.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(Lock(handle)),
             Err(TryLockError::Error(error)) => Err(BundleError::io(directory)(error)),
         }
@@ -359,13 +360,13 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing alone is not enough: a process that another thread is starting right now has a
+        // Closing is not enough: a process that another thread is starting at this moment has a
         // copy of the handle, and with it the lock. If unlocking fails, closing must suffice.
         let _ = self.0.unlock();
     }
 }
 
-/// Refuses a directory that is neither empty nor a bundle's.
+/// Rejects a directory that is neither empty nor a bundle's.
 fn claim(layout: &Layout) -> Result<(), BundleError> {
     let directory = &layout.directory;
     let occupied = |found: String| BundleError::Occupied { directory: directory.clone(), found };
@@ -381,7 +382,7 @@ fn claim(layout: &Layout) -> Result<(), BundleError> {
         return Ok(());
     }
     let path = layout.manifest();
-    // A manifest damaged after the magic is ours to replace; one of another program is not.
+    // A manifest damaged after the magic may be replaced, but not a file of another program.
     match file::begin_of(&path, envelope::MAGIC.len() as u64) {
         Ok(begin) if begin == envelope::MAGIC => return Ok(()),
         Ok(_) => return Err(BundleError::Magic { path, offset: 0 }),
@@ -403,14 +404,14 @@ fn make_directory(path: &Path) -> Result<(), BundleError> {
     }
 }
 
-/// A file that others may read once it has its final name.
+/// Creates a temporary file with the usual permissions for a final file.
 pub(crate) fn temporary(directory: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(TEMPORARY);
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        // Reduced by the process's umask.
+        // The process's umask reduces these permissions.
         builder.permissions(fs::Permissions::from_mode(0o666));
     }
     builder.tempfile_in(directory)
@@ -443,7 +444,7 @@ fn remove_tree(path: &Path) -> Result<(), BundleError> {
     }
 }
 
-/// Makes the names in a directory survive a loss of power.
+/// Makes the names in a directory survive a power failure.
 pub(crate) fn sync_directory(path: &Path) -> Result<(), BundleError> {
     File::open(path).and_then(|directory| directory.sync_all()).map_err(BundleError::io(path))
 }

@@ -462,19 +462,20 @@ pub struct BundledArguments {
 }
 
 impl TargetArguments {
-    /// The chips that are named, in order.
+    /// Returns the named chips, in order.
     pub fn socs(&self) -> Vec<String> {
         let names = self.soc.iter().flat_map(|soc| soc.split(','));
         names.map(|soc| soc.trim().to_owned()).collect()
     }
 
-    /// The one chip, for commands that take one: several names are no chip's name.
+    /// Returns the chip for commands that accept only one. Several names are joined, so that they
+    /// are reported as an unknown chip.
     pub fn one_soc(&self) -> Option<String> {
         (!self.soc.is_empty()).then(|| self.soc.join(","))
     }
 
-    /// The same places and rules for a draft of that context, which is otherwise planned as if
-    /// nothing was said. A bundle has its own context.
+    /// Returns arguments for planning a draft with that context: the same places and rules, and
+    /// defaults for all other options. A bundle has its own context.
     pub fn of_a_draft(&self, context: Option<u32>) -> TargetArguments {
         TargetArguments {
             soc: Vec::new(),
@@ -1321,7 +1322,7 @@ pub enum PlannerCommand {
     },
 }
 
-/// A count of tokens. llama.cpp's -1 for no limit is no count.
+/// Parses a number of tokens. Rejects llama.cpp's -1 for no limit.
 fn tokens(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(tokens) => Ok(tokens),
@@ -1336,7 +1337,7 @@ fn tokens(text: &str) -> Result<u32, String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thinking {
     Off,
-    /// With at most this many tokens, if there is a limit.
+    /// At most this many tokens of thoughts, if there is a limit.
     On(Option<usize>),
 }
 
@@ -1384,10 +1385,10 @@ fn preference(text: &str) -> Result<Preference, String> {
     }
 }
 
-/// Goals of quality by name, in thousandths of a nat per token.
+/// Quality goals by name, in thousandths of a nat per token.
 const QUALITIES: [(&str, u32); 3] = [("near-lossless", 5), ("good", 150), ("small", 300)];
 
-/// Most minutes that may be asked for: a year.
+/// Largest accepted number of minutes: a year.
 const MINUTES_MAX: f64 = 366.0 * 24.0 * 60.0;
 
 fn minutes(text: &str) -> Result<f64, String> {
@@ -1405,7 +1406,7 @@ fn quality(text: &str) -> Result<u32, String> {
     })
 }
 
-/// `3GB`, `1.5GiB`, `900MB`, or a number of bytes.
+/// Parses `3GB`, `1.5GiB`, `900MB`, or a number of bytes.
 fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -1419,14 +1420,14 @@ fn size(text: &str) -> Result<u64, String> {
         _ => f64::NAN,
     };
     let bytes = digits.trim().parse::<f64>().map_or(f64::NAN, |number| number * unit);
-    // Below the first number that f64 does not tell from its neighbours.
+    // Below the first number that f64 cannot distinguish from its neighbours.
     match bytes.is_finite() && (1.0..9e15).contains(&bytes) {
         true => Ok(bytes as u64),
         false => Err("expected a size such as 3GB, 1.5GiB or 900MB, or a number of bytes".to_owned()),
     }
 }
 
-/// `500ms`, `2s`, `750us`.
+/// Parses `500ms`, `2s` or `750us`.
 fn time(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_alphabetic());
     let unit = match &text[digits.len()..] {
@@ -1443,7 +1444,7 @@ fn time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// `300`, or `300:2` for two of them.
+/// Parses `300`, or `300:2` for a length that occurs twice.
 fn prompt_length(text: &str) -> Result<PromptLength, String> {
     let (tokens, count) = text.split_once(':').unwrap_or((text, "1"));
     let number = |text: &str| text.trim().parse().ok().filter(|number: &u32| *number > 0);
@@ -1453,7 +1454,7 @@ fn prompt_length(text: &str) -> Result<PromptLength, String> {
     }
 }
 
-/// The time of one token follows from it, so it is at least one in a day.
+/// Parses tokens per second. The time of a token is derived from it, so the minimum is one per day.
 fn tokens_per_second(text: &str) -> Result<f64, String> {
     let value = text.parse().ok().filter(|value: &f64| (1.0 / 86_400.0..=1e6).contains(value));
     value.ok_or_else(|| "expected a number of tokens a second, such as 20".to_owned())
@@ -1502,7 +1503,7 @@ fn formats(text: &str) -> Result<FormatChoice, String> {
     text.parse().map_err(|error: shardwright::UnknownName| with_help(&error))
 }
 
-/// `embedding=w8-per-channel`.
+/// Parses a table and its format, such as `embedding=w8-per-channel`.
 fn table_format(text: &str) -> Result<(Table, WeightFormat), String> {
     let (table, format) = name_and_text(text)?;
     let format = format.parse().map_err(|error: shardwright::UnknownName| with_help(&error))?;
@@ -1513,14 +1514,14 @@ fn with_help(error: &shardwright::UnknownName) -> String {
     format!("{error}; {}", error.help().unwrap_or_default())
 }
 
-/// `row-worst=1e-3`
+/// Parses a threshold, such as `row-worst=1e-3`.
 fn name_and_bound(text: &str) -> Result<(String, f64), String> {
     let (name, value) = name_and_text(text)?;
     let bound = value.parse().map_err(|_| format!("`{value}` is not a number"))?;
     Ok((name, bound))
 }
 
-/// `ops=2600`, `context-bytes=2GiB`.
+/// Parses a limit, such as `ops=2600` or `context-bytes=2GiB`.
 fn name_and_number(text: &str) -> Result<(String, u64), String> {
     let (name, value) = name_and_text(text)?;
     let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -1548,7 +1549,7 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
-    /// A folder named like the subcommand is a checkpoint where it is spelled as a path.
+    /// A folder with the subcommand's name is a checkpoint if it is written as a path.
     #[test]
     fn a_plan_is_of_a_checkpoint_or_a_comparison() {
         let parsed = |line: &str| Arguments::try_parse_from(line.split(' '));

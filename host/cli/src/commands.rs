@@ -1,4 +1,4 @@
-//! One function per command: ask the public crate, print the answer.
+//! One function per command: calls the public crate and prints the result.
 
 mod begin;
 mod bench;
@@ -53,7 +53,7 @@ pub use bundle::{DryRunReport, DryRunVariant};
 pub use compare::{ComparedChip, Comparison};
 pub use hub::find;
 
-/// Runs the command; `started` is when the program began.
+/// Runs the command. `started` is when the program started.
 pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> {
     let (format, detail) = (arguments.format, views::Detail::of(arguments.verbose));
     match &arguments.command {
@@ -129,7 +129,7 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
     }
 }
 
-/// Options for opening or planning, from the command line.
+/// Returns options for opening or planning, from the command line.
 fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Result<OpenOptions, Failure> {
     once(target)?;
     let mut options = OpenOptions::new().search_path(target_path(target)?).strict(target.strict);
@@ -227,14 +227,14 @@ fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Res
     Ok(options.isolation(isolation(execution)))
 }
 
-/// Refuses an option that is set twice for one name, since one value would be lost silently.
+/// Rejects an option that is set twice for one name, since one value would be lost silently.
 fn once(target: &TargetArguments) -> Result<(), Failure> {
     let named = |option: &'static str, names: Vec<String>| names.into_iter().map(move |name| (option, name));
     let table = |table: Table| match table {
         Table::Embedding => "embedding".to_owned(),
         Table::PerLayer => "per-layer".to_owned(),
     };
-    // Leaving a flag out sets it too.
+    // Leaving a flag out also sets it.
     let flags = target.flags.iter().map(|(name, _)| name).chain(&target.flags_left_out);
     let all = named("--limit", target.limits.iter().map(|(name, _)| name.clone()).collect())
         .chain(named("--flag", flags.cloned().collect()))
@@ -257,8 +257,8 @@ fn once(target: &TargetArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Directories named on the command line, then those of the environment, then those beside the
-/// program.
+/// Returns the directories to search: first from the command line, then from the environment, then
+/// next to the program.
 fn search_path(shims: &ShimPlaces, planners: &PlannerPlaces, profiles: &ProfilePlaces) -> SearchPath {
     let mut path = SearchPath::standard();
     path.shims.splice(0..0, shims.shims.iter().cloned());
@@ -267,8 +267,8 @@ fn search_path(shims: &ShimPlaces, planners: &PlannerPlaces, profiles: &ProfileP
     path
 }
 
-/// The directories for a plan. A named directory that does not exist is an error here: otherwise it
-/// would count as empty, and its content as unknown.
+/// Returns the directories for a plan. A missing directory is an error if it is named on the
+/// command line. Otherwise it would count as empty, and its contents as unknown.
 fn target_path(target: &TargetArguments) -> Result<SearchPath, Failure> {
     let named = [
         ("--shims", &target.shims.shims),
@@ -287,7 +287,7 @@ fn target_path(target: &TargetArguments) -> Result<SearchPath, Failure> {
     Ok(search_path(&target.shims, &target.planners, &target.profiles))
 }
 
-/// Prints a report for people or as one JSON document.
+/// Prints a report as text for people or as one JSON document.
 fn print<R: Serialize>(
     format: Format,
     report: &R,
@@ -300,7 +300,7 @@ fn print<R: Serialize>(
     write(text.as_bytes())
 }
 
-/// What the rules of signatures warn of, in a report.
+/// A report with the warnings of the signature rules.
 #[derive(Serialize)]
 struct Warned<'r, R> {
     #[serde(flatten)]
@@ -308,8 +308,8 @@ struct Warned<'r, R> {
     signature_notices: Vec<String>,
 }
 
-/// The same of what was used by the rules of signatures. What they warn of is said on standard
-/// error too.
+/// Prints a report like [`print()`], with the warnings of the signature rules. The warnings are
+/// also printed on standard error.
 fn print_by<R: Serialize>(
     rules: &Trust,
     format: Format,
@@ -324,7 +324,7 @@ fn print_by<R: Serialize>(
     write(json(&Warned { report, signature_notices })?.as_bytes())
 }
 
-/// One line of JSON.
+/// Serialises a report as one line of JSON.
 fn json(report: &impl Serialize) -> Result<String, Failure> {
     let mut text =
         serde_json::to_string(report).map_err(std::io::Error::other).map_err(io("report as JSON"))?;
@@ -332,20 +332,20 @@ fn json(report: &impl Serialize) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Writes to standard output; a reader that went away is not an error.
+/// Writes to standard output. A closed pipe is not an error.
 fn write(bytes: &[u8]) -> Result<Outcome, Failure> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(io("standard output"))?;
     Ok(Outcome::Done)
 }
 
-/// Most bytes of a prompt or a turn that are read: the tokenizer takes no more.
+/// Largest number of bytes of a prompt or a turn. The tokenizer accepts no more.
 const PROMPT_BYTES_MAX: u64 = 16 << 20;
 
-/// Most bytes of texts to embed that are read.
+/// Largest number of bytes of texts to embed.
 const TEXTS_BYTES_MAX: u64 = 256 << 20;
 
-/// Reads standard input to its end as UTF-8; an error where that is beyond `limit` bytes.
+/// Reads standard input to its end as UTF-8. Fails if it is longer than `limit` bytes.
 fn standard_input(limit: u64) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     let read = interrupt::while_waiting(|| std::io::stdin().lock().take(limit + 1).read_to_end(&mut bytes));
@@ -356,7 +356,7 @@ fn standard_input(limit: u64) -> Result<String, Failure> {
     text("standard input", bytes, 0)
 }
 
-/// The text of a file, which is UTF-8 and not longer than a prompt.
+/// Reads a text file, which must be UTF-8 and not longer than a prompt.
 fn text_of(path: &Path) -> Result<String, Failure> {
     let what = path.display().to_string();
     let mut bytes = Vec::new();
@@ -368,7 +368,8 @@ fn text_of(path: &Path) -> Result<String, Failure> {
     text(&what, bytes, 0)
 }
 
-/// The text of bytes that begin at an offset of `what`, or where they stop being UTF-8.
+/// Converts bytes to text. `begin` is their offset in `what`, for the error about a byte that is
+/// not UTF-8.
 fn text(what: &str, bytes: Vec<u8>, begin: u64) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|error| {
         let place = error.utf8_error().valid_up_to();
@@ -413,7 +414,7 @@ fn too_long(what: &str, limit: u64) -> Failure {
     }
 }
 
-/// Stops at a safe point if interrupted.
+/// Fails if the user interrupted the program. Called where the program can stop safely.
 fn interrupted(what: &str) -> Result<(), Failure> {
     if !interrupt::happened() {
         return Ok(());
@@ -436,15 +437,15 @@ fn open(
     open_for(target, execution, checkpoint, bundled, (drafts, Input::Text))
 }
 
-/// What a model is opened for.
+/// The input that a model is opened for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Input {
     Text,
-    /// No tokenizer unless requested.
+    /// Token ids. The tokenizer is loaded only on request.
     Ids,
 }
 
-/// The same for that.
+/// Plans, compiles and loads for one kind of input.
 fn open_for(
     target: &TargetArguments,
     execution: &ExecutionArguments,
@@ -517,7 +518,7 @@ fn expecting(open: OpenOptions, path: &Path, expected: &ExpectedArgument) -> Res
     }
 }
 
-/// Refuses `--expect` for a path that is not a bundle.
+/// Rejects `--expect` for a path that is not a bundle.
 fn no_name_expected(path: &Path, expected: &ExpectedArgument) -> Result<(), Failure> {
     match expected.expect {
         Some(_) => {
@@ -527,7 +528,7 @@ fn no_name_expected(path: &Path, expected: &ExpectedArgument) -> Result<(), Fail
     }
 }
 
-/// Whether a path is a bundle; no checkpoint belongs to anything else.
+/// Checks whether a path is a bundle. `--checkpoint` is an error for other paths.
 fn is_bundle(path: &Path, compiled_from: Option<&Path>) -> Result<bool, Failure> {
     let is_bundle = shardwright::is_bundle(path);
     if !is_bundle && compiled_from.is_some() {
@@ -537,7 +538,7 @@ fn is_bundle(path: &Path, compiled_from: Option<&Path>) -> Result<bool, Failure>
     Ok(is_bundle)
 }
 
-/// Refuses options that a bundle has already decided.
+/// Rejects options that a bundle has already decided.
 fn nothing_decided_before(
     bundle: &Path,
     target: &TargetArguments,
@@ -551,14 +552,15 @@ fn nothing_decided_before(
     })
 }
 
-/// Options that a bundle has already decided. Each option is listed here, so that a new one does
-/// not compile without a decision.
+/// Returns the first option that a bundle has already decided. Each option is listed here, so that
+/// a new one does not compile without a decision.
 fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> Option<&'static str> {
     let TargetArguments {
-        // The chip that the machine is taken for.
+        // The chip that the machine is assumed to have.
         soc: _,
         limits,
-        // Some take effect when shards are loaded; the bundle knows which it has decided.
+        // Some flags have an effect when shards are loaded. The bundle knows which ones it has
+        // decided.
         flags: _,
         flags_left_out,
         formats,
@@ -630,7 +632,7 @@ fn isolation_of(asked: IsolationArgument) -> Isolation {
     }
 }
 
-/// The word before a notice.
+/// Returns the word before a notice.
 fn loudness(kind: NoticeKind) -> &'static str {
     match kind {
         NoticeKind::Fallback => "fallback",
@@ -652,14 +654,14 @@ fn say_notices(model: &Model, quiet: bool) {
     }
 }
 
-/// Says what was hashed, if anything was.
+/// Reports which bytes were hashed, if any were.
 fn say_verified(what: &str, verified: &Verified, quiet: bool) {
     if !quiet && verified.hashed.bytes > 0 {
         views::say(&format!("note: {what}{verified}{}", where_to_keep_proofs(verified)));
     }
 }
 
-/// What would save hashing at the next opening, if anything is known to.
+/// Returns how to avoid hashing at the next opening, if a way is known.
 fn where_to_keep_proofs(verified: &Verified) -> &'static str {
     match (&verified.again, &verified.proofs) {
         (Some(_), None) => "; `XDG_CACHE_HOME` names a directory whose folder `shardwright` holds proofs",
@@ -667,7 +669,7 @@ fn where_to_keep_proofs(verified: &Verified) -> &'static str {
     }
 }
 
-/// Prints notices, under `quiet` without notes.
+/// Prints notices. Under `quiet`, notes are left out.
 fn say_each<'n>(notices: impl IntoIterator<Item = &'n Notice>, quiet: bool) {
     for notice in notices.into_iter().filter(|notice| !quiet || notice.kind != NoticeKind::Note) {
         views::say(&format!("{}: {}", loudness(notice.kind), notice.text));

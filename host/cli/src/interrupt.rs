@@ -1,5 +1,5 @@
-//! Interrupt handling: while the program works, the first interrupt requests cancellation and a
-//! second ends the program. While it waits for a line of input, one ends it.
+//! Interrupt handling. While the program works, the first interrupt requests cancellation and the
+//! second ends the program. While it waits for a line of input, the first interrupt ends it.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static WAITING: AtomicBool = AtomicBool::new(false);
 static ASKED: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 
-/// Handles interrupts from now on; before that, one ends the program.
+/// Handles interrupts from now on. Before that, an interrupt ends the program.
 pub fn listen() {
     static LISTENING: AtomicBool = AtomicBool::new(false);
     if LISTENING.swap(true, Ordering::Relaxed) {
@@ -30,8 +30,8 @@ pub fn listen() {
     }
 }
 
-/// The first interrupt of each piece of work calls `asked`, which is set once; if one came since
-/// the work began, it is called now.
+/// Sets the function that the first interrupt of each piece of work calls. Only the first call sets
+/// it. If an interrupt came since the work started, it is called now.
 pub fn call(asked: impl Fn() + Send + Sync + 'static) {
     if ASKED.set(Box::new(asked)).is_ok() {
         listen();
@@ -41,18 +41,18 @@ pub fn call(asked: impl Fn() + Send + Sync + 'static) {
     }
 }
 
-/// Whether the current work was interrupted.
+/// Returns whether the current work was interrupted.
 pub fn happened() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }
 
-/// Begins new work: earlier interrupts do not apply to it.
+/// Starts new work. Earlier interrupts do not apply to it.
 pub fn begin() {
     INTERRUPTED.store(false, Ordering::SeqCst);
 }
 
-/// Waits for external input. If an interrupt ends the program meanwhile nothing is lost, and
-/// nothing else would end the wait.
+/// Waits for external input. An interrupt then ends the program, because it loses no work and could
+/// not be stopped otherwise.
 pub fn while_waiting<R>(wait: impl FnOnce() -> R) -> R {
     WAITING.store(true, Ordering::SeqCst);
     let result = wait();

@@ -1,12 +1,12 @@
-//! Limits that a user sets for processes (`ulimit`), met with an error in the place of a signal.
+//! Limits that a user sets for processes (`ulimit`), reported as errors instead of signals.
 
 use shardwright::ErrorKind;
 
 use crate::outcome::Failure;
 
-/// Least address space, in bytes: the program and its libraries take nearly as much before anything
-/// is opened. With less the first allocation fails, which ends a process without an error of its
-/// own. Above it the parts that need much, such as the planner, end in an error or a fallback.
+/// Minimum address space in bytes. The program and its libraries use nearly as much before they
+/// open a model. With less, the first allocation fails and ends the process without an error of its
+/// own. Above it, parts that need much memory, such as the planner, end in an error or a fallback.
 #[cfg(unix)]
 const ADDRESS_SPACE_MIN: u64 = 128 << 20;
 
@@ -28,21 +28,20 @@ pub fn expect_address_space() -> Result<(), Failure> {
     }
 }
 
-/// Other systems have no such limit.
+/// Always succeeds, because other systems have no such limit.
 #[cfg(not(unix))]
 pub fn expect_address_space() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lets writing beyond the largest allowed file fail with an error. By default a signal ends the
-/// program.
+/// Turns writing beyond the file size limit into an error. By default a signal ends the program.
 #[cfg(unix)]
 pub fn ignore_file_size_signal() {
     let noted = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    // Without it the program ends as any other does.
+    // If this fails, the signal ends the program as usual.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, noted);
 }
 
-/// Other systems have no such limit.
+/// Has no effect, because other systems have no such limit.
 #[cfg(not(unix))]
 pub fn ignore_file_size_signal() {}

@@ -1,5 +1,5 @@
-//! The log on standard error. By default it has warnings alone, in the form of notes; `-v` and a
-//! variable show it as it is.
+//! The log on standard error. By default it contains only warnings, printed as notes. `-v` or a
+//! variable shows it in full.
 
 use std::fmt::{self, Debug, Write as _};
 use std::io::Write;
@@ -18,15 +18,15 @@ use crate::views;
 /// The variable that sets the log filter unless the command line does.
 const VARIABLE: &str = "SHARDWRIGHT_LOG";
 
-/// What is logged unless `-v` or the variable says otherwise. Vendors' libraries log hundreds of
-/// warnings about themselves; what matters is in an error.
+/// The default filter, without `-v` or the variable. Vendors' libraries log hundreds of warnings
+/// about themselves. Relevant ones are part of an error.
 const USUAL: &str = "warn,shim=off";
 
 /// Starts the log, by how often `-v` was given or by the variable.
 ///
 /// # Errors
 ///
-/// The variable is not a filter.
+/// Fails if the variable is not a filter.
 pub fn begin(verbose: u8) -> Result<(), Failure> {
     let asked = std::env::var(VARIABLE).ok().filter(|asked| verbose == 0 && !asked.is_empty());
     let level = match (verbose, &asked) {
@@ -54,7 +54,6 @@ pub fn begin(verbose: u8) -> Result<(), Failure> {
 struct Log;
 
 impl Write for Log {
-    /// A whole event.
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         let shown = views::printable_lines(text.trim_end_matches('\n'));
@@ -66,7 +65,7 @@ impl Write for Log {
     }
 }
 
-/// Formats an event as a note: its message alone.
+/// Formats an event as a note, with its message only.
 struct AsNotes;
 
 impl<S, N> FormatEvent<S, N> for AsNotes

@@ -1,10 +1,10 @@
 //! The `shardwright` program: the public crate on a command line.
 //!
 //! **Job.** Arguments, tables, JSON, streaming to a terminal, exit codes. Data goes to standard
-//! output; progress, statistics and diagnostics to standard error.
+//! output. Progress, statistics and diagnostics go to standard error.
 //!
-//! **Not its job.** It computes, plans and loads nothing itself, and has no information beyond what
-//! the public crate reports.
+//! **Not its job.** It does not compute, plan or load itself, and has no information that the
+//! public crate does not report.
 
 mod arguments;
 mod commands;
@@ -21,8 +21,8 @@ use clap::Parser;
 
 use crate::arguments::Arguments;
 
-/// Stack of the thread that does the work. That of the main thread is the system's choice, which a
-/// user may have limited to less than this program needs.
+/// Stack of the working thread. The system chooses the stack of the main thread, and a user may
+/// have limited it to less than this program needs.
 const STACK_BYTES: usize = 8 << 20;
 
 fn main() -> ExitCode {
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     limits::ignore_file_size_signal();
     let work = std::thread::Builder::new().name("work".to_owned()).stack_size(STACK_BYTES);
     match work.spawn(move || work_from(started)) {
-        // A panic has been reported by then, and ends the program as one of the main thread does.
+        // A panic was reported already, and ends the program like one of the main thread.
         Ok(thread) => thread.join().unwrap_or(ExitCode::from(PANICKED)),
         Err(_) => work_from(started),
     }

@@ -13,13 +13,13 @@ use crate::views::{printable_lines, say};
 
 /// The outcome of a command.
 pub enum Outcome {
-    /// It succeeded.
     Done,
     /// A comparison failed.
     Different,
-    /// It was interrupted, after printing what it had.
+    /// It was interrupted, after printing partial results.
     Interrupted,
-    /// Parts of it failed, after printing what it had and why; the worst kind.
+    /// Parts of it failed, after printing partial results and the errors. Contains the worst kind
+    /// of error.
     Failed(ErrorKind),
 }
 
@@ -33,7 +33,7 @@ pub enum Failure {
     Refused { kind: ErrorKind, message: String, help: String },
     /// Reading or writing failed.
     Io { what: String, source: std::io::Error },
-    /// The reader of standard output went away; there is nothing to report.
+    /// The reader of standard output closed it. There is no error to report.
     ReaderGone,
 }
 
@@ -43,7 +43,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// A failed read or write of something named.
+/// Makes the failure of reading or writing `what`.
 pub fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Failure {
     let what = what.into();
     move |source| match source.kind() {
@@ -52,7 +52,8 @@ pub fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Failure {
     }
 }
 
-/// Stable exit codes: 0 done, 1 compared and different, 2 arguments, then one per kind of error.
+/// Returns the stable exit code: 0 success, 1 a comparison found a difference, 2 arguments, then
+/// one per kind of error.
 pub const fn code(kind: ErrorKind) -> u8 {
     match kind {
         ErrorKind::Argument => 2,
@@ -71,7 +72,7 @@ pub const fn code(kind: ErrorKind) -> u8 {
     }
 }
 
-/// Default help for errors without their own.
+/// Returns the default help for errors without their own.
 const fn general_help(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Argument => "`shardwright help` lists commands and arguments",
@@ -93,9 +94,8 @@ const fn general_help(kind: ErrorKind) -> &'static str {
 }
 
 impl Failure {
-    /// Whether the session can continue: the error is about one text, not about the program or the
-    /// model.
-    /// model.
+    /// Returns whether the session can continue, because the error is about one text and not about
+    /// the program or the model.
     pub fn is_of_what_was_asked(&self) -> bool {
         let kinds = [ErrorKind::Argument, ErrorKind::Context, ErrorKind::Unsupported, ErrorKind::Cancelled];
         matches!(self, Failure::Library(error) if kinds.contains(&error.kind()))
@@ -113,10 +113,10 @@ pub fn exit(result: Result<Outcome, Failure>, format: Format) -> ExitCode {
     }
 }
 
-/// Prints a failure and its help; returns its kind.
+/// Prints a failure and its help, and returns its kind.
 pub fn report(failure: Failure, format: Format) -> ErrorKind {
     let (kind, message, help) = match failure {
-        // Nothing is left to report to: the reader of standard output is gone.
+        // The reader of standard output is gone, so the failure cannot be reported.
         Failure::ReaderGone => return ErrorKind::Missing,
         Failure::Library(error) => (error.kind(), error.to_string(), error.help().map(str::to_owned)),
         Failure::Arguments(message) => (ErrorKind::Argument, message, None),
@@ -125,7 +125,7 @@ pub fn report(failure: Failure, format: Format) -> ErrorKind {
     };
     let help = help.unwrap_or_else(|| general_help(kind).to_owned());
     let mut stderr = std::io::stderr().lock();
-    // Nothing can be done when standard error is closed.
+    // An error on a closed standard error is ignored.
     let _ = match format {
         Format::Text => {
             writeln!(stderr, "error: {}\nhelp: {}", printable_lines(&message), printable_lines(&help))
@@ -139,7 +139,7 @@ pub fn report(failure: Failure, format: Format) -> ErrorKind {
     kind
 }
 
-/// Names under which other programs have commands of this one.
+/// Names of commands in other programs, with the command of this one.
 const OTHERWISE: [(&[&str], &str); 8] = [
     (&["chat", "generate", "ask"], "`run MODEL` holds a conversation"),
     (&["list", "ls", "devices", "profiles", "chips", "ps"], "`doctor` lists chips, shims and caches"),
@@ -151,8 +151,8 @@ const OTHERWISE: [(&[&str], &str); 8] = [
     (&["info"], "`show MODEL` describes a model"),
 ];
 
-/// Returns the command that an unknown name may stand for: one of another program, or one with at
-/// most two letters that differ or change places.
+/// Returns the command that was probably meant by an unknown name: one from another program, or one
+/// with at most two different or swapped letters.
 fn meant(name: &str) -> Option<String> {
     if let Some((_, meant)) = OTHERWISE.iter().find(|(names, _)| names.contains(&name)) {
         return Some((*meant).to_owned());
@@ -166,8 +166,8 @@ fn meant(name: &str) -> Option<String> {
 /// The hint at the end of the argument parser's errors.
 const PARSER_HELP: &str = "For more information, try '--help'.";
 
-/// Help and version go to standard output with 0, wrong arguments to standard error with 2: as JSON
-/// if the arguments request it, whatever else is wrong with them.
+/// Prints help and version on standard output with exit code 0, and wrong arguments on standard
+/// error with 2. Errors are JSON if the arguments request it, even if other arguments are wrong.
 pub fn usage(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.collect();
     let wants_json = arguments.iter().any(|argument| argument == "--format=json")
@@ -190,7 +190,7 @@ pub fn usage(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> 
         return ExitCode::from(code(ErrorKind::Argument));
     }
     if error.use_stderr() {
-        // The parser's message, with the ending that all errors of this program have.
+        // The parser's message, with the same ending as all errors of this program.
         let text = error.render().to_string();
         if let Some(text) = text.trim_end().strip_suffix(PARSER_HELP) {
             text.trim_end().lines().for_each(say);
@@ -198,7 +198,7 @@ pub fn usage(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> 
             return ExitCode::from(code(ErrorKind::Argument));
         }
     }
-    // Nothing can be done when the stream is closed.
+    // An error on a closed stream is ignored.
     let _ = error.print();
     if error.use_stderr() { ExitCode::from(code(ErrorKind::Argument)) } else { ExitCode::SUCCESS }
 }

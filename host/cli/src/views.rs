@@ -1,4 +1,4 @@
-//! How reports look to a person. Every view has its JSON twin in the report's own serialisation.
+//! Text views of reports. The serialisation of each report is its JSON form.
 
 mod bench;
 mod bundle;
@@ -60,30 +60,29 @@ pub use shardwright_build::units::bytes;
 /// How much of a report is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// What fits on a screen: what there is, and what to do.
+    /// The parts that fit on a screen: the available items, and the next steps.
     Screen,
-    /// All of it, with `-v`.
+    /// The whole report, with `-v`.
     Full,
 }
 
 impl Detail {
-    /// The level for this number of `-v`.
+    /// Returns the level for this number of `-v`.
     pub fn of(verbose: u8) -> Self {
         if verbose == 0 { Detail::Screen } else { Detail::Full }
     }
 
-    /// Whether everything is shown.
+    /// Returns whether the whole report is shown.
     pub fn is_full(self) -> bool {
         self == Detail::Full
     }
 }
 
-/// An empty table.
 fn table(header: &[&str]) -> Table {
     Table::new(header)
 }
 
-/// `0-3, 5`
+/// Formats numbers as ranges: `0-3, 5`.
 fn ranges(numbers: &[u32]) -> String {
     let mut parts: Vec<(u32, u32)> = Vec::new();
     for &number in numbers {
@@ -98,43 +97,45 @@ fn ranges(numbers: &[u32]) -> String {
 }
 
 /// Prints a line on standard error. Text from files, shims and planners goes through it: control
-/// characters are replaced, so that it cannot control the terminal or pass for a line of this
-/// program. A closed or full standard error loses the line and ends nothing.
-/// On a terminal it is broken between words.
+/// characters are replaced, so that it cannot control the terminal or imitate a line of this
+/// program. An error on a closed or full standard error is ignored. On a terminal the line is
+/// wrapped between words.
 pub fn say(line: &str) {
     let line = printable(line);
     let line = layout::wrapped_at(&line, 2, layout::width_of_notes());
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
-/// The text with every character replaced that a terminal interprets, including line ends.
+/// Replaces every character that a terminal interprets, including line ends.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if acts_on_a_terminal(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
-/// The same for a text of several lines, with lines after the first indented.
+/// Replaces characters like [`printable`], but keeps line ends and indents lines after the first.
 pub fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n  ")
 }
 
-/// The same for a view, whose lines and columns are this program's own.
+/// Replaces characters like [`printable`], but keeps line ends, for a view whose lines and columns
+/// this program made.
 pub fn printable_view(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// Control characters, and characters that change text direction.
+/// Checks for control characters, and characters that change text direction.
 fn acts_on_a_terminal(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Lets a bar move by itself, where it is shown. Its library panics where no thread can be started.
+/// Lets a visible bar move by itself. Its library panics if no thread can be started, so that is
+/// checked first.
 fn tick(bar: &indicatif::ProgressBar) {
     if !bar.is_hidden() && std::thread::Builder::new().spawn(|| ()).is_ok() {
         bar.enable_steady_tick(std::time::Duration::from_millis(100));
     }
 }
 
-/// A progress line on standard error, if that is a terminal; removed when dropped.
+/// A progress line on standard error, if that is a terminal. It is removed when dropped.
 pub struct Busy(indicatif::ProgressBar);
 
 impl Busy {

@@ -1,4 +1,4 @@
-//! A folder whose script puts a bundle on a phone that is connected for development, and runs it.
+//! A folder with a script that pushes a bundle to a phone connected for development, and runs it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,7 +13,7 @@ use crate::DeliveryError;
 use crate::folder::Folder;
 use crate::needs::shims_of;
 
-/// Where everything lies on the phone: the one folder from which a shell may run programs.
+/// Folder on the phone for all files. It is the only one from which a shell may run programs.
 const THERE: &str = "/data/local/tmp/shardwright";
 
 /// Name of the bundle in the folder, and on the phone.
@@ -21,33 +21,33 @@ const BUNDLE: &str = "bundle.swb";
 
 const SCRIPT: &str = "push.sh";
 
-/// What was written.
+/// The written files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AdbReport {
-    /// The folder.
+    /// Path of the folder.
     pub path: String,
-    /// The script in it.
+    /// Path of the script in it.
     pub script: String,
-    /// Chips whose variants it holds.
+    /// Chips of the variants in it.
     pub variants: Vec<String>,
-    /// Identity of the bundle that is pushed.
+    /// Hash of the bundle to push.
     pub bundle: String,
-    /// Bytes of it.
+    /// Size of the bundle in bytes.
     pub bytes: u64,
-    /// Shims that are pushed with it.
+    /// Shims to push with the bundle.
     pub shims: Vec<String>,
-    /// Files of vendors that are pushed with them, from a folder that the user names.
+    /// Files of vendors to push with the shims, from a folder that the user names.
     pub libraries: Vec<String>,
-    /// Where it is put on the phone.
+    /// Target folder on the phone.
     pub there: String,
 }
 
-/// Writes the folder `to`, in which nothing may be yet, with a bundle or the variant for one chip,
-/// and a script for a POSIX shell.
+/// Writes a folder with a bundle or the variant for one chip, and a script for a POSIX shell. `to`
+/// must be missing or empty.
 ///
 /// # Errors
 ///
-/// [`DeliveryError::NoShim`] if the manifest of a shim is not among `shims`, and what cannot be
+/// [`DeliveryError::NoShim`] if the manifest of a shim is not in `shims`. Also if a file cannot be
 /// read or written.
 pub fn adb_folder(
     bundle: &Bundle,
@@ -84,7 +84,7 @@ pub fn adb_folder(
     })
 }
 
-/// What the script pushes, and sets.
+/// Files that the script pushes, and variables that it sets.
 #[derive(Default)]
 struct Pushed {
     /// Stems of the shims' libraries.
@@ -111,8 +111,9 @@ impl Pushed {
     }
 }
 
-/// A name that stands in the script as it is. Manifests may call a shim's library anything, and
-/// facts of a profile, which are parts of names, are any text: neither may become a command.
+/// Checks a name that is inserted into the script unchanged. A manifest may give a shim's library
+/// any name, and facts of a profile, which are parts of names, are any text. Neither may become a
+/// command.
 fn word(of: &'static str, name: String) -> Result<String, DeliveryError> {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+*".contains(&byte);
     match !name.is_empty() && !name.starts_with('-') && name.bytes().all(legal) {
@@ -121,7 +122,8 @@ fn word(of: &'static str, name: String) -> Result<String, DeliveryError> {
     }
 }
 
-/// Names in it are [words](word); variables and folders were checked with the manifest.
+/// Formats the script. Its names were checked by [`word`], and variables and folders were checked
+/// with the manifest.
 fn script(pushed: &Pushed) -> String {
     let mut text = format!(
         "#!/bin/sh

@@ -1,12 +1,12 @@
-//! What is executable code, by its first bytes.
+//! Recognises executable code by its first bytes.
 
 use shardwright_bundle::{Bundle, Manifest};
 
 use crate::DeliveryError;
 
 /// First bytes of code for a processor, a virtual machine or a sandbox, and of planners packed for
-/// one. Compiled graphs are none of these: an artefact begins with our own header, and what a
-/// vendor's compiler made lies behind it.
+/// one. Compiled graphs are not among them: an artefact begins with our own header, followed by the
+/// vendor compiler's output.
 const CODE: &[(&[u8], &str)] = &[
     (b"\x7fELF", "a native library or program"),
     (b"\0asm", "a WebAssembly module, such as a planner"),
@@ -20,7 +20,7 @@ const CODE: &[(&[u8], &str)] = &[
     (b"#!", "a script"),
 ];
 
-/// What code bytes begin as, if they do.
+/// Returns the kind of code that begins with these bytes, if any.
 pub(crate) fn code(begin: &[u8]) -> Option<&'static str> {
     CODE.iter().find(|(magic, _)| begin.starts_with(magic)).map(|(_, what)| *what)
 }

@@ -3,50 +3,46 @@ use std::path::PathBuf;
 use shardwright_bundle::BundleError;
 use shardwright_vocabulary::ErrorKind;
 
-/// Why a bundle is not laid out for a channel.
+/// Reasons why a bundle cannot be laid out for a channel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeliveryError {
-    /// The bundle cannot be read, or its share not be written.
+    /// The bundle cannot be read, or a part of it cannot be written.
     #[error(transparent)]
     Bundle(#[from] BundleError),
     /// A file or folder cannot be written.
     #[error("`{}`: {source}", path.display())]
     Io {
-        /// The file or folder.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
-    /// Something is there already.
+    /// The target folder is not empty.
     #[error("`{}` is not empty", path.display())]
     Occupied {
-        /// The folder.
         path: PathBuf,
     },
-    /// A file's name that would lie outside the folder.
+    /// The name of a file is a path outside the folder.
     #[error("a file called `{name}` would not lie in the folder")]
     Outside {
-        /// Its beginning.
+        /// Beginning of the name.
         name: String,
     },
-    /// A name that the channel does not take.
+    /// The channel does not accept a name.
     #[error("`{name}` is no name of {of}: it begins with a letter and has letters, digits and underscores")]
     Name {
-        /// What is named: `an AI pack`.
+        /// The named item, such as `an AI pack`.
         of: &'static str,
-        /// The name.
         name: String,
     },
-    /// A name that cannot stand in a script.
+    /// A name cannot be used in a script.
     #[error("`{name}`, the name of {of}, would be more than a name to a shell")]
     ScriptName {
-        /// What is named: `a vendor's library`.
+        /// The named item, such as `a vendor's library`.
         of: &'static str,
-        /// Its beginning.
+        /// Beginning of the name.
         name: String,
     },
-    /// A chip whose names in Android nobody knows.
+    /// The names that Android uses for a chip are unknown.
     #[error("nothing says how Android names {soc}, by which Google Play chooses")]
     NoChipName {
         /// The chip of the variant.
@@ -55,73 +51,73 @@ pub enum DeliveryError {
     /// Two groups would get the same devices.
     #[error("{chip} is of {first} and of {second}")]
     ChipTwice {
-        /// The chip, as Android names it.
+        /// The chip's name in Android.
         chip: String,
-        /// A variant.
+        /// One of the variants.
         first: String,
-        /// Another.
+        /// The other variant.
         second: String,
     },
-    /// Two variants would have one group.
+    /// Two variants would have the same group.
     #[error("{first} and {second} would both be the device group `{group}`")]
     GroupTwice {
-        /// The group.
+        /// Name of the group.
         group: String,
-        /// A variant.
+        /// One of the variants.
         first: String,
-        /// Another.
+        /// The other variant.
         second: String,
     },
-    /// A file that no pack can hold.
+    /// A file is too large for a pack.
     #[error("{used_as} of {soc} has {bytes} bytes, and an AI pack holds {limit}")]
     FileTooLarge {
         /// The chip of the variant.
         soc: String,
         /// The field of the manifest that names the file.
         used_as: String,
-        /// Its length.
+        /// Size of the file in bytes.
         bytes: u64,
-        /// The most that a pack holds.
+        /// Largest size of a pack in bytes.
         limit: u64,
     },
-    /// More than a device may be given by one version of an app.
+    /// A device would get more bytes than one version of an app may have.
     #[error("devices with {soc} would get {bytes} bytes, and a version of an app may have {limit}")]
     AppTooLarge {
         /// The chip of the variant.
         soc: String,
-        /// What they would get.
+        /// Bytes that devices would get.
         bytes: u64,
-        /// The most there may be.
+        /// Largest allowed number of bytes.
         limit: u64,
     },
-    /// Executable code where only models may be.
+    /// A file contains executable code, and the channel allows only models.
     #[error("{used_as} is {what}, and only models may be delivered this way")]
     Code {
         /// The field of the manifest that names the file.
         used_as: String,
-        /// What its first bytes say it is.
+        /// Kind of code, by its first bytes.
         what: &'static str,
     },
-    /// Terms under which nothing says that the model may be published.
+    /// No licence is given under which the model may be published.
     #[error("nothing says under which licence `{model}` may be published")]
     NoLicence {
-        /// The model.
+        /// Name of the model.
         model: String,
     },
-    /// A text that a card does not take.
+    /// A text is not accepted in a card.
     #[error("`{value}` is no {what}")]
     CardText {
-        /// What it should be.
+        /// Expected kind of text.
         what: &'static str,
-        /// The text.
+        /// Beginning of the text.
         value: String,
     },
-    /// A shim whose manifest is not there.
+    /// The manifest of a shim is missing.
     #[error("`{soc}` needs the shim `{shim}`, of which no manifest was found")]
     NoShim {
         /// The chip of the variant.
         soc: String,
-        /// The shim.
+        /// Name of the shim.
         shim: String,
     },
 }
@@ -132,10 +128,10 @@ impl DeliveryError {
         |source| DeliveryError::Io { path, source }
     }
 
-    /// What kind of error it is.
+    /// Returns the kind of error, for applications.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            // That of the bundle's error.
+            // The conversion to `Error` keeps the bundle error's own kind.
             DeliveryError::Bundle(_) | DeliveryError::ScriptName { .. } | DeliveryError::Outside { .. } => {
                 ErrorKind::Invalid
             }
@@ -154,7 +150,7 @@ impl DeliveryError {
         }
     }
 
-    /// What would help.
+    /// Returns a suggestion, if there is one.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             DeliveryError::Bundle(error) => error.help(),
@@ -192,7 +188,7 @@ impl DeliveryError {
     }
 }
 
-/// What an application can do about it.
+/// Converts to the common error type, with kind and help.
 impl From<DeliveryError> for shardwright_vocabulary::Error {
     fn from(error: DeliveryError) -> Self {
         match error {

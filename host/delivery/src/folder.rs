@@ -1,4 +1,4 @@
-//! A folder that appears whole or not at all.
+//! A folder that appears complete or not at all.
 
 use std::fs;
 use std::io::Write;
@@ -8,14 +8,14 @@ use tempfile::TempDir;
 
 use crate::DeliveryError;
 
-/// Begin of the name of a folder that is being filled.
+/// Prefix of the name of a folder that is being filled.
 const WRITING: &str = ".writing-";
 
-/// A file in it that is locked as long as its writer lives. It also tells it from other folders of
-/// such a name.
+/// A file in it that is locked while its writer is alive. It also distinguishes the folder from
+/// other folders with such a name.
 const LOCK: &str = ".shardwright-lock";
 
-/// A folder that is being filled beside the place where it will be.
+/// A folder that is being filled, next to its final place.
 pub(crate) struct Folder {
     to: PathBuf,
     building: TempDir,
@@ -23,7 +23,7 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// For a place where nothing is, or an empty folder.
+    /// Begins a folder. The target must be missing or an empty folder.
     pub(crate) fn create(to: &Path) -> Result<Folder, DeliveryError> {
         let occupied = match fs::read_dir(to) {
             Ok(mut entries) => entries.next().is_some(),
@@ -46,11 +46,11 @@ impl Folder {
         Ok(Folder { to: to.to_owned(), building, lock })
     }
 
-    /// Where a file of it is written; its folders are made.
+    /// Returns the path at which to write a file of the folder, and creates its parent folders.
     ///
     /// # Errors
-    /// [`DeliveryError::Outside`] for a name that is not a path within it, since some are made of
-    /// what a bundle says.
+    /// [`DeliveryError::Outside`] if the name is not a path within the folder, because some names
+    /// contain texts from the bundle.
     pub(crate) fn path(&self, name: &str) -> Result<PathBuf, DeliveryError> {
         let is_plain = |part| matches!(part, Component::Normal(_));
         if name.is_empty() || !Path::new(name).components().all(is_plain) {
@@ -63,7 +63,7 @@ impl Folder {
         Ok(path)
     }
 
-    /// Writes a text.
+    /// Writes a text file.
     pub(crate) fn write(&self, name: &str, text: &str) -> Result<(), DeliveryError> {
         let path = self.path(name)?;
         let write = || {
@@ -74,12 +74,13 @@ impl Folder {
         write().map_err(DeliveryError::io(&path))
     }
 
-    /// Gives it its name.
+    /// Moves the folder to its final place.
     pub(crate) fn keep(self) -> Result<(), DeliveryError> {
         let io = || DeliveryError::io(&self.to);
         fs::remove_file(self.building.path().join(LOCK)).map_err(io())?;
         drop(self.lock);
-        // Folders for a moment are private; what is delivered is as any folder made here.
+        // Temporary folders are private. A delivered folder gets the usual permissions of new
+        // folders.
         #[cfg(unix)]
         {
             let usual = self.building.path().join(".mode");
@@ -92,21 +93,21 @@ impl Folder {
             fs::remove_dir(&self.to).map_err(io())?;
         }
         fs::rename(self.building.path(), &self.to).map_err(io())?;
-        // The name it had is gone, and with it what there was to remove.
+        // The folder was renamed, so there is no temporary folder to remove.
         let _ = self.building.keep();
         Ok(())
     }
 }
 
-/// Removes folders of killed processes: ours, without a process that holds the lock. Failures are
-/// not reported, since the folders only cost space.
+/// Removes folders left by killed processes: ours, whose lock is free. Failures are not reported,
+/// because the folders only cost space.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten().take(ENTRIES_LOOKED_AT) {
         let is_ours = entry.file_name().as_encoded_bytes().starts_with(WRITING.as_bytes());
         if !is_ours || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             continue;
         }
-        // A link in its place is not followed.
+        // A link in place of the lock is not followed.
         let lock = entry.path().join(LOCK);
         let is_file = fs::symlink_metadata(&lock).is_ok_and(|metadata| metadata.is_file());
         if is_file && fs::File::open(&lock).is_ok_and(|file| file.try_lock().is_ok()) {
@@ -115,7 +116,7 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// Most entries that are looked at for leftovers.
+/// Largest number of entries to check for leftovers.
 const ENTRIES_LOOKED_AT: usize = 10_000;
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! A folder for a hub of models: a file for each chip, and a card that says of them what the bundle
-//! knows.
+//! A folder for a hub of models: a file for each chip, and a card with the facts in the bundle.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -13,48 +12,47 @@ use crate::DeliveryError;
 use crate::folder::Folder;
 use crate::play::rules::name_of;
 
-/// What a bundle does not know, and a card may say.
+/// Facts for a card that are not in the bundle.
 #[derive(Clone, Debug, Default)]
 pub struct Card {
-    /// The licence of the model, as the hub spells it: `gemma`, `apache-2.0`.
+    /// The licence of the model in the hub's spelling: `gemma`, `apache-2.0`.
     pub licence: Option<String>,
-    /// The model on the hub that the bundle was made from: `google/gemma-3-270m-it`.
+    /// The model on the hub from which the bundle was made: `google/gemma-3-270m-it`.
     pub base_model: Option<String>,
 }
 
-/// What was written.
+/// The written files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HubReport {
-    /// The folder.
+    /// Path of the folder.
     pub path: String,
-    /// The model.
+    /// Name of the model.
     pub model: String,
     /// A file for each variant.
     pub files: Vec<HubFile>,
 }
 
-/// A variant in a file of its own: what a device downloads.
+/// A variant in a file of its own, which a device downloads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HubFile {
-    /// Name of the file.
     pub name: String,
-    /// The chip.
+    /// Chip of the variant.
     pub soc: String,
-    /// Bytes.
+    /// Size of the file in bytes.
     pub bytes: u64,
     /// SHA-256 of the file.
     pub sha256: String,
-    /// Identity of the bundle in it.
+    /// Hash of the bundle in it.
     pub bundle: String,
 }
 
-/// Writes the folder `to`, in which nothing may be yet: each variant as a packed bundle, a card
-/// with the metadata of Hugging Face's hub, their hashes, and `.gitattributes`.
+/// Writes a folder with each variant as a packed bundle, a card with the metadata of Hugging Face's
+/// hub, their hashes, and `.gitattributes`. `to` must be missing or empty.
 ///
 /// # Errors
 ///
-/// [`DeliveryError::NoLicence`] without a licence: a bundle does not know its model's. What cannot
-/// be read or written.
+/// [`DeliveryError::NoLicence`] without a licence, because a bundle does not contain its model's.
+/// Also if a file cannot be read or written.
 pub fn hub_folder(
     bundle: &Bundle,
     card: &Card,
@@ -90,7 +88,7 @@ pub fn hub_folder(
     Ok(HubReport { path: to.display().to_string(), model: model.name.clone(), files })
 }
 
-/// What stands in the metadata as it is.
+/// Checks a value that is inserted into the metadata unchanged.
 fn expect_plain(what: &'static str, value: &str) -> Result<(), DeliveryError> {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
     match !value.is_empty() && value.len() <= 128 && value.bytes().all(legal) {
@@ -148,7 +146,7 @@ fn text(bundle: &Bundle, card: &Card, licence: &str, files: &[HubFile]) -> Strin
     text
 }
 
-/// What verifications are recorded, and nothing beyond.
+/// Adds the recorded verifications, and no other claims.
 fn verified<'v>(text: &mut String, variants: impl Iterator<Item = &'v Variant>) {
     let mut is_any = false;
     for variant in variants {
@@ -168,7 +166,7 @@ fn verified<'v>(text: &mut String, variants: impl Iterator<Item = &'v Variant>) 
     }
 }
 
-/// The formats of the first chain's shards, each once.
+/// Returns the formats of the first chain's shards, without duplicates.
 fn formats(variant: &Variant) -> String {
     let shards = variant.chains.first().map(|chain| chain.shards.as_slice()).unwrap_or_default();
     let mut found: Vec<String> = Vec::new();
@@ -181,14 +179,14 @@ fn formats(variant: &Variant) -> String {
     found.join(", ")
 }
 
-/// The positions that it was compiled for, of those the model was made for.
+/// Returns the context that a variant was compiled for, or the model's context if it has none.
 fn context(variant: &Variant) -> String {
     let entries = variant.chains.iter().flat_map(|chain| &chain.shards).flat_map(|shard| &shard.entries);
     let most = entries.map(|entry| entry.context).filter(|context| *context > 0).max();
     most.map_or_else(|| variant.structure.context.to_string(), |context| context.to_string())
 }
 
-/// Text of a manifest within a table of Markdown: on one line, and no markup of its own.
+/// Escapes a text of the manifest for a Markdown table: on one line, and without markup.
 fn plain(text: &str) -> String {
     let legal = |character: char| if character.is_control() { ' ' } else { character };
     let mut shown = String::new();
@@ -201,7 +199,7 @@ fn plain(text: &str) -> String {
     shown
 }
 
-/// A text of YAML.
+/// Quotes a text for YAML if needed.
 fn quoted(text: &str) -> String {
     let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
     let begins = text.starts_with(|first: char| first.is_ascii_alphabetic());

@@ -1,16 +1,16 @@
-//! Laying a bundle out for the ways in which models reach phones.
+//! Lays a bundle out for the ways in which models reach phones.
 //!
-//! **Job.** Folders for a channel: AI packs of Google Play ([`ai_packs`]), a folder that a script
-//! pushes over `adb` ([`adb_folder`]), a folder for a hub of models with its card ([`hub_folder`]).
-//! Each channel's rules are checked, with a page and a date for each. And the list of what a bundle
-//! needs beside itself: vendors' libraries, their versions and terms, what an app declares
-//! ([`needs`]).
+//! **Job.** Writes folders for a channel: AI packs of Google Play ([`ai_packs`]), a folder that a
+//! script pushes over `adb` ([`adb_folder`]), and a folder for a hub of models with its card
+//! ([`hub_folder`]). The rules of each channel are checked, and each rule names its page and date.
+//! Also lists other needs of a bundle: vendors' libraries, their versions and licences, and
+//! declarations of an app ([`needs`]).
 //!
-//! **Not its job.** It compiles, loads and runs nothing, opens no shim, reads no profile and sends
-//! nothing anywhere: what shims need and how Android names chips comes from the caller. The bytes
-//! of a bundle are the bundle crate's.
+//! **Not its job.** It does not compile, load or run models, open shims, read profiles or send
+//! data. The caller provides the needs of shims and Android's names of chips. The bundle crate
+//! handles the bytes of a bundle.
 //!
-//! Every folder appears whole or not at all, and is the same for the same bundle.
+//! Every folder appears complete or not at all, and is identical for the same bundle.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What a bundle needs beside itself on a phone.
+//! Libraries and declarations that a bundle needs on a phone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,58 +8,58 @@ use shardwright_vocabulary::{BroughtBy, NeededLibrary, ShimNeeds, VersionRange};
 
 use crate::DeliveryError;
 
-/// What the variants of a bundle need.
+/// Needs of the variants of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NeedsReport {
     /// Path of the bundle.
     pub path: String,
-    /// Its identity.
+    /// Hash of the bundle.
     pub bundle: String,
-    /// What each variant needs.
+    /// Needs of each variant.
     pub variants: Vec<VariantNeeds>,
-    /// What an app that carries all of them declares.
+    /// Declarations of an app that contains all of them.
     pub android: Declaration,
-    /// Manifests of shims that could not be read, and why.
+    /// Manifests of shims that could not be read, with reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<String>,
 }
 
-/// What a variant needs.
+/// Needs of a variant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VariantNeeds {
-    /// Its chip.
+    /// Chip of the variant.
     pub soc: String,
-    /// The shims that its chains were compiled by, and are loaded by.
+    /// Shims that compiled its chains, and that load them.
     pub shims: Vec<ShimNeed>,
 }
 
-/// A shim with what it needs.
+/// A shim with its needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ShimNeed {
-    /// Its name.
+    /// Name of the shim.
     pub name: String,
     /// File name of its library, without the platform's prefix and suffix.
     pub library: String,
-    /// The versions that compiled the variant.
+    /// Versions that compiled the variant.
     pub compiled_by: Vec<String>,
-    /// Who makes the chip or the library.
+    /// Vendor of the chip or the library.
     pub vendor: String,
-    /// Terms of the shim itself; `None` if its manifest says nothing.
+    /// Licence of the shim itself. `None` if its manifest has none.
     pub licence: Option<String>,
-    /// Its vendor's libraries.
+    /// Libraries of the vendor that it needs.
     pub libraries: Vec<LibraryNeed>,
 }
 
-/// A library of a vendor's.
+/// A vendor's library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LibraryNeed {
-    /// Its file on this chip; `*` where the chip's facts are not known.
+    /// File name on this chip, with `*` for unknown facts of the chip.
     pub file: String,
-    /// Who brings it.
+    /// Whether the device or the app provides it.
     pub brought_by: BroughtBy,
-    /// Versions that the shim takes.
+    /// Versions that the shim supports.
     pub versions: Option<VersionRange>,
-    /// Its terms.
+    /// Licence of the library.
     pub licence: String,
     /// Where to get it.
     pub obtained: String,
@@ -67,27 +67,27 @@ pub struct LibraryNeed {
     pub note: String,
 }
 
-/// What an Android app declares.
+/// Declarations of an Android app.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Declaration {
     /// Lines within `<application>` of `AndroidManifest.xml`.
     pub manifest: Vec<String>,
-    /// Whether native libraries must be files of their own (`jniLibs.useLegacyPackaging = true`).
+    /// Whether native libraries must be separate files (`jniLibs.useLegacyPackaging = true`).
     pub extracted_libraries: bool,
-    /// Variables to set before a shim is opened; `{libraries}` is the folder of the app's native
-    /// libraries.
+    /// Environment variables to set before opening a shim. `{libraries}` is the folder of the app's
+    /// native libraries.
     pub variables: BTreeMap<String, String>,
-    /// Why, by shim.
+    /// Reasons, by shim.
     pub notes: Vec<String>,
 }
 
-/// Lists what a bundle needs, or one variant of it. `shims` are those whose manifests are known,
-/// `facts` what profiles say of the chips of variants.
+/// Lists the needs of a bundle, or of one variant. `shims` are the shims whose manifests are known,
+/// and `facts` the facts in profiles about the chips of variants.
 ///
 /// # Errors
 ///
-/// [`DeliveryError::NoShim`] if a manifest is not among them, and a chip that the bundle has no
-/// variant for.
+/// [`DeliveryError::NoShim`] if the manifest of a shim is not in `shims`. Also if the bundle has no
+/// variant for the chip.
 pub fn needs(
     bundle: &Bundle,
     soc: Option<&str>,
@@ -126,7 +126,7 @@ pub fn needs(
     Ok(NeedsReport { path, bundle: bundle.sha256().to_string(), variants, android, skipped: Vec::new() })
 }
 
-/// The shims of a variant, by name, each with the versions that compiled it.
+/// Returns the shims of a variant, by name, each with the versions that compiled it.
 pub(crate) fn shims_of<'s>(
     variant: &Variant,
     shims: &'s [ShimNeeds],
@@ -154,9 +154,11 @@ fn on(library: &NeededLibrary, facts: &BTreeMap<String, String>) -> LibraryNeed 
     }
 }
 
+/// Adds the declarations for a shim's libraries.
+///
 /// "The libraries are accessible only when they are explicitly requested using the
-/// `<uses-native-library>` tag", from API level 31 on; with `required="false"` the app also
-/// installs where they are not. Page:
+/// `<uses-native-library>` tag", from API level 31 on. With `required="false"`, the app can also be
+/// installed on devices without them. Page:
 /// <https://developer.android.com/guide/topics/manifest/uses-native-library-element>, read 27
 /// November 2026.
 fn declare(android: &mut Declaration, shim: &ShimNeeds, libraries: &[LibraryNeed]) {

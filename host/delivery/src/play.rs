@@ -1,4 +1,4 @@
-//! AI packs of Google Play: modules of an Android project that hold models, delivered by chip.
+//! AI packs of Google Play: modules of an Android project that contain models, delivered by chip.
 //!
 //! ```text
 //! DIR/<pack>/build.gradle
@@ -8,11 +8,12 @@
 //! DIR/README.md                                                what the app's own files have to say
 //! ```
 //!
-//! A variant too large for one pack lies in volumes: the pack `<pack>_2` has the second of every
-//! group that needs one. All packs have a folder for every group, since the tool that builds apps
-//! refuses any other ("All modules with device group targeting must support the same set of
-//! groups": bundletool 1.18.1, `DeviceGroupParityValidator`), and no folder is empty
-//! (`AssetsTargetingValidator`): a group without a volume has a line of text there.
+//! A variant that is too large for one pack is split into volumes: the pack `<pack>_2` contains the
+//! second volume of every group that needs one. All packs have a folder for every group, because
+//! the tool that builds apps refuses any other layout ("All modules with device group targeting
+//! must support the same set of groups": bundletool 1.18.1, `DeviceGroupParityValidator`). No
+//! folder is empty (`AssetsTargetingValidator`): for a group without a volume it contains a text
+//! file.
 
 mod plan;
 pub(crate) mod rules;
@@ -28,20 +29,20 @@ use crate::DeliveryError;
 use crate::folder::Folder;
 use plan::{Group, planned};
 
-/// When the packs come.
+/// Time at which packs are delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeliveryMode {
-    /// With the app; they are part of its packages.
+    /// With the app, as a part of its packages.
     InstallTime,
-    /// By themselves, right after the app.
+    /// Automatically, right after the app.
     FastFollow,
-    /// When the app asks for them.
+    /// When the app requests them.
     OnDemand,
 }
 
 impl DeliveryMode {
-    /// As Gradle spells it.
+    /// Returns the name in Gradle.
     pub const fn name(self) -> &'static str {
         match self {
             DeliveryMode::InstallTime => "install-time",
@@ -51,97 +52,99 @@ impl DeliveryMode {
     }
 }
 
-/// A chip as Android names it: `Build.SOC_MANUFACTURER` and `Build.SOC_MODEL`, letter for letter.
+/// The names of a chip in Android: `Build.SOC_MANUFACTURER` and `Build.SOC_MODEL`, letter for
+/// letter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct ChipName {
-    /// `QTI`
+    /// Manufacturer, such as `QTI`.
     pub manufacturer: String,
-    /// `SM8650`
+    /// Model, such as `SM8650`.
     pub model: String,
 }
 
-/// Who gets a variant.
+/// The devices that get a variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// Devices with one of these chips.
     Chips(Vec<ChipName>),
-    /// All that are of no other group.
+    /// Devices that are in no other group.
     Others,
 }
 
-/// How packs are written.
+/// Options for writing packs.
 #[derive(Clone, Debug)]
 pub struct PlayOptions {
-    /// Name of the first pack; the model's without it.
+    /// Name of the first pack. Default: the model's name.
     pub name: Option<String>,
-    /// When they come.
+    /// Time of delivery.
     pub mode: DeliveryMode,
-    /// The most bytes of a pack; what Play takes without it, and never more.
+    /// Largest size of a pack in bytes. The default and maximum is Play's limit.
     pub pack_bytes: Option<u64>,
-    /// The most bytes that a device may get of all packs: what the app itself leaves of what Play
-    /// takes for a version of an app, all of it without this, and never more.
+    /// Largest number of bytes of all packs on a device: Play's limit for a version of an app, less
+    /// the app's own bytes. The default and maximum is Play's limit.
     pub app_bytes: Option<u64>,
 }
 
-/// What was written.
+/// The written packs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AiPackReport {
-    /// The folder.
+    /// Path of the folder.
     pub path: String,
-    /// When the packs come.
+    /// Time of delivery.
     pub mode: DeliveryMode,
-    /// The packs, in the order of the volumes that they hold.
+    /// The packs, in the order of their volumes.
     pub packs: Vec<PlayPack>,
-    /// Who gets what.
+    /// Device groups with their variants.
     pub audiences: Vec<AudienceReport>,
-    /// What the app has to know.
+    /// Notices for the app's developers.
     pub notices: Vec<String>,
 }
 
-/// A pack.
+/// A pack of the app.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlayPack {
-    /// Its name, which is that of its module.
+    /// Name of the pack and of its module.
     pub name: String,
-    /// What it holds for each group.
+    /// Content for each group.
     pub content: Vec<PackContent>,
 }
 
-/// What a pack holds for a group.
+/// Content of a pack for a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PackContent {
-    /// The device group.
+    /// Name of the device group.
     pub group: String,
-    /// Path of the volume in the assets, as the app asks for it; `None` if the group needs none.
+    /// Path of the volume in the assets, as the app requests it. `None` if the group needs no
+    /// volume here.
     pub asset: Option<String>,
-    /// Bytes of the volume.
+    /// Size of the volume in bytes.
     pub bytes: u64,
 }
 
-/// What the devices of a group get.
+/// Delivery to a device group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AudienceReport {
-    /// The device group.
+    /// Name of the device group.
     pub group: String,
-    /// The variant; `None` if they get nothing.
+    /// Chip of the variant. `None` if the group gets no model.
     pub soc: Option<String>,
-    /// The chips, as Android names them; none for all others.
+    /// The chips by their names in Android. Empty for the group of all others.
     pub chips: Vec<ChipName>,
-    /// Identity of the bundle that they get.
+    /// Hash of the bundle that they get.
     pub bundle: Option<String>,
-    /// Files that it lies in.
+    /// Number of its volumes.
     pub volumes: usize,
-    /// What they download at most.
+    /// Largest number of bytes to download.
     pub bytes: u64,
 }
 
-/// Writes AI packs into the folder `to`, in which nothing may be yet. `audiences` says for each
-/// variant of the bundle, by its chip, who gets it; variants that are not named are left out, with
-/// a notice.
+/// Writes AI packs into the folder `to`, which must be missing or empty. `audiences` lists variants
+/// of the bundle by chip, with the devices that get them. Variants that are not listed are left
+/// out, with a notice.
 ///
 /// # Errors
 ///
-/// A rule of Google Play that the bundle does not keep, and what cannot be read or written.
+/// If the bundle breaks a rule of Google Play, or a file cannot be read or written.
 pub fn ai_packs(
     bundle: &Bundle,
     audiences: &[(String, Audience)],
@@ -167,7 +170,7 @@ pub fn ai_packs(
                     PackContent { group: group.name.clone(), asset, bytes: volume.bytes }
                 }
                 _ => {
-                    // One name in two packs would clash where packs are part of one app.
+                    // A repeated name in two packs would clash if packs are part of one app.
                     let file = format!("{assets}/no-volume-{number}.txt");
                     folder.write(&file, texts::NO_VOLUME)?;
                     PackContent { group: group.name.clone(), asset: None, bytes: 0 }

@@ -1,4 +1,4 @@
-//! Bundles laid out for their channels, and what is refused.
+//! Bundles laid out for their channels, and refusals.
 
 mod support;
 
@@ -44,7 +44,7 @@ fn laid_out(bundle: &Bundle, options: &PlayOptions, to: &Path) -> AiPackReport {
     ai_packs(bundle, &audiences(), options, to, on).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The volumes that a device of a group has once the packs are installed.
+/// Returns the volumes that a device of a group has after the packs are installed.
 fn installed(packs: &Path, report: &AiPackReport, group: &str) -> Vec<PathBuf> {
     let assets = |name: &str| packs.join(name).join("src/main/assets");
     let folder = |name: &str| assets(name).join(format!("model#group_{group}"));
@@ -79,7 +79,7 @@ fn every_group_gets_its_variant_and_nothing_else() {
     }
     let read = |name: &str| fs::read_to_string(to.join(name)).unwrap();
     let targeting = read("device_targeting_config.xml");
-    // The order of groups is that in which Play looks for the first that matches.
+    // Play uses the first group that matches.
     assert!(targeting.find("name=\"sm8650\"").unwrap() < targeting.find("name=\"sm8750\"").unwrap());
     assert!(targeting.contains("manufacturer=\"QTI\" model=\"SM8650-AC\"/>"), "{targeting}");
     assert!(!targeting.contains("\"other\"") && targeting.matches("device-selector>").count() == 4);
@@ -97,7 +97,7 @@ fn every_group_gets_its_variant_and_nothing_else() {
     for line in lines {
         assert!(readme.contains(line), "no {line} in {readme}");
     }
-    // The same again, byte for byte.
+    // Writing again gives the same bytes.
     laid_out(&bundle, &options(), &parent.path().join("again"));
     assert!(files(&to) == files(&parent.path().join("again")));
 }
@@ -127,7 +127,7 @@ fn what_does_not_fit_a_pack_lies_in_several_that_all_have_every_group() {
             let names: Vec<_> =
                 fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
             assert_eq!(names.len(), 1, "no folder is empty");
-            // As in an app that has all packs at once: no asset is there twice for a device.
+            // An app may have all packs at once, so no asset may occur twice for a device.
             assert!(assets.insert((content.group.clone(), names[0].clone())), "{names:?}");
         }
     }
@@ -155,7 +155,7 @@ fn without_a_variant_for_others_they_get_nothing_and_that_is_said() {
     assert!(installed(&to, &report, "other").is_empty());
     let other = report.audiences.last().unwrap();
     assert!(other.group == "other" && other.soc.is_none() && other.bytes == 0);
-    // For all devices alike nothing is targeted.
+    // If all devices get the same, there is no targeting.
     let to = parent.path().join("one");
     let report = ai_packs(&bundle, &audiences()[2..], &options(), &to, on).unwrap();
     assert!(!to.join("device_targeting_config.xml").exists());
@@ -298,7 +298,7 @@ fn needs_are_those_of_the_shims_that_load_it() {
     refused(error, ErrorKind::Missing, "needs the shim `qnn`");
 }
 
-/// Records what it is called with, a call a line, and pushes no file that is not there.
+/// Records its arguments, one call per line, and fails to push a missing file.
 const FAKE_ADB: &str = "#!/bin/sh
 for each in \"$@\"; do printf '%s\\t' \"$each\"; done >> \"$RECORD\"
 printf '\\n' >> \"$RECORD\"
@@ -308,7 +308,7 @@ if [ \"$1\" = push ] && [ ! -f \"$2\" ]; then
 fi
 ";
 
-/// The folder of a script with a phone that only remembers what it is told.
+/// The folder of a script, with a phone that only records its commands.
 struct Phone {
     folder: tempfile::TempDir,
 }
@@ -328,7 +328,7 @@ impl Phone {
         Phone { folder }
     }
 
-    /// Whether the script ended well, what it said, and the calls of `adb`.
+    /// Returns whether the script succeeded, its messages, and the calls of `adb`.
     fn runs(&self, script: &Path, arguments: &[&str]) -> (bool, String, Vec<String>) {
         let record = self.folder.path().join("record");
         let _ = fs::remove_file(&record);
@@ -397,16 +397,16 @@ fn the_script_pushes_what_is_needed_and_sets_the_vendor_s_path() {
          '--prompt' 'it'\\''s $HOME \"here\"' '-n' '4'"
     );
     assert_eq!(calls.last(), Some(&expected));
-    // Without arguments nothing is run.
+    // Without arguments the program is not run.
     let is_run = |calls: &[String]| calls.iter().any(|call| call.contains("./shardwright run"));
     let (done, _, calls) = phone.runs(&script, &[]);
     assert!(done && !is_run(&calls), "{calls:?}");
-    // A library that is not there ends it.
+    // A missing library ends the script.
     let without = Phone::new(&FILES_OF_A_PHONE[..8]);
     let (done, stderr, calls) = without.runs(&script, &["--prompt", "a"]);
     assert!(!done && stderr.contains("libHtpV75Skel.so") && !is_run(&calls), "{stderr}");
 
-    // For any machine no folder of libraries is asked for.
+    // The variant for any machine needs no folder of libraries.
     let to = parent.path().join("any");
     let report = adb_folder(&bundle, Some("generic"), &shims(), &facts(), &to, on).unwrap();
     assert!(report.libraries.is_empty() && report.shims == ["shim_cpu"]);
@@ -439,7 +439,7 @@ fn a_card_says_what_the_bundle_knows() {
     for line in lines {
         assert!(front.lines().any(|known| known == line), "{front}");
     }
-    // What stands in the bundle, and markup of a manifest as text.
+    // Facts of the bundle, with markup in a manifest shown as text.
     assert!(body.contains("| `two__chips_-sm8650.swb` |") && body.contains("f32"), "{body}");
     assert!(body.contains("worst \\| largest error 1e-4") && body.contains("passed"), "{body}");
     assert!(body.contains("# two \\<chips\\>"), "{body}");

@@ -1,9 +1,9 @@
-//! Compares the flags an artefact was compiled with to those its chip's profile recommends: which
-//! are missing, and what missing ones have cost elsewhere.
+//! Compares an artefact's compiler flags with the flags that its chip's profile recommends. Reports
+//! missing flags, and the measured cost of missing flags in other cases.
 //!
-//! Shims report the flags a file was compiled with in a member `compilations` of their document: a
-//! list of objects with `name`, `soc` and `flags`, a list of `name` and `value`;
-//! `vendor-shims/README.md` describes it. The host compares them with a profile.
+//! Shims report the flags of a file in the member `compilations` of their document: a list of
+//! objects with `name`, `soc` and `flags`, a list of `name` and `value`. `vendor-shims/README.md`
+//! describes it. The host compares these flags with a profile.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -18,30 +18,30 @@ use shardwright_vocabulary::Result;
 
 /// The member of a shim's document that is read.
 const COMPILATIONS: &str = "compilations";
-/// Compilations of one document that are compared; the rest are counted by the document itself.
+/// Maximum number of compilations to compare in one document. The document itself counts the rest.
 const MAX_COMPILATIONS: usize = 256;
 
 /// Flags of one compilation, compared with its chip's profile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FlagAdvice {
-    /// What was compiled: `Partition_0`, a shard.
+    /// Name of the compiled part, such as `Partition_0` or a shard.
     pub name: String,
-    /// The chip it was compiled for, if known.
+    /// The chip of the compilation, if known.
     pub soc: Option<String>,
-    /// The profile it was compared with.
+    /// The profile used for the comparison.
     pub profile: Option<String>,
     /// Number of flags that the profile recommends.
     pub advised: usize,
-    /// Recommended flags it was compiled without.
+    /// Recommended flags that were not set.
     pub missing: Vec<AdvisedFlag>,
-    /// Recommended flags it was compiled with at another value.
+    /// Recommended flags that were set to another value.
     pub different: Vec<AdvisedFlag>,
     /// Recommended flags that were requested but had no effect.
     pub without_effect: Vec<AdvisedFlag>,
-    /// The cost of missing flags elsewhere, if some are missing or had no effect and the profile
-    /// knows it.
+    /// The measured cost of missing flags in other cases. Set if some flags are missing or had no
+    /// effect, and the profile has a measurement.
     pub cost: Option<String>,
-    /// Why nothing could be compared.
+    /// The reason why the flags could not be compared.
     pub unknown: Option<String>,
 }
 
@@ -50,21 +50,21 @@ pub struct FlagAdvice {
 pub struct AdvisedFlag {
     /// The flag, with the profile's value.
     pub flag: Flag,
-    /// Where the advice comes from.
+    /// Source of the recommendation.
     pub provenance: Provenance,
-    /// What was observed.
+    /// The observation behind the recommendation.
     pub note: String,
-    /// The value it was compiled with instead, or why the flag had no effect.
+    /// The actual value, or the reason why the flag had no effect.
     pub held: Option<String>,
 }
 
 impl FlagAdvice {
-    /// Whether there is anything to report.
+    /// Returns whether there is anything to report.
     pub fn is_wanting(&self) -> bool {
         !self.missing.is_empty() || !self.different.is_empty() || !self.without_effect.is_empty()
     }
 
-    /// Summary in one sentence.
+    /// Returns a summary in one sentence.
     pub fn summary(&self) -> String {
         if let Some(unknown) = &self.unknown {
             return format!("flags were not compared: {unknown}");
@@ -113,26 +113,31 @@ impl FlagAdvice {
     }
 }
 
-/// Profiles of chips, looked up by any of their names.
+/// Profiles of chips, found by any of their names.
 pub(crate) struct Advisers {
     registry: ProfileRegistry,
 }
 
 impl Advisers {
-    /// Those built in and those of the directories that are signed as the rules ask. Errors: a
-    /// directory that cannot be read.
+    /// Loads the built-in profiles and the profiles in directories, as far as their signatures
+    /// comply with the rules.
+    ///
+    /// # Errors
+    ///
+    /// If a directory cannot be read.
     pub(crate) fn of(search: &SearchPath, trust: &Trust) -> Result<Advisers> {
         let registry = profiles_in(search, trust);
         registry.list()?;
         Ok(Advisers { registry })
     }
 
-    /// The built-in ones only.
+    /// Loads only the built-in profiles.
     pub(crate) fn built_in() -> Advisers {
         Advisers { registry: ProfileRegistry::new() }
     }
 
-    /// Compares the flags in a shim's document; `soc` is the chip if the document names none.
+    /// Compares the flags in a shim's document. `soc` is the chip if the document does not name
+    /// one.
     pub(crate) fn on_document(&self, document: &Value, soc: Option<&str>) -> Vec<FlagAdvice> {
         let compilations = document.get(COMPILATIONS).and_then(Value::as_array).map(Vec::as_slice);
         let one = |compilation: &Value| {
@@ -152,8 +157,8 @@ impl Advisers {
         compilations.unwrap_or_default().iter().take(MAX_COMPILATIONS).map(one).collect()
     }
 
-    /// The flags of a shard of a bundle; `None` if it was not compiled by the compiler of its chip,
-    /// which its target is called after.
+    /// Compares the flags of a bundle's shard. Returns `None` if the shard was not compiled by the
+    /// compiler of the chip that its target is named after.
     pub(crate) fn on_shard(&self, shard: &ShardEntry) -> Option<FlagAdvice> {
         let soc = &shard.target.name;
         let profile = self.registry.find(soc).ok()?.profile;
@@ -170,7 +175,8 @@ impl Advisers {
         Some(self.compare(&shard.name, Some(soc), &actual))
     }
 
-    /// Compares flags, each with the reason if it had no effect, with those of the chip's profile.
+    /// Compares flags, each with the reason if it had no effect, with the recommendations of the
+    /// chip's profile.
     fn compare(&self, name: &str, soc: Option<&str>, actual: &[(Flag, Option<String>)]) -> FlagAdvice {
         let Some(soc) = soc else {
             return FlagAdvice::unknown(name, None, "the file does not say for which chip");
@@ -197,7 +203,7 @@ fn compare(name: &str, soc: &str, profile: &Profile, actual: &[(Flag, Option<Str
             note: advised.note.clone(),
             held,
         };
-        // Of a repeated flag the last is compared: which of them a compiler uses is unknown.
+        // If a flag is repeated, compare the last one. It is unknown which one a compiler uses.
         match actual.iter().rev().find(|(flag, _)| flag.name == advised.name) {
             None => advice.missing.push(reported(None)),
             Some((flag, _)) if flag.value != advised.value => {
@@ -269,7 +275,7 @@ mod tests {
             (reported.different[0].flag.to_string(), reported.different[0].held.as_deref()),
             ("opt=3".to_owned(), Some("2"))
         );
-        // Another value may be as fast: its cost is unknown.
+        // Another value may be as fast, so its cost is unknown.
         assert_eq!(reported.cost, None);
     }
 

@@ -1,5 +1,5 @@
-//! What a bundle would do on this machine: every byte is verified, and its artefacts are shown to
-//! the shims; nothing is loaded or run.
+//! Predicts how a bundle would run on this machine. Every byte is verified, and shims examine its
+//! artefacts, but no artefact is loaded or run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,23 +17,22 @@ use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 use crate::report::Problem;
 
-/// What the bundle would do on this machine.
+/// Prediction of how a bundle would run on this machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct BundlePrognosis {
     /// Path of the bundle.
     pub directory: String,
-    /// Its identity: the hash of its manifest.
+    /// Identity of the bundle: the hash of its manifest.
     pub sha256: String,
-    /// The program that wrote it.
+    /// The program that wrote the bundle.
     pub program: String,
-    /// The model.
     pub model: String,
-    /// What it is compiled into, for one chip each.
+    /// The compiled variants, one for each chip.
     pub variants: Vec<VariantPrognosis>,
     /// The chain that would run.
     pub would_run: Option<ChosenChain>,
-    /// Bytes of its artefacts that would be copied into memory, because they begin at no multiple
-    /// of 4 KiB in their file.
+    /// Number of artefact bytes that would be copied into memory, because they do not begin at a
+    /// multiple of 4 KiB in their file.
     #[serde(skip_serializing_if = "is_zero")]
     pub copied_bytes: u64,
 }
@@ -47,76 +46,70 @@ fn is_zero(bytes: &u64) -> bool {
 pub struct ChosenChain {
     /// The chip of the variant.
     pub soc: String,
-    /// Name of the chain.
     pub chain: String,
 }
 
 /// A variant of the bundle.
 #[derive(Clone, Debug, Serialize)]
 pub struct VariantPrognosis {
-    /// The profile it was planned for.
+    /// The profile used for planning.
     pub soc: String,
-    /// Its chains, in the order in which they are tried.
+    /// The chains, in the order in which they are tried.
     pub chains: Vec<ChainPrognosis>,
     /// The first chain whose shards can all be loaded. `None` if a table is damaged.
     pub would_run: Option<String>,
-    /// What is wrong with the gathered tables, if anything: without them no chain runs.
+    /// The problem with the gathered tables, if any. Without them no chain runs.
     pub damaged_table: Option<String>,
-    /// The towers for pictures and sounds beside the text.
+    /// The towers for pictures and sounds, in addition to the text model.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub towers: Vec<TowerPrognosis>,
-    /// The verifications stored in it.
+    /// The stored verifications.
     pub verifications: Vec<ProofReport>,
 }
 
 /// A tower of the bundle.
 #[derive(Clone, Debug, Serialize)]
 pub struct TowerPrognosis {
-    /// When it runs.
+    /// The pass of the tower.
     pub pass: Pass,
-    /// Its chains, in the order in which they are tried.
+    /// The chains, in the order in which they are tried.
     pub chains: Vec<ChainPrognosis>,
     /// The first chain whose shards can all be loaded. `None` if a table is damaged.
     pub would_run: Option<String>,
-    /// What is wrong with its tables, if anything.
+    /// The problem with its tables, if any.
     pub damaged_table: Option<String>,
 }
 
-/// One chain.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChainPrognosis {
-    /// Its name.
     pub name: String,
-    /// The executor that replaces the planned targets, if one does.
+    /// The executor that replaces the planned targets, if any.
     pub emulated_on: Option<String>,
-    /// That it verifies proposed tokens.
+    /// Set if the chain verifies proposed tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speculation: Option<ChosenSpeculation>,
     /// Whether every shard can be loaded.
     pub runs: bool,
-    /// Its shards, in the order in which a step runs them.
+    /// The shards, in the order in which a step runs them.
     pub shards: Vec<ShardPrognosis>,
 }
 
-/// One shard.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShardPrognosis {
-    /// Its name.
     pub name: String,
-    /// The shim that compiled it and must load it, with its version at that time.
+    /// The shim that compiled the shard and must load it, with its version at that time.
     pub compiled_by: String,
-    /// That shim's version here; `None` if it is not available.
+    /// That shim's version on this machine. `None` if it is not available.
     pub shim_here: Option<String>,
-    /// The device.
     pub device: String,
-    /// Whether it can be loaded.
+    /// Whether the shard can be loaded.
     pub state: ShardState,
-    /// Why it is not optimal, if so.
+    /// The reason why the shard is not optimal, if so.
     pub reason: Option<String>,
-    /// What would help the user.
+    /// A suggestion for the user.
     pub help: Option<String>,
-    /// Its flags compared with those that the chip's profile recommends; `None` if it was not
-    /// compiled by the chip's compiler.
+    /// Comparison of its flags with the flags that the chip's profile recommends. `None` if the
+    /// shard was not compiled by the chip's compiler.
     pub advice: Option<FlagAdvice>,
 }
 
@@ -124,30 +117,30 @@ pub struct ShardPrognosis {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShardState {
-    /// It loads, and compiling it today would give nothing better.
+    /// The shard loads, and compiling it again would not improve it.
     Optimal,
-    /// It loads, but compiling it again would improve it.
+    /// The shard loads, but compiling it again would improve it.
     Recompile,
-    /// The shim made it but cannot run it here.
+    /// The shim compiled the shard but cannot run it on this machine.
     Unsupported,
-    /// Another shim made it.
+    /// Another shim compiled the shard.
     NotMine,
-    /// The shim that made it is not available.
+    /// The shim that compiled the shard is not available.
     NoShim,
     /// The shim is available but the device is not.
     NoDevice,
-    /// The shim only compiles for the chip here: the bundle does not open, whatever its other
-    /// chains.
+    /// The shim can only compile for the chip on this machine. The bundle does not open, even if it
+    /// has other chains.
     Offline,
-    /// The artefact was changed after it was written: the bundle does not open, whatever its other
-    /// chains.
+    /// The artefact was changed after it was written. The bundle does not open, even if it has
+    /// other chains.
     Damaged,
     /// The shim could not be queried.
     Unknown,
 }
 
 impl ShardState {
-    /// Kebab-case name, as in JSON.
+    /// Returns the kebab-case name, as in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             ShardState::Optimal => "optimal",
@@ -162,7 +155,7 @@ impl ShardState {
         }
     }
 
-    /// Whether the shard can be loaded.
+    /// Returns whether the shard can be loaded.
     pub const fn loads(self) -> bool {
         matches!(self, ShardState::Optimal | ShardState::Recompile)
     }
@@ -171,19 +164,20 @@ impl ShardState {
 /// A stored verification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProofReport {
-    /// Its name.
     pub name: String,
-    /// The chain it verified.
+    /// The verified chain.
     pub chain: String,
-    /// Whether it passed.
     pub passed: bool,
-    /// One sentence with numbers.
+    /// A summary in one sentence with numbers.
     pub summary: String,
 }
 
 impl BundlePrognosis {
-    /// Opens the bundle and queries the shims. Fails if it is not a bundle, or not signed as the
-    /// rules ask.
+    /// Opens the bundle and queries the shims.
+    ///
+    /// # Errors
+    ///
+    /// If the path is not a bundle, or its signature does not comply with the rules.
     pub(crate) fn of(
         directory: &Path,
         shims: &Shims,
@@ -224,7 +218,7 @@ impl BundlePrognosis {
         })
     }
 
-    /// What would cost memory although it need not.
+    /// Returns a problem if artefacts would be copied into memory unnecessarily.
     pub(crate) fn wasted_memory(&self) -> Option<Problem> {
         (self.copied_bytes > 0).then(|| Problem {
             what: format!(
@@ -236,7 +230,8 @@ impl BundlePrognosis {
         })
     }
 
-    /// Shards compiled without recommended flags: they run, but slowly.
+    /// Returns a problem for every shard compiled without recommended flags. Such shards run, but
+    /// slowly.
     pub(crate) fn wanting_flags(&self) -> Vec<Problem> {
         let chains = self.variants.iter().flat_map(|variant| {
             variant.chains.iter().chain(variant.towers.iter().flat_map(|tower| &tower.chains))
@@ -255,7 +250,7 @@ impl BundlePrognosis {
         advice.map(problem).collect()
     }
 
-    /// The error where no chain would run.
+    /// Returns an error if no chain would run.
     pub fn verdict(&self) -> Result<()> {
         if self.would_run.is_some() {
             return Ok(());
@@ -294,8 +289,8 @@ impl BundlePrognosis {
     }
 }
 
-/// The first chain whose shards all load. Damage before it ends the search, and so does a chip that
-/// is only compiled for here: opening the bundle is then an error, not a fallback.
+/// Returns the first chain whose shards all load. A damaged artefact or a chip without run support
+/// in an earlier chain ends the search, because opening the bundle then fails without a fallback.
 fn would_run(chains: &[ChainPrognosis]) -> Option<String> {
     for chain in chains {
         if chain.runs {
@@ -309,7 +304,7 @@ fn would_run(chains: &[ChainPrognosis]) -> Option<String> {
     None
 }
 
-/// Shims that were opened, by name.
+/// Opened shims, by name.
 struct Asked<'s> {
     shims: &'s Shims,
     advisers: &'s Advisers,
@@ -407,7 +402,7 @@ impl Asked<'_> {
             Ok(artefact) => artefact,
             Err(error) => return (ShardState::Damaged, Some(error.to_string()), again()),
         };
-        // What the shim read of the chip's profile when it compiled.
+        // The chip properties that the shim read from the profile when it compiled.
         let chip = artefact.head().chip.clone();
         // A shim may have devices of the chip that are not in this machine.
         let key = (shard.target.name.clone(), by.shim.clone(), by.simulated);

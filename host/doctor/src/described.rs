@@ -1,5 +1,5 @@
-//! A machine as a file describes it: what `doctor` writes on one, for whoever asks about it on
-//! another.
+//! A machine described by a file that `doctor` wrote there, for queries about it on another
+//! machine.
 
 use std::path::Path;
 
@@ -12,40 +12,37 @@ use shardwright_vocabulary::{DeviceKind, Error, ErrorKind, Result};
 
 use crate::report::DoctorReport;
 
-/// Version of this form.
+/// Version of the file format.
 const VERSION: u32 = 1;
 
-/// Most bytes of such a file.
+/// Maximum size of such a file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A machine, by its shims and their devices.
+/// A machine, described by its shims and their devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DescribedMachine {
     device: u32,
-    /// The version of the program that wrote it.
+    /// The version of the program that wrote the file.
     pub version: String,
-    /// `linux aarch64`
+    /// Operating system and architecture, such as `linux aarch64`.
     pub system: String,
-    /// Profiles of chips that match what the machine calls itself.
+    /// Profiles of chips that match the machine's own names.
     pub chips: Vec<String>,
-    /// Its shims.
+    /// The shims on the machine.
     pub shims: Vec<DescribedShim>,
 }
 
-/// A shim of it.
+/// A shim on the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DescribedShim {
-    /// Its name.
     pub name: String,
-    /// Its version.
     pub version: String,
-    /// The vendor's library it drives, with version.
+    /// The vendor's library that the shim uses, with its version.
     pub vendor_library: Option<String>,
-    /// Its devices.
     pub devices: Vec<DescribedDevice>,
-    /// Why devices could not be asked for.
+    /// The reason why devices could not be queried.
     pub error: Option<String>,
 }
 
@@ -53,16 +50,15 @@ pub struct DescribedShim {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DescribedDevice {
-    /// Its name.
     pub name: String,
-    /// The chip, if it is a chip's device.
+    /// The chip, if the device belongs to one.
     pub soc: Option<String>,
-    /// `present`, `offline` or `simulated`.
+    /// One of `present`, `offline` or `simulated`.
     pub kind: String,
 }
 
 impl DescribedMachine {
-    /// The machine of a report.
+    /// Extracts the machine from a report.
     pub fn of(report: &DoctorReport) -> Self {
         let device = |device: &crate::DeviceReport| DescribedDevice {
             name: device.name.clone(),

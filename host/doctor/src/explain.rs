@@ -1,4 +1,4 @@
-//! Which variant and chain of a bundle a machine runs, and why not the others.
+//! Explains which variant and chain of a bundle runs on a machine, and why the others do not.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,42 +16,41 @@ use crate::described::DescribedMachine;
 use crate::profiles::chip_named;
 use crate::shims;
 
-/// How the chains of a bundle stand on a machine.
+/// The state of a bundle's chains on a machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExplainReport {
     /// Path of the bundle.
     pub path: String,
-    /// Its identity: the hash of its manifest.
+    /// Identity of the bundle: the hash of its manifest.
     pub sha256: String,
-    /// The model.
     pub model: String,
-    /// The chip that the machine is taken for; `None` for the one its shims find.
+    /// The assumed chip of the machine. `None` uses the chip that its shims find.
     pub chip: Option<String>,
-    /// The machine elsewhere that is asked about; `None` for this one.
+    /// The described machine, or `None` for this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<DescribedMachine>,
-    /// Chips the bundle has variants for.
+    /// Chips with variants in the bundle.
     pub variants: Vec<String>,
-    /// What was not checked of the bundle, each with the command that checks it.
+    /// Unchecked properties of the bundle, each with the command that checks it.
     pub unchecked: Vec<String>,
-    /// What runs, the best first, and what does not.
+    /// The chains that run, the best first, and the chains that do not.
     #[serde(flatten)]
     pub selection: Selection,
 }
 
-/// The machine that is asked about.
+/// The machine to explain.
 #[derive(Clone, Copy, Debug)]
 pub enum About<'a> {
-    /// This one, as it is.
+    /// This machine, as it is.
     Here,
-    /// This one, as if it had the chip of that profile.
+    /// This machine, assuming the chip of that profile.
     Chip(&'a str),
-    /// One that a file describes, written there by `doctor --report`.
+    /// Another machine, described by a file from `doctor --report`.
     Described(&'a Path),
 }
 
-/// Asks the shims of `search` about every chain of a bundle, or a file about those of a machine
-/// elsewhere. Bundle, shims and profiles are those that are signed as the rules ask.
+/// Explains every chain of a bundle by querying the shims of `search`, or a file that describes
+/// another machine. Bundle, shims and profiles must have signatures that comply with the rules.
 pub fn explain(path: &Path, about: About<'_>, search: &SearchPath, trust: &Trust) -> Result<ExplainReport> {
     let bundle = Bundle::open_trusting(path, trust)?;
     let chip = match about {
@@ -82,7 +81,8 @@ pub fn explain(path: &Path, about: About<'_>, search: &SearchPath, trust: &Trust
     })
 }
 
-/// The heads of artefacts say what runs, so nothing else was read.
+/// Lists the unchecked properties. Chains are selected by the heads of artefacts, so other content
+/// is not read.
 fn unchecked(bundle: &Bundle) -> Vec<String> {
     let content = "the content of artefacts and tables (`shardwright inspect --verify` hashes it)";
     let maker = bundle.signed().is_none().then_some("who made it (`--trust KEY` checks its signature)");

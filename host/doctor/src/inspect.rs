@@ -1,5 +1,5 @@
-//! Recognises a file or directory and shows its description: ours, or a vendor's whose shim is
-//! available.
+//! Recognises a file or directory and describes it. Supports the project's own formats, and formats
+//! of vendors whose shim is available.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,20 +18,19 @@ use crate::advised::{Advisers, FlagAdvice};
 use shardwright::SearchPath;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
-/// Its presence makes a directory count as a bundle.
+/// A directory with this file counts as a bundle.
 const MANIFEST_FILE: &str = "bundle.json";
 
-/// A file or directory that was recognised.
+/// A recognised file or directory.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Inspected {
-    /// A bundle, damaged or not.
+    /// A bundle, possibly damaged.
     Bundle(Box<BundleReport>),
-    /// A compiled artefact; its hash was checked.
+    /// A compiled artefact whose hash was checked.
     Artefact(ArtefactReport),
-    /// A work order; its hash was checked.
+    /// A work order whose hash was checked.
     WorkOrder(WorkOrderReport),
-    /// A checkpoint.
     Checkpoint(ShowReport),
     /// A file of a vendor's tools.
     Foreign(ForeignReport),
@@ -43,20 +42,18 @@ pub struct BundleReport {
     /// The bundle as it is on disk.
     #[serde(flatten)]
     pub inspection: Inspection,
-    /// Descriptions of those artefacts whose shim is available and supports inspection.
+    /// Descriptions of the artefacts whose shim is available and supports inspection.
     pub artefacts: Vec<ShardInspection>,
-    /// Flags of shards compiled by the chip's compiler, compared with the recommended ones.
+    /// Comparison of flags with the recommended ones, for shards compiled by the chip's compiler.
     pub advice: Vec<ShardAdvice>,
 }
 
-/// The flags of a shard compared with the recommended ones.
+/// Comparison of a shard's flags with the recommended ones.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShardAdvice {
     /// The chip of the variant.
     pub soc: String,
-    /// Name of the chain.
     pub chain: String,
-    /// The comparison.
     #[serde(flatten)]
     pub advice: FlagAdvice,
 }
@@ -66,29 +63,25 @@ pub struct ShardAdvice {
 pub struct ShardInspection {
     /// The chip of the variant.
     pub soc: String,
-    /// Name of the chain.
     pub chain: String,
-    /// Name of the shard.
     pub shard: String,
-    /// The description.
     #[serde(flatten)]
     pub told: ShimAnswer,
 }
 
-/// A shim's description of bytes.
+/// A shim's description of a file.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShimAnswer {
-    /// Name of the shim.
     pub shim: String,
-    /// `qnn-context-binary`; `None` if the shim could not inspect it.
+    /// Name of the format, such as `qnn-context-binary`. `None` if the shim could not inspect the
+    /// file.
     pub format: Option<String>,
-    /// The shim's document.
     pub document: serde_json::Value,
-    /// The flags it was compiled with, compared with the recommended ones, if the document lists
+    /// Comparison of the file's compiler flags with the recommended ones, if the document lists
     /// flags.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub advice: Vec<FlagAdvice>,
-    /// Why it could not be inspected.
+    /// The reason why the file could not be inspected.
     pub error: Option<String>,
 }
 
@@ -102,15 +95,13 @@ impl ShimAnswer {
 /// A file of a vendor's tools, as described by the shim that recognises it.
 #[derive(Clone, Debug, Serialize)]
 pub struct ForeignReport {
-    /// Its length.
+    /// Length of the file.
     pub bytes: u64,
-    /// Name of the shim.
     pub shim: String,
-    /// `qnn-context-binary`
+    /// Name of the format, such as `qnn-context-binary`.
     pub format: String,
-    /// The shim's document.
     pub document: serde_json::Value,
-    /// The flags it was compiled with, compared with the recommended ones, if the document lists
+    /// Comparison of the file's compiler flags with the recommended ones, if the document lists
     /// flags.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub advice: Vec<FlagAdvice>,
@@ -119,25 +110,23 @@ pub struct ForeignReport {
 /// An artefact's header.
 #[derive(Clone, Debug, Serialize)]
 pub struct ArtefactReport {
-    /// SHA-256 of its content.
+    /// SHA-256 of the artefact's content.
     pub sha256: String,
     /// The compiler, target, interface and flags of the artefact.
     #[serde(flatten)]
     pub head: ArtefactHead,
-    /// The description by the shim that made it, if it is available.
+    /// The description by the shim that compiled the artefact, if that shim is available.
     pub told: Option<ShimAnswer>,
 }
 
-/// A work order's content.
+/// The content of a work order.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkOrderReport {
-    /// SHA-256 of its content.
+    /// SHA-256 of the work order's content.
     pub sha256: String,
-    /// Its entry points.
     pub entries: Vec<WorkOrderEntry>,
-    /// Number of weights.
     pub weights: usize,
-    /// Bytes of weights, without scales.
+    /// Size of the weights in bytes, without scales.
     pub weight_bytes: u64,
     /// Flags for the vendor's compiler.
     pub flags: Vec<Flag>,
@@ -146,22 +135,22 @@ pub struct WorkOrderReport {
 /// One entry point of a work order.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkOrderEntry {
-    /// `decode_1@512`
+    /// Name of the entry point, such as `decode_1@512`.
     pub name: String,
-    /// Which parts of the model.
+    /// The included parts of the model.
     pub segments: Segments,
-    /// Operations.
+    /// Number of operations.
     pub operations: usize,
 }
 
-/// Inspects a file or directory. With `content`, every byte of a bundle is verified; `progress` is
-/// called for each file.
+/// Inspects a file or directory. With `content`, verifies every byte of a bundle and calls
+/// `progress` for each file.
 ///
-/// A file that is not ours is shown to the shims of `search`, and so are artefacts they compiled:
-/// in a worker process if that program is found, because the file may come from anyone. The flags
-/// it was compiled with are compared with those recommended by its chip's profile; `soc` is the
-/// chip if the file names none. A bundle, shims and profiles are looked at as far as they are
-/// signed as the rules ask.
+/// Shims of `search` examine artefacts that they compiled, and files in other formats. They use a
+/// worker process if that program is found, because the file may come from anyone. The compiler
+/// flags of the file are compared with the recommendations of its chip's profile. `soc` is the chip
+/// if the file does not name one. Bundle, shims and profiles are used as far as their signatures
+/// comply with the rules.
 pub fn inspect(
     path: impl AsRef<Path>,
     content: bool,
@@ -177,7 +166,7 @@ pub fn inspect(
     match identify(path)? {
         Kind::Bundle => {
             let inspection = inspect_bundle(path, examine, trust, progress)?;
-            // Faults of a bundle are part of the inspection.
+            // Problems of a bundle are part of the inspection.
             let artefacts = Bundle::open_trusting(path, trust)
                 .map(|bundle| shard_inspections(&bundle, &mut asked()))
                 .unwrap_or_default();
@@ -221,7 +210,7 @@ pub fn inspect(
     }
 }
 
-/// The flags of a bundle's shards beside those worth setting.
+/// Compares the flags of a bundle's shards with the recommended ones.
 fn advice_on(inspection: &Inspection, advisers: &Advisers) -> Vec<ShardAdvice> {
     let manifest = &inspection.manifest;
     let mut found = Vec::new();
@@ -242,7 +231,7 @@ fn advice_on(inspection: &Inspection, advisers: &Advisers) -> Vec<ShardAdvice> {
 /// Shims to query, each opened once.
 struct Asked<'a> {
     advisers: &'a Advisers,
-    /// The chip where a file names none.
+    /// The chip for files that do not name one.
     soc: Option<&'a str>,
     shims: std::result::Result<Shims, Error>,
     opened: BTreeMap<String, Option<std::result::Result<ShimInstance, String>>>,
@@ -253,7 +242,8 @@ impl<'a> Asked<'a> {
         Asked { advisers, soc, shims, opened: BTreeMap::new() }
     }
 
-    /// The shim of that name; `None` if it is not available or inspects no files.
+    /// Returns the shim with this name, or `None` if it is not available or does not support
+    /// inspection.
     fn instance(&mut self, name: &str) -> Option<std::result::Result<ShimInstance, String>> {
         let Asked { shims, opened, .. } = self;
         let open = || {
@@ -264,8 +254,8 @@ impl<'a> Asked<'a> {
         opened.entry(name.to_owned()).or_insert_with(open).clone()
     }
 
-    /// The description of a bundle's artefact, which is hashed before a shim reads it. It is not
-    /// read if no shim here can inspect it.
+    /// Returns the description of a bundle's artefact, which is hashed before a shim reads it. The
+    /// artefact is not read if no available shim can inspect it.
     fn inspect_shard(&mut self, bundle: &Bundle, shard: &ShardEntry) -> Option<ShimAnswer> {
         let shim = &shard.compiled_by.shim;
         if let Err(error) = self.instance(shim)? {
@@ -280,7 +270,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// The description by the shim that made an artefact.
+    /// Returns the description by the shim that compiled an artefact.
     fn inspect(&mut self, artefact: &Artefact) -> Option<ShimAnswer> {
         let shim = artefact.head().shim.clone();
         let failed = |shim, error: String| Some(ShimAnswer::failed(shim, error));
@@ -321,7 +311,7 @@ fn shard_inspections(bundle: &Bundle, asked: &mut Asked<'_>) -> Vec<ShardInspect
     found
 }
 
-/// Shows a file to every shim that supports inspection.
+/// Passes a file to every shim that supports inspection.
 fn foreign(path: &Path, asked: &mut Asked<'_>) -> Result<ForeignReport> {
     let unreadable =
         |error: std::io::Error| Error::new(ErrorKind::Missing, format!("{}: {error}", path.display()));
@@ -376,7 +366,7 @@ fn foreign(path: &Path, asked: &mut Asked<'_>) -> Result<ForeignReport> {
         .with_help(help))
 }
 
-/// The folder of a bundle whose manifest was named.
+/// Returns the folder of a bundle if the path is its manifest.
 fn bundle_folder(path: &Path) -> &Path {
     match path.file_name().filter(|name| *name == MANIFEST_FILE).and(path.parent()) {
         Some(folder) if path.is_file() && folder.as_os_str().is_empty() => Path::new("."),

@@ -1,12 +1,12 @@
-//! What is here, and what a file says of itself: reports for people and tools.
+//! Reports on installations and files, for people and tools.
 //!
-//! **Job.** The state of an installation ([`doctor()`]), the shims and their devices
-//! ([`list_shims`]), what a checkpoint consists of ([`show()`]), what any file is and was made with
-//! ([`inspect()`]), what differs between two plans ([`compare_plans`]), whether a planner keeps the
-//! rules ([`check_planner`]) and what it makes of a request ([`replay_request`]).
+//! **Job.** Report the state of an installation ([`doctor()`]), the shims and their devices
+//! ([`list_shims`]), the content of a checkpoint ([`show()`]), the type and origin of any file
+//! ([`inspect()`]), the differences between two plans ([`compare_plans`]), a planner's conformance
+//! ([`check_planner`]) and its answer to a request ([`replay_request`]).
 //!
-//! **Not its job.** It compiles nothing, runs no model and changes nothing but the planner packs
-//! and keys it is asked to write.
+//! **Not its job.** It does not compile and does not run models. It only writes the planner packs
+//! and keys that the caller requests.
 //!
 //! ```
 //! use shardwright::SearchPath;

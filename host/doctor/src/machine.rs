@@ -1,4 +1,4 @@
-//! Describes this machine, from files of Linux or Android.
+//! Describes this machine, based on files of Linux or Android.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,30 +10,29 @@ use shardwright_planning::profile::FoundProfile;
 use shardwright_planning::profile::fact_names::SYSTEM_PROPERTIES;
 use shardwright_vocabulary::TargetKind;
 
-/// Most bytes read of any of these files. The longest, `/proc/cpuinfo` of a machine with hundreds
-/// of cores, stays below.
+/// Maximum number of bytes to read from any of these files. The longest, `/proc/cpuinfo` of a
+/// machine with hundreds of cores, is shorter.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Most characters of a value that are kept.
+/// Maximum length of a value in characters.
 const VALUE_CHARS_MAX: usize = 200;
 
-/// The machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MachineReport {
-    /// `linux x86_64`
+    /// Operating system and architecture, such as `linux x86_64`.
     pub system: String,
-    /// Release of the kernel.
+    /// Kernel release.
     pub kernel: Option<String>,
     /// Model of the processor, or its core types.
     pub cpu: Option<String>,
-    /// Threads that can run at once.
+    /// Number of threads that can run at the same time.
     pub cores: usize,
-    /// Instruction sets the CPU shim looks for, of those the machine has.
+    /// The machine's instruction sets that the CPU shim checks.
     pub features: Vec<String>,
-    /// Memory there is.
+    /// Total memory in bytes.
     pub memory_bytes: Option<u64>,
-    /// Memory that programs can still get.
+    /// Memory in bytes that programs can still allocate.
     pub memory_available_bytes: Option<u64>,
-    /// Size of a page.
+    /// Size of a memory page in bytes.
     pub page_bytes: Option<u64>,
     /// Names of the chip or the device.
     pub identities: Vec<Identity>,
@@ -44,13 +43,13 @@ pub struct MachineReport {
 /// A name of the chip or the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Identity {
-    /// Its source: a file or a property.
+    /// The file or property that contains the name.
     pub source: String,
     /// The name as written there.
     pub value: String,
 }
 
-/// Properties in which any Android may name its chip; those of one vendor are in its profiles.
+/// Properties in which any Android may name its chip. Properties of one vendor are in its profiles.
 const PROPERTIES: [&str; 6] = [
     "ro.soc.manufacturer",
     "ro.soc.model",
@@ -60,8 +59,8 @@ const PROPERTIES: [&str; 6] = [
     "ro.hardware.chipname",
 ];
 
-/// Files with properties, if they are readable. Properties set by the boot loader are in none of
-/// them.
+/// Files with properties, if they are readable. They do not include properties set by the boot
+/// loader.
 const PROPERTY_FILES: [&str; 6] = [
     "vendor/build.prop",
     "vendor/odm/etc/build.prop",
@@ -72,8 +71,8 @@ const PROPERTY_FILES: [&str; 6] = [
 ];
 
 impl MachineReport {
-    /// Reads the files below `root`, which is `/` but in tests. Profiles name properties beyond
-    /// those that every Android has.
+    /// Reads the files below `root`, which is `/` except in tests. Profiles name further
+    /// properties.
     pub(crate) fn read(root: &Path, profiles: &[FoundProfile]) -> MachineReport {
         let of_profiles = profiles.iter().filter_map(|found| found.profile.fact(SYSTEM_PROPERTIES));
         let of_profiles = of_profiles.flat_map(|fact| fact.value.split(',').map(str::trim));
@@ -112,7 +111,7 @@ impl MachineReport {
     }
 }
 
-/// The file as trimmed text; `None` if it cannot be read or is empty.
+/// Returns the file as trimmed text, or `None` if it cannot be read or is empty.
 fn text(path: &Path) -> Option<String> {
     use std::io::Read;
     let mut bytes = Vec::new();
@@ -123,13 +122,13 @@ fn text(path: &Path) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// One line, safe for a terminal.
+/// Converts a value to one line that is safe for a terminal.
 fn short(value: &str) -> String {
     let printable = value.chars().map(|c| if c.is_control() { ' ' } else { c });
     printable.take(VALUE_CHARS_MAX).collect::<String>().trim().to_owned()
 }
 
-/// `model name` if present, else the number of cores of each type.
+/// Returns `model name` if present, or else the number of cores of each type.
 fn processor(cpuinfo: &str) -> Option<String> {
     let values = |key: &'static str| {
         cpuinfo.lines().filter_map(move |line| {
@@ -149,8 +148,8 @@ fn processor(cpuinfo: &str) -> Option<String> {
     (!types.is_empty()).then_some(types)
 }
 
-/// From the auxiliary vector the kernel passes to every process: pairs of a key and a value, of
-/// which 6 is the page size.
+/// Returns the page size from the auxiliary vector that the kernel passes to every process: pairs
+/// of a key and a value, with key 6 for the page size.
 fn page_bytes(root: &Path) -> Option<u64> {
     const PAGE_SIZE: u64 = 6;
     let bytes = std::fs::read(root.join("proc/self/auxv")).ok()?;
@@ -203,18 +202,19 @@ fn identities(root: &Path, cpuinfo: &str, properties: &[&str]) -> Vec<Identity> 
     found
 }
 
-/// A value as a whole, and its words: `qcom,sm8850-mtp` names `sm8850` too.
+/// Returns a value as a whole, and its words: `qcom,sm8850-mtp` also includes `sm8850`.
 fn names_in(value: &str) -> Vec<String> {
     let words = value.split(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_' && c != '+');
     let pieces = value.split(|c: char| !c.is_ascii_alphanumeric());
     let mut names: Vec<String> = words.chain(pieces).chain([value]).map(plain).collect();
-    // A bare number names a chip only if it is the whole text, as in `soc_id`.
+    // A bare number is the name of a chip only if it is the whole text, as in `soc_id`.
     let whole = plain(value);
     names.retain(|name| !name.is_empty() && (*name == whole || !name.bytes().all(|b| b.is_ascii_digit())));
     names
 }
 
-/// As names of profiles are compared: case, blanks, hyphens and underscores do not matter.
+/// Normalises a name for comparison, as for names of profiles. Case, blanks, hyphens and
+/// underscores are ignored.
 fn plain(name: &str) -> String {
     name.chars().filter(|c| !matches!(c, ' ' | '-' | '_')).flat_map(char::to_lowercase).collect()
 }
@@ -225,7 +225,7 @@ macro_rules! detected {
     };
 }
 
-/// Instruction sets that the CPU shim has kernels for, or could use.
+/// Returns the instruction sets that the CPU shim has kernels for, or could use.
 fn features() -> Vec<String> {
     #[cfg(target_arch = "x86_64")]
     let known = detected!(is_x86_feature_detected:
@@ -243,7 +243,7 @@ mod tests {
 
     use super::*;
 
-    /// A machine made of files.
+    /// Returns a machine described by these files.
     fn machine(files: &[(&str, &[u8])]) -> MachineReport {
         let root = tempfile::tempdir().unwrap();
         for (path, bytes) in files {

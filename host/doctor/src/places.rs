@@ -9,56 +9,48 @@ use shardwright_planning::registry::{PlannerFile, PlannerRegistry};
 use crate::report::Problem;
 use shardwright::SearchPath;
 
-/// Most entries of a cache that are counted; one with more is reported as at least so large.
+/// Maximum number of cache entries to count. A larger cache is reported as partial.
 const CACHE_ENTRIES_MAX: usize = 100_000;
 
-/// A directory that is searched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SearchedPlace {
-    /// What is searched for: `shims`, `planners`, `profiles`.
+    /// What to find there: `shims`, `planners`, `profiles`.
     pub what: String,
-    /// Its path.
     pub path: String,
-    /// Whether it exists.
     pub exists: bool,
 }
 
-/// Something found in a directory.
+/// A file found in a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FoundFile {
-    /// The name it is called by.
     pub name: String,
-    /// Its kind: `built-in`, `component`, `pack`.
+    /// One of `built-in`, `component` or `pack`.
     pub kind: String,
-    /// Its path; `None` if built in.
+    /// Path of the file, or `None` if built in.
     pub path: Option<String>,
 }
 
-/// A cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CacheReport {
-    /// Its content.
+    /// Content of the cache.
     pub what: String,
-    /// Its path.
     pub path: String,
-    /// Whether it exists.
     pub exists: bool,
-    /// Files in it.
+    /// Number of files in the cache.
     pub files: u64,
-    /// Their total bytes.
+    /// Total size of the files in bytes.
     pub bytes: u64,
-    /// Whether there is more than was counted.
+    /// Whether the cache has more files than were counted.
     pub partial: bool,
 }
 
-/// A variable of the environment.
+/// An environment variable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VariableReport {
-    /// Its name.
     pub name: String,
-    /// Its value, if it is set.
+    /// Value of the variable, if it is set.
     pub value: Option<String>,
-    /// What it changes.
+    /// Effect of the variable.
     pub meaning: String,
 }
 
@@ -75,7 +67,7 @@ pub(crate) fn searched(search: &SearchPath) -> Vec<SearchedPlace> {
     lists.into_iter().flat_map(of).collect()
 }
 
-/// The planner that is built in and those in the directories.
+/// Returns the built-in planner and the planners in the directories.
 pub(crate) fn planners(directories: &[PathBuf], problems: &mut Vec<Problem>) -> Vec<FoundFile> {
     let mut found = vec![FoundFile { name: "generic".to_owned(), kind: "built-in".to_owned(), path: None }];
     let registry =
@@ -100,7 +92,7 @@ pub(crate) fn planners(directories: &[PathBuf], problems: &mut Vec<Problem>) -> 
     found
 }
 
-/// Returns what the folders of [`room::EVICTED`] take together, next to their bound.
+/// Returns the total size of the folders of [`room::EVICTED`], with their limit.
 fn bounded(cache: &Path, reports: &[CacheReport]) -> Option<CacheReport> {
     let of = || reports.iter().filter(|report| room::EVICTED.contains(&report.what.as_str()));
     of().next()?;
@@ -114,7 +106,7 @@ fn bounded(cache: &Path, reports: &[CacheReport]) -> Option<CacheReport> {
     })
 }
 
-/// The folders of the user's cache, and the folder of temporary files.
+/// Returns the folders of the user's cache, and the folder of temporary files.
 pub(crate) fn caches() -> Vec<CacheReport> {
     let mut reports = Vec::new();
     if let Some(cache) = shardwright::user_cache_directory() {
@@ -163,7 +155,7 @@ fn cache_report(what: &str, path: &Path) -> CacheReport {
                 report.partial = true;
                 return report;
             }
-            // Links are counted as themselves: what they lead to is not in the cache.
+            // Count links as themselves, as their targets are not in the cache.
             match entry.metadata() {
                 Ok(metadata) if metadata.is_dir() => folders.push(entry.path()),
                 Ok(metadata) => {

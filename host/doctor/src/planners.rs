@@ -1,5 +1,4 @@
-//! Planners: what one says of itself, whether it keeps the rules, what it makes of a request;
-//! packs.
+//! Planners: their descriptions, checks, answers to requests, and packs.
 
 use std::path::Path;
 
@@ -17,37 +16,36 @@ mod replayed;
 pub use checked::{CheckReport, check_planner};
 pub use replayed::{AskedShardReport, LogReport, ReplayReport, replay_request};
 
-/// A planner's description, and what was done with it.
+/// A planner's description, and the outcome of an operation on it.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlannerReport {
-    /// Its name.
     pub name: String,
-    /// Its version.
     pub version: String,
-    /// One sentence.
+    /// A description in one sentence.
     pub summary: String,
-    /// Options it takes.
+    /// Supported options.
     pub options: Vec<PlannerOptionReport>,
     /// Notices about loading it.
     pub notices: Vec<String>,
-    /// What was done, in one line; `None` if it was only loaded.
+    /// The outcome in one line, or `None` if the planner was only loaded.
     pub outcome: Option<String>,
 }
 
-/// One option of a planner.
+/// An option of a planner.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlannerOptionReport {
-    /// Its name.
     pub name: String,
-    /// Legal values.
+    /// The supported values.
     pub values: String,
-    /// One sentence.
+    /// A description in one sentence.
     pub summary: String,
 }
 
 /// Compiles a planner for the portable interpreter and writes it as a signed pack.
 ///
-/// Errors: a key file that others may read; whatever the sandbox refuses.
+/// # Errors
+///
+/// If others may read the key file, or if the sandbox rejects the planner.
 pub fn pack_planner(planner: &Path, key: &Path, output: &Path) -> Result<PlannerReport> {
     let missing = |path: &Path, error: std::io::Error| {
         Error::new(ErrorKind::Missing, format!("{}: {error}", path.display()))

@@ -1,4 +1,4 @@
-//! Two plans that were made before, and what differs between them.
+//! Compares two existing plans.
 
 use std::path::Path;
 
@@ -16,17 +16,15 @@ mod tests;
 
 pub use difference::{PlanChange, PlanTopic, PlanUnit, PlanValue};
 
-/// Largest report read: one of 256 shards and as many layers stays far below.
+/// Largest report that is read, in bytes. One with 256 shards and as many layers is far smaller.
 const REPORT_BYTES_MAX: u64 = 64 << 20;
 
-/// What changed from one plan to another.
+/// The changes from one plan to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlanDifference {
-    /// The first plan.
     pub before: ComparedPlan,
-    /// The second plan.
     pub after: ComparedPlan,
-    /// Whether nothing changed.
+    /// Whether the plans are equal.
     pub same: bool,
     /// Everything that changed, by topic.
     pub changes: Vec<PlanChange>,
@@ -35,26 +33,26 @@ pub struct PlanDifference {
 /// A plan that was compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ComparedPlan {
-    /// The file or bundle it is from, or what it is called.
+    /// The file or bundle with the plan, or its name.
     pub path: String,
-    /// The model.
     pub model: String,
-    /// The profile it is for.
+    /// The profile of the plan.
     pub soc: String,
 }
 
-/// Compares two plans: reports as `shardwright plan --format json` prints them, or bundles that are
-/// signed as the rules ask, whose first chain counts.
+/// Compares two plans. Each is a report from `shardwright plan --format json`, or a bundle whose
+/// signature complies with the rules. The plan of a bundle is that of its first chain.
 ///
 /// # Errors
 ///
-/// A file that cannot be read, is too long or is no such report, by its name; a damaged bundle.
+/// If a file cannot be read, is too long or is not such a report (the error names the file), or if
+/// a bundle is damaged.
 pub fn compare_plans(before: &Path, after: &Path, trust: &Trust) -> Result<PlanDifference> {
     let name = |path: &Path| path.display().to_string();
     Ok(compare_reports((&name(before), &read(before, trust)?), (&name(after), &read(after, trust)?)))
 }
 
-/// The same of two reports, each with what it is called.
+/// Compares two reports, each given with its name.
 pub fn compare_reports(before: (&str, &PlanReport), after: (&str, &PlanReport)) -> PlanDifference {
     let changes = difference::between(before.1, after.1);
     let compared = |(path, report): (&str, &PlanReport)| ComparedPlan {
@@ -76,7 +74,7 @@ fn read(path: &Path, trust: &Trust) -> Result<PlanReport> {
     })
 }
 
-/// The plan that the first chain of a bundle was made by.
+/// Reads the plan of a bundle's first chain.
 fn recorded(path: &Path, trust: &Trust) -> Result<Vec<u8>> {
     let bundle = Bundle::open_trusting(path, trust)?;
     let report = bundle.variant().chains.first().and_then(|chain| chain.report);

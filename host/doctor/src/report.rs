@@ -1,4 +1,4 @@
-//! What can run on this machine, what was skipped and why, and whether a bundle would run.
+//! Reports what can run on this machine, what was skipped and why, and whether a bundle would run.
 
 use std::path::Path;
 
@@ -22,64 +22,55 @@ use shardwright_vocabulary::{Error, ErrorKind, Result};
 /// The state of an installation on this machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct DoctorReport {
-    /// This program's version.
     pub version: String,
-    /// The machine.
     pub machine: MachineReport,
-    /// Where shims are queried: a separate process, or this one.
+    /// The process in which shims are queried: a separate process, or this one.
     pub worker: WorkerPresence,
-    /// Directories searched.
     pub places: Vec<SearchedPlace>,
     /// Shims with their devices, and unusable shims with the reason.
     pub shims: ShimsReport,
-    /// Planners; `built-in` is always there.
+    /// Planners. `built-in` is always included.
     pub planners: Vec<FoundFile>,
-    /// Profiles of chips.
     pub profiles: Vec<FoundProfileReport>,
-    /// Caches.
     pub caches: Vec<CacheReport>,
     /// Learned limits, which the next plan respects.
     pub learned: Vec<LearnedFile>,
-    /// Variables of the environment that change what this program does.
+    /// Environment variables that affect this program.
     pub environment: Vec<VariableReport>,
-    /// Problems, each with help.
+    /// Problems, each with a suggestion.
     pub problems: Vec<Problem>,
-    /// Whether something here can run a model.
+    /// Whether this machine can run a model.
     pub can_run: bool,
-    /// Whether the requested bundle would run.
+    /// Prediction for the requested bundle.
     pub bundle: Option<BundlePrognosis>,
 }
 
 /// The program in which shims are queried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WorkerPresence {
-    /// Its path.
     pub path: Option<String>,
-    /// What that means for this report.
+    /// Consequence for this report.
     pub meaning: String,
 }
 
 /// A profile of a chip.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FoundProfileReport {
-    /// Its name.
     pub name: String,
-    /// Its name for people.
+    /// Display name.
     pub title: String,
-    /// Where it is from.
+    /// Origin of the profile.
     pub source: String,
-    /// The shim that serves it.
+    /// The shim for the chip.
     pub shim: String,
-    /// Whether that shim was found.
     pub shim_found: bool,
 }
 
-/// A problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// The problem.
+    /// Description of the problem.
     pub what: String,
-    /// What would help the user.
+    /// A suggestion for the user.
     pub help: Option<String>,
 }
 
@@ -89,12 +80,16 @@ impl Problem {
     }
 }
 
-/// Examines the machine, everything in `search`, and `bundle`. A shim that cannot be queried, or is
-/// not signed as the rules ask, is a problem in the report; only a path that is not a bundle, or
-/// one that is not signed so, is an error.
+/// Examines the machine, everything in `search`, and `bundle`. A shim that cannot be queried, or
+/// whose signature does not comply with the rules, is a problem in the report.
 ///
-/// Shims run in a worker process if that program is found, so that a vendor's library that crashes
-/// or hangs costs only an entry in the report. Without it they run here, and the report says so.
+/// Shims run in a worker process if that program is found. Then a vendor's library that crashes or
+/// hangs costs only an entry in the report. Otherwise they run in this process, and the report
+/// includes that.
+///
+/// # Errors
+///
+/// If `bundle` is not a bundle, or its signature does not comply with the rules.
 pub fn doctor(search: &SearchPath, bundle: Option<&Path>, trust: &Trust) -> Result<DoctorReport> {
     let mut problems = Vec::new();
     let worker = match find_worker() {
@@ -177,7 +172,7 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>, trust: &Trust) -> Resu
     })
 }
 
-/// The limits in the user's cache. An unusable file is a problem: it is ignored.
+/// Lists the limits in the user's cache. An unusable file is reported as a problem and ignored.
 fn learned(problems: &mut Vec<Problem>) -> Vec<LearnedFile> {
     let Some(cache) = shardwright::user_cache_directory() else { return Vec::new() };
     let folder = cache.join(shardwright_build::LEARNED);
@@ -195,13 +190,13 @@ fn learned(problems: &mut Vec<Problem>) -> Vec<LearnedFile> {
     found
 }
 
-/// Whether a shim has a device here that runs its artefacts.
+/// Returns whether a shim has a device in this machine that runs its artefacts.
 fn can_run(shim: &ShimReport) -> bool {
     shim.runs && shim.devices.iter().any(|device| device.kind != "offline")
 }
 
 impl DoctorReport {
-    /// The error if nothing here can run a model, or the requested bundle cannot run.
+    /// Returns an error if this machine cannot run a model, or cannot run the requested bundle.
     pub fn verdict(&self) -> Result<()> {
         if let Some(bundle) = &self.bundle {
             return bundle.verdict();

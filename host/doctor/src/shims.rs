@@ -14,90 +14,79 @@ use shardwright::{Isolation, SearchPath};
 use shardwright_files::read_named;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
-/// The shims found, and what was skipped.
+/// The shims found, and the skipped ones.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShimsReport {
-    /// Usable shims.
     pub shims: Vec<ShimReport>,
     /// Unusable libraries and manifests, each with the reason.
     pub skipped: Vec<SkippedReport>,
 }
 
-/// One usable shim.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShimReport {
-    /// Its name.
     pub name: String,
-    /// Who made it.
     pub vendor: String,
-    /// Its version.
     pub version: String,
-    /// Contract version that was negotiated.
+    /// The negotiated contract version.
     pub abi: String,
-    /// Its path.
     pub path: String,
-    /// Why that place was searched.
+    /// The reason for searching that place.
     pub search: String,
-    /// The vendor's library it drives, with version.
+    /// The vendor's library that the shim uses, with its version.
     pub vendor_library: Option<String>,
     /// Outcome of the layout comparison.
     pub layout: String,
-    /// Whether it can compile.
+    /// Whether the shim can compile.
     pub compiles: bool,
-    /// Whether it can run its artefacts.
+    /// Whether the shim can run its artefacts.
     pub runs: bool,
-    /// Where it was queried: `in a worker`, `in this process`, `not at all`.
+    /// The process of the query: `in a worker`, `in this process`, `not at all`.
     pub asked: String,
-    /// The profile facts it reads.
+    /// The profile facts that the shim reads.
     pub facts: Vec<FactSchema>,
-    /// Its devices in this machine.
+    /// The shim's devices in this machine.
     pub devices: Vec<DeviceReport>,
-    /// Why devices could not be queried.
+    /// The reason why devices could not be queried.
     pub error: Option<String>,
-    /// What would help the user.
+    /// A suggestion for the user.
     pub help: Option<String>,
 }
 
-/// One device.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceReport {
-    /// Its name.
     pub name: String,
-    /// The chip, if it is a chip's device.
+    /// The chip, if the device belongs to one.
     pub soc: Option<String>,
-    /// `present`, `offline` or `simulated`.
+    /// One of `present`, `offline` or `simulated`.
     pub kind: String,
-    /// Its limits.
     pub limits: Vec<Limit>,
     /// Flags of its compiler.
     pub flags: Vec<FlagSchema>,
-    /// What it is, in the shim's words.
+    /// Description by the shim.
     pub detail: Option<String>,
-    /// Load-time flags whose values were found by measuring, and are kept.
+    /// Load-time flags whose values were measured and stored.
     pub measured: Vec<MeasuredFlag>,
 }
 
-/// An unusable shim.
 #[derive(Clone, Debug, Serialize)]
 pub struct SkippedReport {
-    /// Its path.
     pub path: String,
-    /// Why it was skipped.
+    /// The reason for skipping the shim.
     pub reason: String,
-    /// What would help the user.
+    /// A suggestion for the user.
     pub help: Option<String>,
 }
 
-/// Every shim that is found, with its devices, and everything that was skipped, with the reason.
+/// Lists every shim with its devices, and everything that was skipped, with the reason.
 ///
-/// Shims are queried in a worker process if that program is found, else in this one.
+/// Shims are queried in a worker process if that program is found, or else in this one.
 pub fn list_shims(search: &SearchPath) -> Result<ShimsReport> {
     Ok(report(&open(search, &Trust::off())?, &[]))
 }
 
-/// What the manifests of shims that are signed as the rules ask say that these need beside
-/// themselves, and why some were not read. No library is opened; of two shims of one name the first
-/// counts.
+/// Returns the requirements of shims according to their manifests, and the reasons why some
+/// manifests were not read. Signatures must comply with the rules. Libraries are not opened. If two
+/// shims have the same name, the first counts.
 pub fn shim_needs(search: &SearchPath, trust: &Trust) -> (Vec<ShimNeeds>, Vec<String>) {
     let (mut found, mut skipped): (Vec<ShimNeeds>, Vec<String>) = (Vec::new(), Vec::new());
     let single = search.libraries.iter().map(|(path, text)| Manifest::parse(path, text.as_bytes()));
@@ -111,28 +100,29 @@ pub fn shim_needs(search: &SearchPath, trust: &Trust) -> (Vec<ShimNeeds>, Vec<St
     (found, skipped)
 }
 
-/// The shims that are signed as the rules ask, with what they measured before.
+/// Opens the shims whose signatures comply with the rules, with their earlier measurements.
 pub(crate) fn open(search: &SearchPath, trust: &Trust) -> Result<Shims> {
     let registry = shardwright::registry_with_measured(search).trusting(trust.clone());
     Shims::open(registry, Isolation::Automatic)
 }
 
-/// A manifest that states the hash of its library.
+/// A manifest with the hash of its library.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShimHash {
-    /// The manifest.
+    /// Path of the manifest.
     pub manifest: String,
-    /// The library beside it.
+    /// The library next to the manifest.
     pub library: String,
     /// SHA-256 in lower-case hexadecimal.
     pub sha256: String,
 }
 
-/// Writes the hash of the library into a shim's manifest; from then on a changed library is
-/// refused.
+/// Writes the hash of the library into a shim's manifest. After that a changed library is rejected.
 ///
-/// Errors: a manifest or library that cannot be read or is none, and a library that is not beside
-/// its manifest.
+/// # Errors
+///
+/// If the manifest or library cannot be read or is invalid, or if the library is not next to its
+/// manifest.
 pub fn hash_shim(manifest: &Path) -> Result<ShimHash> {
     let invalid = |what: String| Error::new(ErrorKind::Invalid, format!("{}: {what}", manifest.display()));
     let read = Manifest::read(manifest).map_err(|error| {
@@ -159,7 +149,7 @@ pub fn hash_shim(manifest: &Path) -> Result<ShimHash> {
     Ok(ShimHash { manifest, library, sha256 })
 }
 
-/// Largest library hashed: vendors' own have some hundred megabytes.
+/// Largest library that is hashed, in bytes. Vendors' own libraries have some hundred megabytes.
 const LIBRARY_BYTES_MAX: u64 = 2 << 30;
 
 /// Queries every shim for its description and devices. `chips` are the possible chips of this

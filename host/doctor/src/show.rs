@@ -12,68 +12,64 @@ use shardwright_vocabulary::Result;
 /// The content of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ShowReport {
-    /// The checkpoint's facts.
     pub checkpoint: Facts,
     /// Parts of the model in the order in which a step runs them.
     pub components: Vec<ComponentReport>,
     /// Layers grouped by equal structure.
     pub layer_kinds: Vec<LayerKindReport>,
-    /// Tables that are gathered, not computed with.
+    /// Tables whose rows are gathered.
     pub assets: Vec<AssetReport>,
-    /// Bytes of all states at the model's full context, at f32.
+    /// Size of all states in bytes at the model's full context, in f32.
     pub state_bytes: u64,
-    /// Context that `state_bytes` is for.
+    /// The context used for `state_bytes`.
     pub context: u64,
-    /// Remarks of the loader: what was skipped, and defaults that were used.
+    /// Remarks of the loader about skipped data and default values.
     pub notes: Vec<String>,
 }
 
 /// One part of the model, as one shard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ComponentReport {
-    /// Its name.
     pub name: String,
-    /// Layers; 0 if it has none.
+    /// Number of layers, or 0 without layers.
     pub layers: u32,
-    /// Semantic operations of one decode (or encode) step.
+    /// Number of semantic operations in one decode (or encode) step.
     pub ops: usize,
-    /// The same in primitives.
+    /// Number of primitive operations in that step.
     pub primitive_ops: usize,
-    /// Multiply-adds per token of that step, attention over an empty history not counted.
+    /// Multiply-adds per token of that step, without attention over earlier tokens.
     pub multiply_adds: u64,
-    /// Operations of a prefill step; 0 if it does nothing in it.
+    /// Number of operations in a prefill step, or 0 if the part is not used there.
     pub prefill_ops: usize,
-    /// Weight bytes as stored.
+    /// Size of the weights in bytes, as stored.
     pub weight_bytes: u64,
 }
 
 /// Layers that differ only in their weights.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LayerKindReport {
-    /// Which layers.
+    /// Numbers of the layers.
     pub layers: Vec<u32>,
-    /// Semantic operations per layer.
+    /// Number of semantic operations per layer.
     pub ops: usize,
-    /// The same in primitives.
+    /// Number of primitive operations per layer.
     pub primitive_ops: usize,
-    /// Weight bytes per layer.
+    /// Size of the weights per layer in bytes.
     pub weight_bytes: u64,
 }
 
-/// A gathered table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AssetReport {
-    /// Its name.
     pub name: String,
-    /// Rows.
+    /// Number of rows.
     pub entries: u64,
     /// Values per row.
     pub width: u64,
-    /// Stored size.
+    /// Stored size in bytes.
     pub bytes: u64,
 }
 
-/// Reads a checkpoint and describes it; computes nothing.
+/// Reads a checkpoint and describes it, without computing anything.
 pub fn show(checkpoint: &Path) -> Result<ShowReport> {
     let checkpoint = shardwright_build::open_checkpoint(checkpoint)?;
     let graph = checkpoint.graph();
@@ -141,7 +137,8 @@ pub fn show(checkpoint: &Path) -> Result<ShowReport> {
     })
 }
 
-/// States of a session at the full context, with rings for decode steps of one row.
+/// Computes the size of a session's states at the full context, with rings for decode steps of one
+/// row.
 fn state_bytes(graph: &Graph) -> u64 {
     graph
         .states

@@ -1,4 +1,4 @@
-//! Keys, signatures and lists of revocations: making them, and what one says.
+//! Creates and shows keys, signatures and lists of revocations.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -17,33 +17,35 @@ use shardwright_trust::{
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 use zeroize::Zeroizing;
 
-/// Longest key file read: its 64 digits and some blanks.
+/// Maximum length of a key file in bytes: 64 digits and some blanks.
 const KEY_BYTES_MAX: u64 = 256;
 
-/// Largest file that is signed with an envelope beside it: what a planner's component may have.
+/// Maximum size in bytes of a file with a separate signature: the limit for a planner's component.
 const FILE_BYTES_MAX: u64 = 128 << 20;
 
-/// A signature that was made or read.
+/// A signature that was created or read.
 #[derive(Clone, Debug, Serialize)]
 pub struct SignatureReport {
-    /// The file with the signature in it: the bundle itself where it is packed.
+    /// The file with the signature, which is the bundle itself if it is packed.
     pub path: PathBuf,
-    /// Who signed, or is said to have.
+    /// The key that the signature names.
     pub key: PublicKey,
-    /// What it says.
+    /// The signed statement.
     #[serde(flatten)]
     pub statement: Statement,
     /// Whether that key signed exactly these bytes.
     pub holds: bool,
-    /// Of a list of revocations what it revokes.
+    /// The revocations, if the file is a list of revocations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revokes: Option<Revocations>,
 }
 
-/// Makes a random signing key in a new file that only this user may read, and returns the public
-/// half, which hosts are configured to trust.
+/// Creates a random signing key in a new file that only this user may read. Returns the public key,
+/// which hosts can be configured to trust.
 ///
-/// Errors: the file exists, whose public half the message then has, or it cannot be written.
+/// # Errors
+///
+/// If the file exists (the message then includes its public key), or cannot be written.
 pub fn make_key(file: &Path) -> Result<String> {
     let failed = |error: std::io::Error| {
         let help = "name a file that does not exist yet, in a folder that does";
@@ -68,7 +70,7 @@ pub fn make_key(file: &Path) -> Result<String> {
     Ok(key.public().to_string())
 }
 
-/// The key in a file that only its owner may read. The bytes read are wiped.
+/// Reads the key in a file that only its owner may read. The bytes read are wiped from memory.
 pub(crate) fn read_key(path: &Path) -> Result<SecretKey> {
     let read = own::open_secret(path).and_then(|file| read_from(file, KEY_BYTES_MAX));
     let text = Zeroizing::new(read.map_err(|error| error.about(path))?);
@@ -80,11 +82,13 @@ pub(crate) fn read_key(path: &Path) -> Result<SecretKey> {
     })
 }
 
-/// Signs a bundle, the manifest of a shim, a planner's component or a profile as a release. A
-/// bundle has the name that is given, by default that of its model; all others have their own.
+/// Signs a bundle, a shim's manifest, a planner's component or a profile as a release. `name`
+/// applies to bundles, with the model's name as the default. All other files have their own names.
 ///
-/// Errors: a file of none of these kinds, or not a sound one; a name where none can be given; a
-/// key file that others may read.
+/// # Errors
+///
+/// If the file has none of these kinds or is invalid, if a name is given for a file with its own
+/// name, or if others may read the key file.
 pub fn sign(
     path: &Path,
     (name, release): (Option<&str>, u64),
@@ -117,19 +121,21 @@ pub fn sign(
     Ok(SignatureReport { path: to, key: key.public(), statement, holds: true, revokes: None })
 }
 
-/// The name that is given, or the model's.
+/// Returns the given name, or the model's.
 fn release_name(bundle: &Bundle, name: Option<&str>) -> String {
     name.map_or_else(|| bundle.manifest().model.name.to_lowercase(), str::to_owned)
 }
 
-/// Who signs what is packed of a bundle, with the key in a file, as a release.
+/// Returns a signer for packed forms of a bundle, with the key in a file.
 ///
-/// Errors: a key file that others may read.
+/// # Errors
+///
+/// If others may read the key file.
 pub fn signer(bundle: &Bundle, (name, release): (Option<&str>, u64), key: &Path) -> Result<Signer> {
     Ok(Signer { name: release_name(bundle, name), release, key: read_key(key)? })
 }
 
-/// What a file is, and the name of its content.
+/// Returns the kind of a file, and the name of its content.
 fn named(path: &Path, bytes: &[u8]) -> Result<(Kind, String)> {
     let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if file.ends_with(MANIFEST_SUFFIX) {
@@ -160,7 +166,9 @@ fn named(path: &Path, bytes: &[u8]) -> Result<(Kind, String)> {
 
 /// Writes a signed list of revocations.
 ///
-/// Errors: a key file that others may read, a name that is none, a file that cannot be written.
+/// # Errors
+///
+/// If others may read the key file, if the name is invalid, or if the file cannot be written.
 pub fn revoke(
     name: &str,
     sequence: u64,
@@ -174,10 +182,12 @@ pub fn revoke(
     show_signature(output)
 }
 
-/// What a signature says, of whatever kind: of a bundle, a file with a signature beside it, a
-/// signature alone, or a list of revocations. Whether its key is trusted is for a host to say.
+/// Reads a signature of any kind: of a bundle, of a file with a signature next to it, a separate
+/// signature file, or a list of revocations. The host decides whether its key is trusted.
 ///
-/// Errors: a file that has none.
+/// # Errors
+///
+/// If the file has no signature.
 pub fn show_signature(path: &Path) -> Result<SignatureReport> {
     if shardwright::is_bundle(path) {
         let inspection = shardwright_bundle::inspect(path, Examine::Presence, &Trust::off(), |_| ())?;
@@ -205,7 +215,7 @@ pub fn show_signature(path: &Path) -> Result<SignatureReport> {
     Ok(SignatureReport { path: path.to_owned(), key, statement, holds, revokes: Some(revokes) })
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file atomically.
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let failed = |error: std::io::Error| {
         Error::new(ErrorKind::Missing, format!("{}: {error}", path.display()))
@@ -214,7 +224,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let folder = path.parent().filter(|folder| *folder != "").unwrap_or(Path::new("."));
     let mut builder = tempfile::Builder::new();
     builder.prefix(".writing-");
-    // Others may read it, as far as the process's umask lets them.
+    // Others may read it, within the process's umask.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let written = || -> std::io::Result<()> {
@@ -222,7 +232,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
         file.write_all(bytes)?;
         file.as_file().sync_all()?;
         file.persist(path).map_err(|error| error.error)?;
-        // If its folder may be written but not read, the name may be lost with the power.
+        // If its folder is writable but not readable, the name may be lost in a power failure.
         let _ = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
         Ok(())
     };

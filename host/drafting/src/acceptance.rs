@@ -1,4 +1,4 @@
-//! How much of what a draft proposes is accepted in a text that is known.
+//! Measures the acceptance of a draft's proposals on a known text.
 
 use serde::Serialize;
 
@@ -6,34 +6,34 @@ use crate::draft::{DRAFTED_MAX, Draft};
 use crate::error::DraftError;
 use crate::lookup::PromptLookup;
 
-/// Steps of a text by how many drafted tokens they accepted.
+/// Steps of a text, counted by the number of accepted tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Acceptance {
-    /// Steps without a proposal.
+    /// Number of steps without a proposal.
     pub without: u64,
-    /// Steps in which so many proposed tokens were accepted, from 0 to [`DRAFTED_MAX`].
+    /// Number of steps by the number of accepted tokens, from 0 to [`DRAFTED_MAX`].
     pub accepted: [u64; DRAFTED_MAX + 1],
 }
 
-/// What prompt lookup would have proposed in such a text, as [`acceptance_of`] counts it.
+/// Counts the acceptance of prompt lookup on a text, like [`acceptance_of`].
 pub fn acceptance_of_lookup(prompt: &[u32], reply: &[u32]) -> Acceptance {
     // A lookup does not fail.
     acceptance_of(&mut PromptLookup::default(), prompt, reply).unwrap_or_default()
 }
 
-/// What a draft would have proposed in a text that went on as `reply` after `prompt`, where every
-/// step verifies as many tokens as are proposed, and accepts those that stand in the text.
+/// Counts the acceptance of a draft on a text with a prompt and a reply. Every step verifies all
+/// proposed tokens, and accepts tokens that agree with the reply.
 ///
 /// # Errors
 ///
-/// The draft's.
+/// The draft's error.
 pub fn acceptance_of(draft: &mut dyn Draft, prompt: &[u32], reply: &[u32]) -> Result<Acceptance, DraftError> {
     let mut found = Acceptance::default();
     let text = [prompt, reply].concat();
-    // A step runs a token that is chosen already, and what is drafted after it.
+    // A step runs an already chosen token, and the tokens drafted after it.
     let mut at = prompt.len() + 1;
     while at < text.len() {
-        // A token after the drafted ones is chosen too.
+        // One more token is chosen after the drafted ones.
         let most = DRAFTED_MAX.min(text.len() - at - 1);
         let proposal = draft.propose(&text[..at], most)?;
         if proposal.tokens.is_empty() {
@@ -50,7 +50,7 @@ pub fn acceptance_of(draft: &mut dyn Draft, prompt: &[u32], reply: &[u32]) -> Re
 }
 
 impl Acceptance {
-    /// Of steps by how many proposed tokens were accepted: 0, 1, 2, …
+    /// Creates an acceptance from the numbers of steps with 0, 1, 2, … accepted tokens.
     pub fn of_steps(steps: &[u32]) -> Acceptance {
         let mut found = Acceptance::default();
         for (right, steps) in steps.iter().enumerate() {
@@ -59,8 +59,8 @@ impl Acceptance {
         found
     }
 
-    /// How often the first token of a proposal was accepted, and each later one where those before
-    /// it were; `None` without a proposal.
+    /// Returns two rates: of accepted first tokens, and of accepted later tokens if all tokens
+    /// before them were accepted. Returns `None` without a proposal.
     pub(crate) fn rates(&self) -> Option<(f64, f64)> {
         let (mut proposals, mut first, mut tried, mut later) = (0.0, 0.0, 0.0, 0.0);
         for (right, &steps) in self.accepted.iter().enumerate() {
@@ -75,7 +75,7 @@ impl Acceptance {
         (proposals > 0.0).then(|| (first / proposals, if tried > 0.0 { later / tried } else { 0.0 }))
     }
 
-    /// The sum of two texts.
+    /// Adds the acceptance of another text.
     #[must_use]
     pub fn and(mut self, other: &Acceptance) -> Acceptance {
         self.without += other.without;
@@ -85,7 +85,7 @@ impl Acceptance {
         self
     }
 
-    /// Tokens of the text.
+    /// Returns the number of tokens in the text.
     pub fn tokens(&self) -> u64 {
         let of = |(accepted, steps): (usize, &u64)| (accepted as u64 + 1) * steps;
         self.without + self.accepted.iter().enumerate().map(of).sum::<u64>()
@@ -101,7 +101,7 @@ mod tests {
     fn rates_are_of_the_first_token_and_of_later_ones() {
         assert_eq!(Acceptance::default().rates(), None);
         assert_eq!(Acceptance::of_steps(&[4]).rates(), Some((0.0, 0.0)));
-        // Of ten proposals five begin right; of those two end there, and three after one more.
+        // Of ten proposals, five begin right. Two of those end there, and three after one more.
         assert_eq!(Acceptance::of_steps(&[5, 2, 3]).rates(), Some((0.5, 3.0 / 8.0)));
         let all = Acceptance::of_steps(&[vec![0; 15], vec![2, 1, 1]].concat());
         assert_eq!((all.accepted[15], all.rates()), (4, Some((1.0, 1.0))));
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_text_is_cut_into_steps() {
-        // After 1 2 3 4 the reply says 1 (nothing expected of 9), 2 3 4, then something new.
+        // After 1 2 3 4 9 the reply is 1 (9 was new, so no proposal), then 2 3 4, then new tokens.
         let found = acceptance_of_lookup(&[1, 2, 3, 4, 9], &[1, 2, 3, 4, 7, 7]);
         assert_eq!((found.without, found.accepted[3]), (1, 1));
         assert_eq!(found.tokens(), 5);

@@ -1,26 +1,27 @@
 //! A suffix automaton of a sequence of tokens, built token by token (Blumer et al. 1985).
 //!
-//! Its states are sets of substrings that end at the same places. The suffix link of the state of
-//! the whole sequence is the state of its longest suffix that occurs before. A sequence of n tokens
-//! has at most 2 n states and 3 n transitions.
+//! Each state is a set of substrings with the same end positions. The suffix link of the whole
+//! sequence's state leads to the state of its longest suffix that occurs earlier. A sequence of n
+//! tokens has at most 2 n states and 3 n transitions.
 
 use std::collections::HashMap;
 
 const ROOT: u32 = 0;
 const NONE: u32 = u32::MAX;
 
-/// Suffixes that are told of a new end. Of most sequences that is all of them; in one of equal
-/// tokens each end has as many suffixes as tokens.
+/// Maximum number of suffixes whose end position is updated. For most sequences that is all of
+/// them. In a sequence of equal tokens, each position is the end of as many suffixes as there are
+/// tokens.
 const TOLD_MAX: usize = 64;
 
 #[derive(Clone, Debug)]
 struct State {
-    /// Length of its longest substring.
+    /// Length of the longest substring.
     length: u32,
     link: u32,
     /// One past the end of a recent occurrence.
     end: u32,
-    /// By token, ascending.
+    /// Transitions by token, in ascending order.
     next: Vec<(u32, u32)>,
 }
 
@@ -33,10 +34,10 @@ pub(crate) struct Automaton {
     last: u32,
 }
 
-/// The longest suffix of a sequence that occurs in it before.
+/// The longest suffix of a sequence that occurs earlier in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Repeat {
-    /// Its length.
+    /// Length of the suffix in tokens.
     pub(crate) length: usize,
     /// One past the end of a recent earlier occurrence.
     pub(crate) end: usize,
@@ -50,8 +51,8 @@ impl Default for Automaton {
 }
 
 impl Automaton {
-    /// Appends a token, the sequence's `position`-th, counted from 0; returns the longest suffix
-    /// that occurs before.
+    /// Appends a token at `position`, counted from 0. Returns the longest suffix that occurs
+    /// earlier.
     pub(crate) fn push(&mut self, token: u32, position: usize) -> Option<Repeat> {
         let end = position as u32 + 1;
         let new = self.add(State { length: end, link: ROOT, end, next: Vec::new() });
@@ -75,8 +76,8 @@ impl Automaton {
         found
     }
 
-    /// Separates the substrings of `next` that are no longer than `length`, which from now on end
-    /// at more places than the rest.
+    /// Splits off the substrings of `next` that are no longer than `length`. From now on these have
+    /// more end positions than the rest.
     fn split(&mut self, mut at: u32, token: u32, next: u32, length: u32) -> u32 {
         let State { link, end, next: transitions, .. } = self.state(next).clone();
         let part = self.add(State { length, link, end, next: transitions });
@@ -133,7 +134,7 @@ impl Automaton {
         &mut self.states[index as usize]
     }
 
-    /// Bytes of its states and transitions.
+    /// Returns the size of the states and transitions in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         let transitions: usize = self.states.iter().map(|state| state.next.capacity()).sum();
         let own = self.states.capacity() * size_of::<State>() + transitions * size_of::<(u32, u32)>();
@@ -142,7 +143,7 @@ impl Automaton {
 }
 
 impl State {
-    /// The repeat that it stands for; `None` of the root.
+    /// Returns the repeat that the state represents, or `None` for the root.
     fn repeat(&self) -> Option<Repeat> {
         let (length, end) = (self.length as usize, self.end as usize);
         (length > 0).then_some(Repeat { length, end })
@@ -155,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    /// Length of the longest suffix that occurs before, by comparing.
+    /// Returns the length of the longest suffix that occurs earlier, by comparing tokens.
     fn plainly(tokens: &[u32]) -> usize {
         let at = tokens.len();
         let of =

@@ -1,4 +1,4 @@
-//! A draft on a thread of its own: one that never answers must not take the reply with it.
+//! Runs a draft on a separate thread, so that a draft that never answers cannot block the reply.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,20 +11,21 @@ use shardwright_text::SamplingParameters;
 use crate::draft::{DRAFTED_MAX, Draft, Proposal};
 use crate::error::DraftError;
 
-/// How long a draft is waited for, unless told otherwise.
+/// Default time limit for a draft's answer.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How many times as long a draft may read a prompt, while the reply goes on without it.
+/// Multiple of the time limit that a draft may use to read a prompt. The reply continues without
+/// the draft meanwhile.
 pub const READING_PATIENCE: u32 = 30;
 
-/// How long is waited for that at first: a short prompt is read by then.
+/// Initial wait for reading, which is sufficient for a short prompt.
 const READING_WAITED: Duration = Duration::from_millis(100);
 
-/// Tokens that are more than a step can have added: they are a prompt, or what was generated while
-/// the draft was not asked.
+/// Number of unread tokens that exceeds one step. They are a prompt, or were generated while the
+/// draft was paused.
 const UNREAD: usize = DRAFTED_MAX + 1;
 
-/// How often it is looked whether the reply was cancelled meanwhile.
+/// Interval for checking whether the reply was cancelled.
 const LOOK: Duration = Duration::from_millis(5);
 
 enum Question {
@@ -39,33 +40,33 @@ struct Answer {
     memory: u64,
 }
 
-/// What came of a question.
+/// Result of waiting for an answer.
 enum Awaited {
     Answered(Proposal),
     Interrupted,
     Late,
 }
 
-/// A proposal.
+/// A proposal with its circumstances.
 #[derive(Default)]
 pub(crate) struct Answered {
     pub(crate) proposal: Proposal,
-    /// Whether the draft read a prompt for it, so that it took longer than others.
+    /// Whether the draft read a prompt for it, which takes longer than other proposals.
     pub(crate) reads: bool,
 }
 
-/// Asks a draft on another thread. A draft that hangs keeps that thread.
+/// A draft on another thread. A draft that hangs keeps that thread.
 pub(crate) struct Detached {
     name: String,
     questions: Sender<Question>,
     answers: Receiver<Answer>,
-    /// Of the last question.
+    /// Number of the last request.
     number: u64,
     pub(crate) patience: Duration,
     pub(crate) memory: u64,
-    /// Tokens of the history when it was last asked for this reply.
+    /// Length of the history at the last request for this reply.
     read: usize,
-    /// Since when it reads many tokens of which nobody waits for an answer.
+    /// Start of reading many tokens, during which no request waits for an answer.
     reading: Option<Instant>,
 }
 
@@ -95,14 +96,14 @@ impl Detached {
     }
 
     pub(crate) fn begin(&mut self, sampling: &SamplingParameters) {
-        // The reply may have another prompt, of any length.
+        // The reply may have another prompt of any length.
         self.read = 0;
-        // A thread that ended is noticed when it is asked.
+        // The next request detects a thread that ended.
         let _ = self.questions.send(Question::Begin(*sampling));
     }
 
-    /// The draft's proposal; an empty one as soon as `interrupted` says so, and while it reads more
-    /// tokens than a step adds, which nothing waits long for.
+    /// Returns the draft's proposal. It is empty if `interrupted` returns true, and while the draft
+    /// reads more tokens than a step adds, after a short wait.
     pub(crate) fn propose(
         &mut self,
         history: &[u32],
@@ -135,7 +136,7 @@ impl Detached {
         }
     }
 
-    /// Whether it has read what it was given to read.
+    /// Returns whether the draft has finished reading.
     fn has_read(&mut self, since: Instant) -> Result<bool, DraftError> {
         loop {
             match self.answers.try_recv() {
@@ -143,7 +144,7 @@ impl Detached {
                     self.memory = answer.memory;
                     return answer.proposal.map(|_| true);
                 }
-                // Of a question whose answer was not waited for.
+                // The answer belongs to an earlier request.
                 Ok(_) => {}
                 Err(TryRecvError::Disconnected) => return Err(self.died()),
                 Err(TryRecvError::Empty) => break,
@@ -156,10 +157,10 @@ impl Detached {
         }
     }
 
-    /// Has the draft give its memory back, and waits for that. One that does not answer in time is
-    /// found when it is next asked.
+    /// Makes the draft release its memory, and waits for it. The next request detects a draft that
+    /// does not answer in time.
     pub(crate) fn release(&mut self) {
-        // Its states are gone, and an answer that comes later is not waited for.
+        // The draft's states are gone, and later answers are ignored.
         (self.read, self.reading) = (0, None);
         self.number += 1;
         if self.questions.send(Question::Release { number: self.number }).is_ok() {
@@ -167,8 +168,8 @@ impl Detached {
         }
     }
 
-    /// The answer to the last question, asked at `start`; an empty one as soon as `interrupted`
-    /// says so.
+    /// Waits for the answer to the last request, made at `start`. Returns an empty one if
+    /// `interrupted` returns true.
     fn answer(&mut self, start: Instant, interrupted: &dyn Fn() -> bool) -> Result<Proposal, DraftError> {
         match self.awaited(start, self.patience, interrupted)? {
             Awaited::Answered(proposal) => Ok(proposal),
@@ -190,7 +191,7 @@ impl Detached {
                     self.memory = answer.memory;
                     return answer.proposal.map(Awaited::Answered);
                 }
-                // Of a question whose answer was not waited for.
+                // The answer belongs to an earlier request.
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(self.died()),
                 Err(RecvTimeoutError::Timeout) if interrupted() => return Ok(Awaited::Interrupted),
@@ -207,7 +208,7 @@ impl Detached {
 
 fn serve(mut draft: Box<dyn Draft>, asked: &Receiver<Question>, answer: &Sender<Answer>) {
     while let Ok(question) = asked.recv() {
-        // A draft that panicked is not asked again, so that its state does not matter.
+        // A draft that panicked is not used again, so its state does not matter.
         let (number, proposal) = match question {
             Question::Begin(sampling) => {
                 if catch_unwind(AssertUnwindSafe(|| draft.begin(&sampling))).is_err() {
@@ -234,7 +235,7 @@ fn serve(mut draft: Box<dyn Draft>, asked: &Receiver<Question>, answer: &Sender<
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 fn reason(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".to_owned())

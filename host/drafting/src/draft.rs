@@ -1,72 +1,73 @@
-//! What proposes tokens.
+//! The interface of drafts, which propose tokens.
 
 use shardwright_text::{Distribution, SamplingParameters};
 
 use crate::acceptance::Acceptance;
 use crate::error::DraftError;
 
-/// Most tokens that are drafted for a step: with the token before them that makes 16 rows.
+/// Maximum number of drafted tokens in a step. With the token before them that makes 16 rows.
 pub const DRAFTED_MAX: usize = 15;
 
 /// Tokens that a draft expects.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Proposal {
-    /// The next tokens, in order; none where the draft expects nothing.
+    /// The next tokens, in order. Empty if the draft has no expectation.
     pub tokens: Vec<u32>,
-    /// The distribution that each of them was drawn from, where the draft drew them at random.
-    /// Empty where the tokens are a function of the history: then the same seed gives the same text
-    /// as without a draft. A draft that states others than it drew from changes what is generated.
+    /// The distribution of each token, if the draft drew the tokens at random. Empty if the tokens
+    /// are a function of the history. Then the same seed gives the same text as without a draft. If
+    /// a draft states wrong distributions, the generated text changes.
     pub drawn_from: Vec<Distribution>,
-    /// How much speaks for the proposal; proposals with like evidence are expected to be accepted
-    /// alike.
+    /// The strength of the proposal. Proposals with similar evidence are expected to have the same
+    /// acceptance.
     pub evidence: Evidence,
 }
 
-/// What speaks for a proposal.
+/// Evidence for a proposal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Evidence {
     /// The draft has no measure.
     #[default]
     Unmeasured,
-    /// The last tokens, so many, stood before, and are expected to go on as they did.
+    /// This number of last tokens occurred earlier, and the earlier continuation is expected again.
     Repeated(usize),
-    /// The text repeated an earlier passage until a token differed, and is expected to go on with
-    /// what stood after that token.
+    /// The text repeated an earlier passage until a token differed. The continuation after that
+    /// token is expected.
     Resumed,
 }
 
 /// Proposes the tokens that may follow a text.
 ///
-/// Implementations that a checkpoint brings, as heads for multi-token prediction, propose from
-/// what they keep of the last step; the trait sees the ids alone.
+/// Drafts that are part of a checkpoint, such as heads for multi-token prediction, propose from
+/// data of the last step that they keep. The trait only passes token ids.
 pub trait Draft: Send {
-    /// Its name in reports: `lookup`, or that of a model.
+    /// Returns the name for reports: `lookup`, or that of a model.
     fn name(&self) -> String;
 
-    /// A reply begins that is sampled so. A draft that draws its tokens draws them likewise.
+    /// Begins a reply with these sampling parameters. A draft that draws its tokens at random
+    /// should use them.
     fn begin(&mut self, sampling: &SamplingParameters) {
         let _ = sampling;
     }
 
-    /// How much of what it proposes is usually right, where that was measured: it is expected until
-    /// something else is seen.
+    /// Returns the measured acceptance of the draft, if known. It is the expectation until there
+    /// are observations.
     fn expected(&self) -> Option<Acceptance> {
         None
     }
 
-    /// At most `most` tokens that may follow `history`, which is everything before: prompt and
-    /// reply. It need not begin as that of the call before.
+    /// Proposes at most `most` tokens that may follow `history`, which is the prompt and the reply
+    /// so far. It may begin differently from the history of the previous call.
     ///
     /// # Errors
     ///
-    /// After an error it is not asked again.
+    /// After an error the draft is not used again.
     fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal, DraftError>;
 
-    /// Gives back the memory that it can take again when it is next asked, while the session is
-    /// idle.
+    /// Releases memory that the draft can allocate again for the next proposal. Called while the
+    /// session is idle.
     fn release(&mut self) {}
 
-    /// Bytes of memory that it takes now, beside those of its caller.
+    /// Returns the memory used by the draft in bytes, not counting that of its caller.
     fn memory_bytes(&self) -> u64 {
         0
     }

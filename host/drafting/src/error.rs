@@ -1,69 +1,60 @@
-//! Why a draft is not asked again.
+//! Errors that end the use of a draft.
 
 use std::time::Duration;
 
 use shardwright_vocabulary::ErrorKind;
 
-/// A fault of a draft. It costs no token: the model goes on without the draft.
+/// A fault of a draft. No token is lost, as the model continues without the draft.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DraftError {
-    /// It proposed an id that the model has no token for.
+    /// The draft proposed an id that is not in the model's vocabulary.
     #[error("the draft `{draft}` proposed token {id}, and the model's vocabulary has {vocabulary}")]
     OutOfVocabulary {
-        /// Its name.
         draft: String,
-        /// The id.
         id: u32,
-        /// Entries of the vocabulary.
+        /// Size of the vocabulary.
         vocabulary: usize,
     },
-    /// It proposed more than it was asked for.
+    /// The draft proposed more tokens than requested.
     #[error("the draft `{draft}` proposed {proposed} tokens where at most {most} were asked for")]
     TooMany {
-        /// Its name.
         draft: String,
-        /// Tokens proposed.
+        /// Number of proposed tokens.
         proposed: usize,
-        /// Tokens asked for.
+        /// Number of requested tokens.
         most: usize,
     },
-    /// It says what it drew its tokens from, but not for each of them, or something else.
+    /// The draft states distributions, but not for every token, or wrong ones.
     #[error("the draft `{draft}` gives no distribution that token {index} of its proposal was drawn from")]
     Distribution {
-        /// Its name.
         draft: String,
         /// Index in the proposal.
         index: usize,
     },
-    /// It gave no answer.
+    /// The draft did not answer in time.
     #[error("the draft `{draft}` gave no answer within {} ms", after.as_millis())]
     NotAnswered {
-        /// Its name.
         draft: String,
-        /// How long it was waited for.
+        /// Time limit for the answer.
         after: Duration,
     },
-    /// It panicked, or its thread could not be started.
+    /// The draft panicked, or its thread could not be started.
     #[error("the draft `{draft}` died: {reason}")]
     Died {
-        /// Its name.
         draft: String,
-        /// What is known.
         reason: String,
     },
-    /// It failed.
+    /// The draft reported an error.
     #[error("the draft `{draft}` failed: {source}")]
     Failed {
-        /// Its name.
         draft: String,
-        /// Its error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
 impl DraftError {
-    /// The class of error.
+    /// Returns the class of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             DraftError::OutOfVocabulary { .. } => ErrorKind::Incompatible,
@@ -74,7 +65,7 @@ impl DraftError {
         }
     }
 
-    /// What would help.
+    /// Returns a suggestion for the user.
     pub fn help(&self) -> String {
         match self {
             DraftError::OutOfVocabulary { .. } => "use a draft model with the tokenizer of the model".into(),

@@ -1,13 +1,13 @@
-//! Drafts for speculative decoding: guesses at the tokens that follow a text, which a step of
+//! Drafts for speculative decoding: guesses of the tokens that follow a text, which a step of
 //! several rows then verifies.
 //!
-//! **Job.** One trait for whatever proposes tokens ([`Draft`]); prompt lookup over everything in
-//! the text so far ([`PromptLookup`]); the choice of how many drafted tokens are worth verifying,
-//! from how often they were accepted and how long steps took ([`Speculation`]); drafts that fail,
-//! lie or never answer are dropped, and that is reported.
+//! **Job.** A trait for sources of proposals ([`Draft`]). Prompt lookup in the whole text so far
+//! ([`PromptLookup`]). The choice of how many drafted tokens to verify, based on earlier acceptance
+//! and step times ([`Speculation`]). Drafts that fail, give wrong answers or never answer are
+//! dropped, and reported.
 //!
-//! **Not its job.** It knows token ids alone: no model, tensor, chain or session. It verifies
-//! nothing: the tokens that stand are chosen by the sampler from the logits of the model.
+//! **Not its job.** It only handles token ids, not models, tensors, chains or sessions. It does not
+//! verify tokens: the sampler chooses the final tokens from the logits of the model.
 //!
 //! ```
 //! use shardwright_drafting::{Draft, Evidence, PromptLookup};

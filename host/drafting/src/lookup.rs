@@ -1,31 +1,31 @@
-//! Prompt lookup: what followed the last time.
+//! Prompt lookup: proposes the tokens that followed an earlier occurrence.
 
 use crate::automaton::{Automaton, Repeat};
 use crate::draft::{Draft, Evidence, Proposal};
 use crate::error::DraftError;
 
-/// Tokens that are searched, the last ones. Their automaton takes about ten megabytes at most, as
-/// its test says.
+/// Maximum number of last tokens to search. Their automaton needs about ten megabytes at most, as
+/// its test shows.
 pub const HISTORY_MAX: usize = 1 << 16;
 
-/// Tokens that agree again after a difference, from which on what they repeat counts by itself.
+/// Number of agreeing tokens after a difference that count as a separate repetition.
 const AGREED: usize = 4;
 
-/// Where a text is that repeats an earlier passage, if with differences.
+/// The position of a text that repeats an earlier passage, possibly with differences.
 #[derive(Clone, Copy, Debug)]
 struct Passage {
     /// Position of the token that is expected next.
     next: usize,
-    /// Tokens that it repeated; a difference takes away half of them and one, so that six outlast
-    /// one difference, and fourteen two in a row.
+    /// Number of repeated tokens. A difference removes half of them and one more. So six survive
+    /// one difference, and fourteen survive two in a row.
     strength: usize,
-    /// Tokens since the last difference; those of the whole repetition where there was none.
+    /// Number of tokens since the last difference, or of the whole repetition without one.
     agreed: usize,
     differed: bool,
 }
 
 impl Passage {
-    /// After one more token of the text, which is `expected` or is not.
+    /// Returns the passage after one more token, or `None` if the repetition ended.
     fn after(self, is_expected: bool) -> Option<Passage> {
         let Passage { next, strength, agreed, differed } = self;
         let next = next + 1;
@@ -45,29 +45,29 @@ impl Passage {
     }
 }
 
-/// Expects that a text goes on as it did where its last tokens stood before, in the prompt or in
-/// the reply. It finds the longest suffix that occurs before, in time that does not grow with the
-/// text. Where a repetition ends with another token, as in a text that is rewritten or a list of
-/// like lines, it is expected to go on after that token.
+/// Expects the continuation of an earlier occurrence of the last tokens, in the prompt or in the
+/// reply. It finds the longest suffix that occurs earlier, in time that does not grow with the
+/// text. If a token of a repetition differs, as in a rewritten text or a list of similar lines, the
+/// continuation after that token is expected.
 #[derive(Clone, Debug, Default)]
 pub struct PromptLookup {
     automaton: Automaton,
-    /// What the automaton has.
+    /// The tokens in the automaton.
     tokens: Vec<u32>,
-    /// Tokens before these that are not searched.
+    /// Number of tokens before them that are not searched.
     skipped: usize,
     passage: Option<Passage>,
 }
 
 impl PromptLookup {
-    /// Makes its tokens equal to the last of `history`.
+    /// Updates the tokens to equal the last ones of `history`.
     fn follow(&mut self, history: &[u32]) {
         let kept = history.get(self.skipped..).and_then(|rest| rest.strip_prefix(&self.tokens[..]));
         let too_long = history.len().saturating_sub(self.skipped) > HISTORY_MAX;
         let new = match kept.filter(|_| !too_long) {
             Some(new) => new,
             None => {
-                // Half is left, so that a text that grows is not read again with each token.
+                // Keep half, so that a growing text is not read again with each token.
                 let skipped = if history.len() > HISTORY_MAX { history.len() - HISTORY_MAX / 2 } else { 0 };
                 *self = PromptLookup { skipped, ..PromptLookup::default() };
                 &history[skipped..]
@@ -79,8 +79,8 @@ impl PromptLookup {
             let went_on = self.passage.and_then(|passage| passage.after(is_expected));
             let repeat = self.automaton.push(token, self.tokens.len());
             self.tokens.push(token);
-            // The longest suffix is the better passage as soon as it is longer than what is left of
-            // one with differences.
+            // The longest suffix is the better passage once it is at least as long as the remaining
+            // strength of a passage with differences.
             self.passage = match repeat {
                 Some(Repeat { length, end }) if went_on.is_none_or(|passage| length >= passage.strength) => {
                     Some(Passage { next: end, strength: length, agreed: length, differed: false })
@@ -100,7 +100,7 @@ impl Draft for PromptLookup {
         self.follow(history);
         let Some(passage) = self.passage else { return Ok(Proposal::default()) };
         let mut tokens = Vec::with_capacity(most);
-        // A text that repeats its end goes on with what is proposed here.
+        // If a text repeats its end, it continues with the tokens proposed here.
         for at in passage.next..passage.next + most {
             let token = self.tokens.get(at).or_else(|| tokens.get(at - self.tokens.len()));
             let Some(&token) = token else { break };
@@ -166,14 +166,14 @@ mod tests {
         assert_eq!(next(Some(2), 3), (vec![19, 20, 21], Evidence::Resumed));
         assert_eq!(next(Some(19), 1), (vec![20], Evidence::Resumed));
         (20..22).for_each(|token| drop(next(Some(token), 1)));
-        // Now what agrees counts by itself.
+        // Now the agreeing tokens count as a separate repetition.
         assert_eq!(next(Some(22), 1), repeated(vec![23], 4));
-        // One more token than there was: two differences in a row are too many.
+        // An inserted token: two differences in a row are too many.
         assert_eq!(next(Some(3), 1), (vec![24], Evidence::Resumed));
         assert_eq!(next(Some(23), 2), repeated(vec![24, 25], 1));
-        // A short repetition does not outlast a difference.
+        // A short repetition does not survive a difference.
         assert_eq!(next(Some(4), 1), (vec![], Evidence::Unmeasured));
-        // To the end of the text, and not beyond.
+        // The proposal ends with the text.
         assert_eq!(next(Some(38), 9).0.len(), 9);
     }
 
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let mut lookup = PromptLookup::default();
-        // Without a pattern, of a large vocabulary: most states and transitions.
+        // Tokens without a pattern from a large vocabulary give the most states and transitions.
         let token = |at: usize| (at as u32).wrapping_mul(2_654_435_769) >> 14;
         let mut history: Vec<u32> = (0..HISTORY_MAX - 100).map(token).collect();
         let mut largest = 0;

@@ -1,28 +1,28 @@
-//! How many drafted tokens are worth verifying.
+//! Decides how many drafted tokens are worth verifying.
 
 use crate::draft::{DRAFTED_MAX, Evidence};
 use crate::times::StepTimes;
 
-/// What is expected before anything was seen counts as so many proposals.
+/// Weight of the initial expectation, in proposals.
 const PRIOR_WEIGHT: f64 = 3.0;
 
-/// What each new proposal leaves of the weight of older ones, so that a text that changes is
-/// noticed within some ten of them.
+/// Factor on the weight of older proposals for each new one. A change of the text is noticed within
+/// about ten proposals.
 const KEPT: f64 = 0.9;
 
-/// A step of several rows is chosen where it is expected to win more than that: estimates are no
-/// better.
+/// Minimum expected gain for choosing a step of several rows, since estimates are not more precise.
 const LEAST_GAIN: f64 = 1.02;
 
-/// Tokens that a draft which costs time is not asked after it lost; doubled each time.
+/// Pause in tokens after a draft that costs time did not pay off. It doubles each time, up to the
+/// longest.
 const FIRST_PAUSE: u32 = 16;
 const LONGEST_PAUSE: u32 = 512;
 
-/// Tokens before a draft is tried again for each step that a token of it costs: trying it takes
-/// twelve of them, which is then a fortieth of the time.
+/// Factor for the pause in tokens: it is multiplied by the cost of a drafted token, in steps of one
+/// row. A trial drafts twelve tokens, so it needs a fortieth of the time.
 const TRIED: f64 = 480.0;
 
-/// How often tokens were accepted.
+/// A rate of accepted tokens.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     accepted: f64,
@@ -44,24 +44,24 @@ impl Rate {
     }
 }
 
-/// Proposals with like evidence.
+/// Rates of proposals with similar evidence.
 #[derive(Clone, Copy, Debug)]
 struct Class {
-    /// Of the first token.
+    /// Rate of the first token.
     first: Rate,
-    /// Of each later one, where those before it were accepted.
+    /// Rate of each later token if all tokens before it were accepted.
     later: Rate,
 }
 
-/// What is expected of the first and of later tokens of a draft without a measure.
+/// Expected rates of the first and of later tokens for a draft without a measure.
 const UNMEASURED: (f64, f64) = (0.6, 0.7);
 
-/// The same of a repetition that goes on after a difference.
+/// Expected rates for a repetition that continues after a difference.
 const RESUMED: (f64, f64) = (0.5, 0.75);
 
-/// Most repeated tokens of a class, and what is expected of its first and later tokens: modelled
-/// after prompt lookup over conversations, where the longer a repeated text is, the likelier it
-/// goes on.
+/// Classes of repetitions: the maximum number of repeated tokens, and the expected rates of the
+/// first and of later tokens. Modelled after prompt lookup in conversations, where longer
+/// repetitions are more likely to continue.
 const REPEATED: [(usize, f64, f64); 6] =
     [(1, 0.15, 0.4), (2, 0.3, 0.6), (4, 0.5, 0.75), (8, 0.7, 0.85), (16, 0.85, 0.9), (usize::MAX, 0.9, 0.95)];
 
@@ -69,7 +69,7 @@ const REPEATED: [(usize, f64, f64); 6] =
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
     unmeasured: Class,
-    /// What is expected of those at first.
+    /// The initial expectation for unmeasured proposals.
     expected: (f64, f64),
     resumed: Class,
     repeated: [Class; REPEATED.len()],
@@ -84,8 +84,8 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Of a draft of whose first and later tokens, without a measure of their own, that part is
-    /// expected to be accepted.
+    /// Creates a pace with the expected rates of the first and of later tokens, for proposals
+    /// without a measure.
     pub(crate) fn expecting(expected: (f64, f64)) -> Self {
         let class = |(first, later)| Class { first: Rate::expected(first), later: Rate::expected(later) };
         Pace {
@@ -114,8 +114,9 @@ impl Pace {
         }
     }
 
-    /// Of `proposed` tokens with that evidence, how many a step should verify, where each costs
-    /// `each` nanoseconds beside the step; 0 where a step of one row is expected to be as good.
+    /// Returns how many of `proposed` tokens with that evidence a step should verify. Each token
+    /// costs `each` nanoseconds in addition to the step. Returns 0 if a step of one row is expected
+    /// to be as good.
     pub(crate) fn worth(&self, times: &StepTimes, evidence: Evidence, proposed: usize, each: f64) -> usize {
         let Some(alone) = times.expected(1) else { return 0 };
         let class = *self.class(evidence);
@@ -146,27 +147,27 @@ impl Pace {
         }
     }
 
-    /// Whether a draft that costs time is to be left alone for this token.
+    /// Returns whether to skip a draft that costs time for this token, and counts down the pause.
     pub(crate) fn pauses(&mut self) -> bool {
         let pauses = self.pause > 0;
         self.pause = self.pause.saturating_sub(1);
         pauses
     }
 
-    /// Begins a pause: the draft is not expected to win. `each` is what a drafted token costs, in
-    /// steps of one row.
+    /// Begins a pause, as the draft is not expected to pay off. `each` is the cost of a drafted
+    /// token, in steps of one row.
     pub(crate) fn lost(&mut self, each: f64) {
         let worth = (each * TRIED).min(f64::from(u32::MAX)) as u32;
         self.pause = self.next_pause.max(worth);
         self.next_pause = (2 * self.next_pause).min(LONGEST_PAUSE);
-        // After the pause it is tried again, and what is seen then counts. What is expected of it
-        // held for other texts if it loses again.
+        // After the pause the draft is tried again, and only new observations count. If it does not
+        // pay off again, its measured expectation was from other texts and is dropped.
         let expected = if self.next_pause > 2 * FIRST_PAUSE { UNMEASURED } else { self.expected };
         let again = Pace { expected: self.expected, ..Pace::expecting(expected) };
         *self = Pace { pause: self.pause, next_pause: self.next_pause, ..again };
     }
 
-    /// The draft won, so that its next pause is a shorter one.
+    /// Shortens the next pause, as the draft paid off.
     pub(crate) fn won(&mut self) {
         self.next_pause = (self.next_pause / 2).max(FIRST_PAUSE);
     }
@@ -183,7 +184,7 @@ mod tests {
     use super::*;
     use crate::draft::Evidence::Repeated;
 
-    /// Steps that take this many milliseconds by their rows.
+    /// Returns step times in milliseconds by the number of rows.
     fn times(of: impl Fn(usize) -> u64) -> StepTimes {
         let mut times = StepTimes::default();
         for _ in 0..4 {
@@ -219,19 +220,19 @@ mod tests {
             length > 0
         });
         assert!(losses.count() < 15);
-        // What is proposed is compared with what was chosen, though not verified.
+        // Unverified proposals are compared with the chosen tokens too.
         let refused = (0..20).take_while(|_| {
             pace.record(Repeated(20), 1, 1);
             pace.worth(&dear, Repeated(20), 15, 0.0) == 0
         });
         assert!(refused.count() < 15);
-        // Other evidence is judged by itself.
+        // Other evidence has separate rates.
         assert!(pace.worth(&dear, Repeated(5), 15, 0.0) > 0);
     }
 
     #[test]
     fn what_is_expected_of_a_draft_is_expected_again_after_one_loss_and_not_after_two() {
-        // A wide step takes as long as three.
+        // A step of several rows needs three times the time of one row.
         let wide = times(|rows| if rows > 1 { 300 } else { 100 });
         let mut pace = Pace::expecting((1.0, 0.95));
         for length in [15, 15, 0] {
@@ -257,7 +258,7 @@ mod tests {
         (0..3).for_each(|_| pace.won());
         pace.lost(0.0);
         assert_eq!((0..1000).take_while(|_| pace.pauses()).count(), 16);
-        // A draft that costs four steps a token is tried more seldom.
+        // A draft that costs four steps per token is tried less often.
         pace.lost(4.0);
         assert_eq!((0..5000).take_while(|_| pace.pauses()).count(), 1920);
         pace.lost(f64::INFINITY);

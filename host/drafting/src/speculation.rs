@@ -1,4 +1,4 @@
-//! Drafts in use: which is asked, for how much, and what becomes of its tokens.
+//! Uses drafts: chooses the draft and the number of tokens, and evaluates the results.
 
 use std::time::{Duration, Instant};
 
@@ -16,26 +16,26 @@ use crate::times::StepTimes;
 /// Counts and times of speculation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct SpeculationStatistics {
-    /// Drafted tokens that were verified.
+    /// Number of drafted tokens that were verified.
     pub drafted: u64,
-    /// Those that stood.
+    /// Number of verified tokens that were accepted.
     pub accepted: u64,
-    /// Steps that generated tokens, with and without drafted ones.
+    /// Number of steps that generated tokens, with and without drafted ones.
     pub steps: u64,
-    /// Steps that verified drafted tokens, by how many were accepted.
+    /// Number of steps that verified drafted tokens, by the number of accepted tokens.
     pub by_accepted: [u64; DRAFTED_MAX + 1],
-    /// Time that drafts took.
+    /// Time spent in drafts.
     pub draft_time: Duration,
 }
 
 impl SpeculationStatistics {
-    /// The same as an acceptance.
+    /// Converts to an acceptance.
     pub fn acceptance(&self) -> Acceptance {
         let with: u64 = self.by_accepted.iter().sum();
         Acceptance { without: self.steps.saturating_sub(with), accepted: self.by_accepted }
     }
 
-    /// What was counted since `before`.
+    /// Returns the counts since `before`.
     #[must_use]
     pub fn since(&self, before: &SpeculationStatistics) -> SpeculationStatistics {
         let mut by_accepted = self.by_accepted;
@@ -52,62 +52,61 @@ impl SpeculationStatistics {
     }
 }
 
-/// A draft that is not asked again, and why.
+/// A draft that is not used any more, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DroppedDraft {
-    /// Its name.
     pub draft: String,
-    /// What it did.
     pub because: String,
-    /// What would help.
+    /// A suggestion for the user.
     pub help: String,
 }
 
 /// Tokens to verify.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Drafted {
-    /// The tokens; none where a step of one row is as good.
+    /// The tokens. Empty if a step of one row is as good.
     pub tokens: Vec<u32>,
-    /// What each was drawn from; see [`Proposal::drawn_from`].
+    /// The distribution of each token, see [`Proposal::drawn_from`].
     pub drawn_from: Vec<Distribution>,
-    /// What it is compared with afterwards.
+    /// The proposal for a later comparison.
     proposed: Option<Proposed>,
 }
 
-/// Most tokens of a proposal of a draft whose cost is not known: fewer cost more each, as it reads
-/// what was accepted for any number of them.
+/// Maximum number of tokens in a proposal while the draft's cost is unknown. With fewer tokens each
+/// costs more, since the draft reads the accepted tokens for any number of them.
 const TRIED_TOKENS: usize = 4;
 
-/// Proposals after which its cost is known.
+/// Number of proposals after which the cost is known.
 const TRIALS: u32 = 3;
 
-/// Part of a known cost that a new one replaces.
+/// Weight of a new measurement in a known cost.
 const NEW_PART: f64 = 0.2;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Proposed {
     slot: usize,
     evidence: Evidence,
-    /// The first token, of a draft that costs nothing.
+    /// The first token, if the draft costs nothing.
     first: Option<u32>,
 }
 
 enum Source {
-    /// Fast, and known to answer.
+    /// Fast, and certain to answer.
     Lookup(Box<PromptLookup>),
     Other(Box<Detached>),
 }
 
-/// What a drafted token costs.
+/// The cost of a drafted token.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {
     nanoseconds: f64,
-    /// Proposals that it was measured of.
+    /// Number of measured proposals.
     count: u32,
 }
 
 impl Cost {
-    /// A single proposal may have waited for something else.
+    /// Returns whether there are enough measurements. A single proposal may have waited for
+    /// something else.
     fn is_known(self) -> bool {
         self.count >= TRIALS
     }
@@ -137,14 +136,13 @@ impl Slot {
     }
 }
 
-/// The drafts of a session, in the order in which they are asked: the next one where one expects
-/// nothing.
+/// The drafts of a session, in the order of use. If a draft has no proposal, the next one is used.
 ///
-/// How many tokens are verified in a step is chosen anew for each: as many as make the most tokens
-/// a second, by how often tokens with like evidence were accepted and by how long steps of that
-/// many rows took. Where that is no more than a step of one row makes, nothing is verified. What
-/// prompt lookup proposes is then still compared with what is chosen; a draft that costs time
-/// pauses, and is tried again after some tokens.
+/// The number of verified tokens is chosen for every step. It maximises the tokens per second,
+/// based on the acceptance of proposals with similar evidence, and on the times of steps with that
+/// number of rows. If a step of one row is as good, the step verifies no tokens. Proposals of
+/// prompt lookup are then still compared with the chosen tokens. A draft that costs time pauses,
+/// and is tried again after some tokens.
 pub struct Speculation {
     slots: Vec<Slot>,
     times: StepTimes,
@@ -168,7 +166,7 @@ impl Default for Speculation {
 }
 
 impl Speculation {
-    /// Without drafts: every step has one row.
+    /// Creates a speculation without drafts, where every step has one row.
     pub fn new() -> Self {
         Speculation {
             slots: Vec::new(),
@@ -188,8 +186,7 @@ impl Speculation {
         self
     }
 
-    /// Adds a draft, which is asked on a thread of its own. One whose thread cannot be started is
-    /// dropped.
+    /// Adds a draft on a separate thread. It is dropped if its thread cannot be started.
     #[must_use]
     pub fn draft(mut self, draft: Box<dyn Draft>) -> Self {
         let name = draft.name();
@@ -205,42 +202,42 @@ impl Speculation {
         self
     }
 
-    /// How long the drafts are waited for that are added from now on; [`PATIENCE`] by default.
+    /// Sets the time limit for drafts that are added afterwards. The default is [`PATIENCE`].
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Verifies so many tokens in every step for which as many are proposed, whether they pay or
-    /// not; `None`, as by default: as many as pay. For measurements.
+    /// Fixes the number of tokens to verify in every step with enough proposed tokens, even if it
+    /// does not pay off. `None`, the default, chooses the best number. For measurements.
     #[must_use]
     pub fn fixed_length(mut self, tokens: Option<usize>) -> Self {
         self.length = tokens.map(|tokens| tokens.min(DRAFTED_MAX));
         self
     }
 
-    /// Whether there is a draft that can be asked.
+    /// Returns whether there is no usable draft.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Names of the drafts that are asked, in order.
+    /// Returns the names of the usable drafts, in order.
     pub fn drafts(&self) -> Vec<String> {
         self.slots.iter().map(Slot::name).collect()
     }
 
-    /// Drafts that were dropped so far, and why.
+    /// Returns the drafts dropped so far, with the reasons.
     pub fn dropped(&self) -> &[DroppedDraft] {
         &self.dropped
     }
 
-    /// Counts and times so far.
+    /// Returns the counts and times so far.
     pub fn statistics(&self) -> &SpeculationStatistics {
         &self.statistics
     }
 
-    /// Bytes that its drafts take.
+    /// Returns the memory used by the drafts in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let of = |slot: &Slot| match &slot.source {
             Source::Lookup(lookup) => lookup.memory_bytes(),
@@ -249,7 +246,7 @@ impl Speculation {
         self.slots.iter().map(of).fold(0, u64::saturating_add)
     }
 
-    /// Gives back the memory that drafts can take again.
+    /// Releases memory that drafts can allocate again.
     pub fn release(&mut self) {
         for slot in &mut self.slots {
             match &mut slot.source {
@@ -259,7 +256,7 @@ impl Speculation {
         }
     }
 
-    /// A reply begins that is sampled so.
+    /// Begins a reply with these sampling parameters.
     pub fn begin(&mut self, sampling: &SamplingParameters) {
         for slot in &mut self.slots {
             if let Source::Other(draft) = &mut slot.source {
@@ -268,9 +265,9 @@ impl Speculation {
         }
     }
 
-    /// What the next step should verify after `history`, at most `most` tokens of a vocabulary of
-    /// that many; nothing as soon as `interrupted` says so. A draft with a fault is dropped, and
-    /// the next one is asked.
+    /// Returns the tokens that the next step should verify after `history`, at most `most` ids
+    /// below `vocabulary`. Returns none if `interrupted` returns true. A draft with a fault is
+    /// dropped, and the next one is used.
     pub fn propose(
         &mut self,
         history: &[u32],
@@ -298,7 +295,8 @@ impl Speculation {
         Drafted { proposed: unverified, ..Drafted::default() }
     }
 
-    /// Asks one draft; `None` if it is not worth asking, or expects nothing.
+    /// Requests a proposal from one draft. Returns `None` if it is not worth the time, or if the
+    /// draft has no proposal.
     fn asked(
         &mut self,
         index: usize,
@@ -328,7 +326,7 @@ impl Speculation {
                     }
                 };
                 if asked == 0 {
-                    // Before the first step nothing is known.
+                    // Times are unknown before the first step.
                     if let Some(step) = self.times.expected(1) {
                         slot.pace.lost(std::mem::take(&mut slot.cost).nanoseconds / step);
                     }
@@ -351,7 +349,7 @@ impl Speculation {
         let proposed = Proposed { slot: index, evidence, first: tokens.first().copied().filter(|_| is_free) };
         let count = match self.length {
             Some(length) => length.min(tokens.len()),
-            // What was drafted at a cost was chosen before.
+            // For a draft with a cost, the number was chosen before.
             None if !is_free => tokens.len(),
             None => slot.pace.worth(&self.times, evidence, tokens.len(), 0.0),
         };
@@ -360,8 +358,8 @@ impl Speculation {
         Ok(Some(Drafted { tokens, drawn_from, proposed: Some(proposed) }))
     }
 
-    /// What a step chose: `chosen` are the accepted ones of the drafted tokens and the token after
-    /// them, and the step took that time for the row before and all drafted ones.
+    /// Records the result of a step. `chosen` are the accepted drafted tokens and the token after
+    /// them. `time` is the time of the step for the row before and all drafted ones.
     pub fn stepped(&mut self, drafted: &Drafted, chosen: &[u32], time: Duration) {
         let (verified, accepted) = (drafted.tokens.len(), chosen.len().saturating_sub(1));
         self.times.record(verified + 1, time);
@@ -371,7 +369,7 @@ impl Speculation {
             self.statistics.accepted += accepted as u64;
             self.statistics.by_accepted[accepted.min(DRAFTED_MAX)] += 1;
         }
-        // After a draft was dropped another one may have its place.
+        // If a draft was dropped, another one may have its place.
         let Some(Proposed { slot, evidence, first }) = drafted.proposed else { return };
         let Some(slot) = self.slots.get_mut(slot) else { return };
         match (verified, first) {
@@ -412,7 +410,7 @@ fn check(slot: &Slot, proposal: &Proposal, most: usize, vocabulary: usize) -> Re
 mod tests {
     use super::*;
 
-    /// Gives one answer to everything.
+    /// A draft that always gives the same answer.
     struct Says(fn(usize) -> Result<Proposal, DraftError>);
 
     impl Draft for Says {
@@ -433,7 +431,7 @@ mod tests {
         Distribution::new([(id, 1.0)]).unwrap()
     }
 
-    /// What a draft is dropped for.
+    /// Returns the error for dropping a draft.
     fn fault(answer: fn(usize) -> Result<Proposal, DraftError>) -> DraftError {
         let patience = Duration::from_millis(400);
         let mut speculation =
@@ -509,7 +507,7 @@ mod tests {
         assert_eq!(speculation.propose(&[1, 2], 4, 100, &|| true), Drafted::default());
     }
 
-    /// Takes memory when it is asked.
+    /// Allocates memory for a proposal.
     struct Holds(u64);
 
     impl Draft for Holds {
@@ -546,7 +544,7 @@ mod tests {
         speculation.release();
     }
 
-    /// Takes a while for a history that is new to it, or for ever.
+    /// Needs some time for a history that is new to it, possibly forever.
     struct Reads(Duration, usize);
 
     impl Draft for Reads {
@@ -574,14 +572,14 @@ mod tests {
             let draft = Box::new(Reads(Duration::from_millis(time), 0));
             Speculation::new().patience(patience).draft(draft).fixed_length(Some(4))
         };
-        // Ten times its patience, of which it may take thirty.
+        // Ten times its time limit. Thirty times are allowed for reading.
         let (mut speculation, mut history) = (reads(400, 40), vec![1; 300]);
         let start = Instant::now();
         let mut without = 0;
         while speculation.propose(&history, 4, 100, &|| false).tokens.is_empty() {
             assert!(start.elapsed() < Duration::from_secs(30) && speculation.dropped().is_empty());
             without += 1;
-            // So few that it may catch up in a step.
+            // So few tokens that it may catch up in a step.
             if without <= 8 {
                 history.push(1);
             }
@@ -589,7 +587,7 @@ mod tests {
         }
         assert!(without > 8, "{without}");
         assert_eq!(speculation.propose(&history, 4, 100, &|| false).tokens, [7; 4]);
-        // The prompt of the next reply may be as long and another one.
+        // The prompt of the next reply may have the same length but differ.
         speculation.begin(&SamplingParameters::greedy());
         assert!(speculation.propose(&history, 4, 100, &|| false).tokens.is_empty());
         assert!(speculation.dropped().is_empty());
@@ -619,14 +617,14 @@ mod tests {
             speculation.stepped(&drafted, &chosen, Duration::from_millis(10));
         }
         assert!(asked.iter().all(|(_, tokens)| (1..=4).contains(tokens)), "{asked:?}");
-        // At first, and after a pause of at least 960 steps.
+        // At the start, and after a pause of at least 960 steps.
         assert!((4..9).contains(&asked.len()), "{asked:?}");
         assert!(asked.last().is_some_and(|(last, _)| *last >= 960), "{asked:?}");
     }
 
     #[test]
     fn a_draft_that_loses_is_left_alone_and_asked_again() {
-        // Always wrong, and each step of several rows takes long.
+        // Always wrong, and each step of several rows is slow.
         let mut speculation = Speculation::new().draft(Box::new(Says(|most| tokens(vec![50; most]))));
         let mut history = vec![1];
         let (mut verified, mut last) = (0, 0);

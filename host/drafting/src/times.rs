@@ -1,4 +1,4 @@
-//! How long a step takes by its rows, measured while text is generated.
+//! Estimates the time of a step by its number of rows, measured while text is generated.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use crate::draft::DRAFTED_MAX;
 
 const ROWS_MAX: usize = DRAFTED_MAX + 1;
 
-/// What a row adds to a step of one row, as a part of its time, until it was measured: weights are
-/// what is waited for, and they are read once.
+/// Assumed relative cost of an additional row, until there is a measurement. It is small since the
+/// weights, which dominate the time, are read only once.
 const ADDED_BY_A_ROW: f64 = 0.06;
 
-/// Part of an estimate that a new time replaces, once there are some.
+/// Weight of a new time in an estimate, once there are several.
 const NEW_PART: f64 = 0.2;
 
-/// A time counts as at most so many times what was expected: a step may have waited for something
+/// Limit for a time as a multiple of the expected one, since a step may have waited for something
 /// else.
 const OUTLIER: f64 = 1.5;
 
-/// Steps after which a time of several rows is measured anew rather than trusted.
+/// Number of steps after which a time of several rows is measured again.
 const KEPT_STEPS: u64 = 512;
 
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,6 @@ pub(crate) struct StepTimes {
 }
 
 impl StepTimes {
-    /// Records a step.
     pub(crate) fn record(&mut self, rows: usize, time: Duration) {
         self.steps += 1;
         let steps = self.steps;
@@ -43,7 +42,7 @@ impl StepTimes {
         let time = time.as_secs_f64() * 1e9;
         *slot = Some(match *slot {
             None => Measured { nanoseconds: time, count: 1, at: steps },
-            // Whatever runs the first time touches memory that it has to wait for.
+            // The first run is slower, as it touches memory for the first time.
             Some(Measured { nanoseconds, count: 1, .. }) => {
                 Measured { nanoseconds: nanoseconds.min(time), count: 2, at: steps }
             }
@@ -61,7 +60,8 @@ impl StepTimes {
         }
     }
 
-    /// Nanoseconds that a step of so many rows is expected to take; `None` before the first one.
+    /// Returns the expected time of a step with this number of rows in nanoseconds, or `None`
+    /// before the first step.
     pub(crate) fn expected(&self, rows: usize) -> Option<f64> {
         let of = |rows: usize| Some((rows, self.by_rows.get(rows.checked_sub(1)?)?.as_ref()?.nanoseconds));
         let below = (1..=rows).rev().find_map(of);
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(two.expected(5), Some(200.0 * MS));
         assert!(two.expected(16).unwrap() > 300.0 * MS);
         assert!(measured(&[(9, 300)]).expected(1).unwrap() < 300.0 * MS);
-        // More rows than a step can have, and none.
+        // More rows than a step can have, and zero rows.
         assert!(two.expected(17).is_some() && two.expected(0).is_some());
         assert_eq!(measured(&[(17, 1), (0, 1)]).expected(1), None);
     }

@@ -1,12 +1,12 @@
-//! Bytes as hexadecimal digits: hashes and keys are written so, in lower case.
+//! Hexadecimal digits of bytes, such as hashes and keys, written in lower case.
 
-/// Two digits a byte.
+/// Returns two lower-case digits per byte.
 pub fn encode(bytes: &[u8]) -> String {
     let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
-/// Exactly `N` bytes, in digits of either case.
+/// Parses exactly `N` bytes from digits of either case. Returns `None` for any other text.
 pub fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
     if pairs.len() != N || !rest.is_empty() {

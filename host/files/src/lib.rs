@@ -1,13 +1,13 @@
-//! Files that may be anything, and folders that must be the user's own.
+//! Safe access to untrusted files, and to folders that must belong to the user.
 //!
-//! **Job.** Opens a file named by someone else without blocking ([`open`]), reads it without
-//! trusting its length ([`read`], [`read_from`]), reads and maps a part of a larger file as if it
-//! were one ([`Section`]), and checks that only this user can have written a folder and the files
-//! in it, which it writes whole or not at all ([`own`]); also the hexadecimal digits of hashes
-//! ([`hex`]) and the memory that the kernel reports ([`Memory`]).
+//! **Job.** Opens a file named by someone else without blocking ([`open`]). Reads it without
+//! trusting its length ([`read`], [`read_from`]). Reads and maps a part of a larger file like a
+//! file ([`Section`]). Checks that only this user can have written a folder and its files, and
+//! writes such files whole or not at all ([`own`]). Also converts hashes to hexadecimal digits
+//! ([`hex`]) and reads the memory that the kernel reports ([`Memory`]).
 //!
-//! **Not its job.** It knows no format and no path, and leaves the meaning of a refused file to the
-//! reader.
+//! **Not its job.** It knows no format and no path. The caller decides how to react to a refused
+//! file.
 //!
 //! ```
 //! let error = shardwright_files::read_named("/dev/zero".as_ref(), 1 << 20).unwrap_err();
@@ -29,23 +29,23 @@ use shardwright_vocabulary::{Error, ErrorKind};
 pub use memory::Memory;
 pub use section::{Mapping, Section, SectionReader};
 
-/// Why a file was not opened or not read. Messages omit the path, which the caller knows.
+/// The reason why a file was not opened or not read. Messages omit the path, which the caller
+/// knows.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// A pipe, a device or a directory, not a regular file.
     #[error("{found}, not a regular file")]
     Kind {
-        /// What it is, in words.
+        /// The kind of file, in words.
         found: &'static str,
     },
     /// The file is longer than the cap.
     #[error("more than {limit} bytes, the most that are read")]
     TooLong {
-        /// The cap in bytes.
         limit: u64,
     },
     /// Another user may have written it.
@@ -53,19 +53,19 @@ pub enum FileError {
     NotOwn {
         /// The folder or the file.
         path: PathBuf,
-        /// Which user, or the file mode.
+        /// The other user, or the file mode.
         reason: String,
     },
     /// Another user may read a secret file.
     #[error("others may read it (mode {mode:03o})")]
     NotSecret {
-        /// Its permissions.
+        /// The permission bits of the file.
         mode: u32,
     },
 }
 
 impl FileError {
-    /// The same error with the path of the file.
+    /// Converts the error into an [`Error`] whose message begins with the path of the file.
     pub fn about(&self, path: &Path) -> Error {
         let kind = match self {
             FileError::Io(_) => ErrorKind::Missing,
@@ -79,7 +79,7 @@ impl FileError {
         }
     }
 
-    /// What would help the user, for a `help:` line.
+    /// Returns advice for a `help:` line, if there is any.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             FileError::Io(_) => None,
@@ -92,7 +92,7 @@ impl FileError {
         }
     }
 
-    /// Whether the file does not exist.
+    /// Checks whether the file does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(self, FileError::Io(error) if error.kind() == io::ErrorKind::NotFound)
     }
@@ -114,17 +114,17 @@ impl From<FileError> for io::Error {
 /// Whether a symbolic link is allowed in place of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// Allowed, as in download caches, which consist of them.
+    /// Links are followed, as download caches need: they consist of links.
     Followed,
-    /// Only the file itself, in the named folder.
+    /// Links are refused: only the file itself, in the named folder, is opened.
     Refused,
 }
 
 /// Opens a regular file for reading and returns its length. Never waits for the other end of a
 /// pipe.
 pub fn open(path: &Path, links: Links) -> Result<(File, u64), FileError> {
-    // Checked before, since merely opening some devices has effects, and after, since the path may
-    // have changed.
+    // The kind is checked before opening, since merely opening some devices has effects, and again
+    // afterwards, since the path may have changed.
     expect_file(&match links {
         Links::Followed => fs::metadata(path)?,
         Links::Refused => fs::symlink_metadata(path)?,
@@ -145,22 +145,22 @@ pub fn open(path: &Path, links: Links) -> Result<(File, u64), FileError> {
     Ok((file, metadata.len()))
 }
 
-/// The bytes of a named file of at most `limit` bytes.
+/// Reads a named file of at most `limit` bytes.
 ///
 /// # Errors
 ///
-/// [`FileError::about`] the path.
+/// The error of [`read`], converted by [`FileError::about`].
 pub fn read_named(path: &Path, limit: u64) -> shardwright_vocabulary::Result<Vec<u8>> {
     read(path, limit).map_err(|error| error.about(path))
 }
 
-/// The bytes of a regular file of at most `limit` bytes, whatever length it claims. Links are
+/// Reads a regular file of at most `limit` bytes, without trusting the length it reports. Links are
 /// followed.
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     read_from(open(path, Links::Followed)?.0, limit)
 }
 
-/// All bytes of a reader, at most `limit`.
+/// Reads all bytes of a reader, which may have at most `limit`.
 pub fn read_from(reader: impl Read, limit: u64) -> Result<Vec<u8>, FileError> {
     let mut bytes = Vec::new();
     // One byte more detects a longer input.
@@ -176,7 +176,7 @@ fn expect_file(metadata: &Metadata) -> Result<(), FileError> {
     if kind.is_file() { Ok(()) } else { Err(FileError::Kind { found: kind_name(kind) }) }
 }
 
-/// A kind of file in words.
+/// Returns the name of a kind of file for messages.
 pub fn kind_name(kind: FileType) -> &'static str {
     #[cfg(unix)]
     {
@@ -204,7 +204,7 @@ pub fn kind_name(kind: FileType) -> &'static str {
 
 #[cfg(unix)]
 /// Returns whether `path` still names the open file: another process may have renamed or replaced
-/// it since. Ask after locking a file that others rename when they finish it.
+/// it since. Call this after locking a file that other processes rename when they finish it.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -224,7 +224,7 @@ pub fn is_at(file: &File, path: &Path) -> bool {
     matches!((file.metadata(), std::fs::metadata(path)), (Ok(a), Ok(b)) if named(&a) == named(&b))
 }
 
-/// Returns whether `path` still exists: an open file cannot be renamed here.
+/// Returns whether `path` still exists. On this system, an open file cannot be renamed.
 #[cfg(not(unix))]
 pub fn is_at(_file: &File, path: &Path) -> bool {
     path.exists()

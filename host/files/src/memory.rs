@@ -1,21 +1,22 @@
-//! How much memory a process may have: that of the machine, less where a control group has a limit.
+//! The memory that a process may use: that of the machine, or less if a control group sets a limit.
 
 use std::path::{Path, PathBuf};
 
-/// Most bytes read of a file of the kernel.
+/// Most bytes to read from a file of the kernel.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Memory of the machine as this process may use it; `None` where the system does not report it.
+/// Memory of the machine that this process may use. Fields are `None` where the system does not
+/// report them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Bytes in all.
+    /// All bytes, used or not.
     pub total: Option<u64>,
-    /// Bytes that can be had now.
+    /// Bytes that are available now.
     pub available: Option<u64>,
 }
 
-/// Names of files of a control group: its limit, its use, and the part of that which the kernel
-/// gives up when memory is short, by a line of `memory.stat`.
+/// Names of a control group's files: its limit, its usage, and the line of `memory.stat` for memory
+/// that the kernel reclaims when memory is short.
 struct Names {
     limit: &'static str,
     used: &'static str,
@@ -30,7 +31,7 @@ const FIRST: Names = Names {
 const SECOND: Names = Names { limit: "memory.max", used: "memory.current", reclaimable: "inactive_file" };
 
 impl Memory {
-    /// Reads what the kernel reports below `root`, which is `/` but in tests.
+    /// Reads the kernel's reports below `root`, which is `/` except in tests.
     ///
     /// Source: `proc(5)` for `/proc/meminfo`, `cgroups(7)` and the kernel's documentation of both
     /// versions of the memory controller.
@@ -53,8 +54,8 @@ impl Memory {
         memory
     }
 
-    /// Applies the limits of a group and of those around it. In a container, the folders of outer
-    /// groups are not there, and the mount itself is the container's.
+    /// Applies the limits of a group and of its parent groups. In a container, the folders of outer
+    /// groups are missing, and the mount itself is the container's.
     fn limit(&mut self, mount: &Path, path: &str, names: &Names) {
         let mut folder: PathBuf = mount.join(path.trim_start_matches('/'));
         while folder.starts_with(mount) {
@@ -82,7 +83,7 @@ fn text(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
-/// `MemTotal:       32780256 kB`
+/// Returns the bytes of a line such as `MemTotal: 32780256 kB`.
 fn kibibytes(said: &str, key: &str) -> Option<u64> {
     let value = said.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
@@ -129,7 +130,7 @@ mod tests {
             ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
         ];
         assert_eq!(machine(&first), kib(2048, 1024));
-        // The folders of a group outside of a container are not there.
+        // The folders of groups outside of a container are missing in it.
         let contained = [
             MEMINFO,
             ("proc/self/cgroup", "0::/docker/abc\n"),

@@ -1,12 +1,12 @@
 //! Checks that only this user can have written a file: the condition for trusting a cache.
 //!
-//! A hash in a file proves that the file is complete, not who wrote it. So a folder whose content
-//! is trusted must belong to the effective user and be writable by no one else, and so must the
-//! files in it. Parent folders may be links or shared: another user who replaces the folder can
-//! only put one there that is not this user's own.
+//! A hash in a file proves that the file is complete, but not who wrote it. So a folder with
+//! trusted content must belong to the effective user and must not be writable by other users. The
+//! same is true of its files. Parent folders may be links or shared: another user who replaces the
+//! folder can only put a folder there that does not belong to this user.
 //!
-//! On systems other than Unix the system's cache location belongs to the user, and nothing is
-//! checked.
+//! On systems other than Unix, the system's cache location belongs to the user, so that these
+//! checks always succeed.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -22,7 +22,7 @@ pub fn create_folder(path: &Path) -> io::Result<()> {
     builder.recursive(true).create(path)
 }
 
-/// Whether only this user can have put something into a folder.
+/// Checks that only this user can have put files into a folder.
 pub fn expect_folder(path: &Path) -> Result<(), FileError> {
     let metadata = std::fs::metadata(path)?;
     if !metadata.is_dir() {
@@ -31,7 +31,7 @@ pub fn expect_folder(path: &Path) -> Result<(), FileError> {
     expect(path, &metadata)
 }
 
-/// Whether only this user can have written an open file. `path` is for messages.
+/// Checks that only this user can have written an open file. `path` is for messages.
 pub fn expect_file(path: &Path, file: &File) -> Result<(), FileError> {
     expect(path, &file.metadata()?)
 }
@@ -40,8 +40,8 @@ fn other_kind(path: &Path, found: &str) -> FileError {
     FileError::NotOwn { path: path.to_owned(), reason: format!("is {found}") }
 }
 
-/// Opens a file that only this user can have written, in such a folder, and returns its length. No
-/// link is followed.
+/// Opens a file that only this user can have written, in such a folder, and returns its length.
+/// Links are not followed.
 pub fn open_file(path: &Path) -> Result<(File, u64), FileError> {
     expect_folder(folder_of(path))?;
     let (file, length) = open(path, Links::Refused).map_err(|error| match error {
@@ -52,8 +52,8 @@ pub fn open_file(path: &Path) -> Result<(File, u64), FileError> {
     Ok((file, length))
 }
 
-/// The content of a file that only this user can have written, of at most `limit` bytes; `None` if
-/// there is none.
+/// Reads a file of at most `limit` bytes that only this user can have written. Returns `None` if
+/// the file does not exist.
 pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, FileError> {
     match open_file(path) {
         Ok((file, _)) => read_from(file, limit).map(Some),
@@ -62,8 +62,8 @@ pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, FileError> {
     }
 }
 
-/// Writes a file whole or not at all, in a folder that only this user can write and that is made if
-/// it is missing.
+/// Writes a file whole or not at all, in a folder that only this user can write. Creates the folder
+/// if it is missing.
 pub fn write(path: &Path, content: &[u8]) -> Result<(), FileError> {
     write_with(path, content, |_| Ok(()))
 }
@@ -76,7 +76,7 @@ fn write_with(
     let folder = folder_of(path);
     create_folder(folder)?;
     expect_folder(folder)?;
-    // Under a temporary name first, so that no reader sees half of it.
+    // The file gets a temporary name first, so that no reader sees half of it.
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(content)?;
     then(file.as_file())?;
@@ -84,18 +84,18 @@ fn write_with(
     Ok(())
 }
 
-/// Like [`write`], and after it returns the content survives a loss of power.
+/// Like [`write`], but after it returns, the content survives a loss of power.
 pub fn write_durably(path: &Path, content: &[u8]) -> Result<(), FileError> {
     write_with(path, content, |file| file.sync_all())?;
-    // The name is part of the folder.
+    // The name of the file is part of the folder, which must be synced too.
     #[cfg(unix)]
     File::open(folder_of(path))?.sync_all()?;
     Ok(())
 }
 
-/// Locks a file that only this user can have written, and waits while another process or thread
-/// has it locked. The file is made if it is missing. Where the file system has no locks, it returns
-/// at once.
+/// Locks a file that only this user can have written, and waits while another process or thread has
+/// it locked. Creates the file if it is missing. Where the file system has no locks, returns at
+/// once.
 pub fn lock(path: &Path) -> Result<Lock, FileError> {
     let folder = folder_of(path);
     create_folder(folder)?;
@@ -117,7 +117,7 @@ pub fn lock(path: &Path) -> Result<Lock, FileError> {
     }
 }
 
-/// A locked file; dropping it unlocks.
+/// A locked file. Dropping it unlocks the file.
 #[derive(Debug)]
 pub struct Lock(File);
 
@@ -133,7 +133,7 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| *folder != "").unwrap_or(Path::new("."))
 }
 
-/// Opens a secret file; fails if another user may read it.
+/// Opens a secret file. Fails if another user may read it.
 pub fn open_secret(path: &Path) -> Result<File, FileError> {
     let (file, _) = open(path, Links::Followed)?;
     #[cfg(unix)]

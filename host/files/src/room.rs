@@ -1,4 +1,4 @@
-//! The room that a cache may take: the least recently used of its files go first.
+//! The disk space of a cache: its least recently used files are removed first.
 
 use std::fs;
 use std::io;
@@ -7,20 +7,21 @@ use std::time::SystemTime;
 
 use crate::own;
 
-/// Most bytes of a cache. This fits a model with billions of weights several times.
+/// Most bytes of a cache. A model with billions of weights fits into this several times.
 pub const CACHE_BYTES_MAX: u64 = 24 << 30;
 
 /// Folders of a cache whose files can be made again. Small files stay: numbers of revocation lists,
 /// measurements, and limits learned from compilers.
 pub const EVICTED: [&str; 5] = ["artefacts", "weights", "tokenizers", "planners", "proofs"];
 
-/// Folders within these folders that are looked into.
+/// Depth of subfolders that are searched.
 const DEPTH: usize = 3;
 
-/// Removes files of [`EVICTED`] folders until they take at most `most` bytes, the least recently
-/// used first, and never one that is `spared`. Folders that other users may write are left alone.
+/// Removes files of [`EVICTED`] folders until they use at most `most` bytes, the least recently
+/// used first, and never a file that is `spared`. Folders that other users may write are left
+/// alone.
 ///
-/// Errors: a folder cannot be read, or a file not removed.
+/// Errors: a folder cannot be read, or a file cannot be removed.
 pub fn trim(cache: &Path, most: u64, spared: impl Fn(&Path) -> bool) -> io::Result<()> {
     let mut files = Vec::new();
     for folder in EVICTED.map(|name| cache.join(name)) {
@@ -44,7 +45,7 @@ pub fn trim(cache: &Path, most: u64, spared: impl Fn(&Path) -> bool) -> io::Resu
     Ok(())
 }
 
-/// Regular files with the time of their last use and their bytes.
+/// Collects regular files with the time of their last use and their size in bytes.
 fn list(folder: &Path, depth: usize, files: &mut Vec<(SystemTime, u64, PathBuf)>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -52,7 +53,7 @@ fn list(folder: &Path, depth: usize, files: &mut Vec<(SystemTime, u64, PathBuf)>
         if metadata.is_dir() && depth > 0 {
             list(&entry.path(), depth - 1, files)?;
         } else if metadata.is_file() {
-            // Many systems record a reading once a day only, and some none.
+            // Many systems record the time of reading once a day only, and some never.
             let written = metadata.modified()?;
             let used = metadata.accessed().map_or(written, |read| read.max(written));
             files.push((used, metadata.len(), entry.path()));
@@ -76,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    /// A file of 100 bytes that was written and read so many days ago.
+    /// Writes a file of 100 bytes whose times of writing and reading are this many days ago.
     fn file(path: &Path, written: u64, read: u64) {
         own::create_folder(path.parent().unwrap()).unwrap();
         fs::write(path, [0; 100]).unwrap();

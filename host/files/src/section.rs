@@ -1,4 +1,4 @@
-//! A run of bytes of an open file: the whole of it, or a part of a larger one.
+//! A run of bytes of an open file: the whole file, or a part of a larger one.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use memmap2::{Mmap, MmapOptions};
 
-/// A run of bytes of an open file. Reading never leaves it, and never moves the file's own
-/// position, so that clones and threads do not disturb each other.
+/// A run of bytes of an open file. Reading stays within it and never moves the file's own position,
+/// so that clones and threads do not disturb each other.
 #[derive(Clone, Debug)]
 pub struct Section {
     path: PathBuf,
@@ -19,15 +19,15 @@ pub struct Section {
 }
 
 impl Section {
-    /// A whole file, as long as it is now. `path` is for messages.
+    /// Returns the section of a whole file, with its current length. `path` is for messages.
     pub fn whole(path: impl Into<PathBuf>, file: impl Into<Arc<File>>) -> io::Result<Section> {
         let file = file.into();
         let length = file.metadata()?.len();
         Ok(Section { path: path.into(), file, offset: 0, length })
     }
 
-    /// `length` bytes from `offset` on, `None` if the section does not hold them. `path` is for
-    /// messages.
+    /// Returns `length` bytes from `offset` on, or `None` if they are not all within the section.
+    /// `path` is for messages.
     pub fn part(&self, path: impl Into<PathBuf>, offset: u64, length: u64) -> Option<Section> {
         let end = offset.checked_add(length)?;
         (end <= self.length).then(|| Section {
@@ -38,34 +38,33 @@ impl Section {
         })
     }
 
-    /// Path for messages.
+    /// Returns the path for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The open file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Offset of the first byte in the file.
+    /// Returns the offset of the section's first byte in the file.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Bytes.
+    /// Returns the number of bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// Reads some bytes from `at` on; 0 at the end.
+    /// Reads some bytes from `at` on and returns how many. Returns 0 at the end.
     pub fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize> {
         let left = usize::try_from(self.length.saturating_sub(at)).unwrap_or(usize::MAX);
         let count = into.len().min(left);
         if count == 0 {
             return Ok(0);
         }
-        // Both ends lie within the section, whose end is no overflow.
+        // Both ends are within the section, so the sum does not overflow.
         read_file_at(&self.file, &mut into[..count], self.offset + at)
     }
 
@@ -87,14 +86,14 @@ impl Section {
         Ok(())
     }
 
-    /// Reads it from its first byte on.
+    /// Returns a reader that begins at the first byte.
     pub fn reader(&self) -> SectionReader<'_> {
         SectionReader { section: self, position: 0 }
     }
 
-    /// Maps it into memory, from a page boundary of the file on that lies at or before its first
-    /// byte. The file must not be changed while it is mapped: a truncated one ends the process with
-    /// SIGBUS when its lost pages are read.
+    /// Maps the section into memory, from the page boundary of the file at or before its first
+    /// byte. The file must not be changed while it is mapped: reading lost pages of a truncated
+    /// file ends the process with SIGBUS.
     ///
     /// # Errors
     ///
@@ -103,8 +102,8 @@ impl Section {
         self.map_at_multiples(1)
     }
 
-    /// The same, as on a machine whose pages have `page` bytes: the mapping begins at a multiple of
-    /// them. `page` is a power of two.
+    /// Like [`Section::map`], but as on a machine whose pages have `page` bytes: the mapping begins
+    /// at a multiple of `page`, which is a power of two.
     pub fn map_at_multiples(&self, page: u64) -> io::Result<Mapping> {
         let skipped = self.offset % page;
         let length = usize::try_from(skipped + self.length).map_err(|_| io::ErrorKind::OutOfMemory)?;
@@ -147,24 +146,24 @@ impl Read for SectionReader<'_> {
 #[derive(Debug)]
 pub struct Mapping {
     bytes: Mmap,
-    /// The first byte of the section.
+    /// Index of the section's first byte in the mapping.
     start: usize,
     section: Section,
 }
 
 impl Mapping {
-    /// What is mapped.
+    /// Returns the mapped section.
     pub fn section(&self) -> &Section {
         &self.section
     }
 
-    /// Copies from the file, without the pages becoming resident; `false` if that fails.
+    /// Copies bytes from the file without making the pages resident. Returns `false` if that fails.
     pub fn copy(&self, offset: usize, into: &mut [u8]) -> bool {
         self.section.read_exact_at(into, offset as u64).is_ok()
     }
 
     /// Gives pages back to the system. Their bytes are read from the file again when they are
-    /// needed. Nothing happens where the system refuses.
+    /// needed. Has no effect where the system refuses.
     #[cfg(unix)]
     pub fn release(&self, range: Range<usize>) {
         let from = self.start + range.start;
@@ -176,14 +175,14 @@ impl Mapping {
         drop(advised);
     }
 
-    /// No such request on this system.
+    /// This system has no such request.
     #[cfg(not(unix))]
     pub fn release(&self, _: Range<usize>) {}
 
-    /// Asks for huge pages: what is read from front to back again and again is read some per cent
-    /// faster so. A hint; nothing happens where the system has none.
+    /// Requests huge pages, which make repeated reading from front to back some per cent faster.
+    /// This is a hint, without effect on systems without huge pages.
     pub fn prefer_huge_pages(&self) {
-        // The crate names this advice on Linux alone.
+        // `memmap2` provides this advice on Linux only.
         #[cfg(target_os = "linux")]
         let _ = self.bytes.advise(memmap2::Advice::HugePage);
     }

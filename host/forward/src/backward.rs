@@ -1,4 +1,4 @@
-//! A model from its output back to its embedding, over all sequences.
+//! Runs a model backwards from its output to its embedding, over all sequences.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,55 +15,55 @@ use crate::engine::Look;
 use crate::part::Given;
 use crate::pass::Pass;
 
-/// Rows of a head that run at a time: its logits are the widest tensors of a model.
+/// Rows of a head to run at a time, because its logits are the widest tensors of a model.
 const HEAD_ROWS: u64 = 64;
 
-/// Derivatives of a loss on their way back through a model.
+/// A backward pass, which computes the derivatives of a loss.
 ///
-/// Each part computes its values again from what it read in a recorded [`Pass`], so that only one
-/// part's values are in memory.
+/// Each part recomputes its values from its inputs in a recorded [`Pass`], so that only one part's
+/// values are in memory.
 pub struct Backward<'p> {
     pass: Pass<'p>,
     read: Vec<Vec<Arc<Vec<f32>>>>,
-    /// By sequence, the derivative by the stream that leaves the next part, `[T, H]`.
+    /// By sequence, the derivative by the output stream of the next part, `[T, H]`.
     streams: Vec<Vec<f32>>,
-    /// By sequence, `[layers, T, P]`.
+    /// By sequence, the derivative by the per-layer inputs, `[layers, T, P]`.
     per_layer: Vec<Vec<f32>>,
-    /// By sequence, those of layers that the next part or an earlier one writes.
+    /// By sequence, the derivatives by states that the next part or an earlier one writes.
     states: Vec<BTreeMap<StateId, Vec<f32>>>,
 }
 
 /// Rows of logits of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct LogitRows<'l> {
-    /// Which sequence.
+    /// Index of the sequence.
     pub sequence: usize,
-    /// Which row is the first.
+    /// Index of the first row.
     pub first: usize,
-    /// `[rows, V]`
+    /// Logits, `[rows, V]`.
     pub values: &'l [f32],
-    /// V.
+    /// Size V of the vocabulary.
     pub width: usize,
 }
 
-/// What to look at on the way back.
+/// Selects the tensors to show in a backward pass, and gives the loss.
 pub struct BackwardLook<'l> {
-    /// Tensors whose values are shown, by name.
+    /// Selects tensors whose values are shown, by name.
     pub values: &'l dyn Fn(&EntryGraph, TensorId) -> bool,
-    /// Tensors the derivatives by which are shown, by [`gradient_key`] of the name.
+    /// Selects tensors whose derivatives are shown, by [`gradient_key`] of the name.
     pub gradients: &'l dyn Fn(&EntryGraph, TensorId) -> bool,
-    /// The derivative of the loss by logits, as many as are given.
+    /// Returns the derivative of the loss by each of these logits.
     pub loss: &'l dyn Fn(LogitRows<'_>) -> Vec<f32>,
 }
 
-/// The tensors of some rows of a sequence that were looked at, by name, dense.
+/// The selected tensors of some rows of a sequence, by name, dense.
 pub type Shown = BTreeMap<String, Vec<f32>>;
 
 impl<'p> Backward<'p> {
-    /// Back through a model that a recorded pass went through to its end.
+    /// Begins a backward pass through a model that a recorded pass has completed.
     ///
     /// # Errors
-    /// [`ErrorKind::Argument`] for a pass that was not recorded or is not at its end.
+    /// [`ErrorKind::Argument`] for a pass that was not recorded or is not complete.
     pub fn of(mut pass: Pass<'p>) -> Result<Self> {
         let ended = |read: &Vec<_>| read.len() == pass.parts.len();
         let Some(read) = pass.read.take().filter(ended) else {
@@ -77,16 +77,16 @@ impl<'p> Backward<'p> {
         Ok(Backward { pass, read, streams, per_layer, states })
     }
 
-    /// The parts of the model in the order in which they are gone back through.
+    /// Returns the parts of the model in the order of the backward pass.
     pub fn parts(&self) -> Vec<Segment> {
         self.pass.parts.iter().rev().copied().collect()
     }
 
-    /// Goes back through the next part with all sequences. `show` gets the sequence and what was
-    /// looked at; of a head for some rows at a time.
+    /// Runs all sequences back through the next part. `show` gets the sequence and its selected
+    /// tensors, for a head in several calls with some rows each.
     ///
     /// # Errors
-    /// What the shim refuses or fails with; [`ErrorKind::Cancelled`] when the watch says so;
+    /// If the shim refuses or fails. [`ErrorKind::Cancelled`] if the watch cancels it, and
     /// [`ErrorKind::Unsupported`] for a part without derivatives.
     pub fn run(
         &mut self,
@@ -97,7 +97,7 @@ impl<'p> Backward<'p> {
         watch: &mut dyn Watch,
     ) -> Result<()> {
         let read = self.read.pop().unwrap_or_default();
-        // A part that gives nothing to this kind of entry point was not run either.
+        // A part that contributes nothing to this kind of entry point was not run forwards either.
         if read.is_empty() {
             return Ok(());
         }
@@ -110,7 +110,7 @@ impl<'p> Backward<'p> {
             graph.entry(part.component, layers, point, EntryOptions::default()).map_err(Error::from)
         };
         let Some(entry) = entry_of(graph)? else { return Ok(()) };
-        // By input, under the name of its derivative.
+        // The inputs, by the name of their derivative.
         let written = |state: &StateId| entry.states.iter().any(|port| port.id == *state && port.written);
         let inputs: BTreeMap<String, (TensorId, Role)> = entry
             .inputs
@@ -127,7 +127,7 @@ impl<'p> Backward<'p> {
             .iter()
             .map(|(tensor, role)| (given_gradient_key(&entry.tensor(*tensor).name), role.clone()))
             .collect();
-        // The stream that enters is in this one's hands already.
+        // The caller already has the input stream.
         let entering = entry.inputs.iter().find(|(_, role)| *role == Role::Hidden);
         let entering = entering.filter(|(tensor, _)| (look.values)(&entry, *tensor));
         let entering = entering.map(|(tensor, _)| entry.tensor(*tensor).name.clone());
@@ -200,7 +200,7 @@ impl<'p> Backward<'p> {
             }
             for (name, gradient) in back {
                 match inputs.get(&name) {
-                    // A part that leaves the stream as it is adds to what comes back through it.
+                    // A part that does not change the stream adds to its derivative.
                     Some((_, Role::Hidden)) => add(&mut self.streams[index], &gradient),
                     Some((_, Role::PerLayer { first, .. })) => {
                         let before =
@@ -219,8 +219,8 @@ impl<'p> Backward<'p> {
     }
 }
 
-/// The model with the integers that a part reads as the floats that they stand for: the product
-/// that goes back takes a matrix by its columns, and scales are by row or by block of a row.
+/// Returns the model with the integer weights of a part decoded to floats. The backward product
+/// reads a matrix by its columns, while scales apply to rows or to blocks of a row.
 fn decoded<'g>(graph: &'g Graph, entry: &EntryGraph) -> Cow<'g, Graph> {
     let mut decoded = Cow::Borrowed(graph);
     for (_, id) in entry.constants() {
@@ -231,7 +231,7 @@ fn decoded<'g>(graph: &'g Graph, entry: &EntryGraph) -> Cow<'g, Graph> {
         let width = weight.row_width().max(1);
         let mut values = vec![0.0_f32; weight.rows() * width];
         let mut rows = values.chunks_mut(width).enumerate();
-        // What cannot be decoded is left to the shim to refuse.
+        // The shim refuses weights that cannot be decoded.
         if rows.all(|(row, values)| weight.decode_row(row, values)) {
             let data = WeightData::from_vec(bytemuck::cast_slice(&values).to_vec());
             decoded.to_mut().weights[id.0 as usize] =

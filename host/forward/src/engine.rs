@@ -1,4 +1,4 @@
-//! What runs a part of a model.
+//! Compiles and loads parts of a model.
 
 use shardwright_graph::{
     Encodings, EntryGraph, Graph, LegaliseError, Role, TensorId, gradients, legalise, legalise_encoded,
@@ -16,21 +16,21 @@ pub struct Engine {
     device: String,
 }
 
-/// Of a graph and one of its tensors whether to look at it.
+/// Function that selects tensors of a graph to show.
 pub(crate) type Look<'l> = dyn Fn(&EntryGraph, TensorId) -> bool + 'l;
 
 impl Engine {
-    /// A device of an open shim.
+    /// Creates an engine for a device of an open shim.
     pub fn new(instance: ShimInstance, device: impl Into<String>) -> Self {
         Engine { instance, device: device.into() }
     }
 
-    /// Compiles and loads an entry graph, in f32 or with values in other encodings, with the
-    /// tensors to be looked at as further outputs. What is compiled lies in a temporary file that
-    /// is gone with the loaded part.
+    /// Compiles and loads an entry graph, in f32 or with values in other encodings. The selected
+    /// tensors become further outputs. The artefact is a temporary file that is deleted with the
+    /// loaded part.
     ///
     /// # Errors
-    /// What the shim refuses or fails with; [`ErrorKind::Cancelled`].
+    /// If the shim refuses or fails. [`ErrorKind::Cancelled`] if the watch cancels it.
     pub(crate) fn load(
         &self,
         mut entry: EntryGraph,
@@ -39,7 +39,7 @@ impl Engine {
         look: &Look<'_>,
         watch: &mut dyn Watch,
     ) -> Result<LoadedPart> {
-        // What enters or leaves as the residual stream is in the caller's hands already.
+        // The caller already has the residual stream on both sides.
         let key_of = |ports: &[(TensorId, Role)]| {
             let mut stream =
                 ports.iter().filter(|(tensor, role)| *role == Role::Hidden && look(&entry, *tensor));
@@ -59,8 +59,9 @@ impl Engine {
         Ok(loaded)
     }
 
-    /// Compiles and loads the graph that gives the derivatives by what is `wanted`, see
-    /// [`gradients`]. Of what `shown` says, the values leave it too, as taps by name of the tensor.
+    /// Compiles and loads the graph that computes the derivatives by `wanted` tensors, see
+    /// [`gradients`]. The values of `shown` tensors become further outputs, as taps with the name
+    /// of the tensor.
     ///
     /// # Errors
     /// As [`Engine::load`].

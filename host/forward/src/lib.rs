@@ -1,16 +1,16 @@
-//! Forward and backward passes of a whole model on a shim, a layer at a time, to look into it.
+//! Forward and backward passes of a whole model on a shim, one layer at a time, to inspect its
+//! values.
 //!
-//! **Job.** Runs token sequences through a model as its graph stands, float or with weights in any
-//! format ([`Pass`]): every component and every layer is compiled, loaded, run over all sequences
-//! and dropped again, so that only one layer's weights are in memory. Between them it holds the
+//! **Job.** Runs token sequences through a model with the weights of its graph, float or in any
+//! format ([`Pass`]). Every component and every layer is compiled, loaded, run over all sequences
+//! and dropped again, so that only one layer's weights are in memory. Between layers it keeps the
 //! residual streams, per-layer inputs and the states that later layers read. Any tensor of a layer
-//! can be looked at on its way ([`Looked`]). A caller who runs a part many times keeps it
-//! ([`Loaded`]), with its activations and states in any format, and a clone of the pass before it.
-//! A pass that was recorded can be gone back ([`Backward`]), for the derivatives of a loss by any
-//! tensor.
+//! can be shown ([`Looked`]). A caller who runs a part many times keeps it ([`Loaded`]), with its
+//! activations and states in any format, and a clone of the pass before it. A recorded pass can be
+//! run backwards ([`Backward`]), for the derivatives of a loss by any tensor.
 //!
-//! **Not its job.** It generates nothing, keeps no session and no artefact, and chooses no format:
-//! what the numbers are for is the caller's to know. Values between layers are f32.
+//! **Not its job.** It does not generate text, keep sessions or artefacts, or choose formats. The
+//! caller knows the use of the numbers. Values between layers are f32.
 //!
 //! ```no_run
 //! use shardwright_forward::{Engine, Pass};

@@ -15,24 +15,24 @@ pub(crate) struct LoadedPart {
     name: String,
     shard: LoadedShard,
     entry: LoadedEntry,
-    /// By binding.
+    /// Buffers in the order of the bindings.
     buffers: Vec<Buffer>,
-    /// The keys of the residual stream on both sides, where it is looked at.
+    /// The key of the residual stream at the input, if it is shown.
     pub entering: Option<String>,
     pub leaving: Option<String>,
 }
 
-/// What a part reads of one sequence, from its first token on.
+/// The inputs of a part for one sequence, from its first token on.
 pub(crate) struct Given<'g> {
     pub ids: &'g [u32],
     pub assets: &'g [Asset],
-    /// `[T, H]`
+    /// The residual stream, `[T, H]`.
     pub stream: &'g [f32],
-    /// `[layers, T, P]`, all layers.
+    /// The per-layer inputs of all layers, `[layers, T, P]`.
     pub per_layer: &'g [f32],
-    /// `[T, W]` each.
+    /// The states, `[T, W]` each.
     pub states: &'g BTreeMap<StateId, Arc<Vec<f32>>>,
-    /// Derivatives by the outputs of the part, by name of the tap; others are zero.
+    /// Derivatives by the outputs of the part, by name of the tap. Missing ones are zero.
     pub gradients: &'g BTreeMap<String, Vec<f32>>,
 }
 
@@ -52,8 +52,8 @@ impl LoadedPart {
         Ok(LoadedPart { name, shard, entry, buffers, entering: None, leaving: None })
     }
 
-    /// Runs one sequence from its beginning and shows every result: its role, its values, and how
-    /// many rows those are: of what has one for each token, and of states, those of the sequence.
+    /// Runs one sequence from its beginning and shows every result: its role, its values, and its
+    /// number of rows. For values per token and for states, these are the rows of the sequence.
     pub fn run(&mut self, given: &Given<'_>, show: &mut dyn FnMut(&Role, &[f32], usize)) -> Result<()> {
         let rows = given.ids.len();
         let of = self.entry.interface.point.rows;
@@ -64,7 +64,7 @@ impl LoadedPart {
             match (&port.role, port.direction) {
                 (_, Direction::Output) => {}
                 (Role::State { state }, _) => {
-                    // Rows of a layer before this one; what this one writes itself is not there.
+                    // Rows of an earlier layer. The rows that this part writes itself are missing.
                     let known = given.states.get(state).map_or(&[][..], |rows| rows.as_slice());
                     put(&self.name, port, &mut bytes, known)?;
                 }
@@ -118,7 +118,7 @@ impl LoadedPart {
                     let blocks = floats[..all].chunks_exact(block.max(1));
                     (blocks.flat_map(|block| block[..valid].iter().copied()).collect(), rows)
                 }
-                // The rows of positions from 0 on lie in the first slots.
+                // The rows of positions from 0 on are in the first slots.
                 (Role::State { .. } | Role::StateRows { .. }, [_, width]) => {
                     (floats[..(rows * *width as usize).min(all)].to_vec(), rows)
                 }
@@ -142,7 +142,7 @@ fn put_by_layer(part: &str, port: &Port, bytes: &mut [u8], values: &[f32], rows:
     put(part, port, bytes, &padded)
 }
 
-/// Writes values to the beginning of a port's memory as it stores them, and zeros behind them.
+/// Writes values to the beginning of a port's memory in its encoding, followed by zeros.
 fn put(part: &str, port: &Port, bytes: &mut [u8], values: &[f32]) -> Result<()> {
     if port.values() == Some(Encoding::F32) {
         bytes.fill(0);
@@ -170,7 +170,7 @@ fn put(part: &str, port: &Port, bytes: &mut [u8], values: &[f32]) -> Result<()> 
     Ok(())
 }
 
-/// The values in a port's memory.
+/// Reads the values in a port's memory.
 fn floats<'b>(part: &str, port: &Port, bytes: &'b [u8]) -> Result<Cow<'b, [f32]>> {
     if port.values() == Some(Encoding::F32) {
         let whole = &bytes[..bytes.len() / 4 * 4];
@@ -180,12 +180,12 @@ fn floats<'b>(part: &str, port: &Port, bytes: &'b [u8]) -> Result<Cow<'b, [f32]>
     Ok(bytes.chunks_exact(stored.width()).map(|bytes| stored.read(bytes)).collect())
 }
 
-/// How a port stores a value that is no f32.
+/// The encoding of a port that is not f32.
 #[derive(Clone, Copy)]
 struct Stored(Encoding);
 
 impl Stored {
-    /// `None` for types that hold no value: packed weights and indices.
+    /// Returns `None` for types that do not contain a value: packed weights and indices.
     fn of(port: &Port) -> Option<Self> {
         let encoding = port.values().filter(|encoding| encoding.element == port.dtype)?;
         let known = [DType::F16, DType::U16, DType::I16, DType::U8, DType::I8];

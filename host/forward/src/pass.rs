@@ -1,4 +1,4 @@
-//! A model from its embedding to its output, over all sequences.
+//! Runs a model from its embedding to its output, over all sequences.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,39 +13,38 @@ use shardwright_vocabulary::{EntryKind, Error, ErrorKind, Result};
 use crate::engine::Engine;
 use crate::part::{Given, LoadedPart};
 
-/// Sequences on their way through a model. A clone goes on from the same place, and shares what
-/// neither of both changes.
+/// A forward pass of sequences. A clone continues from the same place, and shares unchanged data.
 #[derive(Clone)]
 pub struct Pass<'p> {
     pub(crate) engine: Engine,
     pub(crate) sequences: &'p [Vec<u32>],
     pub(crate) point: EntryPoint,
-    /// By sequence, `[T, H]`.
+    /// By sequence, the residual stream, `[T, H]`.
     streams: Vec<Arc<Vec<f32>>>,
-    /// By sequence, `[layers, T, P]`.
+    /// By sequence, the per-layer inputs, `[layers, T, P]`.
     pub(crate) per_layer: Vec<Arc<Vec<f32>>>,
-    /// By sequence: the rows of states that a later layer reads.
+    /// By sequence, the rows of states that a later layer reads.
     pub(crate) states: Vec<BTreeMap<StateId, Arc<Vec<f32>>>>,
     pub(crate) parts: Vec<Segment>,
-    /// What each part read of the residual stream, by part and sequence; `None` if that is not
-    /// kept.
+    /// The residual stream that each part read, by part and sequence. `None` if it is not recorded.
     pub(crate) read: Option<Vec<Vec<Arc<Vec<f32>>>>>,
     /// The last layer that reads each state.
     last_readers: BTreeMap<StateId, u32>,
 }
 
-/// A part of a model, compiled and loaded: its weights are in memory until it is dropped.
+/// A part of a model, compiled and loaded. Its weights are in memory until it is dropped.
 pub struct Loaded {
     segment: Segment,
     part: LoadedPart,
 }
 
-/// A value that was looked at.
+/// A value that is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Looked<'l> {
-    /// Which sequence.
+    /// Index of the sequence.
     pub sequence: usize,
-    /// What it is: a tap named by its [`range_key`](shardwright_graph::range_key), or an output.
+    /// Role of the value: a tap named by its [`range_key`](shardwright_graph::range_key), or an
+    /// output.
     pub role: &'l Role,
     /// Values of all its rows, dense.
     pub values: &'l [f32],
@@ -53,12 +52,12 @@ pub struct Looked<'l> {
 }
 
 impl<'l> Looked<'l> {
-    /// Whether it is the logits.
+    /// Checks whether the value is the logits.
     pub fn is_logits(&self) -> bool {
         *self.role == Role::Logits
     }
 
-    /// The key of a tap.
+    /// Returns the key of a tap.
     pub fn key(&self) -> Option<&'l str> {
         match self.role {
             Role::Tap { name } => Some(name),
@@ -66,18 +65,19 @@ impl<'l> Looked<'l> {
         }
     }
 
-    /// Its rows: one for each token, or a single one that stands for all.
+    /// Returns the rows: one for each token, or a single one for all.
     pub fn rows(&self) -> std::slice::ChunksExact<'l, f32> {
         self.values.chunks_exact((self.values.len() / self.rows.max(1)).max(1))
     }
 }
 
 impl<'p> Pass<'p> {
-    /// At the beginning of a model. Each sequence runs at once from its first token on: memory for
-    /// the longest one's tensors in one layer, and for all sequences' streams and per-layer inputs.
+    /// Begins a pass. Each sequence runs at once from its first token on. This needs memory for the
+    /// longest sequence's tensors in one layer, and for all sequences' streams and per-layer
+    /// inputs.
     ///
     /// # Errors
-    /// [`ErrorKind::Argument`] for no sequences, an empty one, or one longer than the context.
+    /// [`ErrorKind::Argument`] without sequences, or if one is empty or longer than the context.
     pub fn new(graph: &Graph, engine: &Engine, sequences: &'p [Vec<u32>]) -> Result<Self> {
         let longest = sequences.iter().map(Vec::len).max().unwrap_or(0) as u64;
         let shortest = sequences.iter().map(Vec::len).min().unwrap_or(0);
@@ -122,9 +122,8 @@ impl<'p> Pass<'p> {
         })
     }
 
-    /// At the beginning of a model, to be gone back afterwards, see
-    /// [`Backward`](crate::Backward). Memory: the streams between all parts and the states of all
-    /// layers besides.
+    /// Begins a pass that can be run backwards, see [`Backward`](crate::Backward). This also needs
+    /// memory for the streams between all parts and the states of all layers.
     ///
     /// # Errors
     /// As [`Pass::new`].
@@ -132,17 +131,17 @@ impl<'p> Pass<'p> {
         Ok(Pass { read: Some(Vec::new()), ..Pass::new(graph, engine, sequences)? })
     }
 
-    /// The parts of the model in the order in which they run.
+    /// Returns the parts of the model in the order in which they run.
     pub fn parts(&self) -> Vec<Segment> {
         self.parts.clone()
     }
 
-    /// Runs all sequences through the next part, with the weights of `graph`, which is the model or
-    /// one that differs in the formats of weights alone. `look` says which of the part's tensors to
-    /// show; outputs of the model are always shown.
+    /// Runs all sequences through the next part. `graph` is the model, or differs from it only in
+    /// the formats of weights. `look` selects the part's tensors to show. Outputs of the model are
+    /// always shown.
     ///
     /// # Errors
-    /// What the shim refuses or fails with; [`ErrorKind::Cancelled`] when the watch says so.
+    /// If the shim refuses or fails. [`ErrorKind::Cancelled`] if the watch cancels it.
     pub fn run(
         &mut self,
         part: &Segment,
@@ -163,12 +162,12 @@ impl<'p> Pass<'p> {
         }
     }
 
-    /// Compiles and loads a part with the weights of `graph`, to be run once or many times; `None`
-    /// if it has nothing to do. With `encodings`, what it computes and the states it writes are
-    /// encoded so; what it reads of other parts, and they of it, stays f32.
+    /// Compiles and loads a part with the weights of `graph`, to be run once or many times. Returns
+    /// `None` if it has no work in this kind of entry point. With `encodings`, the values it
+    /// computes and the states it writes are encoded. Values exchanged with other parts stay f32.
     ///
     /// # Errors
-    /// As [`Pass::run`], and values that cannot be encoded.
+    /// As [`Pass::run`]. Also if values cannot be encoded.
     pub fn load(
         &self,
         part: &Segment,
@@ -185,8 +184,8 @@ impl<'p> Pass<'p> {
         Ok(Some(Loaded { segment: *part, part: loaded }))
     }
 
-    /// Runs all sequences through a loaded part, which is the next one. `assets` are the gathered
-    /// tables of the model, in any formats.
+    /// Runs all sequences through a loaded part, which must be the next one. `assets` are the
+    /// gathered tables of the model, in any formats.
     ///
     /// # Errors
     /// As [`Pass::run`].
@@ -236,7 +235,7 @@ impl<'p> Pass<'p> {
             if let Some(per_layer) = per_layer {
                 self.per_layer[index] = Arc::new(per_layer);
             }
-            // What no later layer reads is not kept.
+            // States that no later layer reads are dropped.
             let layer = segment.layers.1;
             let kept = &mut self.states[index];
             kept.extend(states);
@@ -254,5 +253,5 @@ impl<'p> Pass<'p> {
     }
 }
 
-/// Progress of a part that is loaded, in thousandths.
+/// Progress when a part is loaded, in thousandths.
 const LOADED: u32 = 100;

@@ -1,10 +1,10 @@
 //! The values of quantised blocks.
 //!
-//! All types are one form with other attributes: a value is `scale · level − minimum`. A level is
-//! an integer of at most 8 bits, whose stored bits are an offset integer or the index of a table. A
-//! scale, and a minimum if there is one, belong to a *group* of 16 or 32 values. In types with a
-//! superblock, they are small integers times a binary16 that 256 values share. Such products are
-//! exact in `f32`.
+//! All types share one form with different attributes: a value is `scale · level − minimum`. A
+//! level is an integer of at most 8 bits. Its stored bits are an offset integer or an index into a
+//! table. A scale, and a minimum if there is one, belong to a *group* of 16 or 32 values. In types
+//! with a superblock, they are small integers times a binary16 that 256 values share. Such products
+//! are exact in `f32`.
 
 use half::{bf16, f16};
 
@@ -16,14 +16,14 @@ const IQ4_LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 2
 /// Levels of MXFP4, by index: twice the values of a 4-bit float with a mantissa of one bit.
 const MXFP4_LEVELS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// Values of the blocks of a tensor, taken apart.
+/// The unpacked values of a tensor's blocks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Levels {
-    /// One for each value, in order.
+    /// One level for each value, in order.
     pub levels: Vec<i8>,
-    /// One for each group of [`Grouping::group`] values.
+    /// One scale for each group of [`Grouping::group`] values.
     pub scales: Vec<f32>,
-    /// One for each group; empty for types without minimum.
+    /// One minimum for each group. Empty for types without minimum.
     pub minimums: Vec<f32>,
 }
 
@@ -36,7 +36,7 @@ pub struct Grouping {
     pub group: usize,
     /// Whether groups have a minimum.
     pub minimum: bool,
-    /// Values whose scales share a binary16; 0 if each group has its own.
+    /// Number of values whose scales share a binary16, or 0 if each group has its own.
     pub superblock: usize,
     /// Lowest and highest level.
     pub range: (i8, i8),
@@ -53,7 +53,8 @@ const fn grouping(
 }
 
 impl TensorType {
-    /// The attributes of a type of blocks; `None` for floats and for types without values here.
+    /// Returns the attributes of a type of blocks. Returns `None` for floats and for types whose
+    /// values this crate does not compute.
     pub const fn grouping(self) -> Option<Grouping> {
         match self {
             TensorType::Q4_0 => grouping(4, 32, false, 0, (-8, 7)),
@@ -73,18 +74,18 @@ impl TensorType {
         }
     }
 
-    /// Whether scales and minimums are binary16 by themselves: neither small integers times one nor
-    /// powers of two.
+    /// Checks whether each scale and minimum is stored as its own binary16. In other types they are
+    /// small integers times a shared binary16, or powers of two.
     pub const fn has_half_scales(self) -> bool {
         matches!(self.grouping(), Some(Grouping { superblock: 0, .. })) && !matches!(self, TensorType::MXFP4)
     }
 
-    /// Whether values of this type are computed here.
+    /// Checks whether this crate computes values of this type.
     pub const fn is_read(self) -> bool {
         matches!(self, TensorType::F32 | TensorType::F16 | TensorType::BF16) || self.grouping().is_some()
     }
 
-    /// Places of the binary16 numbers of a block.
+    /// Returns the byte offsets of the binary16 numbers in a block.
     const fn floats(self) -> &'static [usize] {
         match self {
             TensorType::Q4_0 | TensorType::Q5_0 | TensorType::Q8_0 => &[0],
@@ -97,7 +98,8 @@ impl TensorType {
         }
     }
 
-    /// The first scale or minimum of whole blocks that is infinite or not a number, and its byte.
+    /// Returns the first scale or minimum of whole blocks that is infinite or not a number, and the
+    /// offset of its first byte.
     pub fn wrong_scale(self, stored: &[u8]) -> Option<(usize, f16)> {
         let (_, bytes) = self.block();
         let blocks = stored.chunks_exact(bytes as usize).enumerate();
@@ -110,8 +112,8 @@ impl TensorType {
         floats.find(|(_, float)| !float.is_finite())
     }
 
-    /// Takes whole blocks apart; an incomplete last block is left out. `None` for floats and for
-    /// types without values here.
+    /// Unpacks whole blocks and ignores an incomplete last block. Returns `None` for floats and for
+    /// types whose values this crate does not compute.
     pub fn levels(self, stored: &[u8]) -> Option<Levels> {
         let Grouping { group, .. } = self.grouping()?;
         let (values, bytes) = self.block();
@@ -126,8 +128,9 @@ impl TensorType {
         Some(into)
     }
 
-    /// The values of whole blocks, as the reference implementation computes them in `f32`; an
-    /// incomplete last block is left out. `None` for types without values here.
+    /// Returns the values of whole blocks, as the reference implementation computes them in `f32`.
+    /// An incomplete last block is ignored. Returns `None` for types whose values this crate does
+    /// not compute.
     ///
     /// ```
     /// use shardwright_gguf::TensorType;
@@ -215,7 +218,7 @@ impl TensorType {
                     let high = (small[8 + group % 4] >> (2 * (group / 4))) & 0x03;
                     scale * f32::from((low | (high << 4)) as i8 - 32)
                 }));
-                // A third bit that is not set takes four away.
+                // A third bit that is not set subtracts four.
                 let third = pieces::<32, 1>(&block[..32]).map(|bit| (bit as i8 - 1) * 4);
                 let low = pieces::<32, 2>(&block[32..96]);
                 into.levels.extend(low.zip(third).map(|(low, third)| low as i8 + third));
@@ -259,12 +262,13 @@ impl TensorType {
     }
 }
 
-/// The lower halves of all bytes, then their upper halves.
+/// Iterates over the lower halves of all bytes, then over their upper halves.
 fn halves(bytes: &[u8]) -> impl Iterator<Item = u8> + '_ {
     pieces_of(bytes, 4)
 }
 
-/// Of every `BYTES` bytes the lowest `BITS` bits of each, then the next `BITS` of each, and so on.
+/// Iterates over the lowest `BITS` bits of each of `BYTES` bytes, then over the next `BITS` bits of
+/// each, and so on. Then continues with the next `BYTES` bytes.
 fn pieces<const BYTES: usize, const BITS: u32>(bytes: &[u8]) -> impl Iterator<Item = u8> + '_ {
     bytes.chunks_exact(BYTES).flat_map(|bytes| pieces_of(bytes, BITS))
 }
@@ -274,12 +278,12 @@ fn pieces_of(bytes: &[u8], bits: u32) -> impl Iterator<Item = u8> + '_ {
     (0..8 / bits).flat_map(move |piece| bytes.iter().map(move |byte| (byte >> (bits * piece)) & mask))
 }
 
-/// The fifth bits of 32 values, in place.
+/// Iterates over the fifth bits of 32 values, each shifted to its place as bit 4.
 fn fifth_bits(bytes: &[u8]) -> impl Iterator<Item = u8> + '_ {
     (0..32).map(|value| ((bytes[value / 8] >> (value % 8)) & 1) << 4)
 }
 
-/// The eight scales and minimums of 6 bits in the 12 bytes of Q4_K and Q5_K.
+/// Unpacks the eight scales and minimums of 6 bits from the 12 bytes of Q4_K and Q5_K.
 fn small_pairs(bytes: &[u8]) -> impl Iterator<Item = (u8, u8)> + '_ {
     (0..8).map(|group| match group {
         0..4 => (bytes[group] & 0x3f, bytes[group + 4] & 0x3f),
@@ -290,7 +294,7 @@ fn small_pairs(bytes: &[u8]) -> impl Iterator<Item = (u8, u8)> + '_ {
     })
 }
 
-/// Half of 2 to the power of `exponent` − 127, also where that is subnormal.
+/// Returns half of 2 to the power of `exponent` − 127, even if the result is subnormal.
 fn half_power_of_two(exponent: u8) -> f32 {
     f32::from_bits(match exponent {
         0 | 1 => 0x0020_0000 << exponent,

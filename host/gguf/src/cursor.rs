@@ -1,10 +1,10 @@
-//! A place in the head of a file.
+//! A read position in the head of a file.
 
 use std::path::Path;
 
 use crate::GgufError;
 
-/// Reads from a place onwards. Every read is checked against the length of the file.
+/// Reads the bytes of a file from a position on. Every read is checked against the file's length.
 pub(crate) struct Cursor<'f> {
     pub path: &'f Path,
     pub bytes: &'f [u8],
@@ -23,7 +23,7 @@ impl<'f> Cursor<'f> {
         Err(GgufError::TooMany { path: self.path.to_owned(), what, count, cap })
     }
 
-    /// Takes so many bytes and moves behind them.
+    /// Returns the next `count` bytes and moves behind them.
     pub fn take(&mut self, count: u64) -> Result<&'f [u8], GgufError> {
         let end = self.at.saturating_add(count);
         let range = usize::try_from(self.at).ok().zip(usize::try_from(end).ok());
@@ -46,13 +46,13 @@ impl<'f> Cursor<'f> {
         Ok(self.take(8)?.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
     }
 
-    /// Takes a string: its length, then its bytes, which need not be UTF-8.
+    /// Reads a string: its length, then its bytes, which need not be UTF-8.
     pub fn string(&mut self) -> Result<&'f [u8], GgufError> {
         let length = self.u64()?;
         self.take(length)
     }
 
-    /// Takes a string that must be UTF-8.
+    /// Reads a string that must be UTF-8.
     pub fn text(&mut self) -> Result<&'f str, GgufError> {
         let bytes = self.string()?;
         let at = self.at - bytes.len() as u64;

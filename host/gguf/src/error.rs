@@ -1,131 +1,103 @@
 use std::path::PathBuf;
 
-/// A file that is not a GGUF file, is damaged, or has metadata of another kind than expected.
+/// The reason why a GGUF file is rejected: another format, damage, or unexpected metadata.
 ///
 /// Offsets count from the start of the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GgufError {
-    /// The file ends before what its head announces.
+    /// The file ends before the end that its head specifies.
     #[error("{path}: {what} ends at byte {needed}, but the file has {available}")]
     Truncated {
-        /// The file.
         path: PathBuf,
         /// `the head`, or the tensor.
         what: String,
-        /// Expected bytes.
         needed: u64,
-        /// Actual bytes.
         available: u64,
     },
     /// The head contradicts the format.
     #[error("{path}: at byte {offset}: {reason}")]
     Invalid {
-        /// The file.
         path: PathBuf,
-        /// Where.
         offset: u64,
-        /// What is wrong.
         reason: String,
     },
-    /// A version that is laid out otherwise; a huge number for big-endian files.
+    /// The version has another layout. Big-endian files appear as a huge number.
     #[error("{path}: GGUF version {version} is not supported")]
     Version {
-        /// The file.
         path: PathBuf,
-        /// Its version.
         version: u32,
     },
     /// More entries than a file may have.
     #[error("{path}: {count} {what}, more than {cap}")]
     TooMany {
-        /// The file.
         path: PathBuf,
         /// `tensors`, `metadata entries`, `files`.
         what: &'static str,
-        /// How many.
         count: u64,
-        /// The cap.
         cap: u64,
     },
     /// Metadata and descriptions are larger than [`limits::HEAD_BYTES`](crate::limits::HEAD_BYTES).
     #[error("{path}: a head of {bytes} bytes, more than {cap}")]
     HeadTooLarge {
-        /// The file.
         path: PathBuf,
-        /// Its size.
         bytes: u64,
-        /// The cap.
         cap: u64,
     },
     /// A name or text is not UTF-8.
     #[error("{path}: not UTF-8 at byte {offset}")]
     NotUtf8 {
-        /// The file.
         path: PathBuf,
-        /// First wrong byte.
+        /// The first invalid byte.
         offset: u64,
     },
     /// Two tensors have the same name.
     #[error("{path}: a second tensor `{tensor}`")]
     DuplicateTensor {
-        /// The file.
         path: PathBuf,
-        /// The name.
         tensor: String,
     },
     /// A tensor's description contradicts itself.
     #[error("{path}: tensor `{tensor}` at byte {offset}: {reason}")]
     InvalidTensor {
-        /// The file.
         path: PathBuf,
-        /// The tensor.
         tensor: String,
-        /// Place of its description.
+        /// Offset of the tensor's description.
         offset: u64,
-        /// What is wrong.
         reason: String,
     },
     /// Two tensors share bytes.
     #[error("{path}: tensors `{first}` and `{second}` overlap at byte {offset}")]
     Overlap {
-        /// The file.
         path: PathBuf,
         /// The tensor that begins first.
         first: String,
-        /// The other.
         second: String,
-        /// First byte of the second.
+        /// First byte of the second tensor.
         offset: u64,
     },
     /// Bytes that belong to no tensor, between tensors or after the last.
     #[error("{path}: {bytes} bytes at byte {offset} belong to no tensor")]
     Unclaimed {
-        /// The file.
         path: PathBuf,
-        /// First such byte.
+        /// The first such byte.
         offset: u64,
-        /// How many.
         bytes: u64,
     },
     /// A metadata entry has a value of another kind than its key requires.
     #[error("{path}: metadata `{key}` is {found}, expected {expected}")]
     WrongValue {
-        /// The file.
         path: PathBuf,
-        /// The key.
         key: String,
         /// The value, shortened.
         found: String,
-        /// The kind of value.
+        /// The required kind of value.
         expected: &'static str,
     },
     /// A metadata entry that the reader needs is missing.
     #[error("{path}: metadata has no `{key}`")]
     MissingKey {
-        /// The file.
         path: PathBuf,
-        /// The key.
         key: String,
     },
     /// A part of a model that was split is missing, or belongs to another model.
@@ -133,15 +105,13 @@ pub enum GgufError {
     Split {
         /// The part, or the folder.
         path: PathBuf,
-        /// What is wrong.
         reason: String,
     },
     /// A folder has more than one model.
     #[error("{path}: has {} models: {}", names.len(), names.join(", "))]
     SeveralModels {
-        /// The folder.
         path: PathBuf,
-        /// The files that they begin with.
+        /// The first file of each model.
         names: Vec<String>,
     },
     /// The operating system failed to read.
@@ -149,13 +119,12 @@ pub enum GgufError {
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
 }
 
 impl GgufError {
-    /// What would help the user, for a `help:` line.
+    /// Returns advice for a `help:` line, if there is any.
     pub fn help(&self) -> Option<&'static str> {
         Some(match self {
             GgufError::Truncated { .. } => {

@@ -1,4 +1,4 @@
-//! The files of a model: one, or the parts of a model that was split.
+//! The files of a model: a single file, or the parts of a split model.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use crate::{GgufError, Head, limits};
 
-/// Settings of a Hugging Face folder. A folder that has them is one, whatever else is in it.
+/// Settings file of a Hugging Face folder. A folder with this file counts as one, regardless of its
+/// other files.
 const CONFIG: &str = "config.json";
 
-/// Returns the files of the model at a path, if it is a GGUF model: a file, or a folder without
-/// `config.json` that holds one. The file with the metadata is first. Projectors of pictures and
-/// sounds (`mmproj-*.gguf`) are left out.
+/// Returns the files of the model at a path, if it is a GGUF model: a file, or a folder that
+/// contains such a file and no `config.json`. The file with the metadata is first. Projectors of
+/// pictures and sounds (`mmproj-*.gguf`) are left out.
 ///
 /// ```
 /// let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo-model");
@@ -54,16 +55,16 @@ pub fn model_at(path: &Path) -> Result<Option<Vec<PathBuf>>, GgufError> {
     }
 }
 
-/// Whether the file begins with the magic bytes of the format.
+/// Checks whether the file begins with the magic bytes of the format.
 pub fn is_gguf(path: &Path) -> bool {
     let mut begin = [0; 4];
     File::open(path).and_then(|mut file| file.read_exact(&mut begin)).is_ok() && begin == *b"GGUF"
 }
 
-/// Returns all files of the model that a file belongs to, the one with the metadata first.
+/// Returns all files of the model that a file belongs to. The file with the metadata is first.
 ///
 /// The parts of a split model are named `NAME-00001-of-00005.gguf`, as `llama-gguf-split` does.
-/// Any of them may be named.
+/// `path` may be any of them.
 ///
 /// # Errors
 /// [`GgufError::Split`] if a part is missing, [`GgufError::TooMany`].
@@ -108,7 +109,8 @@ pub fn check_parts<'h, 'f: 'h>(heads: impl IntoIterator<Item = &'h Head<'f>>) ->
     Ok(())
 }
 
-/// Name and number of parts of a file that is one part.
+/// Parses a file name as one part of a split model, and returns the model's name and its number of
+/// parts.
 fn part_of(name: &str) -> Option<(&str, u64)> {
     let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
     let (stem, part) = rest.rsplit_once('-')?;

@@ -13,10 +13,9 @@ const MAGIC: &[u8; 4] = b"GGUF";
 /// Bytes of the smallest head: magic number, version, two counts.
 const LEAST_BYTES: u64 = 24;
 
-/// Versions that are laid out alike. The first had counts of four bytes, and was used for weeks.
+/// Versions with the same layout. Version 1 had counts of four bytes, and was used for weeks only.
 const VERSIONS: [u32; 2] = [2, 3];
 
-/// Key of the architecture.
 pub const ARCHITECTURE: &str = "general.architecture";
 
 const PART: &str = "split.no";
@@ -27,17 +26,16 @@ const ALIGNMENT: &str = "general.alignment";
 /// Alignment of files that do not specify one.
 const USUAL_ALIGNMENT: u64 = 32;
 
-/// The head of a file, read and checked.
+/// The head of a file, parsed and checked.
 #[derive(Clone, Debug)]
 pub struct Head<'f> {
     /// `general.architecture`, for example `gemma3`. Only parts of a split model after the first
     /// may lack it.
     pub architecture: Option<&'f str>,
-    /// Which part of a split model the file is; `None` for a model in one file.
+    /// The file's place in a split model, or `None` for a model in one file.
     pub part: Option<Part>,
-    /// All entries.
     pub metadata: Metadata<'f>,
-    /// Every tensor, by place.
+    /// All tensors, ordered by their place in the file.
     pub tensors: Vec<Tensor<'f>>,
     /// First byte after the head and its padding, counted from the start of the file.
     pub data: u64,
@@ -46,29 +44,28 @@ pub struct Head<'f> {
 /// A file's place in a split model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// `split.no`, from 0.
+    /// The value of `split.no`, counted from 0.
     pub number: u64,
-    /// `split.count`.
+    /// The value of `split.count`.
     pub count: u64,
 }
 
-/// A tensor as a head describes it. Its bytes are within the file and belong to it alone.
+/// A tensor as the head describes it. Its bytes are within the file and shared with no other
+/// tensor.
 #[derive(Clone, Debug)]
 pub struct Tensor<'f> {
-    /// Its name.
     pub name: &'f str,
     /// Extents, outermost first.
     pub shape: Vec<u64>,
-    /// Type of its elements.
     pub kind: TensorType,
     /// First byte, counted from the start of the file.
     pub begin: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
 impl<'f> Head<'f> {
-    /// Reads the head of the file whose bytes these are. `path` is for messages.
+    /// Parses the head of a file with these `bytes`. `path` is for messages.
     ///
     /// # Errors
     /// [`GgufError`] of any kind except [`GgufError::Split`], [`GgufError::SeveralModels`] and
@@ -122,7 +119,7 @@ impl<'f> Head<'f> {
 
 fn part(metadata: &Metadata<'_>) -> Result<Option<Part>, GgufError> {
     match (metadata.whole(PART)?, metadata.whole(PARTS)?) {
-        // Converters number files that were not split, too.
+        // Converters also number files that were not split.
         (None, None | Some(0 | 1)) | (Some(0), Some(0 | 1)) => Ok(None),
         (None, Some(_)) => Err(metadata.missing(PART)),
         (Some(_), None) => Err(metadata.missing(PARTS)),
@@ -139,15 +136,15 @@ fn alignment(metadata: &Metadata<'_>) -> Result<u64, GgufError> {
     }
 }
 
-/// A description whose place is not checked.
+/// A tensor's description whose place is not checked yet.
 struct Described<'f> {
     name: &'f str,
-    /// Place of the description.
+    /// Offset of the description in the file.
     at: u64,
     /// Outermost extent first.
     shape: Vec<u64>,
     number: u32,
-    /// Counted from the first byte after the head.
+    /// Offset of the data, counted from the first byte after the head.
     offset: u64,
 }
 
@@ -165,13 +162,13 @@ impl<'f> Described<'f> {
             return Err(cursor.invalid(at, reason));
         }
         let mut shape = (0..rank).map(|_| cursor.u64()).collect::<Result<Vec<_>, _>>()?;
-        // The file has the innermost extent first.
+        // The file lists the innermost extent first.
         shape.reverse();
         let (number, offset) = (cursor.u32()?, cursor.u64()?);
         Ok(Described { name, at, shape, number, offset })
     }
 
-    /// The tensor in a file of `available` bytes whose data begin at `data`.
+    /// Checks the tensor's place in a file of `available` bytes whose data begin at `data`.
     fn placed(self, path: &Path, data: u64, alignment: u64, available: u64) -> Result<Tensor<'f>, GgufError> {
         let begin = data.saturating_add(self.offset);
         let invalid = |reason: String| GgufError::InvalidTensor {
@@ -234,7 +231,7 @@ fn check_places(
         if tensor.begin - position >= alignment {
             return unclaimed(position, tensor.begin - position);
         }
-        // Checked to be within the file.
+        // The end was checked to be within the file.
         position = tensor.begin + tensor.length;
         last = Some(tensor);
     }

@@ -1,8 +1,8 @@
-//! GGUF files: metadata, descriptions of tensors, and the values of every block type.
+//! GGUF files: metadata, descriptions of tensors, and the values of the block types.
 //!
-//! **Job.** Reads the head of a file and proves that counts, lengths, names and places hold
-//! together ([`Head::read`]); finds the files of a split model ([`files_of`]) and checks that they
-//! belong together ([`check_parts`]); computes the values of quantised blocks
+//! **Job.** Parses the head of a file and checks that its counts, lengths, names and places are
+//! consistent ([`Head::read`]). Finds the files of a split model ([`files_of`]) and checks that
+//! they belong together ([`check_parts`]). Computes the values of quantised blocks
 //! ([`TensorType::values`]).
 //!
 //! **Not its job.** It knows no model family and no tokenizer. The crates `models` and `text`

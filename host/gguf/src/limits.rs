@@ -3,23 +3,23 @@
 /// Tensors of one file.
 pub const TENSORS: u64 = 1 << 20;
 
-/// Entries of the metadata; published files have some fifty.
+/// Entries of the metadata. Published files have about fifty.
 pub const METADATA: u64 = 1 << 16;
 
-/// Bytes of metadata and descriptions; published files have up to 20 MB, most of them tokens.
+/// Bytes of metadata and descriptions. Published files have up to 20 MB, most of them tokens.
 pub const HEAD_BYTES: u64 = 256 << 20;
 
-/// Lists within lists of the metadata.
+/// Nesting depth of lists in the metadata.
 pub const NESTING: u32 = 4;
 
-/// Bytes of a tensor's name; the format's own limit.
+/// Bytes of a tensor's name. This is the format's own limit.
 pub const NAME: usize = 64;
 
-/// Axes of a tensor; the format's own limit.
+/// Axes of a tensor. This is the format's own limit.
 pub const RANK: u32 = 4;
 
-/// Largest alignment of tensors; published files have 32.
+/// Largest alignment of tensors. Published files use 32.
 pub const ALIGNMENT: u32 = 1 << 20;
 
-/// Files of a model that was split.
+/// Files of a split model.
 pub const FILES: u64 = 1024;

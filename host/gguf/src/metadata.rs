@@ -1,4 +1,4 @@
-//! Metadata: names with values of a few kinds.
+//! Metadata: named values of a few kinds.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,14 +13,14 @@ mod kind {
     pub const ARRAY: u32 = 9;
 }
 
-/// A value of the metadata. Integers of all widths are one kind, and so are both floats.
+/// A value of the metadata. Integers of all widths share one variant, and so do both floats.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'f> {
     /// An integer of 8 to 64 bits.
     Integer(i128),
     /// A float of 32 or 64 bits.
     Float(f64),
-    /// `true` or `false`.
+    /// A boolean.
     Flag(bool),
     /// A string, which need not be UTF-8: tokens may be parts of characters.
     Text(&'f [u8]),
@@ -28,7 +28,7 @@ pub enum Value<'f> {
     List(List<'f>),
 }
 
-/// A list of values of one type. Its values are read when they are asked for.
+/// A list of values of one type. The values are parsed only when they are used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct List<'f> {
     kind: u32,
@@ -37,25 +37,24 @@ pub struct List<'f> {
 }
 
 impl<'f> List<'f> {
-    /// Number of values.
     pub fn len(&self) -> u64 {
         self.count
     }
 
-    /// Whether it has no values.
+    /// Checks whether the list has no values.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The values in their order.
+    /// Iterates over the values in order.
     pub fn iter(&self) -> impl Iterator<Item = Value<'f>> + 'f {
         let (kind, count) = (self.kind, self.count);
         let mut cursor = Cursor { path: Path::new(""), bytes: self.bytes, at: 0 };
-        // The list was walked to its end when the head was read, so no value fails here.
+        // The whole list was parsed when the head was read, so parsing cannot fail here.
         (0..count).map_while(move |_| value(&mut cursor, kind, 1).ok())
     }
 
-    /// The strings of a list of strings, `None` for other lists.
+    /// Iterates over the strings of a list of strings. Returns `None` for other lists.
     pub fn texts(&self) -> Option<impl Iterator<Item = &'f [u8]> + 'f> {
         (self.kind == kind::STRING).then(|| {
             self.iter().filter_map(|value| match value {
@@ -65,7 +64,7 @@ impl<'f> List<'f> {
         })
     }
 
-    /// The numbers of a list of integers or floats, `None` for other lists.
+    /// Iterates over the numbers of a list of integers or floats. Returns `None` for other lists.
     pub fn numbers(&self) -> Option<impl Iterator<Item = f64> + 'f> {
         (fixed_bytes(self.kind).is_some() && self.kind != kind::BOOL).then(|| {
             self.iter().filter_map(|value| match value {
@@ -78,7 +77,7 @@ impl<'f> List<'f> {
 }
 
 impl Value<'_> {
-    /// The value for a message: at most some forty characters of it.
+    /// Formats the value for a message, with at most about forty characters.
     pub fn shown(&self) -> String {
         let text = match self {
             Value::Integer(number) => number.to_string(),
@@ -91,7 +90,7 @@ impl Value<'_> {
     }
 }
 
-/// The metadata of a file, in its order.
+/// The metadata of a file, in the order of the file.
 #[derive(Clone, Debug)]
 pub struct Metadata<'f> {
     path: &'f Path,
@@ -100,7 +99,7 @@ pub struct Metadata<'f> {
 }
 
 impl<'f> Metadata<'f> {
-    /// Reads so many entries.
+    /// Parses `count` entries.
     pub(crate) fn read(cursor: &mut Cursor<'f>, count: u64) -> Result<Self, GgufError> {
         let mut metadata = Metadata { path: cursor.path, entries: Vec::new(), places: HashMap::new() };
         for _ in 0..count {
@@ -116,33 +115,32 @@ impl<'f> Metadata<'f> {
         Ok(metadata)
     }
 
-    /// The file.
     pub fn path(&self) -> &'f Path {
         self.path
     }
 
-    /// Every entry in the order of the file.
+    /// Iterates over all entries in the order of the file.
     pub fn entries(&self) -> impl Iterator<Item = (&'f str, Value<'f>)> + '_ {
         self.entries.iter().copied()
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &str) -> Option<Value<'f>> {
         self.places.get(key).map(|&place| self.entries[place].1)
     }
 
-    /// A fault of a value.
+    /// Returns the error of a key whose value is not of the `expected` kind.
     pub fn wrong(&self, key: &str, expected: &'static str) -> GgufError {
         let found = self.get(key).map_or_else(|| "absent".to_owned(), |value| value.shown());
         GgufError::WrongValue { path: self.path.to_owned(), key: key.to_owned(), found, expected }
     }
 
-    /// The error of a key that must be there.
+    /// Returns the error of a required key that is missing.
     pub fn missing(&self, key: &str) -> GgufError {
         GgufError::MissingKey { path: self.path.to_owned(), key: key.to_owned() }
     }
 
-    /// A UTF-8 string.
+    /// Returns the UTF-8 string of a key.
     pub fn text(&self, key: &str) -> Result<Option<&'f str>, GgufError> {
         match self.get(key) {
             None => Ok(None),
@@ -154,7 +152,7 @@ impl<'f> Metadata<'f> {
         }
     }
 
-    /// A whole number from 0 on.
+    /// Returns the integer of a key, which must be at least 0.
     pub fn whole(&self, key: &str) -> Result<Option<u64>, GgufError> {
         match self.get(key) {
             None => Ok(None),
@@ -166,7 +164,7 @@ impl<'f> Metadata<'f> {
         }
     }
 
-    /// A number.
+    /// Returns the number of a key, integer or float.
     pub fn number(&self, key: &str) -> Result<Option<f64>, GgufError> {
         match self.get(key) {
             None => Ok(None),
@@ -176,7 +174,7 @@ impl<'f> Metadata<'f> {
         }
     }
 
-    /// `true` or `false`.
+    /// Returns the boolean of a key.
     pub fn flag(&self, key: &str) -> Result<Option<bool>, GgufError> {
         match self.get(key) {
             None => Ok(None),
@@ -185,7 +183,7 @@ impl<'f> Metadata<'f> {
         }
     }
 
-    /// A list.
+    /// Returns the list of a key.
     pub fn list(&self, key: &str) -> Result<Option<List<'f>>, GgufError> {
         match self.get(key) {
             None => Ok(None),
@@ -195,7 +193,7 @@ impl<'f> Metadata<'f> {
     }
 }
 
-/// Reads a value of a type. The time is bounded by the bytes it has.
+/// Parses a value of a type. The time is bounded by the bytes of the value.
 fn value<'f>(cursor: &mut Cursor<'f>, kind: u32, depth: u32) -> Result<Value<'f>, GgufError> {
     let at = cursor.at;
     if let Some(bytes) = fixed_bytes(kind) {
@@ -224,7 +222,7 @@ fn value<'f>(cursor: &mut Cursor<'f>, kind: u32, depth: u32) -> Result<Value<'f>
     }
 }
 
-/// Bytes of a value of a type, where all values of the type have the same.
+/// Returns the number of bytes of a value, if all values of the type have the same.
 fn fixed_bytes(kind: u32) -> Option<u64> {
     match kind {
         0 | 1 | kind::BOOL => Some(1),
@@ -235,7 +233,8 @@ fn fixed_bytes(kind: u32) -> Option<u64> {
     }
 }
 
-/// The value in bytes of the length of its type; `None` for a flag that is neither 0 nor 1.
+/// Parses a value from exactly the bytes of its type. Returns `None` for a boolean other than 0 or
+/// 1.
 fn fixed<'f>(kind: u32, bytes: &[u8]) -> Option<Value<'f>> {
     let mut wide = [0; 8];
     wide[..bytes.len()].copy_from_slice(bytes);

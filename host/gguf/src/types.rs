@@ -1,13 +1,14 @@
-//! The element types of the format, as ggml numbers them.
+//! The element types of the format, with ggml's numbers.
 
 use std::fmt;
 
 macro_rules! types {
     ($($case:ident $number:literal $name:literal $values:literal $bytes:literal;)*) => {
-        /// An element type: blocks of so many values in so many bytes.
+        /// An element type: blocks with a fixed number of values and of bytes.
         ///
-        /// Only types with [`TensorType::is_read`] have values here; the others are measured, so
-        /// that a file with such a tensor can be checked and the tensor be named.
+        /// This crate computes values only for types with [`TensorType::is_read`]. For the others
+        /// it knows the size, so that a file with such a tensor can be checked and an error can
+        /// name the tensor.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[expect(missing_docs, non_camel_case_types, reason = "the format's own names")]
         pub enum TensorType {
@@ -15,17 +16,17 @@ macro_rules! types {
         }
 
         impl TensorType {
-            /// Every type.
             pub const ALL: &'static [TensorType] = &[$(TensorType::$case,)*];
 
-            /// The format's spelling, for example `Q4_K`.
+            /// Returns the format's spelling, for example `Q4_K`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(TensorType::$case => $name,)*
                 }
             }
 
-            /// Values of a block, and its bytes. Rows are whole blocks.
+            /// Returns the number of values of a block and its number of bytes. Rows are whole
+            /// blocks.
             pub const fn block(self) -> (u64, u64) {
                 match self {
                     $(TensorType::$case => ($values, $bytes),)*
@@ -72,7 +73,7 @@ types! {
 }
 
 impl TensorType {
-    /// The type of that number.
+    /// Returns the type with that number.
     pub fn from_number(number: u32) -> Option<TensorType> {
         TensorType::ALL.iter().copied().find(|kind| *kind as u32 == number)
     }

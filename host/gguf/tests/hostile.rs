@@ -1,10 +1,10 @@
-//! Files that lie: each fault is an error of its own that names the file and the place.
+//! Files with false statements: each fault has its own error, which names the file and the place.
 
 use std::path::Path;
 
 use shardwright_gguf::{GgufError, Head, Part, limits, model_at};
 
-/// A file, part by part.
+/// A file, assembled part by part.
 #[derive(Clone, Default)]
 struct File {
     tensors: u64,
@@ -42,7 +42,7 @@ impl File {
         file
     }
 
-    /// The bytes, with so many bytes of data.
+    /// Returns the file's bytes, with `data` bytes of tensor data.
     fn bytes(&self, data: usize) -> Vec<u8> {
         let mut file = b"GGUF\x03\0\0\0".to_vec();
         file.extend(self.tensors.to_le_bytes());
@@ -137,7 +137,7 @@ fn lists_types_and_places_that_lie_cost_nothing() {
         file
     };
     let list = |kind: u32, count: u64| wide(file.clone().key("list", 9).number(kind), count);
-    // A list in a list, five deep.
+    // A nesting of lists, five deep.
     let nested = (0..5).fold(file.clone().key("list", 9), |file, _| wide(file.number(9), 1));
     let mut twice = file.clone().key("a", 0);
     twice.body.push(1);

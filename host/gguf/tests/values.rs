@@ -1,4 +1,4 @@
-//! Values of blocks against the reference implementation, bit by bit.
+//! Compares values of blocks with the reference implementation, bit by bit.
 
 use serde::Deserialize;
 use shardwright_gguf::TensorType;

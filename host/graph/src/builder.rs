@@ -5,10 +5,10 @@ use crate::{
     ValueSource, WeightId,
 };
 
-/// Builds a [`Component`] node by node; used to translate a model.
+/// Builds a [`Component`] node by node. Used to translate a model.
 ///
-/// Shapes are stated by the caller where an operation does not keep its first operand's shape;
-/// [`EntryGraph`](crate::EntryGraph) instantiation checks every one of them against
+/// The caller declares the shape if an operation does not keep its first operand's shape.
+/// [`EntryGraph`](crate::EntryGraph) instantiation checks every declared shape against
 /// [`infer_shape`](crate::infer_shape).
 pub struct ComponentBuilder<'g> {
     graph: &'g Graph,
@@ -17,7 +17,7 @@ pub struct ComponentBuilder<'g> {
 }
 
 impl<'g> ComponentBuilder<'g> {
-    /// An empty component over the weights and states of `graph`.
+    /// Creates an empty component over the weights and states of `graph`.
     pub fn new(graph: &'g Graph, kind: ComponentKind) -> Self {
         ComponentBuilder {
             graph,
@@ -34,8 +34,8 @@ impl<'g> ComponentBuilder<'g> {
         }
     }
 
-    /// Declares the residual stream where layer `layer` begins; nodes added from now on belong to
-    /// it.
+    /// Declares the residual stream at the start of layer `layer`. Nodes added from now on belong
+    /// to this layer.
     pub fn begin_layer(&mut self, stream: ValueId) {
         self.layer = Some(self.component.layers);
         self.component.layers += 1;
@@ -49,7 +49,7 @@ impl<'g> ComponentBuilder<'g> {
     }
 
     fn value(&mut self, name: String, shape: Vec<Dim>, dtype: DType, source: ValueSource) -> ValueId {
-        // A node's result is always new; only a tensor from outside can have been requested before.
+        // A node's result is always new. Only a tensor from outside can have been requested before.
         let known = match source {
             ValueSource::Node(_) => None,
             _ => self.component.values.iter().position(|value| value.source == source && value.name == name),
@@ -61,9 +61,9 @@ impl<'g> ComponentBuilder<'g> {
         ValueId(self.component.values.len() as u32 - 1)
     }
 
-    /// A tensor passed from outside.
+    /// Adds an input from outside.
     pub fn input(&mut self, role: Role, shape: Vec<Dim>, dtype: DType) -> ValueId {
-        // A component may read several of these; names are unique.
+        // A component may read several of these inputs, but names are unique.
         let name = match &role {
             Role::Grid { axis } | Role::GatheredByGrid { axis, .. } => {
                 format!("{}.{}", role.name(), axis.name())
@@ -74,19 +74,19 @@ impl<'g> ComponentBuilder<'g> {
         self.value(name, shape, dtype, ValueSource::Input(role))
     }
 
-    /// Positions of the rows.
+    /// Adds the positions of the rows as an input.
     pub fn positions(&mut self) -> ValueId {
         self.input(Role::Positions, vec![Dim::Rows], DType::I32)
     }
 
-    /// A constant of the checkpoint.
+    /// Adds a constant of the checkpoint.
     pub fn constant(&mut self, id: WeightId) -> ValueId {
         let weight = self.graph.weight(id);
         let shape = weight.shape.iter().map(|&extent| Dim::Fixed(extent)).collect();
         self.value(weight.name.clone(), shape, weight.dtype, ValueSource::Constant(id))
     }
 
-    /// The current layer's slice of the per-layer inputs, `[R, P]`.
+    /// Adds the current layer's slice of the per-layer inputs, `[R, P]`.
     pub fn per_layer_input(&mut self) -> ValueId {
         let layer = self.layer.unwrap_or(0);
         let shape = vec![Dim::Rows, Dim::Fixed(self.graph.per_layer_width)];
@@ -104,12 +104,12 @@ impl<'g> ComponentBuilder<'g> {
         self.push(name, op, None, inputs, shape, None)
     }
 
-    /// `x · wᵀ`.
+    /// Adds `x · wᵀ`.
     pub fn linear(&mut self, name: &str, x: ValueId, weight: WeightId) -> ValueId {
         self.linear_with_bias(name, x, weight, None)
     }
 
-    /// `x · wᵀ + bias`; the bias has one value for each output.
+    /// Adds `x · wᵀ + bias`. The bias has one value per output.
     pub fn linear_with_bias(
         &mut self,
         name: &str,
@@ -127,7 +127,7 @@ impl<'g> ComponentBuilder<'g> {
         self.op_shaped(name, Op::Linear, &inputs, shape)
     }
 
-    /// Root-mean-square normalisation, with or without a weight.
+    /// Adds a root-mean-square normalisation, with or without a weight.
     pub fn rms_norm(
         &mut self,
         name: &str,
@@ -144,7 +144,7 @@ impl<'g> ComponentBuilder<'g> {
         self.op(name, Op::RmsNorm { width, eps, weight_offset }, &inputs)
     }
 
-    /// A reshape whose target may have symbolic extents.
+    /// Adds a reshape, whose target may have symbolic extents.
     pub fn reshape(&mut self, name: &str, x: ValueId, shape: Vec<Dim>) -> ValueId {
         self.push(name, Op::Reshape { shape: Vec::new() }, Some(shape.clone()), &[x], shape, None)
     }
@@ -154,8 +154,7 @@ impl<'g> ComponentBuilder<'g> {
         let state: &State = &self.graph.states[id.0 as usize];
         let shape = vec![Dim::Capacity(id), Dim::Fixed(state.width)];
         let before = self.value(state.name.clone(), shape.clone(), DType::F32, ValueSource::State(id));
-        // The capacity is filled in at instantiation; until then the state's identity represents
-        // it.
+        // The capacity is set at instantiation. Until then the state's identity represents it.
         let slots = self.value(
             format!("slots.{}", state.name),
             vec![Dim::Rows],
@@ -192,17 +191,17 @@ impl<'g> ComponentBuilder<'g> {
         output
     }
 
-    /// Declares a result.
     pub fn output(&mut self, value: ValueId, role: Role) {
         self.component.outputs.push((value, role));
     }
 
-    /// Names a value that verification may ask for.
+    /// Names a value that verification may request.
     pub fn tap(&mut self, name: &str, value: ValueId) {
         self.component.taps.push((name.to_owned(), value));
     }
 
-    /// The finished component, checked: names unique, every operand made before its use.
+    /// Returns the finished component. Checks that names are unique and every operand is produced
+    /// before its use.
     pub fn finish(self) -> Result<Component, GraphError> {
         let mut made = vec![false; self.component.values.len()];
         for (index, value) in self.component.values.iter().enumerate() {

@@ -4,16 +4,15 @@ use shardwright_vocabulary::{ComponentKind, DType, Pass};
 
 use crate::{Asset, GraphError, Op, Role, State, StateId, Weight, WeightId};
 
-/// A symbolic extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dim {
-    /// A number.
+    /// A fixed number.
     Fixed(u64),
     /// Rows of the entry point.
     Rows,
-    /// So many times the rows.
+    /// The rows multiplied by this factor.
     RowsTimes(u32),
-    /// One for so many rows, of which the rows are a multiple.
+    /// The rows divided by this number, of which the row count is a multiple.
     RowsOver(u32),
     /// Capacity of a state.
     Capacity(StateId),
@@ -27,12 +26,12 @@ pub struct ValueId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u32);
 
-/// Where a value comes from.
+/// Source of a value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ValueSource {
     /// The single output of a node.
     Node(NodeId),
-    /// Given from outside.
+    /// An input from outside.
     Input(Role),
     /// The slice of the per-layer inputs that belongs to one layer, `[R, P]`.
     PerLayer(u32),
@@ -49,27 +48,24 @@ pub struct Value {
     pub name: String,
     /// Extents, outermost first.
     pub shape: Vec<Dim>,
-    /// Element type.
     pub dtype: DType,
-    /// Where it comes from.
+    /// Source of the value.
     pub source: ValueSource,
 }
 
-/// An operation with its operands; one output.
+/// An operation with its operands and its single output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// Unique within the component; `layer.3.q`.
+    /// Name, unique within the component, such as `layer.3.q`.
     pub name: String,
-    /// What it does. A [`Op::Reshape`] over rows carries the shape in `reshape` instead, since it
-    /// is symbolic.
+    /// The operation. A [`Op::Reshape`] over rows has its shape in `reshape` instead, since the
+    /// shape is symbolic.
     pub op: Op,
     /// For reshapes: the symbolic target shape.
     pub reshape: Option<Vec<Dim>>,
-    /// Operands.
     pub inputs: Vec<ValueId>,
-    /// Result.
     pub output: ValueId,
-    /// The layer it belongs to, in components that have layers.
+    /// The layer of the node, in components with layers.
     pub layer: Option<u32>,
     /// For [`Op::StateUpdate`]: the state it writes.
     pub writes: Option<StateId>,
@@ -78,25 +74,24 @@ pub struct Node {
 /// A dataflow graph in topological order with a symbolic row count.
 #[derive(Clone, Debug)]
 pub struct Component {
-    /// Which part of the model it is.
+    /// The part of the model.
     pub kind: ComponentKind,
-    /// Layers; 0 where the component has none.
+    /// Number of layers. 0 if the component has none.
     pub layers: u32,
-    /// Tensors.
     pub values: Vec<Value>,
     /// Operations in an order in which they can run.
     pub nodes: Vec<Node>,
-    /// The residual stream at each layer boundary, `layers + 1` of them; empty without layers.
+    /// The residual stream at each layer boundary, `layers + 1` values. Empty without layers.
     pub cuts: Vec<ValueId>,
-    /// Results of the whole component besides states.
+    /// Results of the whole component, except states.
     pub outputs: Vec<(ValueId, Role)>,
     /// Values that can be added as outputs for verification, by tap name. Layer outputs (`layer.N`)
-    /// are the cuts and are not listed.
+    /// are the cuts and are not listed here.
     pub taps: Vec<(String, ValueId)>,
 }
 
 impl Component {
-    /// What the rows of its entry points are a multiple of.
+    /// Returns the number of which the rows of its entry points must be a multiple.
     pub fn rows_multiple(&self) -> u64 {
         let divisors = self.values.iter().flat_map(|value| &value.shape).filter_map(|dim| match dim {
             Dim::RowsOver(divisor) => Some(u64::from(*divisor).max(1)),
@@ -105,62 +100,64 @@ impl Component {
         divisors.fold(1, common_multiple)
     }
 
-    /// Whether a node of these layers makes the value; without layers, whether any node does.
+    /// Returns whether a node of these layers produces the value. In a component without layers,
+    /// any node counts.
     pub(crate) fn is_made_within(&self, value: ValueId, layers: &Range<u32>) -> bool {
         let ValueSource::Node(node) = self.values[value.0 as usize].source else { return false };
         self.layers == 0 || self.nodes[node.0 as usize].layer.is_some_and(|layer| layers.contains(&layer))
     }
 }
 
-/// What one pass of a model computes: components in a line over one set of weights, assets and
-/// states. Most models are one; one that sees or hears has another for each tower, which gives rows
-/// for the prompt of the first.
+/// The computation of one pass of a model: a sequence of components over one set of weights, assets
+/// and states. Most models have one graph. A model that sees or hears has another graph per tower,
+/// which produces rows for the prompt of the first.
 #[derive(Clone, Debug)]
 pub struct Graph {
-    /// What it runs for.
+    /// The pass that it computes.
     pub pass: Pass,
-    /// A name for reports; no meaning.
+    /// Name for reports, without other meaning.
     pub name: String,
     /// Values per row of the residual stream.
     pub hidden: u64,
-    /// Rows of the embedding table and of the logits; 0 where there is no head.
+    /// Rows of the embedding table and of the logits. 0 without a head.
     pub vocabulary: u64,
-    /// Positions it was made for; of a tower the most rows of an entry point.
+    /// Number of positions it was made for. For a tower, the maximum number of rows of an entry
+    /// point.
     pub context: u64,
-    /// Values per layer and row of the per-layer inputs; 0 for none.
+    /// Values per layer and row of the per-layer inputs. 0 without them.
     pub per_layer_width: u64,
-    /// Constants.
     pub weights: Vec<Weight>,
     /// Gathered tables. Index 0 is the embedding.
     pub assets: Vec<Asset>,
-    /// Key/value states in the order of the layers that write them.
+    /// Key/value states, in the order of the layers that write them.
     pub states: Vec<State>,
     /// Parts, in the order of [`ComponentKind::ALL`](shardwright_vocabulary::ComponentKind::ALL).
     pub components: Vec<Component>,
 }
 
 impl Graph {
-    /// The component of that kind.
+    /// Returns the component of that kind.
     pub fn component(&self, kind: ComponentKind) -> Result<&Component, GraphError> {
         self.components.iter().find(|component| component.kind == kind).ok_or(GraphError::NoComponent(kind))
     }
 
-    /// Whether it has a component of that kind.
+    /// Returns whether it has a component of that kind.
     pub fn has(&self, kind: ComponentKind) -> bool {
         self.components.iter().any(|component| component.kind == kind)
     }
 
-    /// Layers, of the one component that has some.
+    /// Returns the number of layers of the component that has layers.
     pub fn layers(&self) -> u32 {
         self.layered().map_or(0, |component| component.layers)
     }
 
-    /// The component that consists of layers.
+    /// Returns the component that consists of layers.
     pub fn layered(&self) -> Option<&Component> {
         self.components.iter().find(|component| component.layers > 0)
     }
 
-    /// How many features of a front end there are to a row; 1 where it reads none.
+    /// Returns the number of a front end's features per row. Returns 1 if the graph does not read
+    /// features.
     pub fn features_to_a_row(&self) -> u64 {
         let values = self.components.iter().flat_map(|component| &component.values);
         let mut features = values.filter(|value| value.source == ValueSource::Input(Role::Features));
@@ -170,22 +167,23 @@ impl Graph {
         }
     }
 
-    /// What the rows of its entry points are a multiple of.
+    /// Returns the number of which the rows of its entry points must be a multiple.
     pub fn rows_multiple(&self) -> u64 {
         self.components.iter().map(Component::rows_multiple).fold(1, common_multiple)
     }
 
-    /// Whether text is generated step by step (there are states), or encoded in one pass.
+    /// Returns whether text is generated step by step, which needs states, instead of encoded in
+    /// one pass.
     pub fn is_generative(&self) -> bool {
         !self.states.is_empty()
     }
 
-    /// Whether any layer in the range writes a state.
+    /// Returns whether any layer in the range writes a state.
     pub fn writes_states(&self, layers: Range<u32>) -> bool {
         self.states.iter().any(|state| layers.contains(&state.layer))
     }
 
-    /// The layer whose states `layer` reads without writing them, if it shares some.
+    /// Returns the layer whose states `layer` reads without writing them, if it shares states.
     pub fn donor_of(&self, layer: u32) -> Option<u32> {
         let decoder = self.layered()?;
         let reads = decoder.nodes.iter().filter(|node| node.layer == Some(layer));
@@ -202,13 +200,13 @@ impl Graph {
         None
     }
 
-    /// The weight of that index.
+    /// Returns the weight with that index.
     pub fn weight(&self, id: WeightId) -> &Weight {
         &self.weights[id.0 as usize]
     }
 }
 
-/// The least of two numbers that are not 0.
+/// Returns the least common multiple of two numbers that are not 0.
 fn common_multiple(a: u64, b: u64) -> u64 {
     let (mut divisor, mut rest) = (a, b);
     while rest != 0 {

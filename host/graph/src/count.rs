@@ -2,8 +2,8 @@ use crate::operations::rules;
 use crate::{EntryGraph, EntryNode, Role};
 
 impl EntryGraph {
-    /// Multiply-adds of one run over all rows: matrix products and attention, where the work is;
-    /// elementwise operations are not counted.
+    /// Counts the multiply-adds of one run over all rows. Matrix products and attention are
+    /// counted, because they are most of the work. Elementwise operations are not counted.
     ///
     /// Attention over a state counts every slot, visible or not.
     pub fn multiply_adds(&self) -> u64 {
@@ -16,7 +16,8 @@ impl EntryGraph {
         (rules(&node.op).multiply_adds)(&shapes, &self.tensor(node.output).shape)
     }
 
-    /// Bytes of the constants it reads, as stored, each once; scales not counted.
+    /// Returns the stored bytes of the constants that it reads. Each constant counts once, without
+    /// its scales.
     pub fn weight_bytes(&self) -> u64 {
         let mut seen = std::collections::HashSet::new();
         self.constants()
@@ -25,7 +26,7 @@ impl EntryGraph {
             .fold(0, u64::saturating_add)
     }
 
-    /// Bytes of the states it writes, in graph or through the runtime.
+    /// Returns the bytes of the states that it writes, in the graph or through the runtime.
     pub fn written_state_bytes(&self) -> u64 {
         self.states
             .iter()

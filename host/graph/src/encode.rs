@@ -1,8 +1,8 @@
-//! Assigns every tensor of an entry graph its encoding.
+//! Assigns an encoding to every tensor of an entry graph.
 //!
-//! The graph that a model family builds is in f32. The plan chooses the formats of its activations
-//! and states; calibrated ranges determine the value of a stored integer. This pass joins the two:
-//! it changes types, never operations, except that it inserts conversions where a port is encoded
+//! The graph built by a model family is in f32. The plan chooses the formats of its activations and
+//! states. Calibrated ranges determine the value of a stored integer. This pass combines the two.
+//! It changes types but not operations, except that it inserts conversions where a port is encoded
 //! differently from the shard's inside.
 
 use std::collections::{BTreeMap, HashMap};
@@ -12,7 +12,7 @@ use shardwright_vocabulary::{ActivationFormat, DType, Encoding, FormatTuple, Sca
 
 use crate::{ComponentKind, EntryGraph, EntryNode, INVISIBLE, Op, Role, Segment, Tensor, TensorId, stream};
 
-/// Distance of an invisible score below the lowest visible one: exp(−24) is 4e-11, far below the
+/// Distance of an invisible score below the lowest visible one. exp(−24) is 4e-11, far below the
 /// step of a 16-bit probability.
 const INVISIBLE_DISTANCE: f32 = 24.0;
 
@@ -20,23 +20,23 @@ const INVISIBLE_DISTANCE: f32 = 24.0;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Range {
-    /// Smallest, masked values left out.
+    /// Smallest value, except masked ones.
     pub low: f32,
-    /// Largest.
+    /// Largest value.
     pub high: f32,
-    /// Whether masked values (see [`INVISIBLE`]) were seen too: the encoding leaves room below
-    /// `low` for them, as it does wherever a mask is added.
+    /// Whether masked values (see [`INVISIBLE`]) were observed too. Then the encoding leaves room
+    /// for them below `low`, as it always does if a mask is added.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub masked: bool,
 }
 
 impl Range {
-    /// Whether a value is masked, and so excluded from ranges.
+    /// Returns whether a value is masked, and so excluded from ranges.
     pub fn is_masked(value: f32) -> bool {
         value <= INVISIBLE / 2.0
     }
 
-    /// The range that covers both.
+    /// Returns the range that covers both.
     #[must_use]
     pub fn union(self, other: Range) -> Range {
         Range {
@@ -46,7 +46,7 @@ impl Range {
         }
     }
 
-    /// Both ends, with room for masked values if some were seen.
+    /// Returns both ends, with room for masked values if some were observed.
     pub fn ends(self) -> (f32, f32) {
         (if self.masked { self.low - INVISIBLE_DISTANCE } else { self.low }, self.high)
     }
@@ -55,9 +55,9 @@ impl Range {
 /// Ranges by [`range_key`].
 pub type Ranges = BTreeMap<String, Range>;
 
-/// The name of a tensor's range: `decoder/layer.3.q-projection`. Equal in every entry point and
-/// form of a model, and on both sides of a cut: the residual stream that enters layer n is
-/// `hidden@n` where it is produced and where it is read.
+/// Returns the name of a tensor's range, such as `decoder/layer.3.q-projection`. It is equal in
+/// every entry point and form of a model, and on both sides of a cut. For example, the residual
+/// stream that enters layer n is `hidden@n` where it is produced and where it is read.
 pub fn range_key(entry: &EntryGraph, tensor: TensorId) -> String {
     let role_in = |ports: &'_ [(TensorId, Role)]| {
         ports.iter().find(|(held, _)| *held == tensor).map(|(_, role)| role.clone())
@@ -76,40 +76,41 @@ pub fn range_key(entry: &EntryGraph, tensor: TensorId) -> String {
         }
         _ => match &entry.segments.0[..] {
             [segment] => format!("{}/{}", segment.component, entry.tensor(tensor).name),
-            // Their names say the component, or are keys themselves where one segment passes
-            // something to the next.
+            // Their names include the component. Where one segment passes a tensor to the next, the
+            // name is itself a key.
             _ => entry.tensor(tensor).name.clone(),
         },
     }
 }
 
-/// [`range_key`] of the residual stream that enters a layer, or leaves the previous one.
+/// Returns the [`range_key`] of the residual stream that enters a layer, or leaves the previous
+/// one.
 pub fn hidden_key(layer: u32) -> String {
     format!("{HIDDEN}{layer}")
 }
 
-/// Beginning of a [`hidden_key`].
+/// Prefix of a [`hidden_key`].
 pub(crate) const HIDDEN: &str = "hidden@";
 
 /// [`range_key`] of the residual stream after the last layer, as a head or pooling reads it. The
-/// decoder that produces it does not know that it is the last: there it is the [`hidden_key`] of
-/// the layer count.
+/// decoder that produces it does not know that it is the last one. There it has the [`hidden_key`]
+/// of the layer count.
 pub const LAST_HIDDEN: &str = "hidden@last";
 
-/// [`range_key`] of the per-layer inputs, those of all layers together.
+/// [`range_key`] of the per-layer inputs of all layers together.
 pub const PER_LAYER: &str = "per-layer";
 
-/// How a shard's tensors are encoded.
+/// Encodings of a shard's tensors.
 #[derive(Clone, Debug)]
 pub struct Encodings<'a> {
-    /// Of activations inside the shard.
+    /// Format of activations inside the shard.
     pub activations: ActivationFormat,
-    /// Of states.
+    /// Format of states.
     pub states: StateFormat,
-    /// The calibrated ranges; needed only for static integers.
+    /// The calibrated ranges. Needed only for static integers.
     pub ranges: &'a Ranges,
-    /// The range assumed where none is known: graphs that are counted and checked before
-    /// calibration have the types and operations of the calibrated ones, and other scales.
+    /// Range assumed for tensors without a known range. Graphs that are counted and checked before
+    /// calibration then have the types and operations of the calibrated ones, but other scales.
     pub assumed: Option<Range>,
     /// Encodings of ports fixed by the plan. Other ports have the encoding of the inside.
     pub ports: Vec<(PortSide, Role, Encoding)>,
@@ -125,7 +126,7 @@ pub enum PortSide {
 }
 
 impl<'a> Encodings<'a> {
-    /// The encodings of a format tuple, with ports encoded as the inside.
+    /// Returns the encodings of a format tuple, with ports encoded like the inside.
     pub fn of(formats: &FormatTuple, ranges: &'a Ranges) -> Self {
         Encodings {
             activations: formats.activations,
@@ -136,15 +137,15 @@ impl<'a> Encodings<'a> {
         }
     }
 
-    /// The encodings of a format tuple for counting: every range is assumed.
+    /// Returns the encodings of a format tuple for counting, with every range assumed.
     pub fn counting(formats: &FormatTuple) -> Encodings<'static> {
         static NONE: Ranges = Ranges::new();
         let assumed = Some(Range { low: -1.0, high: 1.0, masked: false });
         Encodings { assumed, ..Encodings::of(formats, &NONE) }
     }
 
-    /// The encoding of the state with that name: by the state format and the state's own range,
-    /// since not every shard that reads it sees what was written to it.
+    /// Returns the encoding of the state with that name. It follows from the state format and the
+    /// state's own range, since not every shard that reads the state sees the values written to it.
     pub fn state(&self, name: &str) -> Result<Encoding, EncodeError> {
         let bits = match self.states {
             StateFormat::F32 => return Ok(Encoding::F32),
@@ -157,8 +158,8 @@ impl<'a> Encodings<'a> {
         if bits == 16 && self.activations.is_symmetric() {
             return Ok(Encoding::symmetric_over(low, high, bits));
         }
-        // Hardware multiplies activations as integers around their midpoint; with another zero
-        // point it first shifts them there, rounding 8 bits a second time.
+        // Hardware multiplies activations as integers around their midpoint. With another zero
+        // point it first shifts them there, which rounds 8 bits a second time.
         Ok(Encoding::centred_over(low, high, bits))
     }
 
@@ -178,36 +179,34 @@ impl<'a> Encodings<'a> {
     }
 }
 
-/// Why a graph cannot be encoded.
+/// Reason why a graph cannot be encoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
     /// Calibration did not see the tensor.
     #[error("no range of `{key}` is known, which 16-bit and 8-bit integers need")]
     NoRange {
-        /// The [`range_key`].
+        /// The missing [`range_key`].
         key: String,
     },
     /// One tensor is written to two states with different encodings.
     #[error("the same rows are written to the states `{first}` and `{second}`, whose ranges differ")]
     SharedRows {
-        /// A state.
+        /// Name of one state.
         first: String,
-        /// The other.
+        /// Name of the other state.
         second: String,
     },
-    /// The graph was encoded before.
+    /// The graph is already encoded.
     #[error("tensor `{tensor}` is {dtype} already")]
     Encoded {
-        /// The tensor.
         tensor: String,
-        /// Its type.
         dtype: DType,
     },
 }
 
 impl EncodeError {
-    /// What would help.
+    /// Returns advice for the user.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             EncodeError::NoRange { .. } => {
@@ -232,8 +231,8 @@ pub fn prepared(entry: &EntryGraph, encodings: &Encodings<'_>) -> EntryGraph {
     }
 }
 
-/// Linear operations over integer weights quantise their rows at run time if the activation format
-/// says so.
+/// Makes linear operations over integer weights quantise their rows at run time, if the activation
+/// format requires it.
 fn dynamic_activations(entry: &EntryGraph, activations: ActivationFormat) -> EntryGraph {
     let mut graph = entry.clone();
     if let Some(block) = activations.dynamic_block() {
@@ -247,9 +246,9 @@ fn dynamic_activations(entry: &EntryGraph, activations: ActivationFormat) -> Ent
     graph
 }
 
-/// The same operations on the same constants, with activations and states in f32: what the graph
-/// computes if none of its values is rounded to a step. Constants that are encoded like activations
-/// stay so.
+/// Returns the graph with the same operations and constants, but with activations and states in
+/// f32. It computes the values without rounding to steps. Constants that are encoded like
+/// activations stay encoded.
 pub fn unrounded(encoded: &EntryGraph) -> EntryGraph {
     let mut graph = encoded.clone();
     for node in graph.nodes.iter_mut().filter(|node| matches!(node.op, Op::DynamicLinear { .. })) {
@@ -261,10 +260,10 @@ pub fn unrounded(encoded: &EntryGraph) -> EntryGraph {
     graph
 }
 
-/// The graph with every activation and state encoded.
+/// Returns the graph with every activation and state encoded.
 ///
-/// Tensors that only move into each other ([`Op::is_movement`]) share one encoding; those moved
-/// into a state have the state's.
+/// Tensors that only move into each other ([`Op::is_movement`]) share one encoding. Tensors moved
+/// into a state have the state's encoding.
 pub fn encode(entry: &EntryGraph, encodings: &Encodings<'_>) -> Result<EntryGraph, EncodeError> {
     if let Some(tensor) = entry.tensors.iter().find(|tensor| tensor.affine.is_some()) {
         return Err(EncodeError::Encoded { tensor: tensor.name.clone(), dtype: tensor.dtype });
@@ -298,11 +297,11 @@ pub fn encode(entry: &EntryGraph, encodings: &Encodings<'_>) -> Result<EntryGrap
     Ok(graph)
 }
 
-/// Tensors that must share an encoding.
+/// Classes of tensors that must share an encoding.
 struct Classes {
-    /// Per tensor the class: the index of one of its members.
+    /// Class of each tensor: the index of one of the class's members.
     of: Vec<usize>,
-    /// Per class its members.
+    /// Members of each class.
     members: BTreeMap<usize, Vec<usize>>,
 }
 
@@ -339,8 +338,9 @@ impl Classes {
     }
 }
 
-/// Which tensors contain masked scores, whether or not calibration saw a masked value under the
-/// key: the sums with a mask and everything computed from them, up to the softmax's exponential.
+/// Returns which tensors contain masked scores, whether or not calibration observed a masked value
+/// under the key. These are the sums with a mask and everything computed from them, up to the
+/// softmax's exponential.
 fn masked_tensors(entry: &EntryGraph) -> Vec<bool> {
     let mut masked = vec![false; entry.tensors.len()];
     for (tensor, role) in &entry.inputs {
@@ -358,9 +358,9 @@ struct Inside<'a> {
     entry: &'a EntryGraph,
     encodings: &'a Encodings<'a>,
     classes: &'a Classes,
-    /// Per tensor; see [`masked_tensors`].
+    /// For each tensor, see [`masked_tensors`].
     masked: &'a [bool],
-    /// Per tensor that a node produces, the node.
+    /// The node that produces each tensor, if one does.
     makers: &'a HashMap<TensorId, usize>,
 }
 
@@ -399,7 +399,8 @@ impl Inside<'_> {
         self.classes.members.get(&class).into_iter().flatten().map(|&index| TensorId(index as u32))
     }
 
-    /// The names of the states that move into or out of a class; usually none, else one.
+    /// Returns the names of the states that move into or out of a class. There is at most one in
+    /// most cases.
     fn states(&self, class: usize) -> impl Iterator<Item = &str> {
         let ports = self.entry.inputs.iter().chain(&self.entry.outputs);
         ports.filter(move |(tensor, _)| self.classes.class(tensor.0 as usize) == class).filter_map(
@@ -411,8 +412,8 @@ impl Inside<'_> {
         )
     }
 
-    /// The range a class must cover: that of the step input if it is one, else the calibrated range
-    /// of its members.
+    /// Returns the range that a class must cover. For a step input it is fixed, otherwise it is the
+    /// calibrated range of the members.
     fn ends(&self, class: usize) -> Result<(f32, f32), EncodeError> {
         for (tensor, role) in self.entry.inputs.iter().chain(&self.entry.outputs) {
             if self.classes.class(tensor.0 as usize) != class {
@@ -420,14 +421,15 @@ impl Inside<'_> {
             }
             match role {
                 Role::RotaryCos(rope) | Role::RotarySin(rope) => {
-                    // Pairs that do not turn have a cosine of 1.
+                    // Pairs that are not rotated have a cosine of 1.
                     let largest = rope.magnitude.max(1.0);
                     return Ok((-largest, largest));
                 }
                 Role::AxialCos(_) | Role::AxialSin(_) => return Ok((-1.0, 1.0)),
                 Role::Pooling | Role::Valid { .. } => return Ok((0.0, 1.0)),
                 Role::Mask(_) => return self.mask_ends(*tensor),
-                // Fixed by the same key on both sides of a cut, whatever else the class contains.
+                // One key determines the range on both sides of a cut, whatever else the class
+                // contains.
                 Role::Hidden | Role::PerLayer { .. } => {
                     return self.encodings.range(&range_key(self.entry, *tensor)).map(Range::ends);
                 }
@@ -437,7 +439,7 @@ impl Inside<'_> {
         if self.is_probability(class) {
             return Ok((0.0, 1.0));
         }
-        // As at a cut, where one segment of the shard passes something to the next.
+        // As at a cut, one segment of the shard passes such a tensor to the next.
         let joined = |tensor: TensorId| {
             let name = &self.entry.tensor(tensor).name;
             let is_key = name.starts_with(HIDDEN) || name == PER_LAYER;
@@ -460,13 +462,13 @@ impl Inside<'_> {
         }
     }
 
-    /// Whether every value of a class comes from a softmax, whole or in primitives: its range is
-    /// known without calibration.
+    /// Returns whether every value of a class is the result of a softmax, either whole or in
+    /// primitives. Then its range is known without calibration.
     fn is_probability(&self, class: usize) -> bool {
         let maker = |tensor: TensorId| self.makers.get(&tensor).map(|&index| &self.entry.nodes[index]);
         let is_softmax = |node: &EntryNode| match (&node.op, node.inputs.as_slice()) {
             (Op::Softmax, _) => true,
-            // Exponentials over their sum.
+            // Exponentials divided by their sum.
             (Op::Div, &[exponentials, sum]) => {
                 maker(exponentials).is_some_and(|maker| maker.op == Op::Exp)
                     && maker(sum).is_some_and(|sum| sum.op == Op::ReduceSum && sum.inputs == [exponentials])
@@ -477,11 +479,12 @@ impl Inside<'_> {
             .all(|tensor| maker(tensor).is_some_and(|node| node.op.is_movement() || is_softmax(node)))
     }
 
-    /// A mask is low enough to push any score below the lowest visible one.
+    /// Returns the range of a mask, which is low enough to push any score below the lowest visible
+    /// one.
     fn mask_ends(&self, mask: TensorId) -> Result<(f32, f32), EncodeError> {
         let mut width = 0.0_f32;
         let class = self.classes.class(mask.0 as usize);
-        // What moves a mask passes it on.
+        // An operation that only moves a mask passes it on.
         let is_mask = |tensor: &TensorId| self.classes.class(tensor.0 as usize) == class;
         let reads = |node: &&EntryNode| !node.op.is_movement() && node.inputs.iter().any(is_mask);
         for node in self.entry.nodes.iter().filter(reads) {
@@ -500,7 +503,7 @@ impl Inside<'_> {
     }
 }
 
-/// [`range_key`] of a state.
+/// Returns the [`range_key`] of a state.
 pub fn state_key(state: &str) -> String {
     format!("{}/state.{state}", ComponentKind::Decoder)
 }
@@ -566,7 +569,7 @@ fn set(tensor: &mut Tensor, encoding: Encoding) {
     tensor.affine = encoding.in_units(unit).affine();
 }
 
-/// A tensor like `like`, encoded the same.
+/// Adds a tensor with the shape and encoding of `like`.
 fn converted(graph: &mut EntryGraph, like: TensorId) -> TensorId {
     let mut tensor = graph.tensor(like).clone();
     tensor.name.push_str(".converted");

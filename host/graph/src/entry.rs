@@ -3,22 +3,23 @@ use shardwright_vocabulary::{Affine, DType, Encoding, EntryKind, EntryName, Scal
 
 use crate::{GraphError, Op, Role, Segments, State, StateId, WeightId};
 
-/// What is fixed when a component becomes a static graph.
+/// Values that are fixed when a component becomes a static graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EntryPoint {
-    /// What it is for.
+    /// The kind of run.
     pub kind: EntryKind,
-    /// Static row count; a run may use fewer.
+    /// Static row count. A run may use fewer rows.
     pub rows: u64,
-    /// Context capacity: rows of linear states. For [`EntryKind::Encode`] equal to `rows`.
+    /// Context capacity: the rows of linear states. Equal to `rows` for [`EntryKind::Encode`].
     pub context: u64,
-    /// The largest row count among all entry points that share the states; rings hold window +
-    /// this.
+    /// The largest row count among all entry points that share the states. A ring has window plus
+    /// this many rows.
     pub largest_rows: u64,
 }
 
 impl EntryPoint {
-    /// The entry point of this name in a plan whose largest entry point has `largest_rows` rows.
+    /// Returns the entry point with this name in a plan whose largest entry point has
+    /// `largest_rows` rows.
     pub fn of(name: EntryName, largest_rows: u32) -> Self {
         let context = match name.kind {
             EntryKind::Encode => name.rows,
@@ -32,9 +33,9 @@ impl EntryPoint {
         }
     }
 
-    /// `prefill_128@4096`, `decode_1@4096`, `encode_256`.
+    /// Returns the name, such as `prefill_128@4096`, `decode_1@4096` or `encode_256`.
     pub fn name(&self) -> EntryName {
-        // Validation refuses what does not fit.
+        // Validation refuses larger numbers.
         let number = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         let context = match self.kind {
             EntryKind::Encode => 0,
@@ -69,118 +70,113 @@ pub struct Tensor {
     pub shape: Vec<u64>,
     /// Element type.
     pub dtype: DType,
-    /// For encoded activations: what the stored integers stand for. Constants carry theirs with the
-    /// weight.
+    /// Encoding of the stored integers, for encoded activations. A constant's encoding is stored
+    /// with its weight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affine: Option<Affine>,
-    /// For constants: the weight of the graph (after work-order assembly: of the work order) it
-    /// holds.
+    /// For constants: index of the weight in the graph, or in the work order after its assembly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<WeightId>,
-    /// For ports: power of two that decoded values are multiplied by to give the real ones. `None`
+    /// For ports: power of two by which decoded values are multiplied to get the real ones. `None`
     /// means 1. A residual stream may be computed divided by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<ScaleBits>,
 }
 
 impl Tensor {
-    /// A tensor of plain elements that is no constant.
+    /// Creates a tensor of plain elements that is not a constant.
     pub fn plain(name: impl Into<String>, shape: Vec<u64>, dtype: DType) -> Self {
         Tensor { name: name.into(), shape, dtype, affine: None, weight: None, unit: None }
     }
 
-    /// Number of elements; saturates.
+    /// Returns the number of elements, saturating.
     pub fn elements(&self) -> u64 {
         self.shape.iter().fold(1_u64, |product, &extent| product.saturating_mul(extent))
     }
 
-    /// Dense size in bytes; saturates.
+    /// Returns the dense size in bytes, saturating.
     pub fn bytes(&self) -> u64 {
         self.dtype.packed_bytes(&self.shape).unwrap_or(u64::MAX)
     }
 
-    /// Whether it holds positions or slots rather than values.
+    /// Returns whether it contains positions or slots rather than values.
     pub fn is_index(&self) -> bool {
         matches!(self.dtype, DType::I32 | DType::I64)
     }
 
-    /// How its values are stored, as far as floats and encoded integers go; `None` for indices and
+    /// Returns the encoding of its floats or encoded integers. Returns `None` for indices and
     /// packed weights.
     pub fn encoding(&self) -> Option<Encoding> {
         Encoding::of(self.dtype, self.affine)
     }
 }
 
-/// An operation of an entry graph; one output.
+/// An operation of an entry graph with its single output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntryNode {
-    /// Unique within the entry graph; `layer.3.q`.
+    /// Name, unique within the entry graph, such as `layer.3.q`.
     pub name: String,
-    /// What it does.
     #[serde(flatten)]
     pub op: Op,
     /// Operands.
     pub inputs: Vec<TensorId>,
-    /// Result.
     pub output: TensorId,
-    /// The layer it belongs to.
+    /// The layer of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<u32>,
 }
 
-/// A state an entry point reads or writes.
+/// A state that an entry point reads or writes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatePort {
-    /// Which state of the graph.
+    /// Index of the state in the graph.
     pub id: StateId,
-    /// Its declaration.
+    /// Declaration of the state.
     #[serde(flatten)]
     pub state: State,
-    /// Rows under this entry point.
+    /// Number of rows under this entry point.
     pub capacity: u64,
-    /// Whether this entry writes it (in graph, or through the runtime).
+    /// Whether this entry writes it, in the graph or through the runtime.
     pub written: bool,
 }
 
-/// One entry point of a shard: static shapes, nodes in an order in which they can run.
+/// One entry point of a shard, with static shapes. Nodes are in an order in which they can run.
 ///
-/// A state that is written appears as input and as output with the same role; the two are one
-/// buffer. No other tensor is both.
+/// A written state is an input and an output with the same role. The two are one buffer. No other
+/// tensor is both.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntryGraph {
-    /// Which parts of the model.
+    /// The parts of the model that it computes.
     pub segments: Segments,
-    /// What was fixed.
+    /// Kind, rows and context size.
     pub point: EntryPoint,
-    /// All tensors.
     pub tensors: Vec<Tensor>,
-    /// All operations.
     pub nodes: Vec<EntryNode>,
-    /// What is bound before a run.
+    /// Tensors bound before a run.
     pub inputs: Vec<(TensorId, Role)>,
-    /// What a run gives.
+    /// Results of a run.
     pub outputs: Vec<(TensorId, Role)>,
     /// States it reads or writes.
     pub states: Vec<StatePort>,
 }
 
 impl EntryGraph {
-    /// The tensor of that index.
+    /// Returns the tensor with that index.
     pub fn tensor(&self, id: TensorId) -> &Tensor {
         &self.tensors[id.0 as usize]
     }
 
-    /// The input with that role.
+    /// Returns the input with that role.
     pub fn input(&self, role: &Role) -> Option<TensorId> {
         self.inputs.iter().find(|(_, existing)| existing == role).map(|(id, _)| *id)
     }
 
-    /// The output with that role.
+    /// Returns the output with that role.
     pub fn output(&self, role: &Role) -> Option<TensorId> {
         self.outputs.iter().find(|(_, existing)| existing == role).map(|(id, _)| *id)
     }
 
-    /// Constants in order of first use.
+    /// Lists the constants in order of first use.
     pub fn constants(&self) -> impl Iterator<Item = (TensorId, WeightId)> + '_ {
         self.tensors
             .iter()
@@ -188,7 +184,7 @@ impl EntryGraph {
             .filter_map(|(index, tensor)| tensor.weight.map(|weight| (TensorId(index as u32), weight)))
     }
 
-    /// Node indices in report form: `layer.3.q (linear)`.
+    /// Describes a node for reports, such as `layer.3.q (linear)`.
     pub fn describe_node(&self, index: usize) -> String {
         let node = &self.nodes[index];
         format!("{} ({})", node.name, node.op.name())

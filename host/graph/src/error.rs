@@ -2,57 +2,50 @@ use shardwright_vocabulary::{EntryKind, ErrorKind};
 
 use crate::{ComponentKind, Segments};
 
-/// A graph that cannot be built or instantiated.
+/// Error when building or instantiating a graph.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
-    /// A weight's range lies outside its byte source.
+    /// A weight's range exceeds its byte source.
     #[error("weight range {offset}+{length} exceeds the {available} bytes of its source")]
     WeightRange {
-        /// First byte.
+        /// First byte of the range.
         offset: usize,
-        /// Bytes asked for.
+        /// Requested bytes.
         length: usize,
-        /// Bytes there.
+        /// Available bytes.
         available: usize,
     },
-    /// A weight whose size in some format does not fit the machine.
+    /// A weight's size in some format is too large for the machine.
     #[error("weight `{weight}` {shape:?} is too large to be stored")]
     WeightTooLarge {
-        /// Its name.
         weight: String,
-        /// Its shape.
         shape: Vec<u64>,
     },
     /// The operand shapes of an operation are outside its definition.
     #[error("node `{node}` ({op}): {reason}")]
     Shape {
-        /// The node's name.
         node: String,
-        /// The operation.
         op: &'static str,
-        /// What does not fit.
+        /// The mismatch.
         reason: String,
     },
     /// The graph has no such component.
     #[error("the graph has no component `{0}`")]
     NoComponent(ComponentKind),
-    /// The layer range is empty or reaches beyond the component.
+    /// The layer range is empty or exceeds the component.
     #[error("layers {start}..{end} are not a range of `{component}`, which has {layers}")]
     LayerRange {
-        /// The component.
         component: ComponentKind,
-        /// First layer.
         start: u32,
-        /// One past the last.
+        /// One past the last layer.
         end: u32,
-        /// Layers there are.
         layers: u32,
     },
-    /// A shard's segments are not in the order of one pass, or one component occurs twice.
+    /// A shard's segments are not in the order of one pass, or contain one component twice.
     #[error("`{segments}` are no segments of one shard")]
     Segments {
-        /// Those asked for.
+        /// The requested segments.
         segments: Segments,
     },
     /// A value other than the residual stream or a state would have to cross the cut.
@@ -60,43 +53,42 @@ pub enum GraphError {
         "value `{value}` of layer {layer} is needed beyond the cut; only the residual stream and states may cross"
     )]
     CrossesCut {
-        /// The value.
         value: String,
-        /// The layer that makes it.
+        /// The layer that produces it.
         layer: u32,
     },
     /// The component cannot run under this kind of entry point.
     #[error("`{component}` has no {entry} entry point: {reason}")]
     EntryKind {
-        /// The component.
         component: ComponentKind,
-        /// The kind asked for.
+        /// The requested kind.
         entry: EntryKind,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
-    /// A component that makes one row of several has entry points of multiples of them alone.
+    /// A component that combines several rows to one requires row counts that are multiples of this
+    /// number.
     #[error("`{component}` has no entry point of {rows} rows: they are no multiple of {multiple}")]
     Rows {
         /// The component.
         component: ComponentKind,
-        /// Rows asked for.
+        /// Requested rows.
         rows: u64,
-        /// What they must be a multiple of.
+        /// Number of which they must be a multiple.
         multiple: u64,
     },
     /// Rows or context are zero, or rows exceed the context.
     #[error("an entry point of {rows} rows in a context of {context} is not possible")]
     EntryPoint {
-        /// Rows asked for.
+        /// Requested rows.
         rows: u64,
-        /// Context capacity asked for.
+        /// Requested context capacity.
         context: u64,
     },
 }
 
 impl GraphError {
-    /// What would help.
+    /// Returns advice for the user.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             GraphError::WeightRange { .. } => {
@@ -116,7 +108,7 @@ impl GraphError {
     }
 }
 
-/// What an application can do about it.
+/// Converts to an error with the kind on which an application acts.
 impl From<GraphError> for shardwright_vocabulary::Error {
     fn from(error: GraphError) -> Self {
         let kind = match error {

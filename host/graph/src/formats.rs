@@ -1,4 +1,4 @@
-//! Which format each constant of a model takes under a format tuple.
+//! Selects the format of each constant of a model under a format tuple.
 
 use shardwright_vocabulary::{ActivationFormat, DType, FormatTuple, WeightFormat, WeightRole};
 
@@ -11,19 +11,19 @@ pub enum ConstantFormat {
     Stored,
     /// A matrix in one of the weight formats.
     Matrix(WeightFormat),
-    /// Encoded like an activation: `U16` per tensor with a zero point. Norm scales and the like,
-    /// where activations are 16-bit integers.
+    /// Encoded like an activation: `U16` per tensor with a zero point. Used for norm scales and
+    /// similar constants if activations are 16-bit integers.
     Activation,
 }
 
 impl Graph {
-    /// Which weights are matrices of a product, by [`WeightId`]: weight formats apply to these
-    /// alone.
+    /// Returns which weights are matrices of a product, by [`WeightId`]. Weight formats apply only
+    /// to these.
     pub fn matrices(&self) -> Vec<bool> {
         self.second_operands(|op| matches!(op, Op::Linear | Op::DynamicLinear { .. }))
     }
 
-    /// Which weights are the second operand of such an operation.
+    /// Returns which weights are the second operand of such an operation.
     fn second_operands(&self, of: impl Fn(&Op) -> bool) -> Vec<bool> {
         let mut found = vec![false; self.weights.len()];
         for component in &self.components {
@@ -37,7 +37,7 @@ impl Graph {
         found
     }
 
-    /// Returns, for each weight, whether an operation on the residual stream reads it, see
+    /// Returns, for each weight, whether an operation on the residual stream reads it. See
     /// [`stream::around`].
     fn beside_stream(&self) -> Vec<bool> {
         let mut found = vec![false; self.weights.len()];
@@ -49,12 +49,13 @@ impl Graph {
         found
     }
 
-    /// The target format of each weight under `formats`, by [`WeightId`].
+    /// Returns the target format of each weight under `formats`, by [`WeightId`].
     ///
-    /// A matrix has the format of its role; one already stored in it stays as it is. Other
-    /// constants follow the activations: encoded if those are static integers, `f16` if those are
-    /// or the residual stream that they are read with is, else as stored. Beside static integers
-    /// the kernels of a convolution have eight bits, since compilers take no wider ones there.
+    /// A matrix has the format of its role, and is kept if it is already stored in that format.
+    /// Other constants follow the activations. They are encoded if activations are static integers.
+    /// They are `f16` if activations, or the residual stream with which they are read, are `f16`.
+    /// Otherwise they are kept as stored. With static integers, kernels of a convolution have eight
+    /// bits, since compilers do not support wider ones.
     pub fn constant_formats(&self, formats: &FormatTuple) -> Vec<ConstantFormat> {
         let matrices = self.matrices();
         let kernels = self.second_operands(|op| matches!(op, Op::Convolution { .. }));
@@ -79,8 +80,8 @@ impl Graph {
         self.weights.iter().enumerate().map(of).collect()
     }
 
-    /// This model with its constants in `formats`, counted but not quantised: what planning and
-    /// `check` use.
+    /// Returns this model with its constants in `formats`, counted but not quantised. Planning and
+    /// `check` use it.
     pub fn planned(&self, formats: &FormatTuple) -> Result<Graph, GraphError> {
         let mut graph = self.clone();
         for (weight, format) in graph.weights.iter_mut().zip(self.constant_formats(formats)) {

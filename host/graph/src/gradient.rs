@@ -1,8 +1,8 @@
-//! Gradients of an entry graph, as a graph.
+//! Computes gradients of an entry graph, as a graph.
 //!
-//! Reverse mode: from the last operation to the first, the derivative of a loss by each result
-//! becomes derivatives by its operands. The new graph computes again what these need of the values
-//! and is run like any other, on any shim.
+//! Uses reverse mode: from the last operation to the first, the derivative of a loss by each result
+//! becomes derivatives by the operands. The new graph recomputes the values that the derivatives
+//! need, and runs like any other graph, on any shim.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,37 +11,36 @@ use shardwright_vocabulary::DType;
 use crate::operations::Rewrite;
 use crate::{EntryGraph, EntryNode, Op, Role, TensorId, decompose_where};
 
-/// The name of the tap that holds the derivative of a loss by a tensor.
+/// Returns the name of the tap with the derivative of a loss by a tensor.
 pub fn gradient_key(tensor: &str) -> String {
     format!("gradient.{tensor}")
 }
 
-/// The name of the tap that the derivative by an output of a graph is given through.
+/// Returns the name of the tap that passes in the derivative by an output of a graph.
 pub fn given_gradient_key(tensor: &str) -> String {
     format!("given-gradient.{tensor}")
 }
 
-/// An operation that no derivative passes.
+/// An operation without a derivative.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("node `{node}` ({op}) has no derivative here")]
 pub struct GradientError {
-    /// The node.
     pub node: String,
-    /// Its operation.
     pub op: &'static str,
 }
 
-/// The graph that gives the derivatives of a loss by the tensors that are `wanted`, of a float
+/// Returns the graph that computes the derivatives of a loss by the `wanted` tensors of a float
 /// graph.
 ///
-/// It reads what `entry` reads, and for every output of `entry` that depends on a wanted tensor the
-/// derivative by that, an input [`Role::Tap`] named by [`given_gradient_key`]; of a state the
-/// derivative by its rows in this run, which the first slots hold. Its outputs are the taps and
-/// states of `entry`, and of every wanted tensor that an output depends on the derivative, a tap
-/// named by [`gradient_key`].
+/// It has the inputs of `entry`. In addition, for every output of `entry` that depends on a wanted
+/// tensor, it reads the derivative by this output. This input has [`Role::Tap`] and is named by
+/// [`given_gradient_key`]. For a state it is the derivative by its rows in this run, which are in
+/// the first slots. Its outputs are the taps and states of `entry`. In addition, for every wanted
+/// tensor on which an output depends, it outputs the derivative as a tap named by [`gradient_key`].
 ///
 /// # Errors
-/// A step function on the way, such as [`Op::Round`], which float graphs do not have.
+/// Returns an error if a step function is on the way, such as [`Op::Round`]. Float graphs do not
+/// have such functions.
 pub fn gradients(entry: &EntryGraph, wanted: &dyn Fn(TensorId) -> bool) -> Result<EntryGraph, GradientError> {
     let name = |index: usize| entry.tensors[index].name.clone();
     let wanted: BTreeSet<String> =
@@ -77,7 +76,7 @@ pub fn gradients(entry: &EntryGraph, wanted: &dyn Fn(TensorId) -> bool) -> Resul
     rewrite.graph.outputs.retain(|(_, role)| matches!(role, Role::Tap { .. } | Role::State { .. }));
     for (index, tensor) in flat.tensors.iter().enumerate().filter(|(index, _)| is_wanted[*index]) {
         if let Some(&(mut gradient)) = found.get(&TensorId(index as u32)) {
-            // No tensor is both an input and an output.
+            // A tensor cannot be both an input and an output.
             if given.iter().any(|(input, _)| *input == gradient) {
                 gradient = rewrite.step(Op::MulScalar { value: 1.0 }, &[gradient]);
             }
@@ -87,13 +86,13 @@ pub fn gradients(entry: &EntryGraph, wanted: &dyn Fn(TensorId) -> bool) -> Resul
     Ok(pruned(rewrite))
 }
 
-/// Products are left whole for their kernels; softmax, whose greatest value is a constant only in
-/// it, for its derivative.
+/// Returns whether to decompose a node. Products stay whole for their kernels. Softmax stays whole
+/// for its derivative, because its maximum counts as a constant only inside it.
 fn is_decomposed(node: &EntryNode) -> bool {
     node.op.is_semantic() && !matches!(node.op, Op::Linear | Op::Softmax | Op::StateUpdate)
 }
 
-/// Without the operations whose results nothing reads.
+/// Removes the operations whose results are not read.
 fn pruned(mut rewrite: Rewrite) -> EntryGraph {
     let graph = &mut rewrite.graph;
     let mut read: BTreeSet<TensorId> = graph.outputs.iter().map(|(tensor, _)| *tensor).collect();
@@ -114,12 +113,12 @@ fn pruned(mut rewrite: Rewrite) -> EntryGraph {
     rewrite.finish()
 }
 
-/// A graph on its way back.
+/// A graph during the backward pass.
 struct Backward {
     rewrite: Rewrite,
-    /// By tensor, the sum of what is known of its derivative.
+    /// The sum of the known parts of each tensor's derivative.
     found: HashMap<TensorId, TensorId>,
-    /// Whether a tensor depends on a wanted one; later tensors are derivatives and do not.
+    /// Whether a tensor depends on a wanted one. Later tensors are derivatives and do not.
     depends: Vec<bool>,
 }
 
@@ -132,7 +131,7 @@ impl Backward {
         self.rewrite.step(op, inputs)
     }
 
-    /// Adds to the derivative by a tensor what one use of it gives, summed over the axes along
+    /// Adds the contribution of one use of a tensor to its derivative, summed over the axes along
     /// which the use repeated it.
     fn add(&mut self, to: TensorId, gradient: TensorId) {
         if !self.depends(to) {
@@ -167,7 +166,7 @@ impl Backward {
         self.step(Op::Reshape { shape: wanted }, &[sum])
     }
 
-    /// With its last two axes swapped.
+    /// Swaps the last two axes.
     fn transposed(&mut self, tensor: TensorId) -> TensorId {
         let mut perm: Vec<u32> = (0..self.rewrite.shape(tensor).len() as u32).collect();
         let rank = perm.len();
@@ -175,12 +174,12 @@ impl Backward {
         self.step(Op::Transpose { perm }, &[tensor])
     }
 
-    /// Zeros in the shape of a tensor whose values are finite.
+    /// Returns zeros in the shape of a tensor whose values are finite.
     fn zeros(&mut self, like: TensorId) -> TensorId {
         self.step(Op::MulScalar { value: 0.0 }, &[like])
     }
 
-    /// What a node passes on to its operands of the derivative by its result.
+    /// Passes the derivative by a node's result on to its operands.
     fn pass(&mut self, node: &EntryNode, gradient: TensorId) -> Result<(), GradientError> {
         let (y, x) = (node.output, node.inputs.as_slice());
         let product = |this: &mut Self, factor: TensorId| this.step(Op::Mul, &[gradient, factor]);
@@ -305,7 +304,7 @@ impl Backward {
                     start = end;
                 }
             }
-            // The rows of a run from its beginning lie in the first slots.
+            // The rows of a run from its beginning are in the first slots.
             Op::StateUpdate => {
                 let rows = self.rewrite.shape(x[1])[0];
                 let of_rows = match self.rewrite.shape(gradient)[0] == rows {
@@ -319,7 +318,7 @@ impl Backward {
         Ok(())
     }
 
-    /// The derivative of a part of a tensor along an axis, with zeros around it.
+    /// Returns the derivative of a part of a tensor along an axis, with zeros around it.
     fn placed(
         &mut self,
         whole: TensorId,

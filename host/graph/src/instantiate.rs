@@ -11,17 +11,17 @@ use crate::{
     Segment, Segments, StateId, StatePort, Tensor, TensorId, ValueId, ValueSource, hidden_key,
 };
 
-/// What to add to an entry graph beyond what a run needs.
+/// Additions to an entry graph that a run does not need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EntryOptions {
-    /// Whether layer outputs (`layer.N`, all but the last of the range, which is the residual
-    /// stream) and the component's named taps become extra outputs. Taps never ship.
+    /// Whether layer outputs (`layer.N`, except the last of the range, which is the residual
+    /// stream) and the component's named taps become extra outputs. Taps are never shipped.
     pub taps: bool,
 }
 
 impl Graph {
-    /// [`Graph::entry_of`] one component, or some of its layers; `layers` has no meaning for a
-    /// component without any.
+    /// Calls [`Graph::entry_of`] with one component, or some of its layers. `layers` is ignored for
+    /// a component without layers.
     pub fn entry(
         &self,
         kind: ComponentKind,
@@ -33,15 +33,15 @@ impl Graph {
         self.entry_of(&Segment { component: kind, layers }.into(), point, options)
     }
 
-    /// The static graph of adjacent segments of the pass under an entry point; `None` if there is
-    /// nothing to do (a prefill of layers after which no state is written).
+    /// Returns the static graph of adjacent segments of the pass under an entry point. Returns
+    /// `None` if there is no work, as in a prefill of layers after which no state is written.
     ///
-    /// Only nodes that a required result depends on are kept: a prefill requires the states of its
-    /// layers, and the residual stream after them only if a later layer writes a state. What one
-    /// segment passes to the next stays inside.
+    /// Only nodes on which a required result depends are kept. A prefill requires the states of its
+    /// layers. It requires the residual stream after them only if a later layer writes a state.
+    /// Tensors passed from one segment to the next stay inside.
     ///
-    /// Nodes and tensors of a single segment have the names they have in their component; those of
-    /// several have the component before them, `decoder/layer.3.q`, and what is passed on inside
+    /// Nodes and tensors of a single segment keep their names in the component. With several
+    /// segments the component is prefixed, as in `decoder/layer.3.q`, and a tensor passed on inside
     /// has the name of its range ([`range_key`](crate::range_key)).
     pub fn entry_of(
         &self,
@@ -93,8 +93,8 @@ impl Graph {
         Ok(Some(instantiation.entry))
     }
 
-    /// What each segment must produce, and the nodes that takes: from the last to the first, since
-    /// a segment produces what a later one reads.
+    /// Determines the values that each segment must produce and the nodes this needs. Proceeds from
+    /// the last segment to the first, since a segment produces values that a later one reads.
     fn require(&self, parts: &mut [Part<'_>], kind: EntryKind, options: EntryOptions) {
         let (mut stream_is_read, mut per_layer_is_read) = (false, false);
         for index in (0..parts.len()).rev() {
@@ -120,7 +120,8 @@ impl Graph {
                     part.wanted.push(Wanted { value, role, leaves });
                 }
             }
-            // A prefill passes no stream to layers that write no state, so nothing wants it above.
+            // A prefill does not pass the stream to layers that write no state, so it was not
+            // required above.
             if stream_is_read && part.component.layers > 0 {
                 let value = part.component.cuts[part.layers.end as usize];
                 if !part.wanted.iter().any(|wanted| wanted.role == Role::Hidden) {
@@ -129,21 +130,21 @@ impl Graph {
             }
             part.needed = part.needed();
             let reads = part.reads();
-            // The embedding begins the stream; per-layer inputs read it and leave it as it is.
+            // The embedding begins the stream. Per-layer inputs only read it.
             let gives = part.component.kind != ComponentKind::PerLayerInput;
             stream_is_read = reads.stream || (stream_is_read && !gives);
             per_layer_is_read |= reads.per_layer;
         }
     }
 
-    /// Whether layers beyond a shard read per-layer inputs made within it; `later` are its segments
-    /// after those that make them.
+    /// Returns whether layers outside of a shard read per-layer inputs produced by it. `later` are
+    /// the shard's segments after the one that produces them.
     fn later_per_layer(&self, later: &[Part<'_>]) -> bool {
         let decoder = later.iter().find(|part| part.component.layers > 0);
         decoder.is_none_or(|part| part.layers.end < part.component.layers)
     }
 
-    /// The values a segment produces under an entry point, with the roles they have outside.
+    /// Returns the values that a segment produces under an entry point, with their roles outside.
     fn wanted(
         &self,
         component: &Component,
@@ -164,8 +165,8 @@ impl Graph {
             if kind != EntryKind::Prefill || later_states {
                 wanted.push((component.cuts[layers.end as usize], Role::Hidden));
                 if options.taps {
-                    // The last layer's output leaves as the residual stream itself; one tensor
-                    // never leaves twice.
+                    // The last layer's output is already the residual stream, and a tensor must not
+                    // be two outputs.
                     for layer in layers.start..layers.end - 1 {
                         let name = format!("layer.{layer}");
                         wanted.push((component.cuts[layer as usize + 1], Role::Tap { name }));
@@ -191,7 +192,7 @@ impl Graph {
     }
 }
 
-/// Whether the residual stream that enters a component does not leave it as it was.
+/// Returns whether a component changes the residual stream that enters it.
 fn replaces_stream(component: &Component) -> bool {
     component.kind != ComponentKind::PerLayerInput
 }
@@ -201,26 +202,26 @@ struct Part<'g> {
     component: &'g Component,
     layers: Range<u32>,
     wanted: Vec<Wanted>,
-    /// Which of the component's nodes are kept.
+    /// Whether each of the component's nodes is kept.
     needed: Vec<bool>,
 }
 
-/// A value a segment must produce.
+/// A value that a segment must produce.
 struct Wanted {
     value: ValueId,
     role: Role,
-    /// Whether the shard gives it; else a later segment of the shard reads it.
+    /// Whether the shard outputs it. Otherwise a later segment of the shard reads it.
     leaves: bool,
 }
 
-/// What a segment reads of earlier ones.
+/// Values that a segment reads from earlier ones.
 struct Reads {
     stream: bool,
     per_layer: bool,
 }
 
 impl Part<'_> {
-    /// Nodes of the segment on which a wanted value depends.
+    /// Returns which nodes of the segment a wanted value depends on.
     fn needed(&self) -> Vec<bool> {
         let mut needed = vec![false; self.component.nodes.len()];
         let mut stack: Vec<ValueId> = self.wanted.iter().map(|wanted| wanted.value).collect();
@@ -239,7 +240,7 @@ impl Part<'_> {
         needed
     }
 
-    /// Whether the value is the residual stream at the start of the range.
+    /// Returns whether the value is the residual stream at the start of the range.
     fn is_entry_stream(&self, value: ValueId) -> bool {
         self.component.layers > 0 && self.component.cuts[self.layers.start as usize] == value
     }
@@ -261,9 +262,9 @@ impl Part<'_> {
 struct Instantiation<'g> {
     graph: &'g Graph,
     entry: EntryGraph,
-    /// The residual stream, if a segment of the shard gave it.
+    /// The residual stream, if a segment of the shard produced it.
     stream: Option<TensorId>,
-    /// The per-layer inputs, and the first layer they are of.
+    /// The per-layer inputs, and their first layer.
     per_layer: Option<(TensorId, u32)>,
 }
 
@@ -281,7 +282,6 @@ impl<'g> Instantiation<'g> {
         Instantiation { graph, entry, stream: None, per_layer: None }
     }
 
-    /// Adds a segment.
     fn run(&mut self, part: &Part<'g>) -> Result<(), GraphError> {
         let mut made = HashMap::new();
         for (index, node) in part.component.nodes.iter().enumerate() {
@@ -333,12 +333,12 @@ impl<'g> Instantiation<'g> {
         Ok(())
     }
 
-    /// Whether the shard has several segments.
+    /// Returns whether the shard has several segments.
     fn is_joined(&self) -> bool {
         self.entry.segments.0.len() > 1
     }
 
-    /// The name of something within a segment.
+    /// Returns the name of a node or tensor within a segment.
     fn name(&self, part: &Part<'_>, name: &str) -> String {
         match self.is_joined() {
             true => format!("{}/{name}", part.component.kind),
@@ -435,8 +435,7 @@ impl<'g> Instantiation<'g> {
                     self.add_input(self.name(part, &value.name), shape, value.dtype, role.clone())
                 }
                 ValueSource::Constant(weight) => {
-                    // The weight's own type: it may have been changed since the component was
-                    // built.
+                    // The weight's type may have been changed since the component was built.
                     let dtype = self.graph.weight(*weight).dtype;
                     let tensor = self.add_tensor(self.name(part, &value.name), shape, dtype);
                     self.entry.tensors[tensor.0 as usize].weight = Some(*weight);
@@ -452,7 +451,7 @@ impl<'g> Instantiation<'g> {
                             layer: node.layer.unwrap_or(0),
                         });
                     };
-                    // The writer is in an earlier shard, which has already run: its state is
+                    // The writer is in an earlier shard, which has already run, so its state is
                     // complete.
                     self.state_input(part, state)
                 }
@@ -462,7 +461,7 @@ impl<'g> Instantiation<'g> {
         Ok(tensor)
     }
 
-    /// The residual stream: what an earlier segment gave, or else an input.
+    /// Returns the residual stream from an earlier segment, or an input.
     fn stream_input(&mut self, name: &str, shape: Vec<u64>, dtype: DType) -> TensorId {
         match self.stream {
             Some(tensor) => tensor,
@@ -473,7 +472,8 @@ impl<'g> Instantiation<'g> {
     fn state_input(&mut self, part: &Part<'_>, id: StateId) -> TensorId {
         let port = self.state_port(id);
         let shape = vec![port.capacity, port.state.width];
-        // A state often has the name of the node that produces its rows; tensor names are unique.
+        // A state often has the name of the node that produces its rows, but tensor names are
+        // unique.
         let name = format!("state.{}", port.state.name);
         let name = self.name(part, &name);
         self.add_input(name, shape, DType::F32, Role::State { state: id })

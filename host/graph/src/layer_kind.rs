@@ -5,20 +5,20 @@ use shardwright_vocabulary::EntryKind;
 
 use crate::{EntryGraph, EntryOptions, EntryPoint, Graph, GraphError, Role};
 
-/// Layers grouped by equal structure: same operations, shapes and attributes; other weights, states
-/// and donors.
+/// Layers grouped by equal structure: the same operations, shapes and attributes, but other
+/// weights, states and donors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerKinds {
     /// Kind of each layer.
     pub of_layer: Vec<u32>,
-    /// The first layer of each kind, which stands for it in tables.
+    /// The first layer of each kind, which represents it in tables.
     pub representative: Vec<u32>,
 }
 
-/// Groups the layers by hashing the graphs of each single one under every entry kind it has.
+/// Groups the layers by hashing the graphs of each single layer under all of its entry kinds.
 ///
-/// The prefill graph takes part, so the last layer that writes a state is a kind of its own where
-/// it computes less.
+/// This includes the prefill graph. So the last layer that writes a state is a separate kind if it
+/// computes less there.
 pub fn layer_kinds(graph: &Graph) -> Result<LayerKinds, GraphError> {
     let entry_kinds: &[EntryKind] =
         if graph.is_generative() { &[EntryKind::Prefill, EntryKind::Decode] } else { &[EntryKind::Encode] };
@@ -28,8 +28,8 @@ pub fn layer_kinds(graph: &Graph) -> Result<LayerKinds, GraphError> {
     for layer in 0..graph.layers() {
         let mut digest = Sha256::new();
         for &kind in entry_kinds {
-            // Any row count and context serve: both scale all layers alike. Distinct primes keep
-            // extents apart.
+            // Any row count and context is suitable, since both scale all layers in the same way.
+            // Distinct primes distinguish the extents.
             let point = EntryPoint { kind, rows: 3, context: 1 << 30, largest_rows: 7 };
             let entry = graph.entry(component, layer..layer + 1, point, EntryOptions::default())?;
             digest.update(structure(entry.as_ref()));
@@ -44,8 +44,8 @@ pub fn layer_kinds(graph: &Graph) -> Result<LayerKinds, GraphError> {
     Ok(found)
 }
 
-/// Text that is equal for graphs of equal structure: names, weights, states and layer numbers left
-/// out.
+/// Returns a text that is equal for graphs of equal structure. It excludes names, weights, states
+/// and layer numbers.
 fn structure(entry: Option<&EntryGraph>) -> String {
     let Some(entry) = entry else { return "nothing".to_owned() };
     let mut text = String::new();

@@ -9,22 +9,22 @@ use crate::{
     EncodeError, Encodings, EntryGraph, EntryNode, Keys, Op, Role, StateId, TensorId, encode, prepared,
 };
 
-/// A shim's answer for one node.
+/// A shim's verdict on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// Whether the shim supports the node as it is.
     pub accepted: bool,
-    /// Why not; empty when accepted.
+    /// The reason for refusing it. Empty if accepted.
     pub reason: String,
 }
 
 impl Verdict {
-    /// The shim supports the node.
+    /// Creates the verdict that the shim supports the node.
     pub fn accepted() -> Self {
         Verdict { accepted: true, reason: String::new() }
     }
 
-    /// The shim does not support the node.
+    /// Creates the verdict that the shim does not support the node.
     pub fn refused(reason: impl Into<String>) -> Self {
         Verdict { accepted: false, reason: reason.into() }
     }
@@ -33,20 +33,18 @@ impl Verdict {
 /// A graph that a shim accepts as a whole, with the changes that were necessary.
 #[derive(Clone, Debug)]
 pub struct Legalised {
-    /// The graph.
     pub graph: EntryGraph,
-    /// Semantic nodes that were decomposed, with the shim's reason.
+    /// Names of semantic nodes that were decomposed, with the shim's reasons.
     pub decomposed: BTreeMap<String, String>,
-    /// States whose new rows leave as outputs for the runtime to place, with the shim's reason.
+    /// States whose new rows are outputs that the runtime copies to their slots, with the shim's
+    /// reasons.
     pub by_runtime: BTreeMap<StateId, String>,
 }
 
 /// A semantic node that a shim refused as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedWhole {
-    /// The node.
     pub node: String,
-    /// Its operation.
     pub op: &'static str,
     /// The shim's reason.
     pub reason: String,
@@ -59,52 +57,50 @@ fn refused_before(within: &[RefusedWhole]) -> String {
     within.iter().rev().map(reported).collect()
 }
 
-/// A graph that a shim refuses even in primitives.
+/// Error for a graph that a shim refuses even in primitives.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LegaliseError<E> {
-    /// The shim could not answer.
+    /// The shim's check failed.
     #[error("{0}")]
     Check(E),
-    /// The shim answered for another number of nodes than it was asked about.
+    /// The number of the shim's verdicts differs from the number of nodes.
     #[error("the shim gave {found} verdicts for {asked} nodes")]
     VerdictCount {
-        /// Nodes shown.
+        /// Number of nodes passed to the shim.
         asked: usize,
         /// Number of verdicts returned.
         found: usize,
     },
-    /// The graph cannot be encoded as the formats say.
+    /// The graph cannot be encoded in the formats.
     #[error(transparent)]
     Encode(#[from] EncodeError),
     /// A primitive was refused.
     #[error("{}{op} `{node}` is refused even as a primitive: {reason}{}", layer.map(|layer| format!("layer {layer}: ")).unwrap_or_default(), refused_before(within))]
     Refused {
-        /// The node.
         node: String,
-        /// Its operation.
         op: &'static str,
-        /// Its layer.
         layer: Option<u32>,
         /// The shim's reason.
         reason: String,
-        /// The operations it is a step of, outermost first: all of these were refused before it.
+        /// The operations of which it is a step, outermost first. All of them were refused before
+        /// it.
         within: Vec<RefusedWhole>,
     },
-    /// A state update was refused, and a reader of the state cannot read new rows beside it.
+    /// A state update was refused, and a reader of the state cannot read the new rows separately.
     #[error("state update `{node}` is refused ({refusal}), and {obstacle}")]
     StateUpdate {
-        /// The update.
+        /// Name of the update.
         node: String,
         /// The shim's reason.
         refusal: String,
-        /// Why the runtime cannot do it instead.
+        /// Why the runtime cannot do the update instead.
         obstacle: String,
     },
 }
 
 impl<E> LegaliseError<E> {
-    /// What would help the user.
+    /// Returns advice for the user.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             LegaliseError::Check(_) => None,
@@ -120,17 +116,17 @@ impl<E> LegaliseError<E> {
     }
 }
 
-/// Shows the whole entry point to `check`, keeps accepted nodes, decomposes the others by one
-/// level, and asks again until nothing is refused.
+/// Passes the whole entry point to `check`, keeps accepted nodes and decomposes refused ones by one
+/// level. Repeats this until no node is refused.
 ///
-/// A refused `StateUpdate` becomes `update: by-runtime`: the attention that follows it reads
-/// `[state ‖ new rows]`, itself one level down, and the new rows leave as an output; the update of
-/// the other of a key and value pair goes with it. Each round replaces at least one semantic node
-/// by strictly lower ones (`Attention` and `Rope` by `Softcap`, `Softmax`, `Rotate` and primitives,
-/// those by primitives) and adds none that is as high, so it ends.
+/// A refused `StateUpdate` becomes `update: by-runtime`. The following attention, itself one level
+/// down, reads `[state ‖ new rows]`, and the new rows become an output. In a key and value pair,
+/// the update of the other one is moved too. Each round replaces at least one semantic node by
+/// strictly lower ones (`Attention` and `Rope` by `Softcap`, `Softmax`, `Rotate` and primitives,
+/// and the first three by primitives). It does not add nodes of the same level, so it terminates.
 ///
 /// A `Rope` with a divisor for each pair, or a magnitude, is decomposed before the shim sees the
-/// graph, because the contract has no attribute for either.
+/// graph, because the contract has no attributes for them.
 pub fn legalise<E>(
     entry: &EntryGraph,
     check: impl FnMut(&EntryGraph) -> Result<Vec<Verdict>, E>,
@@ -138,11 +134,11 @@ pub fn legalise<E>(
     legalise_shown(entry, |graph| Ok(graph.clone()), check)
 }
 
-/// [`legalise`] of an f32 graph that is encoded before each check: the shim sees the encoded graph,
-/// which is also the result.
+/// Like [`legalise`], but for an f32 graph that is encoded before each check. The shim sees the
+/// encoded graph, which is also the result.
 ///
 /// Encoding follows each round, since the steps of a decomposed operation need their own encodings.
-/// A refused conversion at a port ends it like any refused primitive.
+/// A refused conversion at a port is an error, like any refused primitive.
 pub fn legalise_encoded<E>(
     entry: &EntryGraph,
     encodings: &Encodings<'_>,
@@ -183,7 +179,7 @@ fn legalise_shown<E>(
             if verdict.accepted {
                 continue;
             }
-            // Showing adds conversions and nothing else.
+            // The graph passed to the shim differs only by conversions.
             match place.get(node.name.as_str()) {
                 Some(&index) if node.op == Op::StateUpdate => updates.push((index, verdict.reason.clone())),
                 Some(&index) if node.op.is_semantic() => {
@@ -210,7 +206,7 @@ fn legalise_shown<E>(
             return Ok(legal);
         }
         ops.extend(legal.graph.nodes.iter().map(|node| (node.name.clone(), node.op.name())));
-        // State updates first, while the attention that reads them is still semantic.
+        // State updates are handled first, while the attention that reads them is still semantic.
         if updates.is_empty() {
             for (&index, reason) in &refused {
                 legal.decomposed.insert(legal.graph.nodes[index].name.clone(), reason.clone());
@@ -224,8 +220,9 @@ fn legalise_shown<E>(
     }
 }
 
-/// The refused updates and those that must go with them, since an attention reads keys and values
-/// of one numbering: by output tensor, the state and the reason.
+/// Returns the refused updates and the updates that must be moved with them, since an attention
+/// reads keys and values with the same slots. The result maps the output tensor to the state and
+/// the reason.
 fn moved_updates<E>(
     graph: &EntryGraph,
     refused: &[(usize, String)],
@@ -283,7 +280,7 @@ fn written_state(graph: &EntryGraph, output: TensorId) -> Option<StateId> {
     })
 }
 
-/// Removes these updates: attention over them reads `[state ‖ new rows]`, and the new rows become
+/// Removes these updates. Attention over them reads `[state ‖ new rows]`, and the new rows become
 /// outputs.
 fn update_by_runtime(
     entry: &EntryGraph,

@@ -1,18 +1,18 @@
-//! The graph: what a model computes, before anyone decides where it runs.
+//! The graph: a model's computation, before its placement is decided.
 //!
-//! **Job.** The intermediate representation all crates share: semantic operations with frozen
-//! numbers, symbolic row counts, components, layer boundaries as cut points, the three kinds of
-//! entry point, step-input roles, states, and the passes over them (instantiate, decompose,
-//! legalise, differentiate, count).
+//! **Job.** The intermediate representation shared by all crates. It has semantic operations with
+//! frozen numbers, symbolic row counts, components, layer boundaries as cut points, the three kinds
+//! of entry point, step-input roles and states. Passes over it instantiate, decompose, legalise,
+//! differentiate and count.
 //!
-//! **Not its job.** It knows no vendor, no model family and no file format, it computes no tensor,
-//! and it takes no decision: a planner chooses cuts, a shim says what it takes, the reference
-//! evaluator does arithmetic.
+//! **Not its job.** It does not know vendors, model families or file formats. It does not compute
+//! tensors or make decisions. A planner chooses cuts, a shim reports the operations it supports,
+//! the reference evaluator does the arithmetic.
 //!
 //! Reading order: [`Op`], [`Role`], [`Component`], [`Graph::entry`], [`EntryGraph`],
 //! [`legalise()`].
 //!
-//! What the first two layers of a decoder are in primitive operations:
+//! Count the primitive operations of the first two layers of a decoder:
 //!
 //! ```
 //! use shardwright_graph::{

@@ -1,30 +1,30 @@
 use serde::{Deserialize, Serialize};
 use shardwright_vocabulary::OpKind;
 
-/// Rotary position embedding of every head, half-split pairs.
+/// Rotary position embedding of every head, with half-split pairs.
 ///
 /// For head vectors of `head_dim` values, pair `i` is `(x[i], x[i + head_dim/2])`. Pairs
-/// `i < rotated_pairs` turn by `position · theta^(−2i/head_dim) / (factor · divisors[i])` radians
-/// (all in f32); the others stay. "Proportional" partial rotary of Gemma 4 is `rotated_pairs <
-/// head_dim/2` with the exponent's denominator still the whole `head_dim`. A pair that turns is
-/// multiplied by `magnitude`.
+/// `i < rotated_pairs` are rotated by `position · theta^(−2i/head_dim) / (factor · divisors[i])`
+/// radians (all in f32). The other pairs do not change. "Proportional" partial rotary of Gemma 4 is
+/// `rotated_pairs < head_dim/2`, where the exponent's denominator is still the whole `head_dim`. A
+/// rotated pair is multiplied by `magnitude`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rope {
     /// Values per head.
     pub head_dim: u32,
     /// Base of the frequencies.
     pub theta: f32,
-    /// Pairs that turn; the rest have cos 1, sin 0.
+    /// Number of rotated pairs. The other pairs have cos 1, sin 0.
     pub rotated_pairs: u32,
-    /// Divisor of every frequency (1 = none).
+    /// Divisor of every frequency. 1 for none.
     pub factor: f32,
-    /// Further divisor of the frequency of each pair, `head_dim/2` of them; empty for none. The
-    /// shim contract has no attribute for it, so that [`legalise`](crate::legalise) always
-    /// decomposes an operation that has some.
+    /// Additional divisors of the frequency of each pair, `head_dim/2` values. Empty for none. The
+    /// shim contract has no attribute for them, so [`legalise`](crate::legalise) always decomposes
+    /// an operation with divisors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub divisors: Vec<f32>,
-    /// Factor on the cosine and the sine of pairs that turn (1 = none). As with divisors, the shim
-    /// contract has no attribute for it.
+    /// Factor on the cosine and the sine of rotated pairs. 1 for none. The shim contract has no
+    /// attribute for it either.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub magnitude: f32,
 }
@@ -49,18 +49,19 @@ impl Rope {
     }
 }
 
-/// Rotary position embedding of every head by two coordinates: the first half of a head turns by
-/// the column, the second half by the row, each as a [`Rope`] of half the size, all pairs turning.
+/// Rotary position embedding of every head by two coordinates. The first half of a head is rotated
+/// by the column, the second half by the row. Each is a [`Rope`] of half the size in which all
+/// pairs are rotated.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AxialRope {
-    /// Values per head; a multiple of four.
+    /// Values per head, a multiple of four.
     pub head_dim: u32,
     /// Base of the frequencies.
     pub theta: f32,
 }
 
 impl AxialRope {
-    /// What each half of a head turns as.
+    /// Returns the rotation of each half of a head.
     pub const fn half(&self) -> Rope {
         let head_dim = self.head_dim / 2;
         Rope {
@@ -74,64 +75,67 @@ impl AxialRope {
     }
 }
 
-/// Attention of every row to itself and the rows before it within a window, with a vector for each
-/// distance that is added to the key: `softmax(soft-capped q_i · (k_j + distances[i − j])) · v_j`.
+/// Attention of every row to itself and the rows before it within a window, with an additional
+/// score for each distance. Row i sees the rows i − window < j ≤ i. The soft-capped score of head h
+/// is `q_i · k_j + by_distance[i, h·window + window − 1 − (i − j)]`.
 ///
-/// The window is the number of distances; a window as long as the entry is no limit.
+/// The window is the number of scores by distance per row and head. A window as long as the entry
+/// does not limit attention.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RelativeAttention {
-    /// Heads.
+    /// Number of heads.
     pub heads: u32,
     /// Values per head.
     pub head_dim: u32,
-    /// `cap · tanh(score / cap)`; 0 for none.
+    /// Soft-cap `cap · tanh(score / cap)`. 0 for none.
     pub softcap: f32,
 }
 
-/// Where attention keys come from.
+/// Source of attention keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeySource {
     /// Rows of a key/value state, addressed by slot.
     State,
-    /// The entry's own rows (encoders).
+    /// The entry's own rows, in encoders.
     Rows,
 }
 
-/// Scaled dot-product attention with grouped heads:
-/// `softmax(scale · q·k, soft-capped, over the visible keys) · v`.
+/// Scaled dot-product attention with grouped heads: `softmax(scale · q·k, soft-capped, over the
+/// visible keys) · v`.
 ///
-/// Which keys are visible is the rule of [`Mask`](crate::Mask). A query that sees no key, which
-/// only a row beyond the valid ones can be, gives anything finite.
+/// [`Mask`](crate::Mask) defines which keys are visible. Only a query in a row beyond the valid
+/// ones can have no visible key. Its result is any finite value.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attention {
-    /// Query heads.
+    /// Number of query heads.
     pub heads: u32,
-    /// Key/value heads; query head `h` reads key/value head `h / (heads / kv_heads)`.
+    /// Number of key/value heads. Query head `h` reads key/value head `h / (heads / kv_heads)`.
     pub kv_heads: u32,
     /// Values per head.
     pub head_dim: u32,
     /// Factor on `q·k`.
     pub scale: f32,
-    /// `cap · tanh(score / cap)` before the mask; 0 for none.
+    /// Soft-cap `cap · tanh(score / cap)`, applied before the mask. 0 for none.
     pub softcap: f32,
-    /// Visible distance (the query itself counts); 0 for none.
+    /// Visible distance, including the query itself. 0 for no limit.
     pub window: u32,
     /// Whether later keys are invisible. Always true with [`KeySource::State`].
     pub causal: bool,
-    /// Where keys and values lie.
+    /// Source of keys and values.
     pub keys: KeySource,
 }
 
-/// An operation. The first group is semantic and has a decomposition; the second is primitive.
+/// An operation. The first group is semantic and has decompositions. The second group is primitive.
 ///
-/// Numbers ([`Op::number`]) are part of the shim contract: never renumbered, only appended.
-/// Reductions are over the last axis. Every operation means the same whatever its tensors'
-/// encodings: operands are decoded to f32, the result is computed as in the float graph and encoded
-/// once (see [`Affine`](shardwright_vocabulary::Affine)). Two exceptions: operations that only move
-/// values ([`Op::is_movement`]) move the stored ones, and products of two integer operands
-/// ([`Op::Linear`], [`Op::MatMul`]) sum the products of `stored − zero point` exactly, for block
-/// formats block by block in their order, before the scales are multiplied in.
+/// Numbers ([`Op::number`]) are part of the shim contract. They are never changed, only appended.
+/// Reductions are over the last axis. Every operation has the same meaning for all encodings of its
+/// tensors: operands are decoded to f32, the result is computed as in the float graph and encoded
+/// once (see [`Affine`](shardwright_vocabulary::Affine)). There are two exceptions. Operations that
+/// only move values ([`Op::is_movement`]) move the stored ones. Products of two integer operands
+/// ([`Op::Linear`], [`Op::MatMul`]) sum the products of `stored − zero point` exactly before
+/// multiplying by the scales. For block formats they sum block by block, in the order of the
+/// blocks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "op")]
 pub enum Op {
@@ -140,11 +144,11 @@ pub enum Op {
     /// `x / sqrt(mean(x²) + eps) ⊙ (weight + weight_offset)` over each consecutive `width` values
     /// of the last axis.
     RmsNorm {
-        /// Group length; divides the last axis.
+        /// Group length. Divides the last axis.
         width: u32,
         /// Added under the root.
         eps: f32,
-        /// 1 for families that multiply by `1 + w`, else 0.
+        /// 1 for families that multiply by `1 + w`, otherwise 0.
         weight_offset: f32,
     },
     /// See [`Rope`]. Inputs `x [R, heads·head_dim]`, `positions i32 [R]`.
@@ -161,31 +165,31 @@ pub enum Op {
         /// The bound.
         cap: f32,
     },
-    /// Over the last axis.
+    /// Softmax over the last axis.
     Softmax,
-    /// Inputs `state [C, W]`, `rows [R, W]`, `slots i32 [R]` → the state with row `slots[r]`
-    /// replaced by `rows[r]`; slot −1 writes nothing. In place wherever it runs.
+    /// Inputs `state [C, W]`, `rows [R, W]`, `slots i32 [R]`. The result is the state with row
+    /// `slots[r]` replaced by `rows[r]`. Slot −1 is not written. Always runs in place.
     StateUpdate,
-    /// `(x − mean(x)) / sqrt(variance(x) + eps) ⊙ weight + bias` over the last axis, the variance
-    /// that of the whole population. Weight and bias may be missing, the bias alone not.
+    /// `(x − mean(x)) / sqrt(variance(x) + eps) ⊙ weight + bias` over the last axis. The variance
+    /// is the whole population's. Weight and bias are optional, but a bias needs a weight.
     LayerNorm {
         /// Added under the root.
         eps: f32,
     },
     /// `x / max(‖x‖₂, 1e-12)` over the last axis.
     L2Normalize,
-    /// [`Op::Linear`] with an integer weight, whose `x` is quantised to 8 bit at run time, row by
-    /// row: `s = max(max|x|, 1e-30) · (1/127)` and `q = round(x / s)`, ties to even, all in f32;
-    /// then `y = s · scale · Σ q·w`, the sum exact (+ bias). With blocks, every block of a row has
-    /// its own `s`, and `y` is the sum over blocks.
+    /// Like [`Op::Linear`] with an integer weight, but `x` is quantised to 8 bits at run time, row
+    /// by row: `s = max(max|x|, 1e-30) · (1/127)` and `q = round(x / s)`, ties to even, all in f32.
+    /// Then `y = s · scale · Σ q·w` with an exact sum (+ bias). With blocks, every block of a row
+    /// has its own `s`, and `y` is the sum over blocks.
     DynamicLinear {
-        /// Consecutive values of a row that share a scale; the last block may be shorter. 0 for the
-        /// whole row.
+        /// Number of consecutive values of a row that share a scale. The last block may be shorter.
+        /// 0 for the whole row.
         block: u32,
     },
     /// [`Rope`] by tables: inputs `x [R, heads·head_dim]`, `cos [R, head_dim/2]`,
-    /// `sin [R, head_dim/2]`. Of every head, pair `(x[i], x[i + head_dim/2])` becomes
-    /// `(x[i]·cos[i] − x[i + head_dim/2]·sin[i], x[i + head_dim/2]·cos[i] + x[i]·sin[i])`.
+    /// `sin [R, head_dim/2]`. In every head, pair `(x[i], x[i + head_dim/2])` becomes `(x[i]·cos[i]
+    /// − x[i + head_dim/2]·sin[i], x[i + head_dim/2]·cos[i] + x[i]·sin[i])`.
     Rotate {
         /// Values per head.
         head_dim: u32,
@@ -193,23 +197,24 @@ pub enum Op {
     /// See [`AxialRope`]. Inputs `x [R, heads·head_dim]`, `columns i32 [R]`, `rows i32 [R]`.
     AxialRope(AxialRope),
     /// See [`RelativeAttention`]. Inputs `q`, `k`, `v`, each `[R, heads·d]`, and
-    /// `distances [window, heads·d]` → `[R, heads·d]`.
+    /// `by_distance [R, heads·window]` → `[R, heads·d]`.
     RelativeAttention(RelativeAttention),
-    /// 2-D, `x [H, W, C]` with zeros around it and `weight [O, C·kernel²]` → `[H', W', O]`, where
-    /// `H' = (H + 2·padding − kernel) / stride + 1` rounded down. Columns of the weight are channel
-    /// by channel, in each row by row: what `[O, C, kernel, kernel]` is in memory.
+    /// 2-D convolution of `x [H, W, C]`, padded with zeros, with `weight [O, C·kernel²]` →
+    /// `[H', W', O]`, where `H' = (H + 2·padding − kernel) / stride + 1` rounded down. The columns
+    /// of the weight are ordered by channel, then row, then column, as in a dense
+    /// `[O, C, kernel, kernel]`.
     Convolution {
-        /// Rows and columns of the kernel.
+        /// Number of rows and of columns of the kernel.
         kernel: u32,
-        /// Step between results, in both directions; 1 or 2.
+        /// Step between results in both directions, 1 or 2.
         stride: u32,
-        /// Rows and columns of zeros on every side, fewer than the kernel has.
+        /// Number of zero rows and columns on every side, less than the kernel's.
         padding: u32,
     },
-    /// Along rows, each channel by itself: `Σⱼ weight[c, j] · x[r − kernel + 1 + j, c]` for
-    /// `x [R, C]` and `weight [C, kernel]`, with zeros before the first row.
+    /// Convolution along rows, separately for each channel: `Σⱼ weight[c, j] · x[r − kernel + 1 +
+    /// j, c]` for `x [R, C]` and `weight [C, kernel]`, with zeros before the first row.
     DepthwiseConvolution,
-    /// `min(max(x, low), high)`; inputs `x`, `low [1]`, `high [1]`.
+    /// `min(max(x, low), high)` with inputs `x`, `low [1]`, `high [1]`.
     Clamp,
     /// `1 / (1 + exp(−x))`.
     Sigmoid,
@@ -217,31 +222,28 @@ pub enum Op {
     Glu,
     /// The mean of every `rows` consecutive rows: `[R·rows, K]` → `[R, K]`.
     MeanRows {
-        /// Rows of each mean.
+        /// Number of rows per mean.
         rows: u32,
     },
 
-    /// Elementwise with NumPy broadcasting.
+    /// Elementwise sum with NumPy broadcasting.
     Add,
-    /// Elementwise with NumPy broadcasting.
+    /// Elementwise difference with NumPy broadcasting.
     Sub,
-    /// Elementwise with NumPy broadcasting.
+    /// Elementwise product with NumPy broadcasting.
     Mul,
-    /// Elementwise with NumPy broadcasting.
+    /// Elementwise quotient with NumPy broadcasting.
     Div,
     /// `x + value`.
     AddScalar {
-        /// The addend.
         value: f32,
     },
     /// `x · value`.
     MulScalar {
-        /// The factor.
         value: f32,
     },
     /// `max(x, value)`.
     MaxScalar {
-        /// The lower bound.
         value: f32,
     },
     /// `−x`.
@@ -256,21 +258,20 @@ pub enum Op {
     Rsqrt,
     /// `1 / x`.
     Reciprocal,
-    /// Last axis, kept as 1.
+    /// Sum of the last axis, which is kept as 1.
     ReduceSum,
-    /// Last axis, kept as 1.
+    /// Mean of the last axis, which is kept as 1.
     ReduceMean,
-    /// Last axis, kept as 1.
+    /// Maximum of the last axis, which is kept as 1.
     ReduceMax,
-    /// `a [.., M, K] · b [.., K, N]` (or `b [.., N, K]` with `transpose_b`); leading axes broadcast
-    /// like NumPy.
+    /// `a [.., M, K] · b [.., K, N]` (or `b [.., N, K]` with `transpose_b`). Leading axes broadcast
+    /// as in NumPy.
     MatMul {
         /// Whether the last two axes of `b` are swapped.
         transpose_b: bool,
     },
-    /// Same elements, other shape.
+    /// Keeps the elements and changes the shape.
     Reshape {
-        /// The new shape.
         shape: Vec<u64>,
     },
     /// Output axis `i` is input axis `perm[i]`.
@@ -278,9 +279,8 @@ pub enum Op {
         /// A permutation of the axes.
         perm: Vec<u32>,
     },
-    /// `start..end` along one axis.
+    /// The range `start..end` along one axis.
     Slice {
-        /// The axis.
         axis: u32,
         /// First index.
         start: u64,
@@ -289,20 +289,19 @@ pub enum Op {
     },
     /// Joins inputs along one axis.
     Concat {
-        /// The axis.
         axis: u32,
     },
-    /// To the nearest integer, ties to even.
+    /// Rounds to the nearest integer, ties to even.
     Round,
-    /// The same values in the encoding of the result.
+    /// Converts values to the encoding of the result.
     Convert,
-    /// The larger, elementwise with NumPy broadcasting.
+    /// Elementwise maximum with NumPy broadcasting.
     Max,
-    /// The smaller, elementwise with NumPy broadcasting.
+    /// Elementwise minimum with NumPy broadcasting.
     Min,
 }
 
-/// Value of an attribute as it crosses the shim contract.
+/// Value of an attribute in the shim contract.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttributeValue {
     /// An integer, also for booleans (0, 1).
@@ -311,7 +310,6 @@ pub enum AttributeValue {
     Float(f64),
     /// A list of integers.
     Integers(Vec<i64>),
-    /// A word.
     Text(&'static str),
 }
 
@@ -320,12 +318,11 @@ pub enum AttributeValue {
 pub struct Attribute {
     /// Snake-case name, unique within the operation.
     pub name: &'static str,
-    /// Its value.
     pub value: AttributeValue,
 }
 
 impl Op {
-    /// Which operation it is, without its attributes.
+    /// Returns the kind of operation, without its attributes.
     pub const fn kind(&self) -> OpKind {
         match self {
             Op::Linear => OpKind::Linear,
@@ -377,14 +374,14 @@ impl Op {
         }
     }
 
-    /// The frozen number: semantic operations from 1, primitives from 64.
+    /// Returns the frozen number. Semantic operations start at 1, primitives at 64.
     pub const fn number(&self) -> u32 {
         self.kind().number()
     }
 
-    /// Version of the operation's meaning; grows when a default of an attribute changes. Blocks of
-    /// [`Op::DynamicLinear`] have a version of their own, so that a shim that does not know them
-    /// refuses the operation.
+    /// Returns the version of the operation's meaning, which increases if the default of an
+    /// attribute changes. Blocks of [`Op::DynamicLinear`] have a separate version, so that a shim
+    /// that does not know them refuses the operation.
     pub const fn version(&self) -> u32 {
         match self {
             Op::DynamicLinear { block: 1.. } => 2,
@@ -392,13 +389,13 @@ impl Op {
         }
     }
 
-    /// Kebab-case name, as in JSON and reports.
+    /// Returns the kebab-case name, as used in JSON and reports.
     pub const fn name(&self) -> &'static str {
         self.kind().name()
     }
 
-    /// Whether it only moves stored values: operands and result have one encoding, and nothing is
-    /// decoded.
+    /// Returns whether it only moves stored values. Then operands and result have one encoding, and
+    /// no value is decoded.
     pub const fn is_movement(&self) -> bool {
         matches!(
             self,
@@ -410,18 +407,18 @@ impl Op {
         )
     }
 
-    /// Whether a decomposition exists.
+    /// Returns whether a decomposition exists.
     pub const fn is_semantic(&self) -> bool {
         self.kind().is_semantic()
     }
 
-    /// The attributes in the order in which they cross the shim contract.
+    /// Returns the attributes in the order of the shim contract.
     pub fn attributes(&self) -> Vec<Attribute> {
         let names = self.kind().attributes().iter();
         names.zip(self.values()).map(|(attribute, value)| Attribute { name: attribute.name, value }).collect()
     }
 
-    /// The values of the attributes, in the order of the list of operations.
+    /// Returns the values of the attributes, in the order of the list of operations.
     fn values(&self) -> Vec<AttributeValue> {
         use AttributeValue::{Float, Integer, Integers, Text};
         match self {
@@ -509,7 +506,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    // The tests from outside use the same.
+    // The integration tests include this file too.
     include!("../tests/support/every_op.rs");
 
     #[test]

@@ -1,8 +1,8 @@
-//! The rules of every operation: one arm of [`rules`] an operation, keyed by the one list of them
-//! in [`operations!`](shardwright_vocabulary::operations).
+//! The rules of every operation. [`rules`] has one arm per operation of the common list in
+//! [`operations!`](shardwright_vocabulary::operations).
 //!
-//! Adding an operation: a line there, a variant of [`Op`], an arm here, an arm of the reference.
-//! Engines that do not know it get its decomposition.
+//! To add an operation, add a line there, a variant of [`Op`], an arm here and an arm of the
+//! reference. Engines that do not know it get its decomposition.
 
 mod activation;
 pub(crate) mod attention;
@@ -29,19 +29,20 @@ type Shape<'o> = dyn Fn(&[&[u64]]) -> Result<Vec<u64>, String> + 'o;
 type Decompose<'o> = dyn Fn(&mut Rewrite, &[TensorId]) + 'o;
 type MultiplyAdds<'o> = dyn Fn(&[&[u64]], &[u64]) -> u64 + 'o;
 
-/// What the graph knows of an operation with certain attributes.
+/// Properties of an operation with certain attributes.
 pub(crate) struct Rules<'o> {
-    /// How many operands it takes.
+    /// Allowed number of operands.
     pub(crate) operands: RangeInclusive<usize>,
-    /// How many of the last ones are indices: positions or slots.
+    /// Number of the last operands that are indices: positions or slots.
     pub(crate) indices: usize,
-    /// What is wrong with the attributes.
+    /// Error if the attributes are invalid.
     pub(crate) attributes: Result<(), String>,
-    /// The shape of its result for those of its operands, whose number was checked.
+    /// Returns the shape of the result for the operands' shapes, whose number was checked.
     pub(crate) shape: Box<Shape<'o>>,
-    /// One level down: adds steps, the last of which makes the result. Semantic operations have it.
+    /// Decomposes by one level: adds steps, the last of which produces the result. Only semantic
+    /// operations have it.
     pub(crate) decompose: Option<Box<Decompose<'o>>>,
-    /// Multiply-adds for the shapes of its operands and its result; elementwise work is not
+    /// Returns the multiply-adds for the shapes of operands and result. Elementwise work is not
     /// counted.
     pub(crate) multiply_adds: Box<MultiplyAdds<'o>>,
 }
@@ -61,17 +62,17 @@ impl<'o> Rules<'o> {
         }
     }
 
-    /// One operand, whose shape the result has.
+    /// Creates rules for one operand, whose shape is also the result's.
     fn unary() -> Self {
         Rules::new(1..=1, |shapes| Ok(shapes[0].to_vec()))
     }
 
-    /// Two operands that broadcast.
+    /// Creates rules for two operands that broadcast.
     fn binary() -> Self {
         Rules::new(2..=2, |shapes| elementwise::broadcast(shapes[0], shapes[1]))
     }
 
-    /// One operand, of which the last axis becomes 1.
+    /// Creates rules for one operand whose last axis becomes 1.
     fn reduction() -> Self {
         Rules::new(1..=1, |shapes| Ok(layout::with_last(shapes[0], 1)))
     }
@@ -94,7 +95,7 @@ impl<'o> Rules<'o> {
     }
 }
 
-/// The rules of an operation.
+/// Returns the rules of an operation.
 pub(crate) fn rules(op: &Op) -> Rules<'_> {
     match op {
         Op::Linear => Rules::new(2..=3, product::linear_shape)
@@ -166,7 +167,7 @@ pub(crate) fn rules(op: &Op) -> Rules<'_> {
             .decomposed(|rewrite, x| activation::softcap(rewrite, x, *cap))
             .require(*cap > 0.0, || format!("cap {cap} is not positive")),
         Op::Softmax => Rules::unary().decomposed(activation::softmax),
-        // No decomposition: `legalise` turns it into rows for the runtime instead.
+        // Has no decomposition. `legalise` turns it into rows for the runtime instead.
         Op::StateUpdate => Rules::new(3..=3, state::update_shape).with_indices(1),
         Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Max | Op::Min => Rules::binary(),
         Op::AddScalar { .. }

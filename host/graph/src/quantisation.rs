@@ -1,6 +1,6 @@
-//! The meaning of stored integers: of activations (affine, one scale per tensor) and of weights
-//! (usually symmetric, with scales per tensor, per output channel or per block), and their exact
-//! decoding.
+//! Defines the meaning of stored integers, and decodes them exactly. Activations are affine, with
+//! one scale per tensor. Weights are usually symmetric, with scales per tensor, per output channel
+//! or per block.
 
 use std::ops::Range;
 
@@ -9,12 +9,13 @@ use shardwright_vocabulary::{DType, Encoding, Granularity, Quantisation, WeightF
 
 use crate::{GraphError, Weight, WeightData};
 
-/// The value of a tensor of this encoding nearest to `value`. `f16` saturates as the integers do.
+/// Returns the value that is nearest to `value` in this encoding. `f16` saturates like the
+/// integers.
 pub fn nearest_value(encoding: &Encoding, value: f32) -> f32 {
     let unit = encoding.scale.get();
     match encoding.element {
         DType::F32 => value,
-        // Saturating: an infinity would turn masked scores and overflown values into NaN.
+        // Saturates, because an infinity would turn masked scores and overflowed values into NaN.
         DType::F16 => {
             f16::from_f32((value / unit).clamp(f16::MIN.to_f32(), f16::MAX.to_f32())).to_f32() * unit
         }
@@ -23,14 +24,15 @@ pub fn nearest_value(encoding: &Encoding, value: f32) -> f32 {
     }
 }
 
-/// How the stored integers of a weight represent values.
+/// Representation of a weight's values by its stored integers.
 ///
-/// Our own quantiser has no zero points (W8 −127..=127, W4 −8..=7, W2 −2..=1); constants encoded
-/// like activations (`U16`, per tensor) have one. Readers accept the whole range of the type.
+/// Our own quantiser does not use zero points (W8 −127..=127, W4 −8..=7, W2 −2..=1). Constants
+/// encoded like activations (`U16`, per tensor) have one. Readers accept the whole range of the
+/// type.
 pub type WeightQuantisation = Quantisation<WeightData>;
 
 impl Weight {
-    /// The format this weight is stored in, if one of the list stands for it.
+    /// Returns the format in which this weight is stored, if it is in the list of formats.
     pub fn format(&self) -> Option<WeightFormat> {
         let layout = self.quantisation.as_ref().map(|layout| (layout.granularity, layout.scale_dtype));
         WeightFormat::ALL.iter().copied().find(|format| format.layout() == Some((self.dtype, layout)))
@@ -41,8 +43,8 @@ impl Weight {
         format == WeightFormat::AsStored || self.format() == Some(format)
     }
 
-    /// This weight in another format, counted but not quantised: its data are
-    /// [`WeightData::planned`]. In [`WeightFormat::AsStored`] it stays as it is.
+    /// Returns this weight in another format, counted but not quantised. Its data are
+    /// [`WeightData::planned`]. [`WeightFormat::AsStored`] returns it unchanged.
     pub fn planned(&self, format: WeightFormat) -> Result<Weight, GraphError> {
         let too_large =
             || GraphError::WeightTooLarge { weight: self.name.clone(), shape: self.shape.clone() };
@@ -67,8 +69,8 @@ impl Weight {
         })
     }
 
-    /// This weight encoded like an activation, counted but not quantised; its zero point is set
-    /// when it is.
+    /// Returns this weight encoded like an activation, counted but not quantised. Its zero point is
+    /// set during quantisation.
     pub fn planned_constant(&self) -> Result<Weight, GraphError> {
         let (granularity, scale_dtype) = (Granularity::PerTensor, DType::F32);
         let scales = WeightData::planned(4);
@@ -79,28 +81,28 @@ impl Weight {
         })
     }
 
-    /// Values of one row.
+    /// Returns the number of values in one row.
     pub fn row_width(&self) -> usize {
         self.shape.last().copied().unwrap_or(1) as usize
     }
 
-    /// Rows: the product of all axes but the last.
+    /// Returns the number of rows, which is the product of all axes except the last.
     pub fn rows(&self) -> usize {
         let outer = &self.shape[..self.shape.len().saturating_sub(1)];
         outer.iter().product::<u64>() as usize
     }
 
-    /// The values of one row (one line of the last axis), decoded exactly; this defines the meaning
+    /// Decodes the values of one row (one line of the last axis) exactly. This defines the meaning
     /// of a stored weight.
     ///
     /// `into` must have [`Weight::row_width`] elements. If bytes are missing (planned data, a short
-    /// file) it stays unchanged, and the result is `false`.
+    /// file), it does not change, and the result is `false`.
     pub fn decode_row(&self, row: usize, into: &mut [f32]) -> bool {
         self.line(row).is_some_and(|line| self.decode(line, &|index| self.scaling(row, index), into))
     }
 
-    /// The same, of a table that stays out of memory: `buffer` gets the stored row and its scales,
-    /// which a mapped file gives by reading.
+    /// Like [`decode_row`](Self::decode_row), but for a table that stays out of memory. `buffer`
+    /// receives the stored row and its scales, which are read if the file is mapped.
     pub fn read_row(&self, row: usize, buffer: &mut Vec<u8>, into: &mut [f32]) -> bool {
         let Some(line) = self.line_range(row) else { return false };
         let (count, width) = (line.len(), self.row_width());
@@ -131,7 +133,7 @@ impl Weight {
         match self.dtype {
             DType::F32 => fill(into, line.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b))),
             DType::F16 => fill(into, line.as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b).to_f32())),
-            // The upper half of an f32, bit for bit.
+            // The bits are the upper half of an f32.
             DType::Bf16 => {
                 let widen = |bytes: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
                 fill(into, line.as_chunks::<2>().0.iter().map(widen));
@@ -156,14 +158,14 @@ impl Weight {
         true
     }
 
-    /// The stored integers of one row; `None` for floats or if bytes are missing.
+    /// Returns the stored integers of one row, or `None` for floats or missing bytes.
     pub fn raw_row(&self, row: usize) -> Option<impl Iterator<Item = i32> + '_> {
         self.quantisation.as_ref()?;
         Some(RawValues::new(self.dtype, self.line(row)?).take(self.row_width()))
     }
 
-    /// The scale of a value by row and index within the row; `None` for floats or if bytes are
-    /// missing.
+    /// Returns the scale of a value by row and index within the row, or `None` for floats or
+    /// missing bytes.
     pub fn scale(&self, row: usize, index: usize) -> Option<f32> {
         let quantisation = self.quantisation.as_ref()?;
         scale_of(
@@ -173,7 +175,7 @@ impl Weight {
         )
     }
 
-    /// Scale and minimum of a value by row and index within the row.
+    /// Returns scale and minimum of a value by row and index within the row.
     fn scaling(&self, row: usize, index: usize) -> Option<Scaling> {
         let quantisation = self.quantisation.as_ref()?;
         scaling_of(
@@ -184,7 +186,8 @@ impl Weight {
         )
     }
 
-    /// How many numbers after its scale the minimum of a block is stored; `None` without minimums.
+    /// Returns how many numbers after its scale the minimum of a block is stored, or `None` without
+    /// minimums.
     fn to_minimum(&self, quantisation: &WeightQuantisation) -> Option<usize> {
         match quantisation.granularity {
             Granularity::PerBlock { size, minimum: true } => {
@@ -194,11 +197,11 @@ impl Weight {
         }
     }
 
-    /// Which of its scales a value has.
+    /// Returns the index of a value's scale.
     fn scale_place(&self, quantisation: &WeightQuantisation, row: usize, index: usize) -> usize {
         match quantisation.granularity {
             Granularity::PerTensor => 0,
-            // The first axis: each row of a matrix is a channel.
+            // The channels are along the first axis: each row of a matrix is a channel.
             Granularity::PerChannel if self.shape.len() == 1 => index,
             Granularity::PerChannel => {
                 row / (self.rows() / self.shape.first().map_or(1, |&n| n as usize)).max(1)
@@ -222,21 +225,21 @@ impl Weight {
     }
 }
 
-/// How the stored integers of a block become values: value = (stored − zero point) · scale −
+/// Conversion of a block's stored integers to values: value = (stored − zero point) · scale −
 /// minimum. Source of minimums: the types `Q4_1` and `Q4_K` of ggml.
 struct Scaling {
     scale: f32,
-    /// 0 without one, which changes no value.
+    /// 0 without a minimum, which does not change values.
     minimum: f32,
 }
 
-/// The scale `at` of stored numbers with the minimum that follows it.
+/// Returns the scale with index `at` of the stored numbers, and the minimum that follows it.
 fn scaling_of(dtype: DType, bytes: &[u8], at: usize, to_minimum: Option<usize>) -> Option<Scaling> {
     let minimum = to_minimum.map_or(Some(0.0), |distance| scale_of(dtype, bytes, at + distance))?;
     Some(Scaling { scale: scale_of(dtype, bytes, at)?, minimum })
 }
 
-/// Scale `at` of stored ones.
+/// Returns the scale with index `at`.
 fn scale_of(dtype: DType, bytes: &[u8], at: usize) -> Option<f32> {
     match dtype {
         DType::F16 => bytes.as_chunks::<2>().0.get(at).map(|b| f16::from_le_bytes(*b).to_f32()),
@@ -248,7 +251,8 @@ fn fill(into: &mut [f32], values: impl Iterator<Item = f32>) {
     into.iter_mut().zip(values).for_each(|(into, value)| *into = value);
 }
 
-/// Stored integers of a line, low bits first, sign extended (`U8` and `U16` are not).
+/// Iterator over the stored integers of a line, low bits first. They are sign-extended, except `U8`
+/// and `U16`.
 struct RawValues<'a> {
     dtype: DType,
     line: &'a [u8],
@@ -273,7 +277,7 @@ impl Iterator for RawValues<'_> {
             DType::U8 => i32::from(*self.line.get(at)?),
             DType::I16 => i32::from(i16::from_le_bytes(pair(at)?)),
             DType::U16 => i32::from(u16::from_le_bytes(pair(at)?)),
-            // Shifted to the top and back, which extends the sign.
+            // Shifting up and back down extends the sign.
             DType::I4 => i32::from((*self.line.get(at / 2)? << (4 - 4 * (at % 2))) as i8 >> 4),
             DType::I2 => i32::from((*self.line.get(at / 4)? << (6 - 2 * (at % 4))) as i8 >> 6),
             _ => return None,
@@ -331,13 +335,13 @@ mod tests {
 
     #[test]
     fn packed_rows_are_low_bits_first_and_padded_to_a_byte() {
-        // 1, −2, 7 | −8, 0, −1, each row two bytes.
+        // 1, −2, 7 and −8, 0, −1, each row in two bytes.
         let quantisation = scales(Granularity::PerChannel, DType::F32, &[0.5, 2.0], 0);
         let four = weight(DType::I4, &[2, 3], vec![0xe1, 0x07, 0x08, 0x0f], quantisation);
         assert_eq!(rows(&four), [[0.5, -1.0, 3.5], [-16.0, 0.0, -2.0]]);
         assert_eq!(four.raw_row(1).unwrap().collect::<Vec<_>>(), [-8, 0, -1]);
         assert_eq!(DType::I4.packed_bytes(&[2, 3]), Some(4));
-        // 0, 1, −2, −1 | 1
+        // 0, 1, −2, −1 and 1.
         let quantisation = scales(Granularity::PerTensor, DType::F32, &[3.0], 0);
         let two = weight(DType::I2, &[1, 5], vec![0b1110_0100, 0b01], quantisation);
         assert_eq!(rows(&two), [[0.0, 3.0, -6.0, -3.0, 3.0]]);
@@ -360,7 +364,7 @@ mod tests {
         let numbers = [1.0, 10.0, 0.5, 0.25, 100.0, 1000.0, -3.0, 0.0];
         let quantisation = scales(granularity, DType::F16, &numbers, -8);
         let weight = weight(DType::I4, &[2, 3], vec![0x98, 0x0a, 0xfe, 0x07], quantisation);
-        // Stored plus eight: 0, 1, 2 and 6, 7, 15.
+        // The stored integers plus eight are 0, 1, 2 and 6, 7, 15.
         assert_eq!(rows(&weight), [[-0.5, 0.5, 19.75], [603.0, 703.0, 15000.0]]);
         assert_eq!((scale_count(granularity, &[2, 3]), weight.format()), (Some(8), None));
     }

@@ -2,46 +2,48 @@ use serde::{Deserialize, Serialize};
 
 use crate::{AssetId, AxialRope, Rope, StateId};
 
-/// Mask value of an invisible key. Finite, so that a wholly invisible row gives numbers rather than
-/// NaN; far below any score, so that `exp` of the difference is exactly 0 in f32.
+/// Mask value of an invisible key. It is finite, so that a completely invisible row results in
+/// numbers rather than NaN. It is far below any score, so that `exp` of the difference is exactly 0
+/// in f32.
 pub const INVISIBLE: f32 = -1.0e30;
 
-/// The rotary table a `rotary-cos` or `rotary-sin` step input holds: `f32 [R, head_dim/2]`.
+/// The rotary table in a `rotary-cos` or `rotary-sin` step input: `f32 [R, head_dim/2]`.
 pub type Rotary = Rope;
 
-/// What the columns of a mask stand for.
+/// Meaning of the columns of a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "keys")]
 pub enum Keys {
-    /// Slots of a state that already holds the new rows; width `capacity`.
+    /// Slots of a state that already contains the new rows. The width is `capacity`.
     State {
-        /// Rows of the state.
+        /// Number of rows of the state.
         capacity: u64,
     },
-    /// Slots of a state *before* this run, then the new rows; width `capacity + R`. Always causal.
+    /// Slots of a state *before* this run, followed by the new rows. The width is `capacity + R`.
+    /// Always causal.
     StateAndRows {
-        /// Rows of the state.
+        /// Number of rows of the state.
         capacity: u64,
     },
-    /// The entry's own rows; width `R`.
+    /// The entry's own rows. The width is `R`.
     Rows,
 }
 
-/// The additive mask a `mask` step input holds: `f32 [R, keys]`, 0 where visible and [`INVISIBLE`]
-/// elsewhere.
+/// The additive mask in a `mask` step input: `f32 [R, keys]`, 0 for visible keys and [`INVISIBLE`]
+/// for others.
 ///
-/// For a query at position p and a state of capacity C, slot s holds position
-/// `p' = p − ((p − s) mod C)` once the row at p was written; it is visible iff `p' ≥ 0` and (no
-/// window or `p' > p − window`). In a state before the run, whose first row stands at p₀, slot s
-/// holds `p' = (p₀ − 1) − ((p₀ − 1 − s) mod C)` for every row of the run, with the same condition.
-/// Row j of the entry's own rows is visible to row i iff it is valid, not later than i (where
-/// causal), and `|i − j| < window` (where there is one).
+/// For a query at position p and a state of capacity C, slot s contains position
+/// `p' = p − ((p − s) mod C)` after the row at p was written. It is visible if and only if `p' ≥ 0`
+/// and (no window or `p' > p − window`). In a state before the run, whose first row is at position
+/// p₀, slot s contains `p' = (p₀ − 1) − ((p₀ − 1 − s) mod C)` for every row of the run, with the
+/// same condition. Row j of the entry's own rows is visible to row i if and only if it is valid,
+/// not later than i (if causal), and `|i − j| < window` (if there is a window).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Mask {
-    /// What the columns are.
+    /// Meaning of the columns.
     #[serde(flatten)]
     pub keys: Keys,
-    /// Visible distance, the query itself included; 0 for none.
+    /// Visible distance, including the query itself. 0 for no limit.
     pub window: u32,
     /// Whether later keys are invisible.
     pub causal: bool,
@@ -51,14 +53,14 @@ pub struct Mask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GridAxis {
-    /// From the left.
+    /// From left to right.
     Column,
-    /// From the top.
+    /// From top to bottom.
     Row,
 }
 
 impl GridAxis {
-    /// The name, as in JSON.
+    /// Returns the name, as used in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             GridAxis::Column => "column",
@@ -67,57 +69,54 @@ impl GridAxis {
     }
 }
 
-/// What an input or output of an entry point means. A closed list: `legalise` may lift a
-/// sub-expression into a listed role and never invents one.
+/// Meaning of an entry point's input or output. This list is closed: `legalise` may turn a
+/// sub-expression into a listed role but never invents a role.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "role")]
 pub enum Role {
-    /// Step input `i32 [R]`: position of each row; rows beyond the valid ones continue the count.
+    /// Step input `i32 [R]`: position of each row. Rows beyond the valid ones continue the count.
     Positions,
-    /// Step input `i32 [R]`: the state row each new row goes to (`position mod capacity`), −1
-    /// beyond the valid rows.
+    /// Step input `i32 [R]`: the state row for each new row (`position mod capacity`), −1 beyond
+    /// the valid rows.
     Slots {
-        /// Rows of the states this numbering is for.
+        /// Number of rows of the states with this numbering.
         capacity: u64,
     },
-    /// Step input `f32 [R, head_dim/2]`.
+    /// Step input `f32 [R, head_dim/2]`: cosines of rotary embedding.
     RotaryCos(Rotary),
-    /// Step input `f32 [R, head_dim/2]`.
+    /// Step input `f32 [R, head_dim/2]`: sines of rotary embedding.
     RotarySin(Rotary),
-    /// Step input `f32 [R, keys]`.
+    /// Step input `f32 [R, keys]`: additive attention mask.
     Mask(Mask),
     /// Step input `f32 [1, R]`: 1/rows for valid rows, 0 beyond.
     Pooling,
-    /// Step input `f32 [R, width]`: rows the runtime gathered from an asset by token id.
+    /// Step input `f32 [R, width]`: rows that the runtime gathered from an asset by token id.
     Gathered {
-        /// The table.
         asset: AssetId,
     },
-    /// Step input `f32 [_, width]`: patches of a picture or frames of a sound, as a front end made
-    /// them; zeros beyond the valid ones. As many to a row as the component says.
+    /// Step input `f32 [_, width]`: patches of a picture or frames of a sound, from a front end.
+    /// Zeros beyond the valid ones. The component specifies the number per row.
     Features,
-    /// Step input `i32 [R]`: where in its picture each row's patch stands; −1 beyond the valid
-    /// rows.
+    /// Step input `i32 [R]`: position of each row's patch in its picture. −1 beyond the valid rows.
     Grid {
-        /// Which coordinate.
         axis: GridAxis,
     },
-    /// Step input `f32 [rate·R, 1]`: 1 where `rate` rows to a row of the entry are valid, 0 beyond.
-    /// Of F valid features, where there are `most` to a row of the entry, `⌈F · rate / most⌉` are.
+    /// Step input `f32 [rate·R, 1]`: 1 for valid rows, 0 beyond. There are `rate` rows per row of
+    /// the entry. For F valid features, with `most` features per row of the entry,
+    /// `⌈F · rate / most⌉` rows are valid.
     Valid {
-        /// Rows to a row of the entry.
+        /// Rows per row of the entry.
         rate: u32,
     },
-    /// Step input `f32 [2·R, head_dim/4]`: cosines by the columns of all rows, then by their rows.
+    /// Step input `f32 [2·R, head_dim/4]`: cosines by the column coordinates of all rows, then by
+    /// their row coordinates.
     AxialCos(AxialRope),
     /// Step input `f32 [2·R, head_dim/4]`: sines in the same order.
     AxialSin(AxialRope),
-    /// Step input `f32 [R, width]`: rows the runtime gathered from an asset by a coordinate; zeros
-    /// beyond the valid rows.
+    /// Step input `f32 [R, width]`: rows that the runtime gathered from an asset by a coordinate.
+    /// Zeros beyond the valid rows.
     GatheredByGrid {
-        /// The table.
         asset: AssetId,
-        /// Which coordinate.
         axis: GridAxis,
     },
     /// Boundary `f32 [R, H]`: the residual stream.
@@ -127,36 +126,34 @@ pub enum Role {
     PerLayer {
         /// First layer of the slice.
         first: u32,
-        /// Layers in the slice.
+        /// Number of layers in the slice.
         layers: u32,
     },
-    /// Output `f32 [R, V]`.
+    /// Output `f32 [R, V]`: logits.
     Logits,
     /// Output `f32 [D]`: a sentence vector.
     Embedding,
-    /// Output `f32 [_, H]`: rows that stand in a prompt where embedding rows stand, and are scaled
-    /// as those are.
+    /// Output `f32 [_, H]`: rows that replace embedding rows in a prompt. They are scaled like
+    /// embedding rows.
     SoftRows,
-    /// Extra output for verification; never shipped.
+    /// Extra output for verification. Never shipped.
     Tap {
-        /// `layer.3`, `final-norm`, `pooled`, …
+        /// Name, such as `layer.3`, `final-norm` or `pooled`.
         name: String,
     },
-    /// A state as a whole, input before and output after the run: `[capacity, width]`.
+    /// A whole state, input before and output after the run: `[capacity, width]`.
     State {
-        /// Which state.
         state: StateId,
     },
     /// Output `[R, width]`: the new rows of a state that the runtime copies to their slots
     /// (`update: by-runtime`).
     StateRows {
-        /// Which state.
         state: StateId,
     },
 }
 
 impl Role {
-    /// The frozen number that crosses the shim contract.
+    /// Returns the frozen number used in the shim contract.
     pub const fn number(&self) -> u32 {
         match self {
             Role::Positions => 1,
@@ -183,7 +180,7 @@ impl Role {
         }
     }
 
-    /// Kebab-case name, as in JSON and reports.
+    /// Returns the kebab-case name, as used in JSON and reports.
     pub const fn name(&self) -> &'static str {
         match self {
             Role::Positions => "positions",
@@ -210,8 +207,8 @@ impl Role {
         }
     }
 
-    /// Whether the runtime has it before a pass begins: from positions and token ids, or from what
-    /// a front end made of a picture or a clip.
+    /// Returns whether the runtime has it before a pass begins. It comes from positions and token
+    /// ids, or from a front end's output for a picture or a clip.
     pub const fn is_step_input(&self) -> bool {
         self.number() < 16
     }

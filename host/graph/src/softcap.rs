@@ -1,10 +1,9 @@
-//! The soft-cap of the logits: whether a model has one as its last operation, and the model without
-//! it.
+//! The soft-cap of the logits: finds it if it is a model's last operation, and removes it.
 
 use crate::{Component, ComponentKind, Graph, Op, Role, ValueId, ValueSource};
 
 impl Component {
-    /// What is capped before it leaves as logits, and the cap.
+    /// Returns the value that is capped to get the logits, and the cap.
     fn capped_logits(&self) -> Option<(ValueId, f32)> {
         let (logits, _) = self.outputs.iter().find(|(_, role)| *role == Role::Logits)?;
         let ValueSource::Node(node) = self.values.get(logits.0 as usize)?.source else { return None };
@@ -17,13 +16,13 @@ impl Component {
 }
 
 impl Graph {
-    /// The cap, where the last operation before the logits is `cap · tanh(logits / cap)`.
+    /// Returns the cap if the last operation before the logits is `cap · tanh(logits / cap)`.
     pub fn logits_softcap(&self) -> Option<f32> {
         Some(self.component(ComponentKind::Head).ok()?.capped_logits()?.1)
     }
 
-    /// The same model with logits that leave before their soft-cap; the same where there is none.
-    /// Data of weights are shared.
+    /// Returns the model without the soft-cap of the logits, unchanged if it has none. The weights'
+    /// data are shared.
     #[must_use]
     pub fn without_logits_softcap(&self) -> Graph {
         let mut graph = self.clone();
@@ -32,8 +31,8 @@ impl Graph {
             if let Some((uncapped, _)) = head.capped_logits()
                 && let Some(logits) = head.outputs.iter_mut().find(|(_, role)| *role == Role::Logits)
             {
-                // Entry points hold only what a result depends on, so the operation is gone from
-                // them.
+                // Entry points contain only operations on which a result depends, so they do not
+                // contain the soft-cap any more.
                 logits.0 = uncapped;
             }
         }

@@ -14,18 +14,18 @@ use shardwright_vocabulary::{ActivationFormat, Encoding, ScaleBits};
 use crate::encode::{HIDDEN, range_key};
 use crate::{ComponentKind, EncodeError, Encodings, EntryGraph, EntryNode, Op, Role, Tensor, TensorId};
 
-/// Exponent of the least unit: values up to a million are finite, and those from 0.001 on have all
-/// bits of a 16-bit float.
+/// Exponent of the smallest unit. Values up to a million are finite, and values from 0.001 on have
+/// all bits of a 16-bit float.
 const EXPONENT: i8 = 4;
-/// Largest calibrated value in units: an eighth of the largest 16-bit float, since other text may
-/// have larger ones.
+/// Largest calibrated value in units. It is an eighth of the largest 16-bit float, since other text
+/// may have larger values.
 const LARGEST: f32 = 8192.0;
 
-/// Suffix of a tensor that holds the stream multiplied back. Its range is that of the tensor
-/// without the suffix.
+/// Suffix of a tensor that contains the stream multiplied back. Its range is the range of the
+/// tensor without the suffix.
 pub(crate) const UNSCALED: &str = ".unscaled";
 
-/// Returns the power of two that the stream is divided by, or `None` for other formats.
+/// Returns the power of two by which the stream is divided, or `None` for other formats.
 pub(crate) fn unit(encodings: &Encodings<'_>) -> Option<ScaleBits> {
     let activations = encodings.activations;
     if activations != ActivationFormat::F16 && !activations.has_float_stream() {
@@ -38,8 +38,8 @@ pub(crate) fn unit(encodings: &Encodings<'_>) -> Option<ScaleBits> {
 }
 
 /// Returns whether every layer adds to the residual stream. In towers a layer may end with a norm,
-/// so which tensors are the stream would depend on where the graph is cut. No tower is known to
-/// have massive activations.
+/// so the set of stream tensors would depend on the cut. No tower is known to have massive
+/// activations.
 pub(crate) fn is_additive(entry: &EntryGraph) -> bool {
     use ComponentKind::{Decoder, Embed, Head, PerLayerInput, Pooling};
     let adds = |kind: ComponentKind| matches!(kind, Embed | PerLayerInput | Decoder | Head | Pooling);
@@ -60,8 +60,8 @@ pub(crate) fn is_product(op: &Op) -> bool {
     )
 }
 
-/// Marks all values of an operation of which one is marked, until no operation changes. An
-/// operation is given as the numbers of its values, without constants.
+/// Marks all values of each operation with at least one marked value, until no operation changes.
+/// An operation is a list of its values' numbers, without constants.
 pub(crate) fn spread(marked: &mut [bool], operations: &[Vec<usize>]) {
     loop {
         let mut grown = false;
@@ -105,8 +105,8 @@ fn seeds(entry: &EntryGraph) -> Vec<bool> {
     seeds
 }
 
-/// Returns whether the result of an operation scales with the stream that it reads, if all its
-/// summands do.
+/// Returns whether the result of an operation scales with the stream that it reads, provided that
+/// all its summands do.
 fn passes_on(entry: &EntryGraph, node: &EntryNode) -> bool {
     match &node.op {
         Op::Add | Op::Sub | Op::MulScalar { .. } | Op::Convert => true,
@@ -206,7 +206,7 @@ impl Units {
     }
 
     /// Adds a tensor with the shape of `of`. Its name ends with `suffix`, and the rest of the name
-    /// finds the range of `of`.
+    /// is the key to the range of `of`.
     fn twin(&mut self, of: TensorId, suffix: &str) -> TensorId {
         let tensor = self.graph.tensor(of);
         let mut ports = self.graph.inputs.iter().chain(&self.graph.outputs);

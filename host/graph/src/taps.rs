@@ -1,14 +1,14 @@
-//! Taps at operations, for finding the one that a device computes wrongly.
+//! Adds taps at operations, to find the one that a device computes wrongly.
 
 use crate::{Graph, Op, ValueId, ValueSource};
 
 impl Graph {
-    /// The same graph, in which every linear operation has a tap at what it reads and at what it
-    /// gives, named like the value. With [`EntryOptions::taps`](crate::EntryOptions::taps) its
-    /// entry points have them as outputs, except those that only fill states. Data are shared.
+    /// Returns the graph with taps at the input and the output of every linear operation, named
+    /// like the values. With [`EntryOptions::taps`](crate::EntryOptions::taps) its entry points
+    /// output them, except entry points that only fill states. Data are shared.
     ///
-    /// A device that fuses a linear operation with what follows it cannot do so with its taps, and
-    /// may compute it differently.
+    /// With taps, a device cannot fuse a linear operation with the following operations, and so may
+    /// compute it differently.
     #[must_use]
     pub fn with_operation_taps(&self) -> Graph {
         let mut graph = self.clone();

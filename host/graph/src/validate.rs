@@ -1,10 +1,10 @@
-//! Checks an entry graph that comes from outside: a work order read back from disk, a replayed
+//! Checks an entry graph that comes from outside, such as a work order read from disk or a replayed
 //! case.
 //!
 //! After [`EntryGraph::validate`] every index is in range, nodes are in an order in which they can
-//! run, shapes agree with [`infer_shape`], and states are written in place safely, so the graph can
-//! be indexed freely. Time and memory of the check are linear in the graph, whose reader has
-//! bounded its bytes; nothing here panics or allocates by a number from the file.
+//! run, shapes agree with [`infer_shape`], and states are safely written in place. So the graph can
+//! be indexed freely. The reader of the graph has bounded its bytes, and the check needs time and
+//! memory linear in them. It never panics or allocates by a number from the file.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,47 +17,47 @@ use crate::{
     StateId, TensorId,
 };
 
-/// Most operations of one entry graph. The largest model planned for has about 10 000 in
+/// Maximum number of operations of one entry graph. The largest planned model has about 10 000 in
 /// primitives, uncut.
 pub const NODE_LIMIT: usize = 1 << 17;
-/// Most tensors of one entry graph: one per operation, and as many constants and inputs again.
+/// Maximum number of tensors of one entry graph: one per operation, and as many constants and
+/// inputs.
 pub const TENSOR_LIMIT: usize = 2 * NODE_LIMIT;
-/// Most inputs, and most outputs: two per state, and taps of every layer.
+/// Maximum number of inputs, and of outputs: two per state, and taps of every layer.
 pub const PORT_LIMIT: usize = 1 << 12;
-/// Most states: two per layer.
+/// Maximum number of states: two per layer.
 pub const STATE_LIMIT: usize = 2 * LAYER_LIMIT as usize;
-/// Most layers of a component.
+/// Maximum number of layers of a component.
 pub const LAYER_LIMIT: u32 = 1 << 10;
-/// Longest name in bytes. Names of checkpoints are below 100.
+/// Maximum length of a name in bytes. Names in checkpoints have fewer than 100.
 pub const NAME_LIMIT: usize = 256;
-/// Largest extent of an axis: positions and slots are `i32`.
+/// Largest extent of an axis, since positions and slots are `i32`.
 pub const EXTENT_LIMIT: u64 = i32::MAX as u64;
-/// Most elements of one tensor: 4 TiB of f32, beyond any machine this runs on, and no product of it
-/// overflows.
+/// Maximum number of elements of one tensor. 4 TiB of f32 is larger than any machine this runs on,
+/// and products of it do not overflow.
 pub const ELEMENT_LIMIT: u64 = 1 << 40;
 
-/// Why an entry graph from outside is refused.
+/// Reason for refusing an entry graph from outside.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ValidateError {
     /// A count exceeds its cap.
     #[error("{found} {what} exceed the limit of {limit}")]
     Limit {
-        /// What is counted.
+        /// The counted items.
         what: &'static str,
-        /// The count.
         found: u64,
-        /// The cap.
+        /// The maximum.
         limit: u64,
     },
-    /// A name that is empty, too long, not printable, or used twice.
+    /// A name is empty, too long, not printable, or used twice.
     #[error("{what} name `{name}` {reason}")]
     Name {
-        /// What is named.
+        /// The named object.
         what: &'static str,
-        /// The name, cut to a printable length.
+        /// The name, truncated to a printable length.
         name: String,
-        /// What is wrong with it.
+        /// The problem with the name.
         reason: &'static str,
     },
     /// Rows, context and largest row count are inconsistent.
@@ -65,77 +65,66 @@ pub enum ValidateError {
         "an entry point of {rows} rows in a context of {context}, with at most {largest_rows}, is not possible"
     )]
     EntryPoint {
-        /// Rows.
         rows: u64,
-        /// Context capacity.
         context: u64,
-        /// Largest row count.
         largest_rows: u64,
     },
-    /// There is none, one is no range of layers, or they are not in the order of one pass.
+    /// The list of segments is empty, contains an invalid range of layers, or is not in the order
+    /// of one pass.
     #[error("`{segments}` are no segments of one shard")]
     Segments {
-        /// Those of the graph.
+        /// The segments of the graph.
         segments: Segments,
     },
     /// A reference to a tensor that does not exist.
     #[error("{user} refers to tensor {tensor}, and there are {available}")]
     NoTensor {
-        /// What refers to it.
+        /// The object that refers to it.
         user: String,
-        /// The index.
         tensor: u32,
-        /// Number of tensors.
         available: usize,
     },
     /// A tensor with an invalid shape or type.
     #[error("tensor `{tensor}`: {reason}")]
     Tensor {
-        /// Its name.
         tensor: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
-    /// A tensor with no source, with several, or one that is used before it is produced.
+    /// A tensor has no source or several, or is used before it is produced.
     #[error("tensor `{tensor}` {reason}")]
     Source {
-        /// Its name.
         tensor: String,
-        /// What is wrong.
+        /// The problem.
         reason: &'static str,
     },
-    /// An operation whose operands, attributes or result do not fit.
+    /// Operands, attributes or result of an operation are inconsistent.
     #[error("node `{node}` ({op}): {reason}")]
     Node {
-        /// Its name.
         node: String,
-        /// The operation.
         op: &'static str,
-        /// What does not fit.
         reason: String,
     },
-    /// An input or output that its role does not allow.
+    /// The role does not allow such an input or output.
     #[error("{direction} `{role}`: {reason}")]
     Port {
         /// `input` or `output`.
         direction: &'static str,
-        /// The role.
         role: &'static str,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
-    /// A state that is declared, read or written inconsistently.
+    /// A state is declared, read or written inconsistently.
     #[error("state {}: {reason}", state.0)]
     State {
-        /// The state.
         state: StateId,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
 }
 
 impl ValidateError {
-    /// What would help.
+    /// Returns advice for the user.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             ValidateError::EntryPoint { .. } => Some(
@@ -148,15 +137,15 @@ impl ValidateError {
 }
 
 impl EntryGraph {
-    /// Checks a graph from outside; see [`ValidateError`] for what can be wrong.
+    /// Checks a graph from outside. See [`ValidateError`] for the possible errors.
     ///
-    /// Graphs made by [`Graph::entry`](crate::Graph::entry), decomposition and legalisation pass.
+    /// Graphs from [`Graph::entry`](crate::Graph::entry), decomposition and legalisation are valid.
     pub fn validate(&self) -> Result<(), ValidateError> {
         Check::new(self)?.run()
     }
 }
 
-/// Where a tensor comes from.
+/// Source of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Maker {
     Nothing,
@@ -171,7 +160,7 @@ struct Check<'g> {
 }
 
 impl<'g> Check<'g> {
-    /// Counts are checked before anything is allocated by them.
+    /// Creates the check. Limits the counts before allocating anything by them.
     fn new(graph: &'g EntryGraph) -> Result<Self, ValidateError> {
         let counts = [
             ("nodes", graph.nodes.len(), NODE_LIMIT),
@@ -348,10 +337,10 @@ impl<'g> Check<'g> {
         Ok(())
     }
 
-    /// States are written in place: the state before a write has no reader but the write.
+    /// Checks that states are safely written in place: only the write may read the state before it.
     fn state_use(&self) -> Result<(), ValidateError> {
         let mut written = HashSet::new();
-        // State before a write in this graph → the node that writes.
+        // Maps the state before a write in this graph to the node that writes.
         let mut before: HashMap<TensorId, usize> = HashMap::new();
         for (tensor, role) in &self.graph.outputs {
             let (Role::State { state } | Role::StateRows { state }) = role else { continue };
@@ -414,7 +403,7 @@ impl<'g> Check<'g> {
         Ok(())
     }
 
-    /// Checks that the tensor's shape and type are those of the role; returns the tensor's name.
+    /// Checks that shape and type of the tensor match the role. Returns the tensor's name.
     fn port_fits(
         &self,
         tensor: TensorId,
@@ -449,8 +438,8 @@ impl<'g> Check<'g> {
         Ok(&tensor.name)
     }
 
-    /// Shape a role prescribes (`None` for any shape, and for any extent), and whether it contains
-    /// indices.
+    /// Returns the shape that a role prescribes, and whether it contains indices. `None` allows any
+    /// shape or any extent.
     #[expect(clippy::type_complexity, reason = "read in one place, three lines above")]
     fn role_shape(&self, role: &Role) -> Result<(Option<Vec<Option<u64>>>, bool), String> {
         let rows = Some(self.graph.point.rows);
@@ -481,7 +470,7 @@ impl<'g> Check<'g> {
             Role::Gathered { .. } | Role::GatheredByGrid { .. } | Role::Hidden | Role::Logits => {
                 vec![rows, None]
             }
-            // How many there are to a row is what the graph makes of them.
+            // The graph determines their number per row.
             Role::Features | Role::SoftRows => vec![None, None],
             Role::Grid { .. } => return Ok((Some(vec![rows]), true)),
             Role::Valid { rate } => {
@@ -497,7 +486,7 @@ impl<'g> Check<'g> {
             }
             Role::PerLayer { first, layers } => {
                 let (start, end) = self.graph.segments.layers();
-                // A shard that makes them makes those of all layers.
+                // A shard that produces them produces all layers'.
                 let makes = self.graph.segments.has(ComponentKind::PerLayerInput);
                 if end > 0 && !makes && (*first, first.saturating_add(*layers)) != (start, end) {
                     return Err(format!(
@@ -528,8 +517,8 @@ impl<'g> Check<'g> {
         }
     }
 
-    /// Conditions beyond shapes: integer operands are the right step inputs, states are states, all
-    /// others are floating-point.
+    /// Checks conditions other than shapes: integer operands are the correct step inputs, states
+    /// are states, all others are floating-point.
     fn operands_fit(&self, node: &EntryNode) -> Result<(), String> {
         let indices = rules(&node.op).indices;
         let (floats, integers) = node.inputs.split_at(node.inputs.len() - indices);
@@ -539,7 +528,8 @@ impl<'g> Check<'g> {
             if tensor.is_index() {
                 return Err(format!("operand `{}` is {}", tensor.name, tensor.dtype));
             }
-            // A constant's scale is stored with the weight, so only plain ones can be compared.
+            // A constant's scale is stored with the weight, so only plain constants can be
+            // compared.
             let plain = tensor.weight.is_none() || tensor.dtype.is_float();
             if node.op.is_movement()
                 && !(plain && (tensor.dtype, tensor.affine) == (result.dtype, result.affine))
@@ -614,7 +604,7 @@ fn name_is_good<'n>(
     Err(ValidateError::Name { what, name, reason })
 }
 
-/// Two ports of equal identity have the same meaning.
+/// Returns a text that is equal for ports with the same meaning.
 fn identity(role: &Role) -> String {
     format!("{role:?}")
 }

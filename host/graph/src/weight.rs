@@ -17,25 +17,25 @@ pub struct WeightId(pub u32);
 #[serde(transparent)]
 pub struct AssetId(pub u32);
 
-/// Where weight bytes live: a mapped file, or memory.
+/// Source of weight bytes: a mapped file, or memory.
 pub trait WeightBytes: Send + Sync {
-    /// All bytes of the source.
+    /// Returns all bytes of the source.
     fn bytes(&self) -> &[u8];
 
-    /// How many they are. A source that makes its bytes when they are first read knows it before.
+    /// Returns the number of bytes. A source that creates its bytes on first read knows it before.
     fn length(&self) -> usize {
         self.bytes().len()
     }
 
-    /// Copies the bytes from `offset` on, and keeps none of them in memory: a mapped file is read.
-    /// False if it has fewer or they cannot be read.
+    /// Copies the bytes from `offset` on without keeping them in memory. If the file is mapped,
+    /// they are read. Returns false if the source is too short or cannot be read.
     fn copy(&self, offset: usize, into: &mut [u8]) -> bool {
         let bytes = offset.checked_add(into.len()).and_then(|end| self.bytes().get(offset..end));
         bytes.map(|bytes| into.copy_from_slice(bytes)).is_some()
     }
 
-    /// Says that a range was read and is not needed soon. A mapped file gives its memory back and
-    /// reads it again when asked; others do nothing.
+    /// Reports that a range was read and is not needed soon. A mapped file frees the memory and
+    /// reads it again if needed. Other sources do nothing.
     fn release(&self, _range: Range<usize>) {}
 }
 
@@ -45,7 +45,7 @@ impl WeightBytes for Vec<u8> {
     }
 }
 
-/// A range of a shared byte source; cloning shares it.
+/// A range of a shared byte source. Cloning shares it.
 #[derive(Clone)]
 pub struct WeightData {
     source: Arc<dyn WeightBytes>,
@@ -54,7 +54,7 @@ pub struct WeightData {
 }
 
 impl WeightData {
-    /// A range of `source`, refused when it reaches beyond the end.
+    /// Creates a range of `source`. Returns an error if it exceeds the source.
     pub fn new(source: Arc<dyn WeightBytes>, offset: usize, length: usize) -> Result<Self, GraphError> {
         let available = source.length();
         match offset.checked_add(length) {
@@ -63,18 +63,18 @@ impl WeightData {
         }
     }
 
-    /// Owned bytes.
+    /// Creates data that owns its bytes.
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         let length = bytes.len();
         WeightData { source: Arc::new(bytes), offset: 0, length }
     }
 
-    /// A length without bytes: a weight that is counted and checked before it is made.
+    /// Creates a length without bytes, for a weight that is counted and checked before it exists.
     pub fn planned(length: usize) -> Self {
         WeightData { source: Arc::new(Vec::new()), offset: 0, length }
     }
 
-    /// A range of it, refused when it reaches beyond the end.
+    /// Returns a range of it. Returns an error if the range exceeds it.
     pub fn part(&self, range: Range<usize>) -> Result<Self, GraphError> {
         let (offset, length) = (range.start, range.end.saturating_sub(range.start));
         if range.end > self.length {
@@ -83,18 +83,18 @@ impl WeightData {
         Ok(WeightData { source: Arc::clone(&self.source), offset: self.offset + offset, length })
     }
 
-    /// The bytes, little-endian, row-major; empty for planned ones.
+    /// Returns the bytes, little-endian and row-major. Empty for planned data.
     pub fn bytes(&self) -> &[u8] {
         self.source.bytes().get(self.offset..self.offset + self.length).unwrap_or_default()
     }
 
-    /// Copies the bytes from `offset` on, counted within this data; see [`WeightBytes::copy`].
+    /// Copies the bytes from `offset` on, counted within this data. See [`WeightBytes::copy`].
     pub fn copy(&self, offset: usize, into: &mut [u8]) -> bool {
         offset.checked_add(into.len()).is_some_and(|end| end <= self.length)
             && self.source.copy(self.offset + offset, into)
     }
 
-    /// Says that bytes of a range, counted within this data, are not needed soon; see
+    /// Reports that bytes of a range, counted within this data, are not needed soon. See
     /// [`WeightBytes::release`].
     pub fn release(&self, range: Range<usize>) {
         let end = range.end.min(self.bytes().len());
@@ -103,17 +103,17 @@ impl WeightData {
         }
     }
 
-    /// Bytes it has, or will have when it is planned.
+    /// Returns the number of bytes it has, or will have if it is planned.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Bytes that are there: all, or none of planned ones.
+    /// Returns the number of available bytes: all, or 0 for planned data.
     pub fn available(&self) -> usize {
         if self.is_present() { self.length } else { 0 }
     }
 
-    /// Whether the bytes are there.
+    /// Returns whether the bytes are available.
     pub fn is_present(&self) -> bool {
         self.offset + self.length <= self.source.length()
     }
@@ -130,32 +130,32 @@ impl fmt::Debug for WeightData {
 pub struct Weight {
     /// Name in the checkpoint.
     pub name: String,
-    /// What it is to the network, independent of family: `q`, `k`, `v`, `o`, `gate`, `up`, `down`,
+    /// Role in the network, independent of the family: `q`, `k`, `v`, `o`, `gate`, `up`, `down`,
     /// `norm`, `head`, … A plan chooses formats by this word.
     pub part: &'static str,
-    /// Dense row-major shape; rank ≥ 1.
+    /// Dense row-major shape of rank ≥ 1.
     pub shape: Vec<u64>,
     /// Stored type.
     pub dtype: DType,
     /// Stored bytes: exactly [`DType::packed_bytes`] of `shape`.
     pub data: WeightData,
-    /// How stored integers stand for values; `None` for floats.
+    /// Representation of values by the stored integers. `None` for floats.
     pub quantisation: Option<WeightQuantisation>,
 }
 
 impl Weight {
-    /// Stored size in bytes, scales included.
+    /// Returns the stored size in bytes, including scales.
     pub fn bytes(&self) -> u64 {
         let scales = self.quantisation.as_ref().map_or(0, |quantisation| quantisation.scales.length);
         (self.data.length + scales) as u64
     }
 }
 
-/// A table that is only ever gathered by token id. It belongs to no artefact: the runtime maps it,
-/// gathers the rows of a step and widens them to f32.
+/// A table that is only gathered by token id. It does not belong to an artefact. The runtime maps
+/// it, gathers the rows of a step and widens them to f32.
 #[derive(Clone, Debug)]
 pub struct Asset {
-    /// `embedding`, `per-layer-embedding`.
+    /// Name, such as `embedding` or `per-layer-embedding`.
     pub name: String,
     /// The table: shape `[entries, width]`.
     pub table: Weight,
@@ -181,7 +181,8 @@ impl From<Table<WeightData>> for Asset {
 }
 
 impl Asset {
-    /// What is said of it wherever its bytes lie; without rows where its shape is no table's.
+    /// Returns its description, wherever its bytes are stored. The table has no rows if the shape
+    /// is not two-dimensional.
     pub fn to_table(&self) -> Table<WeightData> {
         let Weight { shape, dtype, data, quantisation, .. } = &self.table;
         let (entries, width) = match shape[..] {
@@ -199,17 +200,17 @@ impl Asset {
         }
     }
 
-    /// Values per row.
+    /// Returns the number of values per row.
     pub fn width(&self) -> u64 {
         self.table.shape[1]
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     pub fn entries(&self) -> u64 {
         self.table.shape[0]
     }
 
-    /// The row that `token` reads.
+    /// Returns the row that `token` reads.
     pub fn row_of(&self, token: u32) -> u32 {
         self.redirect.iter().find(|(from, _)| *from == token).map_or(token, |(_, to)| *to)
     }

@@ -1,5 +1,5 @@
-//! The cache that programs with models of a hub share: `models--OWNER--NAME` with `blobs` (files by
-//! their hashes), `snapshots/COMMIT` (links to them by their names) and `refs` (commits by the
+//! The cache shared by programs that use models of a hub: `models--OWNER--NAME` with `blobs` (files
+//! by their hashes), `snapshots/COMMIT` (links to them by their names) and `refs` (commits by the
 //! names of branches and tags).
 
 use std::fs;
@@ -9,13 +9,13 @@ use crate::choice::{Listed, choose};
 use crate::id::is_commit;
 use crate::{HubError, HubId};
 
-/// Most bytes of a file with a commit.
+/// Maximum size in bytes of a file with a commit.
 const REF_BYTES: u64 = 256;
 
-/// Most files of a snapshot that are listed.
+/// Maximum number of files to list in a snapshot.
 const FILES: usize = 100_000;
 
-/// A cache in a folder, which need not exist.
+/// A cache in a folder, which may not exist yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
     folder: PathBuf,
@@ -26,12 +26,11 @@ pub struct Cache {
 pub struct Cached {
     /// The folder with its files, or the GGUF file if the id names one.
     pub path: PathBuf,
-    /// Its commit.
     pub commit: String,
 }
 
 impl Cache {
-    /// A cache in this folder.
+    /// Creates a cache in this folder.
     pub fn new(folder: impl Into<PathBuf>) -> Cache {
         Cache { folder: folder.into() }
     }
@@ -41,8 +40,8 @@ impl Cache {
         &self.folder
     }
 
-    /// Finds a model. `None` if the revision, or the file that the id names, was not fetched. No
-    /// server is contacted.
+    /// Finds a model. Returns `None` if the revision, or the file that the id names, was not
+    /// fetched. Does not contact a server.
     ///
     /// # Errors
     /// [`HubError::Choose`] if the id names several GGUF models of the snapshot, [`HubError::Io`]
@@ -63,7 +62,8 @@ impl Cache {
     }
 }
 
-/// The path that opens a model: a GGUF file if the files are parts of one, otherwise the folder.
+/// Returns the path for opening a model: a GGUF file if the files are its parts, otherwise the
+/// folder.
 pub(crate) fn path_of(snapshot: &Path, names: &[String]) -> PathBuf {
     match names.first() {
         Some(first) if names.iter().all(|name| name.ends_with(".gguf")) => snapshot.join(first),
@@ -71,7 +71,7 @@ pub(crate) fn path_of(snapshot: &Path, names: &[String]) -> PathBuf {
     }
 }
 
-/// The commit of a revision, if the cache knows it.
+/// Returns the commit of a revision, if the cache has it.
 fn commit(repository: &Path, revision: &str) -> Result<Option<String>, HubError> {
     if is_commit(revision) {
         return Ok(Some(revision.to_owned()));
@@ -80,7 +80,7 @@ fn commit(repository: &Path, revision: &str) -> Result<Option<String>, HubError>
     match shardwright_files::read(&path, REF_BYTES) {
         Ok(bytes) => {
             let commit = String::from_utf8_lossy(&bytes).trim().to_owned();
-            // It becomes a path.
+            // The commit becomes part of a path.
             Ok(is_commit(&commit).then_some(commit))
         }
         Err(error) if error.is_missing() => Ok(None),
@@ -88,7 +88,7 @@ fn commit(repository: &Path, revision: &str) -> Result<Option<String>, HubError>
     }
 }
 
-/// The files below a snapshot, whose links are followed.
+/// Lists the files below a snapshot, whose links are followed.
 fn files(snapshot: &Path) -> Result<Vec<Listed>, HubError> {
     let mut found = Vec::new();
     let mut folders = vec![(snapshot.to_owned(), String::new())];
@@ -96,7 +96,7 @@ fn files(snapshot: &Path) -> Result<Vec<Listed>, HubError> {
         for entry in fs::read_dir(&folder).map_err(HubError::io(&folder))? {
             let entry = entry.map_err(HubError::io(&folder))?;
             let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
-            // Only folders of its own: a link to one could lead in circles.
+            // Do not follow links to folders, which could form a cycle.
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 folders.push((entry.path(), format!("{name}/")));
             } else if let Ok(metadata) = fs::metadata(entry.path()) {
@@ -156,7 +156,7 @@ mod tests {
             assert_eq!(path(absent), None, "{absent}");
         }
         assert!(matches!(find("a/b:m"), Err(HubError::Choose { .. })));
-        // A folder in the place of a reference.
+        // A folder instead of a reference.
         assert!(matches!(find("a/b@refs/pr"), Err(HubError::Io { .. })));
     }
 }

@@ -1,4 +1,4 @@
-//! Which files of a repository a model consists of.
+//! Chooses the files of a repository that belong to a model.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use crate::{HubError, HubId};
 /// A file of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Its path in the repository.
+    /// Path in the repository.
     pub name: String,
-    /// Its bytes, if the list has them.
+    /// Size in bytes, if the list includes it.
     pub bytes: Option<u64>,
 }
 
@@ -20,12 +20,12 @@ pub struct Listed {
 pub struct Candidate {
     /// The path of its first part.
     pub name: String,
-    /// Bytes of all parts, if the list has them.
+    /// Size of all parts in bytes, if the list includes it.
     pub bytes: Option<u64>,
 }
 
-/// Files of a Hugging Face folder that are read, next to the weights. Those in folders belong to
-/// the modules of sentence embeddings (`1_Pooling/config.json`).
+/// Required files of a Hugging Face folder in addition to the weights. Files in subfolders belong
+/// to the modules of sentence embeddings (`1_Pooling/config.json`).
 const SETTINGS: [&str; 13] = [
     "added_tokens.json",
     "chat_template.jinja",
@@ -42,12 +42,13 @@ const SETTINGS: [&str; 13] = [
     "tokenizer_config.json",
 ];
 
-// Weights in one file, and the list of files of weights in several.
+// A single file of weights, and the index of several files.
 const WHOLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Returns the names of the files to fetch: those that `wanted` names as a file, a pattern or a
-/// quantisation, otherwise settings and safetensors, otherwise the only GGUF model.
+/// Returns the names of the files to fetch. If `wanted` is given, these are the files that match it
+/// as a name, a pattern or a quantisation. Otherwise they are settings and safetensors, or else the
+/// only GGUF model.
 ///
 /// # Errors
 /// [`HubError::Choose`] if there are several GGUF models to choose from, [`HubError::NoMatch`] if
@@ -62,7 +63,7 @@ pub fn choose(id: &HubId, files: &[Listed], wanted: Option<&str>) -> Result<Vec<
         let settings = files.iter().filter(|file| is_setting(&file.name)).map(|file| file.name.clone());
         return Ok(settings.chain(weights).collect());
     }
-    // Projectors and matrices of importance are no models.
+    // Projectors and importance matrices are not models.
     let whole = |(name, _): &(&String, _)| {
         let name = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
         !name.contains("mmproj") && !name.contains("imatrix")
@@ -89,7 +90,7 @@ fn gguf_models(files: &[Listed]) -> Models<'_> {
     models
 }
 
-/// Removes `-00001-of-00003`.
+/// Removes a suffix such as `-00001-of-00003`.
 fn without_part(stem: &str) -> &str {
     let digits = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
     let part = stem.rsplit_once("-of-").filter(|(_, count)| digits(count));
@@ -123,7 +124,7 @@ fn named(id: &HubId, files: &[Listed], models: &Models<'_>, wanted: &str) -> Res
     }
 }
 
-/// Whether a name has a tag such as `Q4_K_M` as a whole word, in either case.
+/// Returns whether a name has a tag such as `Q4_K_M` as a whole word, ignoring case.
 fn has_tag(name: &str, tag: &str) -> bool {
     let (name, tag) = (name.to_ascii_lowercase(), tag.to_ascii_lowercase());
     let tag = tag.strip_suffix(".gguf").unwrap_or(&tag);
@@ -152,14 +153,14 @@ fn is_setting(name: &str) -> bool {
     SETTINGS.contains(&file) && (folder.is_empty() || is_module(folder))
 }
 
-/// Whether a folder is of a module, such as `2_Dense`.
+/// Returns whether a folder belongs to a module, such as `2_Dense`.
 fn is_module(folder: &str) -> bool {
     let number = folder.split('_').next().unwrap_or_default();
     !folder.contains('/') && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The files of weights: one of the usual name, else those of an index, else all at the top; and
-/// those of modules.
+/// Returns the files of weights, including weights of modules. The files of weights are the single
+/// file, or else the files of an index, or else all files in the top folder.
 fn weights(files: &[Listed]) -> Vec<String> {
     let has = |wanted: &str| files.iter().any(|file| file.name == wanted);
     let whole = has(WHOLE);
@@ -171,7 +172,7 @@ fn weights(files: &[Listed]) -> Vec<String> {
     };
     let names: Vec<String> =
         files.iter().filter(|file| is_weight(&file.name)).map(|file| file.name.clone()).collect();
-    // Modules without the model that they follow are no model.
+    // Modules alone, without the model they extend, are not a model.
     if names.iter().all(|name| name.contains('/')) { Vec::new() } else { names }
 }
 

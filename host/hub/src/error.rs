@@ -1,4 +1,4 @@
-//! Why a model was not found or not fetched.
+//! Errors of finding and fetching models.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,24 +7,20 @@ use shardwright_vocabulary::{Error, ErrorKind};
 
 use crate::Candidate;
 
-/// Why a model was not found or not fetched.
+/// Reasons why a model was not found or not fetched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HubError {
-    /// Not an id.
+    /// The text is not an id.
     #[error("`{text}` is not the id of a model on a hub: {reason}")]
     Id {
-        /// The text.
         text: String,
-        /// What is wrong.
         reason: &'static str,
     },
-    /// Not the address of a hub.
+    /// The text is not the address of a hub.
     #[error("`{text}` is not the address of a hub: {reason}")]
     Endpoint {
-        /// The text.
         text: String,
-        /// What is wrong.
         reason: &'static str,
     },
     /// A token cannot be read or used.
@@ -32,134 +28,114 @@ pub enum HubError {
     Token {
         /// The variable or the file.
         source_name: String,
-        /// What is wrong, without the token.
+        /// The problem, without the token.
         reason: String,
     },
-    /// No variable names a place for a cache.
+    /// No variable specifies a place for a cache.
     #[error("no folder is known for the cache of the hub")]
     NoCache,
-    /// `HF_HUB_OFFLINE` forbids to contact a server.
+    /// `HF_HUB_OFFLINE` forbids contacting a server.
     #[error("{id} cannot be fetched: HF_HUB_OFFLINE is set")]
     Offline {
-        /// The model.
         id: String,
     },
-    /// The hub does not show the model to this user.
+    /// The hub denies this user access to the model.
     #[error("the hub denies access to {id} (status {status}){}", if *with_token { "" } else { ", and no token was sent" })]
     Denied {
-        /// The model.
         id: String,
-        /// 401 or 403.
+        /// HTTP status, 401 or 403.
         status: u16,
-        /// Where its terms are accepted.
+        /// Page for accepting the model's terms.
         page: String,
         /// Whether a token was sent.
         with_token: bool,
     },
-    /// No such model, revision or file.
+    /// The model, revision or file does not exist.
     #[error("{url}: not found{}", if *maybe_private { ", or private" } else { "" })]
     NotFound {
-        /// The address.
         url: String,
-        /// Whether the hub answers so for private models too.
+        /// Whether the hub's answer may also mean a private model.
         maybe_private: bool,
     },
-    /// The hub limits how often it answers.
+    /// The hub limits the rate of requests.
     #[error("{url}: too many requests{}", seconds.map_or_else(String::new, |seconds| format!(", retry after {seconds} s")))]
     RateLimited {
-        /// The address.
         url: String,
-        /// Seconds to wait, if the hub names them.
+        /// Seconds to wait, if the hub specifies them.
         seconds: Option<u64>,
     },
-    /// A status that is not expected.
+    /// The server returned an unexpected status.
     #[error("{url}: unexpected status {status}")]
     Status {
-        /// The address.
         url: String,
-        /// The status.
         status: u16,
     },
-    /// No answer, or an answer that was cut.
+    /// The server did not answer, or the answer was cut off.
     #[error("{url}: {reason}")]
     Network {
-        /// The address.
         url: String,
-        /// What failed: the name, the connection, TLS, the protocol.
+        /// The failed part: the name, the connection, TLS, the protocol.
         reason: String,
     },
-    /// The machine has no certificates that servers are checked with.
+    /// The machine has no certificates for checking servers.
     #[error("no certificate authorities were found on this machine: {reason}")]
     Certificates {
-        /// What was found.
         reason: String,
     },
-    /// An answer leads to an address that is not followed.
+    /// The server redirected to an address that is not followed.
     #[error("{url}: redirected to `{to}`: {reason}")]
     Redirect {
-        /// The address.
         url: String,
-        /// Where it leads.
+        /// Target of the redirect.
         to: String,
-        /// Why it is not followed.
+        /// The reason for not following it.
         reason: &'static str,
     },
     /// The list of files cannot be used.
     #[error("{url}: {reason}")]
     Listing {
-        /// The address.
         url: String,
-        /// What is wrong.
         reason: String,
     },
     /// The name of a file leads out of its folder.
     #[error("the hub lists the file {name:?}: {reason}")]
     Name {
-        /// The name.
         name: String,
-        /// What is wrong.
         reason: &'static str,
     },
-    /// The repository has no weights that are read.
+    /// The repository has no weights in a supported format.
     #[error("{id} has neither safetensors nor GGUF files")]
     Nothing {
-        /// The model.
         id: String,
     },
     /// There are several models to choose from.
     #[error("{id} has several GGUF models: {}", listed(candidates))]
     Choose {
-        /// The repository.
         id: String,
-        /// The models.
         candidates: Vec<Candidate>,
     },
-    /// No file has that name.
+    /// The repository has no matching file.
     #[error("{id} has no file that matches `{wanted}`{}", others(candidates))]
     NoMatch {
-        /// The repository.
         id: String,
-        /// The name, the pattern or the quantisation.
+        /// The requested name, pattern or quantisation.
         wanted: String,
-        /// GGUF models there are.
+        /// The available GGUF models.
         candidates: Vec<Candidate>,
     },
     /// The server did not send as many bytes as it listed.
     #[error("{url}: expected {expected} bytes, got {got}")]
     Size {
-        /// The address.
         url: String,
-        /// Bytes that were listed.
+        /// Number of bytes in the list.
         expected: u64,
-        /// Bytes, or in text what the server announced.
+        /// Number of bytes received, or the size that the server announced.
         got: String,
     },
-    /// The bytes are not those that were listed.
+    /// The hash of the bytes differs from the list.
     #[error("{url}: expected the hash {expected}, got {got}; the bytes were discarded")]
     Checksum {
-        /// The address.
         url: String,
-        /// The listed hash.
         expected: String,
         /// The hash of the bytes.
         got: String,
@@ -167,21 +143,18 @@ pub enum HubError {
     /// A file of the cache cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
-    /// The user interrupted it.
+    /// The user interrupted the work.
     #[error("fetching {id} was interrupted")]
     Cancelled {
-        /// The model.
         id: String,
     },
 }
 
 impl HubError {
-    /// An error of a file of the cache.
+    /// Creates the error for a file of the cache.
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> HubError {
         let path = path.into();
         move |source| HubError::Io { path, source }
@@ -247,7 +220,7 @@ impl HubError {
         }
     }
 
-    /// Returns the kind that an application acts on.
+    /// Returns the kind of error for applications.
     pub fn kind(&self) -> ErrorKind {
         match self {
             HubError::Id { .. }
@@ -274,10 +247,10 @@ impl From<HubError> for Error {
     }
 }
 
-/// Most models that a message lists.
+/// Maximum number of models in a message.
 const LISTED: usize = 40;
 
-/// `a.gguf (253 MB), b.gguf`
+/// Formats candidates, such as `a.gguf (253 MB), b.gguf`.
 fn listed(candidates: &[Candidate]) -> String {
     let one = |candidate: &Candidate| match candidate.bytes {
         Some(bytes) => format!("{} ({})", candidate.name, megabytes(bytes)),
@@ -290,7 +263,7 @@ fn listed(candidates: &[Candidate]) -> String {
     words.join(", ")
 }
 
-/// Decimal, as hubs show sizes.
+/// Formats a size in decimal units, as hubs do.
 fn megabytes(bytes: u64) -> String {
     match bytes {
         0..1_000_000 => format!("{bytes} bytes"),
@@ -303,7 +276,8 @@ fn others(candidates: &[Candidate]) -> String {
     if candidates.is_empty() { String::new() } else { format!("; its GGUF models: {}", listed(candidates)) }
 }
 
-/// Names a file, and a quantisation if the names have one: the usual one if it is there.
+/// Returns a suggestion that names a file, and a quantisation if the names include one. The most
+/// common quantisation is preferred.
 fn choice_help(id: &str, candidates: &[Candidate]) -> String {
     let usual = candidates.iter().find(|candidate| candidate.name.to_ascii_uppercase().contains("Q4_K_M"));
     let Some(first) = usual.or(candidates.first()) else { return String::new() };

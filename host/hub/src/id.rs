@@ -5,10 +5,10 @@ use std::str::FromStr;
 
 use crate::{HubError, name};
 
-/// Most characters of an owner or a name, as of the hub.
+/// Maximum length of an owner or a name in characters, as on the hub.
 const PART_CHARACTERS: usize = 96;
 
-/// The branch that a hub serves if no revision is named.
+/// The default branch of a hub.
 const MAIN: &str = "main";
 
 /// `OWNER/NAME`, optionally `@REVISION`, optionally `:FILE`.
@@ -100,8 +100,8 @@ impl fmt::Display for HubId {
     }
 }
 
-/// Whether the hub accepts this as an owner or a name. Two hyphens separate the parts of a folder's
-/// name in the cache.
+/// Returns whether the hub accepts this as an owner or a name. Two hyphens are excluded, as they
+/// separate the parts of a folder's name in the cache.
 fn is_part(text: &str) -> bool {
     let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_');
     text.len() <= PART_CHARACTERS
@@ -112,12 +112,13 @@ fn is_part(text: &str) -> bool {
         && !text.contains("..")
 }
 
-/// Whether this may be the name of a reference of git, or a commit. It becomes a path in the cache.
+/// Returns whether this may be the name of a git reference, or a commit. It becomes a path in the
+/// cache.
 fn is_revision(text: &str) -> bool {
     name::check(text).is_ok() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./+".contains(c))
 }
 
-/// Whether this is a whole commit.
+/// Returns whether this is a full commit hash.
 pub(crate) fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }

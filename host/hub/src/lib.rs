@@ -1,12 +1,12 @@
 //! Models of a Hugging Face hub, by their ids.
 //!
-//! **Job.** Parses ids ([`HubId`]), finds models in the cache that `hf download` and the libraries
-//! of Hugging Face share ([`Cache`]), chooses the files of a repository that a model needs
-//! ([`choose`]), and with the feature `pull` fetches them (`pull`): resumed after an interruption,
-//! checked against the hashes that the hub lists, and bounded whatever the server sends.
+//! **Job.** Parses ids ([`HubId`]), finds models in the cache shared with `hf download` and the
+//! libraries of Hugging Face ([`Cache`]), and chooses the files of a repository that a model needs
+//! ([`choose`]). With the feature `pull` it fetches them (`pull`): resumed after an interruption,
+//! verified by the hashes that the hub lists, and with limits on everything the server sends.
 //!
-//! **Not its job.** It reads no model and knows no model family: the files it returns are as
-//! hostile as any others. It uploads nothing, and contacts no server unless told to pull.
+//! **Not its job.** It does not read models or support model families: the returned files are as
+//! untrusted as any others. It does not upload, and contacts a server only for a pull.
 //!
 //! ```
 //! use shardwright_hub::HubId;

@@ -1,9 +1,9 @@
-//! Names of files that a server sends, before they become paths.
+//! Checks names of files from a server before they become paths.
 
-/// Most bytes of a name.
+/// Maximum length of a name in bytes.
 const BYTES: usize = 512;
 
-/// Most folders in a name.
+/// Maximum number of folders in a name.
 const DEPTH: usize = 16;
 
 /// Checks that a name is a path below a folder, on any system.
@@ -18,7 +18,7 @@ pub(crate) fn check(name: &str) -> Result<(), &'static str> {
     if parts.clone().count() > DEPTH {
         return Err("the file is too many folders deep");
     }
-    // Windows drops dots and blanks at the end of a name.
+    // Windows removes dots and blanks at the end of a name.
     match parts.any(|part| part.is_empty() || part.trim_end_matches(['.', ' ']).is_empty()) {
         true => Err("a name leads neither to another folder nor to none"),
         false => Ok(()),

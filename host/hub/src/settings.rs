@@ -1,4 +1,4 @@
-//! The variables that all programs with a cache of this layout share.
+//! Environment variables shared by all programs with a cache of this layout.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::{Cache, HubError};
 
-/// The hub that is used if none is named.
+/// The default hub.
 const HUB: &str = "https://huggingface.co";
 
-/// Most bytes of a file with a token.
+/// Maximum size in bytes of a file with a token.
 const TOKEN_BYTES: u64 = 4096;
 
 /// A secret that identifies a user. `Debug` does not show it.
@@ -18,10 +18,10 @@ const TOKEN_BYTES: u64 = 4096;
 pub struct Token(String);
 
 impl Token {
-    /// Reads a token that `source` holds. `None` if it is empty.
+    /// Parses a token from `source`. Returns `None` if it is empty.
     ///
     /// # Errors
-    /// [`HubError::Token`] for characters that no token has.
+    /// [`HubError::Token`] for characters that are invalid in tokens.
     pub fn parse(text: &str, source: &str) -> Result<Option<Token>, HubError> {
         let text = text.trim();
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -44,20 +44,19 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Where models come from and where they are kept.
+/// The source and the storage of models.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Address of the hub, such as `https://huggingface.co`.
     pub endpoint: String,
-    /// The cache.
     pub cache: Cache,
-    /// Sent to the hub alone.
+    /// Sent only to the hub.
     pub token: Option<Token>,
-    /// Whether no server may be contacted.
+    /// Whether contacting servers is forbidden.
     pub offline: bool,
     /// The wait before the first retry. It doubles each time.
     pub backoff: Duration,
-    /// The longest a server may send nothing.
+    /// Maximum time without data from a server.
     pub patience: Duration,
 }
 
@@ -75,7 +74,7 @@ impl Settings {
     /// Like [`Settings::from_environment`], with other variables.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Settings::from_environment`].
     pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Result<Settings, HubError> {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let text = |name: &str| set(name).map(|value| value.to_string_lossy().into_owned());
@@ -99,7 +98,7 @@ impl Settings {
 }
 
 impl Cache {
-    /// Returns the cache that the environment names.
+    /// Returns the cache specified by the environment.
     ///
     /// # Errors
     /// [`HubError::NoCache`] if there is no place for one.
@@ -114,7 +113,7 @@ fn cache(set: &impl Fn(&str) -> Option<OsString>, home: Option<PathBuf>) -> Resu
     named.or_else(|| home.map(|home| home.join("hub"))).map(Cache::new).ok_or(HubError::NoCache)
 }
 
-/// The folder of Hugging Face's programs.
+/// Returns the folder of Hugging Face's programs.
 fn home(set: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let caches = || {
         let user = || set("HOME").map(|home| PathBuf::from(home).join(".cache"));
@@ -123,7 +122,7 @@ fn home(set: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     set("HF_HOME").map(PathBuf::from).or_else(|| caches().map(|caches| caches.join("huggingface")))
 }
 
-/// The token in a file. `None` if there is no such file.
+/// Reads the token in a file. Returns `None` if there is no such file.
 fn token_of(path: &Path) -> Result<Option<Token>, HubError> {
     let name = path.display().to_string();
     match shardwright_files::read(path, TOKEN_BYTES) {

@@ -1,10 +1,10 @@
-//! What a measurement on a shared machine needs beside a clock.
+//! Tools for measurements on a shared machine, in addition to a clock.
 //!
 //! **Job.** Medians and spreads of a few samples ([`Speeds`], [`median`], [`range`],
-//! [`percentile`]), how fast memory is read right now ([`Prober`]), and what this process has
-//! resident ([`resident_memory`]).
+//! [`percentile`]), the current speed of reading memory ([`Prober`]), and the resident memory of
+//! this process ([`resident_memory`]).
 //!
-//! **Not its job.** It measures no model and starts no program.
+//! **Not its job.** It does not measure models or start programs.
 //!
 //! ```
 //! assert_eq!(shardwright_measure::median(&[3.0, 1.0, 2.0]), 2.0);
@@ -16,14 +16,14 @@ mod statistics;
 pub use probe::{Probe, Prober};
 pub use statistics::{Speeds, median, percentile, range};
 
-/// Bytes this process has resident, mapped files included, and the most it ever had. `None` where
-/// the system does not say (anything but Linux).
+/// Returns the resident bytes of this process, mapped files included, and their peak. Returns
+/// `None` if the system does not report them (anything but Linux).
 pub fn resident_memory() -> Option<(u64, u64)> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     Some((field(&status, "VmRSS:")?, field(&status, "VmHWM:")?))
 }
 
-/// A size of Linux's own account of a process, in bytes.
+/// Parses a size in Linux's status of a process, in bytes.
 fn field(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find(|line| line.starts_with(name))?;
     line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)

@@ -1,6 +1,6 @@
-//! How fast memory can be read right now. On a shared or virtual machine that moves by a factor of
-//! two within minutes, and decoding follows it: a speed means something beside the probes around it
-//! alone.
+//! Measures how fast memory can be read right now. On a shared or virtual machine that changes by a
+//! factor of two within minutes, and decoding changes with it. A speed is therefore meaningful only
+//! together with probes before and after it.
 
 use std::collections::TryReserveError;
 use std::hint::black_box;
@@ -9,24 +9,24 @@ use std::time::Instant;
 
 use crate::statistics::{median, range};
 
-/// Threads that read, each its own part: what saturates a memory channel or two, and what figures
-/// elsewhere were taken with.
+/// Threads that read, each its own part. Two saturate a memory channel or two, and other published
+/// figures use two.
 const THREADS: usize = 2;
 
 /// Passes over the buffer in one probe.
 const PASSES: usize = 5;
 
-/// Words that are added at once: a line of a cache, in sums of their own, so that few additions
-/// wait for one before.
+/// Words to add at once: a cache line, in separate sums, so that few additions wait for an earlier
+/// one.
 const LANES: usize = 8;
 
-/// What one probe found, in GB/s (10⁹ bytes).
+/// Result of a probe, in GB/s (10⁹ bytes).
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Probe {
-    /// Of the quickest pass.
+    /// Speed of the fastest pass.
     pub best: f64,
-    /// Of the pass in the middle.
+    /// Speed of the median pass.
     pub median: f64,
 }
 
@@ -36,17 +36,17 @@ pub struct Prober {
 }
 
 impl Prober {
-    /// Allocates and fills so much.
+    /// Allocates and fills a buffer of this many mebibytes.
     pub fn new(mebibytes: u32) -> Result<Self, TryReserveError> {
         let words = mebibytes as usize * ((1 << 20) / size_of::<u64>());
         let mut buffer = Vec::new();
         buffer.try_reserve_exact(words)?;
-        // Written, so that every page is one of its own.
+        // Every word is written, so that each page is a separate one.
         buffer.extend((0..words as u64).map(|word| word.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
         Ok(Prober { buffer })
     }
 
-    /// Reads everything a few times.
+    /// Reads the whole buffer a few times.
     pub fn probe(&self) -> Probe {
         let speeds: Vec<f64> = (0..PASSES).map(|_| self.pass()).collect();
         Probe { best: range(&speeds).1, median: median(&speeds) }
@@ -65,7 +65,7 @@ impl Prober {
                 });
             }
             barrier.wait();
-            // The scope ends when all have read.
+            // The scope ends when all threads have read.
             Instant::now()
         });
         let seconds = started.elapsed().as_secs_f64().max(1e-9);
@@ -73,8 +73,8 @@ impl Prober {
     }
 }
 
-/// Four streams at once: one alone waits for memory between its loads, which are narrower here than
-/// a processor's widest.
+/// Reads four streams at once. A single stream would wait for memory between its loads, which are
+/// narrower here than a processor's widest.
 fn sum(words: &[u64]) -> u64 {
     let quarter = words.len() / 4 / LANES * LANES;
     let (first, rest) = words.split_at(quarter);

@@ -1,25 +1,23 @@
-//! Means, spreads and middles of a few numbers.
+//! Means, spreads and medians of a few numbers.
 
-/// Speeds of repetitions, in tokens a second.
+/// Speeds of repetitions, in tokens per second.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Speeds {
-    /// All, in the order in which they were measured.
+    /// All speeds, in the order of measurement.
     pub samples: Vec<f64>,
-    /// Their mean.
     pub mean: f64,
-    /// Standard deviation of the sample (n − 1); 0 for one.
+    /// Standard deviation of the sample (n − 1), or 0 for a single one.
     pub deviation: f64,
-    /// The one in the middle.
     pub median: f64,
-    /// The largest.
+    /// The largest speed.
     pub best: f64,
-    /// The least.
+    /// The smallest speed.
     pub worst: f64,
 }
 
 impl Speeds {
-    /// In the order in which they were measured.
+    /// Summarises speeds in the order of measurement.
     pub fn of(samples: Vec<f64>) -> Self {
         let count = samples.len().max(1) as f64;
         let mean = samples.iter().sum::<f64>() / count;
@@ -36,7 +34,7 @@ impl Speeds {
     }
 }
 
-/// The one in the middle, or between the two there; 0 of none.
+/// Returns the middle value, or the mean of the two middle ones. Returns 0 without values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -47,7 +45,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The least and the largest; 0 and 0 of none.
+/// Returns the smallest and the largest value, or zeros without values.
 pub fn range(values: &[f64]) -> (f64, f64) {
     if values.is_empty() {
         return (0.0, 0.0);
@@ -57,7 +55,7 @@ pub fn range(values: &[f64]) -> (f64, f64) {
         .fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), &value| (least.min(value), most.max(value)))
 }
 
-/// The value that `share` of the sorted values are not above; 0 of none.
+/// Returns the value that `share` of the sorted values do not exceed, or 0 without values.
 pub fn percentile(sorted: &[f64], share: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     sorted.get((share * last as f64).round() as usize).copied().unwrap_or(0.0)

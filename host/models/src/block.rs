@@ -1,4 +1,4 @@
-//! The pieces that decoders of all families are made of.
+//! Building blocks that the decoders of several families share.
 
 use shardwright_graph::{
     AssetId, Attention, ComponentBuilder, ComponentKind, Dim, KeySource, Op, Role, Rope, StateId, ValueId,
@@ -13,7 +13,7 @@ use crate::translation::Translation;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Norm {
     pub eps: f32,
-    /// 1 where the file holds the weight less one (Gemma 3), else 0.
+    /// 1 where the file stores the weight minus one (Gemma 3), else 0.
     pub offset: f32,
 }
 
@@ -36,15 +36,14 @@ impl Norm {
 pub(crate) struct AttentionShape {
     pub heads: u32,
     pub kv_heads: u32,
-    /// Values per head.
     pub head_dim: u32,
-    /// How queries and keys turn by their positions, if they do.
+    /// Rotary positions of queries and keys, if they have any.
     pub rope: Option<Rope>,
     pub scale: f32,
-    /// Visible distance; 0 for none.
+    /// Visible distance, or 0 for an unlimited one.
     pub window: u32,
     pub causal: bool,
-    /// Whether values are normalised, without a weight.
+    /// Whether values are normalised. That norm has no weight.
     pub value_norm: bool,
 }
 
@@ -62,44 +61,43 @@ impl AttentionShape {
     }
 }
 
-/// Whose keys and values a layer attends to.
+/// Source of the keys and values that a layer attends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeysOf {
-    /// Its own, kept in states.
+    /// The layer's own, kept in states.
     States,
-    /// Its own, of this pass only.
+    /// The layer's own, of this pass only.
     Rows,
-    /// Those of an earlier layer.
+    /// The keys and values of an earlier layer.
     Donor(u32),
 }
 
-/// Parts of a family's attention besides its four matrices.
+/// Optional parts of a family's attention, in addition to its four matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttentionParts {
-    /// Norms of queries and keys.
+    /// Whether queries and keys are normalised.
     pub norms: bool,
-    /// Biases of queries, keys and values.
+    /// Whether queries, keys and values have biases.
     pub biases: bool,
     /// Whether queries, keys and values are one matrix in the file.
     pub fused: bool,
-    /// Whether the values of a head that turn are its first ones in the file, in two halves that
-    /// form pairs. A rotation pairs the halves of the whole head, so that rows of queries and keys
-    /// change their order, each head alike: no product of the two depends on it.
+    /// Whether the rotated values of a head come first in the file, in two halves that form pairs.
+    /// The graph's rotation pairs the halves of the whole head. So the rows of queries and keys are
+    /// reordered, in each head alike. Products of queries and keys do not depend on the order.
     pub leading: bool,
 }
 
 impl AttentionParts {
-    /// Norms and nothing else.
+    /// Norms, but no biases and no fused matrix.
     pub const NORMED: AttentionParts =
         AttentionParts { norms: true, biases: false, fused: false, leading: false };
 }
 
-/// A projection.
 #[derive(Clone, Copy)]
 struct Projection {
     matrix: WeightId,
     bias: Option<WeightId>,
-    /// The norm of each head behind it.
+    /// The norm that is applied to each head of the result.
     norm: Option<WeightId>,
 }
 
@@ -116,8 +114,8 @@ enum KeyWeights {
 }
 
 impl AttentionWeights {
-    /// Takes the tensors below `layers.N.self_attn.` and declares the states, if any. A layer that
-    /// reads a donor's keys takes no key or value tensor, even if the file has some.
+    /// Reads the tensors below `layers.N.self_attn.` and declares the states, if any. A layer that
+    /// reads a donor's keys uses no key or value tensors, even if the file has them.
     pub fn take(
         translation: &mut Translation,
         layer: u32,
@@ -166,8 +164,8 @@ impl AttentionWeights {
     }
 }
 
-/// Changes the order of the rows of each head from turning halves in front to halves of the whole
-/// head, of which the first rows turn.
+/// Reorders the rows of each head: from rotated halves in front to halves of the whole head, each
+/// of which begins with its rotated rows.
 fn lead(translation: &mut Translation, matrix: WeightId, rope: &Rope) -> Result<(), CheckpointError> {
     let (size, turning) = (rope.head_dim as usize, rope.rotated_pairs as usize);
     let half = size / 2;
@@ -179,7 +177,7 @@ fn lead(translation: &mut Translation, matrix: WeightId, rope: &Rope) -> Result<
     })
 }
 
-/// Keys and values a layer attended to.
+/// Keys and values that a layer attended to.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyValues {
     k: ValueId,
@@ -187,9 +185,10 @@ pub(crate) struct KeyValues {
     source: KeySource,
 }
 
-/// `Wo · attention(x)` for a normalised input.
+/// Builds `Wo · attention(x)` for a normalised input.
 ///
-/// `attended` holds what each earlier layer attended to; this layer's are appended.
+/// `attended` lists the keys and values of each earlier layer. The function appends the keys and
+/// values of this layer.
 pub(crate) fn attention(
     builder: &mut ComponentBuilder<'_>,
     x: ValueId,
@@ -256,8 +255,8 @@ pub(crate) struct FeedForwardWeights {
 }
 
 impl FeedForwardWeights {
-    /// Takes the tensors of a block whose gate is above the other inner matrix in one tensor, from
-    /// below `layers.N.`.
+    /// Reads the tensors of a block from below `layers.N.`. Its gate and its other inner matrix are
+    /// one tensor, with the gate on top.
     pub fn take_fused(
         translation: &mut Translation,
         layer: u32,
@@ -270,7 +269,7 @@ impl FeedForwardWeights {
         Ok(FeedForwardWeights { gate, up, down: translation.weight(&name(outer), "down", &[hidden, width])? })
     }
 
-    /// Takes the tensors below `layers.N.mlp.`.
+    /// Reads the tensors below `layers.N.mlp.`.
     pub fn take(translation: &mut Translation, layer: u32, width: u64) -> Result<Self, CheckpointError> {
         let hidden = translation.graph().hidden;
         let name = |what: &str| format!("layers.{layer}.mlp.{what}.weight");
@@ -282,7 +281,7 @@ impl FeedForwardWeights {
     }
 }
 
-/// `Wdown (activation(Wgate x) ⊙ Wup x)`.
+/// Builds `Wdown (activation(Wgate x) ⊙ Wup x)`.
 pub(crate) fn feed_forward(
     builder: &mut ComponentBuilder<'_>,
     x: ValueId,
@@ -296,12 +295,12 @@ pub(crate) fn feed_forward(
     builder.linear("down-projection", product, weights.down)
 }
 
-/// The residual stream `[R, H]` as an input.
+/// Declares the residual stream `[R, H]` as an input.
 pub(crate) fn hidden_input(builder: &mut ComponentBuilder<'_>, hidden: u64) -> ValueId {
     builder.input(Role::Hidden, vec![Dim::Rows, Dim::Fixed(hidden)], DType::F32)
 }
 
-/// Gathered rows times `scale`.
+/// Adds the component that multiplies gathered rows by `scale`.
 pub(crate) fn embed(
     translation: &mut Translation,
     asset: AssetId,
@@ -318,7 +317,7 @@ pub(crate) fn embed(
     Ok(())
 }
 
-/// What a head does to logits.
+/// Operation of a head on its logits.
 #[derive(Clone, Copy)]
 pub(crate) enum Logits {
     Plain,
@@ -326,7 +325,7 @@ pub(crate) enum Logits {
     Multiplied(f32),
 }
 
-/// Final normalisation, output matrix, and what follows it.
+/// Adds the head: final normalisation, output matrix, and an operation on the logits.
 pub(crate) fn head(
     translation: &mut Translation,
     norm: Norm,
@@ -362,7 +361,7 @@ pub(crate) struct SandwichNorms {
 }
 
 impl SandwichNorms {
-    /// Takes the four norm tensors of a layer.
+    /// Reads the four norm tensors of a layer.
     pub fn take(translation: &mut Translation, layer: u32) -> Result<Self, CheckpointError> {
         let shape = [translation.graph().hidden];
         let mut take =
@@ -383,7 +382,8 @@ pub(crate) struct SandwichWeights {
     pub feed_forward: FeedForwardWeights,
 }
 
-/// The two blocks of a Gemma layer, each normalised before and after and added to the stream.
+/// Builds the two blocks of a Gemma layer. Each is normalised before and after, and added to the
+/// stream.
 pub(crate) fn sandwich(
     builder: &mut ComponentBuilder<'_>,
     stream: ValueId,

@@ -15,13 +15,12 @@ use crate::{CheckpointError, UnusedTensor, register};
 /// Bytes that one thread hashes at a time.
 const HASHED_AT_ONCE: usize = 8 << 20;
 
-/// A directory in Hugging Face layout, read and translated.
+/// A directory in Hugging Face layout, parsed and translated.
 ///
-/// Weights stay in the files, which are mapped: opening costs headers only, and the graph keeps the
-/// files mapped. Quantised weights whose parts lie in another order are put together in memory when
-/// they are first read, and stay there. The files must not be changed while in use; one that
-/// another program truncates would end the process when its lost pages are read, as with every
-/// mapping.
+/// Weights stay in the files, which are mapped. So opening reads headers only, and the graph keeps
+/// the files mapped. Quantised weights whose parts are in a different order in the file are
+/// assembled in memory on first use, and stay there. The files must not be changed while in use: if
+/// another program truncates one, reading its lost pages ends the process, as with every mapping.
 #[derive(Debug)]
 pub struct Checkpoint {
     directory: PathBuf,
@@ -35,23 +34,23 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Reads `config.json`, the weight files and, for a sentence model, its modules; checks all of
+    /// Reads `config.json`, the weight files and, for a sentence model, its modules. Checks all of
     /// it and makes the graph.
     ///
-    /// Weights are read from safetensors, or else from GGUF files; those that come quantised keep
-    /// their integers and scales, or are refused ([`CheckpointError::NotHeld`]).
+    /// Weights are read from safetensors, or else from GGUF files. Quantised weights keep their
+    /// integers and scales, or are refused ([`CheckpointError::NotHeld`]).
     ///
     /// Tokenizer and chat template are not read here. A weight file that ends after its header is
-    /// [`CheckpointError::NoWeights`]; an [`Outline`](crate::Outline) does with it.
+    /// [`CheckpointError::NoWeights`]. An [`Outline`](crate::Outline) needs no more than that.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self, CheckpointError> {
         Self::open_for(directory, &[Pass::Step])
     }
 
-    /// The same with the towers of those passes beside what a step runs.
+    /// Like [`Checkpoint::open`], but also reads the towers of `passes`.
     ///
     /// # Errors
     ///
-    /// Also [`CheckpointError::NoTower`] where the family has none for a pass.
+    /// Also [`CheckpointError::NoTower`] if the family has no tower for a pass.
     pub fn open_for(directory: impl AsRef<Path>, passes: &[Pass]) -> Result<Self, CheckpointError> {
         let directory = directory.as_ref();
         let reading = Reading::of(directory, Wanted::Values, passes)?;
@@ -91,68 +90,68 @@ impl Checkpoint {
         })
     }
 
-    /// The directory it was opened from.
+    /// Returns the directory that the checkpoint was opened from.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Which family it belongs to.
+    /// Returns the checkpoint's family.
     pub fn family(&self) -> Family {
         self.facts.family
     }
 
-    /// Sizes and structure, for reports.
+    /// Returns sizes and structure, for reports.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// The graph of a step. Cloning shares the mapped weights.
+    /// Returns the graph of a step. Cloning it shares the mapped weights.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// The graph of a pass, if it was asked for.
+    /// Returns the graph of a pass, if the checkpoint was opened for that pass.
     pub fn graph_of(&self, pass: Pass) -> Option<&Graph> {
         std::iter::once(&self.graph).chain(&self.towers).find(|graph| graph.pass == pass)
     }
 
-    /// The graph; the mapped files stay open within it.
+    /// Returns the graph, which keeps the mapped files open.
     pub fn into_graph(self) -> Graph {
         self.graph
     }
 
-    /// Tensors that no part of the graph reads: towers of a multimodal checkpoint, keys and values
-    /// of layers that share those of others, an output matrix if the embedding is used instead. By
-    /// file and name.
+    /// Returns the tensors that no part of the graph reads, by file and name. These are towers of a
+    /// multimodal checkpoint, unused keys and values of layers that share a donor's, or an output
+    /// matrix if the embedding is used instead.
     pub fn unused_tensors(&self) -> &[UnusedTensor] {
         &self.unused
     }
 
-    /// Choices made where the checkpoint is silent, as sentences for a report.
+    /// Returns the choices made where the checkpoint specifies none, as sentences for a report.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Returns whether a field of `config.json` of this name cannot change a result. Fields with
-    /// dots are in objects, whose names cannot matter either or do.
+    /// Returns whether a field of `config.json` with this name cannot change a result. A name with
+    /// dots is the path of a field in an object. It cannot matter if any of its parts cannot.
     pub fn cannot_matter(field: &str) -> bool {
         field.split('.').any(register::cannot_matter)
     }
 
-    /// Fields of the settings that may matter and that no family of this name reads.
+    /// Returns the fields of the settings that may matter and that no family reads under this name.
     pub fn ignored(&self) -> &[Ignored] {
         &self.ignored
     }
 
-    /// SHA-256 over the settings and, for each weight file, its length and header. Quick to
-    /// compute; it distinguishes checkpoints with other settings, names, shapes or types, but not
-    /// two sets of values in otherwise equal files.
+    /// Returns the SHA-256 of the settings and, for each weight file, of its length and header. It
+    /// is quick to compute. It distinguishes checkpoints with different settings, names, shapes or
+    /// types, but not two sets of values in otherwise equal files.
     pub fn weights_fingerprint(&self) -> [u8; 32] {
         self.fingerprint
     }
 
-    /// SHA-256 over the settings and every value the graph reads: the identity for calibrations and
-    /// bundles. Reads all values, about a gigabyte per second and core.
+    /// Returns the SHA-256 of the settings and of every value the graph reads. It is the identity
+    /// for calibrations and bundles. Reads all values, about a gigabyte per second and core.
     pub fn content_hash(&self) -> [u8; 32] {
         let tables = self.graph.assets.iter().map(|asset| &asset.table);
         let chunks: Vec<&[u8]> = self

@@ -1,4 +1,4 @@
-//! The sizes every family of decoders gives by the same names.
+//! The sizes that every family of decoders specifies by the same names.
 
 use crate::json::Fields;
 use crate::{CheckpointError, limits};
@@ -14,12 +14,12 @@ pub(crate) struct Dimensions {
     pub kv_heads: u32,
     pub head_dim: u32,
     pub context: u64,
-    /// Added under the root of every normalisation.
+    /// The number that each normalisation adds under its root.
     pub eps: f32,
 }
 
 impl Dimensions {
-    /// Reads the sizes; `defaults` are the defining library's values for missing fields.
+    /// Reads the sizes. `defaults` are the defining library's values for missing fields.
     pub fn read(fields: Fields<'_>, defaults: Dimensions) -> Result<Self, CheckpointError> {
         let narrow = |name, range, default: u32| {
             Ok::<_, CheckpointError>(fields.whole(name, range)?.map_or(default, |number| number as u32))
@@ -43,7 +43,7 @@ impl Dimensions {
     }
 }
 
-/// Each key/value head must serve the same number of query heads.
+/// Checks that each key/value head serves the same number of query heads.
 pub(crate) fn check_heads(
     fields: Fields<'_>,
     name: &str,
@@ -56,7 +56,7 @@ pub(crate) fn check_heads(
     Err(fields.invalid(name, format!("is {kv_heads}, which does not divide the {heads} query heads")))
 }
 
-/// Rotary positions turn pairs of values.
+/// Checks that a head's size is even: rotary positions rotate pairs of values.
 pub(crate) fn check_head_dim(fields: Fields<'_>, name: &str, head_dim: u32) -> Result<(), CheckpointError> {
     if head_dim.is_multiple_of(2) {
         return Ok(());

@@ -1,8 +1,8 @@
-//! EmbeddingGemma: the stack of Gemma 3, or of Gemma 4 in its second version, seeing both ways,
-//! then one vector per text.
+//! EmbeddingGemma: a stack without causal mask, followed by one vector per text. The stack is that
+//! of Gemma 3 or, in the second version, of Gemma 4.
 //!
-//! What follows the stack is read from the sentence-transformers files beside it: `modules.json`
-//! and a folder per module.
+//! The steps after the stack are read from the sentence-transformers files in the same folder:
+//! `modules.json` and a folder per module.
 
 use std::path::{Path, PathBuf};
 
@@ -19,21 +19,20 @@ use crate::store::{self, TensorStore};
 use crate::translation::Translation;
 use crate::{CheckpointError, limits};
 
-/// Name of the list of modules.
 pub(crate) const MODULES_FILE: &str = "modules.json";
 
 const SUPPORTED_ORDER: &str = "Transformer, Pooling, any number of Dense, Normalize, in this order";
 
-/// How the rows of a text become one vector: always their mean, then this.
+/// The steps that turn the rows of a text into one vector: their mean, then these layers.
 pub(crate) struct SentenceModel {
     pub dense: Vec<Dense>,
     /// Whether the vector is divided by its length.
     pub normalize: bool,
-    /// Settings files read, by name, for the fingerprint.
+    /// The settings files that were read, by name, for the fingerprint.
     pub documents: Vec<(String, Vec<u8>)>,
 }
 
-/// A linear layer in a folder of its own.
+/// A linear layer, stored in its own folder.
 pub(crate) struct Dense {
     folder: String,
     directory: PathBuf,
@@ -43,20 +42,21 @@ pub(crate) struct Dense {
 }
 
 impl SentenceModel {
-    /// The mean of the rows only: what sentence-transformers does with a checkpoint without
-    /// modules.
+    /// Returns a model that only computes the mean of the rows, as sentence-transformers does with
+    /// a checkpoint without modules.
     pub fn mean_only() -> Self {
         SentenceModel { dense: Vec::new(), normalize: false, documents: Vec::new() }
     }
 
-    /// What a report says of a model without modules.
+    /// Returns the note for reports on a model without modules.
     pub fn note(&self) -> Option<String> {
         let text = "no modules.json: vectors are the mean of the rows, not normalised, as sentence-transformers does \
                     with a bare stack";
         (self.dense.is_empty() && !self.normalize).then(|| text.to_owned())
     }
 
-    /// Reads the modules that a GGUF file has within it; they lie under the names of their folders.
+    /// Reads the modules that a GGUF file contains. Their tensors are named after the modules'
+    /// folders.
     pub fn of_gguf(fields: Fields<'_>, hidden: u64) -> Result<Self, CheckpointError> {
         let mut model = SentenceModel { normalize: true, ..Self::mean_only() };
         let mut width = hidden;
@@ -70,7 +70,8 @@ impl SentenceModel {
         Ok(model)
     }
 
-    /// Reads `modules.json` and what it names; `None` without such a file.
+    /// Reads `modules.json` and the modules that it lists. Returns `None` if the file does not
+    /// exist.
     pub fn read(directory: &Path, hidden: u64) -> Result<Option<Self>, CheckpointError> {
         let path = directory.join(MODULES_FILE);
         let bytes = match json::read_capped(&path, limits::CONFIG_BYTES) {
@@ -181,7 +182,7 @@ impl SentenceModel {
     }
 }
 
-/// The widths of a dense layer over `width` values.
+/// Reads and checks the input and output widths of a dense layer over `width` values.
 fn read_extents(fields: Fields<'_>, width: u64) -> Result<(u64, u64), CheckpointError> {
     let extent = |name| {
         let value = fields.whole(name, &limits::HIDDEN)?;
@@ -198,7 +199,7 @@ fn read_extents(fields: Fields<'_>, width: u64) -> Result<(u64, u64), Checkpoint
 #[derive(Clone, Copy)]
 pub(crate) enum Stack<'s> {
     First(&'s Gemma3),
-    /// With the token ids that stand for pictures or sound.
+    /// The stack of Gemma 4, and the ids of placeholder tokens for pictures or sound.
     Second(&'s Gemma4, &'s [u32]),
 }
 
@@ -224,8 +225,8 @@ impl Stack<'_> {
         }
     }
 
-    /// A linear layer of the stack behind its last norm. The library applies it to rows; it is the
-    /// same behind their mean.
+    /// Reads the stack's linear layer after its last norm. The library applies it to every row.
+    /// Applying it to their mean gives the same vector.
     fn projection(&self, translation: &mut Translation) -> Result<Option<(WeightId, u64)>, CheckpointError> {
         let Stack::Second(Gemma4 { projection: Some(width), dimensions, .. }, _) = self else {
             return Ok(None);
@@ -236,7 +237,7 @@ impl Stack<'_> {
     }
 }
 
-/// The encoder, and the tensor files of its dense layers.
+/// Translates the encoder. Also returns the tensor files of its dense layers.
 pub(crate) fn translate(
     stack: Stack<'_>,
     sentence: &SentenceModel,
@@ -251,7 +252,7 @@ pub(crate) fn translate(
     let mut stores = Vec::new();
     let mut layers = Vec::with_capacity(sentence.dense.len());
     for dense in &sentence.dense {
-        // A GGUF file holds the layers of modules too, without a bias.
+        // A GGUF file also contains the layers of modules, without a bias.
         let within = format!("{}/linear.weight", dense.folder);
         if translation.has(&within) == Some(true) {
             let matrix = translation.whole_name(&within, "dense", &[dense.outputs, dense.inputs])?;
@@ -264,7 +265,7 @@ pub(crate) fn translate(
         let mut store = translation.store_beside(&dense.directory.join("model.safetensors"))?;
         let mut take = |tensor: &str, shape: &[u64]| -> Result<WeightId, CheckpointError> {
             let mut weight = store.weight(tensor, "dense", shape)?;
-            // Every folder calls its tensors alike; names in a graph are unique.
+            // Every folder uses the same tensor names, but names in a graph are unique.
             weight.name = format!("{}/{tensor}", dense.folder);
             Ok(translation.push(weight))
         };

@@ -21,116 +21,99 @@ pub enum ErrorKind {
     Unsupported,
 }
 
-/// A checkpoint that cannot become a graph.
+/// The reason why a checkpoint cannot become a graph.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
     /// A required file is missing.
     #[error("{path}: no such file")]
     MissingFile {
-        /// The file.
         path: PathBuf,
     },
     /// The path leads to a directory, pipe or device.
     #[error("{path}: not a regular file")]
     NotAFile {
-        /// The path.
         path: PathBuf,
     },
     /// The operating system failed to read.
     #[error("{path}: {source}")]
     Read {
-        /// The file.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
     /// A file is larger than its cap.
     #[error("{path}: {bytes} bytes, more than the {cap} that are read of such a file")]
     FileTooLarge {
-        /// The file.
         path: PathBuf,
-        /// Its size.
         bytes: u64,
-        /// The cap.
         cap: u64,
     },
     /// A text file is not UTF-8.
     #[error("{path}: not UTF-8 at byte {offset}")]
     NotUtf8 {
-        /// The file.
         path: PathBuf,
-        /// First wrong byte, counted from the start of the file.
+        /// The first invalid byte, counted from the start of the file.
         offset: u64,
     },
     /// A file is not JSON, or nested too deeply.
     #[error("{path}: not JSON: {reason}")]
     NotJson {
-        /// The file.
         path: PathBuf,
-        /// What the parser met, with line and column.
+        /// The parser's message, with line and column.
         reason: String,
     },
     /// A field has an invalid value.
     #[error("{path}: `{field}` {reason}")]
     InvalidField {
-        /// The file.
         path: PathBuf,
         /// The field, with the objects around it: `text_config.head_dim`.
         field: String,
-        /// What is wrong with it.
         reason: String,
     },
     /// A field needs something that is not implemented.
     #[error("{path}: `{field}` is {found}, which is not supported")]
     UnsupportedField {
-        /// The file.
         path: PathBuf,
         /// The field, with the objects around it.
         field: String,
-        /// Its value.
         found: String,
-        /// What is supported instead.
+        /// The supported values.
         supported: &'static str,
     },
     /// No family has this `model_type`.
     #[error("{path}: model_type `{found}` is not supported")]
     UnknownModelType {
-        /// The file.
         path: PathBuf,
-        /// The model type.
         found: String,
     },
-    /// The family has nothing that runs in the pass.
+    /// The family has no tower for the pass.
     #[error("{path}: this family has no tower that a {pass} goes through")]
     NoTower {
         /// The file that names the family.
         path: PathBuf,
-        /// The pass asked for.
+        /// The requested pass.
         pass: Pass,
     },
-    /// The folder has an adapter (LoRA and the like), which changes the weights.
+    /// The folder has an adapter (such as LoRA), which changes the weights.
     #[error("{path}: the checkpoint has an adapter, which is not applied")]
     Adapter {
-        /// Its file.
+        /// The adapter's file.
         path: PathBuf,
     },
     /// A file name in the checkpoint would leave its directory.
     #[error("{path}: `{name}` does not name a file of the checkpoint's directory")]
     EscapesDirectory {
-        /// The file that has the name.
+        /// The file that contains the name.
         path: PathBuf,
-        /// The name.
         name: String,
     },
     /// The index lists a tensor that is not in its file.
     #[error("{path}: tensor `{tensor}` is said to be in `{file}`, which does not hold it")]
     IndexMismatch {
-        /// The index.
+        /// The index file.
         path: PathBuf,
-        /// The tensor.
         tensor: String,
-        /// The file it should be in.
+        /// The file that should contain the tensor.
         file: String,
     },
     /// More files or tensors than a checkpoint may have.
@@ -140,190 +123,161 @@ pub enum CheckpointError {
         path: PathBuf,
         /// `weight files` or `tensors`.
         what: &'static str,
-        /// How many.
         count: usize,
-        /// The cap.
         cap: usize,
     },
-    /// The file ends before what its header announces.
+    /// The file ends before the end that its header specifies.
     #[error("{path}: {what} ends at byte {needed}, but the file has {available}")]
     Truncated {
-        /// The file.
         path: PathBuf,
         /// `the header`, or the tensor.
         what: String,
-        /// Expected bytes.
         needed: u64,
-        /// Actual bytes.
         available: u64,
     },
-    /// The file ends right after its header: it describes weights and holds none.
+    /// The file ends right after its header, and so contains no weights.
     #[error("{path}: holds the header of {bytes} bytes of weights, and no weights")]
     NoWeights {
-        /// The file.
         path: PathBuf,
         /// Length of the whole file.
         bytes: u64,
     },
-    /// Nothing says the element type of the weights: neither headers nor the configuration.
+    /// Neither headers nor the configuration specify the element type of the weights.
     #[error("{path}: has no `dtype`, and there is no {weights} that says the type of the weights")]
     UnknownElementType {
-        /// The configuration.
+        /// The configuration file.
         path: PathBuf,
-        /// The file that is missing.
+        /// The missing weight file.
         weights: PathBuf,
     },
-    /// The announced header is larger than the format allows.
+    /// The header's length field is larger than the format allows.
     #[error("{path}: a header of {bytes} bytes, more than {cap}")]
     HeaderTooLarge {
-        /// The file.
         path: PathBuf,
-        /// Announced size.
+        /// Length that the file specifies.
         bytes: u64,
-        /// The cap.
         cap: u64,
     },
-    /// The header is JSON of another form than the format's.
+    /// The header is JSON, but does not have the format's structure.
     #[error("{path}: header: {reason}")]
     InvalidHeader {
-        /// The file.
         path: PathBuf,
-        /// What is wrong.
         reason: String,
     },
     /// A tensor's entry contradicts itself.
     #[error("{path}: tensor `{tensor}` at byte {offset}: {reason}")]
     InvalidTensor {
-        /// The file.
         path: PathBuf,
-        /// The tensor.
         tensor: String,
-        /// First byte of its data, or of what is wrong in them, counted from the start of the file.
+        /// First byte of the tensor's data or of the fault in them, counted from the start of the
+        /// file.
         offset: u64,
-        /// What is wrong.
         reason: String,
     },
     /// Two tensors share bytes.
     #[error("{path}: tensors `{first}` and `{second}` overlap at byte {offset}")]
     Overlap {
-        /// The file.
         path: PathBuf,
-        /// The one that begins first.
+        /// The tensor that begins first.
         first: String,
-        /// The other.
         second: String,
-        /// First byte of the second, counted from the start of the file.
+        /// First byte of the second tensor, counted from the start of the file.
         offset: u64,
     },
     /// Bytes that belong to no tensor, between tensors or after the last.
     #[error("{path}: {bytes} bytes at byte {offset} belong to no tensor")]
     Unclaimed {
-        /// The file.
         path: PathBuf,
-        /// First such byte, counted from the start of the file.
+        /// The first such byte, counted from the start of the file.
         offset: u64,
-        /// How many.
         bytes: u64,
     },
     /// A tensor of this name occurs twice.
     #[error("{path}: a second tensor `{tensor}`")]
     DuplicateTensor {
-        /// The file with the second one.
+        /// The file with the second tensor of that name.
         path: PathBuf,
-        /// The name.
         tensor: String,
     },
     /// A tensor that the model needs is in no file.
     #[error("{path}: no tensor `{tensor}`")]
     MissingTensor {
-        /// The weight file, or the index of several.
+        /// The weight file, or the index if there are several.
         path: PathBuf,
-        /// The tensor.
         tensor: String,
     },
-    /// A needed tensor has another shape than the configuration implies.
+    /// The shape of a required tensor differs from the shape that the configuration implies.
     #[error("{path}: tensor `{tensor}` has the shape {found:?}; the configuration implies {expected:?}")]
     TensorShape {
-        /// The file.
         path: PathBuf,
-        /// The tensor.
         tensor: String,
-        /// Its shape.
         found: Vec<u64>,
-        /// The shape it should have.
         expected: Vec<u64>,
     },
-    /// A needed tensor has an element type that weights cannot have.
+    /// A required tensor has an element type that is not supported for weights.
     #[error("{path}: tensor `{tensor}` is stored as {found}, which no weight is read from")]
     TensorType {
-        /// The file.
         path: PathBuf,
-        /// The tensor.
         tensor: String,
-        /// Its element type, as the format spells it.
+        /// The element type, as the format spells it.
         found: &'static str,
     },
-    /// A quantised tensor has integers, scales or an order that no weight of a graph holds, and is
-    /// not quantised anew.
+    /// A quantised tensor has integers, scales or an order that no weight of a graph can represent.
+    /// Such tensors are not quantised a second time.
     #[error("{path}: tensor `{tensor}` {what}; no weight holds that as it is")]
     NotHeld {
-        /// The file.
         path: PathBuf,
-        /// The tensor, as the file calls it.
+        /// The tensor, by its name in the file.
         tensor: String,
-        /// What cannot be held.
+        /// The property that cannot be represented.
         what: String,
-        /// What can be.
+        /// The supported alternatives.
         held: &'static str,
     },
     /// The head of a GGUF file contradicts the format.
     #[error("{path}: at byte {offset}: {reason}")]
     InvalidGguf {
-        /// The file.
         path: PathBuf,
-        /// Where, counted from the start of the file.
+        /// Offset from the start of the file.
         offset: u64,
-        /// What is wrong.
         reason: String,
     },
-    /// A GGUF file of another version.
+    /// The version of the GGUF file is not supported.
     #[error("{path}: GGUF version {version} is not supported")]
     GgufVersion {
-        /// The file.
         path: PathBuf,
-        /// Its version; a huge number for big-endian files.
+        /// The file's version. For big-endian files it is a huge number.
         version: u32,
     },
-    /// A GGUF file of another architecture than `config.json` says.
+    /// The architecture of a GGUF file differs from that of `config.json`.
     #[error("{path}: the architecture is `{found}`; config.json implies `{expected}`")]
     GgufArchitecture {
-        /// The file.
         path: PathBuf,
-        /// Its architecture.
+        /// The file's architecture.
         found: String,
-        /// The architecture of the configuration.
+        /// The architecture that `config.json` implies.
         expected: &'static str,
     },
     /// No family has this architecture.
     #[error("{path}: architecture `{found}` is not supported")]
     UnknownArchitecture {
-        /// The GGUF file.
         path: PathBuf,
-        /// Its architecture.
+        /// The file's architecture.
         found: String,
-        /// The architectures that are.
+        /// The supported architectures.
         known: String,
     },
-    /// A GGUF file, or the files of a split model, with another fault.
+    /// Another fault of a GGUF file, or of the files of a split model.
     #[error(transparent)]
     Gguf(GgufError),
-    /// The translation made an inconsistent graph: a fault here, not in the checkpoint.
+    /// The translation made an inconsistent graph: a bug in this crate, not a fault of the
+    /// checkpoint.
     #[error("the graph of this checkpoint does not hold together: {0}")]
     Graph(#[from] GraphError),
 }
 
 impl CheckpointError {
-    /// The kind of fault.
+    /// Returns the kind of fault.
     pub fn kind(&self) -> ErrorKind {
         match self {
             CheckpointError::Gguf(GgufError::Split { .. } | GgufError::MissingKey { .. })
@@ -345,7 +299,7 @@ impl CheckpointError {
         }
     }
 
-    /// What would help the user, for a `help:` line.
+    /// Returns advice for a `help:` line, if there is any.
     pub fn help(&self) -> Option<String> {
         let text = match self {
             CheckpointError::MissingFile { path } if named(path, "config.json") => {
@@ -418,7 +372,7 @@ impl CheckpointError {
     }
 }
 
-/// Faults that weight files of other formats have too are the same error.
+/// Maps faults that other weight files can also have to the same variants.
 impl From<GgufError> for CheckpointError {
     fn from(error: GgufError) -> Self {
         match error {
@@ -459,7 +413,7 @@ fn named(path: &Path, name: &str) -> bool {
     path.file_name().is_some_and(|file| file == name)
 }
 
-/// Classified by what an application can do about it.
+/// Classifies the error by the application's possible reaction.
 impl From<CheckpointError> for shardwright_vocabulary::Error {
     fn from(error: CheckpointError) -> Self {
         let kind = match error.kind() {

@@ -8,65 +8,59 @@ use crate::{LayerType, UnusedTensor};
 /// A checkpoint's facts, for reports.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Facts {
-    /// Name of the checkpoint's directory.
     pub name: String,
-    /// Which family reads it.
     pub family: Family,
     /// Values per row of the residual stream.
     pub hidden: u64,
     /// Rows of the embedding table.
     pub vocabulary: u64,
-    /// Positions it was made for.
+    /// Number of positions the model was made for.
     pub context: u64,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: u32,
-    /// Each layer.
     pub layers: Vec<LayerFacts>,
-    /// Visible distance of sliding layers, the query itself included (both ways in an encoder);
-    /// `None` without such layers.
+    /// Visible distance of sliding layers, including the query itself. In an encoder it applies to
+    /// both sides. `None` without such layers.
     pub window: Option<u32>,
-    /// Values per layer of the per-layer inputs; 0 for none.
+    /// Values per layer of the per-layer inputs, or 0 if there are none.
     pub per_layer_width: u64,
-    /// Whether the output matrix is the embedding table. False without an output matrix.
+    /// Whether the output matrix is the embedding table. False for models without an output matrix.
     pub tied: bool,
-    /// Weight files.
     pub weight_files: Vec<FileFacts>,
     /// Element types of the weights in use, in alphabetical order.
     pub dtypes: Vec<&'static str>,
-    /// Tensors that no part of the graph reads: towers, keys and values of layers that share
-    /// others'.
+    /// Number of tensors that no part of the graph reads, such as towers, and keys and values of
+    /// layers that share a donor's.
     pub unused_tensors: usize,
-    /// Their bytes.
+    /// Bytes of the unused tensors.
     pub unused_bytes: u64,
 }
 
 /// One layer of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LayerFacts {
-    /// What it attends to.
+    /// Whether the layer sees all positions or a window.
     pub attention: LayerType,
-    /// Key/value heads.
+    /// Number of key/value heads.
     pub kv_heads: u32,
     /// Values per head.
     pub head_dim: u32,
     /// Width of the feed-forward block.
     pub intermediate: u64,
-    /// The layer whose keys and values it reads instead of its own.
+    /// The layer whose keys and values this layer reads instead of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub donor: Option<u32>,
 }
 
-/// One weight file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileFacts {
     /// Name within the checkpoint's directory.
     pub name: String,
-    /// Length in bytes.
     pub bytes: u64,
 }
 
 impl Facts {
-    /// Number of layers that read a donor's keys and values.
+    /// Returns the number of layers that read a donor's keys and values.
     pub fn kv_shared_layers(&self) -> usize {
         self.layers.iter().filter(|layer| layer.donor.is_some()).count()
     }
@@ -88,7 +82,7 @@ impl Facts {
             }
             Settings::PreNorm(stack) => (&stack.dimensions, stack.window, 0),
         };
-        // Of all matrices, a tied head alone is a table as well.
+        // A tied head is the only matrix that is a table too.
         let is_table = |weight: &Weight| graph.assets.iter().any(|asset| asset.table.name == weight.name);
         let tied = graph.weights.iter().any(is_table);
         let alike = |attention: &LayerType| LayerFacts {

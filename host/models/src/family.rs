@@ -1,8 +1,8 @@
-//! The families, and the values of `model_type` that name them.
+//! Model families, and the values of `model_type` that select them.
 
 use serde::Serialize;
 
-/// An architecture this room can translate.
+/// A model architecture that this crate can translate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -13,7 +13,6 @@ pub enum Family {
     Gemma4,
     /// Llama 2 and 3, SmolLM2, TinyLlama.
     Llama,
-    /// SmolLM3.
     SmolLM3,
     /// Mistral and Ministral.
     Mistral,
@@ -25,15 +24,16 @@ pub enum Family {
     Granite,
     /// Phi 3, Phi 3.5 and Phi 4 mini.
     Phi3,
-    /// EmbeddingGemma: text in, one vector out.
+    /// EmbeddingGemma, which turns a text into one vector.
     EmbeddingGemma,
-    /// EmbeddingGemma 2, of which text is read.
+    /// EmbeddingGemma 2. Only its text part is supported.
     EmbeddingGemma2,
 }
 
 impl Family {
-    /// The values of `model_type` that are read. The first EmbeddingGemma has none of its own: it
-    /// is a `gemma3_text` that sees both ways, or has sentence-transformers modules beside it.
+    /// The supported values of `model_type`. The first EmbeddingGemma has no value of its own: it
+    /// is a `gemma3_text` that has bidirectional attention, or sentence-transformers modules in its
+    /// folder.
     pub(crate) const MODEL_TYPES: [(&'static str, Family); 15] = [
         ("gemma3", Family::Gemma3),
         ("gemma3_text", Family::Gemma3),
@@ -52,7 +52,7 @@ impl Family {
         ("phi3", Family::Phi3),
     ];
 
-    /// Lower-case name.
+    /// Returns the name in lower case.
     pub const fn name(self) -> &'static str {
         match self {
             Family::Gemma3 => "gemma3",

@@ -1,4 +1,5 @@
-//! Every file of a checkpoint's folder: used, unable to change a result, refused, or reported.
+//! Classifies every file of a checkpoint's folder as used, unable to change a result, refused, or
+//! reported.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,7 +8,7 @@ use shardwright_vocabulary::Ignored;
 
 use crate::{CheckpointError, json, limits};
 
-/// JSON files and templates that some crate reads.
+/// JSON files and templates that this or another crate reads.
 const USED: [&str; 12] = [
     "config.json",
     "generation_config.json",
@@ -23,7 +24,7 @@ const USED: [&str; 12] = [
     "eval.json",
 ];
 
-/// JSON files that cannot change a result, and the reason.
+/// JSON files that cannot change a result, with the reason.
 const CANNOT_MATTER: [(&str, &[&str]); 4] = [
     (
         "older copies of what `tokenizer.json` has",
@@ -65,14 +66,14 @@ const ADAPTER: [&str; 3] = ["adapter_config.json", "adapter_model.safetensors", 
 /// Weights that are a second copy, or belong to tests.
 const OTHER_WEIGHTS: [&str; 3] = ["consolidated.safetensors", "goldens.safetensors", "eval.safetensors"];
 
-/// Returns the files that may matter and are not used. `weights` has the names of those with
+/// Returns the files that may matter and are not used. `weights` has the names of the files with
 /// tensors of the model. Documents, code, and weights in other formats do not matter.
 ///
 /// # Errors
 ///
-/// [`CheckpointError::Adapter`] for a folder with an adapter, which `transformers` applies.
+/// [`CheckpointError::Adapter`] for a folder with an adapter, which `transformers` would apply.
 pub(crate) fn ignored(folder: &Path, weights: &BTreeSet<String>) -> Result<Vec<Ignored>, CheckpointError> {
-    // Files that are needed and cannot be listed are missed where they are read.
+    // If the folder cannot be listed, a missing file is reported when it is read.
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(Vec::new()) };
     let mut names: Vec<String> =
         entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -80,7 +81,7 @@ pub(crate) fn ignored(folder: &Path, weights: &BTreeSet<String>) -> Result<Vec<I
     if let Some(name) = names.iter().find(|name| ADAPTER.contains(&name.as_str())) {
         return Err(CheckpointError::Adapter { path: folder.join(name) });
     }
-    // Processors of pictures come with a second copy of the template.
+    // Folders with a processor for pictures contain a second copy of the template.
     let has_template = names.iter().any(|name| name == "chat_template.jinja") || in_config(folder);
     let second = |name: &str| name == "chat_template.json" && has_template;
     let found = names.iter().filter(|name| !second(name));
@@ -88,7 +89,7 @@ pub(crate) fn ignored(folder: &Path, weights: &BTreeSet<String>) -> Result<Vec<I
     Ok(found.map(|(name, reason)| Ignored::file(folder.join(name), reason)).collect())
 }
 
-/// Whether the configuration of the tokenizer has a chat template.
+/// Checks whether the configuration of the tokenizer has a chat template.
 fn in_config(folder: &Path) -> bool {
     let bytes = json::read_capped(&folder.join("tokenizer_config.json"), limits::CONFIG_BYTES);
     bytes.is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains("\"chat_template\""))

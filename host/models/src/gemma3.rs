@@ -1,7 +1,8 @@
-//! Gemma 3 text: a stack of normalised-before-and-after blocks, most layers with a sliding window.
+//! Gemma 3 text: a stack of blocks that are normalised before and after. Most layers have a sliding
+//! window.
 //!
-//! Also the stack of EmbeddingGemma, which sees both ways and ends in a pooling head instead of
-//! logits.
+//! It is also the stack of EmbeddingGemma, which has bidirectional attention and ends in a pooling
+//! head instead of logits.
 
 use shardwright_graph::{ComponentBuilder, ComponentKind};
 
@@ -20,13 +21,12 @@ use crate::{CheckpointError, LayerType, limits, pattern};
 pub(crate) struct Gemma3 {
     pub dimensions: Dimensions,
     pub types: Vec<LayerType>,
-    /// Visible distance of sliding layers, the query itself included. For a stack that sees both
-    /// ways, to either side.
+    /// Visible distance of sliding layers, including the query itself. In a bidirectional stack it
+    /// applies to both sides.
     pub window: u32,
     rotary: PerType,
-    /// Factor on `q·k`.
     scale: f32,
-    /// Whether queries see later keys.
+    /// Whether queries attend to later keys.
     pub bidirectional: bool,
     pub tied: bool,
     softcap: Option<f32>,
@@ -46,7 +46,7 @@ const DEFAULTS: Dimensions = Dimensions {
 };
 
 impl Gemma3 {
-    /// Checks the text settings.
+    /// Reads and checks the text settings.
     pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
         for name in ["attention_bias", "attn_logit_softcapping"] {
             fields.must_be_off(name)?;
@@ -61,8 +61,8 @@ impl Gemma3 {
         Ok(Gemma3 {
             dimensions,
             types,
-            // The file keeps the width of the whole window; its half counts on either side, plus
-            // the query itself.
+            // The file specifies the width of the whole window. Half of it counts on either side,
+            // plus the query itself.
             window: if bidirectional { window / 2 + 1 } else { window },
             rotary: read_rotary(fields)?,
             scale: f64::from(fields.positive("query_pre_attn_scalar")?.unwrap_or(256.0)).sqrt().recip()
@@ -91,7 +91,8 @@ impl Gemma3 {
         Norm { eps: self.dimensions.eps, offset: 1.0 }
     }
 
-    /// Embedding and layers; keys lie in states or, for an encoder, are the rows of the pass.
+    /// Translates embedding and layers. Keys are kept in states or, for an encoder, are the rows of
+    /// the pass.
     pub fn stack(
         &self,
         translation: &mut Translation,
@@ -135,7 +136,7 @@ impl Gemma3 {
         Ok(())
     }
 
-    /// The generating model.
+    /// Translates the generating model.
     pub fn translate(
         &self,
         store: TensorStore,
@@ -156,15 +157,15 @@ impl Gemma3 {
     }
 }
 
-/// Older files give two thetas and a scaling of the full layers; newer ones a set of parameters per
-/// layer type.
+/// Reads rotary settings. Older files specify two thetas and a scaling of the full layers. Newer
+/// files have a set of parameters per layer type.
 fn read_rotary(fields: Fields<'_>) -> Result<PerType, CheckpointError> {
     let plain = PerType {
         full: Rotary::plain(fields.positive("rope_theta")?.unwrap_or(1e6)),
         sliding: Rotary::plain(fields.positive("rope_local_base_freq")?.unwrap_or(1e4)),
     };
     if let Some(parameters) = PerType::read(fields, &plain, 1.0)? {
-        // Both spellings at once: which one was meant is not for us to guess.
+        // With both spellings present, the intended one is unknown.
         fields.must_be_off("rope_scaling")?;
         return Ok(parameters);
     }

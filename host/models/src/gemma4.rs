@@ -1,5 +1,5 @@
-//! Gemma 4 text: two head sizes, per-layer inputs, layers that share the keys and values of earlier
-//! ones.
+//! Gemma 4 text: two head sizes, per-layer inputs, and layers that use the keys and values of
+//! earlier layers.
 
 mod encoder;
 
@@ -21,36 +21,35 @@ use crate::{CheckpointError, LayerType, limits, pattern};
 pub(crate) struct Gemma4 {
     pub dimensions: Dimensions,
     pub layers: Vec<Layer>,
-    /// Visible distance of sliding layers, the query itself included.
+    /// Visible distance of sliding layers, including the query itself.
     pub window: u32,
     per_layer: Option<PerLayer>,
     rotary: PerType,
-    /// Values of the vector that an encoder makes of its rows; `None`: the stack generates.
+    /// Length of the vector that an encoder makes of its rows. `None` for a generating model.
     pub projection: Option<u64>,
     pub tied: bool,
     softcap: Option<f32>,
-    /// The row that placeholders read.
+    /// Row of the table that placeholder tokens read.
     pub pad: u32,
 }
 
-/// What distinguishes one layer.
+/// The properties of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layer {
     pub kind: LayerType,
     pub head_dim: u32,
     pub kv_heads: u32,
     pub intermediate: u64,
-    /// The layer whose keys and values it reads, where it has none of its own.
+    /// The layer whose keys and values this layer reads, if it has none of its own.
     pub donor: Option<u32>,
 }
 
-/// Inputs of their own for each layer.
+/// Sizes of the per-layer inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PerLayer {
-    /// Rows of a second table, of which each layer gets a part of the token's row. `None`: the
-    /// inputs come from the embedding alone.
+    /// Rows of a second table. Each layer gets a part of the token's row. `None` if the inputs come
+    /// from the embedding alone.
     entries: Option<u64>,
-    /// Values per layer.
     width: u64,
 }
 
@@ -68,7 +67,7 @@ const DEFAULTS: Dimensions = Dimensions {
 };
 
 impl Gemma4 {
-    /// Checks the text settings.
+    /// Reads and checks the text settings.
     pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
         let off = ["attention_bias", "attention_k_eq_v", "enable_moe_block", "use_bidirectional_attention"];
         for name in off {
@@ -79,7 +78,7 @@ impl Gemma4 {
         }
         let dimensions = Dimensions::read(fields, DEFAULTS)?;
         let mut types = pattern::read(fields, dimensions.layers)?;
-        // The library forces it, so no checkpoint was trained otherwise.
+        // The library forces the last layer to be full, so no checkpoint was trained otherwise.
         if let Some(last) = types.last_mut() {
             *last = LayerType::Full;
         }
@@ -97,7 +96,7 @@ impl Gemma4 {
         })
     }
 
-    /// Values per layer of the per-layer inputs; 0 for none.
+    /// Returns the values per layer of the per-layer inputs, or 0 if there are none.
     pub fn per_layer_width(&self) -> u64 {
         self.per_layer.map_or(0, |per_layer| per_layer.width)
     }
@@ -108,7 +107,7 @@ impl Gemma4 {
             kv_heads: layer.kv_heads,
             head_dim: layer.head_dim,
             rope: Some(self.rotary.of(layer.kind).rope(layer.head_dim)),
-            // Queries and keys are normalised with trained weights; no further scale.
+            // Queries and keys are normalised with trained weights, so there is no further scale.
             scale: 1.0,
             window: if layer.kind == LayerType::Sliding { self.window } else { 0 },
             causal: self.projection.is_none(),
@@ -120,8 +119,8 @@ impl Gemma4 {
         Norm { eps: self.dimensions.eps, offset: 0.0 }
     }
 
-    /// Embedding and layers. `placeholders` are token ids that stand for pictures or sound and are
-    /// never embedded as themselves: tables give the padding row for them.
+    /// Translates embedding and layers. `placeholders` are token ids of pictures or sound. They are
+    /// never embedded as themselves: tables return the padding row for them.
     pub fn stack(&self, translation: &mut Translation, placeholders: &[u32]) -> Result<(), CheckpointError> {
         let Dimensions { hidden, vocabulary, .. } = self.dimensions;
         let redirect: Vec<(u32, u32)> = placeholders.iter().map(|&id| (id, self.pad)).collect();
@@ -133,7 +132,7 @@ impl Gemma4 {
         self.decoder(translation)
     }
 
-    /// The generating model.
+    /// Translates the generating model.
     pub fn translate(
         &self,
         store: TensorStore,
@@ -148,15 +147,16 @@ impl Gemma4 {
         Ok(translation)
     }
 
-    /// The name of a tensor of the per-layer inputs, which an encoder has in modules of their own:
-    /// below `module`, with the name of that of a layer in front.
+    /// Returns the name of a tensor of the per-layer inputs. An encoder stores these tensors in
+    /// separate modules: `module` is then part of the name, after the prefix of the layer.
     fn per_layer_name(&self, layer: &str, module: &str, tensor: &str) -> String {
         let module = if self.projection.is_some() { module } else { "" };
         format!("{layer}{module}{tensor}.weight")
     }
 
-    /// `p = (norm(W e / √H) + t √P) / √2` for all layers at once, laid out `[layer, row, P]` so
-    /// that a shard's layers are one contiguous slice. Without a table, `norm(W e / √H)`.
+    /// Adds the component of the per-layer inputs: `p = (norm(W e / √H) + t √P) / √2` for all
+    /// layers at once. The layout is `[layer, row, P]`, so that a shard's layers are one contiguous
+    /// slice. Without a table, the result is `norm(W e / √H)`.
     fn per_layer_input(
         &self,
         translation: &mut Translation,
@@ -281,7 +281,8 @@ impl Gemma4 {
         Ok(LayerWeights { blocks, injection, scalar })
     }
 
-    /// `h + norm(Wp (gelu(Wg h) ⊙ p))`; the gate reads the stream itself, not normalised.
+    /// Builds `h + norm(Wp (gelu(Wg h) ⊙ p))`. The gate reads the stream itself, which is not
+    /// normalised.
     fn inject(
         &self,
         builder: &mut ComponentBuilder<'_>,
@@ -315,8 +316,8 @@ fn gathered(builder: &mut ComponentBuilder<'_>, asset: AssetId, width: u64) -> V
     builder.input(Role::Gathered { asset }, vec![Dim::Rows, Dim::Fixed(width)], DType::F32)
 }
 
-/// Head sizes, donors and widths of every layer. `full` is the number of key/value heads of full
-/// layers, where it is another than that of sliding ones.
+/// Reads head sizes, donors and widths of every layer. `full` is the number of key/value heads of
+/// full layers, if it differs from that of sliding layers.
 fn read_layers(
     fields: Fields<'_>,
     dimensions: &Dimensions,
@@ -329,8 +330,8 @@ fn read_layers(
     let first_shared = types.len() - shared;
     let double_wide = fields.flag("use_double_wide_mlp")?.unwrap_or(false);
     let global = fields.whole("global_head_dim", &limits::HEAD_DIM)?.map(|size| size as u32);
-    // A field present as `null` switches the second size off, an absent one means the library's
-    // 512.
+    // A field that is `null` switches the second size off. If it is absent, the library's default
+    // of 512 applies.
     let global = if fields.mentions("global_head_dim") { global } else { Some(512) };
     if let Some(size) = global {
         dimensions::check_head_dim(fields, "global_head_dim", size)?;
@@ -338,7 +339,7 @@ fn read_layers(
     let overrides = fields.object("per_layer_config")?;
     let mut layers = Vec::with_capacity(types.len());
     for (index, &kind) in types.iter().enumerate() {
-        // A file with `per_layer_config` says there whatever differs from layer to layer.
+        // A file with `per_layer_config` specifies all differences between layers there.
         let (mut head_dim, mut kv_heads) = match (kind, overrides) {
             (LayerType::Full, None) => {
                 (global.unwrap_or(dimensions.head_dim), full.unwrap_or(dimensions.kv_heads))
@@ -384,7 +385,7 @@ fn read_layers(
     Ok(layers)
 }
 
-/// The last layer of the same type that has keys of its own.
+/// Returns the last layer of the same type that has its own keys.
 fn donor_of(
     fields: Fields<'_>,
     types: &[LayerType],
@@ -416,7 +417,7 @@ fn read_per_layer(fields: Fields<'_>, dimensions: &Dimensions) -> Result<Option<
     Ok(Some(PerLayer { entries: Some(entries), width }))
 }
 
-/// One set of parameters per layer type, or a flattened one.
+/// Reads one set of parameters per layer type, or else the fields at the top level of the settings.
 fn read_rotary(fields: Fields<'_>) -> Result<PerType, CheckpointError> {
     fields.must_be_off("rope_scaling")?;
     let partial = rotary::read_partial(fields)?;

@@ -1,23 +1,25 @@
-//! GGUF files: tensors beside a checkpoint's own `config.json`, or a whole checkpoint.
+//! GGUF files: the tensors of a checkpoint with its own `config.json`, or a whole checkpoint.
 //!
-//! The crate `gguf` reads layout and block types; [`configuration`] makes a `config.json` of a
+//! The crate `gguf` reads layout and block types. [`configuration`] makes a `config.json` from a
 //! file's metadata.
 //!
-//! **What is held.** F32, F16 and BF16 tensors stay in place. Matrices of blocks keep their levels
-//! and scales, in the graph's order, put together when they are first read: levels of four bits or
-//! fewer as `I4`, others as `I8`; a scale, and a minimum if the type has one, for each group of 16
-//! or 32 values, in `F16` if that is how the file has them. Products of a superblock's scale with a
-//! small integer are `F32`, which holds them exactly, and so no value differs from the file's.
-//! Q4_0 so is `WeightFormat::W4Block32`, and Q5_0, Q8_0 and IQ4_NL are `WeightFormat::W8Block32`;
-//! the other types have no format name, and a plan keeps them as stored. Tensors other than
-//! matrices become `F32`.
+//! **Stored as.** F32, F16 and BF16 tensors stay in place. Matrices of blocks keep their levels and
+//! scales, which are put into the graph's order on first use. Levels of four bits or fewer become
+//! `I4`, others `I8`. Each group of 16 or 32 values has a scale, and a minimum if the type has one.
+//! They are `F16` if the file stores them as binary16. Products of a superblock's scale with a
+//! small integer become `F32`, which represents them exactly. So no value differs from the file's.
+//! Q4_0 thus becomes `WeightFormat::W4Block32`. Q5_0, Q8_0 and IQ4_NL become
+//! `WeightFormat::W8Block32`. The other types have no format name, and a plan keeps them as stored.
+//! Tensors other than matrices become `F32`.
 //!
-//! **What is undone.** The converter of llama.cpp renames tensors, and adds one to the norms of
-//! Gemma 3 and EmbeddingGemma; the difference is exact for every sum it can have written, and any
-//! other value is refused. It changes the order of rows of queries and keys of Llama, SmolLM3 and
-//! Granite. It drops rows of the embedding that no token has, which cannot be undone: if there is a
-//! `config.json`, such a tensor has another shape than it says, and the help of that error says how
-//! to change it.
+//! **Undone.** The converter of llama.cpp renames tensors. It adds one to the norms of Gemma 3 and
+//! EmbeddingGemma. The difference is exact for every sum that the converter can have written, and
+//! any other value is refused. It reorders the rows of queries and keys of Llama, SmolLM3 and
+//! Granite.
+//!
+//! **Not undone.** It also drops rows of the embedding that no token has, which cannot be undone.
+//! If there is a `config.json`, the tensor's shape then differs from the specified one. The help of
+//! that error explains how to change the file.
 
 mod blocks;
 mod configuration;
@@ -37,7 +39,7 @@ use crate::json;
 use crate::weight_file::{Content, Mapped, StoredTensor, StoredType, WeightFile};
 use crate::{CheckpointError, limits};
 
-/// The GGUF files of a directory, in the order of their names.
+/// Lists the GGUF files of a directory, ordered by name.
 pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     let read = |source| CheckpointError::Read { path: directory.to_owned(), source };
     let mut found = Vec::new();
@@ -59,11 +61,10 @@ pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     Ok(found)
 }
 
-/// Maps a file.
 fn map(path: &Path) -> Result<Mapped, CheckpointError> {
     let (file, length) = json::open_file(path)?;
     if length == 0 {
-        // An empty file cannot be mapped.
+        // An empty file cannot be mapped. Parsing an empty head returns the right error.
         Head::read(path, &[])?;
     }
     Mapped::of(path, &file)
@@ -88,7 +89,7 @@ pub(crate) fn open(paths: &[PathBuf], family: Family) -> Result<Vec<WeightFile>,
                     expected,
                 });
             }
-            // Later parts of a split model do not have these numbers.
+            // Later parts of a split model do not contain the numbers of heads.
             order = names::pairs_heads(family).then(|| Heads::of(&head.metadata, found)).transpose()?;
         }
         let tensors = head.tensors.iter().map(|tensor| {
@@ -107,7 +108,7 @@ pub(crate) fn open(paths: &[PathBuf], family: Family) -> Result<Vec<WeightFile>,
         .collect())
 }
 
-/// The heads of files, in their order.
+/// Parses the heads of files, in the same order.
 fn heads<'f>(paths: &'f [PathBuf], files: &'f [Mapped]) -> Result<Vec<Head<'f>>, CheckpointError> {
     Ok(paths
         .iter()
@@ -120,7 +121,7 @@ fn is_projector(head: &Head<'_>) -> bool {
     head.architecture == Some(names::PROJECTOR)
 }
 
-/// Numbers of heads, which the order of Llama's rows depends on.
+/// Numbers of heads, which determine the order of Llama's rows.
 #[derive(Clone, Copy)]
 struct Heads {
     queries: u64,
@@ -135,7 +136,8 @@ impl Heads {
         let name = key("head_count_kv");
         let keys = match metadata.get(&name) {
             Some(Value::List(list)) => {
-                // One for each layer. That of a family whose rows are in pairs is the same in all.
+                // The list has a number for each layer. Families with paired rows have the same
+                // number in all.
                 let alike = || metadata.wrong(&name, "a number, or the same for each layer");
                 let mut numbers = list.iter();
                 let first = numbers.next();

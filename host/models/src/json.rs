@@ -1,4 +1,4 @@
-//! Reading JSON settings: capped files and typed fields with the path of every fault.
+//! JSON settings: files of limited size, and typed fields. Every error names the path of its field.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,10 +11,11 @@ use shardwright_files::{FileError, Links};
 use crate::CheckpointError;
 use crate::register::Seen;
 
-/// The settings of a model, in its folder.
+/// Name of a model's settings file in its folder.
 pub(crate) const CONFIG: &str = "config.json";
 
-/// Opens a regular file and tells its length. Pipes and devices are refused before they can block.
+/// Opens a regular file and returns its length. Pipes and devices are refused before they can
+/// block.
 pub(crate) fn open_file(path: &Path) -> Result<(File, u64), CheckpointError> {
     shardwright_files::open(path, Links::Followed).map_err(|error| match error {
         error if error.is_missing() => CheckpointError::MissingFile { path: path.to_owned() },
@@ -23,13 +24,13 @@ pub(crate) fn open_file(path: &Path) -> Result<(File, u64), CheckpointError> {
     })
 }
 
-/// The bytes of a file of at most `cap` bytes.
+/// Reads a file of at most `cap` bytes.
 pub(crate) fn read_capped(path: &Path, cap: u64) -> Result<Vec<u8>, CheckpointError> {
     let (file, bytes) = open_file(path)?;
     if bytes > cap {
         return Err(CheckpointError::FileTooLarge { path: path.to_owned(), bytes, cap });
     }
-    // The file may have grown since; the cap holds all the same.
+    // The file may have grown since. The cap applies nevertheless.
     shardwright_files::read_from(file, cap).map_err(|error| match error {
         FileError::TooLong { limit } => {
             CheckpointError::FileTooLarge { path: path.to_owned(), bytes: limit.saturating_add(1), cap }
@@ -48,24 +49,25 @@ pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Value, CheckpointError>
         .map_err(|error| CheckpointError::NotJson { path: path.to_owned(), reason: error.to_string() })
 }
 
-/// Objects within objects that settings have: `quantization_config.config_groups.group_0.weights`.
+/// Nesting depth of objects in settings: `quantization_config.config_groups.group_0.weights`.
 const DEPTH: usize = 4;
 
 /// An object of a settings file. A field that is `null` counts as absent.
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a> {
     path: &'a Path,
-    /// Names of the objects around this one and of itself, for messages.
+    /// Names of this object and of the objects around it, for messages.
     outer: [&'a str; DEPTH],
     map: &'a Map<String, Value>,
-    /// Names of fields in the file's own format, for messages, by their names here.
+    /// Names of the fields in the file's own format, for messages. The keys are the names used
+    /// here.
     keys: Option<&'a BTreeMap<String, String>>,
-    /// Where reads are recorded.
+    /// Records which fields are read.
     seen: Option<&'a Seen>,
 }
 
 impl<'a> Fields<'a> {
-    /// The top-level object of a file.
+    /// Returns the top-level object of a file.
     pub fn new(path: &'a Path, value: &'a Value) -> Result<Self, CheckpointError> {
         match value {
             Value::Object(map) => Ok(Fields { path, outer: [""; DEPTH], map, keys: None, seen: None }),
@@ -76,7 +78,6 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The file.
     pub fn path(&self) -> &'a Path {
         self.path
     }
@@ -103,24 +104,24 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Whether the field is present, even as `null`.
+    /// Checks whether the field is present, even as `null`.
     pub fn mentions(&self, name: &str) -> bool {
         self.record(name);
         self.map.contains_key(name)
     }
 
-    /// Names of the fields that are present.
+    /// Iterates over the names of the fields that are present.
     pub fn names(&self) -> impl Iterator<Item = &'a str> + 'a {
         self.map.iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| name.as_str())
     }
 
-    /// The raw value.
+    /// Returns the JSON value of a field.
     pub fn get(&self, name: &str) -> Option<&'a Value> {
         self.record(name);
         self.map.get(name).filter(|value| !value.is_null())
     }
 
-    /// Names fields by these keys in messages.
+    /// Makes messages name fields by these keys.
     pub fn called(self, keys: &'a BTreeMap<String, String>) -> Self {
         Fields { keys: Some(keys), ..self }
     }
@@ -134,7 +135,7 @@ impl<'a> Fields<'a> {
         self.path_of(name)
     }
 
-    /// A fault of the field.
+    /// Returns the error of an invalid value.
     pub fn invalid(&self, name: &str, reason: impl Into<String>) -> CheckpointError {
         CheckpointError::InvalidField {
             path: self.path.to_owned(),
@@ -143,7 +144,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A value that is fine but not built.
+    /// Returns the error of a valid value that is not supported.
     pub fn unsupported(&self, name: &str, supported: &'static str) -> CheckpointError {
         let found = self.get(name).map_or_else(|| "absent".to_owned(), shortened);
         CheckpointError::UnsupportedField {
@@ -154,7 +155,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A whole number within a range.
+    /// Returns the integer of a field, which must be within a range.
     pub fn whole(&self, name: &str, range: &RangeInclusive<u64>) -> Result<Option<u64>, CheckpointError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let Some(number) = value.as_u64() else {
@@ -167,7 +168,7 @@ impl<'a> Fields<'a> {
         Ok(Some(number))
     }
 
-    /// A positive number that f32 can hold.
+    /// Returns the number of a field, which must be positive and finite as f32.
     pub fn positive(&self, name: &str) -> Result<Option<f32>, CheckpointError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let Some(number) = value.as_f64() else {
@@ -180,7 +181,7 @@ impl<'a> Fields<'a> {
         Ok(Some(number))
     }
 
-    /// `true` or `false`.
+    /// Returns the boolean of a field.
     pub fn flag(&self, name: &str) -> Result<Option<bool>, CheckpointError> {
         match self.get(name) {
             None => Ok(None),
@@ -189,7 +190,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A string.
+    /// Returns the string of a field.
     pub fn text(&self, name: &str) -> Result<Option<&'a str>, CheckpointError> {
         match self.get(name) {
             None => Ok(None),
@@ -198,7 +199,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A list.
+    /// Returns the list of a field.
     pub fn list(&self, name: &str) -> Result<Option<&'a [Value]>, CheckpointError> {
         match self.get(name) {
             None => Ok(None),
@@ -207,7 +208,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// An object.
+    /// Returns the object of a field.
     pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>, CheckpointError> {
         match self.map.get_key_value(name) {
             None | Some((_, Value::Null)) => Ok(None),
@@ -237,7 +238,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A value for a message: at most some forty characters of it.
+/// Formats a value for a message, with at most about forty characters.
 pub(crate) fn shortened(value: &Value) -> String {
     let text = match value {
         Value::Array(list) => return format!("a list of {}", list.len()),

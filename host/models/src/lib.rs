@@ -1,17 +1,19 @@
 //! Models: a checkpoint directory in, a [`Graph`](shardwright_graph::Graph) out.
 //!
-//! **Job.** The only crate that knows a model family. It reads `config.json` in all its spellings,
-//! maps the safetensors or GGUF files, proves both consistent with each other, and translates a
-//! family's equations into the graph. Weights that come quantised keep their integers and scales.
+//! **Job.** The only crate that knows model families. It reads `config.json` in all its spellings,
+//! maps the safetensors or GGUF files, checks that both are consistent with each other, and
+//! translates a family's equations into the graph. Quantised weights keep their integers and
+//! scales.
 //!
 //! **Not its job.** No tokenizer, chat template or stop id (crate `text`), no arithmetic on
 //! weights, no quantisation, no decision about cuts or targets. It writes no file.
 //!
-//! Files are hostile until proven: every size is capped (see [`limits`]), every sum checked, and
-//! each fault is a [`CheckpointError`] that names the file and the field, tensor or byte.
+//! Files count as hostile until they are checked. Every size is capped (see [`limits`]), every sum
+//! is checked, and each fault is a [`CheckpointError`] that names the file and the field, tensor or
+//! byte.
 //!
-//! [`Outline`] is a checkpoint whose weights are elsewhere: for plans, and for nothing that needs a
-//! value.
+//! [`Outline`] is a checkpoint whose weights are elsewhere. It is enough for plans, but not for
+//! computing values.
 //!
 //! Reading order: [`Checkpoint::open`], `reading.rs`, `settings.rs`, one of the families,
 //! `block.rs` for the pieces they share.

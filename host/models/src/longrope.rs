@@ -1,28 +1,27 @@
 //! `longrope`: a divisor for each pair, with one list for short texts and one for long texts.
 //!
-//! The defining library changes the list when a text grows beyond the positions of training, and
-//! computes all earlier keys again. Here keys stay in states, so that the short list applies and
-//! the positions end where the library would change it.
+//! The defining library switches to the long list when a text grows beyond the positions of
+//! training, and computes all earlier keys again. Here keys stay in states. So the short list
+//! always applies, and the context ends where the library would switch.
 
 use serde_json::Value;
 
 use crate::json::Fields;
 use crate::{CheckpointError, limits};
 
-/// Checked parameters.
 pub(crate) struct LongRope {
-    /// A divisor for each pair that turns.
+    /// A divisor for each rotated pair.
     pub divisors: Vec<f32>,
     /// Factor on cosines and sines.
     pub magnitude: f32,
-    /// Positions from which on the library divides by the long list; `None` if it never does, or
+    /// Number of positions beyond which the library uses the long list. `None` if it never does, or
     /// if both lists are equal.
     pub limit: Option<u64>,
 }
 
 impl LongRope {
-    /// Reads the parameters of heads of which `pairs` turn. `original` has priority over the
-    /// field of that name, and `context` stands for both.
+    /// Reads the parameters of heads with `pairs` rotated pairs. `original` has priority over
+    /// `original_max_position_embeddings`. `context` is the default if both are missing.
     ///
     /// Source: `_compute_longrope_parameters` of transformers.
     pub fn read(

@@ -1,4 +1,4 @@
-//! Weight bytes that are put together when they are first read.
+//! Weight bytes that are assembled on first use.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,7 +8,7 @@ use crate::CheckpointError;
 
 type Make = dyn Fn() -> Vec<u8> + Send + Sync;
 
-/// Bytes that no file has in this order. They stay in memory from their first reading on.
+/// Bytes that no file stores in this order. They stay in memory after their first use.
 struct Made {
     length: usize,
     make: Box<Make>,
@@ -19,7 +19,7 @@ impl WeightBytes for Made {
     fn bytes(&self) -> &[u8] {
         self.bytes.get_or_init(|| {
             let mut bytes = (self.make)();
-            // Whatever was made, the length is the one that was promised.
+            // Readers rely on the specified length, even if `make` returned a different one.
             bytes.resize(self.length, 0);
             bytes
         })
@@ -30,7 +30,8 @@ impl WeightBytes for Made {
     }
 }
 
-/// The data that `make` will make, of that length. It must not wait for other threads.
+/// Returns weight data of `length` bytes that `make` computes on first use. `make` must not wait
+/// for other threads.
 pub(crate) fn made(
     length: usize,
     make: impl Fn() -> Vec<u8> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! A checkpoint without its weights: what headers, an index or the configuration alone say of it.
+//! A checkpoint without its weights, derived from headers, an index or the configuration alone.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::reading::{Reading, configured_dtype};
 use crate::store::Wanted;
 use crate::{Checkpoint, CheckpointError};
 
-/// A directory whose weights are elsewhere: enough to plan, to count and to judge, and nothing that
-/// needs a value. Its graph's weights have lengths; those that are not here have no bytes.
+/// A directory whose weights are elsewhere. This is enough to plan, to count and to judge, but not
+/// to compute values. Weights of the graph have lengths. Missing ones have no bytes.
 ///
-/// What reads values takes a [`Checkpoint`], which no outline becomes.
+/// Functions that read values require a [`Checkpoint`]. An outline never becomes one.
 #[derive(Debug)]
 pub struct Outline {
     graph: Graph,
@@ -28,36 +28,35 @@ pub struct Outline {
     download_bytes: Option<u64>,
 }
 
-/// What an [`Outline`] rests on, strongest first.
+/// The source of an [`Outline`], strongest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OutlineBasis {
-    /// The headers of all weight files: names, shapes, element types and lengths are the files'
-    /// own.
+    /// The headers of all weight files, which contain names, shapes, element types and lengths.
     Headers,
-    /// An index and `config.json`: names and the sum of bytes are the index's, shapes follow from
-    /// the configuration, and so does the one element type.
+    /// An index and `config.json`. The index contains names and the sum of bytes. Shapes and the
+    /// single element type follow from the configuration.
     Index,
-    /// `config.json` alone: shapes and the one element type follow from it, and what the text model
-    /// does not read is not known of.
+    /// `config.json` alone. Shapes and the single element type follow from it. Tensors that the
+    /// text model does not read are unknown.
     Configuration,
 }
 
 impl Outline {
-    /// Reads `config.json`, and what there is of weight files: headers, an index, or nothing.
+    /// Reads `config.json` and whatever weight files exist: headers, an index, or neither.
     ///
     /// # Errors
     ///
-    /// As [`Checkpoint::open`] without [`CheckpointError::NoWeights`]. A missing file is an error
-    /// only where others of its index are here, and where `config.json` does not say its element
-    /// type ([`CheckpointError::UnknownElementType`]).
+    /// The errors of [`Checkpoint::open`] except [`CheckpointError::NoWeights`]. A missing file is
+    /// an error only if other files of its index exist, or if `config.json` does not specify its
+    /// element type ([`CheckpointError::UnknownElementType`]).
     pub fn open(directory: impl AsRef<Path>) -> Result<Self, CheckpointError> {
         Self::open_for(directory, &[Pass::Step])
     }
 
-    /// The same with the towers of those passes; see [`Checkpoint::open_for`].
+    /// Like [`Outline::open`], but also reads the towers of `passes`. See [`Checkpoint::open_for`].
     pub fn open_for(directory: impl AsRef<Path>, passes: &[Pass]) -> Result<Self, CheckpointError> {
         let directory = directory.as_ref();
-        // An element type that is not understood matters only where no header says it.
+        // An unsupported element type matters only if no header specifies the types.
         let configured = configured_dtype(directory);
         let dtype = configured.as_ref().ok().copied().flatten();
         let reading = match Reading::of(directory, Wanted::Outline(dtype), passes) {
@@ -95,48 +94,48 @@ impl Outline {
         })
     }
 
-    /// Which family it belongs to.
+    /// Returns the checkpoint's family.
     pub fn family(&self) -> Family {
         self.family
     }
 
-    /// Name of the directory.
+    /// Returns the name of the directory.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The graph. Its weights have their types and shapes; those that are not here have no bytes.
+    /// Returns the graph. Its weights have types and shapes. Missing weights have no bytes.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// The graph of a pass, if it was asked for.
+    /// Returns the graph of a pass, if the outline was opened for that pass.
     pub fn graph_of(&self, pass: Pass) -> Option<&Graph> {
         std::iter::once(&self.graph).chain(&self.towers).find(|graph| graph.pass == pass)
     }
 
-    /// Choices made where the checkpoint is silent, as sentences for a report.
+    /// Returns the choices made where the checkpoint specifies none, as sentences for a report.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Fields of the settings that may matter and that no family of this name reads.
+    /// Returns the fields of the settings that may matter and that no family reads under this name.
     pub fn ignored(&self) -> &[Ignored] {
         &self.ignored
     }
 
-    /// What it rests on; the weakest part counts.
+    /// Returns the source of the outline. If its parts have different sources, the weakest counts.
     pub fn basis(&self) -> OutlineBasis {
         self.basis
     }
 
-    /// Bytes of the weight files; `None` under [`OutlineBasis::Configuration`].
+    /// Returns the bytes of the weight files. `None` for [`OutlineBasis::Configuration`].
     pub fn download_bytes(&self) -> Option<u64> {
         self.download_bytes
     }
 
-    /// The error of whatever needs a value: it names the first file whose weights are not here.
-    /// `None` if all are.
+    /// Returns the error for callers that need values. It names the first file whose weights are
+    /// missing. `None` if all weights are present.
     pub fn lack(&self) -> Option<&CheckpointError> {
         self.lack.as_ref()
     }
@@ -145,19 +144,19 @@ impl Outline {
 /// A directory in Hugging Face layout, with its weights or without.
 #[derive(Debug)]
 pub enum Opened {
-    /// All weights are here.
+    /// All weights are present.
     Whole(Box<Checkpoint>),
-    /// Weights are missing.
+    /// Some weights are missing.
     Outline(Box<Outline>),
 }
 
 impl Opened {
-    /// Opens the checkpoint, or its outline where weights are missing.
+    /// Opens the checkpoint, or its outline if weights are missing.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self, CheckpointError> {
         Self::open_for(directory, &[Pass::Step])
     }
 
-    /// The same with the towers of those passes; see [`Checkpoint::open_for`].
+    /// Like [`Opened::open`], but also reads the towers of `passes`. See [`Checkpoint::open_for`].
     pub fn open_for(directory: impl AsRef<Path>, passes: &[Pass]) -> Result<Self, CheckpointError> {
         let directory = directory.as_ref();
         match Checkpoint::open_for(directory, passes) {

@@ -1,11 +1,11 @@
-//! Which layers see all positions and which a window.
+//! The pattern of layers that see all positions or only a window.
 
 use std::ops::RangeInclusive;
 
 use crate::CheckpointError;
 use crate::json::Fields;
 
-/// What a layer attends to.
+/// The positions that a layer attends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LayerType {
@@ -15,7 +15,7 @@ pub enum LayerType {
     Sliding,
 }
 
-/// `layer_types`, where the file has it.
+/// Reads `layer_types`, if the file has it.
 pub(crate) fn read_list(fields: Fields<'_>, layers: u32) -> Result<Option<Vec<LayerType>>, CheckpointError> {
     let name = "layer_types";
     let Some(list) = fields.list(name)? else { return Ok(None) };
@@ -41,7 +41,8 @@ pub(crate) fn read_list(fields: Fields<'_>, layers: u32) -> Result<Option<Vec<La
     Ok(Some(types))
 }
 
-/// `layer_types`, or else every n-th layer full, with n from either spelling of the pattern or 6.
+/// Reads `layer_types`. Without it, every n-th layer is full. Either spelling of the pattern
+/// specifies n, and the default is 6.
 pub(crate) fn read(fields: Fields<'_>, layers: u32) -> Result<Vec<LayerType>, CheckpointError> {
     if let Some(types) = read_list(fields, layers)? {
         return Ok(types);

@@ -1,10 +1,14 @@
 //! Decoders with one normalisation before each block and a SiLU gate: Llama, SmolLM3, Mistral, Qwen
 //! 2, Qwen 3, Granite, Phi 3.
 //!
-//! They differ in their defaults, in how a file gives the size of a head, in biases of queries,
-//! keys and values (Qwen 2), in norms of queries and keys (Qwen 3), in which layers have a window
-//! or turn by positions (SmolLM3), in factors on the stream, the scores and the logits (Granite),
-//! and in matrices that are one tensor (Phi 3, and Granite 4 without experts).
+//! They differ in:
+//!
+//! * their defaults, and how a file specifies the size of a head,
+//! * biases of queries, keys and values (Qwen 2),
+//! * norms of queries and keys (Qwen 3),
+//! * the layers that have a window or rotary positions (SmolLM3),
+//! * factors on the stream, the scores and the logits (Granite),
+//! * matrices that share one tensor (Phi 3, and Granite 4 without experts).
 //!
 //! Source: `modeling_llama.py` of transformers, and likewise of `smollm3`, `mistral`, `ministral`,
 //! `qwen2`, `qwen3`, `granite`, `granitemoehybrid` and `phi3`.
@@ -26,7 +30,7 @@ use crate::store::TensorStore;
 use crate::translation::Translation;
 use crate::{CheckpointError, LayerType, limits};
 
-/// The defining library's defaults for missing fields.
+/// Returns the defining library's defaults for missing fields.
 const fn defaults(family: Family) -> Dimensions {
     let common = Dimensions {
         vocabulary: 32_000,
@@ -65,14 +69,14 @@ const fn defaults(family: Family) -> Dimensions {
     }
 }
 
-/// Factors of Granite; 1 in the other families.
+/// Factors of Granite. They are 1 in the other families.
 #[derive(Clone, Copy, Debug)]
 struct Factors {
-    /// On embedded rows.
+    /// Factor on embedded rows.
     embedding: f32,
-    /// On what a block adds to the stream.
+    /// Factor on each block's contribution to the stream.
     residual: f32,
-    /// On products of queries and keys; `None`: the reciprocal root of the size of a head.
+    /// Factor on products of queries and keys. `None` means the reciprocal root of the head size.
     attention: Option<f32>,
     /// Divisor of logits.
     logits: f32,
@@ -93,37 +97,39 @@ impl Factors {
     }
 }
 
-/// Whether the file is of the variant of Granite that may have experts and recurrent layers. A
-/// model without either has the layers of Granite, with other names.
+/// Checks whether the file is of the variant of Granite that may have experts and recurrent layers.
+/// A model without either has the layers of Granite, under different names.
 fn is_hybrid(fields: Fields<'_>) -> Result<bool, CheckpointError> {
     Ok(fields.text("model_type")? == Some("granitemoehybrid"))
 }
 
-/// Checked settings of such a decoder.
+/// Checked settings of a decoder of these families.
 #[derive(Clone, Debug)]
 pub(crate) struct PreNorm {
     pub family: Family,
     pub dimensions: Dimensions,
     pub types: Vec<LayerType>,
-    /// Visible distance of sliding layers, the query itself included; 0 without any.
+    /// Visible distance of sliding layers, including the query itself. 0 if there are no such
+    /// layers.
     pub window: u32,
     rotary: Rotary,
-    /// Whether queries and keys of each layer turn by their positions.
+    /// For each layer, whether queries and keys have rotary positions.
     turning: Vec<bool>,
     factors: Factors,
-    /// Names of the tensors of a feed-forward block whose gate is above the other inner matrix in
-    /// one tensor.
+    /// Names of the tensors of a feed-forward block whose gate and other inner matrix are one
+    /// tensor, with the gate on top.
     fused: Option<[&'static str; 2]>,
     pub tied: bool,
-    /// Choices made where the file is silent or asks for more, as sentences for a report.
+    /// Choices made where the file specifies none or more than is supported, as sentences for a
+    /// report.
     pub notes: Vec<String>,
 }
 
 impl PreNorm {
-    /// Checks the settings.
+    /// Reads and checks the settings.
     pub fn read(fields: Fields<'_>, family: Family) -> Result<Self, CheckpointError> {
-        // `pretraining_tp` of Llama does not count: it cut matrices into parts whose sums are the
-        // same, and the library does so no more.
+        // `pretraining_tp` of Llama is ignored. It split matrices into parts whose sums are the
+        // same, which the library no longer does.
         for name in ["attention_bias", "mlp_bias", "lm_head_bias", "use_mrope"] {
             fields.must_be_off(name)?;
         }
@@ -197,13 +203,13 @@ impl PreNorm {
         Norm { eps: self.dimensions.eps, offset: 0.0 }
     }
 
-    /// The generating model.
+    /// Translates the generating model.
     pub fn translate(&self, store: TensorStore, name: String) -> Result<Translation, CheckpointError> {
         let Dimensions { hidden, context, vocabulary, .. } = self.dimensions;
         let mut translation = Translation::new(store, name, hidden, context)?;
         let embedding = translation.embedding(vocabulary, Vec::new())?;
-        // Most families do not scale; a factor of one is exact and keeps the component the same
-        // everywhere.
+        // Most families do not scale. Multiplying by one is exact, and keeps the component the same
+        // for all families.
         block::embed(&mut translation, embedding, self.factors.embedding)?;
         let mut layers = Vec::with_capacity(self.types.len());
         for index in 0..self.types.len() {
@@ -240,7 +246,8 @@ impl PreNorm {
         Ok(LayerWeights {
             input_norm: translation.weight(&name("input_layernorm"), "norm", &[hidden])?,
             attention: AttentionWeights::take(translation, index, shape, KeysOf::States, self.parts())?,
-            // Named for what it follows, though it normalises the feed-forward block's input.
+            // Its name refers to the block before it, but it normalises the feed-forward block's
+            // input.
             feed_forward_norm: translation.weight(&name("post_attention_layernorm"), "norm", &[hidden])?,
             feed_forward: match self.fused {
                 Some(names) => FeedForwardWeights::take_fused(translation, index, intermediate, names)?,
@@ -268,7 +275,7 @@ impl PreNorm {
         builder.op("feed-forward-residual", Op::Add, &[stream, x])
     }
 
-    /// What a block adds to the stream.
+    /// Scales a block's contribution to the stream.
     fn summand(&self, builder: &mut ComponentBuilder<'_>, name: &str, x: ValueId) -> ValueId {
         match self.factors.residual {
             1.0 => x,
@@ -277,13 +284,13 @@ impl PreNorm {
     }
 }
 
-/// The sizes, of which families have different defaults for keys and heads.
+/// Reads the sizes. Families have different defaults for the keys and the size of a head.
 fn read_dimensions(fields: Fields<'_>, family: Family) -> Result<Dimensions, CheckpointError> {
     let mut defaults = defaults(family);
     let heads = fields.whole("num_attention_heads", &limits::HEADS)?;
     let heads = heads.map_or(defaults.heads, |heads| heads as u32);
-    // Present as `null`, it means as many as query heads. Absent, it has the library's number,
-    // which for some families is that as well.
+    // If the field is `null`, there are as many as query heads. If it is absent, the library's
+    // default applies, which for some families is also the number of query heads.
     let alike = matches!(family, Family::Llama | Family::Granite | Family::Phi3);
     if alike || fields.mentions("num_key_value_heads") {
         defaults.kv_heads = heads;

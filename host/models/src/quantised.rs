@@ -1,20 +1,22 @@
-//! Quantised safetensors: what `quantization_config` says, and the tensors it speaks of.
+//! Quantised safetensors: `quantization_config`, and the tensors that it describes.
 //!
-//! A quantised module has other tensors in place of its `weight`: packed integers, scales, zero
-//! points. They become one weight of the graph with the same integers and scales, put together when
-//! it is first read; where no form of the graph holds them, the module is refused and named.
+//! A quantised module has different tensors in place of its `weight`: packed integers, scales, zero
+//! points. They become one weight of the graph with the same integers and scales, assembled on
+//! first use. If no form of the graph can represent them, the module is refused by name.
 //!
-//! **What is held**, by what the CPU shim and the reference compute without rounding a weight:
-//! * one scale per tensor or per output, widened to `F32`;
-//! * one scale per group of inputs, as `F16`: every scale must be a binary16 exactly;
-//! * integers of 2 bits as `I2`, of 4 bits as `I4` and of 8 bits as `I8`, where the zero point is
-//!   the middle of their range: then the difference from it is what is stored;
-//! * integers of 4 bits with any other zero point as `I8`: a difference of two of them takes five
-//!   bits, and differences and scales are what the values are products of. It costs twice the
-//!   memory, and changes no value.
+//! **Supported**, since the CPU shim and the reference compute it without rounding a weight:
+//! * one scale per tensor or per output, widened to `F32`
+//! * one scale per group of inputs, as `F16`: every scale must be exactly a binary16
+//! * integers of 2 bits as `I2`, of 4 bits as `I4` and of 8 bits as `I8`, if the zero point is the
+//!   middle of their range: the stored integer is the difference from it
+//! * integers of 4 bits with any other zero point as `I8`: a difference of two such integers needs
+//!   five bits, and values are products of differences and scales. This costs twice the memory, and
+//!   changes no value.
 //!
-//! **What is not:** 8 bits with a zero point of their own, whose differences take nine; scales per
-//! group that no binary16 is; inputs in another order than that of the matrix (`g_idx`).
+//! **Unsupported:**
+//! * 8 bits with a specified zero point, since the differences need nine bits
+//! * scales per group that are not exactly a binary16
+//! * inputs in a different order than in the matrix (`g_idx`)
 //!
 //! Zero points, orders and scales are checked when the checkpoint is opened.
 
@@ -34,7 +36,7 @@ use crate::CheckpointError;
 use crate::json::Fields;
 use layout::{Group, Layout};
 
-/// How a checkpoint's modules are quantised.
+/// The quantisation method of a checkpoint's modules.
 #[derive(Clone, Debug)]
 pub(crate) enum Scheme {
     Compressed(compressed::Compressed),
@@ -43,13 +45,13 @@ pub(crate) enum Scheme {
     Gemma(gemma::Gemma),
 }
 
-/// Name of the settings.
+/// Name of the field with the settings.
 pub(crate) const FIELD: &str = "quantization_config";
 
 impl Scheme {
     /// Reads `quantization_config`, if the settings have it.
     pub fn read(top: Fields<'_>) -> Result<Option<Self>, CheckpointError> {
-        // An older name of it.
+        // `compression_config` is an older name of the field.
         top.must_be_off("compression_config")?;
         let Some(fields) = top.object(FIELD)? else { return Ok(None) };
         if fields.names().next().is_none() {
@@ -67,7 +69,7 @@ impl Scheme {
         }))
     }
 
-    /// The tensor that a module of that name has if it is quantised, and only then.
+    /// Returns the name of a tensor that exists if and only if a module of that name is quantised.
     pub fn mark(&self, module: &str) -> &'static str {
         match self {
             Scheme::Compressed(scheme) => scheme.mark(),
@@ -76,16 +78,16 @@ impl Scheme {
         }
     }
 
-    /// Whether the module of a matrix is quantised where nothing but the settings is known.
+    /// Checks whether the module of a matrix is quantised, from the settings alone.
     pub fn implies(&self, name: &str, part: &str) -> bool {
         match self {
             Scheme::Gemma(scheme) => scheme.implies(name),
-            // Embeddings and heads are quantised by few recipes, and by no default.
+            // Few recipes quantise embeddings and heads, and none does by default.
             _ => !["embedding", "head"].contains(&part),
         }
     }
 
-    /// What the settings ask for that a weight does not hold, for a report.
+    /// Returns a note for reports on settings that a weight cannot represent.
     pub fn note(&self) -> Option<String> {
         match self {
             Scheme::Compressed(scheme) => scheme.note(),
@@ -93,7 +95,7 @@ impl Scheme {
         }
     }
 
-    /// The matrix `[outputs, inputs]` of a module.
+    /// Reads the matrix `[outputs, inputs]` of a module.
     pub fn weight(
         &self,
         module: &mut Module<'_>,
@@ -109,8 +111,8 @@ impl Scheme {
         Ok(whole.weight(module.weight_name(), part, shape))
     }
 
-    /// The same without its bytes, where no header describes them and zero points are taken to be
-    /// in the middle.
+    /// Like [`Scheme::weight`], but without bytes and without a header. Zero points are assumed to
+    /// be in the middle.
     pub fn planned(
         &self,
         name: &str,

@@ -1,5 +1,5 @@
-//! Reads settings and tensors of a directory and translates them: what a checkpoint and its outline
-//! have in common.
+//! Reads settings and tensors of a directory and translates them. Shared by checkpoints and
+//! outlines.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,14 +16,14 @@ use crate::store::{Origin, TensorStore, Wanted};
 use crate::towers::TOWERS;
 use crate::{CheckpointError, embeddinggemma, folder_files, threads};
 
-/// A directory, read and translated.
+/// A directory, parsed and translated.
 pub(crate) struct Reading {
     pub settings: Settings,
     pub graph: Graph,
-    /// Those of the passes that were asked for.
+    /// The graphs of the requested passes.
     pub towers: Vec<Graph>,
     pub name: String,
-    /// Choices made where the checkpoint is silent.
+    /// Choices made where the checkpoint specifies none.
     pub notes: Vec<String>,
     /// Fields that may matter and were not read.
     pub ignored: Vec<Ignored>,
@@ -34,7 +34,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Reads as much as is wanted of the folder or file at a path.
+    /// Reads the folder or file at a path, as far as `wanted`.
     pub fn of(path: &Path, wanted: Wanted, passes: &[Pass]) -> Result<Self, CheckpointError> {
         threads::start();
         let source = Source::of(path)?;
@@ -89,7 +89,7 @@ impl Reading {
         Ok(Reading { settings, graph, towers, name, notes, ignored, config, store, module_stores })
     }
 
-    /// The settings files, by name.
+    /// Iterates over the settings files, by name.
     pub fn documents(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let modules = match &self.settings {
             Settings::EmbeddingGemma { sentence, .. } | Settings::EmbeddingGemma2 { sentence, .. } => {
@@ -101,19 +101,20 @@ impl Reading {
         std::iter::once((CONFIG, self.config.as_slice())).chain(modules)
     }
 
-    /// The tensors, and before each the folder it is in: empty, or its name and a slash.
+    /// Iterates over the tensor stores, each with the prefix of its folder: empty, or the folder's
+    /// name and a slash.
     pub fn stores(&self) -> impl Iterator<Item = (String, &TensorStore)> {
         let modules = self.module_stores.iter().map(|(folder, store)| (format!("{folder}/"), store));
         std::iter::once((String::new(), &self.store)).chain(modules)
     }
 }
 
-/// Returns the passes that a checkpoint has a graph for, by its settings: one for a step, and
-/// one for each tower it describes.
+/// Returns the passes for which a checkpoint's settings describe a graph: a step, and each tower
+/// that is described.
 ///
 /// # Errors
 ///
-/// Those of reading the file, and of a family that is not known.
+/// The errors of reading the file, and of an unsupported family.
 pub fn passes_of(path: impl AsRef<Path>) -> Result<Vec<Pass>, CheckpointError> {
     let document = Source::of(path.as_ref())?.document()?;
     let top = document.fields()?;
@@ -126,7 +127,7 @@ pub fn passes_of(path: impl AsRef<Path>) -> Result<Vec<Pass>, CheckpointError> {
     Ok(passes)
 }
 
-/// A note on weights in formats that no name stands for.
+/// Returns a note on weights in formats that have no name.
 fn nameless(graph: &Graph) -> Option<String> {
     let stored = graph.weights.iter().filter_map(|weight| {
         let quantisation = weight.quantisation.as_ref().filter(|_| weight.format().is_none())?;
@@ -148,8 +149,8 @@ fn nameless(graph: &Graph) -> Option<String> {
     })
 }
 
-/// The element type that `config.json` gives its weights, by either of its names; `None` where it
-/// says none. The text part of a multimodal checkpoint may have its own.
+/// Returns the element type of the weights according to `config.json`, under either of its names.
+/// `None` if it specifies none. The text part of a multimodal checkpoint may have its own.
 pub(crate) fn configured_dtype(path: &Path) -> Result<Option<DType>, CheckpointError> {
     const NAMES: [&str; 2] = ["dtype", "torch_dtype"];
     let document = Source::of(path)?.document()?;
@@ -169,8 +170,8 @@ pub(crate) fn configured_dtype(path: &Path) -> Result<Option<DType>, CheckpointE
     Ok(None)
 }
 
-/// The last part of a path, also where it is written as `.`. A snapshot in the cache of a hub,
-/// `models--OWNER--NAME/snapshots/COMMIT`, has the name of its model.
+/// Returns the last part of a path, even if the path is `.`. A snapshot in the cache of a hub,
+/// `models--OWNER--NAME/snapshots/COMMIT`, gets the name of its model.
 pub(crate) fn name_of(path: &Path) -> String {
     let cached = path.parent().filter(|folder| folder.ends_with("snapshots")).and_then(Path::parent);
     let cached = cached.and_then(|folder| folder.file_name()?.to_str()?.strip_prefix("models--"));

@@ -1,6 +1,7 @@
-//! Every field of `config.json`: used, unable to change a result, or reported as ignored.
+//! Classifies every field of `config.json` as used, unable to change a result, or ignored and
+//! reported.
 //!
-//! Fields that a family reads are known by their being read. For the others there is the list here.
+//! Fields count as used if a family reads them. Fields that cannot change a result are listed here.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -9,7 +10,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 use shardwright_vocabulary::Ignored;
 
-/// Fields that cannot change a result, at any depth, and the reason.
+/// Fields that cannot change a result, at any depth, with the reason.
 const CANNOT_MATTER: [(&str, &[&str]); 8] = [
     (
         "records of the file's making",
@@ -105,7 +106,7 @@ const CANNOT_MATTER: [(&str, &[&str]); 8] = [
     ),
 ];
 
-/// Names of the fields that were read.
+/// Names of the fields that were read so far.
 #[derive(Debug, Default)]
 pub(crate) struct Seen(RefCell<State>);
 

@@ -1,24 +1,24 @@
-//! Rotary position parameters, in whatever way a configuration spells them.
+//! Rotary position parameters, in all spellings of the configuration.
 
 use shardwright_graph::Rope;
 
 use crate::json::Fields;
 use crate::{CheckpointError, LayerType, limits};
 
-/// How positions turn a head, before the head's size is known.
+/// Rotation of a head by positions, before the head's size is known.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rotary {
     pub theta: f32,
-    /// Divisor of every frequency.
+    /// Divisor of all frequencies.
     pub factor: f32,
-    /// Share of the pairs that turn.
+    /// Share of the pairs that are rotated.
     pub partial: f64,
     /// Further divisors, which differ between pairs.
     pub divisors: Divisors,
-    /// Pairs that turn, where they are the first values of a head and the exponents count them
-    /// alone (Phi 3). `None`: the exponents count all pairs of a head.
+    /// Number of rotated pairs, if they are the first values of a head and the exponents count only
+    /// them (Phi 3). `None` if the exponents count all pairs of a head.
     pub leading: Option<u32>,
-    /// Factor on cosines and sines of pairs that turn.
+    /// Factor on cosines and sines of rotated pairs.
     pub magnitude: f32,
 }
 
@@ -27,19 +27,19 @@ pub(crate) struct Rotary {
 pub(crate) enum Divisors {
     None,
     Ramp(Ramp),
-    /// One for each pair that turns.
+    /// A divisor for each rotated pair.
     Each(Vec<f32>),
 }
 
-/// `llama3`: slow pairs are divided, fast pairs are not, and pairs between are divided less the
-/// faster they turn.
+/// `llama3`: slow pairs are divided and fast pairs are not. The divisor of pairs in between shrinks
+/// with their speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ramp {
     /// Divisor of slow pairs.
     factor: f64,
-    /// Turns within `original` positions up to which a pair is slow.
+    /// A pair is slow if it makes at most this many turns within `original` positions.
     low: f64,
-    /// Turns within `original` positions from which a pair is fast.
+    /// A pair is fast if it makes at least this many turns within `original` positions.
     high: f64,
     /// Positions of training before the context was extended.
     original: f64,
@@ -47,25 +47,25 @@ pub(crate) struct Ramp {
 
 const SUPPORTED_TYPES: &str = "`default`, `linear`, `llama3`, `proportional`";
 
-/// Fields of every type. The number of positions of training has an effect on few types and does
+/// Fields that every type may have. The number of positions of training affects few types and does
 /// not contradict the others.
 const COMMON_FIELDS: [&str; 5] =
     ["rope_type", "type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings"];
 
 impl Rotary {
-    /// All pairs turn, undivided.
+    /// Rotates all pairs, without divisors.
     pub fn plain(theta: f32) -> Self {
         Rotary { theta, factor: 1.0, partial: 1.0, divisors: Divisors::None, leading: None, magnitude: 1.0 }
     }
 
-    /// Reads one set of parameters; `theta` and `partial` stand for those the set leaves out.
+    /// Reads one set of parameters. `theta` and `partial` are the defaults.
     ///
-    /// `rope_type` (older: `type`) decides which of the other fields count; a field that the type
-    /// would ignore is refused rather than ignored.
+    /// `rope_type` (older: `type`) determines which of the other fields matter. A field that the
+    /// type would ignore is refused.
     pub fn read(fields: Fields<'_>, theta: f32, partial: f64) -> Result<Self, CheckpointError> {
         let (name, kind) = read_type(fields)?;
         let own: &[&str] = match kind {
-            // A divisor of 1 may be written out.
+            // A file may specify a divisor of 1 explicitly.
             "default" | "linear" | "proportional" => &["factor"],
             "llama3" => &["factor", "low_freq_factor", "high_freq_factor"],
             _ => return Err(fields.unsupported(name, SUPPORTED_TYPES)),
@@ -88,11 +88,11 @@ impl Rotary {
         }
     }
 
-    /// The operation for heads of `head_dim` values.
+    /// Returns the rotation of heads of `head_dim` values.
     ///
-    /// The number of turning pairs is rounded down as the defining library does: ⌊partial ·
-    /// head_dim / 2⌋ in f64. Where the exponents count turning pairs alone, the base is raised so
-    /// that exponents over the whole head give the same frequencies.
+    /// The number of rotated pairs is rounded down as in the defining library: ⌊partial · head_dim
+    /// / 2⌋ in f64. If the exponents count rotated pairs only, the base is raised so that exponents
+    /// over the whole head give the same frequencies.
     pub fn rope(&self, head_dim: u32) -> Rope {
         let half = head_dim / 2;
         let rotated_pairs = self.leading.unwrap_or((self.partial * f64::from(head_dim) / 2.0).floor() as u32);
@@ -114,11 +114,12 @@ impl Rotary {
     }
 }
 
-/// Returns the number of pairs that turn of a head whose first values do, a share of them.
+/// Returns the number of rotated pairs of a head, if its first values, a share of `partial`, are
+/// rotated.
 ///
 /// # Errors
 ///
-/// That these values are not pairs.
+/// If these values are none or an odd number.
 pub(crate) fn turning(fields: Fields<'_>, partial: f64, head_dim: u32) -> Result<u32, CheckpointError> {
     let values = (partial * f64::from(head_dim)) as u32;
     match values > 0 && values.is_multiple_of(2) {
@@ -151,8 +152,8 @@ impl Ramp {
         Ok(Ramp { factor, low, high, original: original as f64 })
     }
 
-    /// The divisor of each pair: with t turns within the positions of training, `1 / ((1 − s) /
-    /// factor + s)` for s = (t − low) / (high − low) within 0 to 1.
+    /// Returns the divisor of each pair. With t turns within the positions of training, it is
+    /// `1 / ((1 − s) / factor + s)` for s = (t − low) / (high − low), limited to 0 to 1.
     ///
     /// Source: `_compute_llama3_parameters` of transformers.
     fn divisors(&self, theta: f32, head_dim: u32) -> Vec<f32> {
@@ -166,7 +167,7 @@ impl Ramp {
     }
 }
 
-/// The name of the field with the type, and the type.
+/// Returns the name of the field with the type, and the type.
 pub(crate) fn read_type(fields: Fields<'_>) -> Result<(&'static str, &str), CheckpointError> {
     let name = if fields.get("rope_type").is_some() { "rope_type" } else { "type" };
     Ok((name, fields.text(name)?.unwrap_or("default")))
@@ -180,7 +181,7 @@ pub(crate) fn refuse_others(fields: Fields<'_>, own: &[&str]) -> Result<(), Chec
     }
 }
 
-/// `partial_rotary_factor`, within 0 to 1.
+/// Reads `partial_rotary_factor`, which must be within 0 to 1.
 pub(crate) fn read_partial(fields: Fields<'_>) -> Result<Option<f64>, CheckpointError> {
     let name = "partial_rotary_factor";
     let Some(value) = fields.get(name) else { return Ok(None) };
@@ -190,7 +191,7 @@ pub(crate) fn read_partial(fields: Fields<'_>) -> Result<Option<f64>, Checkpoint
     }
 }
 
-/// Parameters of full and of sliding layers.
+/// Parameters of full layers and of sliding layers.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PerType {
     pub full: Rotary,
@@ -198,7 +199,7 @@ pub(crate) struct PerType {
 }
 
 impl PerType {
-    /// The parameters of one type of layer.
+    /// Returns the parameters of one type of layer.
     pub fn of(&self, layer: LayerType) -> &Rotary {
         match layer {
             LayerType::Full => &self.full,
@@ -206,11 +207,11 @@ impl PerType {
         }
     }
 
-    /// Reads `rope_parameters`, if the file has it; a family reads its own older spelling
-    /// otherwise.
+    /// Reads `rope_parameters`. Returns `None` if the file does not have it. The caller then reads
+    /// the family's own older spelling.
     ///
-    /// `defaults` stand for a type that is left out, and their thetas for a theta that is;
-    /// `partial` for a share that is.
+    /// `defaults` apply to a missing type. The theta of `defaults` and the share `partial` apply to
+    /// missing fields of a type.
     pub fn read(
         fields: Fields<'_>,
         defaults: &PerType,

@@ -1,4 +1,4 @@
-//! Rows of a matrix: a part of them, or all in another order.
+//! Rows of a matrix: a part of them, or all in a different order.
 
 use std::ops::Range;
 
@@ -8,11 +8,11 @@ use shardwright_vocabulary::Granularity;
 use crate::CheckpointError;
 use crate::made::made;
 
-/// Returns rows of a matrix as a weight of the given name and part. Bytes are shared.
+/// Returns rows of a matrix as a weight with the given name and part. Bytes are shared.
 ///
 /// # Errors
 ///
-/// That the matrix does not have these rows.
+/// If the matrix does not have these rows.
 pub(crate) fn part_of(
     whole: &Weight,
     name: String,
@@ -36,7 +36,7 @@ pub(crate) fn part_of(
     Ok(Weight { name, part, shape, dtype: whole.dtype, data, quantisation: quantisation.transpose()? })
 }
 
-/// Returns a matrix whose blocks of `size` rows are each in another order: row `r` of a block is
+/// Returns a matrix whose rows are reordered within blocks of `size` rows: row `r` of a block is
 /// row `source(r)` of the same block in `weight`.
 pub(crate) fn reordered(
     weight: Weight,

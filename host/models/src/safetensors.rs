@@ -1,8 +1,8 @@
-//! One safetensors file: mapped, its header read and proved consistent before it is used.
+//! A safetensors file: mapped, its header parsed and checked before it is used.
 //!
-//! The `safetensors` crate is not used for reading because its header type silently drops the first
-//! of two tensors of one name and its errors do not locate a fault; a test compares the two
-//! readers.
+//! The `safetensors` crate is not used for reading, because its header type silently drops the
+//! first of two tensors with the same name and its errors do not locate a fault. A test compares
+//! the two readers.
 
 use std::fmt;
 use std::path::Path;
@@ -14,7 +14,7 @@ use shardwright_vocabulary::DType;
 use crate::weight_file::{Content, Mapped, StoredTensor, StoredType, WeightFile};
 use crate::{CheckpointError, json, limits};
 
-/// Bytes of the header length at the start of a file.
+/// Bytes of the header's length field at the start of a file.
 const LENGTH_BYTES: u64 = 8;
 
 /// An element type of the format.
@@ -57,9 +57,9 @@ const TYPES: &[Type] = &{
     ]
 };
 
-/// Maps the file and checks its header: every tensor within the file, as long as its shape and type
-/// say, overlapping no other, and no byte left over. A header alone is held against the file that
-/// it announces.
+/// Maps the file and checks its header: every tensor is within the file, has the length of its
+/// shape and type, and overlaps no other, and no byte is left over. If the file ends after its
+/// header, the header is checked against the length that it implies.
 pub(crate) fn open(path: &Path) -> Result<WeightFile, CheckpointError> {
     let (file, length) = json::open_file(path)?;
     let truncated = |what: &str, needed| CheckpointError::Truncated {
@@ -104,8 +104,8 @@ pub(crate) fn open(path: &Path) -> Result<WeightFile, CheckpointError> {
     Ok(WeightFile::new(path, tensors, mapped, data, length))
 }
 
-/// Turns header entries into tensors in the order of their data; `data` is the first byte after the
-/// header, `available` the length of the whole file.
+/// Turns header entries into tensors in the order of their data. `data` is the offset of the first
+/// byte after the header. `available` is the length of the whole file.
 fn check(
     path: &Path,
     entries: Vec<(String, Entry)>,
@@ -198,7 +198,7 @@ fn check(
     Ok(tensors)
 }
 
-/// The header's tensors in file order, doublets included.
+/// The header's tensors in file order, including duplicates.
 struct Header(Vec<(String, Entry)>);
 
 /// Description of one tensor.
@@ -206,11 +206,11 @@ struct Header(Vec<(String, Entry)>);
 struct Entry {
     dtype: String,
     shape: Shape,
-    /// Counted from the end of the header.
+    /// Offsets from the end of the header.
     data_offsets: (u64, u64),
 }
 
-/// A shape that stops growing at the rank limit, however long the list in the file.
+/// A shape of limited rank, however long the list in the file is.
 struct Shape(Vec<u64>);
 
 impl<'de> Deserialize<'de> for Header {
@@ -287,7 +287,7 @@ mod tests {
         file
     }
 
-    /// What the format's own reader finds: name, type, shape and bytes of each tensor.
+    /// Name, type, shape and bytes of each tensor, as the `safetensors` crate reads them.
     type Found = Vec<(String, String, Vec<u64>, Vec<u8>)>;
 
     fn by_their_reader(bytes: &[u8]) -> Option<Found> {
@@ -330,7 +330,7 @@ mod tests {
             let theirs = by_their_reader(&std::fs::read(file.path()).unwrap());
             let ours = by_this_reader(file.path());
             assert!(ours.is_some(), "{}", stored.name);
-            // Their names of types follow Rust's fashion, without underscores.
+            // The crate spells type names like Rust types, without underscores.
             let plain = |found: Option<Found>| {
                 found.map(|found| {
                     found
@@ -348,8 +348,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2048, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// A header with some of its bytes changed: never a panic, and nothing is accepted that the
-        /// format's own reader refuses or reads otherwise.
+        /// Changes some bytes of a header. Reading must not panic, and must not accept a file that
+        /// the `safetensors` crate refuses or reads differently.
         #[test]
         fn nothing_is_accepted_that_the_formats_own_reader_refuses(
             changes in proptest::collection::vec((any::<prop::sample::Index>(), 0_u8..128), 0..4),

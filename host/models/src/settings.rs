@@ -1,4 +1,4 @@
-//! From a `model_type` to the settings of the family that reads it.
+//! Selects the family by `model_type` and reads its settings.
 
 use shardwright_vocabulary::Pass;
 
@@ -28,7 +28,8 @@ impl Settings {
     /// Finds the family and checks everything it reads: the configuration and, for a sentence
     /// model, its modules.
     ///
-    /// Towers are those of `passes`; a family without towers refuses every pass but that of a step.
+    /// Only the towers of `passes` are read. A family without towers refuses every pass except a
+    /// step.
     pub fn read(source: &Source, top: Fields<'_>, passes: &[Pass]) -> Result<Self, CheckpointError> {
         let model_type = top.text("model_type")?.ok_or_else(|| top.invalid("model_type", "is missing"))?;
         let known = Family::MODEL_TYPES.into_iter().find(|(name, _)| *name == model_type);
@@ -44,8 +45,7 @@ impl Settings {
         }
         check_architectures(top)?;
         let text = text_fields(top, model_type)?;
-        // The class a multimodal checkpoint is saved as decides by its own field, not by the text
-        // part's.
+        // In a multimodal checkpoint, the field at the top level decides, and not the text part's.
         let tied = if model_type.ends_with("_text") { None } else { top.flag("tie_word_embeddings")? };
         match family {
             Family::Gemma3 | Family::EmbeddingGemma => {
@@ -53,7 +53,7 @@ impl Settings {
                 stack.tied = tied.unwrap_or(stack.tied);
                 let sentence = match source {
                     Source::Folder(folder) => SentenceModel::read(folder, stack.dimensions.hidden)?,
-                    // Modules next to a GGUF file belong to another checkpoint.
+                    // Modules next to a GGUF file belong to a different checkpoint.
                     Source::Gguf(_) if stack.bidirectional => {
                         Some(SentenceModel::of_gguf(text, stack.dimensions.hidden)?)
                     }
@@ -100,7 +100,6 @@ impl Settings {
         }
     }
 
-    /// The family.
     pub fn family(&self) -> Family {
         match self {
             Settings::Gemma3 { .. } => Family::Gemma3,
@@ -112,7 +111,7 @@ impl Settings {
     }
 }
 
-/// Refuses heads that are neither logits nor a bare stack (classifiers and the like).
+/// Refuses heads other than logits or a bare stack, such as classifiers.
 fn check_architectures(top: Fields<'_>) -> Result<(), CheckpointError> {
     let name = "architectures";
     for architecture in top.list(name)?.unwrap_or_default() {
@@ -131,14 +130,14 @@ fn check_architectures(top: Fields<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// The object with the text model's settings: the file itself, or `text_config` in a multimodal
-/// one.
+/// Returns the object with the text model's settings: the file itself, or `text_config` in a
+/// multimodal file.
 fn text_fields<'a>(top: Fields<'a>, model_type: &str) -> Result<Fields<'a>, CheckpointError> {
     if !matches!(model_type, "gemma3" | "gemma4" | "embedding_gemma2") {
         return Ok(top);
     }
     let text = top.object("text_config")?.ok_or_else(|| top.invalid("text_config", "is missing"))?;
-    // Libraries give it for the whole checkpoint.
+    // Libraries specify it for the whole checkpoint.
     text.must_be_off(crate::quantised::FIELD)?;
     match text.text("model_type")? {
         Some(inner) if inner != format!("{model_type}_text") => {
@@ -148,7 +147,7 @@ fn text_fields<'a>(top: Fields<'a>, model_type: &str) -> Result<Fields<'a>, Chec
     }
 }
 
-/// Sentence modules are understood for one family only; as anything else the checkpoint would give
+/// Refuses sentence modules, which are supported for one family only. Ignoring them would give
 /// wrong vectors.
 fn refuse_modules(source: &Source) -> Result<(), CheckpointError> {
     let Source::Folder(folder) = source else { return Ok(()) };
@@ -164,7 +163,8 @@ fn refuse_modules(source: &Source) -> Result<(), CheckpointError> {
     })
 }
 
-/// A token id, by either of its names; the library's where the file is silent.
+/// Reads a token id, under either of its names. The library's default applies if the file has
+/// neither.
 fn token_id(top: Fields<'_>, names: [&str; 2], default: Option<u32>) -> Result<Option<u32>, CheckpointError> {
     for name in names {
         if let Some(id) = top.whole(name, &(0..=u64::from(u32::MAX)))? {
@@ -174,7 +174,8 @@ fn token_id(top: Fields<'_>, names: [&str; 2], default: Option<u32>) -> Result<O
     Ok(default.filter(|_| !names.iter().any(|name| top.mentions(name))))
 }
 
-/// Gemma 3 embeds its picture placeholder as itself unless the table has no row for it.
+/// Returns the redirected placeholder. Gemma 3 embeds its picture placeholder as itself unless the
+/// table has no row for it.
 fn gemma3_redirect(
     top: Fields<'_>,
     model_type: &str,
@@ -189,7 +190,7 @@ fn gemma3_redirect(
         .collect())
 }
 
-/// Gemma 4 never embeds a placeholder as itself.
+/// Returns the placeholders. Gemma 4 never embeds a placeholder as itself.
 fn gemma4_placeholders(top: Fields<'_>, model_type: &str) -> Result<Vec<u32>, CheckpointError> {
     let names = [
         (["image_token_id", "image_token_index"], 258_880),
@@ -198,7 +199,7 @@ fn gemma4_placeholders(top: Fields<'_>, model_type: &str) -> Result<Vec<u32>, Ch
     ];
     let mut found = Vec::new();
     for (names, default) in names {
-        // A text-only checkpoint has placeholders only if it says so.
+        // A text-only checkpoint has placeholders only if it specifies them.
         let default = (!model_type.ends_with("_text")).then_some(default);
         found.extend(token_id(top, names, default)?);
     }

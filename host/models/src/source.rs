@@ -1,4 +1,4 @@
-//! Where a checkpoint's settings and tensors are.
+//! The location of a checkpoint's settings and tensors.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,29 +12,28 @@ use crate::json::{self, CONFIG, Fields};
 use crate::register::Seen;
 use crate::{CheckpointError, limits};
 
-/// A Hugging Face folder, or a GGUF model without one.
+/// A Hugging Face folder, or a GGUF model outside of one.
 pub(crate) enum Source {
-    /// The folder.
     Folder(PathBuf),
-    /// The files, the one with the metadata first.
+    /// The files. The file with the metadata is first.
     Gguf(Vec<PathBuf>),
 }
 
 /// The settings of a checkpoint.
 pub(crate) struct Document {
-    /// The file they were read from.
+    /// The file that the settings were read from.
     path: PathBuf,
-    /// As `config.json` has them, or would have them.
+    /// The settings in the form of `config.json`.
     pub bytes: Vec<u8>,
     value: Value,
     keys: BTreeMap<String, String>,
-    /// Facts that the file omits, as sentences.
+    /// Assumed facts that the file omits, as sentences.
     pub assumed: Vec<String>,
     seen: Seen,
 }
 
 impl Document {
-    /// The settings as fields.
+    /// Returns the settings as fields.
     pub fn fields(&self) -> Result<Fields<'_>, CheckpointError> {
         Ok(Fields::new(&self.path, &self.value)?.called(&self.keys).recorded(&self.seen))
     }
@@ -46,7 +45,7 @@ impl Document {
 }
 
 impl Source {
-    /// Finds out what is at a path.
+    /// Finds the source at a path.
     pub fn of(path: &Path) -> Result<Self, CheckpointError> {
         Ok(match model_at(path)? {
             Some(files) => Source::Gguf(files),
@@ -54,7 +53,7 @@ impl Source {
         })
     }
 
-    /// The folder that modules and other files are in.
+    /// Returns the folder that contains modules and other files.
     pub fn folder(&self) -> &Path {
         match self {
             Source::Folder(folder) => folder,
@@ -62,7 +61,7 @@ impl Source {
         }
     }
 
-    /// Reads `config.json`, or makes it of metadata.
+    /// Reads `config.json`, or makes it from metadata.
     pub fn document(&self) -> Result<Document, CheckpointError> {
         match self {
             Source::Folder(folder) => {

@@ -1,5 +1,5 @@
-//! All tensors of a checkpoint by name, whether one file holds them or many, and which of them were
-//! used.
+//! All tensors of a checkpoint by name, in one file or in many, and a record of the tensors that
+//! were used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -21,63 +21,63 @@ use crate::{CheckpointError, json, limits, rows, safetensors};
 /// The usual name of an unsharded weight file.
 const SINGLE: &str = "model.safetensors";
 
-/// The usual name of the list of shards.
+/// The usual name of the index of shards.
 const INDEX: &str = "model.safetensors.index.json";
 
 /// A tensor of the checkpoint that no part of the graph reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnusedTensor {
-    /// Name in the checkpoint.
     pub name: String,
     /// Stored size in bytes.
     pub bytes: u64,
 }
 
-/// How much of a checkpoint a store asks for.
+/// The part of a checkpoint that a store must read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// Every value.
+    /// Every value. All weights must be present.
     Values,
-    /// Names, shapes and element types: headers do. Where there are none, shapes follow from the
-    /// configuration and this is the element type; `None` where the configuration says none.
+    /// Names, shapes and element types, which headers contain. Without headers, shapes follow from
+    /// the configuration and this is the element type. `None` if the configuration does not specify
+    /// it.
     Outline(Option<DType>),
 }
 
-/// What a configuration says of its weight files.
+/// The properties of weight files that a configuration specifies.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
-    /// Whose tensors they hold.
+    /// The family of the tensors.
     pub family: Family,
-    /// How their modules are quantised, if they are.
+    /// The quantisation of the modules, if there is any.
     pub scheme: Option<Scheme>,
 }
 
-/// What is known of the tensors that no header describes.
+/// The known properties of tensors without headers.
 enum Undescribed {
-    /// None is: each has a header.
+    /// Every tensor has a header.
     None,
-    /// An index lists their names.
+    /// An index lists the names of the tensors.
     Listed(BTreeSet<String>, DType),
-    /// They are those that the configuration implies.
+    /// The configuration implies the tensors.
     Implied(DType),
 }
 
-/// Every tensor of a directory.
+/// All tensors of a directory.
 pub(crate) struct TensorStore {
-    /// The weight file, or the index: named in messages about missing tensors.
+    /// The weight file, or the index. Messages about missing tensors name it.
     listing: PathBuf,
     files: Vec<WeightFile>,
-    /// File and place of each tensor.
+    /// File and place of each tensor, by name.
     places: BTreeMap<String, (usize, usize)>,
     undescribed: Undescribed,
-    /// The first file that is not here, if none is.
+    /// The first missing file, if there are no files.
     missing: Option<PathBuf>,
-    /// Bytes of all tensors, as an index without its files says.
+    /// Bytes of all tensors, according to an index without its files.
     listed_bytes: Option<u64>,
     used: BTreeSet<String>,
     wanted: Wanted,
     scheme: Option<Scheme>,
-    /// Integers and scales that were taken apart, by tensor: a table and a head may be the same.
+    /// Unpacked integers and scales, by tensor. A table and a head may share them.
     parted: BTreeMap<String, (WeightData, WeightData)>,
 }
 
@@ -85,8 +85,8 @@ impl TensorStore {
     /// Opens `model.safetensors`, or else all files that `model.safetensors.index.json` lists, or
     /// else all GGUF files of the directory.
     ///
-    /// An outline needs no file. Some files of an index without the others are an error even so:
-    /// somebody meant to have them all.
+    /// An outline needs no file. But if an index has some of its files, all must be there: the
+    /// download is incomplete.
     pub fn open(directory: &Path, origin: &Origin, wanted: Wanted) -> Result<Self, CheckpointError> {
         let store = Self::open_files(directory, origin, wanted)?;
         Ok(TensorStore { scheme: origin.scheme.clone(), ..store })
@@ -105,7 +105,7 @@ impl TensorStore {
             Err(CheckpointError::MissingFile { .. }) => {
                 let files = gguf::files(directory)?;
                 return match files.is_empty() {
-                    // Without any, the plain file is what one would expect.
+                    // Without any weight files, messages name the plain file.
                     true => Self::implied(single, wanted),
                     false => Self::of_gguf(directory, files, origin, wanted),
                 };
@@ -159,7 +159,7 @@ impl TensorStore {
         Self::of_files(listing, gguf::open(&files, origin.family)?, None, wanted)
     }
 
-    /// Opens one file, as much of it as this store asks for.
+    /// Opens another file, and reads as much of it as this store does.
     pub fn open_beside(&self, path: &Path) -> Result<Self, CheckpointError> {
         match safetensors::open(path) {
             Ok(file) => Self::of_files(path.to_owned(), vec![file], None, self.wanted),
@@ -168,7 +168,7 @@ impl TensorStore {
         }
     }
 
-    /// A store without the file, if none is needed.
+    /// Returns a store without the file, if values are not wanted and the element type is known.
     fn implied(path: PathBuf, wanted: Wanted) -> Result<Self, CheckpointError> {
         match wanted {
             Wanted::Outline(Some(dtype)) => Ok(TensorStore {
@@ -233,7 +233,7 @@ impl TensorStore {
         }
     }
 
-    /// Whether a tensor of that name exists; `None` where nothing lists names.
+    /// Checks whether a tensor of that name exists. `None` if no file lists names.
     pub fn has(&self, name: &str) -> Option<bool> {
         let mark = self.mark(name);
         let any = |has: &dyn Fn(&str) -> bool| Some(has(name) || mark.as_deref().is_some_and(has));
@@ -244,15 +244,15 @@ impl TensorStore {
         }
     }
 
-    /// The tensor whose presence says that the module of the matrix `name` is quantised.
+    /// Returns the name of the tensor whose presence means that the matrix `name` is quantised.
     fn mark(&self, name: &str) -> Option<String> {
         let scheme = self.scheme.as_ref()?;
         let module = name.strip_suffix(".weight")?;
         Some(format!("{module}.{}", scheme.mark(module)))
     }
 
-    /// The error of reading a value: that a file ends after its header, or is missing; `None` if
-    /// all values are here.
+    /// Returns the error of reading a value: a file ends after its header, or is missing. `None` if
+    /// all values are present.
     pub fn lack(&self) -> Option<CheckpointError> {
         let header = self.files.iter().find(|file| file.weights().is_none());
         match (header, &self.missing) {
@@ -264,18 +264,18 @@ impl TensorStore {
         }
     }
 
-    /// Bytes of all tensors, as an index without its files says; `None` if it does not, and with
-    /// files.
+    /// Returns the bytes of all tensors, according to an index without its files. `None` if the
+    /// index does not specify it, or if there are files.
     pub fn listed_bytes(&self) -> Option<u64> {
         self.listed_bytes
     }
 
-    /// A fault of the configuration's claim that `name` exists.
+    /// Returns the error of a tensor that the configuration implies and that does not exist.
     pub fn missing(&self, name: &str) -> CheckpointError {
         CheckpointError::MissingTensor { path: self.listing.clone(), tensor: name.to_owned() }
     }
 
-    /// A tensor of exactly that shape, as a weight.
+    /// Returns a tensor as a weight. It must have exactly the given shape.
     pub fn weight(
         &mut self,
         name: &str,
@@ -350,7 +350,7 @@ impl TensorStore {
                     let quantisation = Some(blocks.quantisation.with(scales));
                     Weight { quantisation, ..plain(blocks.dtype, data) }
                 }
-                // Scales of groups are for matrices and tables.
+                // Only matrices and tables can have scales per group.
                 None => plain(DType::F32, computed(Found { file, tensor }, kind)?),
             },
             Content::Other => {
@@ -374,7 +374,7 @@ impl TensorStore {
         Ok(weight)
     }
 
-    /// The matrix of a quantised module.
+    /// Reads the matrix of a quantised module.
     fn quantised(
         &mut self,
         name: &str,
@@ -397,7 +397,7 @@ impl TensorStore {
         Ok(weight)
     }
 
-    /// The tensors that were not asked for, by name.
+    /// Returns the tensors that were not used, by name.
     pub fn unused(&self) -> Vec<UnusedTensor> {
         self.places
             .iter()
@@ -409,19 +409,19 @@ impl TensorStore {
             .collect()
     }
 
-    /// The files, in the order of their names.
+    /// Returns the files, ordered by name.
     pub fn files(&self) -> &[WeightFile] {
         &self.files
     }
 }
 
-/// A length as this machine counts bytes.
+/// Converts a length to this machine's `usize`.
 fn in_memory(name: &str, shape: &[u64], bytes: Option<u64>) -> Result<usize, GraphError> {
     let too_large = || GraphError::WeightTooLarge { weight: name.to_owned(), shape: shape.to_vec() };
     bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(too_large)
 }
 
-/// A weight that no header describes, without its bytes.
+/// Returns a weight without bytes, for a tensor without header.
 fn implied_weight(
     name: &str,
     part: &'static str,
@@ -432,11 +432,11 @@ fn implied_weight(
     Ok(Weight { name: name.to_owned(), part, shape: shape.to_vec(), dtype, data, quantisation: None })
 }
 
-/// Floats that are one more than the checkpoint's, without it.
+/// Subtracts the one that a converter added to the checkpoint's floats.
 ///
 /// # Errors
 ///
-/// That one cannot be taken away exactly; from the sum of a float and one it always can.
+/// If one cannot be subtracted exactly. From the sum of a float and one it always can.
 fn less_one(found: Found<'_>) -> Result<WeightData, CheckpointError> {
     let values = found.floats().unwrap_or_default();
     let mut bytes = Vec::with_capacity(4 * values.len());
@@ -460,7 +460,7 @@ fn wrong_scale(found: Found<'_>, at: usize, scale: half::f16) -> CheckpointError
     }
 }
 
-/// The values of a tensor of blocks, computed when they are first read.
+/// Returns the values of a tensor of blocks, which are computed on first use.
 fn computed(found: Found<'_>, kind: TensorType) -> Result<WeightData, CheckpointError> {
     let StoredTensor { name, shape, .. } = found.tensor;
     let length = in_memory(name, shape, DType::F32.packed_bytes(shape))?;
@@ -475,15 +475,15 @@ fn computed(found: Found<'_>, kind: TensorType) -> Result<WeightData, Checkpoint
     made(length, values)
 }
 
-/// The weight with the rows of each head in the checkpoint's order; see
-/// [`StoredTensor::paired_heads`]. `None` if heads have no pairs of rows.
+/// Reorders the rows of each head as in the checkpoint. See [`StoredTensor::paired_heads`]. Returns
+/// `None` if heads have no pairs of rows.
 fn unpaired(weight: Weight, heads: u64) -> Option<Result<Weight, CheckpointError>> {
     let rows = weight.shape[0];
     let size = (heads > 0 && rows.is_multiple_of(2 * heads)).then(|| rows / heads)? as usize;
     Some(rows::reordered(weight, size, move |within| 2 * (within % (size / 2)) + within / (size / 2)))
 }
 
-/// The integers and the scales of a matrix of blocks, all scales finite.
+/// Returns the integers and the scales of a matrix of blocks. Checks that all scales are finite.
 fn parted(
     found: Found<'_>,
     kind: TensorType,
@@ -505,8 +505,8 @@ fn parted(
     ))
 }
 
-/// A range of a file that does not begin where its elements can be read in place. It is copied to
-/// memory when it is first read as a whole, and stays there.
+/// A range of a file that is not aligned for its elements. It is copied to memory when it is first
+/// read as a whole, and stays there.
 struct Unaligned {
     source: Arc<dyn WeightBytes>,
     begin: usize,
@@ -536,11 +536,11 @@ impl WeightBytes for Unaligned {
     }
 }
 
-/// What an index says: the files, each once and in order, and which of them holds each tensor.
+/// The content of an index: the files, each once and in order, and the file of each tensor.
 struct Listed {
     files: Vec<String>,
     tensors: BTreeMap<String, usize>,
-    /// Bytes of all tensors, if it says so.
+    /// Bytes of all tensors, if the index specifies them.
     bytes: Option<u64>,
 }
 
@@ -581,7 +581,7 @@ impl Listed {
     }
 }
 
-/// Accepts a name that stands for a file or folder right in the checkpoint's directory.
+/// Checks that a name denotes a file or folder directly in the checkpoint's directory.
 pub(crate) fn file_name<'n>(path: &Path, name: &'n str) -> Result<&'n str, CheckpointError> {
     let mut parts = Path::new(name).components();
     match (parts.next(), parts.next()) {

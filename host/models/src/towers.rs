@@ -1,4 +1,4 @@
-//! Towers: what makes rows for a prompt of pictures and sounds.
+//! Towers: the parts of a model that turn pictures and sounds into rows of a prompt.
 
 mod audio;
 mod clipped;
@@ -16,10 +16,10 @@ use crate::json::Fields;
 use crate::store::TensorStore;
 use crate::translation::Translation;
 
-/// The passes of towers, and the field of `config.json` that describes each.
+/// The passes of towers, each with the field of `config.json` that describes it.
 pub(crate) const TOWERS: [(Pass, &str); 2] = [(Pass::Picture, "vision_config"), (Pass::Clip, "audio_config")];
 
-/// The towers that are asked for.
+/// The requested towers.
 #[derive(Clone, Debug)]
 pub(crate) struct Towers {
     vision: Option<Vision>,
@@ -28,7 +28,7 @@ pub(crate) struct Towers {
 }
 
 impl Towers {
-    /// Checks the settings of the towers of `passes`; those of others are not looked at.
+    /// Reads and checks the settings of the towers of `passes`. Other towers are ignored.
     pub fn read(top: Fields<'_>, passes: &[Pass], hidden: u64) -> Result<Self, CheckpointError> {
         let [vision, audio] = TOWERS.map(|(pass, name)| match passes.contains(&pass) {
             true => top
@@ -44,7 +44,8 @@ impl Towers {
         })
     }
 
-    /// A graph for each, and the tensors with the record of which were used.
+    /// Translates each tower into a graph. Also returns the tensors, with the record of the used
+    /// ones.
     pub fn translate(
         &self,
         mut store: TensorStore,
@@ -65,16 +66,16 @@ impl Towers {
     }
 }
 
-/// The rows of the prompt that towers make rows for.
+/// The properties of the prompt rows that towers produce.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prompt {
-    /// Values per row.
     hidden: u64,
-    /// What the embedding component multiplies rows by.
+    /// The embedding component's factor on its rows.
     scale: f32,
 }
 
-/// The name of a tower's tensors: as saved within the whole model, or bare.
+/// Returns the prefix of a tower's tensor names. Checkpoints save them either with the prefix of
+/// the whole model or with that of the tower alone.
 fn prefix(translation: &Translation, tower: &str, tensor: &str) -> String {
     let whole = format!("model.{tower}.");
     match translation.has(&format!("{tower}.{tensor}")) {
@@ -83,8 +84,8 @@ fn prefix(translation: &Translation, tower: &str, tensor: &str) -> String {
     }
 }
 
-/// A row of the tower as one of the prompt: normalised without a weight, projected, and divided by
-/// what the embedding component multiplies embedding rows by.
+/// Turns a row of the tower into a row of the prompt. The row is normalised without a weight and
+/// projected. It is also divided by the factor that the embedding component later applies to it.
 fn soft_rows(
     builder: &mut ComponentBuilder<'_>,
     x: ValueId,
@@ -99,7 +100,7 @@ fn soft_rows(
     builder.output(rows, Role::SoftRows);
 }
 
-/// Adds a component whose stream is `hidden` wide and that is made by `build`.
+/// Adds a component that `build` builds.
 fn component(
     translation: &mut Translation,
     kind: ComponentKind,
@@ -112,7 +113,7 @@ fn component(
     Ok(())
 }
 
-/// The stream of a tower as an input.
+/// Declares the stream of a tower as an input.
 fn stream(builder: &mut ComponentBuilder<'_>, hidden: u64) -> ValueId {
     block::hidden_input(builder, hidden)
 }

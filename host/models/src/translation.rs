@@ -1,5 +1,4 @@
-//! The graph while it is being made: weights, tables and states first, then the components over
-//! them.
+//! A graph under construction: weights, tables and states first, then the components that use them.
 
 use std::path::Path;
 
@@ -12,19 +11,20 @@ use crate::made::made;
 use crate::store::TensorStore;
 use crate::{CheckpointError, rows};
 
-/// Names under which published files keep the text model, most specific first; the last is none.
+/// Prefixes of the text model's tensor names in published files, most specific first. The last is
+/// empty.
 const PREFIXES: [&str; 5] =
     ["model.language_model.", "language_model.model.", "language_model.", "model.", ""];
 
-/// The prefix of a text model that is no part of another.
+/// The prefix of a text model that is not part of a larger model.
 const USUAL_PREFIX: &str = "model.";
 
-/// Names under which they keep an output matrix of its own, the usual one first.
+/// Names of a separate output matrix in published files, the usual name first.
 const HEADS: [&str; 3] = ["lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight"];
 
 const EMBEDDING: &str = "embed_tokens.weight";
 
-/// A graph without components, and the tensors it takes its weights from.
+/// A graph without components yet, and the tensors that its weights come from.
 pub(crate) struct Translation {
     store: TensorStore,
     prefix: &'static str,
@@ -33,8 +33,8 @@ pub(crate) struct Translation {
 }
 
 impl Translation {
-    /// An empty graph over `store`. The prefix of the text model's tensors is where the embedding
-    /// is found, the usual one where nothing lists names.
+    /// Starts an empty graph over `store`. The prefix of the text model's tensors is found by the
+    /// name of the embedding. If no file lists names, it is the usual prefix.
     pub fn new(store: TensorStore, name: String, hidden: u64, context: u64) -> Result<Self, CheckpointError> {
         let is_known = |prefix: &&str| match store.has(&format!("{prefix}{EMBEDDING}")) {
             Some(found) => found,
@@ -45,8 +45,8 @@ impl Translation {
         Ok(Self::of(store, prefix, Pass::Step, name, hidden, context))
     }
 
-    /// An empty graph for a tower, whose stream is `hidden` wide and whose entry points have at
-    /// most `rows` rows.
+    /// Starts an empty graph for a tower, whose stream is `hidden` wide and whose entry points have
+    /// at most `rows` rows.
     pub fn tower(store: TensorStore, pass: Pass, name: &str, hidden: u64, rows: u64) -> Self {
         Self::of(store, "", pass, format!("{name}/{pass}"), hidden, rows)
     }
@@ -74,17 +74,17 @@ impl Translation {
         Translation { store, prefix, graph, notes: Vec::new() }
     }
 
-    /// The graph so far; what builders of components read.
+    /// Returns the graph so far, which builders of components read.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// The tensors of another file, as much of it as this checkpoint's are asked for.
+    /// Opens the tensors of another file, reading as much of it as of this checkpoint.
     pub fn store_beside(&self, path: &Path) -> Result<TensorStore, CheckpointError> {
         self.store.open_beside(path)
     }
 
-    /// Takes a tensor of the text model as a weight. `part` is what it is to the network, see
+    /// Adds a tensor of the text model as a weight. `part` is its role in the network, see
     /// [`Weight::part`].
     pub fn weight(
         &mut self,
@@ -96,17 +96,17 @@ impl Translation {
         Ok(self.push(weight))
     }
 
-    /// Whether the store has a tensor of that whole name; see [`TensorStore::has`].
+    /// Checks whether the store has a tensor of that full name. See [`TensorStore::has`].
     pub fn has(&self, name: &str) -> Option<bool> {
         self.store.has(name)
     }
 
-    /// The fault that a tensor of that whole name is missing.
+    /// Returns the error that a tensor of that full name is missing.
     pub fn missing(&self, name: &str) -> CheckpointError {
         self.store.missing(name)
     }
 
-    /// Takes a tensor by its whole name.
+    /// Adds a tensor by its full name.
     pub fn whole_name(
         &mut self,
         name: &str,
@@ -117,7 +117,7 @@ impl Translation {
         Ok(self.push(weight))
     }
 
-    /// Takes a tensor by its whole name as a matrix: all axes but the first side by side.
+    /// Adds a tensor by its full name as a matrix. All axes except the first are merged.
     pub fn flattened(
         &mut self,
         name: &str,
@@ -129,8 +129,8 @@ impl Translation {
         Ok(self.push(weight))
     }
 
-    /// Takes a tensor of the text model whose rows are several matrices below each other, each with
-    /// its part in the network and its rows.
+    /// Adds the matrices that are stacked along the rows of a tensor of the text model. Each has
+    /// its role in the network and its number of rows.
     pub fn fused<const N: usize>(
         &mut self,
         name: &str,
@@ -150,7 +150,7 @@ impl Translation {
         Ok(ids)
     }
 
-    /// Changes the order of the rows of a weight within blocks; see [`rows::reordered`].
+    /// Reorders the rows of a weight within blocks. See [`rows::reordered`].
     pub fn reorder(
         &mut self,
         id: WeightId,
@@ -162,8 +162,8 @@ impl Translation {
         Ok(())
     }
 
-    /// A weight of shape `gives` in f32 that `make` computes of a tensor's values when it is first
-    /// read. Its name is the tensor's.
+    /// Adds an f32 weight of shape `gives` that `make` computes from a tensor's values on first
+    /// use. It has the tensor's name.
     pub fn derived(
         &mut self,
         name: &str,
@@ -183,7 +183,7 @@ impl Translation {
                     let mut values = vec![0.0; from.shape.iter().product::<u64>() as usize];
                     for (row, values) in values.chunks_exact_mut(width).enumerate() {
                         if !from.decode_row(row, values) {
-                            // What a run makes of these is refused.
+                            // A run refuses results that are not numbers.
                             values.fill(f32::NAN);
                         }
                     }
@@ -194,7 +194,7 @@ impl Translation {
         Ok(self.push(Weight { shape: gives.to_vec(), dtype: DType::F32, data, quantisation: None, ..source }))
     }
 
-    /// Takes the parts of a tensor `[N, entries, width]` as gathered tables.
+    /// Adds the parts of a tensor `[N, entries, width]` as gathered tables.
     pub fn stacked_tables<const N: usize>(
         &mut self,
         tensor: &str,
@@ -220,7 +220,7 @@ impl Translation {
         WeightId(self.graph.weights.len() as u32 - 1)
     }
 
-    /// Takes a tensor of the text model as a gathered table.
+    /// Adds a tensor of the text model as a gathered table.
     pub fn asset(
         &mut self,
         name: &str,
@@ -233,7 +233,7 @@ impl Translation {
         Ok(AssetId(self.graph.assets.len() as u32 - 1))
     }
 
-    /// The embedding table, asset 0.
+    /// Adds the embedding table, which is asset 0.
     pub fn embedding(
         &mut self,
         vocabulary: u64,
@@ -243,10 +243,10 @@ impl Translation {
         self.asset("embedding", EMBEDDING, shape, redirect)
     }
 
-    /// Takes the output matrix `[vocabulary, hidden]`: the embedding once more when tied, else a
-    /// tensor of its own.
+    /// Adds the output matrix `[vocabulary, hidden]`: a second copy of the embedding if tied, else
+    /// a separate tensor.
     ///
-    /// A tied model may have such a tensor too. As in transformers, it counts if it differs.
+    /// A tied model may have such a tensor too. As in transformers, it is used if it differs.
     pub fn head(&mut self, vocabulary: u64, tied: bool) -> Result<WeightId, CheckpointError> {
         let shape = [vocabulary, self.graph.hidden];
         let own = HEADS.into_iter().find(|name| self.store.has(name).unwrap_or(!tied));
@@ -287,14 +287,14 @@ impl Translation {
         Ok(own)
     }
 
-    /// Declares a state of `layer`; `word` is `k` or `v`.
+    /// Declares a state of `layer`. `word` is `k` or `v`.
     pub fn state(&mut self, layer: u32, word: &str, width: u64, window: u32) -> StateId {
         let kind = if window == 0 { StateKind::Linear } else { StateKind::Ring { window } };
         self.graph.states.push(State { name: format!("layer.{layer}.{word}"), layer, width, kind });
         StateId(self.graph.states.len() as u32 - 1)
     }
 
-    /// Width of the per-layer inputs.
+    /// Sets the width of the per-layer inputs.
     pub fn set_per_layer_width(&mut self, width: u64) {
         self.graph.per_layer_width = width;
     }
@@ -304,18 +304,18 @@ impl Translation {
         self.graph.components.push(component);
     }
 
-    /// Takes the notes about tensors, for a report.
+    /// Removes and returns the notes about tensors, for a report.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
 
-    /// The finished graph, and the tensors with the record of which were used.
+    /// Returns the finished graph, and the tensors with the record of the used ones.
     pub fn finish(self) -> (Graph, TensorStore) {
         (self.graph, self.store)
     }
 }
 
-/// Whether two weights have the same stored values.
+/// Checks whether two weights have the same stored values.
 fn is_equal(one: &Weight, other: &Weight) -> bool {
     let scales =
         |weight: &Weight| weight.quantisation.as_ref().map(|quantisation| quantisation.scales.clone());

@@ -1,26 +1,25 @@
-//! `yarn`: slow pairs are divided, fast pairs are not, and pairs between by a share that grows with
-//! their index (Peng et al. 2023, "YaRN: Efficient Context Window Extension").
+//! `yarn`: slow pairs are divided and fast pairs are not. Pairs in between are divided by a share
+//! that grows with their index (Peng et al. 2023, "YaRN: Efficient Context Window Extension").
 
 use std::f64::consts::TAU;
 
 use crate::json::Fields;
 use crate::{CheckpointError, limits};
 
-/// Checked parameters.
 pub(crate) struct Yarn {
-    /// A divisor for each pair that turns.
+    /// A divisor for each rotated pair.
     pub divisors: Vec<f32>,
     /// Factor on cosines and sines.
     pub magnitude: f32,
 }
 
-/// Fields of this type.
+/// Names of the fields of this type.
 pub(crate) const FIELDS: [&str; 7] =
     ["factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"];
 
 impl Yarn {
-    /// Reads the parameters of heads of which `pairs` turn, with a base of `theta`. `context`
-    /// stands for the positions of training if the file does not have them.
+    /// Reads the parameters of heads with `pairs` rotated pairs and a base of `theta`. `context` is
+    /// the default for the positions of training.
     ///
     /// Source: `_compute_yarn_parameters` of transformers.
     pub fn read(fields: Fields<'_>, pairs: usize, theta: f32, context: u64) -> Result<Self, CheckpointError> {
@@ -33,7 +32,7 @@ impl Yarn {
             (None, Some(one), Some(all)) => scale(one) / scale(all),
             (None, _, _) => scale(1.0),
         };
-        // The index of the pair that turns so often within the positions of training.
+        // The index of the pair that makes this many turns within the positions of training.
         let width = 2.0 * pairs as f64;
         let pair =
             |turns: f64| width * (original as f64 / (turns * TAU)).ln() / (2.0 * f64::from(theta).ln());

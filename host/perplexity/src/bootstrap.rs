@@ -1,9 +1,9 @@
 //! Standard errors by resampling whole windows.
 //!
-//! Tokens of one window share their context, so their scores are not independent, and an error
-//! that counts them as such is too small. Windows are drawn with replacement, as many as there are,
-//! and the error of a figure is its standard deviation over the resamples (Efron and Tibshirani,
-//! *An Introduction to the Bootstrap*, 1993).
+//! Tokens of one window share their context, so their scores are not independent. An error that
+//! treats them as independent is too small. Windows are drawn with replacement, as many as there
+//! are, and the error of a figure is its standard deviation over the resamples (Efron and
+//! Tibshirani, *An Introduction to the Bootstrap*, 1993).
 
 use shardwright_text::Random;
 

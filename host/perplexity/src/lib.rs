@@ -1,8 +1,8 @@
 //! How well a model predicts a text, alone and compared with a reference.
 //!
-//! **Job.** Cuts a text into windows and counts the likelihood of its tokens as llama.cpp's
-//! `llama-perplexity` does; runs a second model over the same windows for the KL divergence; gives
-//! each figure a standard error; resumes an interrupted measurement ([`perplexity`]).
+//! **Job.** Cuts a text into windows and computes the likelihood of its tokens as llama.cpp's
+//! `llama-perplexity` does. Runs a second model over the same windows for the KL divergence. Gives
+//! each figure a standard error, and resumes an interrupted measurement ([`perplexity`]).
 //!
 //! **Not its job.** It does not open models or judge figures. It compares with another model, not
 //! with recorded outputs, which is `verify`'s job.

@@ -22,6 +22,8 @@ pub(crate) struct Predictor<'m> {
 }
 
 impl<'m> Predictor<'m> {
+    /// Creates a session of the model.
+    ///
     /// # Errors
     ///
     /// The model computes embeddings, or no session can be created.

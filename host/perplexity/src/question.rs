@@ -1,4 +1,4 @@
-//! What the scores of a window depend on, as a hash that names kept windows.
+//! A hash of all inputs of a window's scores, which names kept windows.
 
 use std::fmt::Display;
 

@@ -10,15 +10,15 @@ use crate::score::{Against, WindowScore};
 /// The likelihood of a text by one model, and its distance from another.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PerplexityReport {
-    /// The model.
+    /// The measured model.
     pub model: ModelReport,
     /// The text and its windows.
     pub text: TextReport,
     /// The likelihood of the scored tokens.
     pub likelihood: Likelihood,
-    /// Comparison with the reference; `None` without one.
+    /// Comparison with the reference. `None` without one.
     pub against: Option<AgainstReport>,
-    /// How errors were estimated.
+    /// Method of estimating errors.
     pub errors: ResamplingReport,
 }
 
@@ -27,11 +27,11 @@ pub struct PerplexityReport {
 pub struct ModelReport {
     /// Name of the model.
     pub name: String,
-    /// The profile it was planned for; `None` for a bundle without a plan report.
+    /// The profile it was planned for. `None` for a bundle without a plan report.
     pub soc: Option<String>,
     /// Hash of the plan.
     pub plan_id: String,
-    /// Hash of the bundle; `None` for a checkpoint.
+    /// Hash of the bundle. `None` for a checkpoint.
     pub bundle: Option<String>,
     /// The substitute for the planned targets, if any.
     pub emulated_on: Option<String>,
@@ -70,7 +70,7 @@ pub struct TextReport {
 pub struct Estimate {
     /// The figure over all windows.
     pub value: f64,
-    /// Standard error by resampled windows; `None` with a single window.
+    /// Standard error by resampled windows. `None` with a single window.
     pub error: Option<f64>,
 }
 
@@ -95,7 +95,7 @@ pub struct Likelihood {
 /// Comparison with a reference.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AgainstReport {
-    /// The reference.
+    /// The reference model.
     pub model: ModelReport,
     /// The likelihood of the same tokens by the reference.
     pub likelihood: Likelihood,
@@ -112,7 +112,7 @@ pub struct AgainstReport {
 pub struct Divergence {
     /// Mean of all tokens.
     pub mean: Estimate,
-    /// Median.
+    /// Median of all tokens.
     pub median: Estimate,
     /// 95th percentile.
     pub p95: Estimate,
@@ -122,10 +122,11 @@ pub struct Divergence {
     pub max: f64,
 }
 
-/// How errors were estimated.
+/// Method of estimating errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ResamplingReport {
-    /// What is drawn, with replacement: tokens of one window are not independent.
+    /// The resampled unit, drawn with replacement, because tokens of one window are not
+    /// independent.
     pub unit: &'static str,
     /// Number of resamples.
     pub resamples: usize,

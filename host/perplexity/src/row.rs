@@ -44,7 +44,7 @@ impl<'l> Row<'l> {
             .sum()
     }
 
-    /// Returns whether both rows have the same likeliest token.
+    /// Checks whether both rows have the same likeliest token.
     pub fn same_top(&self, other: &Row<'_>) -> bool {
         self.top == other.top
     }
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn likelihoods_and_divergences_are_those_of_the_definition() {
-        // Of probabilities 1/2, 1/4, 1/4 and 1/8, 1/8, 3/4, each with a constant added.
+        // From probabilities 1/2, 1/4, 1/4 and 1/8, 1/8, 3/4, each with a constant added.
         let logits = |odds: [f32; 3], shift: f32| odds.map(|odds| odds.ln() + shift);
         let (one, other) = (logits([2.0, 1.0, 1.0], 700.0), logits([1.0, 1.0, 6.0], -900.0));
         let (one, other) = (Row::new(&one).expect("finite"), Row::new(&other).expect("finite"));

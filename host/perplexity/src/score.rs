@@ -9,7 +9,7 @@ pub(crate) struct WindowScore {
     /// Nats of each token.
     #[serde(with = "bits")]
     pub nll: Vec<f64>,
-    /// Comparison with the reference; `None` without one.
+    /// Comparison with the reference. `None` without one.
     pub against: Option<Against>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Against {
 }
 
 impl WindowScore {
-    /// Returns whether every column has this number of tokens.
+    /// Checks whether every column has this number of tokens.
     pub fn has(&self, tokens: usize) -> bool {
         let against = self.against.as_ref().is_none_or(|against| {
             [against.nll.len(), against.kl.len(), against.same_top.len()] == [tokens; 3]

@@ -11,13 +11,13 @@ use shardwright_vocabulary::{Error, ErrorKind};
 #[derive(Debug)]
 pub struct Text {
     pub(crate) path: PathBuf,
-    /// Without the line end at its end.
+    /// The text without the line break at its end.
     pub(crate) content: String,
 }
 
 impl Text {
-    /// Reads a text of at most [`TEXT_BYTES_MAX`] bytes. Read it before opening models, which
-    /// takes longer.
+    /// Reads a text of at most [`TEXT_BYTES_MAX`] bytes. Call this before opening models, which
+    /// needs longer.
     ///
     /// # Errors
     ///
@@ -37,9 +37,9 @@ impl Text {
 /// A text as token ids.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Tokens {
-    /// The BOS token first, if the tokenizer adds one.
+    /// Token ids, with the BOS token first if the tokenizer adds one.
     pub ids: Vec<u32>,
-    /// That token.
+    /// The BOS token, if the tokenizer adds one.
     pub bos: Option<u32>,
     /// Number of special tokens that the text itself contains, such as `<bos>`.
     pub spelled: usize,

@@ -71,7 +71,7 @@ impl Windows {
         self.count * self.scored
     }
 
-    /// Returns whether every window begins with the BOS token.
+    /// Checks whether every window begins with the BOS token.
     pub fn begin_with_bos(&self) -> bool {
         self.bos.is_some()
     }
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!((windows.count, windows.scored, windows.left), (2, 255, 6));
         assert_eq!(windows.scored_in_all(), 510);
         let odd = Windows::adjacent(21, 7, None, None).expect("windows");
-        // Of 7 tokens the first three are context; logits from the fourth on predict three.
+        // Of 7 tokens the first three are context. Logits from the fourth on predict three.
         assert_eq!((odd.count, odd.scored, odd.left), (3, 3, 0));
         assert_eq!(Windows::adjacent(1030, 512, Some(1), None).expect("windows").left, 518);
         assert_eq!(Windows::adjacent(1030, 512, Some(9), None).expect("windows").count, 2);

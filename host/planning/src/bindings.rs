@@ -1,5 +1,5 @@
-//! The generated host side of `wit/v0.2/planner.wit`. Nothing outside [`convert`](crate::convert)
-//! and [`sandbox`](crate::sandbox) sees these types.
+//! The generated host side of `wit/v0.2/planner.wit`. Only [`convert`](crate::convert) and
+//! [`sandbox`](crate::sandbox) use these types.
 
 wasmtime::component::bindgen!({
     path: "../../wit/v0.2",

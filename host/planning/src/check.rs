@@ -1,9 +1,9 @@
 //! Checks a plan against its request. This is the only way from a [`Plan`], which an untrusted
-//! guest wrote, to a [`CheckedPlan`], which a compiler may see. It checks everything a compiler or
-//! the runtime relies on and judges nothing else (a slow plan passes).
+//! guest wrote, to a [`CheckedPlan`], which a compiler may use. The check covers everything that a
+//! compiler or the runtime relies on, but not quality: a slow plan passes.
 //!
-//! Never panics and takes time and memory in proportion to plan and request; every count and string
-//! of a plan has a cap below.
+//! The check never panics, and its time and memory are proportional to plan and request. Every
+//! count and string of a plan has a cap below.
 
 use shardwright_vocabulary::{
     ChosenSpeculation, ComponentKind, Encoding, EntryKind, EntryName, Flag, FormatTuple, Limit, Provenance,
@@ -23,8 +23,8 @@ mod tests;
 
 pub use fault::{Direction, PlanFault};
 
-/// Caps on a plan. Each is far above what any model of 8 billion parameters needs and small enough
-/// that checking, printing and storing a plan stays trivial.
+/// Caps on a plan. Each is far above the needs of any model of 8 billion parameters, and small
+/// enough that checking, printing and storing a plan is cheap.
 pub mod caps {
     /// One shard per layer for 200 layers, and the components around them.
     pub const SHARDS: usize = 256;
@@ -32,15 +32,15 @@ pub mod caps {
     pub const SEGMENTS: usize = crate::request::caps::COMPONENTS;
     /// Layers of one segment, as many as a request may have.
     pub const LAYERS: usize = crate::request::caps::LAYERS;
-    /// Entry points of one shard.
+    /// Maximum entry points of one shard.
     pub const ENTRIES: usize = 16;
-    /// Boundary tensors a shard reads, and writes.
+    /// Maximum boundary tensors that a shard reads, and that it writes.
     pub const BOUNDARIES: usize = 16;
-    /// Flags of one shard.
+    /// Maximum flags of one shard.
     pub const FLAGS: usize = 128;
-    /// Targets to fall back to.
+    /// Maximum fallback targets.
     pub const FALLBACKS: usize = 16;
-    /// Reasons of one plan.
+    /// Maximum reasons of one plan.
     pub const REASONS: usize = 1024;
     /// Bytes of a name (boundary, flag, cause).
     pub const NAME_BYTES: usize = 128;
@@ -61,78 +61,75 @@ pub struct CheckedPlan {
 /// A gathered table of a checked plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckedTable {
-    /// Its name.
     pub name: String,
-    /// What the plan has of it.
+    /// The format that the plan chose.
     pub chosen: TableFormat,
 }
 
-/// A shard of a checked plan: the meaning of its indices, and its cost.
+/// A shard of a checked plan, with its indices resolved, and its cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckedShard {
-    /// `decoder.0-12`, `embed+decoder.0-35+head`
+    /// Name, such as `decoder.0-12` or `embed+decoder.0-35+head`.
     pub name: String,
-    /// Its segments.
     pub segments: Segments,
-    /// The target it runs on.
     pub target: Target,
     /// Formats of weights, activations and states.
     pub formats: ShardFormats,
-    /// The shard as the plan has it.
+    /// The shard as written in the plan.
     pub planned: Shard,
-    /// What it costs.
     pub cost: ShardCost,
 }
 
-/// Quality a plan loses by the formats of its weights, activations, states and tables. Unknown
-/// losses of activations and states pass a quality goal, which bounds the known part.
+/// Quality loss of a plan because of the formats of its weights, activations, states and tables. A
+/// quality goal limits only the known part, so plans with unknown losses of activations and states
+/// can pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Loss {
     /// Known part: KL divergence in millionths of a nat per token.
     pub micronats: u64,
-    /// The part of it that was measured.
+    /// The measured part of `micronats`.
     pub measured: u64,
-    /// Number of layers, of components without layers, and of gathered tables whose formats lose
-    /// quality.
+    /// Number of lossy units: layers, components without layers, and gathered tables whose formats
+    /// lose quality.
     pub lossy: u64,
-    /// Number of those whose loss is not known.
+    /// Number of lossy units whose loss is unknown.
     pub unmeasured: u64,
-    /// Number of those whose loss was not measured but follows from how far their weights are off.
+    /// Number of lossy units whose loss was not measured but estimated from the errors of their
+    /// weights.
     pub modelled: u64,
 }
 
 impl CheckedPlan {
-    /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The shards in order of execution.
+    /// Returns the shards in order of execution.
     pub fn shards(&self) -> &[CheckedShard] {
         &self.shards
     }
 
-    /// The gathered tables, in the order of the request.
+    /// Returns the gathered tables, in the order of the request.
     pub fn tables(&self) -> &[CheckedTable] {
         &self.tables
     }
 
-    /// That proposed tokens are verified.
+    /// Returns how the plan verifies proposed tokens, if it does.
     pub fn speculation(&self) -> Option<&ChosenSpeculation> {
         self.speculation.as_ref()
     }
 
-    /// Rows of the largest entry point of all shards.
+    /// Returns the rows of the largest entry point of all shards.
     pub fn largest_rows(&self) -> u32 {
         self.plan.shards.iter().flat_map(|shard| &shard.entries).map(|entry| entry.rows).max().unwrap_or(1)
     }
 
-    /// Predicted loss of quality.
+    /// Returns the predicted quality loss.
     pub fn loss(&self) -> Loss {
         self.loss
     }
 
-    /// The plan without the proof of its check.
+    /// Returns the plan without the proof of its check.
     pub fn into_plan(self) -> Plan {
         self.plan
     }
@@ -140,7 +137,7 @@ impl CheckedPlan {
 
 /// Checks `plan` against `request`.
 ///
-/// Returns the first fault found; faults that make later checks meaningless (counts, indices,
+/// Returns the first fault found. Faults that make later checks meaningless (counts, indices,
 /// coverage) come first.
 pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan, PlanFault> {
     counts_and_texts(&plan)?;
@@ -163,7 +160,7 @@ pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan, PlanFault> {
     Ok(CheckedPlan { shards, tables, speculation, plan, loss })
 }
 
-/// Index as a plan spells it. Counts are capped before any index is made.
+/// Converts a position to the index type of plans. Counts are capped before any index is made.
 fn index(position: usize) -> u32 {
     u32::try_from(position).unwrap_or(u32::MAX)
 }
@@ -221,8 +218,8 @@ fn component<'request>(request: &'request Request, segment: &PlannedSegment) -> 
     request.model.components.get(segment.component as usize)
 }
 
-/// Kinds of the units of a shard, in the order of its format tuples. A segment that names no units
-/// of the request has none; [`coverage`] refuses those.
+/// Returns the kinds of the units of a shard, in the order of its format tuples. A segment that is
+/// not in the request has no units. [`coverage`] refuses such segments.
 fn kinds(request: &Request, shard: &Shard) -> Vec<u32> {
     let of = |segment: &PlannedSegment| {
         component(request, segment)
@@ -232,7 +229,7 @@ fn kinds(request: &Request, shard: &Shard) -> Vec<u32> {
     shard.segments.iter().flat_map(of).collect()
 }
 
-/// The meaning of each shard's indices; costs follow.
+/// Resolves the indices of each shard. Costs are filled in later.
 fn resolved(plan: &Plan, request: &Request) -> Result<Vec<CheckedShard>, PlanFault> {
     let table = CostTable::new(request);
     let resolve = |(position, planned): (u32, &Shard)| {
@@ -258,8 +255,9 @@ fn resolved(plan: &Plan, request: &Request) -> Result<Vec<CheckedShard>, PlanFau
     shards(plan).map(resolve).collect()
 }
 
-/// The formats of a shard: one tuple for each layer, and for each component without layers, alike
-/// in activations and states. A component without weights has the tuple of what has some.
+/// Returns the formats of a shard: one tuple for each layer, and for each component without layers.
+/// All must agree in activations and states. A component without weights gets the tuple of a unit
+/// that has weights.
 fn shard_formats(
     shard: u32,
     planned: &Shard,
@@ -306,8 +304,8 @@ fn shard_formats(
     })
 }
 
-/// Every component in order, every layer exactly once and in order; of one component at most one
-/// segment in a shard.
+/// Checks that every component is present in order and every layer exactly once and in order. A
+/// shard may have at most one segment of each component.
 fn coverage(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     // Progress of each component: `None` before its first shard, then the number of layers covered.
     let mut covered: Vec<Option<u32>> = vec![None; request.model.components.len()];
@@ -374,8 +372,8 @@ fn coverage(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     Ok(())
 }
 
-/// A layer that reads a donor's state must be on the donor's shim and device, and hold states in
-/// the donor's format.
+/// Checks that every layer that reads a donor's state is on the donor's shim and device, and has
+/// states in the donor's format.
 fn donors(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     let mut home: BTreeMap<(u32, u32), (u32, Option<StateFormat>)> = BTreeMap::new();
     let states = |segment: &PlannedSegment, layer: u32| {
@@ -418,16 +416,17 @@ fn donors(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     Ok(())
 }
 
-/// Every segment with the shard it is in.
+/// Iterates over all segments, each with the position of its shard.
 fn segments(plan: &Plan) -> impl Iterator<Item = (u32, &PlannedSegment)> {
     shards(plan).flat_map(|(position, shard)| shard.segments.iter().map(move |segment| (position, segment)))
 }
 
-/// Entry points and context: known, complete, and the same along the chain.
+/// Checks entry points and context: known, complete, and equal in all shards.
 fn entries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     let known: BTreeSet<EntryName> = request.entries.iter().copied().collect();
     let has_states = request.entries.iter().any(|entry| entry.kind != EntryKind::Encode);
-    // The entry points every shard must have: for each kind, those of its first shard that has any.
+    // The entry points that every shard must have: for each kind, the entry points of the first
+    // shard that has any of that kind.
     let mut chain: BTreeMap<EntryKind, (u32, BTreeSet<EntryName>)> = BTreeMap::new();
     let mut chain_context: Option<u32> = None;
     for (position, shard) in shards(plan) {
@@ -500,7 +499,8 @@ fn entries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     Ok(())
 }
 
-/// A draft of the request, verified at an entry point that every shard has.
+/// Checks that the draft is in the request and that every shard has the entry point that verifies
+/// it.
 fn speculation(plan: &Plan, request: &Request) -> Result<Option<ChosenSpeculation>, PlanFault> {
     let Some(planned) = &plan.speculation else { return Ok(None) };
     let rows = planned.rows;
@@ -526,8 +526,8 @@ fn speculation(plan: &Plan, request: &Request) -> Result<Option<ChosenSpeculatio
     }
 }
 
-/// Boundaries: exactly those between this shard and others, sound encodings, reader equal to
-/// writer.
+/// Checks boundaries: exactly the tensors that pass between this shard and others, with valid
+/// encodings, and equal encodings at reader and writer.
 fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     let mut written = BTreeMap::new();
     let flows = flow::boundaries(plan, request);
@@ -546,7 +546,7 @@ fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
                 if !seen.insert(boundary.name.as_str()) {
                     return Err(PlanFault::BoundaryRepeated { shard: position, direction, name });
                 }
-                // Units of floats are the host's to choose.
+                // The scale of floats is chosen by the host.
                 let is_legal = |encoding: &Encoding| {
                     encoding.is_consistent()
                         && (!encoding.element.is_float() || encoding.scale == ScaleBits::ONE)
@@ -561,8 +561,8 @@ fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
             }
         }
         for boundary in &shard.inputs {
-            // Nothing before the first shard writes; such inputs come from the runtime and may have
-            // any encoding. A side without an encoding adopts the other's, or is converted.
+            // Inputs that no shard writes come from the runtime and may have any encoding. A side
+            // without an encoding adopts the other's, or the tensor is converted.
             if let Some(&(writer, Some(encoding))) = written.get(boundary.name.as_str())
                 && let Some(read) = boundary.encoding
                 && encoding != read
@@ -583,7 +583,8 @@ fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     Ok(())
 }
 
-/// The soft-cap place of every shard with a component that has a soft-cap, and of no other.
+/// Checks that a shard specifies a soft-cap place if and only if it has a component with a
+/// soft-cap.
 fn softcaps(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     for (position, shard) in shards(plan) {
         let mut components = shard.segments.iter().filter_map(|segment| component(request, segment));
@@ -653,8 +654,9 @@ fn fallback(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     Ok(())
 }
 
-/// Why a target takes no kind of layer in these formats, at the entry points of the plan but that
-/// which verifies, which a chain that is fallen back to need not have; `None` if it takes one.
+/// Returns why a target supports no layer kind in these formats, or `None` if it supports one.
+/// Checks the entry points of the plan, except for those that verify proposed tokens: a fallback
+/// chain does not need them.
 fn takes_nothing(
     plan: &Plan,
     request: &Request,
@@ -675,7 +677,7 @@ fn takes_nothing(
     first
 }
 
-/// One format of each table.
+/// Checks that the plan has one known format for each table.
 fn tables(plan: &Plan, request: &Request) -> Result<Vec<CheckedTable>, PlanFault> {
     let (found, expected) = (plan.tables.len(), request.tables.len());
     if found != expected {
@@ -724,8 +726,8 @@ fn costs(plan: &Plan, request: &Request) -> Result<Vec<ShardCost>, PlanFault> {
     Ok(costs)
 }
 
-/// The binding limit of this name under these flags, if the target has one: the smallest, with the
-/// value that the flags give it.
+/// Returns the binding limit of this name under these flags, if the target has one. This is the
+/// smallest, with the value that the flags give it.
 fn limit(limits: &[Limit], name: &str, flags: &[Flag]) -> Option<Limit> {
     let named = limits.iter().filter(|limit| limit.name == name);
     let limit = named.min_by_key(|limit| limit.under(flags))?;
@@ -789,7 +791,7 @@ fn limits(
     }
 }
 
-/// Goals in time, of what is known: computation and calls.
+/// Checks the goals for times, using known times of computation and calls.
 fn times(request: &Request, costs: &[ShardCost]) -> Result<(), PlanFault> {
     let goals = &request.goals;
     let runs = |cost: &ShardCost| {
@@ -833,7 +835,7 @@ fn quality(plan: &Plan, request: &Request, tables: &[CheckedTable]) -> Result<Lo
         });
         for (kind, (segment, layer, formats)) in kinds(request, shard).into_iter().zip(units) {
             let Some(tuple) = request.formats.get(formats as usize) else { continue };
-            // A component without weights loses nothing.
+            // A component without weights has no loss.
             let row = |&entry: &EntryName| table.row(kind, shard.target, formats, entry);
             if !shard.entries.iter().filter_map(row).any(|row| row.weight_bytes > 0) {
                 continue;

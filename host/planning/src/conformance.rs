@@ -1,8 +1,8 @@
-//! Holds a planner to numbered rules: asks it requests that are plain, large, incomplete,
-//! contradictory and absurd, and says of every rule whether it held and what was seen.
+//! Tests a planner against numbered rules. Sends it simple, large, incomplete, contradictory and
+//! absurd requests, and reports for every rule whether it is met and the observations.
 //!
-//! A refusal is an answer: it breaks no rule. A plan that does not hold, and a planner that stops,
-//! break the rule whose request showed it.
+//! A refusal is a valid answer and does not violate a rule. An invalid plan, or a planner that
+//! stops, violates the rule of its request.
 
 use serde::Serialize;
 use shardwright_vocabulary::limit_names;
@@ -17,12 +17,11 @@ pub mod requests;
 
 use requests::Case;
 
-/// One rule.
+/// One rule of the conformance test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
-    /// Stable: a rule that goes leaves its number unused.
+    /// Stable identifier. The number of a removed rule is not used again.
     pub id: &'static str,
-    /// The rule in one sentence.
     pub sentence: &'static str,
 }
 
@@ -43,23 +42,23 @@ pub const RULES: [Rule; 13] = [
     Rule { id: "P13", sentence: "It stays within fuel, memory, output and log." },
 ];
 
-/// Layers of the large model.
+/// Number of layers of the large model.
 const MANY: u32 = 200;
 
-/// What became of a rule.
+/// Verdict on a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It held.
+    /// The planner met the rule.
     Held,
-    /// It was broken.
+    /// The planner violated the rule.
     Broken,
-    /// Nothing was there to hold it against.
+    /// The rule could not be tested.
     NotApplicable,
 }
 
 impl Verdict {
-    /// In words, for people.
+    /// Returns the verdict in words, for people.
     pub const fn name(self) -> &'static str {
         match self {
             Verdict::Held => "held",
@@ -69,55 +68,51 @@ impl Verdict {
     }
 }
 
-/// A rule, what became of it, and what was seen.
+/// A rule with its verdict and the observations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RuleReport {
-    /// Stable number.
+    /// Stable identifier, as in [`Rule::id`].
     pub id: &'static str,
-    /// The rule in one sentence.
     pub rule: &'static str,
-    /// What became of it.
     pub verdict: Verdict,
-    /// What was seen, with the requests by name.
+    /// Observations, with the requests by name.
     pub seen: String,
 }
 
-/// The most that one call used of a bound.
+/// The maximum use of a bound by one call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MostUsed {
-    /// How much.
     pub used: u64,
-    /// The bound.
+    /// Value of the bound.
     pub limit: u64,
-    /// The request that took it, by name.
+    /// Name of the request with this use.
     pub request: String,
 }
 
-/// Outcome of a run.
+/// Outcome of a conformance test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Conformance {
     /// Every rule of [`RULES`], in order.
     pub rules: Vec<RuleReport>,
-    /// Fuel of the dearest call; `None` if nothing was asked.
+    /// Fuel of the most expensive call. `None` if the planner was not called.
     pub fuel: Option<MostUsed>,
-    /// Bytes of memory of the largest call; `None` if nothing was asked.
+    /// Memory of the largest call, in bytes. `None` if the planner was not called.
     pub memory: Option<MostUsed>,
 }
 
 impl Conformance {
-    /// How many rules have this verdict.
+    /// Returns the number of rules with this verdict.
     pub fn count(&self, verdict: Verdict) -> usize {
         self.rules.iter().filter(|rule| rule.verdict == verdict).count()
     }
 
-    /// Whether no rule is broken.
+    /// Returns whether no rule is violated.
     pub fn holds(&self) -> bool {
         self.count(Verdict::Broken) == 0
     }
 
-    /// Of a planner that stopped while it described itself: the first rule is broken, and the
-    /// others have nothing to ask. `None` if it did not get that far: what cannot be loaded is no
-    /// planner.
+    /// Returns the outcome for a planner that stopped while it described itself: the first rule is
+    /// violated and the others do not apply. Returns `None` if loading failed before that.
     pub fn of_stopped(error: &PlannerError) -> Option<Conformance> {
         stops_in_a_call(&error.kind).then(|| {
             let mut report = Reporter::default();
@@ -130,8 +125,8 @@ impl Conformance {
     }
 }
 
-/// Asks `planner` everything about the model and the targets of `base`, for one [`recorded`].
-/// `portable` is the same planner in the portable interpreter; `None` if `planner` itself runs
+/// Runs all tests on `planner`, with the model and the targets of `base`, for example [`recorded`].
+/// `portable` is the same planner in the portable interpreter, or `None` if `planner` itself runs
 /// there.
 ///
 /// [`recorded`]: requests::recorded
@@ -150,7 +145,7 @@ pub fn run(planner: &Planner, portable: Option<&Planner>, base: &Request) -> Con
     for case in [requests::plain(base), requests::layers(base, MANY)] {
         let first = asked.ask(&case);
         twice.push((case.name, difference(&first, &asked.ask(&case))));
-        // The interpreter is slow: the plain request says enough.
+        // The interpreter is slow, so only the plain request is compared.
         if let Some(portable) = portable.filter(|_| engines.is_empty()) {
             let mut there = Asked::new(portable);
             engines.push((case.name, difference(&first, &there.ask(&case))));
@@ -192,20 +187,20 @@ fn stops_in_a_call(kind: &PlannerErrorKind) -> bool {
     exceeds_a_bound(kind) || matches!(kind, StackOverflow { .. } | Trapped { .. })
 }
 
-/// What an answer came to.
+/// Classified answer of a planner.
 enum Outcome {
     Plan(Box<CheckedPlan>),
     Refused(String),
-    /// Its plan does not hold, or it stopped.
+    /// The plan is invalid, or the planner stopped.
     Failed(String),
 }
 
-/// What counts as an answer.
+/// Kinds of answer that meet a rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wanted {
-    /// A plan; a planner may decline, and then nothing was shown.
+    /// Only a plan. If the planner declines, the rule does not apply.
     Plan,
-    /// A plan that holds or a refusal.
+    /// A valid plan or a refusal.
     Answer,
 }
 
@@ -222,12 +217,13 @@ fn outcome(answer: Answer, request: &Request) -> Outcome {
     }
 }
 
-/// What stopped a planner, and the last line that it logged: a panic says there what it is.
+/// Formats the reason why a planner stopped, with its last line of log: the log of a panic contains
+/// the message.
 fn with_last_line(kind: &PlannerErrorKind, log: &[LogLine]) -> String {
     log.last().map_or_else(|| kind.to_string(), |line| format!("{kind}; it said: {}", line.message))
 }
 
-/// How two answers differ; `None` if they do not.
+/// Describes the difference of two answers. Returns `None` if they are equal.
 fn difference(left: &Answer, right: &Answer) -> Option<String> {
     match (&left.plan, &right.plan) {
         (Ok(left), Ok(right)) => (left.canonical_bytes() != right.canonical_bytes())
@@ -241,13 +237,13 @@ fn difference(left: &Answer, right: &Answer) -> Option<String> {
     }
 }
 
-/// The planner, and what asking it took.
+/// A planner under test, with the maximum use of its bounds.
 struct Asked<'planner> {
     planner: &'planner Planner,
     calls: u32,
     fuel: Option<MostUsed>,
     memory: Option<MostUsed>,
-    /// Name of the request, and how it stopped.
+    /// Requests at which the planner stopped, by name, with the reason.
     stopped: Vec<(&'static str, PlannerErrorKind)>,
 }
 
@@ -266,7 +262,8 @@ impl<'planner> Asked<'planner> {
         outcome(self.ask(case), &case.request)
     }
 
-    /// Revisions of a plan whose largest shard was refused, by name.
+    /// Tests revisions of a plan whose largest shard was refused, and returns their outcomes by
+    /// name.
     fn revise(&mut self, case: &Case) -> Vec<(&'static str, Outcome)> {
         let plan = match self.outcome(case) {
             Outcome::Plan(plan) => plan,
@@ -324,7 +321,7 @@ impl<'planner> Asked<'planner> {
     }
 }
 
-/// Writes the rules down in order.
+/// Collects the reports of rules in order.
 #[derive(Default)]
 struct Reporter {
     rules: Vec<RuleReport>,
@@ -378,7 +375,7 @@ impl Reporter {
     }
 }
 
-/// Most characters of what was seen: a planner writes refusals.
+/// Maximum characters of an observation. It can contain a planner's own refusal text.
 const SEEN_CHARACTERS: usize = 300;
 
 fn short(text: &str) -> String {

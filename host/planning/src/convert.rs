@@ -1,5 +1,5 @@
-//! Between our own types and those of interface version 0.2, both ways. A later version of the
-//! interface gets its own module like this one; nothing else changes.
+//! Conversion between our own types and the types of interface version 0.2, in both directions. A
+//! later version of the interface gets a module like this one, and no other code changes.
 
 use shardwright_vocabulary::{self as own, ComponentKind, Pass};
 
@@ -11,7 +11,7 @@ use crate::plan::{
 };
 use crate::request::{Body, BoundaryRange, DraftEstimate, PrefillPart, Request, TargetFact};
 
-/// Conversions between two enums with the same cases.
+/// Defines conversions between two enums with the same cases.
 macro_rules! same_cases {
     ($to_guest:ident, $to_host:ident, $own:path, $guest:path { $($own_case:ident = $guest_case:ident,)+ }) => {
         fn $to_guest(value: $own) -> $guest {
@@ -47,7 +47,7 @@ same_cases!(guest_softcap_place, host_softcap_place, own::SoftcapPlace, wit::Sof
     Graph = Graph,
     Runtime = Runtime,
 });
-/// `None` for indices and packed weights, which no encoding has.
+/// Returns `None` for indices and packed weights, which encodings cannot have.
 fn guest_element(dtype: own::DType) -> Option<wit::ElementType> {
     Some(match dtype {
         own::DType::F32 => wit::ElementType::Fp32,
@@ -177,7 +177,7 @@ fn guest_schema(schema: &own::FlagSchema) -> wit::FlagSchema {
 }
 
 fn guest_weight_format(format: own::WeightFormat) -> wit::Format {
-    // Of several kinds of blocks: what holds the integers of all.
+    // For weights in several block formats: a type that covers the integers of all.
     const MIXED: own::WeightLayout = (own::DType::I8, Some((own::Granularity::blocks(32), own::DType::F32)));
     let (dtype, quantised) = format.layout().unwrap_or(MIXED);
     let quantisation = quantised.map(|(granularity, scale)| wit::Quantisation {
@@ -200,8 +200,8 @@ fn guest_weight_format(format: own::WeightFormat) -> wit::Format {
 /// The largest multiple of the channel's scale that a stepped scale can be.
 const STEPS: u32 = 16;
 
-/// How activations and states of this name are stored. Integers with one scale for a tensor have a
-/// calibrated range; others have scales that are found at run time.
+/// Describes a stored format of activations or states. Integers with one scale per tensor have
+/// calibrated ranges. The scales of other integers are computed at run time.
 fn guest_values(
     name: &'static str,
     dtype: own::DType,
@@ -252,7 +252,7 @@ fn guest_format(name: &str, dtype: own::DType, quantisation: Option<wit::Quantis
     wit::Format { name: name.to_owned(), numbers, bits, quantisation }
 }
 
-/// The formats of a request, each once, in the order in which its tuples name them; a tuple refers
+/// The formats of a request without duplicates, in order of first use in its tuples. Tuples refer
 /// to them by index.
 struct FormatLists {
     weights: Vec<own::WeightFormat>,
@@ -291,7 +291,7 @@ impl FormatLists {
     }
 }
 
-/// Where an item stands in a list, which it is added to if it is not there.
+/// Returns the index of an item in a list. Adds the item if it is missing.
 fn index_of<T: Copy + PartialEq>(list: &mut Vec<T>, item: T) -> u32 {
     let place = list.iter().position(|known| *known == item).unwrap_or_else(|| {
         list.push(item);
@@ -300,7 +300,7 @@ fn index_of<T: Copy + PartialEq>(list: &mut Vec<T>, item: T) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
 }
 
-/// Where rows of tables are read.
+/// The reader of gathered rows, as named in a request.
 const GATHERED_BY_THE_RUNTIME: &str = "runtime";
 
 fn guest_table(table: &crate::request::GatheredTable) -> wit::GatheredTable {
@@ -362,7 +362,7 @@ fn guest_cost(row: &own::CostRow) -> wit::Cost {
     }
 }
 
-/// What a component runs for: every step, or what goes through its tower.
+/// Returns the name of a component's pass: every step, or the input of its tower.
 fn runs_for(component: &str) -> &'static str {
     ComponentKind::from_name(component).map_or(Pass::Step, ComponentKind::pass).name()
 }
@@ -511,7 +511,7 @@ fn guest_boundary(shard: u32, boundary: &Boundary) -> Result<wit::Boundary, Plan
     Ok(wit::Boundary { name, encoding })
 }
 
-/// Fails for an encoding of a type that none has; a checked plan has no such.
+/// Fails for an encoding of an element type that cannot be encoded. A checked plan has none.
 impl TryFrom<&Plan> for wit::Plan {
     type Error = PlanFault;
 
@@ -562,7 +562,7 @@ impl TryFrom<&Plan> for wit::Plan {
     }
 }
 
-/// A guest's plan in our types. Only scales can fail; everything else is for the check to judge.
+/// Converts a guest's plan. Only scales can fail to convert. The check judges everything else.
 impl TryFrom<wit::Plan> for Plan {
     type Error = PlanFault;
 

@@ -1,5 +1,4 @@
-//! Adding up the cost table: what a shard costs, exactly as the request promises it. Decides
-//! nothing.
+//! Sums of the cost table: the exact cost of a shard according to the request. Makes no decisions.
 
 use std::collections::HashMap;
 
@@ -7,9 +6,10 @@ use shardwright_vocabulary::{CostRow, EntryKind, EntryName, Legality, Provenance
 
 use crate::request::{PrefillPart, Request};
 
-/// The entry points that read a prompt before the token whose logits are wanted, each with its
-/// number of runs, as a session runs them: of `prefills` the largest that is completely filled, and
-/// for what is left the smallest. Empty without any.
+/// Returns the entry points that a session runs to read a prompt before the token whose logits are
+/// wanted, each with its number of runs. Every entry point but the smallest of `prefills` runs only
+/// with all rows filled, the largest first. The smallest reads the rest. Empty if `prefills` is
+/// empty.
 pub fn prompt_runs(prefills: &[EntryName], tokens: u32) -> Vec<(EntryName, u64)> {
     let mut sizes = prefills.to_vec();
     sizes.sort_by_key(|entry| std::cmp::Reverse(entry.rows));
@@ -30,45 +30,44 @@ pub fn prompt_runs(prefills: &[EntryName], tokens: u32) -> Vec<(EntryName, u64)>
 /// Cost of one shard at one entry point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntryCost {
-    /// The entry point.
     pub entry: EntryName,
-    /// Operations after legalisation.
     pub ops: u64,
-    /// Time of one run with the weakest provenance of its parts; `None` unless every part is known.
+    /// Time of one run, with the weakest provenance of its parts. `None` unless all times are
+    /// known.
     pub time: Option<TimeCost>,
-    /// The known part of it, in microseconds.
+    /// The known part of the time, in microseconds.
     pub known_microseconds: u64,
-    /// Operations the time does not cover.
+    /// Number of operations that the time does not cover.
     pub uncosted_ops: u64,
 }
 
 /// Cost of one shard.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShardCost {
-    /// Per entry point, in the order asked for.
+    /// Costs by entry point, in the requested order.
     pub entries: Vec<EntryCost>,
     /// Operations of the largest entry point.
     pub ops: u64,
-    /// Weight bytes; entry points share them.
+    /// Weight bytes, which entry points share.
     pub weight_bytes: u64,
-    /// Weights and what each entry point adds.
+    /// Bytes of the artefact: the weights and the additions of each entry point.
     pub artefact_bytes: u64,
-    /// The weakest provenance of its parts; `None` for a shard without entry points.
+    /// The weakest provenance of the artefact's parts. `None` for a shard without entry points.
     pub artefact_provenance: Option<Provenance>,
-    /// States at the largest entry point.
+    /// Bytes of states at the largest entry point.
     pub state_bytes: u64,
-    /// What each run takes beside the computation, where it is known.
+    /// Overhead of each run in addition to the computation, if known.
     pub call: Option<TimeCost>,
 }
 
 impl ShardCost {
-    /// Bytes the loaded shard occupies: artefact and states. Cannot overflow: both were summed with
-    /// a check that includes this sum.
+    /// Returns the bytes that the loaded shard occupies: artefact and states. Cannot overflow,
+    /// because [`CostTable::shard`] checks this sum.
     pub fn context_bytes(&self) -> u64 {
         self.artefact_bytes.saturating_add(self.state_bytes)
     }
 
-    /// Microseconds of one run of its slowest entry point, as far as times are known.
+    /// Returns the microseconds of one run at its slowest entry point, as far as times are known.
     pub fn call_microseconds(&self) -> u64 {
         self.entries.iter().map(|entry| entry.known_microseconds).max().unwrap_or(0)
     }
@@ -77,18 +76,17 @@ impl ShardCost {
 /// Why a shard has no cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CostFault {
-    /// The target does not take a kind at an entry point, or the table has no row for it.
+    /// The target does not support a kind at an entry point, or the table has no row for it.
     Illegal {
-        /// Kind index.
+        /// Index of the layer kind.
         kind: u32,
-        /// Format tuple index.
+        /// Index of the format tuple.
         formats: u32,
-        /// Entry point.
         entry: EntryName,
-        /// The target's reason, or that there is no row.
+        /// The target's reason, or that the row is missing.
         why: String,
     },
-    /// The sums leave 64 bits.
+    /// The sums exceed 64 bits.
     Overflow,
 }
 
@@ -100,8 +98,8 @@ pub struct CostTable<'request> {
 }
 
 impl<'request> CostTable<'request> {
-    /// Index the table of `request`. Of two rows with one key the first counts;
-    /// [`Request::validate`] refuses that.
+    /// Indexes the table of `request`. If two rows have the same key, the first one counts, but
+    /// [`Request::validate`] refuses such requests.
     pub fn new(request: &'request Request) -> Self {
         let mut rows = HashMap::with_capacity(request.costs.len());
         for row in &request.costs {
@@ -110,19 +108,20 @@ impl<'request> CostTable<'request> {
         Self { request, rows }
     }
 
-    /// The row of one kind.
+    /// Returns the row of one kind.
     pub fn row(&self, kind: u32, target: u32, formats: u32, entry: EntryName) -> Option<&'request CostRow> {
         self.rows.get(&(kind, target, formats, entry)).copied()
     }
 
-    /// Whether a kind has anything to do at an entry point. If not, it costs nothing there and
-    /// needs no row.
+    /// Returns whether a kind runs at an entry point. If not, it costs nothing there and needs no
+    /// row.
     pub fn takes_part(&self, kind: u32, entry: EntryName) -> bool {
         let part = self.request.kinds.get(kind as usize).map(|kind| kind.prefill);
         entry.kind != EntryKind::Prefill || part.is_some_and(|part| part != PrefillPart::None)
     }
 
-    /// Cost of a shard that consists of layers of these kinds, each in its format tuple.
+    /// Computes the cost of a shard that consists of layers of these kinds, each in its format
+    /// tuple.
     pub fn shard(
         &self,
         kinds: &[u32],
@@ -134,7 +133,8 @@ impl<'request> CostTable<'request> {
         let call = summary.and_then(|target| target.overhead(overhead_names::CALL));
         let call = call.map(|call| TimeCost { microseconds: call.value, provenance: call.provenance });
         let mut cost = ShardCost { call, ..ShardCost::default() };
-        // Weights per layer are the largest over the entry points, then summed over the layers.
+        // The weights of a layer are the maximum over the entry points, and then summed over the
+        // layers.
         let mut weights = vec![0_u64; kinds.len()];
         let mut entry_bytes = 0_u64;
         let overflow = || CostFault::Overflow;
@@ -184,10 +184,10 @@ impl<'request> CostTable<'request> {
     }
 }
 
-/// A sum of no times: measured, since nothing in it is a guess.
+/// The empty sum. Its provenance is *measured*, the strongest, so that it does not weaken a sum.
 const NO_TIME: TimeCost = TimeCost { microseconds: 0, provenance: Provenance::Measured };
 
-/// The less trustworthy of two provenances of a number.
+/// Returns the less trustworthy of two provenances of a number.
 pub fn weakest(left: Provenance, right: Provenance) -> Provenance {
     let rank = |provenance| match provenance {
         Provenance::Measured => 0,

@@ -13,16 +13,15 @@ use crate::request::RequestFault;
 /// A planner that could not be loaded, or failed to answer.
 #[derive(Debug, Clone)]
 pub struct PlannerError {
-    /// The planner: its own name once known, otherwise the file it came from.
+    /// The planner: its own name once known, otherwise the file it was loaded from.
     pub planner: String,
-    /// Its version, once known.
+    /// Version of the planner, once known.
     pub version: Option<String>,
-    /// What happened.
     pub kind: PlannerErrorKind,
 }
 
 impl PlannerError {
-    /// What would help, for a `help:` line.
+    /// Returns advice for a `help:` line.
     pub fn help(&self) -> Option<String> {
         self.kind.help()
     }
@@ -30,7 +29,7 @@ impl PlannerError {
 
 impl fmt::Display for PlannerError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // No planner was called, so none is named.
+        // No planner was called, so there is no name to report.
         if let PlannerErrorKind::Request(_) = &self.kind {
             return self.kind.fmt(formatter);
         }
@@ -48,10 +47,10 @@ impl std::error::Error for PlannerError {
     }
 }
 
-/// The kinds of refusal a planner may answer with, as in `planner.wit`.
+/// The kinds of refusal that a planner may answer with, as in `planner.wit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalKind {
-    /// Something no target takes in any format.
+    /// No target supports an item in any format.
     Unsupported,
     /// One layer alone exceeds a limit.
     OverLimit,
@@ -63,16 +62,16 @@ pub enum RefusalKind {
     OverQuality,
     /// No plan meets a goal in time.
     TooSlow,
-    /// A reader would land on another device than its donor.
+    /// A layer that reads a state would be on another device than its donor.
     StateNotShareable,
-    /// Every plan left was refused before.
+    /// Every remaining plan was refused before.
     Exhausted,
-    /// The request or an option makes no sense.
+    /// The request or an option is invalid.
     InvalidRequest,
 }
 
 impl RefusalKind {
-    /// The stable kebab-case name.
+    /// Returns the stable kebab-case name.
     pub const fn name(self) -> &'static str {
         match self {
             RefusalKind::Unsupported => "unsupported",
@@ -88,7 +87,7 @@ impl RefusalKind {
     }
 }
 
-/// What happened to a planner.
+/// Kind of a planner's failure.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlannerErrorKind {
@@ -97,135 +96,115 @@ pub enum PlannerErrorKind {
     MissingFile {
         /// Its path.
         path: PathBuf,
-        /// Why.
         source: std::sync::Arc<std::io::Error>,
     },
-    /// The file is larger than any planner.
     #[error("{bytes} bytes, at most {cap} are read")]
     TooBig {
-        /// Its size.
         bytes: u64,
-        /// The cap.
         cap: u64,
     },
-    /// It is not signed as the host's rules ask.
+    /// The file is not signed as the host's policy requires.
     #[error(transparent)]
     Trust(Box<TrustError>),
-    /// Neither a component nor a pack.
+    /// The file is neither a component nor a pack.
     #[error("not a WebAssembly component: {reason}")]
     Garbage {
-        /// What is wrong with it.
         reason: String,
     },
-    /// A core module that was not made a component.
+    /// The file is a core module that was not turned into a component.
     #[error("a WebAssembly core module, not a component")]
     CoreModule,
-    /// A component that exports another interface.
+    /// The component exports another interface.
     #[error("the component does not export {expected}")]
     WrongWorld {
         /// The interface it should export.
         expected: String,
     },
-    /// A planner for a version of the interface this host does not speak.
+    /// The planner uses a version of the interface that this host does not support.
     #[error("the planner exports {found}, this host speaks {expected}")]
     WrongVersion {
-        /// What it exports.
         found: String,
-        /// What the host speaks.
         expected: String,
     },
-    /// An import other than `log`.
+    /// The planner has an import other than `log`.
     #[error("the planner imports `{import}`; a planner may import nothing but {allowed}")]
     ForbiddenImport {
-        /// The import.
         import: String,
-        /// What it may import.
         allowed: String,
     },
-    /// Compiling it would need more memory than a planner may use.
+    /// Compiling the planner would need more memory than a planner may use.
     #[error("has more {what} than the {cap} that are compiled")]
     TooComplex {
-        /// What there is too much of.
+        /// The item that there are too many of.
         what: &'static str,
-        /// The cap.
         cap: u64,
     },
-    /// Compiling took too long.
+    /// Compiling the planner took too long.
     #[error("compiling took longer than {} ms", limit.as_millis())]
     SlowToCompile {
-        /// The limit.
         limit: Duration,
     },
-    /// A host without a compiler runs packs only.
+    /// A host without a compiler runs only packs.
     #[error("a `.wasm` planner needs a compiler, and this program has none: it runs packs only")]
     NoCompiler,
-    /// It ran out of fuel: an endless loop, or far too much work.
+    /// The planner ran out of fuel: an endless loop, or far too much work.
     #[error("used up its {fuel} units of fuel in `{function}`")]
     OutOfFuel {
         /// Fuel per call.
         fuel: u64,
-        /// The function called.
         function: &'static str,
     },
-    /// It asked for more memory than it may have.
+    /// The planner tried to allocate more memory than allowed.
     #[error("asked for more than {cap} bytes of memory in `{function}`")]
     OutOfMemory {
-        /// The cap.
+        /// Allowed bytes of memory.
         cap: usize,
-        /// The function called.
         function: &'static str,
     },
-    /// The system has no memory for it.
+    /// The system has too little memory for the planner.
     #[error("the system has not enough memory for `{function}`: {reason}")]
     NoMemory {
-        /// What the system reported.
+        /// Error of the system.
         reason: String,
-        /// The function called.
         function: &'static str,
     },
-    /// It recursed too deeply.
+    /// The planner recursed too deeply.
     #[error("overflowed its stack in `{function}`")]
     StackOverflow {
-        /// The function called.
         function: &'static str,
     },
-    /// It returned more than any plan has.
+    /// The planner returned more than any plan can contain.
     #[error("returned more than {cap} bytes from `{function}`")]
     GiantOutput {
-        /// The cap.
+        /// Allowed bytes of output.
         cap: usize,
-        /// The function called.
         function: &'static str,
     },
-    /// It logged more than the log budget.
+    /// The planner exceeded its log budget.
     #[error("logged more than {lines} lines or {bytes} bytes in `{function}`")]
     LogFlood {
         /// Lines allowed.
         lines: usize,
         /// Bytes allowed.
         bytes: usize,
-        /// The function called.
         function: &'static str,
     },
-    /// It trapped: a panic, an access out of bounds, a failed assertion.
+    /// The planner trapped: a panic, an access out of bounds or a failed assertion.
     #[error("stopped in `{function}`: {reason}")]
     Trapped {
-        /// The trap.
+        /// Description of the trap.
         reason: String,
-        /// The function called.
         function: &'static str,
     },
-    /// It declined, with a reason.
+    /// The planner declined, with a reason.
     #[error("refused ({}): {message}", kind.name())]
     Refused {
-        /// Kind of refusal.
         kind: RefusalKind,
-        /// Its reason.
         message: String,
-        /// Details, name and value.
+        /// Details as pairs of name and value.
         details: Vec<(String, String)>,
     },
-    /// Its plan is wrong.
+    /// The planner's plan failed the check.
     #[error("its plan does not hold: {0}")]
     Plan(#[from] Box<PlanFault>),
     /// `revise` returned a plan that was tried before.
@@ -234,30 +213,29 @@ pub enum PlannerErrorKind {
         /// Number of the attempt, from one.
         attempt: usize,
     },
-    /// It failed, and the floor behind it has no plan either.
+    /// The planner failed, and the floor has no plan either.
     #[error("{kind}; and without a planner: {floor}")]
     NoFloor {
-        /// What happened to the planner.
+        /// The failure of the planner.
         kind: Box<PlannerErrorKind>,
-        /// Why there is no plan without it.
+        /// Why the floor has no plan.
         floor: Box<FloorRefusal>,
     },
-    /// The request itself is wrong; no planner was asked.
+    /// The request itself is invalid, so that no planner was called.
     #[error("the request is not sound: {0}")]
     Request(#[from] Box<RequestFault>),
-    /// The pack it came in was not accepted.
+    /// The planner's pack was not accepted.
     #[error("{0}")]
     Pack(#[from] PackError),
-    /// A fault of the sandbox itself.
+    /// The sandbox itself failed.
     #[error("the sandbox failed: {reason}")]
     Sandbox {
-        /// What it said.
         reason: String,
     },
 }
 
 impl PlannerErrorKind {
-    /// What would help, for a `help:` line.
+    /// Returns advice for a `help:` line.
     pub fn help(&self) -> Option<String> {
         let text = match self {
             PlannerErrorKind::CoreModule => {
@@ -306,46 +284,42 @@ impl PlannerErrorKind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackError {
-    /// Not a pack.
     #[error("not a planner pack")]
     NotAPack,
-    /// Its parts do not add up to the file.
+    /// The parts of the pack do not fit the file.
     #[error("the pack is damaged at byte {offset}: {reason}")]
     Damaged {
-        /// Where it was noticed.
+        /// Offset in bytes at which the damage was detected.
         offset: u64,
-        /// What is wrong.
         reason: String,
     },
-    /// It has no signature.
+    /// The pack has no signature.
     #[error("the pack is not signed")]
     Unsigned,
-    /// Its key is not trusted.
+    /// The key of the signature is not trusted.
     #[error("the pack is signed by {key}, which is not a trusted key")]
     UntrustedKey {
-        /// The key.
         key: PublicKey,
     },
-    /// The signature does not fit the contents.
+    /// The signature does not match the contents.
     #[error("the pack was altered: the signature of {key} does not fit")]
     Altered {
-        /// The key.
         key: PublicKey,
     },
-    /// It was compiled by another wasmtime or under other settings.
+    /// The pack was compiled by another version of wasmtime or with other settings.
     #[error("the pack was compiled under {what} {found}, this host has {expected}")]
     Stale {
-        /// What differs.
+        /// The property that differs.
         what: &'static str,
-        /// The pack's.
+        /// The value in the pack.
         found: String,
-        /// The host's.
+        /// The value of the host.
         expected: String,
     },
 }
 
 impl PackError {
-    /// What would help, for a `help:` line.
+    /// Returns advice for a `help:` line.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             PackError::NotAPack => None,
@@ -366,7 +340,7 @@ impl From<TrustError> for PlannerErrorKind {
     }
 }
 
-/// What an application can do about it.
+/// Converts to an error for applications, with a kind that they can act on.
 impl From<PlannerError> for shardwright_vocabulary::Error {
     fn from(error: PlannerError) -> Self {
         let kind = match &error.kind {

@@ -9,26 +9,22 @@ use crate::plan::Plan;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Detail {
-    /// Name.
     pub name: String,
-    /// Value.
     pub value: String,
 }
 
 impl Detail {
-    /// A detail of any printable value.
+    /// Creates a detail from any printable value.
     pub fn new(name: impl Into<String>, value: impl ToString) -> Self {
         Self { name: name.into(), value: value.to_string() }
     }
 }
 
-/// How long one run of an entry point took on the device.
+/// Measured time of one run of an entry point on the device.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredTime {
-    /// Entry point.
     pub entry: EntryName,
-    /// Microseconds.
     pub microseconds: u64,
 }
 
@@ -36,25 +32,24 @@ pub struct MeasuredTime {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Feedback {
-    /// Index of the shard in the plan; `None` if it concerns the whole plan.
+    /// Index of the shard in the plan. `None` if the outcome concerns the whole plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<u32>,
-    /// Why it was refused; `None` if it ran.
+    /// Class of the refusal. `None` if the shard ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<ErrorClass>,
-    /// The refusal in words.
+    /// Text of the refusal.
     pub message: String,
-    /// Details a planner can act on.
+    /// Details that a planner can act on.
     pub details: Vec<Detail>,
-    /// Measured times.
     pub times: Vec<MeasuredTime>,
-    /// Worst relative difference from the reference, in thousandths.
+    /// Largest relative difference from the reference, in thousandths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift_per_mille: Option<u32>,
 }
 
 impl Feedback {
-    /// A refusal of one shard.
+    /// Creates the feedback for a refused shard.
     pub fn refused(shard: u32, class: ErrorClass, message: impl Into<String>, details: Vec<Detail>) -> Self {
         Self {
             shard: Some(shard),
@@ -66,8 +61,8 @@ impl Feedback {
         }
     }
 
-    /// The refusal of a shard that exceeds a limit: `limit=NAME value=VALUE max=MAX`, the maximum
-    /// only if the compiler reported it.
+    /// Creates the feedback for a shard that exceeds a limit: `limit=NAME value=VALUE max=MAX`,
+    /// with the maximum only if the compiler reported it.
     pub fn over_limit(shard: u32, limit: &str, value: u64, max: Option<u64>) -> Self {
         let mut details = vec![Detail::new("limit", limit), Detail::new("value", value)];
         let message = match max {
@@ -85,8 +80,7 @@ impl Feedback {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attempt {
-    /// The plan.
     pub plan: Plan,
-    /// Its outcome.
+    /// Outcome of the plan.
     pub feedback: Vec<Feedback>,
 }

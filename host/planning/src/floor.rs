@@ -1,10 +1,9 @@
-//! The floor: a plan without a search and without preferences, for when no planner came to an
-//! answer.
+//! The floor: a plan without search and preferences, used if no planner has an answer.
 //!
-//! Components in order; each layer goes where the first target takes it in the first format tuple,
-//! and joins the shard before it until a limit is reached. Nothing is tried twice, so a goal is
-//! kept by holding back what the layers that follow need at least. The time is that of one walk
-//! over the layers, each looking at what its kind may be.
+//! Components are placed in order. Each layer is placed on the first target that supports it in the
+//! first format tuple, and joins the previous shard until a limit is reached. Nothing is tried
+//! twice: to meet a goal, the minimum needs of all following layers are reserved. The time is
+//! linear in the layers, with one look at the possibilities of each layer's kind.
 
 use shardwright_vocabulary::{EntryKind, EntryName, FormatTuple, Legality, SoftcapPlace, limit_names};
 
@@ -19,13 +18,13 @@ mod refusal;
 pub use refusal::FloorRefusal;
 use refusal::Obstacle;
 
-/// What made a plan of the floor, for reports.
+/// Name of the floor in reports, in place of a planner's.
 pub const NAME: &str = "floor";
 
-/// The first plan that `request` allows, checked.
+/// Returns the first plan that `request` allows, checked.
 ///
-/// Errors: what is in the way of the first layer that has no place left. A plan may exist all the
-/// same: only planners search.
+/// On failure returns the obstacle for the first layer that could not be placed. A plan may still
+/// exist, but only planners search for it.
 pub fn floor(request: &Request) -> Result<CheckedPlan, FloorRefusal> {
     let (context, entries) = entries(request)?;
     let table = CostTable::new(request);
@@ -35,12 +34,12 @@ pub fn floor(request: &Request) -> Result<CheckedPlan, FloorRefusal> {
     let mut targets: Vec<Used> = request.targets.iter().map(Used::none).collect();
     let (mut shards, mut reasons, mut homes) = (Vec::<Shard>::new(), vec![no_search()], Vec::new());
     let (tables, mut lost) = tables(request)?;
-    // Where a state is and in which format: a reader's is the same.
+    // Location and format of a state. They must be equal for a reader and its donor.
     let home = |way: &Way| {
         let states = request.formats.get(way.formats as usize).map(|tuple| tuple.states);
         (way.device, states)
     };
-    // Of the last shard, and of all: bytes and loss.
+    // Sums of the last shard, and the bytes of all shards.
     let (mut open, mut bytes) = (Sums::default(), 0_u64);
     for unit in units(request, &ways) {
         let mut obstacle = None;
@@ -125,8 +124,9 @@ fn no_search() -> Reason {
     }
 }
 
-/// The first format of each table; the smallest where there is a goal for the size, of known loss
-/// where there is one in losses. With what they lose together.
+/// Chooses the format of each table, and returns the formats and their total loss. This is the
+/// first format, or the smallest one if there is a size goal. If there is a quality goal, only
+/// formats with known losses are considered.
 fn tables(request: &Request) -> Result<(Vec<u32>, u64), FloorRefusal> {
     let goals = &request.goals;
     let (mut tables, mut lost) = (Vec::new(), 0_u64);
@@ -155,7 +155,7 @@ fn tables(request: &Request) -> Result<(Vec<u32>, u64), FloorRefusal> {
     }
 }
 
-/// Whether the shard is one that the unit may go on with: a shard has one target and one format of
+/// Returns whether a unit can be added to the shard. A shard has one target and one format of
 /// activations and states.
 fn joins(request: &Request, shard: &Shard, unit: &Unit<'_>, way: &Way) -> bool {
     let values = |formats: Option<u32>| {
@@ -166,8 +166,8 @@ fn joins(request: &Request, shard: &Shard, unit: &Unit<'_>, way: &Way) -> bool {
     of_component && shard.target == way.target && values(shard.formats().last()) == values(Some(way.formats))
 }
 
-/// The one place where a shard is begun: its layers, their formats and its entry points follow. A
-/// shard of the floor is of one component.
+/// Begins a shard. Its layers, their formats and its entry points are added later. A shard of the
+/// floor has one component.
 fn shard(
     request: &Request,
     unit: &Unit<'_>,
@@ -197,9 +197,9 @@ fn shard(
     }
 }
 
-/// The context and the entry points of every shard: the smallest context that the goal allows, one
-/// row of decode, and the most rows of prefill; or the most rows of encode. What every layer takes
-/// part in comes first.
+/// Returns the context and the entry points of every shard. The context is the smallest that the
+/// goal allows. Entry points are one row of decode and the most rows of prefill, or the most rows
+/// of encode. The entry point that all layers take part in comes first.
 fn entries(request: &Request) -> Result<(u32, Vec<EntryName>), FloorRefusal> {
     let goals = &request.goals;
     let missing =
@@ -231,8 +231,8 @@ fn entries(request: &Request) -> Result<(u32, Vec<EntryName>), FloorRefusal> {
     }
 }
 
-/// What a run of layers costs on a target, added up as [`CostTable`] does it. Sums that leave 64
-/// bits stay at the largest number; the check of the plan refuses them.
+/// Cost of a run of layers on a target, added up as [`CostTable`] does. Sums that exceed 64 bits
+/// saturate, and the check of the plan refuses them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     ops: [u64; 2],
@@ -254,23 +254,23 @@ impl Sums {
         }
     }
 
-    /// Bytes the loaded shard occupies.
+    /// Returns the bytes that the loaded shard occupies.
     fn context(self) -> u64 {
         self.artefact.saturating_add(self.states.into_iter().fold(0, u64::max))
     }
 }
 
-/// A target that takes a kind of layers, in which tuple, at which cost.
+/// A way to run a kind of layers: a target that supports it, a format tuple, and the cost.
 #[derive(Debug, Clone, Copy)]
 struct Way {
     target: u32,
-    /// The bit of the target's device.
+    /// Bit of the target's device.
     device: u64,
     formats: u32,
     sums: Sums,
 }
 
-/// Every way of a kind: by target, then by tuple.
+/// Returns all ways to run a kind, ordered by target and then by tuple.
 fn ways(
     request: &Request,
     table: &CostTable<'_>,
@@ -302,28 +302,28 @@ fn ways(
     all.filter_map(way).collect()
 }
 
-/// A layer, or a component that is never cut.
+/// A unit of placement: a layer, or a component that cannot be cut.
 struct Unit<'ways> {
     component: u32,
-    /// `None` of a component that is never cut.
+    /// Index of the layer. `None` for a component that cannot be cut.
     layer: Option<u32>,
-    /// With the soft-cap, if there is one.
+    /// Kind, including the soft-cap if there is one.
     kind: u32,
-    /// Kind, place of the soft-cap, and way: all with it in the graph come first.
+    /// Kind, place of the soft-cap, and way. Ways with the soft-cap in the graph come first.
     ways: Vec<(u32, Option<SoftcapPlace>, &'ways Way)>,
-    /// Loss in each tuple; `None` where there is a goal and it was not measured.
+    /// Loss in each tuple. `None` if there is a quality goal and the loss was not measured.
     losses: Vec<Option<u64>>,
-    /// The unit whose state it reads.
+    /// Index of the unit whose state it reads.
     donor: Option<usize>,
-    /// Devices, a bit each, that take it and whatever reads its state.
+    /// Bit set of the devices that support the unit and all readers of its state.
     devices: u64,
-    /// What the units after it take and lose at least.
+    /// Minimum bytes and loss of all following units.
     rest: (u64, u64),
 }
 
 impl Unit<'_> {
-    /// What it loses in a way. A component without weights loses nothing; a layer of others always
-    /// counts, whatever it has.
+    /// Returns the loss of the unit in a way. A component without weights has no loss. A layer
+    /// always counts, even without weights.
     fn loss(&self, way: &Way) -> Option<u64> {
         let weightless = self.layer.is_none() && way.sums.weights == 0;
         if weightless { Some(0) } else { self.losses.get(way.formats as usize).copied().flatten() }
@@ -373,7 +373,8 @@ fn units<'ways>(request: &Request, ways: &'ways [Vec<Way>]) -> Vec<Unit<'ways>> 
     for position in (0..units.len()).rev() {
         let Some(unit) = units.get_mut(position) else { continue };
         unit.rest = rest;
-        // Of the states of a shard the largest entry point counts: one of them alone is the least.
+        // Only the largest entry point's states count in a shard, so the first one's are a lower
+        // bound.
         let bytes = unit.ways.iter().map(|(_, _, way)| way.sums.artefact.saturating_add(way.sums.states[0]));
         rest.0 = rest.0.saturating_add(bytes.min().unwrap_or(0));
         rest.1 = rest
@@ -387,7 +388,7 @@ fn units<'ways>(request: &Request, ways: &'ways [Vec<Way>]) -> Vec<Unit<'ways>> 
     units
 }
 
-/// What a layer loses in a tuple: nothing without a goal.
+/// Returns the loss of a layer in a tuple, 0 if there is no quality goal.
 fn loss(
     request: &Request,
     losses: &Losses<'_>,
@@ -396,14 +397,14 @@ fn loss(
 ) -> Option<u64> {
     match losses.of(component, layer, tuple) {
         _ if request.goals.quality_micronats.is_none() => Some(0),
-        // As planners count them.
+        // Counted as planners do.
         UnitLoss::None => Some(0),
         UnitLoss::Known { micronats, .. } | UnitLoss::UnknownValues { micronats, .. } => Some(micronats),
         UnitLoss::Unknown => None,
     }
 }
 
-/// A bit for the device of each target: targets of one shim and device share it.
+/// Returns a bit for the device of each target. Targets of one shim and device share a bit.
 fn devices(request: &Request) -> Vec<u64> {
     let place = |target: &TargetSummary| (target.target.shim.clone(), target.target.device.clone());
     let places: Vec<_> = request.targets.iter().map(place).collect();
@@ -414,7 +415,7 @@ fn devices(request: &Request) -> Vec<u64> {
     places.iter().map(|own| bit(own).unwrap_or(0)).collect()
 }
 
-/// What is on a target so far, and what its limits allow; without a limit the largest number.
+/// Use of a target so far, and its limits. A missing limit is `u64::MAX`.
 struct Used {
     shards: u64,
     bytes: u64,
@@ -423,7 +424,7 @@ struct Used {
 
 impl Used {
     fn none(target: &TargetSummary) -> Used {
-        // Flags raise the limits of a shard, not those of all shards together.
+        // Flags raise the limits of a shard, but not the limits of all shards together.
         let of_shard = &target.recommended[..];
         let limits = [
             (limit_names::OPS, of_shard),
@@ -441,7 +442,8 @@ impl Used {
         Used { shards: 0, bytes: 0, limits }
     }
 
-    /// Whether a shard of that cost may be there, with so many shards and bytes more than so far.
+    /// Checks the limits for a shard of that cost. `shards` and `bytes` are the additions to the
+    /// use so far.
     fn within(&self, target: u32, cost: Sums, shards: u64, bytes: u64) -> Result<(), Obstacle> {
         let [ops, call] = [cost.ops, cost.times].map(|of| of.into_iter().fold(0, u64::max));
         let (shards, bytes) = (self.shards.saturating_add(shards), self.bytes.saturating_add(bytes));

@@ -1,24 +1,24 @@
-//! Which boundary tensors pass between the shards of a plan.
+//! Boundary tensors that pass between the shards of a plan.
 
 use std::collections::BTreeMap;
 
 use crate::plan::{Plan, PlannedSegment};
 use crate::request::{Component, Request};
 
-/// The boundaries of one shard, each name once, in the order in which its components list them.
+/// The boundaries of one shard, without duplicates, in the order in which its components list them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShardBoundaries<'request> {
-    /// What its segments read that none of them wrote before.
+    /// Tensors that its segments read and that no earlier segment of it wrote.
     pub inputs: Vec<&'request str>,
-    /// What its segments wrote that a later shard reads, or nothing reads.
+    /// Tensors that its segments write and that a later shard or no segment at all reads.
     pub outputs: Vec<&'request str>,
 }
 
-/// The boundaries of every shard. A segment reads what the nearest earlier segment wrote under a
-/// name; segments of unknown components have none.
+/// Returns the boundaries of every shard. A segment reads a tensor from the nearest earlier segment
+/// that wrote its name. Segments of unknown components have no boundaries.
 pub fn boundaries<'request>(plan: &Plan, request: &'request Request) -> Vec<ShardBoundaries<'request>> {
     let mut found = vec![ShardBoundaries::default(); plan.shards.len()];
-    // By name the shard that wrote it last, and whether something read it since.
+    // For each name, the shard that wrote it last, and whether it was read since.
     let mut written: BTreeMap<&str, (usize, bool)> = BTreeMap::new();
     let leave = |found: &mut Vec<ShardBoundaries<'request>>, shard: usize, name: &'request str| {
         if !found[shard].outputs.contains(&name) {
@@ -28,7 +28,7 @@ pub fn boundaries<'request>(plan: &Plan, request: &'request Request) -> Vec<Shar
     for (shard, planned) in plan.shards.iter().enumerate() {
         for component in planned.segments.iter().filter_map(|segment| component(request, segment)) {
             for name in component.inputs.iter().map(String::as_str) {
-                // What nothing before it writes, the runtime gives.
+                // The runtime supplies tensors that no earlier segment wrote.
                 if let Some((writer, read)) = written.get_mut(name) {
                     *read = true;
                     let writer = *writer;

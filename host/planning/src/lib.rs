@@ -1,21 +1,26 @@
-//! Planning: asks a sandboxed WebAssembly planner how to cut and place a model, and holds its
-//! answer against the facts.
+//! Planning: calls a sandboxed WebAssembly planner to cut and place a model, and checks its answer
+//! against the facts.
 //!
-//! **Job.** The request a planner gets and the plan it gives back ([`request`], [`plan`],
-//! [`feedback`]); the sandbox it runs in ([`sandbox`]); the check of its answer as untrusted input
-//! ([`check`]); the built-in planner that takes over when another fails, the floor that takes over
-//! when none is left ([`floor`]), and the bounded loop of revisions ([`session`]); the rules
-//! that planners are held to ([`conformance`]); SoC profiles ([`profile`]);
-//! planners found in a directory ([`registry`]) and signed packs for hosts without a compiler
-//! ([`pack`]).
+//! **Job.** This crate has
 //!
-//! **Not its job.** Beside the floor it decides nothing about a plan; it calls no shim and compiles
-//! no shard: `build` fills the request, carries out the plan and reports back.
+//! * the request that a planner receives and the plan that it returns ([`request`], [`plan`],
+//!   [`feedback`]),
+//! * the sandbox it runs in ([`sandbox`]),
+//! * the check of its answer as untrusted input ([`check`]),
+//! * the built-in planner, which takes over if another fails, the floor, which takes over if no
+//!   planner is left ([`floor`]), and the bounded loop of revisions ([`session`]),
+//! * the conformance rules for planners ([`conformance`]),
+//! * SoC profiles ([`profile`]),
+//! * planners found in a directory ([`registry`]), and signed packs for hosts without a compiler
+//!   ([`pack`]).
+//!
+//! **Not its job.** Apart from the floor, it makes no decisions about a plan. It does not call
+//! shims or compile shards: `build` fills the request, carries out the plan and reports back.
 //!
 //! Reading order: [`request::Request`], [`plan::Plan`], [`check::check`], [`sandbox::Planner`],
 //! [`session::PlanningSession`].
 //!
-//! What a planner answers, held against what it was asked:
+//! This example checks a planner's answer against its request:
 //!
 //! ```
 //! use shardwright_planning::check::{CheckedPlan, check};
@@ -52,18 +57,18 @@ use std::sync::Arc;
 use error::PlannerErrorKind;
 use shardwright_files::FileError;
 
-/// JSON without whitespace. The types serialised here have no maps and no floats, so equal values
-/// give equal bytes and writing cannot fail.
+/// Serialises a value as JSON without whitespace. The types serialised here have no maps and no
+/// floats, so equal values give equal bytes and writing cannot fail.
 fn canonical_json(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
-/// The last part of a path, for messages.
+/// Returns the last part of a path, for messages.
 fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// A file of at most `cap` bytes. Reads no more than that, whatever the file's size claims to be.
+/// Reads a file of at most `cap` bytes. Never reads more, even if the reported file size is wrong.
 fn read_capped(path: &Path, cap: u64) -> Result<Vec<u8>, PlannerErrorKind> {
     shardwright_files::read(path, cap).map_err(|error| match error {
         FileError::TooLong { .. } => {

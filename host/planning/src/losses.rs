@@ -1,5 +1,4 @@
-//! What a layer loses in a format tuple, by one rule for the check of a plan, the floor and
-//! reports.
+//! Losses of layers in format tuples, by one rule for the check of a plan, the floor and reports.
 
 use std::collections::HashMap;
 
@@ -7,49 +6,50 @@ use shardwright_vocabulary::{FormatTuple, Provenance, ValueFormat, WeightFormat}
 
 use crate::request::{Request, Sensitivity, ValueSensitivity};
 
-/// The losses of a request, by place.
+/// The losses of a request, by component and layer.
 pub struct Losses<'request> {
     weights: HashMap<(u32, u32), Vec<&'request Sensitivity>>,
     values: HashMap<(u32, u32), Vec<&'request ValueSensitivity>>,
-    /// Formats of values whose losses are known, and whether all of those were measured. A place
-    /// without a row of its own loses nothing in them.
+    /// Formats of values whose losses are known, and whether all these losses were measured. A
+    /// layer without a row of its own has no loss in these formats.
     known_values: HashMap<ValueFormat, bool>,
     has_states: bool,
 }
 
-/// What a layer, or a component without layers, loses.
+/// Loss of a layer, or of a component without layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnitLoss {
-    /// Nothing but the rounding of floats.
+    /// No loss except for float rounding.
     None,
-    /// So much.
+    /// The loss is known.
     Known {
         /// KL divergence in millionths of a nat per token.
         micronats: u64,
-        /// The part of it that was measured.
+        /// The measured part of `micronats`.
         measured: u64,
-        /// Whether a part of it was not measured.
+        /// Whether a part of the loss was not measured.
         modelled: bool,
     },
-    /// Its weights lose something that is not known.
+    /// The loss of its weights is unknown.
     Unknown,
-    /// The loss of its rounded activations or states is not known, that of its weights is.
+    /// The loss of its rounded activations or states is unknown, but the loss of its weights is
+    /// known.
     UnknownValues {
         /// Known part: KL divergence in millionths of a nat per token.
         micronats: u64,
-        /// The part of it that was measured.
+        /// The measured part of `micronats`.
         measured: u64,
     },
 }
 
-/// Whether weights in this format are the checkpoint's, or equal them up to float rounding, so that
-/// no loss is counted.
+/// Returns whether weights in this format equal the checkpoint's, up to float rounding, so that no
+/// loss is counted.
 const fn is_lossless(format: WeightFormat) -> bool {
     !format.is_quantised() || matches!(format, WeightFormat::AsStored)
 }
 
 impl<'request> Losses<'request> {
-    /// Of a request.
+    /// Indexes the losses of a request.
     pub fn new(request: &'request Request) -> Self {
         let mut losses = Self {
             weights: HashMap::new(),
@@ -67,8 +67,8 @@ impl<'request> Losses<'request> {
         losses
     }
 
-    /// Computes what a layer loses; layer zero stands for a component without layers. Components
-    /// without weights must not be passed.
+    /// Computes the loss of a layer. Use layer 0 for a component without layers. Components without
+    /// weights must not be passed.
     pub fn of(&self, component: u32, layer: u32, tuple: &FormatTuple) -> UnitLoss {
         let weights = self.weights.get(&(component, layer)).into_iter().flatten();
         let weights = weights.filter(|row| tuple.weight(row.role) == row.format);
@@ -106,7 +106,7 @@ impl<'request> Losses<'request> {
     }
 }
 
-/// Losses that add up.
+/// Sum of losses.
 #[derive(Default)]
 struct Sum {
     micronats: u64,

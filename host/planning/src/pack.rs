@@ -1,12 +1,12 @@
-//! Planner packs: how a planner reaches a host without a compiler.
+//! Planner packs: planners for hosts without a compiler.
 //!
-//! One file: the `.wasm` it was made of, its code for Pulley, the wasmtime version and the settings
-//! it was compiled under, and a signature over all of it. Compiled code is as powerful as a dylib,
-//! so a pack is opened only if a key the integrator trusts signed it, and run only by the wasmtime
-//! that compiled it.
+//! A pack is one file. It contains the `.wasm` of the planner, its code for Pulley, the wasmtime
+//! version and settings that compiled it, and a signature over all of it. Compiled code is as
+//! powerful as a shared library. A pack is therefore opened only if a key that the integrator
+//! trusts signed it, and run only by the same version of wasmtime.
 //!
-//! Layout, integers little endian: magic (8 bytes), length of the manifest (u32), manifest (JSON),
-//! `.wasm`, code, signature (64 bytes, ed25519 over everything before it).
+//! Layout, with little-endian integers: magic (8 bytes), length of the manifest (u32), manifest
+//! (JSON), `.wasm`, code, signature (64 bytes, ed25519 over all preceding bytes).
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -21,12 +21,12 @@ use crate::sandbox::{EngineKind, Planner, Sandbox, WASMTIME_VERSION};
 
 const MAGIC: &[u8; 8] = b"SWPACK\x00\x01";
 const SIGNATURE_BYTES: usize = 64;
-/// Longest manifest read; ours have under 1 KiB.
+/// Maximum length of a manifest. Ours have less than 1 KiB.
 const MANIFEST_BYTES: usize = 64 << 10;
-/// Largest pack read: a Python planner's `.wasm` and code and room to spare.
+/// Maximum size of a pack: the `.wasm` and code of a Python planner, with room to spare.
 pub const PACK_BYTES: u64 = 128 << 20;
 
-/// What a pack says about itself. Trustworthy only after [`open`].
+/// Manifest of a pack. Trustworthy only after [`open`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PackManifest {
@@ -34,11 +34,11 @@ pub struct PackManifest {
     pub planner: String,
     /// Version of the planner.
     pub version: String,
-    /// The planner interface it exports.
+    /// The planner interface that the component exports.
     pub interface: String,
-    /// Version of wasmtime that compiled it.
+    /// Version of wasmtime that compiled the code.
     pub wasmtime: String,
-    /// Identity of the engine settings it was compiled under.
+    /// Identity of the engine settings that the code was compiled with.
     pub settings: String,
     /// Bytes of the `.wasm`.
     pub wasm_bytes: u64,
@@ -52,12 +52,12 @@ pub struct PackManifest {
     pub key: PublicKey,
 }
 
-/// Whether a file looks like a pack.
+/// Returns whether a file looks like a pack.
 pub fn is_pack(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }
 
-/// Compile a planner for Pulley, ask it who it is, and sign the result.
+/// Compiles a planner for Pulley, reads its description, and signs the result.
 #[cfg(feature = "compiler")]
 pub fn write(origin: &str, wasm: &[u8], key: &SecretKey) -> Result<Vec<u8>, PlannerError> {
     let sandbox = Sandbox::new(EngineKind::Pulley)?;
@@ -84,7 +84,7 @@ fn assemble(manifest: &PackManifest, wasm: &[u8], code: &[u8], key: &SecretKey) 
     let mut pack =
         Vec::with_capacity(MAGIC.len() + 4 + manifest.len() + wasm.len() + code.len() + SIGNATURE_BYTES);
     pack.extend_from_slice(MAGIC);
-    // A manifest has under 1 KiB: the planner's own words in it are capped.
+    // A manifest has less than 1 KiB, because the planner's own texts in it are capped.
     pack.extend_from_slice(&u32::try_from(manifest.len()).unwrap_or(u32::MAX).to_le_bytes());
     pack.extend_from_slice(&manifest);
     pack.extend_from_slice(wasm);
@@ -94,8 +94,8 @@ fn assemble(manifest: &PackManifest, wasm: &[u8], code: &[u8], key: &SecretKey) 
     pack
 }
 
-/// The pack with one text of its manifest replaced by another and a valid signature: what an old
-/// release would have written. For tests alone.
+/// Replaces a text in the manifest of a pack and signs it again, to imitate a pack of an old
+/// release. Only for tests.
 #[cfg(feature = "compiler")]
 #[doc(hidden)]
 pub fn resign_for_tests(bytes: &[u8], old: &str, new: &str, key: &SecretKey) -> Vec<u8> {
@@ -105,7 +105,7 @@ pub fn resign_for_tests(bytes: &[u8], old: &str, new: &str, key: &SecretKey) -> 
         .map_or_else(|_| vec![], |manifest| assemble(&manifest, parts.wasm, parts.code, key))
 }
 
-/// A pack taken apart, not yet trusted.
+/// The parsed parts of a pack, not yet trusted.
 struct Parts<'pack> {
     manifest: PackManifest,
     wasm: &'pack [u8],
@@ -145,12 +145,12 @@ fn take_apart(bytes: &[u8]) -> Result<Parts<'_>, PackError> {
     Ok(Parts { manifest, wasm, code, signed: &bytes[..offset], signature })
 }
 
-/// What a pack says about itself, without trusting a word of it.
+/// Returns the manifest of a pack, without verifying anything.
 pub fn inspect(bytes: &[u8]) -> Result<PackManifest, PackError> {
     take_apart(bytes).map(|parts| parts.manifest)
 }
 
-/// Whether a pack is sound, signed by one of `trusted`, and made for this host.
+/// Checks that a pack is undamaged, signed by one of `trusted`, and made for this host.
 pub fn verify(bytes: &[u8], trusted: &[PublicKey]) -> Result<PackManifest, PackError> {
     checked(bytes, trusted).map(|parts| parts.manifest)
 }
@@ -176,7 +176,7 @@ fn checked<'pack>(bytes: &'pack [u8], trusted: &[PublicKey]) -> Result<Parts<'pa
     Ok(parts)
 }
 
-/// Refuses code that another wasmtime, other settings or another interface made.
+/// Refuses code made by another wasmtime version, with other settings or for another interface.
 fn expect_current(manifest: &PackManifest) -> Result<(), PackError> {
     let sandbox_settings = crate::sandbox::pulley_settings_id();
     let expected = [
@@ -192,35 +192,41 @@ fn expect_current(manifest: &PackManifest) -> Result<(), PackError> {
     Ok(())
 }
 
-/// A planner out of a pack, run by Pulley.
+/// Opens the planner in a pack. It is run by Pulley.
 ///
-/// Errors: [`PackError`] inside a [`PlannerError`] unless one of `trusted` signed exactly these
-/// bytes and this wasmtime, under these settings, compiled them.
+/// # Errors
+///
+/// [`PackError`] inside a [`PlannerError`], unless one of `trusted` signed exactly these bytes and
+/// this version of wasmtime compiled them with these settings.
 pub fn open(origin: &str, bytes: &[u8], trusted: &[PublicKey]) -> Result<Planner, PlannerError> {
     let parts = checked(bytes, trusted).map_err(|error| refused(origin, bytes, error))?;
     let sandbox = Sandbox::new(EngineKind::Pulley)?;
-    // SAFETY: a key the integrator trusts signed this code as what its compiler returned; trusting
-    // a key is trusting its owner's code.
+    // SAFETY: a trusted key signed this code as the output of its compiler. An integrator who
+    // trusts a key trusts its owner's code.
     unsafe { sandbox.deserialize(&parts.manifest.planner, parts.code) }
 }
 
-/// Opens a planner out of a pack that is part of this program, run by Pulley. Its signature is not
-/// read: such a pack is trusted as the program is.
+/// Opens the planner in a pack that is part of this program. It is run by Pulley. The signature is
+/// not checked, because the pack is as trusted as the program.
 ///
-/// Errors: the pack is damaged, or another wasmtime compiled it.
+/// # Errors
+///
+/// Fails if the pack is damaged or was compiled by another version of wasmtime.
 pub(crate) fn open_embedded(origin: &str, bytes: &'static [u8]) -> Result<Planner, PlannerError> {
     let refused = |error| refused(origin, bytes, error);
     let parts = take_apart(bytes).map_err(refused)?;
     expect_current(&parts.manifest).map_err(refused)?;
     let sandbox = Sandbox::new(EngineKind::Pulley)?;
-    // SAFETY: the code is a constant of this program, and a test compares it with what the compiler
-    // returns.
+    // SAFETY: the code is a constant of this program, and a test compares it with the output of the
+    // compiler.
     unsafe { sandbox.deserialize(origin, parts.code) }
 }
 
 /// Returns the component in a pack that is part of this program.
 ///
-/// Errors: the pack is damaged.
+/// # Errors
+///
+/// Fails if the pack is damaged.
 pub(crate) fn component(origin: &str, bytes: &'static [u8]) -> Result<&'static [u8], PlannerError> {
     take_apart(bytes).map(|parts| parts.wasm).map_err(|error| refused(origin, bytes, error))
 }

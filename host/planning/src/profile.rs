@@ -1,8 +1,8 @@
-//! SoC profiles: what is known about a chip, as data, each fact with its provenance.
+//! SoC profiles: facts about chips, as data, each with its provenance.
 //!
-//! A profile is a JSON file; `plugins/README.md` describes it. Some are built in, more come from
-//! directories. Nothing is remembered between calls: a file that is added is found, one that is
-//! taken away is gone.
+//! A profile is a JSON file, described in `plugins/README.md`. Some profiles are built in and
+//! others are read from directories. Results are not cached between calls, so that added and
+//! removed files take effect at once.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,88 +17,89 @@ use shardwright_vocabulary::{
 use crate::error::PlannerErrorKind;
 use crate::registry::RegistryError;
 
-/// Name of the profile that stands for no chip in particular.
+/// Name of the profile for no specific chip.
 pub const GENERIC: &str = "generic";
 
-/// File names and contents of `plugins/profiles`, as listed by the build script.
+/// File names and contents of `plugins/profiles`, from the build script.
 const BUILTIN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/profiles.rs"));
 
-/// Names of facts that the host itself reads.
+/// Names of facts that the host itself uses.
 pub mod fact_names {
-    /// Values of system properties that identify the chip of a phone, separated by commas.
+    /// Values of Android system properties that identify the chip of a phone, separated by commas.
     pub const SYSTEM_PROPERTIES: &str = "system-properties";
-    /// For how many microseconds a caller polls for the result of a call.
+    /// Microseconds for which a caller polls for the result of a call.
     pub const POLLING_MICROSECONDS: &str = "polling-microseconds";
     /// The cost of compiling without the recommended flags, as observed elsewhere.
     pub const COST_OF_MISSING_FLAGS: &str = "cost-of-missing-flags";
 }
 
-/// Caps on a profile file; ours have a few kilobytes and a handful of entries.
+/// Caps on a profile file. Our files have a few kilobytes and a handful of entries.
 mod caps {
-    /// Bytes of a file.
+    /// Maximum bytes of a file.
     pub const FILE_BYTES: u64 = 256 << 10;
-    /// Entries of any list.
+    /// Maximum entries of any list.
     pub const ENTRIES: usize = 256;
-    /// Bytes of a name.
+    /// Maximum bytes of a name.
     pub const NAME_BYTES: usize = 128;
-    /// Further chips that take over: a bundle has a chain for each, and at most sixteen.
+    /// Maximum number of fallback chips. A bundle has a chain for each, and at most 16 chains.
     pub const FALLBACK: usize = 8;
 }
 
-/// The one version of the file format there is.
+/// The only version of the file format.
 const SCHEMA: u32 = 1;
 
-/// A fact about a chip: shown to people, and passed to a shim that declares that it reads it.
+/// A fact about a chip. It is shown to people, and passed to shims that declare that they use it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fact {
-    /// What, such as `l1-kilobytes`.
+    /// Name, such as `l1-kilobytes`.
     pub name: String,
-    /// How much or which.
+    /// Value, a number or a text.
     pub value: String,
-    /// Where it comes from.
+    /// Source of the fact.
     pub provenance: Provenance,
-    /// What was observed.
+    /// The observation behind the fact.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
-/// How Android names a chip: a shop delivers by these two, letter for letter.
+/// Android's name of a chip. App stores match both parts literally to choose what to deliver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AndroidChip {
-    /// `Build.SOC_MANUFACTURER`: `QTI`.
+    /// `Build.SOC_MANUFACTURER`, such as `QTI`.
     pub manufacturer: String,
-    /// `Build.SOC_MODEL`: `SM8650`.
+    /// `Build.SOC_MODEL`, such as `SM8650`.
     pub model: String,
-    /// Where the name comes from.
+    /// Source of the name.
     pub provenance: Provenance,
-    /// What was observed.
+    /// The observation behind the name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
-/// When a plan may choose formats that a chip supports.
+/// Condition under which a plan may choose formats that a chip supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Offer {
-    /// Always.
+    /// The formats are always offered.
     #[default]
     Always,
-    /// Only where losses count, or if named: they lose more than the alternatives.
+    /// Offered only with a quality goal, or if the user names them. They lose more than the
+    /// alternatives.
     QualityGoal,
-    /// Offered only to users who name them: they lose more on published models than they save.
+    /// Offered only if the user names them. They lose more on published models than they save.
     Named,
 }
 
-/// What a plan for a chip is best in, of those that keep all goals.
+/// Objective of plans for a chip, among the plans that meet all goals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preference {
-    /// The fastest.
+    /// The fastest plan.
     #[default]
     Speed,
-    /// The one that loses least.
+    /// The plan with the least loss.
     Quality,
 }
 
@@ -113,8 +114,8 @@ impl Offer {
         *self == Offer::Always
     }
 
-    /// Returns whether a plan may choose these formats unnamed. `losses_count` is true for plans
-    /// with a quality goal.
+    /// Returns whether a plan may choose these formats without the user naming them. `losses_count`
+    /// is true for plans with a quality goal.
     const fn is_made(self, losses_count: bool) -> bool {
         match self {
             Offer::Always => true,
@@ -124,20 +125,19 @@ impl Offer {
     }
 }
 
-/// Formats a chip is known to support together, or known to refuse.
+/// Formats that a chip is known to support together, or known to refuse.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProfileFormat {
-    /// The formats.
     pub formats: FormatTuple,
-    /// Whether they are supported.
+    /// Whether the chip supports them.
     pub legal: bool,
-    /// When a plan may choose them.
+    /// Condition under which a plan may choose them.
     #[serde(default, skip_serializing_if = "Offer::is_always")]
     pub offer: Offer,
-    /// Where that knowledge comes from.
+    /// Source of this knowledge.
     pub provenance: Provenance,
-    /// What was observed.
+    /// The observation behind the entry.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
@@ -146,41 +146,40 @@ pub struct ProfileFormat {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProfileFlag {
-    /// Name as the shim's schema spells it.
+    /// Name as in the shim's schema.
     pub name: String,
-    /// Value.
     pub value: String,
-    /// Where the recommendation comes from.
+    /// Source of the recommendation.
     pub provenance: Provenance,
-    /// What was observed.
+    /// The observation behind the recommendation.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
 impl ProfileFlag {
-    /// The flag alone.
+    /// Returns the flag without provenance and note.
     pub fn flag(&self) -> Flag {
         Flag { name: self.name.clone(), value: self.value.clone() }
     }
 }
 
-/// Goals of plans for a chip, where the user states none of their own.
+/// Goals of plans for a chip, used if the user does not specify any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ProfileGoals {
-    /// The most quality that may be lost: KL divergence in thousandths of a nat per token.
+    /// Maximum quality loss: KL divergence in thousandths of a nat per token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quality: Option<u32>,
-    /// The most bytes of artefacts and KV cache together.
+    /// Maximum bytes of artefacts and KV cache together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// The most bytes of artefacts.
+    /// Maximum bytes of artefacts and gathered tables together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
-    /// The most microseconds of a generated token.
+    /// Maximum microseconds of a generated token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_microseconds: Option<u64>,
-    /// The most microseconds from a prompt to the first token of its answer.
+    /// Maximum microseconds from a prompt to the first token of its answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_token_microseconds: Option<u64>,
 }
@@ -191,80 +190,78 @@ impl ProfileGoals {
     }
 }
 
-/// A chip.
+/// Profile of a chip.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// Version of the file format: 1.
     pub schema: u32,
-    /// Name it is called by: lower-case letters, digits, hyphens.
+    /// Name for lookups: lower-case letters, digits, hyphens.
     pub name: String,
     /// Name for people.
     pub title: String,
-    /// Who makes it.
     pub vendor: String,
-    /// Other names it goes by. Case, spaces, hyphens and underscores do not matter when a name is
+    /// Other names for lookups. Case, spaces, hyphens and underscores are ignored when a name is
     /// looked up.
     #[serde(default)]
     pub aliases: Vec<String>,
-    /// How Android names it. A chip that is sold in several grades has a name for each.
+    /// Android's names of the chip. A chip that is sold in several grades has a name for each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub android: Vec<AndroidChip>,
-    /// Name of the shim that serves it.
+    /// Name of the shim that supports it.
     pub shim: String,
-    /// Kind of device.
     pub kind: TargetKind,
-    /// Names of the profiles of further devices in the same machine, in the order in which they
-    /// take over where this one is not there or is lost; this machine's CPU comes after them. What
-    /// those profiles fall back to does not count.
+    /// Names of the profiles of further devices in the same machine, in fallback order, for the
+    /// case that this device is missing or lost. This machine's CPU comes after them. Fallbacks of
+    /// those profiles are ignored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fallback: Vec<String>,
-    /// Upper bounds.
     #[serde(default)]
     pub limits: Vec<Limit>,
-    /// What its use takes beside what shards compute; see
+    /// Overheads of using the chip, in addition to the computation of shards. See
     /// [`overhead_names`](shardwright_vocabulary::overhead_names).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overheads: Vec<Overhead>,
-    /// Formats it takes or refuses, best first.
+    /// Formats that the chip supports or refuses, best first.
     #[serde(default)]
     pub formats: Vec<ProfileFormat>,
-    /// What a plan is best in where goals bound bytes or times; a quality goal decides by itself.
+    /// Objective of plans with goals for bytes or times. With a quality goal this is ignored.
     #[serde(default, skip_serializing_if = "Preference::is_speed")]
     pub prefers: Preference,
-    /// Goals where the user states none.
+    /// Goals that apply if the user does not specify any.
     #[serde(default, skip_serializing_if = "ProfileGoals::is_empty")]
     pub goals: ProfileGoals,
-    /// Name of the planner to ask, from a planner directory; `None` for the built-in one.
+    /// Name of the planner, from a planner directory. `None` for the built-in one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planner: Option<String>,
-    /// Flags worth setting.
+    /// Recommended flags.
     #[serde(default)]
     pub flags: Vec<ProfileFlag>,
-    /// What else is known.
+    /// Further facts.
     #[serde(default)]
     pub facts: Vec<Fact>,
 }
 
 impl Profile {
-    /// The formats it is known to support, best first.
+    /// Iterates over the formats that the chip is known to support, best first.
     pub fn legal_formats(&self) -> impl Iterator<Item = &FormatTuple> {
         self.formats.iter().filter(|entry| entry.legal).map(|entry| &entry.formats)
     }
 
-    /// Those of them that a plan may choose, best first.
+    /// Iterates over the supported formats that a plan may choose, best first. `losses_count` is
+    /// true for plans with a quality goal.
     pub fn offered_formats(&self, losses_count: bool) -> impl Iterator<Item = &FormatTuple> {
         let offered = move |entry: &&ProfileFormat| entry.legal && entry.offer.is_made(losses_count);
         self.formats.iter().filter(offered).map(|entry| &entry.formats)
     }
 
-    /// The fact of a name.
+    /// Returns the fact with this name.
     pub fn fact(&self, name: &str) -> Option<&Fact> {
         self.facts.iter().find(|fact| fact.name == name)
     }
 
-    /// The limits with those a user set in their place: one of the same name replaces, another is
-    /// added.
+    /// Returns the limits, overridden by a user's: a limit with the same name is replaced, another
+    /// is added.
     pub fn limits_with(&self, user: &[Limit]) -> Vec<Limit> {
         let mut limits: Vec<Limit> = self
             .limits
@@ -277,12 +274,12 @@ impl Profile {
     }
 }
 
-/// Where a profile comes from.
+/// Source of a profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProfileSource {
     /// Built in, under this file name.
     Builtin(&'static str),
-    /// A file.
+    /// A file with this path.
     File(PathBuf),
 }
 
@@ -298,13 +295,11 @@ impl fmt::Display for ProfileSource {
 /// A profile with its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundProfile {
-    /// The profile.
     pub profile: Profile,
-    /// Its source.
     pub source: ProfileSource,
 }
 
-/// Why there is no profile.
+/// Why a profile could not be found or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
@@ -314,69 +309,59 @@ pub enum ProfileError {
     /// A file could not be read or is too big.
     #[error("profile {source_file}: {reason}")]
     File {
-        /// The file.
         source_file: ProfileSource,
-        /// Why.
         reason: String,
     },
-    /// A file is not signed as the host's rules ask.
+    /// A file is not signed as the host's policy requires.
     #[error("profile {source_file}: {error}")]
     Trust {
-        /// The file.
         source_file: ProfileSource,
-        /// What is missing.
         error: TrustError,
     },
     /// A file is not a profile.
     #[error("profile {source_file}, line {line}, column {column}: {reason}")]
     Syntax {
-        /// The file.
         source_file: ProfileSource,
-        /// Line, from one.
+        /// Line, starting at 1.
         line: usize,
-        /// Column, from one.
+        /// Column, starting at 1.
         column: usize,
-        /// What is wrong.
         reason: String,
     },
-    /// A profile that makes no sense.
+    /// A profile is invalid.
     #[error("profile {source_file}: {reason}")]
     Invalid {
-        /// The file.
         source_file: ProfileSource,
-        /// What is wrong.
         reason: String,
     },
-    /// Two profiles claim one name.
+    /// Two profiles have the same name or alias.
     #[error("`{name}` is claimed by {first} and by {second}")]
     Duplicate {
         /// Name or alias.
         name: String,
-        /// One profile.
         first: ProfileSource,
-        /// The other.
         second: ProfileSource,
     },
-    /// No such chip.
+    /// No profile has the name.
     #[error("no profile for SoC `{name}`{}", skipped.iter().map(|why| format!("; skipped: {why}")).collect::<String>())]
     Unknown {
-        /// The name.
+        /// The requested name.
         name: String,
-        /// Profiles that have mistakes, one of which may be meant.
+        /// Errors of invalid profiles, one of which may be the requested one.
         skipped: Vec<String>,
-        /// Names much like it.
+        /// Similar names.
         near: Vec<String>,
-        /// Every name there is.
+        /// All known names.
         known: Vec<String>,
     },
 }
 
 impl ProfileError {
-    /// Whether the error is relevant to someone who asks for the chip of this name.
+    /// Returns whether the error concerns the chip with this name.
     fn is_about(&self, wanted: &str) -> bool {
         match self {
             ProfileError::Duplicate { name, .. } => name == wanted,
-            // Of what cannot be read, the file's name is all there is.
+            // If a file cannot be read, only its name can be compared.
             ProfileError::File { source_file, .. }
             | ProfileError::Trust { source_file, .. }
             | ProfileError::Syntax { source_file, .. }
@@ -390,7 +375,7 @@ impl ProfileError {
         }
     }
 
-    /// What would help, for a `help:` line.
+    /// Returns advice for a `help:` line.
     pub fn help(&self) -> Option<String> {
         match self {
             ProfileError::Unknown { skipped, .. } if !skipped.is_empty() => {
@@ -413,23 +398,23 @@ impl ProfileError {
     }
 }
 
-/// The built-in profiles and those of directories.
+/// The built-in profiles and the profiles of directories.
 #[derive(Debug, Clone, Default)]
 pub struct ProfileRegistry {
     directories: Vec<PathBuf>,
     trust: Trust,
 }
 
-/// What there is of profiles.
+/// All profiles of a registry.
 #[derive(Debug, Default)]
 pub struct Profiles {
-    /// Those that can be used.
+    /// Usable profiles.
     pub found: Vec<FoundProfile>,
-    /// What is wrong with the others.
+    /// Errors of the others.
     pub skipped: Vec<ProfileError>,
 }
 
-/// All names of a profile, as they are compared.
+/// Returns all names of a profile, normalised for comparison.
 fn names(profile: &Profile) -> Vec<String> {
     let mut names = vec![normalise(&profile.name)];
     names.extend(profile.aliases.iter().map(|alias| normalise(alias)));
@@ -439,31 +424,34 @@ fn names(profile: &Profile) -> Vec<String> {
 }
 
 impl ProfileRegistry {
-    /// The built-in profiles.
+    /// Creates a registry of only the built-in profiles.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Uses a file of a directory only if it is signed as the rules ask. Built-in profiles are part
-    /// of the program.
+    /// Sets the signature policy for files of directories. Built-in profiles are part of the
+    /// program and need no signature.
     #[must_use]
     pub fn trusting(mut self, trust: Trust) -> Self {
         self.trust = trust;
         self
     }
 
-    /// One more directory; its `.json` files are profiles. One that does not exist counts as empty.
+    /// Adds a directory, whose `.json` files are profiles. A directory that does not exist counts
+    /// as empty.
     #[must_use]
     pub fn with_directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directories.push(directory.into());
         self
     }
 
-    /// Every profile there is now, built-in ones first. A file that is not a profile, or that
-    /// claims the name of another, is skipped with its error, so that it does not affect other
+    /// Lists the current profiles, built-in ones first. A file that is not a profile, or that has
+    /// the name of another profile, is skipped and its error returned. It does not affect other
     /// chips.
     ///
-    /// Errors: a directory that cannot be read.
+    /// # Errors
+    ///
+    /// Fails if a directory cannot be read.
     pub fn list(&self) -> Result<Profiles, ProfileError> {
         let mut all = Profiles::default();
         let mut claimed: BTreeMap<String, ProfileSource> = BTreeMap::new();
@@ -501,9 +489,12 @@ impl ProfileRegistry {
         Ok(all)
     }
 
-    /// The profile of this name or alias.
+    /// Finds the profile with this name or alias.
     ///
-    /// Errors: there is none; its file is no sound profile; two claim the name.
+    /// # Errors
+    ///
+    /// Fails if there is none, if its file is not a valid profile, or if two profiles have the
+    /// name.
     pub fn find(&self, name: &str) -> Result<FoundProfile, ProfileError> {
         let wanted = normalise(name);
         let Profiles { found: mut profiles, mut skipped } = self.list()?;
@@ -528,7 +519,7 @@ impl ProfileRegistry {
     }
 }
 
-/// Read one profile file.
+/// Reads one profile file.
 pub fn read(path: &Path) -> Result<FoundProfile, ProfileError> {
     read_trusting(path, &Trust::off())
 }
@@ -564,7 +555,7 @@ fn parse(bytes: &[u8], source: &ProfileSource) -> Result<Profile, ProfileError> 
     }
 }
 
-/// The first fault of a profile that can be parsed.
+/// Returns the first fault of a parsed profile.
 fn fault(profile: &Profile) -> Option<String> {
     if profile.schema != SCHEMA {
         return Some(format!("schema {} is unknown, this host reads {SCHEMA}", profile.schema));
@@ -603,7 +594,7 @@ fn fault(profile: &Profile) -> Option<String> {
     }
     let android = profile.android.iter().flat_map(|chip| [&chip.manufacturer, &chip.model]);
     for name in android {
-        // They go into the settings of a shop as they are.
+        // These names are written into settings of app stores without escaping.
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || b" -_./+".contains(&byte);
         if name.is_empty() || name.len() > caps::NAME_BYTES || !name.bytes().all(legal) {
             let quoted: String = name.chars().take(32).collect();
@@ -637,7 +628,7 @@ fn fault(profile: &Profile) -> Option<String> {
     if let Some(name) = repeated(profile.facts.iter().map(|fact| fact.name.as_str()).collect()) {
         return Some(format!("fact `{name}` is given twice"));
     }
-    // The host reads it.
+    // The host itself parses this fact.
     if let Some(fact) = profile.fact(fact_names::POLLING_MICROSECONDS)
         && fact.value.parse::<u64>().is_err()
     {
@@ -655,7 +646,7 @@ fn fault(profile: &Profile) -> Option<String> {
     None
 }
 
-/// A name as it is looked up.
+/// Normalises a name for lookups.
 fn normalise(name: &str) -> String {
     name.chars()
         .filter(|character| !matches!(character, ' ' | '-' | '_'))
@@ -663,14 +654,15 @@ fn normalise(name: &str) -> String {
         .collect()
 }
 
-/// Whether a name is likely a slip of another: one contains the other, or at most two letters
-/// differ.
+/// Returns whether a name is probably a typing error of another: one contains the other, or the
+/// edit distance is at most 2.
 fn is_near(known: &str, wanted: &str) -> bool {
     let short = wanted.chars().count().min(known.chars().count());
     if short >= 4 && (known.contains(wanted) || wanted.contains(known)) {
         return true;
     }
-    // Rows of an edit distance; a hostile name is not worth more than this.
+    // The current row of the edit distance. A requested name is cut to 64 characters, because it
+    // may be hostile.
     let (known, wanted): (Vec<char>, Vec<char>) =
         (known.chars().collect(), wanted.chars().take(64).collect());
     let mut row: Vec<usize> = (0..=wanted.len()).collect();
@@ -686,7 +678,7 @@ fn is_near(known: &str, wanted: &str) -> bool {
     row[wanted.len()] <= 2 && short >= 3
 }
 
-/// What an application can do about it.
+/// Converts to an error for applications, with a kind that they can act on.
 impl From<ProfileError> for shardwright_vocabulary::Error {
     fn from(error: ProfileError) -> Self {
         let help = error.help();

@@ -1,5 +1,5 @@
-//! Planners in directories: a `.wasm` or `.pack` dropped there is found by its file name, one taken
-//! away is gone. Nothing is remembered between calls.
+//! Planners in directories: every `.wasm` and `.pack` file is a planner, named after the file.
+//! Results are not cached between calls.
 
 #[cfg(feature = "compiler")]
 use shardwright_trust::Kind;
@@ -14,13 +14,13 @@ use crate::sandbox::Planner;
 #[cfg(feature = "compiler")]
 use crate::sandbox::{CompiledCache, Sandbox};
 
-/// Most files of a directory looked at. A directory with more is not a planner directory.
+/// Maximum files of a directory. A directory with more is not a planner directory.
 const FILES: usize = 4096;
 
 /// Form of a planner file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PlannerFile {
-    /// A component, compiled here.
+    /// A WebAssembly component, which this host compiles.
     Wasm,
     /// A signed pack.
     Pack,
@@ -29,54 +29,46 @@ pub enum PlannerFile {
 /// A planner file that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannerEntry {
-    /// Name it is called by: the file name without its extension.
+    /// Name: the file name without its extension.
     pub name: String,
-    /// Where it lies.
     pub path: PathBuf,
-    /// Its form.
     pub file: PlannerFile,
 }
 
-/// Why a directory could not be read or a planner not found.
+/// Why a directory could not be read, or a planner was not found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistryError {
     /// A directory could not be read.
     #[error("cannot read the planner directory {}: {source}", path.display())]
     Directory {
-        /// The directory.
         path: PathBuf,
-        /// Why.
         source: std::io::Error,
     },
-    /// Too many files.
+    /// A directory has too many files.
     #[error("{} has more than {FILES} files", path.display())]
     TooManyFiles {
-        /// The directory.
         path: PathBuf,
     },
-    /// Two files of one name.
+    /// Two files have the same name.
     #[error("planner `{name}` is there twice: {} and {}", first.display(), second.display())]
     Duplicate {
-        /// The name.
         name: String,
-        /// One file.
         first: PathBuf,
-        /// The other.
         second: PathBuf,
     },
-    /// No such planner.
+    /// No planner has the name.
     #[error("no planner `{name}`")]
     Unknown {
-        /// The name.
+        /// The requested name.
         name: String,
-        /// The names there are.
+        /// All known names.
         known: Vec<String>,
     },
 }
 
 impl RegistryError {
-    /// What would help, for a `help:` line.
+    /// Returns advice for a `help:` line.
     pub fn help(&self) -> Option<String> {
         match self {
             RegistryError::Unknown { known, .. } if known.is_empty() => Some(
@@ -96,19 +88,19 @@ pub struct PlannerRegistry {
 }
 
 impl PlannerRegistry {
-    /// No directories.
+    /// Creates a registry without directories.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One more directory. One that does not exist counts as empty.
+    /// Adds a directory. A directory that does not exist counts as empty.
     #[must_use]
     pub fn with_directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directories.push(directory.into());
         self
     }
 
-    /// Every planner there is now, by name.
+    /// Lists the current planners, by name.
     pub fn list(&self) -> Result<Vec<PlannerEntry>, RegistryError> {
         let mut found: BTreeMap<String, PlannerEntry> = BTreeMap::new();
         for directory in &self.directories {
@@ -130,7 +122,7 @@ impl PlannerRegistry {
         Ok(found.into_values().collect())
     }
 
-    /// The planner of this name.
+    /// Finds the planner with this name.
     pub fn find(&self, name: &str) -> Result<PlannerEntry, RegistryError> {
         let mut entries = self.list()?;
         match entries.iter().position(|entry| entry.name == name) {
@@ -143,7 +135,7 @@ impl PlannerRegistry {
     }
 }
 
-/// Regular files of a directory in the order of their names; empty if it does not exist.
+/// Returns the regular files of a directory, sorted by name. Empty if the directory does not exist.
 pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>, RegistryError> {
     let failed = |source| RegistryError::Directory { path: directory.to_owned(), source };
     let entries = match std::fs::read_dir(directory) {
@@ -166,7 +158,7 @@ pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>, RegistryError> {
 }
 
 impl PlannerEntry {
-    /// A planner file specified by its path rather than by name.
+    /// Creates the entry of a planner that is specified by its path.
     pub fn from_path(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
@@ -174,8 +166,8 @@ impl PlannerEntry {
         Self { name, path, file: if pack { PlannerFile::Pack } else { PlannerFile::Wasm } }
     }
 
-    /// Load it: a `.wasm` that is signed as the rules ask is compiled in `sandbox`, a pack that one
-    /// of their keys signed is run by Pulley.
+    /// Loads the planner. A `.wasm` file must be signed as the policy requires and is compiled in
+    /// `sandbox`. A pack must be signed by a trusted key and is run by Pulley.
     #[cfg(feature = "compiler")]
     pub fn load(
         &self,
@@ -197,7 +189,7 @@ impl PlannerEntry {
         sandbox.load(&crate::file_name(&self.path), &wasm, cache)
     }
 
-    /// Open it without compiling anything, as a host without a compiler must: packs only.
+    /// Opens the planner without compiling, as a host without a compiler must. Supports only packs.
     pub fn open(&self, trust: &Trust) -> Result<Planner, PlannerError> {
         match self.file {
             PlannerFile::Wasm => Err(self.error(PlannerErrorKind::NoCompiler)),
@@ -219,7 +211,7 @@ impl PlannerEntry {
     }
 }
 
-/// What an application can do about it.
+/// Converts to an error for applications, with a kind that they can act on.
 impl From<RegistryError> for shardwright_vocabulary::Error {
     fn from(error: RegistryError) -> Self {
         let help = error.help();

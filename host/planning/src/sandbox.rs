@@ -1,9 +1,9 @@
-//! The sandbox: compiles or loads one planner and calls it, each call in a fresh store.
+//! The sandbox: compiles or loads one planner and calls it, each call in a new store.
 //!
-//! A planner gets no import but `log`, so it has no clock, files or random numbers; the engine
-//! settings leave nothing else that differs between machines, so the same request gives the same
-//! plan natively and under Pulley. Fuel bounds its time, a limiter its memory, hostcall fuel what
-//! is copied out of it, a budget its log.
+//! The only import of a planner is `log`, so it has no clock, files or random numbers. The engine
+//! settings rule out all other differences between machines, so the same request gives the same
+//! plan natively and under Pulley. Fuel bounds its time, a limiter its memory, hostcall fuel the
+//! data that is copied out of it, and a budget its log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,28 +28,29 @@ mod settings;
 pub use compile::CompiledCache;
 pub(crate) use settings::WASMTIME_VERSION;
 
-/// Settings identity of every pack.
+/// Returns the settings identity of every pack.
 pub(crate) fn pulley_settings_id() -> String {
     settings::id(EngineKind::Pulley)
 }
 
-/// The interface a planner exports.
+/// The interface that a planner exports.
 pub const INTERFACE: &str = "shardwright:planner/api@0.2.0-draft";
-/// The interface a planner may import.
+/// The interface that a planner may import.
 pub const LOG_INTERFACE: &str = "shardwright:planner/host@0.2.0-draft";
 
-/// How a planner is executed. Both give the same answers.
+/// Execution engines for planners. Both give the same answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EngineKind {
-    /// Machine code of this processor, compiled here.
+    /// Machine code of this processor, compiled on this machine.
     #[cfg(feature = "compiler")]
     Native,
-    /// Wasmtime's portable interpreter: about ten times slower, which planning does not notice.
+    /// Wasmtime's portable interpreter. It is about ten times slower, which does not matter for
+    /// planning.
     Pulley,
 }
 
 impl EngineKind {
-    /// The name in reports.
+    /// Returns the name for reports.
     pub const fn name(self) -> &'static str {
         match self {
             #[cfg(feature = "compiler")]
@@ -59,23 +60,23 @@ impl EngineKind {
     }
 }
 
-/// Bounds of one planner. The defaults are far above what a real planner needs on a model of 8
+/// Bounds of one planner. The defaults are far above the needs of a real planner on a model of 8
 /// billion parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bounds {
     /// Size of a `.wasm` in bytes. A Rust planner has about 0.1 MB, a Python one 18 MB.
     pub wasm_bytes: u64,
-    /// Time to compile.
+    /// Maximum time to compile.
     pub compile_time: Duration,
     /// Fuel of one call, about one unit per instruction: half a second natively, some seconds under
     /// Pulley.
     pub fuel: u64,
-    /// Linear memory in bytes, all memories together.
+    /// Total bytes of all linear memories.
     pub memory_bytes: usize,
-    /// Elements of tables, all tables together.
+    /// Total elements of all tables.
     pub table_elements: usize,
-    /// Bytes copied out of the planner in one call. Strings of a guest may alias, so its memory
-    /// bound does not bound them.
+    /// Bytes copied out of the planner in one call. Strings of a guest may overlap, so they can
+    /// exceed its memory bound.
     pub output_bytes: usize,
     /// Log lines of one call.
     pub log_lines: usize,
@@ -98,53 +99,48 @@ impl Default for Bounds {
     }
 }
 
-/// One line a planner logged.
+/// One line of a planner's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLine {
-    /// How serious.
     pub level: LogLevel,
-    /// The line.
     pub message: String,
 }
 
-/// How serious a log line is.
+/// Severity of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
-    /// For the planner's author.
+    /// Details for the planner's author.
     Debug,
-    /// For the curious.
+    /// General information.
     Info,
-    /// Something was ignored or approximated.
+    /// An input was ignored or approximated.
     Warn,
-    /// Something failed.
+    /// A failure.
     Error,
 }
 
-/// One setting of a planner.
+/// An option of a planner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OptionDescription {
-    /// Name.
     pub name: String,
-    /// Legal values, in words.
+    /// Description of the legal values.
     pub values: String,
-    /// What it does.
+    /// Effect of the option.
     pub summary: String,
 }
 
-/// What a planner says about itself.
+/// A planner's description of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// Name.
     pub name: String,
-    /// Version.
     pub version: String,
-    /// One sentence.
+    /// Summary in one sentence.
     pub summary: String,
-    /// Options it takes.
+    /// Options that the planner supports.
     pub options: Vec<OptionDescription>,
 }
 
-/// An engine with our settings. Cheap to clone; clones share the engine.
+/// An engine with our settings. Cheap to clone, because clones share the engine.
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     engine: Engine,
@@ -153,12 +149,12 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// A sandbox with the default bounds.
+    /// Creates a sandbox with the default bounds.
     pub fn new(kind: EngineKind) -> Result<Self, PlannerError> {
         Self::with_bounds(kind, Bounds::default())
     }
 
-    /// A sandbox with bounds of its own.
+    /// Creates a sandbox with the given bounds.
     pub fn with_bounds(kind: EngineKind, bounds: Bounds) -> Result<Self, PlannerError> {
         let failed = |error: wasmtime::Error| PlannerError {
             planner: "sandbox".to_owned(),
@@ -170,28 +166,27 @@ impl Sandbox {
         Ok(Self { engine, kind, bounds: Arc::new(bounds) })
     }
 
-    /// How planners are executed.
+    /// Returns the engine that executes planners.
     pub fn kind(&self) -> EngineKind {
         self.kind
     }
 
-    /// The bounds.
     pub fn bounds(&self) -> &Bounds {
         &self.bounds
     }
 
-    /// Identity of the settings compiled code depends on: 64 hexadecimal digits. Code compiled
-    /// under another identity does not run here.
+    /// Returns the identity of the settings that compiled code depends on, 64 hexadecimal digits.
+    /// Code compiled with another identity cannot run here.
     pub fn settings_id(&self) -> String {
         settings::id(self.kind)
     }
 
-    /// A planner from compiled code.
+    /// Loads a planner from compiled code.
     ///
     /// # Safety
     ///
-    /// `code` must be what [`Component::serialize`] or `precompile_component` returned, unaltered:
-    /// wasmtime does not check it, and altered code can do anything to this process.
+    /// `code` must be the unaltered output of [`Component::serialize`] or `precompile_component`.
+    /// Wasmtime does not check it, and altered code can do anything to this process.
     pub(crate) unsafe fn deserialize(&self, origin: &str, code: &[u8]) -> Result<Planner, PlannerError> {
         // SAFETY: passed on to the caller.
         let component = unsafe { Component::deserialize(&self.engine, code) };
@@ -200,7 +195,7 @@ impl Sandbox {
         self.planner(origin, component)
     }
 
-    /// Checks what a component imports and exports, links it, and asks for its description.
+    /// Checks the imports and exports of a component, links it, and reads its description.
     fn planner(&self, origin: &str, component: Component) -> Result<Planner, PlannerError> {
         let fail = |kind| named(origin, kind);
         check_interface(&self.engine, &component).map_err(fail)?;
@@ -237,11 +232,12 @@ fn named(planner: &str, kind: PlannerErrorKind) -> PlannerError {
 }
 
 /// Checks imports against the allow-list and finds the interface among the exports. Linking would
-/// refuse the same components, with less helpful messages.
+/// refuse the same components, but with less helpful messages.
 fn check_interface(engine: &Engine, component: &Component) -> Result<(), PlannerErrorKind> {
     let component_type = component.component_type();
     for (import, item) in component_type.imports(engine) {
-        // An import of types alone, as some toolchains add, gives a planner nothing to call.
+        // An import that has only types, as some toolchains add, is harmless: a planner cannot call
+        // it.
         let types_only = match &item.ty {
             ComponentItem::ComponentInstance(instance) => instance
                 .exports(engine)
@@ -256,7 +252,7 @@ fn check_interface(engine: &Engine, component: &Component) -> Result<(), Planner
     check_exports(component_type.exports(engine).map(|(export, _)| export))
 }
 
-/// Whether an import can be one that a planner may have.
+/// Returns whether an import belongs to our interfaces.
 fn is_ours(import: &str) -> bool {
     import.starts_with("shardwright:planner/")
 }
@@ -265,7 +261,7 @@ fn forbidden(import: &str) -> PlannerErrorKind {
     PlannerErrorKind::ForbiddenImport { import: import.to_owned(), allowed: LOG_INTERFACE.to_owned() }
 }
 
-/// Find the interface among the exports.
+/// Finds the interface among the exports.
 fn check_exports<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<(), PlannerErrorKind> {
     let base = base(INTERFACE);
     let mut other = None;
@@ -284,20 +280,20 @@ fn check_exports<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<(), P
     })
 }
 
-/// An interface name without its version.
+/// Returns the name of an interface without its version.
 fn base(interface: &str) -> &str {
     interface.split_once('@').map_or(interface, |(base, _)| base)
 }
 
-/// Whether two interface names differ in the patch version at most. Before 1.0 the minor version is
-/// the one that breaks.
+/// Returns whether two interface names differ at most in the patch version. Before 1.0, a new minor
+/// version is a breaking change.
 fn same_line(left: &str, right: &str) -> bool {
     let line = |name: &str| {
         let (base, version) = name.split_once('@')?;
         let (line, _patch) = version.rsplit_once('.')?;
         Some((base.to_owned(), line.to_owned()))
     };
-    // Of a draft nothing but itself is known to fit.
+    // A draft version is only compatible with itself.
     let is_draft = |name: &str| name.split_once('@').is_some_and(|(_, version)| version.contains('-'));
     match is_draft(left) || is_draft(right) {
         true => left == right,
@@ -305,7 +301,7 @@ fn same_line(left: &str, right: &str) -> bool {
     }
 }
 
-/// A planner, ready to be asked. Every call runs in a fresh instance.
+/// A planner that is ready to be called. Every call runs in a new instance.
 pub struct Planner {
     sandbox: Sandbox,
     #[cfg_attr(not(feature = "compiler"), allow(dead_code, reason = "kept for writing packs and caches"))]
@@ -328,18 +324,18 @@ impl std::fmt::Debug for Planner {
 /// The log and the result of a call.
 #[derive(Debug)]
 pub struct Answer {
-    /// The unchecked plan, or why there is none.
+    /// The unchecked plan, or the error.
     pub plan: Result<Plan, PlannerError>,
-    /// What the planner logged.
+    /// Log of the call.
     pub log: Vec<LogLine>,
-    /// Fuel it used, of [`Bounds::fuel`].
+    /// Fuel used by the call, out of [`Bounds::fuel`].
     pub fuel: u64,
-    /// Bytes of linear memory it had in the end, of [`Bounds::memory_bytes`].
+    /// Bytes of linear memory at the end of the call, out of [`Bounds::memory_bytes`].
     pub memory: usize,
 }
 
 impl Planner {
-    /// The same planner with that many times the fuel of its bounds for each call.
+    /// Multiplies the fuel of each call by `shares`.
     pub(crate) fn with_fuel_shares(mut self, shares: u64) -> Self {
         let bounds = &*self.sandbox.bounds;
         let bounds = Bounds { fuel: bounds.fuel.saturating_mul(shares), ..bounds.clone() };
@@ -347,49 +343,51 @@ impl Planner {
         self
     }
 
-    /// What the planner says about itself.
+    /// Returns the planner's description of itself.
     pub fn description(&self) -> &Description {
         &self.description
     }
 
-    /// What the caller must report of how it was loaded: that its compiled form in the cache was
-    /// not trusted and it was compiled again, or that it could not be compiled and is interpreted.
+    /// Returns a notice about loading that the caller must report: that the compiled form in the
+    /// cache was not trusted and the planner was compiled again, or that it could not be compiled
+    /// and is interpreted.
     pub fn load_notice(&self) -> Option<&str> {
         self.load_notice.as_deref()
     }
 
-    /// The same planner with a notice of how it was loaded.
+    /// Sets the notice about loading.
     #[must_use]
     pub fn loaded_with(mut self, notice: String) -> Self {
         self.load_notice = Some(notice);
         self
     }
 
-    /// The bounds of its calls.
+    /// Returns the bounds of its calls.
     pub fn bounds(&self) -> &Bounds {
         &self.sandbox.bounds
     }
 
-    /// Where it runs.
+    /// Returns the engine that runs it.
     pub fn engine(&self) -> EngineKind {
         self.sandbox.kind
     }
 
-    /// An error of this planner.
+    /// Creates an error of this planner.
     pub(crate) fn error(&self, kind: PlannerErrorKind) -> PlannerError {
         let Description { name, version, .. } = &self.description;
         let version = (!version.is_empty()).then(|| version.clone());
         PlannerError { planner: name.clone(), version, kind }
     }
 
-    /// Ask for a plan. The plan is what the guest said; [`check`](crate::check::check) it.
+    /// Requests a plan. The plan is the guest's unchecked output: [`check`](crate::check::check)
+    /// it.
     pub fn make_plan(&self, request: &Request) -> Answer {
         let request = wit::Request::from(request);
         self.answer("make-plan", |api, store| api.call_make_plan(store, &request))
     }
 
-    /// Ask again after attempts failed. `history` is never empty; its last plan is the previous
-    /// one.
+    /// Requests another plan after failed attempts. `history` must not be empty, and its last plan
+    /// is the previous one.
     pub fn revise(&self, request: &Request, history: &[Attempt]) -> Answer {
         let request = wit::Request::from(request);
         let history: Vec<wit::Attempt> = match history.iter().map(wit::Attempt::try_from).collect() {
@@ -430,7 +428,7 @@ impl Planner {
     fn describe(&self, origin: &str) -> Result<Description, PlannerError> {
         let (result, _) = self.call("describe", |api, store| api.call_describe(store));
         let description = result.map_err(|kind| named(origin, kind))?;
-        // Names end up in messages and file heads.
+        // Names are used in messages and file headers.
         let short = |text: String, bytes: usize| {
             let end = (0..=bytes.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
             let printable = |character: char| if character.is_control() { ' ' } else { character };
@@ -449,7 +447,7 @@ impl Planner {
         })
     }
 
-    /// One call in a fresh store, and what it used whatever came of it.
+    /// Makes one call in a new store. Returns the use of resources even if the call fails.
     fn call<T>(
         &self,
         function: &'static str,
@@ -465,25 +463,25 @@ impl Planner {
             .and_then(|()| self.instance.instantiate(&mut store))
             .and_then(|planner| call(planner.shardwright_planner_api(), &mut store))
             .map_err(|error| classify(&error, function, bounds));
-        // Without fuel set, which is then the error, none was used.
+        // If setting fuel fails, that is the error, and no fuel was used.
         let fuel = bounds.fuel.saturating_sub(store.get_fuel().unwrap_or(bounds.fuel));
         let Guest { log, memory, .. } = store.into_data();
         (result, Spent { log, fuel, memory: memory.min(bounds.memory_bytes) })
     }
 }
 
-/// What a call logged and used.
+/// Log and resource use of a call.
 struct Spent {
     log: Vec<LogLine>,
     fuel: u64,
     memory: usize,
 }
 
-/// Bytes kept of a name a planner gives.
+/// Maximum bytes kept of a planner's names.
 const NAME_BYTES: usize = 128;
-/// Bytes kept of a text a planner gives.
+/// Maximum bytes kept of a planner's texts.
 const TEXT_BYTES: usize = 4096;
-/// Options kept of a description.
+/// Maximum options kept of a description.
 const OPTIONS: usize = 64;
 
 fn refused(refusal: wit::Refusal) -> PlannerErrorKind {
@@ -506,8 +504,8 @@ fn refused(refusal: wit::Refusal) -> PlannerErrorKind {
     PlannerErrorKind::Refused { kind, message, details }
 }
 
-/// Why a call ended. The host's own stops come first: they are the actual cause, whatever trap
-/// carries them.
+/// Returns why a call ended. The host's own stops are checked first: they are the actual cause,
+/// whichever trap carries them.
 fn classify(error: &wasmtime::Error, function: &'static str, bounds: &Bounds) -> PlannerErrorKind {
     match error.downcast_ref::<Stop>() {
         Some(Stop::Memory) => return PlannerErrorKind::OutOfMemory { cap: bounds.memory_bytes, function },
@@ -526,29 +524,29 @@ fn classify(error: &wasmtime::Error, function: &'static str, bounds: &Bounds) ->
     if is_out_of_memory(error) {
         return PlannerErrorKind::NoMemory { reason: reason(), function };
     }
-    // Wasmtime has no public type for this one.
+    // Wasmtime has no public type for this error.
     if error
         .chain()
         .any(|cause| cause.to_string().contains("fuel allocated for hostcalls has been exhausted"))
     {
         return PlannerErrorKind::GiantOutput { cap: bounds.output_bytes, function };
     }
-    // The remaining case is a value that breaks the rules of the interface, such as an unknown case
-    // of a variant.
+    // The remaining case is a value that violates the interface, such as an unknown case of a
+    // variant.
     PlannerErrorKind::Trapped { reason: reason(), function }
 }
 
-/// Whether the system refused memory. Wasmtime passes on the error of the system in a type of the
-/// library that it calls, which has no other public trait than its text.
+/// Returns whether the system refused to allocate memory. Wasmtime passes on the system's error in
+/// a type of a library, which can only be recognised by its text.
 fn is_out_of_memory(error: &wasmtime::Error) -> bool {
     let system = std::io::Error::from_raw_os_error(ENOMEM).to_string();
     error.is::<wasmtime::OutOfMemory>() || error.chain().any(|cause| cause.to_string().contains(&system))
 }
 
-/// The number that every Unix has for memory that is not to be had.
+/// The error number for insufficient memory on every Unix.
 const ENOMEM: i32 = 12;
 
-/// The host's side of one instance.
+/// Host state of one instance.
 struct Guest {
     bounds: Arc<Bounds>,
     log: Vec<LogLine>,
@@ -604,7 +602,7 @@ impl ResourceLimiter for Guest {
         if self.tables > self.bounds.table_elements { Err(Stop::Memory.into()) } else { Ok(true) }
     }
 
-    /// A Python planner has 17 core instances; nothing needs more than a few dozen.
+    /// A Python planner has 17 core instances, and no planner needs more than a few dozen.
     fn instances(&self) -> usize {
         200
     }

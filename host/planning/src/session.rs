@@ -1,8 +1,8 @@
-//! Gets a checked plan, whatever a planner does: the built-in planner takes over when another
-//! fails, the floor when no planner is left, and refused plans are revised a bounded number of
-//! times.
+//! Gets a checked plan even if planners fail. The built-in planner takes over if another fails, and
+//! the floor takes over if no planner is left. Refused plans are revised a bounded number of times.
 //!
-//! Mechanism only. The caller finds out whether a plan works by trying it in a callback.
+//! This module is only mechanism: the caller tries each plan in a callback to find out whether it
+//! works.
 
 use crate::check::{CheckedPlan, check};
 use crate::error::{PlannerError, PlannerErrorKind};
@@ -13,12 +13,11 @@ use crate::request::Request;
 use crate::sandbox::{Answer, LogLine, OptionDescription, Planner};
 use shardwright_vocabulary::{ErrorKind, Limit, Provenance, limit_names};
 
-/// Who made a plan: a planner, or the [`floor`](floor::NAME) in the version of this host.
+/// Author of a plan: a planner, or the [`floor`](floor::NAME) in the version of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedBy {
     /// Name of the planner.
     pub name: String,
-    /// Its version.
     pub version: String,
 }
 
@@ -36,21 +35,20 @@ impl PlannedBy {
 /// A checked plan with its origin.
 #[derive(Debug)]
 pub struct Planned {
-    /// The plan.
     pub plan: CheckedPlan,
-    /// Who made it.
+    /// Author of the plan.
     pub by: PlannedBy,
-    /// Why the built-in planner took over from the requested one; the caller must report it. `None`
+    /// Why the built-in planner took over from the requested one. The caller must report it. `None`
     /// if it did not.
     pub fallback: Option<PlannerError>,
-    /// Why the floor took over from the last planner; the caller must report it. `None` if a
-    /// planner planned.
+    /// Why the floor took over from the last planner. The caller must report it. `None` if a
+    /// planner made the plan.
     pub floor: Option<PlannerError>,
-    /// What planners logged on the way.
+    /// Log of all planners that were called.
     pub log: Vec<LogLine>,
 }
 
-/// The planner asked for and the one that takes over.
+/// The requested planner and the one that takes over.
 #[derive(Debug)]
 pub struct PlanningSession {
     asked: Option<Result<Planner, PlannerError>>,
@@ -59,13 +57,14 @@ pub struct PlanningSession {
 }
 
 impl PlanningSession {
-    /// Plan with the built-in planner alone.
+    /// Creates a session with only the built-in planner.
     pub fn new(builtin: Planner) -> Self {
         Self { asked: None, builtin: Some(Ok(builtin)), strict: false }
     }
 
-    /// Plan with `asked`, even if loading it failed: the failure is then reported like any other.
-    /// `builtin` takes over. The floor takes over if it failed to load too, or if there is none.
+    /// Creates a session with the planner `asked`, even if loading it failed: that failure is
+    /// reported like any other. `builtin` takes over from it. The floor takes over if `builtin`
+    /// failed to load too, or is `None`.
     pub fn with_planner(
         asked: Result<Planner, PlannerError>,
         builtin: Option<Result<Planner, PlannerError>>,
@@ -77,36 +76,40 @@ impl PlanningSession {
         self.builtin.as_ref()?.as_ref().ok()
     }
 
-    /// Whether a failure of the planner asked for is an error instead of a reason to fall back. Off
-    /// unless set.
+    /// Sets whether a failure of the requested planner is an error instead of a reason to fall
+    /// back. Default: off.
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
         self
     }
 
-    /// What the caller must report of how planners were loaded: see [`Planner::load_notice`].
+    /// Returns notices about loading planners that the caller must report, see
+    /// [`Planner::load_notice`].
     pub fn load_notices(&self) -> impl Iterator<Item = &str> {
         let asked = self.asked.as_ref().and_then(|asked| asked.as_ref().ok());
         asked.into_iter().chain(self.builtin()).filter_map(Planner::load_notice)
     }
 
-    /// Settings of the planner that is asked first.
+    /// Returns the options of the planner that is called first.
     pub fn options(&self) -> impl Iterator<Item = &OptionDescription> {
         let asked = self.asked.as_ref().and_then(|asked| asked.as_ref().ok());
         asked.or(self.builtin()).into_iter().flat_map(|planner| &planner.description().options)
     }
 
-    /// A plan for `request`.
+    /// Makes a plan for `request`.
     ///
-    /// Errors: the fault of the request; what a planner refused; the error of the planner asked for
-    /// if strict; otherwise that of the last planner, if the floor has no plan either.
+    /// # Errors
+    ///
+    /// Returns the fault of the request, a planner's refusal, or under `strict` the error of the
+    /// requested planner. Otherwise fails only if the floor has no plan either, with the error of
+    /// the last planner.
     pub fn plan(&self, request: &Request) -> Result<Planned, PlannerError> {
         self.next(request, &[], &mut vec![])
     }
 
-    /// A plan of the planner that would be asked, from before; `None` if it does not fit the
-    /// request.
+    /// Presents an earlier plan as one of the planner that would be called. Returns `None` if the
+    /// plan does not fit the request.
     fn planned_before(&self, request: &Request, plan: Plan) -> Option<Planned> {
         request.validate().ok()?;
         let plan = check(plan, request).ok()?;
@@ -115,7 +118,7 @@ impl PlanningSession {
         Some(Planned { plan, by, fallback: None, floor: None, log: Vec::new() })
     }
 
-    /// A plan that no attempt of `history` tried.
+    /// Makes a plan that no attempt of `history` has tried.
     fn next(
         &self,
         request: &Request,
@@ -138,8 +141,8 @@ impl PlanningSession {
             let asked = asked.as_ref().map_err(PlannerError::clone);
             match asked.and_then(|planner| Ok((planner, ask(planner, request, history, log)?))) {
                 Ok((planner, plan)) => return planned(plan, PlannedBy::new(planner), None, None, log),
-                // No other planner must answer a question that this one declined, or take the place
-                // of one that the rules of signatures refuse.
+                // Another planner must not take over if this one declined, or if the signature
+                // policy refuses it.
                 Err(error) if self.strict || is_final(&error.kind) => return Err(error),
                 Err(error) => fallback = Some(error),
             }
@@ -149,7 +152,7 @@ impl PlanningSession {
                 fallback = asked;
                 match ask(planner, request, history, log) {
                     Ok(plan) => return planned(plan, PlannedBy::new(planner), fallback, None, log),
-                    // A planner's considered refusal is final; a planner that was stopped need not
+                    // A planner's deliberate refusal is final. A planner that was stopped need not
                     // prevent a plan.
                     Err(error) if is_answer(&error.kind) => return Err(error),
                     Err(error) => error,
@@ -176,18 +179,19 @@ impl PlanningSession {
     }
 }
 
-/// Whether a failure of the planner that was asked for ends planning.
+/// Returns whether this failure of the requested planner ends planning.
 fn is_final(kind: &PlannerErrorKind) -> bool {
     matches!(kind, PlannerErrorKind::Refused { .. } | PlannerErrorKind::Trust(_))
 }
 
-/// Whether a failure is the planner's answer rather than a sandbox bound or fault.
+/// Returns whether a failure is the planner's answer rather than a bound or fault of the sandbox.
 fn is_answer(kind: &PlannerErrorKind) -> bool {
     matches!(kind, PlannerErrorKind::Refused { .. } | PlannerErrorKind::RepeatedPlan { .. })
 }
 
-/// The request with the limits that refused plans showed: the maximum that was told, or half of
-/// what was refused. Other refusals teach the floor nothing; its plan is then one that was tried.
+/// Adds the limits learned from refused plans to the request: the reported maximum, or half of the
+/// refused value. The floor cannot learn from other refusals, so its plan may be one that was
+/// tried.
 fn taught(request: &Request, history: &[Attempt]) -> Request {
     let mut request = request.clone();
     for attempt in history {
@@ -209,7 +213,7 @@ fn taught(request: &Request, history: &[Attempt]) -> Request {
     request
 }
 
-/// Ask one planner, check what it says, and refuse what was tried before.
+/// Calls one planner and checks its plan. Refuses plans that were tried before.
 fn ask(
     planner: &Planner,
     request: &Request,
@@ -226,50 +230,49 @@ fn ask(
     check(plan, request).map_err(|fault| planner.error(PlannerErrorKind::Plan(Box::new(fault))))
 }
 
-/// What trying a plan came to.
+/// Outcome of trying a plan.
 #[derive(Debug)]
 pub enum Trial<T> {
-    /// It works; this is what came of it.
+    /// The plan works, with this result.
     Accepted(T),
-    /// It does not; this is why.
+    /// The plan does not work, for these reasons.
     Refused(Vec<Feedback>),
 }
 
-/// A plan that works, and how it was found.
+/// A plan that works, and its history.
 #[derive(Debug)]
 pub struct Settled<T> {
-    /// What the trial returned.
+    /// Result of the trial.
     pub result: T,
-    /// The plan, who made it, and whether it is a fallback.
+    /// The plan, its author, and whether it is a fallback.
     pub planned: Planned,
-    /// The attempts before it, oldest first.
+    /// Earlier attempts, oldest first.
     pub history: Vec<Attempt>,
 }
 
-/// Why the loop ended without a plan that works.
+/// Why the loop ended without a working plan.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoopError<E> {
-    /// No planner has another plan. The history says what was tried.
+    /// No planner has another plan. The history contains the attempts.
     Planner {
-        /// The error.
         error: Box<PlannerError>,
-        /// The attempts, oldest first.
+        /// Attempts, oldest first.
         history: Vec<Attempt>,
     },
-    /// Every round was used up.
+    /// All rounds were used up.
     Rounds {
-        /// Rounds allowed.
+        /// Maximum number of rounds.
         rounds: usize,
-        /// The attempts, oldest first.
+        /// Attempts, oldest first.
         history: Vec<Attempt>,
     },
-    /// The trial itself failed, for a reason no plan can change.
+    /// The trial itself failed, for a reason that no plan can change.
     Trial(E),
 }
 
 impl<E> LoopError<E> {
-    /// What would help, for a `help:` line.
+    /// Returns advice for a `help:` line.
     pub fn help(&self) -> Option<String> {
         if self.last().is_some_and(|feedback| feedback.drift_per_mille.is_some()) {
             let wider = "offer wider formats with `--formats`, or leave it to the CPU with `--on cpu`";
@@ -284,12 +287,12 @@ impl<E> LoopError<E> {
         }
     }
 
-    /// The first outcome of the last attempt.
+    /// Returns the first outcome of the last attempt.
     fn last(&self) -> Option<&Feedback> {
         self.history().last()?.feedback.first()
     }
 
-    /// The attempts, oldest first.
+    /// Returns the attempts, oldest first.
     pub fn history(&self) -> &[Attempt] {
         match self {
             LoopError::Planner { history, .. } | LoopError::Rounds { history, .. } => history,
@@ -317,7 +320,7 @@ impl<E: std::fmt::Display> std::fmt::Display for LoopError<E> {
 
 impl<E: std::fmt::Debug + std::fmt::Display> std::error::Error for LoopError<E> {}
 
-/// Plan, try, revise, a bounded number of times.
+/// A bounded loop that plans, tries and revises.
 #[derive(Debug)]
 pub struct RevisionLoop<'session> {
     session: &'session PlanningSession,
@@ -326,42 +329,42 @@ pub struct RevisionLoop<'session> {
     first: Option<Plan>,
 }
 
-/// Default number of rounds: halving a limit eight times reaches a 256th of it.
+/// Default number of rounds. Halving a limit eight times reaches a 256th of it.
 const ROUNDS: usize = 10;
-/// Longest part of a refusal passed on to a planner; compilers can be verbose.
+/// Maximum bytes of a refusal that are passed on to a planner. Messages of compilers can be long.
 const MESSAGE_BYTES: usize = 4096;
 
 impl<'session> RevisionLoop<'session> {
-    /// A loop of at most ten rounds.
+    /// Creates a loop of at most ten rounds.
     pub fn new(session: &'session PlanningSession) -> Self {
         Self { session, rounds: ROUNDS, before: Vec::new(), first: None }
     }
 
-    /// At most so many rounds; at least one.
+    /// Sets the maximum number of rounds, at least one.
     #[must_use]
     pub fn rounds(mut self, rounds: usize) -> Self {
         self.rounds = rounds.max(1);
         self
     }
 
-    /// Goes on after these attempts, oldest first. They count as rounds.
+    /// Continues after these attempts, oldest first. They count as rounds.
     #[must_use]
     pub fn after(mut self, attempts: Vec<Attempt>) -> Self {
         self.before = attempts;
         self
     }
 
-    /// Begins with this plan, which was made for the same request before, and asks no planner for
-    /// it. A plan that does not pass the check is left out.
+    /// Begins with this plan, which was made earlier for the same request, without calling a
+    /// planner. A plan that does not pass the check is ignored.
     #[must_use]
     pub fn first(mut self, plan: Option<Plan>) -> Self {
         self.first = plan;
         self
     }
 
-    /// Plan and `attempt` until a plan is accepted. Every revision sees the whole history; a plan
-    /// that was tried before is an error of its planner, after which the built-in one takes over
-    /// with the same history.
+    /// Plans and calls `attempt` until a plan is accepted. Every revision receives the whole
+    /// history. If a planner returns a plan that was tried before, that is its error, and the
+    /// built-in planner takes over with the same history.
     pub fn run<T, E>(
         &self,
         request: &Request,
@@ -389,7 +392,7 @@ impl<'session> RevisionLoop<'session> {
     }
 }
 
-/// Feedback as a planner gets it: never empty, no message of unbounded length.
+/// Prepares feedback for a planner: never empty, and with messages of limited length.
 fn tidy(mut feedback: Vec<Feedback>) -> Vec<Feedback> {
     if feedback.is_empty() {
         feedback.push(Feedback {
@@ -409,7 +412,7 @@ fn tidy(mut feedback: Vec<Feedback>) -> Vec<Feedback> {
     feedback
 }
 
-/// What an application can do about it.
+/// Converts to an error for applications, with a kind that they can act on.
 impl From<LoopError<shardwright_vocabulary::Error>> for shardwright_vocabulary::Error {
     fn from(error: LoopError<shardwright_vocabulary::Error>) -> Self {
         match error {

@@ -1,44 +1,38 @@
-//! The one error type of the crate.
+//! The error type of the crate.
 
 use shardwright_vocabulary::ErrorKind;
 
-/// Result of the functions of this crate.
 pub type Result<T, E = PreprocessingError> = std::result::Result<T, E>;
 
 /// A picture, a sound or their settings that cannot be used.
 ///
-/// `origin` names the file, or is `the picture` or `the sound` where bytes, pixels or samples were
-/// given. *Invalid* input violates its own format, *unsupported* input is well formed but asks for
-/// what this crate does not do; [`PreprocessingError::kind`] keeps them apart.
+/// `origin` names the file. For bytes, pixels or samples it is `the picture` or `the sound`.
+/// *Invalid* input violates its own format. *Unsupported* input is well formed but needs a feature
+/// that this crate does not have. [`PreprocessingError::kind`] distinguishes them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PreprocessingError {
     /// A file is missing.
     #[error("{origin}: no such file")]
     MissingFile {
-        /// The file.
         origin: String,
     },
-    /// A file could not be read, or is no regular file.
+    /// A file could not be read, or is not a regular file.
     #[error("cannot read {origin}: {source}")]
     Read {
-        /// The file.
         origin: String,
-        /// The system's error.
         source: std::io::Error,
     },
     /// A file is larger than its cap.
     #[error("{origin} is larger than {max} bytes")]
     FileTooLarge {
-        /// The file, or the picture or sound given as bytes.
+        /// The file, or the picture or sound passed as bytes.
         origin: String,
-        /// The cap.
         max: u64,
     },
     /// A settings file is not JSON.
     #[error("{origin} is not valid JSON: {reason}")]
     InvalidJson {
-        /// The file.
         origin: String,
         /// The parser's message, with line and column.
         reason: String,
@@ -46,59 +40,53 @@ pub enum PreprocessingError {
     /// A field of a settings file has a value of the wrong type or out of range.
     #[error("{origin}: `{field}` should be {expected}, but is {found}")]
     InvalidField {
-        /// The file.
         origin: String,
         /// The field, with the objects around it: `image_processor.patch_size`.
         field: String,
-        /// What was expected.
         expected: String,
-        /// The value found, shortened.
+        /// The value in the file, shortened.
         found: String,
     },
-    /// A field of a settings file asks for what is not done here and would be ignored.
+    /// A field of a settings file requires an unsupported feature.
     #[error("{origin}: `{field}` is {found}, which is not supported")]
     UnsupportedField {
-        /// The file.
         origin: String,
         /// The field, with the objects around it.
         field: String,
-        /// Its value, shortened.
+        /// The value, shortened.
         found: String,
-        /// What is supported instead.
+        /// The supported values.
         supported: String,
     },
-    /// A setting given in code is out of range.
+    /// A setting passed in code is out of range.
     #[error("`{name}` should be {expected}, but is {found}")]
     InvalidSetting {
         /// The field of the settings.
         name: &'static str,
-        /// The allowed range.
         expected: String,
-        /// Its value.
         found: String,
     },
-    /// The content is of another type than this build decodes.
+    /// This build does not decode the type of the content.
     #[error("{origin} is {found}; understood are {understood}")]
     UnknownType {
-        /// The file, or the picture or sound given as bytes.
+        /// The file, or the picture or sound passed as bytes.
         origin: String,
-        /// What its first bytes look like.
+        /// The type that the first bytes suggest.
         found: &'static str,
         /// The types that this build decodes.
         understood: String,
     },
-    /// The content is of a known type but uses a variant of it that is not decoded.
+    /// The type of the content is known, but uses a variant that is not supported.
     #[error("{origin}: {what} is not supported")]
     UnsupportedCoding {
-        /// The file, or the picture or sound given as bytes.
+        /// The file, or the picture or sound passed as bytes.
         origin: String,
-        /// The variant.
         what: String,
     },
-    /// A picture that moves.
+    /// The picture is animated.
     #[error("{origin} is an animated {format}, and only single pictures are read")]
     Animated {
-        /// The file, or the picture given as bytes.
+        /// The file, or the picture passed as bytes.
         origin: String,
         /// The type of the file.
         format: &'static str,
@@ -106,99 +94,87 @@ pub enum PreprocessingError {
     /// The content contradicts its own format.
     #[error("{origin} is damaged: {reason}")]
     Damaged {
-        /// The file, or the picture or sound given as bytes.
+        /// The file, or the picture or sound passed as bytes.
         origin: String,
-        /// What a decoder says.
+        /// The decoder's message.
         reason: String,
     },
     /// The content ends too early.
     #[error("{origin} is cut short: {reason}")]
     Truncated {
-        /// The file, or the picture or sound given as bytes.
+        /// The file, or the picture or sound passed as bytes.
         origin: String,
-        /// What is missing.
+        /// The missing part.
         reason: String,
     },
     /// A side of a picture is zero.
     #[error("{origin} is {width} by {height} pixels, which is nothing to look at")]
     NoPixels {
-        /// The file, or the picture given otherwise.
+        /// The file, or the picture passed in another form.
         origin: String,
-        /// Its width.
         width: u32,
-        /// Its height.
         height: u32,
     },
     /// A picture has more pixels than are decoded.
     #[error("{origin} is {width} by {height} pixels; at most {max} {unit} are decoded")]
     TooManyPixels {
-        /// The file, or the picture given otherwise.
+        /// The file, or the picture passed in another form.
         origin: String,
-        /// Its width.
         width: u32,
-        /// Its height.
         height: u32,
-        /// The cap.
         max: u64,
         /// The unit of the cap: `pixels`, or `bytes` of pixels as they are stored.
         unit: &'static str,
     },
-    /// A picture is so narrow that resizing it would take long.
+    /// A picture is so narrow that resizing it would be slow.
     #[error(
         "{width} by {height} pixels become {widened} pixels when they are as wide as patches; at most {max} are computed"
     )]
     TooNarrow {
-        /// Its width.
         width: u32,
-        /// Its height.
         height: u32,
-        /// Pixels at the width of its patches and its own height.
+        /// Number of pixels with the width of its patches and its own height.
         widened: u64,
-        /// The cap.
         max: u64,
     },
-    /// An array has another length than its sizes imply.
+    /// The length of an array differs from the length that its sizes imply.
     #[error("{what} has {found} values; needed are {needed}")]
     WrongLength {
-        /// The array.
         what: &'static str,
-        /// The length it should have.
+        /// The required length.
         needed: String,
-        /// Its length.
+        /// The actual length.
         found: usize,
     },
-    /// A number of soft tokens that a picture cannot be asked for.
+    /// The requested number of soft tokens per picture is not supported.
     #[error("a picture cannot become {budget} soft tokens at most; choose {choices}")]
     UnsupportedBudget {
-        /// The number asked for.
+        /// The requested number.
         budget: u32,
-        /// The numbers that can be.
+        /// The supported numbers.
         choices: String,
     },
-    /// No grid of patches within the budget has the sides of a picture.
+    /// No grid of patches within the budget has the proportions of the picture.
     #[error("a picture of {width} by {height} pixels does not fit {budget} soft tokens")]
     DoesNotFit {
-        /// Its width.
         width: u32,
-        /// Its height.
         height: u32,
-        /// The most soft tokens.
+        /// The largest number of soft tokens.
         budget: u32,
     },
-    /// A grid was made for another picture or other settings.
+    /// A grid was made for a different picture or different settings.
     #[error("the grid is for a picture of {expected}, and this one is {found}")]
     OtherGrid {
-        /// Width and height the grid was made for.
+        /// Width and height that the grid was made for.
         expected: String,
-        /// Those of the picture.
+        /// Width and height of the picture.
         found: String,
     },
-    /// The positions of patches that an application made are no complete grid.
+    /// The positions of patches from an application are not a complete grid.
     #[error("position {index} of the patches: {reason}")]
     InvalidPositions {
-        /// Index of the patch, from 0.
+        /// Index of the patch, counted from 0.
         index: usize,
-        /// What is wrong.
         reason: String,
     },
     /// A value is NaN or infinite.
@@ -206,63 +182,59 @@ pub enum PreprocessingError {
     NotFinite {
         /// The file, the sound, or the array.
         origin: String,
-        /// Its index; samples of channels that alternate count one by one.
+        /// The value's index. Samples of alternating channels count one by one.
         index: usize,
         /// NaN or an infinity.
         value: f32,
     },
-    /// A sound without samples.
+    /// A sound has no samples.
     #[error("{origin} has no samples")]
     NoSamples {
-        /// The file, or the sound given otherwise.
+        /// The file, or the sound passed in another form.
         origin: String,
     },
-    /// A sound that is shorter than one frame of features.
+    /// A sound is shorter than one frame of features.
     #[error("{origin} has {samples} samples at {rate} Hz; one frame needs {needed}")]
     TooShort {
-        /// The file, or the sound given otherwise.
+        /// The file, or the sound passed in another form.
         origin: String,
-        /// Its samples, at the rate of the settings.
+        /// Number of samples, at the rate of the settings.
         samples: usize,
         /// The rate of the settings.
         rate: u32,
-        /// The fewest samples.
+        /// The smallest number of samples.
         needed: usize,
     },
-    /// A sound that is longer than the longest clip.
+    /// A sound is longer than the longest clip.
     #[error("{origin} lasts longer than {longest_seconds} s, the longest that the model hears")]
     TooLong {
-        /// The file, or the sound given otherwise.
+        /// The file, or the sound passed in another form.
         origin: String,
         /// The limit in seconds.
         longest_seconds: f64,
     },
-    /// A rate that no sound is resampled from.
+    /// Sounds with this sample rate cannot be resampled.
     #[error("{origin} has {rate} samples per second; {min} to {max} are resampled")]
     UnsupportedRate {
-        /// The file, or the sound given otherwise.
+        /// The file, or the sound passed in another form.
         origin: String,
-        /// Its rate.
         rate: u32,
-        /// The lowest rate.
         min: u32,
-        /// The highest rate.
         max: u32,
     },
-    /// No channels, more than are mixed, or a number that does not divide the samples.
+    /// The number of channels is 0, more than can be mixed, or does not divide the number of
+    /// samples.
     #[error("{origin}: {samples} samples cannot be {channels} channels")]
     InvalidChannels {
-        /// The file, or the sound given otherwise.
+        /// The file, or the sound passed in another form.
         origin: String,
-        /// The number of channels.
         channels: u32,
-        /// The number of samples.
         samples: usize,
     },
 }
 
 impl PreprocessingError {
-    /// What a caller can act on.
+    /// Returns the kind of error, by which a caller can decide how to react.
     pub fn kind(&self) -> ErrorKind {
         match self {
             PreprocessingError::MissingFile { .. } | PreprocessingError::Read { .. } => ErrorKind::Missing,
@@ -283,7 +255,7 @@ impl PreprocessingError {
         }
     }
 
-    /// What the user can do about it, for a `help:` line.
+    /// Returns advice for a `help:` line.
     pub fn help(&self) -> String {
         match self {
             PreprocessingError::MissingFile { origin } | PreprocessingError::Read { origin, .. } => {
@@ -338,7 +310,7 @@ impl PreprocessingError {
     }
 }
 
-/// Classified by what an application can do about it.
+/// Classifies the error by the application's possible reaction.
 impl From<PreprocessingError> for shardwright_vocabulary::Error {
     fn from(error: PreprocessingError) -> Self {
         let (kind, help) = (error.kind(), error.help());

@@ -1,4 +1,4 @@
-//! Reading whole files, capped, with this crate's errors.
+//! Reads whole files of limited size, with this crate's errors.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use shardwright_files::FileError;
 
 use crate::{PreprocessingError, Result};
 
-/// The bytes of a regular file of at most `max` bytes.
+/// Reads a regular file of at most `max` bytes.
 pub(crate) fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
     let origin = || path.display().to_string();
     shardwright_files::read(path, max).map_err(|error| match error {
@@ -16,7 +16,7 @@ pub(crate) fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
     })
 }
 
-/// Refuses bytes that a file of them would be refused for.
+/// Refuses more than `max` bytes, like [`read`] does for a file.
 #[cfg(any(feature = "pictures", feature = "sounds"))]
 pub(crate) fn expect_at_most(bytes: &[u8], max: u64, origin: &str) -> Result<()> {
     if bytes.len() as u64 > max {
@@ -25,17 +25,17 @@ pub(crate) fn expect_at_most(bytes: &[u8], max: u64, origin: &str) -> Result<()>
     Ok(())
 }
 
-/// Runs a decoder of others. Should it panic on hostile bytes, the file is damaged, and the program
-/// goes on.
+/// Runs a decoder of another crate. If it panics on hostile bytes, the file counts as damaged, and
+/// the program continues.
 #[cfg(any(feature = "pictures", feature = "sounds"))]
 pub(crate) fn guarded<T>(origin: &str, decode: impl FnOnce() -> Result<T>) -> Result<T> {
-    // What a decoder leaves behind when it panics is dropped with it.
+    // If a decoder panics, its state is dropped with it.
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(decode)).unwrap_or_else(|_| {
         Err(PreprocessingError::Damaged { origin: origin.to_owned(), reason: "the decoder gave up".into() })
     })
 }
 
-/// What the first bytes of a file look like, for messages.
+/// Returns the type of file that the first bytes suggest, for messages.
 #[cfg(any(feature = "pictures", feature = "sounds"))]
 pub(crate) fn look(bytes: &[u8]) -> &'static str {
     const SIGNS: &[(usize, &[u8], &str)] = &[
@@ -71,7 +71,8 @@ pub(crate) fn look(bytes: &[u8]) -> &'static str {
         return name;
     }
     let head = &bytes[..bytes.len().min(256)];
-    // Eleven bits of a frame's head; after the others, which begin otherwise.
+    // Eleven bits of a frame's head. Checked last, since the other types have different first
+    // bytes.
     if matches!(head, [0xff, second, ..] if second & 0xe0 == 0xe0) {
         return "an MP3 sound";
     }

@@ -3,10 +3,10 @@
 use crate::settings::expect_finite;
 use crate::{PictureSettings, PreprocessingError, Result, limits};
 
-/// How many patches a picture becomes.
+/// The number of patches that a picture becomes.
 ///
-/// Columns and rows are multiples of the patches of a side of a soft token, so soft tokens are
-/// whole.
+/// Columns and rows are multiples of the patches along a side of a soft token, so soft tokens are
+/// complete.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Grid {
     /// Patches from left to right.
@@ -15,32 +15,33 @@ pub struct Grid {
     rows: u32,
     patch: u32,
     pool: u32,
-    /// Width and height of the picture it was made for; none for patches of an application.
+    /// Width and height of the picture that the grid was made for. `None` for patches of an
+    /// application.
     of: Option<(u32, u32)>,
 }
 
 impl Grid {
-    /// Patches from left to right.
+    /// Returns the number of patches from left to right.
     pub fn columns(&self) -> u32 {
         self.columns
     }
 
-    /// Patches from top to bottom.
+    /// Returns the number of patches from top to bottom.
     pub fn rows(&self) -> u32 {
         self.rows
     }
 
-    /// All patches.
+    /// Returns the number of all patches.
     pub fn patches(&self) -> usize {
         self.columns as usize * self.rows as usize
     }
 
-    /// All soft tokens: placeholders in a prompt.
+    /// Returns the number of soft tokens: placeholders in a prompt.
     pub fn soft_tokens(&self) -> usize {
         self.patches() / (self.pool as usize * self.pool as usize)
     }
 
-    /// Width and height of the resized picture in pixels.
+    /// Returns width and height of the resized picture in pixels.
     pub fn pixels(&self) -> (u32, u32) {
         (self.columns * self.patch, self.rows * self.patch)
     }
@@ -50,7 +51,7 @@ impl Grid {
         self.patch
     }
 
-    /// Refuses a picture of another size than the grid was made for.
+    /// Refuses a picture with a different size than the grid was made for.
     #[cfg(feature = "pictures")]
     pub(crate) fn expect_of(&self, found: (u32, u32)) -> Result<()> {
         if self.of == Some(found) {
@@ -63,9 +64,9 @@ impl Grid {
         })
     }
 
-    /// Column and row of each patch in the order in which patches are written: soft tokens from
-    /// left to right and top to bottom, and within each its patches likewise. So a soft token is
-    /// the mean of consecutive rows.
+    /// Iterates over the column and row of each patch, in the order in which patches are written.
+    /// Soft tokens are ordered from left to right and top to bottom, and so are the patches in each
+    /// of them. So a soft token is the mean of consecutive rows.
     pub fn positions(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
         let (pool, across) = (self.pool, self.columns / self.pool);
         let tokens = across * (self.rows / pool);
@@ -75,15 +76,16 @@ impl Grid {
         })
     }
 
-    /// Index, in the order of [`positions`](Self::positions), of the patch at a column and row.
+    /// Returns the index, in the order of [`positions`](Self::positions), of the patch at a column
+    /// and row.
     fn index(&self, column: u32, row: u32) -> usize {
         let (pool, across) = (self.pool, self.columns / self.pool);
         let token = row / pool * across + column / pool;
         (token * pool * pool + row % pool * pool + column % pool) as usize
     }
 
-    /// Checks destinations and fills what the picture leaves of them: zeros at positions of -1.
-    /// Writes the positions of the picture's patches.
+    /// Checks destinations and writes the positions of the picture's patches. Fills the unused rest
+    /// with zeros at positions of -1.
     pub(crate) fn prepare(
         &self,
         values: usize,
@@ -118,17 +120,19 @@ impl Grid {
 }
 
 impl PictureSettings {
-    /// The grid of a picture of that many pixels for a budget of soft tokens: the largest whose
-    /// sides are whole soft tokens, keep the proportions as nearly as that allows, and need no more
-    /// than the budget. Small pictures are enlarged. A side too short for one soft token gets one,
-    /// and the other as many as it is times longer.
+    /// Returns the grid of a picture of `width` by `height` pixels for a budget of soft tokens. It
+    /// is the largest grid whose sides are whole soft tokens, that keeps the proportions as nearly
+    /// as that allows, and that needs no more than the budget. Small pictures are enlarged. A side
+    /// too short for one soft token gets one. The other side then gets as many as the ratio of the
+    /// sides.
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::UnsupportedBudget`] for other numbers than [`Self::BUDGETS`] and
-    /// that of the settings; [`PreprocessingError::NoPixels`] if a side is 0;
-    /// [`PreprocessingError::DoesNotFit`] if the rule yields no grid within the budget;
-    /// [`PreprocessingError::TooNarrow`] for a picture some ten thousand times higher than wide.
+    /// * [`PreprocessingError::UnsupportedBudget`] for numbers other than [`Self::BUDGETS`] and
+    ///   that of the settings.
+    /// * [`PreprocessingError::NoPixels`] if a side is 0.
+    /// * [`PreprocessingError::DoesNotFit`] if the rule yields no grid within the budget.
+    /// * [`PreprocessingError::TooNarrow`] for a picture about ten thousand times higher than wide.
     pub fn grid(&self, width: u32, height: u32, budget: u32) -> Result<Grid> {
         self.check()?;
         if budget != self.soft_tokens && !Self::BUDGETS.contains(&budget) {
@@ -143,7 +147,7 @@ impl PictureSettings {
         }
         let token = u64::from(self.patch) * u64::from(self.pool);
         let pixels = u64::from(budget) * token * token;
-        // In the order of the library's own operations, since rounding decides at the edges.
+        // The order of operations is the library's, since rounding matters at the edges.
         let factor = (pixels as f64 / (f64::from(height) * f64::from(width))).sqrt();
         let tokens = |side: u32| (factor * f64::from(side) / token as f64).floor() as u64;
         let (mut across, mut down) = (tokens(width), tokens(height));
@@ -161,7 +165,7 @@ impl PictureSettings {
         if widened > max {
             return Err(PreprocessingError::TooNarrow { width, height, widened, max });
         }
-        // At most the budget each, so 1120 times 16.
+        // Each is at most the budget, so at most 1120 times 16.
         let side = |tokens: u64| tokens as u32 * self.pool;
         Ok(Grid {
             columns: side(across),
@@ -172,11 +176,11 @@ impl PictureSettings {
         })
     }
 
-    /// Puts patches that an application made itself into the order of
-    /// [`Picture::write_patches`](crate::Picture::write_patches). `values` holds
-    /// [`patch_values`](Self::patch_values) for each of `positions`, which are column and row of
-    /// the patch, or -1 and -1 for padding, as `pixel_values` and `image_position_ids` of Hugging
-    /// Face's processor. Destinations are as there.
+    /// Reorders patches that an application made itself, as in
+    /// [`Picture::write_patches`](crate::Picture::write_patches). `values` has
+    /// [`patch_values`](Self::patch_values) for each of `positions`. A position is the column and
+    /// row of the patch, or -1 and -1 for padding, like `pixel_values` and `image_position_ids` of
+    /// Hugging Face's processor. Destinations are the same as in `write_patches`.
     ///
     /// # Errors
     ///
@@ -212,7 +216,7 @@ impl PictureSettings {
         Ok(grid)
     }
 
-    /// The grid that positions fill, if they do.
+    /// Returns the grid that the positions fill completely.
     fn grid_of(&self, positions: &[[i32; 2]]) -> Result<Grid> {
         let invalid = |index, reason| Err(PreprocessingError::InvalidPositions { index, reason });
         let most = u64::from(*crate::limits::SOFT_TOKENS.end());

@@ -1,27 +1,28 @@
 //! Pictures into patches, sounds into mel frames: the inputs of the towers of a multimodal model.
 //!
-//! **Job.** Does what Hugging Face's processors of Gemma 4 do. A [`Picture`] is decoded, turned
-//! upright, resized with Pillow's filter and cut into patches; a [`Sound`] is decoded, mixed down,
-//! resampled and becomes frames of logarithmic mel features. How, is read from a checkpoint
-//! ([`ProcessorSettings`]). Arrays that an application made itself are checked and put in order.
+//! **Job.** Works like Hugging Face's processors of Gemma 4. A [`Picture`] is decoded, turned
+//! upright, resized with Pillow's filter and cut into patches. A [`Sound`] is decoded, mixed down,
+//! resampled and turned into frames of logarithmic mel features. The settings are read from a
+//! checkpoint ([`ProcessorSettings`]). Arrays that an application made itself are checked and
+//! ordered.
 //!
 //! **Not its job.** It knows files, pixels and samples. It does **not** know tensors of a graph,
 //! models, shims or tokenizers, and depends on no other crate of the project except `vocabulary`
 //! and `files`.
 //!
-//! Everything it reads is treated as hostile: sizes are capped by named constants in [`limits`]
-//! before anything of that size is allocated, and each failure is a [`PreprocessingError`] that
-//! names the file and suggests a remedy. The same bytes become the same numbers on every run.
+//! All input is treated as hostile. Sizes are capped by named constants in [`limits`] before
+//! anything of that size is allocated, and each failure is a [`PreprocessingError`] that names the
+//! file and suggests a remedy. The same bytes become the same numbers on every run.
 //!
 //! # Features
 //!
-//! | feature | by default | what it adds |
+//! | feature | by default | effect |
 //! |---|---|---|
 //! | `pictures` | yes | [`Picture`] of PNG, JPEG, WebP, GIF, BMP, TIFF or pixels |
 //! | `sounds` | yes | [`Sound`] of WAV, FLAC or samples |
-//! | `mp3-ogg` | no | sounds in MP3 and Ogg Vorbis, through Symphonia, which is under the MPL-2.0: used unchanged, and a program that ships with it says where its sources are |
+//! | `mp3-ogg` | no | sounds in MP3 and Ogg Vorbis, through Symphonia, which is under the MPL-2.0: it is used unchanged, and a program that ships with it must name the place of its sources |
 //!
-//! Without any, settings, grids and checks remain.
+//! Without any feature, settings, grids and checks remain.
 //!
 //! ```
 //! # #[cfg(feature = "pictures")]

@@ -17,32 +17,32 @@ use sha2::{Digest, Sha256};
 use crate::resize::resize;
 use crate::{Grid, PictureSettings, PreprocessingError, Result, file, limits};
 
-/// What pictures given without a file are called in errors.
+/// Name in errors of pictures that are not from a file.
 const UNNAMED: &str = "the picture";
 const CHANNELS: usize = PictureSettings::CHANNELS as usize;
 
 /// A decoded picture: red, green and blue of 8 bits, upright.
 ///
-/// As Hugging Face's processors see it through Pillow. Transparency is dropped, not painted over a
-/// background. Of colours of 16 bits the upper 8 are kept, and grey of 16 bits is white from 255
-/// up. Colours for print become red, green and blue without a profile, and other profiles are not
-/// applied.
+/// The pixels are the same as in Hugging Face's processors, which use Pillow. Transparency is
+/// dropped, not painted over a background. Colours of 16 bits keep the upper 8 bits, and grey of 16
+/// bits is white from 255 up. Colours for print become red, green and blue without a profile, and
+/// other profiles are not applied.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Picture {
     width: u32,
     height: u32,
-    /// Rows without gaps.
+    /// Rows of pixels without gaps.
     pixels: Vec<u8>,
 }
 
 impl Picture {
-    /// Reads a PNG, JPEG, WebP, GIF, BMP or TIFF file. The content decides, not the name. Of a GIF
-    /// the first frame is the picture, and of a TIFF the first page. One with an EXIF orientation
-    /// is turned upright.
+    /// Reads a PNG, JPEG, WebP, GIF, BMP or TIFF file. The type follows from the content, not from
+    /// the name. The picture is the first frame of a GIF, and the first page of a TIFF. A picture
+    /// with an EXIF orientation is turned upright.
     ///
     /// # Errors
     ///
-    /// Those of reading the file, and of [`from_bytes`](Self::from_bytes) with the name of the
+    /// The errors of reading the file, and of [`from_bytes`](Self::from_bytes) with the name of the
     /// file.
     pub fn from_path(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
@@ -54,21 +54,22 @@ impl Picture {
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::UnknownType`], [`PreprocessingError::UnsupportedCoding`] and
-    /// [`PreprocessingError::Animated`] for what is not decoded;
-    /// [`PreprocessingError::TooManyPixels`] from the header, before anything of that size is
-    /// allocated; [`PreprocessingError::Damaged`] and [`PreprocessingError::Truncated`] for broken
-    /// content.
+    /// * [`PreprocessingError::UnknownType`], [`PreprocessingError::UnsupportedCoding`] and
+    ///   [`PreprocessingError::Animated`] for unsupported content.
+    /// * [`PreprocessingError::TooManyPixels`] from the header, before anything of that size is
+    ///   allocated.
+    /// * [`PreprocessingError::Damaged`] and [`PreprocessingError::Truncated`] for broken content.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         file::expect_at_most(bytes, limits::PICTURE_FILE_BYTES, UNNAMED)?;
         Self::decode(bytes, UNNAMED)
     }
 
-    /// The size of such a file's picture, upright, from its header alone: enough for the grid.
+    /// Reads the upright size of such a file's picture from its header alone, which is enough for
+    /// the grid.
     ///
     /// # Errors
     ///
-    /// Those of [`from_bytes`](Self::from_bytes) that the header shows.
+    /// The errors of [`from_bytes`](Self::from_bytes) that the header shows.
     pub fn measure(bytes: &[u8]) -> Result<(u32, u32)> {
         file::expect_at_most(bytes, limits::PICTURE_FILE_BYTES, UNNAMED)?;
         file::guarded(UNNAMED, || {
@@ -84,8 +85,8 @@ impl Picture {
         })
     }
 
-    /// Takes pixels that are decoded: red, green and blue of a byte each, `stride` bytes from the
-    /// start of a row to that of the next.
+    /// Creates a picture from decoded pixels: red, green and blue of a byte each, with `stride`
+    /// bytes from the start of a row to the start of the next.
     ///
     /// # Errors
     ///
@@ -114,17 +115,18 @@ impl Picture {
         Ok(Picture { width, height, pixels: rows.flat_map(|line| &line[..row]).copied().collect() })
     }
 
-    /// Width and height in pixels, upright.
+    /// Returns width and height in pixels, upright.
     pub fn size(&self) -> (u32, u32) {
         (self.width, self.height)
     }
 
-    /// Red, green and blue of all pixels, in rows without gaps.
+    /// Returns red, green and blue of all pixels, in rows without gaps.
     pub fn pixels(&self) -> &[u8] {
         &self.pixels
     }
 
-    /// A hash of size and pixels: equal pictures have equal hashes, whatever file they come from.
+    /// Returns a hash of size and pixels. Equal pictures have equal hashes, regardless of their
+    /// files.
     pub fn content_hash(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         hash.update(b"shardwright picture rgb8");
@@ -134,18 +136,18 @@ impl Picture {
         hash.finalize().into()
     }
 
-    /// Resizes the picture to a grid and writes its patches, soft token by soft token: these from
-    /// left to right and top to bottom, and within each its patches likewise. A patch is its rows
-    /// from top to bottom, in each the pixels from left to right, and of each pixel red, green and
+    /// Resizes the picture to a grid and writes its patches. Soft tokens are ordered from left to
+    /// right and top to bottom, and so are the patches in each of them. A patch is its rows from
+    /// top to bottom, in each row the pixels from left to right, and for each pixel red, green and
     /// blue from 0 to 1. `columns` and `rows` receive the positions of the patches.
     ///
-    /// Destinations may hold more patches than the grid; the rest is filled with zeros at
-    /// positions of -1. The grid is that of [`PictureSettings::grid`] for this picture.
+    /// Destinations may have more patches than the grid. The rest is filled with zeros at positions
+    /// of -1. The grid must be that of [`PictureSettings::grid`] for this picture.
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::WrongLength`] if a destination is too short or they disagree,
-    /// [`PreprocessingError::OtherGrid`] if the grid is for a picture of another size.
+    /// [`PreprocessingError::WrongLength`] if a destination is too short or if their lengths do not
+    /// match, [`PreprocessingError::OtherGrid`] if the grid is for a picture of another size.
     pub fn write_patches(
         &self,
         grid: &Grid,
@@ -160,7 +162,7 @@ impl Picture {
         let (width, height) = grid.pixels();
         let to = (width as usize, height as usize);
         let pixels = resize(&self.pixels, (self.width as usize, self.height as usize), to);
-        // One rounding of a wider product, as the library rescales.
+        // One rounding of a wider product, as in the library.
         let scaled: [f32; 256] = std::array::from_fn(|value| (value as f64 * (1.0 / 255.0)) as f32);
         let line = to.0 * CHANNELS;
         for ((column, row), destination) in grid.positions().zip(patches.chunks_exact_mut(values)) {
@@ -180,7 +182,7 @@ impl Picture {
     }
 }
 
-/// Size only: pixels would fill the screen.
+/// Prints the size only, since pixels would fill the screen.
 impl fmt::Debug for Picture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Picture").field("width", &self.width).field("height", &self.height).finish()
@@ -199,7 +201,7 @@ fn expect_size(width: u32, height: u32, origin: &str) -> Result<()> {
     Ok(())
 }
 
-/// Reads the header and refuses what is not decoded.
+/// Reads the header and refuses unsupported content.
 fn open<'a>(bytes: &'a [u8], origin: &str) -> Result<Box<dyn ImageDecoder + 'a>> {
     let wrong = |error| explain(error, origin);
     let decoder: Box<dyn ImageDecoder + 'a> = match file::look(bytes) {
@@ -250,7 +252,7 @@ fn open<'a>(bytes: &'a [u8], origin: &str) -> Result<Box<dyn ImageDecoder + 'a>>
     Ok(decoder)
 }
 
-/// A decoder that may not allocate more than the pixels of a file.
+/// Limits a decoder's allocations to the pixels of a file.
 fn limited<'a>(
     decoder: Result<impl ImageDecoder + 'a, ImageError>,
     origin: &str,
@@ -265,7 +267,7 @@ fn limited<'a>(
     Ok(Box::new(decoder))
 }
 
-/// Decodes and turns upright.
+/// Decodes a picture and turns it upright.
 fn finish(mut decoder: Box<dyn ImageDecoder + '_>, origin: &str) -> Result<Picture> {
     let wrong = |error| explain(error, origin);
     let orientation = decoder.orientation().map_err(wrong)?;
@@ -279,9 +281,9 @@ fn finish(mut decoder: Box<dyn ImageDecoder + '_>, origin: &str) -> Result<Pictu
 fn rgb(decoded: DynamicImage) -> RgbImage {
     let (width, height) = (decoded.width(), decoded.height());
     let upper = |value: u16| (value >> 8) as u8;
-    // Pillow's mode of grey in 16 bits is one of integers, and those beyond a byte are white.
+    // Pillow stores grey of 16 bits as integers, and clips values above a byte to white.
     let clipped = |value: u16| value.min(255) as u8;
-    // Of each pixel its colours, or its grey three times.
+    // Keeps the colours of each pixel, or its grey three times.
     let kept = |pixels: &[u8], channels: usize| -> Vec<u8> {
         let colours = if channels < CHANNELS { [0; CHANNELS] } else { [0, 1, 2] };
         pixels.chunks_exact(channels).flat_map(|pixel| colours.map(|at| pixel[at])).collect()
@@ -298,10 +300,10 @@ fn rgb(decoded: DynamicImage) -> RgbImage {
         DynamicImage::ImageLumaA16(image) => narrow(image.as_raw(), 2),
         DynamicImage::ImageRgb16(image) => narrow(image.as_raw(), 3),
         DynamicImage::ImageRgba16(image) => narrow(image.as_raw(), 4),
-        // Eight bits of three colours as they are; no decoder here makes others.
+        // Eight bits of three colours, unchanged. The decoders here return no other kinds.
         _ => return decoded.into_rgb8(),
     };
-    // The lengths agree; an empty picture would be one of other sizes.
+    // The lengths match, so this never becomes the empty default.
     RgbImage::from_raw(width, height, pixels).unwrap_or_default()
 }
 
@@ -315,14 +317,14 @@ fn explain(error: ImageError, origin: &str) -> PreprocessingError {
     }
 }
 
-/// Walks through the segments of a JPEG to its end, since the decoder paints what is missing grey.
+/// Checks that a JPEG has all segments to its end, since the decoder paints missing parts grey.
 fn walk_jpeg(bytes: &[u8], origin: &str) -> Result<()> {
     let truncated = || PreprocessingError::Truncated {
         origin: origin.to_owned(),
         reason: "the mark of its end is missing".into(),
     };
     const END: u8 = 0xd9;
-    // After the mark of the start.
+    // Skips the marker of the start.
     let mut rest = bytes.get(2..).unwrap_or_default();
     loop {
         let start = rest.iter().position(|byte| *byte == 0xff).ok_or_else(truncated)?;
@@ -332,14 +334,15 @@ fn walk_jpeg(bytes: &[u8], origin: &str) -> Result<()> {
         rest = &rest[fill + 1..];
         match marker {
             END => return Ok(()),
-            // Bytes of a scan, restarts, and marks without a segment.
+            // Bytes of a scan, restarts, and markers without a segment.
             0x00 | 0x01 | 0xd0..=0xd8 => continue,
             _ => {}
         }
         let &[high, low, ..] = rest else { return Err(truncated()) };
         let length = usize::from(u16::from_be_bytes([high, low]));
         rest.get(..length).ok_or_else(truncated)?;
-        // The bytes of a scan follow its segment and are searched like the space between others.
+        // The bytes of a scan follow its segment. They are searched like the space between other
+        // segments.
         rest = &rest[length.max(2).min(rest.len())..];
     }
 }

@@ -1,4 +1,4 @@
-//! Settings as a checkpoint states them, in the files of Hugging Face's processors.
+//! A checkpoint's settings, in the files of Hugging Face's processors.
 
 use std::path::Path;
 
@@ -6,26 +6,26 @@ use serde_json::{Map, Value};
 
 use crate::{PictureSettings, PreprocessingError, Result, SoundSettings, file, limits};
 
-/// What a checkpoint says of pictures and sounds.
+/// A checkpoint's settings for pictures and sounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessorSettings {
-    /// How it takes pictures; `None` if it says nothing of them.
+    /// Settings for pictures. `None` if the checkpoint has none.
     pub picture: Option<PictureSettings>,
-    /// How it takes sounds; `None` if it says nothing of them.
+    /// Settings for sounds. `None` if the checkpoint has none.
     pub sound: Option<SoundSettings>,
 }
 
-/// The file of today: one object for pictures, one for sounds.
+/// The current file: one object for pictures, one for sounds.
 const NESTED: &str = "processor_config.json";
-/// The older file: the fields of both at the top.
+/// The older file: the fields of both at the top level.
 const FLAT: &str = "preprocessor_config.json";
 
-/// Milliseconds of sound of a soft token, the only number that a tower knows.
+/// Milliseconds of sound per soft token. Towers support no other number.
 const TOKEN_MILLISECONDS: f64 = 40.0;
 
-/// Fields that name things or that the processors of Gemma 4 do not use.
+/// Fields that are names, or that the processors of Gemma 4 do not use.
 const NAMES: &[&str] = &["processor_class", "image_seq_length", "auto_map", "_name_or_path"];
-/// Such fields of pictures. `size` is written by the library and unused: the budget decides.
+/// Unused fields of pictures. The library writes `size` but does not use it: the budget decides.
 const PICTURE_NAMES: &[&str] = &[
     "image_processor_type",
     "size",
@@ -36,14 +36,14 @@ const PICTURE_NAMES: &[&str] = &[
     "return_tensors",
     "disable_grouping",
 ];
-/// Such fields of sounds.
+/// Unused fields of sounds.
 const SOUND_NAMES: &[&str] =
     &["feature_extractor_type", "return_attention_mask", "preemphasis_htk_flavor", "return_tensors"];
 
 impl ProcessorSettings {
     /// Reads `processor_config.json` of a checkpoint's directory, or the older
-    /// `preprocessor_config.json`. A missing field means the library's default. A field that is
-    /// unknown or asks for what is not done here is refused, not ignored.
+    /// `preprocessor_config.json`. Missing fields have the library's defaults. A field that is
+    /// unknown or requires an unsupported feature is refused, not ignored.
     ///
     /// # Errors
     ///
@@ -55,12 +55,13 @@ impl ProcessorSettings {
         Self::from_files(directory, |name| file::read(&directory.join(name), limits::SETTINGS_BYTES))
     }
 
-    /// The same from the bytes of files that `read` gives; `directory` is where errors say they
-    /// lie. One that is not there is [`PreprocessingError::MissingFile`].
+    /// Like [`ProcessorSettings::read`], but gets the bytes of files from `read`, which must return
+    /// [`PreprocessingError::MissingFile`] for a missing file. Errors name the files as files of
+    /// `directory`.
     ///
     /// # Errors
     ///
-    /// Those of [`ProcessorSettings::read`] and of `read`.
+    /// The errors of [`ProcessorSettings::read`] and of `read`.
     pub fn from_files(directory: &Path, read: impl Fn(&str) -> Result<Vec<u8>>) -> Result<Self> {
         let open = |name: &str| {
             let bytes = read(name)?;
@@ -81,7 +82,7 @@ impl ProcessorSettings {
             }
         }
         let (origin, map) = match open(FLAT) {
-            // Both are missing, or the first says nothing.
+            // Both files are missing, or the first has no such settings.
             Err(PreprocessingError::MissingFile { .. }) if read.is_some() => {
                 return Ok(ProcessorSettings { picture: None, sound: None });
             }
@@ -95,7 +96,7 @@ impl ProcessorSettings {
         let any = |names: &[&str]| names.iter().any(|name| fields.get(name).is_some());
         let is_picture = any(&["image_processor_type", "patch_size", "pooling_kernel_size"]);
         let is_sound = any(&["feature_extractor_type", "feature_size", "mel_floor"]);
-        // What the other half of the file means, and the processor as a whole.
+        // The fields of the file's other half, and of the processor as a whole.
         let of_pictures = if is_picture { PICTURE_FIELDS } else { &[] };
         let (of_sounds, of_both) =
             if is_sound { (SOUND_FIELDS, PROCESSOR_FIELDS) } else { (&[][..], &[][..]) };
@@ -107,10 +108,10 @@ impl ProcessorSettings {
     }
 }
 
-/// The fields of the processor as a whole that have a meaning.
+/// The fields of the processor as a whole that are used.
 const PROCESSOR_FIELDS: &[&str] = &["audio_seq_length", "audio_ms_per_token"];
 
-/// The fields of pictures that have a meaning.
+/// The fields of pictures that are used.
 const PICTURE_FIELDS: &[&str] = &[
     "do_resize",
     "do_rescale",
@@ -155,7 +156,7 @@ fn picture_settings(fields: &Object, others: &[&str]) -> Result<PictureSettings>
     })
 }
 
-/// The fields of sounds that have a meaning.
+/// The fields of sounds that are used.
 const SOUND_FIELDS: &[&str] = &[
     "feature_size",
     "sampling_rate",
@@ -199,7 +200,7 @@ fn sound_settings(fields: &Object, others: &[&str]) -> Result<SoundSettings> {
         }
         let milliseconds = fields.number(in_milliseconds)?.unwrap_or(milliseconds);
         let samples = (f64::from(rate) * milliseconds / 1000.0).round_ties_even();
-        // The cast saturates, and what is out of range is refused.
+        // The cast saturates, and values out of range are refused.
         let samples = samples as u32;
         if limits::FRAME.contains(&samples) {
             return Ok(samples);
@@ -221,7 +222,7 @@ fn sound_settings(fields: &Object, others: &[&str]) -> Result<SoundSettings> {
         floor: fields.number("mel_floor")?.unwrap_or(usual.floor),
         longest: rate.saturating_mul(30),
     };
-    // What the fields are not checked for one by one.
+    // Checks conditions that concern several fields.
     sound.check().map_err(|error| match error {
         PreprocessingError::InvalidSetting { name, expected, .. } => {
             let field = match name {
@@ -238,7 +239,7 @@ fn sound_settings(fields: &Object, others: &[&str]) -> Result<SoundSettings> {
     Ok(sound)
 }
 
-/// The settings with the longest clip that the processor as a whole allows.
+/// Returns the settings with the longest clip that the processor as a whole allows.
 fn limited(top: &Object, sound: SoundSettings) -> Result<SoundSettings> {
     top.expect_number("audio_ms_per_token", TOKEN_MILLISECONDS, "40")?;
     let tokens = top.count("audio_seq_length", 1..=1 << 20)?;
@@ -250,7 +251,7 @@ fn limited(top: &Object, sound: SoundSettings) -> Result<SoundSettings> {
 /// An object of a settings file.
 struct Object<'a> {
     origin: &'a str,
-    /// The objects around it, with a dot behind each.
+    /// The names of the objects around it, each followed by a dot.
     path: &'static str,
     map: &'a Map<String, Value>,
 }
@@ -263,7 +264,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// A field that is there and not null.
+    /// Returns a field that is present and not null.
     fn get(&self, name: &str) -> Option<&'a Value> {
         self.map.get(name).filter(|value| !value.is_null())
     }
@@ -336,13 +337,13 @@ impl<'a> Object<'a> {
 
     fn expect_number(&self, name: &str, needed: f64, in_words: &str) -> Result<()> {
         match self.number(name)? {
-            // Decimal fractions are written with more or fewer digits.
+            // Files write decimal fractions with different numbers of digits.
             Some(found) if (found - needed).abs() > 1e-9 => Err(self.unsupported(name, in_words)),
             _ => Ok(()),
         }
     }
 
-    /// One number for all channels, or a list of them.
+    /// Expects one number for all channels, or a list of them.
     fn expect_all(&self, name: &str, needed: f64) -> Result<()> {
         let is = |value: &Value| value.as_f64() == Some(needed);
         let holds = match self.get(name) {
@@ -362,7 +363,8 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Refuses fields that no list has: what is not understood would be ignored.
+    /// Refuses fields that are in none of the lists, since ignoring unknown fields could change
+    /// results.
     fn expect_known(&self, lists: &[&[&str]]) -> Result<()> {
         let known = |name: &str| lists.iter().any(|list| list.contains(&name));
         match self.map.iter().find(|(name, value)| !value.is_null() && !known(name)) {

@@ -1,21 +1,21 @@
-//! Resizing pixels as Pillow does, to the bit.
+//! Resizes pixels like Pillow, to the bit.
 //!
 //! The model was trained on Pillow's bicubic filter. It is a cubic convolution with a = −1/2,
-//! widened by the factor of a reduction so that no pixel is skipped; weights are whole numbers of
-//! 2⁻²², and each of the two passes, across and then down, rounds to 8 bits. A convolution with
-//! other weights or one rounding would differ by one in some pixels.
+//! widened by the factor of a reduction so that no pixel is skipped. Weights are integer multiples
+//! of 2⁻²². There are two passes, first across, then down, and each rounds to 8 bits. A convolution
+//! with different weights or a single rounding would differ by one in some pixels.
 
-/// Bits of a weight after the point: a sum of weights times 8 bits stays within 31.
+/// Fraction bits of a weight. A sum of weights times 8 bits stays within 31 bits.
 const FRACTION: u32 = 22;
-/// Pixels to each side that the filter sees before it is widened.
+/// Pixels to each side that the filter covers before it is widened.
 const REACH: f64 = 2.0;
 const CHANNELS: usize = 3;
 
-/// Rows that are resized across at a time: enough that computing weights costs little beside using
-/// them, few enough that a picture of 64 million rows needs no more memory than its pixels.
+/// Rows that are resized across at a time. This is enough to make the cost of computing weights
+/// small. It is few enough that a picture of 64 million rows needs no more memory than its pixels.
 const BAND: usize = 256;
 
-/// The pixels that one pixel of the result is the weighted sum of.
+/// The pixels whose weighted sum is one pixel of the result.
 struct Window {
     start: usize,
     end: usize,
@@ -31,7 +31,7 @@ impl Window {
         let widened = scale.max(1.0);
         let reach = REACH * widened;
         let center = (index as f64 + 0.5) * scale;
-        // Casts truncate towards zero, and below zero saturate there.
+        // Casts truncate towards zero, and negative values become zero.
         let start = (center - reach + 0.5) as usize;
         let end = ((center + reach + 0.5) as usize).min(from);
         let mut window = Window { start, end, center, narrowed: 1.0 / widened, sum: 0.0 };
@@ -50,7 +50,8 @@ impl Window {
 
 /// Resizes RGB pixels in rows without gaps. All sides are 1 or more.
 ///
-/// Memory beside the result: four bytes for each of its values, and [`BAND`] rows of its width.
+/// In addition to the result, this needs four bytes for each of its values, and [`BAND`] rows of
+/// its width.
 pub(crate) fn resize(pixels: &[u8], from: (usize, usize), to: (usize, usize)) -> Vec<u8> {
     let row = to.0 * CHANNELS;
     let mut result = Down::new(row, from.1, to.1);
@@ -79,7 +80,7 @@ fn rounded(sum: i32) -> u8 {
     (sum >> FRACTION).clamp(0, 255) as u8
 }
 
-/// Rows of `from` pixels become rows of `to`.
+/// Resizes rows of `from` pixels to rows of `to` pixels.
 fn across(pixels: &[u8], from: usize, to: usize) -> Vec<u8> {
     let mut result = vec![0; pixels.len() / from * to];
     let mut weights = Vec::new();
@@ -104,14 +105,14 @@ fn across(pixels: &[u8], from: usize, to: usize) -> Vec<u8> {
 
 /// The result, to which rows are added from top to bottom.
 enum Down {
-    /// The height stays.
+    /// The height is unchanged.
     Same(Vec<u8>),
     /// Sums of each row of the result.
     Sums { row: usize, windows: Vec<Window>, sums: Vec<i32> },
 }
 
 impl Down {
-    /// `row` is the bytes of a row.
+    /// Starts a result. `row` is the number of bytes in a row.
     fn new(row: usize, from: usize, to: usize) -> Down {
         match from == to {
             true => Down::Same(Vec::with_capacity(row * to)),
@@ -123,13 +124,13 @@ impl Down {
         }
     }
 
-    /// Adds rows, the first of which is number `first`.
+    /// Adds rows. `first` is the number of the first one.
     fn add(&mut self, first: usize, lines: &[u8]) {
         match self {
             Down::Same(result) => result.extend_from_slice(lines),
             Down::Sums { row, windows, sums } => {
                 let end = first + lines.len() / *row;
-                // Starts and ends of windows rise with them.
+                // Starts and ends of windows ascend with their rows.
                 let begun = windows.partition_point(|window| window.end <= first);
                 let all = windows.iter().zip(sums.chunks_exact_mut(*row)).skip(begun);
                 for (window, sums) in all.take_while(|(window, _)| window.start < end) {
@@ -157,7 +158,7 @@ impl Down {
 mod tests {
     use super::*;
 
-    /// Noise that the script beside the expected results computes too.
+    /// Returns noise that the script for the expected results also computes.
     fn noise(width: usize, height: usize) -> Vec<u8> {
         (0..(width * height * CHANNELS) as u32)
             .map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8)
@@ -177,7 +178,7 @@ mod tests {
         }
     }
 
-    /// Bands are an order of computing, and of no effect on the result.
+    /// Bands only affect the order of computing, and not the result.
     #[test]
     fn bands_of_rows_give_what_all_rows_give() {
         for (from, to) in
@@ -203,7 +204,7 @@ mod tests {
                 assert!(resized.iter().all(|it| *it == value), "{from:?} to {to:?}");
             }
         }
-        // The filter overshoots beside an edge and is cut off.
+        // The filter overshoots next to an edge and is clamped.
         let edge: Vec<u8> = [[0; 3], [0; 3], [255; 3], [255; 3]].concat();
         let wide = resize(&edge, (4, 1), (40, 1));
         assert!(wide.contains(&0) && wide.contains(&255));

@@ -1,4 +1,4 @@
-//! How a checkpoint wants its pictures and sounds.
+//! Settings for a checkpoint's pictures and sounds.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -7,21 +7,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::{PreprocessingError, Result, limits};
 
-/// How a picture becomes patches.
+/// Settings for turning a picture into patches.
 ///
-/// Plain data; whatever takes it checks it first. As JSON it has exactly these fields.
+/// This is plain data. Functions that use it check it first. As JSON it has exactly these fields.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PictureSettings {
-    /// Pixels of a side of a patch.
+    /// Pixels along a side of a patch.
     pub patch: u32,
-    /// Patches of a side of a soft token.
+    /// Patches along a side of a soft token.
     pub pool: u32,
-    /// The most soft tokens of a picture, where nothing else is asked for.
+    /// The default for the largest number of soft tokens per picture.
     pub soft_tokens: u32,
 }
 
-/// Those of Gemma 4.
+/// The settings of Gemma 4.
 impl Default for PictureSettings {
     fn default() -> Self {
         PictureSettings { patch: 16, pool: 3, soft_tokens: 280 }
@@ -29,31 +29,31 @@ impl Default for PictureSettings {
 }
 
 impl PictureSettings {
-    /// The numbers of soft tokens that Gemma 4 was trained with. A picture can be asked for these,
-    /// and for the number of its settings.
+    /// The numbers of soft tokens that Gemma 4 was trained with. A caller can request these, and
+    /// the number in the settings.
     pub const BUDGETS: [u32; 5] = [70, 140, 280, 560, 1120];
 
     /// Colours of a pixel: red, green, blue.
     pub const CHANNELS: u32 = 3;
 
-    /// Values of a patch: rows, then columns, then channels.
+    /// Returns the number of values in a patch: rows, then columns, then channels.
     pub fn patch_values(&self) -> usize {
         let side = self.patch as usize;
         side.saturating_mul(side).saturating_mul(Self::CHANNELS as usize)
     }
 
-    /// The most patches of a picture of at most that many soft tokens: rows of a tower that takes
-    /// any such picture.
+    /// Returns the largest number of patches of a picture with at most `budget` soft tokens. This
+    /// is the number of rows of a tower that accepts any such picture.
     pub fn patches(&self, budget: u32) -> usize {
         let pool = self.pool as usize;
         pool.saturating_mul(pool).saturating_mul(budget as usize)
     }
 
-    /// Whether the numbers are in range.
+    /// Checks that the numbers are in range.
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::InvalidSetting`] names the first that is not.
+    /// [`PreprocessingError::InvalidSetting`] names the first field that is out of range.
     pub fn check(&self) -> Result<()> {
         within("patch", self.patch, limits::PATCH)?;
         within("pool", self.pool, limits::POOL)?;
@@ -61,33 +61,33 @@ impl PictureSettings {
     }
 }
 
-/// How a sound becomes frames of logarithmic mel features.
+/// Settings for turning a sound into frames of logarithmic mel features.
 ///
-/// Plain data; whatever takes it checks it first. As JSON it has exactly these fields.
+/// This is plain data. Functions that use it check it first. As JSON it has exactly these fields.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SoundSettings {
     /// Samples per second.
     pub rate: u32,
-    /// Samples of a frame.
+    /// Samples per frame.
     pub frame: u32,
-    /// Samples from the start of a frame to that of the next.
+    /// Samples from the start of a frame to the start of the next.
     pub hop: u32,
-    /// Samples of the Fourier transform of a frame, which is extended with zeros: a power of two.
+    /// Samples of the Fourier transform of a frame, which is extended with zeros. A power of two.
     pub transform: u32,
-    /// Mel bins, the values of a frame.
+    /// Mel bins, which are the values of a frame.
     pub bins: u32,
     /// Frequency in Hz at which the lowest bin begins.
     pub lowest_hertz: f64,
     /// Frequency in Hz at which the highest bin ends.
     pub highest_hertz: f64,
-    /// Added to each bin before the logarithm.
+    /// Number added to each bin before the logarithm.
     pub floor: f64,
     /// Samples of the longest clip.
     pub longest: u32,
 }
 
-/// Those of Gemma 4: clips of 30 s.
+/// The settings of Gemma 4, with clips of 30 s.
 impl Default for SoundSettings {
     fn default() -> Self {
         SoundSettings {
@@ -105,49 +105,52 @@ impl Default for SoundSettings {
 }
 
 impl SoundSettings {
-    /// Frames that a tower makes one soft token of: it halves them twice.
+    /// Frames per soft token: a tower halves their number twice.
     pub const FRAMES_PER_SOFT_TOKEN: usize = 4;
 
-    /// Samples that a clip is extended with zeros to a multiple of.
+    /// A clip is extended with zeros to a multiple of this many samples.
     const PADDING: usize = 128;
 
-    /// Frames that begin within a clip of that many samples, after it is extended with zeros. Only
-    /// the [valid](Self::valid_frames) ones hold sound; the rest, one at most, is zeros.
+    /// Returns the number of frames that begin within a clip of that many samples, after it is
+    /// extended with zeros. Only the [valid](Self::valid_frames) ones contain sound. The rest, at
+    /// most one, is zeros.
     pub fn frames(&self, samples: usize) -> usize {
-        // Settings may be unchecked here, so nothing may overflow.
+        // Settings may be unchecked here, so the arithmetic must not overflow.
         let padded = samples.checked_next_multiple_of(Self::PADDING).unwrap_or(samples);
         let rest = padded.saturating_add(self.frame as usize / 2).checked_sub(self.frame as usize + 1);
         rest.and_then(|rest| rest.checked_div(self.hop as usize)).map_or(0, |further| further + 1)
     }
 
-    /// Frames of a clip of that many samples that the sound fills to their end and one sample on.
+    /// Returns the number of frames that the sound of a clip of that many samples fills, including
+    /// one sample after the frame's end.
     pub fn valid_frames(&self, samples: usize) -> usize {
         // Half a frame of zeros precedes the clip.
         let known = samples.saturating_add(self.frame as usize / 2).saturating_sub(self.frame as usize);
-        // A hop of nothing has no frames, which the minimum says.
+        // With a hop of 0 there are no frames. The minimum ensures that.
         known.div_ceil(self.hop.max(1) as usize).min(self.frames(samples))
     }
 
-    /// Soft tokens that a tower makes of that many valid frames.
+    /// Returns the number of soft tokens that a tower makes from that many valid frames.
     pub fn soft_tokens(&self, valid_frames: usize) -> usize {
         valid_frames.div_ceil(2).div_ceil(2)
     }
 
-    /// The most frames of a clip: rows of a tower that takes any clip.
+    /// Returns the largest number of frames of a clip. This is the number of rows of a tower that
+    /// accepts any clip.
     pub fn frames_max(&self) -> usize {
         self.frames(self.longest as usize)
     }
 
-    /// Seconds of the longest clip.
+    /// Returns the length of the longest clip in seconds.
     pub fn longest_seconds(&self) -> f64 {
         f64::from(self.longest) / f64::from(self.rate)
     }
 
-    /// Whether the numbers are in range and fit each other.
+    /// Checks that the numbers are in range and consistent with each other.
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::InvalidSetting`] names the first that is not.
+    /// [`PreprocessingError::InvalidSetting`] names the first invalid field.
     pub fn check(&self) -> Result<()> {
         within("rate", self.rate, limits::FEATURE_RATE)?;
         within("frame", self.frame, limits::FRAME)?;
@@ -177,7 +180,7 @@ impl SoundSettings {
     }
 
     /// Checks features that an application made itself: whole frames of `bins` values, all finite,
-    /// no more than those of the longest clip. Returns their number.
+    /// no more than the longest clip has. Returns the number of frames.
     ///
     /// # Errors
     ///

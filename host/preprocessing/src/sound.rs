@@ -11,26 +11,27 @@ mod decode;
 mod mel;
 mod resample;
 
-/// What sounds given without a file are called in errors.
+/// Name in errors of sounds that are not from a file.
 const UNNAMED: &str = "the sound";
 
-/// A sound: one channel at the rate of its settings, long enough for a frame and no longer than
-/// the longest clip.
+/// A sound: one channel at the rate of its settings, with at least one frame and at most the
+/// longest clip.
 #[derive(Clone, PartialEq)]
 pub struct Sound {
-    /// About -1 to 1.
+    /// Samples, about -1 to 1.
     samples: Vec<f32>,
     settings: SoundSettings,
 }
 
 impl Sound {
-    /// Reads a WAV or FLAC file, with the feature `mp3-ogg` also MP3 and Ogg Vorbis. The content
-    /// decides, not the name. Channels are mixed down to their mean and the sound is resampled to
-    /// the rate of the settings; one channel at that rate stays as it is, bit for bit.
+    /// Reads a WAV or FLAC file, with the feature `mp3-ogg` also MP3 and Ogg Vorbis. The type
+    /// follows from the content, not from the name. Channels are mixed down to their mean and the
+    /// sound is resampled to the rate of the settings. One channel at that rate stays unchanged,
+    /// bit for bit.
     ///
     /// # Errors
     ///
-    /// Those of reading the file, and of [`from_bytes`](Self::from_bytes) with the name of the
+    /// The errors of reading the file, and of [`from_bytes`](Self::from_bytes) with the name of the
     /// file.
     pub fn from_path(path: impl AsRef<Path>, settings: &SoundSettings) -> Result<Self> {
         let path = path.as_ref();
@@ -42,34 +43,36 @@ impl Sound {
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::UnknownType`] and [`PreprocessingError::UnsupportedCoding`] for what
-    /// is not decoded; [`PreprocessingError::Damaged`] and [`PreprocessingError::Truncated`] for
-    /// broken content; [`PreprocessingError::TooLong`] from the header, or as soon as more than
-    /// the longest clip is decoded; and those of [`from_samples`](Self::from_samples).
+    /// * [`PreprocessingError::UnknownType`] and [`PreprocessingError::UnsupportedCoding`] for
+    ///   unsupported content.
+    /// * [`PreprocessingError::Damaged`] and [`PreprocessingError::Truncated`] for broken content.
+    /// * [`PreprocessingError::TooLong`] from the header, or as soon as more than the longest clip
+    ///   is decoded.
+    /// * The errors of [`from_samples`](Self::from_samples).
     pub fn from_bytes(bytes: &[u8], settings: &SoundSettings) -> Result<Self> {
         file::expect_at_most(bytes, limits::SOUND_FILE_BYTES, UNNAMED)?;
         Self::decode(bytes, UNNAMED, settings)
     }
 
-    /// Takes samples of one channel, `rate` per second, from -1 to 1.
+    /// Creates a sound from samples of one channel, `rate` per second, from -1 to 1.
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::NoSamples`], [`PreprocessingError::TooShort`] for less than one
-    /// frame, [`PreprocessingError::TooLong`] for more than the longest clip,
+    /// [`PreprocessingError::NoSamples`], [`PreprocessingError::TooShort`] for less than one frame,
+    /// [`PreprocessingError::TooLong`] for more than the longest clip,
     /// [`PreprocessingError::NotFinite`] with the index, [`PreprocessingError::UnsupportedRate`],
     /// and [`PreprocessingError::InvalidSetting`].
     pub fn from_samples(rate: u32, samples: &[f32], settings: &SoundSettings) -> Result<Self> {
         Self::from_interleaved(rate, 1, samples, settings)
     }
 
-    /// Takes samples of several channels that alternate: the first of each, then the second of
-    /// each.
+    /// Creates a sound from samples of several alternating channels: the first sample of each, then
+    /// the second of each.
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::InvalidChannels`] unless the channels divide the samples, and those
-    /// of [`from_samples`](Self::from_samples).
+    /// [`PreprocessingError::InvalidChannels`] unless the channels divide the samples, and the
+    /// errors of [`from_samples`](Self::from_samples).
     pub fn from_interleaved(
         rate: u32,
         channels: u32,
@@ -94,32 +97,34 @@ impl Sound {
         file::guarded(origin, || decode::decode(bytes, origin, settings))?.finish()
     }
 
-    /// The samples, at the rate of the settings.
+    /// Returns the samples, at the rate of the settings.
     pub fn samples(&self) -> &[f32] {
         &self.samples
     }
 
-    /// The settings it was made for.
+    /// Returns the settings that the sound was made for.
     pub fn settings(&self) -> &SoundSettings {
         &self.settings
     }
 
-    /// Frames, those at the end included that the sound does not fill.
+    /// Returns the number of frames, including frames at the end that the sound does not fill.
     pub fn frames(&self) -> usize {
         self.settings.frames(self.samples.len())
     }
 
-    /// Frames that hold sound: those that [`write_frames`](Self::write_frames) counts.
+    /// Returns the number of frames that contain sound, which [`write_frames`](Self::write_frames)
+    /// counts.
     pub fn valid_frames(&self) -> usize {
         self.settings.valid_frames(self.samples.len())
     }
 
-    /// Soft tokens: placeholders in a prompt.
+    /// Returns the number of soft tokens: placeholders in a prompt.
     pub fn soft_tokens(&self) -> usize {
         self.settings.soft_tokens(self.valid_frames())
     }
 
-    /// A hash of rate and samples: equal sounds have equal hashes, whatever file they come from.
+    /// Returns a hash of rate and samples. Equal sounds have equal hashes, regardless of their
+    /// files.
     pub fn content_hash(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         hash.update(b"shardwright sound f32");
@@ -131,13 +136,14 @@ impl Sound {
         hash.finalize().into()
     }
 
-    /// Writes logarithmic mel features, a frame a row of `bins` values, and returns how many frames
-    /// are valid. Rows beyond those are filled with zeros; there may be more rows than frames.
+    /// Writes logarithmic mel features, with a row of `bins` values per frame, and returns the
+    /// number of valid frames. Rows after these are filled with zeros. There may be more rows than
+    /// frames.
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::WrongLength`] if `frames` is no whole number of rows, or of fewer than
-    /// the valid frames.
+    /// [`PreprocessingError::WrongLength`] if `frames` is not a whole number of rows, or has fewer
+    /// rows than valid frames.
     pub fn write_frames(&self, frames: &mut [f32]) -> Result<usize> {
         let (bins, valid) = (self.settings.bins as usize, self.valid_frames());
         if !frames.len().is_multiple_of(bins) || frames.len() < valid * bins {
@@ -154,7 +160,7 @@ impl Sound {
     }
 }
 
-/// Length only: samples would fill the screen.
+/// Prints the length only, since samples would fill the screen.
 impl fmt::Debug for Sound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sound")
@@ -164,15 +170,15 @@ impl fmt::Debug for Sound {
     }
 }
 
-/// Takes samples one by one, mixes their channels, and stops at the longest clip, whatever a header
-/// claims.
+/// Receives samples one by one, mixes their channels, and stops at the longest clip, regardless of
+/// the header.
 struct Mixer<'a> {
     origin: &'a str,
     rate: u32,
     channels: u32,
     settings: &'a SoundSettings,
     mixed: Vec<f32>,
-    /// Of the channels of a moment, as far as they came.
+    /// Sum of the channels at the current moment, as far as they were pushed.
     sum: f64,
     pushed: usize,
 }
@@ -195,7 +201,7 @@ impl<'a> Mixer<'a> {
         Ok(Mixer { origin, rate, channels, settings, mixed: Vec::new(), sum: 0.0, pushed: 0 })
     }
 
-    /// Refuses a number of moments that lasts longer than the longest clip.
+    /// Refuses more moments than the longest clip has.
     fn expect_no_longer(&self, moments: u64) -> Result<()> {
         let longest = u64::from(self.settings.longest) * u64::from(self.rate) / u64::from(self.settings.rate);
         if moments > longest {
@@ -216,7 +222,7 @@ impl<'a> Mixer<'a> {
         self.sum += f64::from(sample);
         if self.pushed.is_multiple_of(self.channels as usize) {
             self.expect_no_longer(self.mixed.len() as u64 + 1)?;
-            // A mean of finite samples is one, and of one channel the sample itself.
+            // A mean of finite samples is finite. With one channel it is the sample itself.
             self.mixed.push((self.sum / f64::from(self.channels)) as f32);
             self.sum = 0.0;
         }

@@ -1,4 +1,5 @@
-//! What hostile headers claim is not allocated. A program of its own, since it measures itself.
+//! Checks that sizes in hostile headers are not allocated. This is a separate program, since it
+//! measures its own memory.
 
 #![cfg(all(target_os = "linux", feature = "pictures", feature = "sounds"))]
 
@@ -7,10 +8,11 @@ use std::path::Path;
 
 use shardwright_preprocessing::{Picture, PictureSettings, Sound, SoundSettings};
 
-/// What decoders, tables and this test need; each claim is of hundreds of megabytes or more.
+/// Memory for decoders, tables and this test. Each hostile header claims hundreds of megabytes or
+/// more.
 const MEGABYTES: u64 = 32;
 
-/// The most memory this process ever had, in kilobytes.
+/// Returns the peak memory of this process, in kilobytes.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("the kernel's file");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the peak");
@@ -38,7 +40,7 @@ fn claims_cost_nothing() {
         assert!(Picture::from_bytes(&gif).is_err());
     }
 
-    // Sides of two thousand millions in the header of a BMP, and in that of a TIFF.
+    // Sides of two thousand million in the header of a BMP, and in that of a TIFF.
     let mut bmp = read("smooth.bmp");
     bmp[18..26].copy_from_slice(&[0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff, 0x7f]);
     assert!(Picture::from_bytes(&bmp).is_err());
@@ -48,7 +50,7 @@ fn claims_cost_nothing() {
         let directory = u32::from_le_bytes(tiff[4..8].try_into().expect("a place")) as usize + 2;
         let entry = tiff[directory..].chunks(12).position(|entry| entry.starts_with(&tag.to_le_bytes()));
         let value = directory + entry.expect("the tag") * 12 + 4;
-        // As many values, or as large a one, as there can be.
+        // The largest possible number of values, or the largest value.
         tiff[value..value + 8].fill(0x7f);
         assert!(Picture::from_bytes(&tiff).is_err(), "{tag:#x}");
     }
@@ -65,7 +67,7 @@ fn claims_cost_nothing() {
     wav[data + 4..data + 8].copy_from_slice(&2_000_000_001u32.to_le_bytes());
     assert!(Sound::from_bytes(&wav, &SoundSettings::default()).is_err());
 
-    // A block of metadata of 16 MB that is not there.
+    // A block of metadata of 16 MB that does not exist.
     let mut flac = read("sine_16k.flac");
     flac[43..46].fill(0xff);
     assert!(Sound::from_bytes(&flac, &SoundSettings::default()).is_err());
@@ -75,7 +77,7 @@ fn claims_cost_nothing() {
     pictures_cost_their_pixels_and_their_patches();
 }
 
-/// The narrowest and the widest that are resized, for as many patches as a tower takes.
+/// The narrowest and the widest pictures that are resized, for as many patches as a tower accepts.
 fn pictures_cost_their_pixels_and_their_patches() {
     let settings = PictureSettings::default();
     for (width, height) in [(1, 1_398_000), (1 << 24, 1), (2, 1 << 19)] {
@@ -86,7 +88,7 @@ fn pictures_cost_their_pixels_and_their_patches() {
         let patches = grid.patches();
         let (mut values, mut columns, mut rows) =
             (vec![0.0; patches * settings.patch_values()], vec![0; patches], vec![0; patches]);
-        // The peak from here on, which the copy of the pixels would hide.
+        // Measures the peak from here on, which the copy of the pixels would otherwise hide.
         fs::write("/proc/self/clear_refs", "5").expect("the kernel's file");
         let before = peak();
         picture.write_patches(&grid, &mut values, &mut columns, &mut rows).expect("patches");

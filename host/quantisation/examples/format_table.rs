@@ -1,14 +1,15 @@
-//! What formats cost the demo model: bytes and likelihood of the held-out rows, through the
-//! reference. Prints a table, or JSON.
+//! Measures the cost of formats on the demo model: bytes, and likelihood of the held-out rows under
+//! the reference implementation. Prints a table or JSON.
 //!
 //! ```text
 //! cargo run --release -p shardwright-quantisation --example format_table -- [ROWS] [--json | --places]
 //! ```
 //!
-//! `--places` prints what each layer and role loses in each format, in millionths of a nat per
-//! token, and what is expected of it: the constants of expectations are fitted to these.
+//! `--places` prints the measured and the expected loss of each layer and role in each format, in
+//! millionths of a nat per token. The constants of the expected losses are fitted to these
+//! measurements.
 //!
-//! `ROWS` takes so many rows, evenly chosen; all of them take a while.
+//! `ROWS` limits the run to that many evenly spaced rows. Running all rows is slow.
 
 #[path = "../tests/support/demo.rs"]
 mod demo;

@@ -1,12 +1,13 @@
-//! Quantises every matrix and table of Gemma 4 E2B or E4B at its real shape, with weights made on
-//! the fly, in a child process that is killed at 20 random moments; then once more without
-//! interruption, and compares every byte.
+//! Tests interrupted quantisation at the real shapes of Gemma 4 E2B or E4B. Quantises every matrix
+//! and table, with weights generated on the fly, in a child process that is killed at 20 random
+//! moments. Then runs once more without interruption and compares every byte.
 //!
 //! ```text
 //! cargo run --release -p shardwright-quantisation --example real_shapes -- e2b w4-block32 DIRECTORY
 //! ```
 //!
-//! `DIRECTORY` needs room for the result once (E4B in 8 bits: 9 GB). It is removed at the end.
+//! `DIRECTORY` needs room for one copy of the result (E4B in 8 bits: 9 GB). It is removed at the
+//! end.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -77,12 +78,12 @@ fn main() {
     println!("{} files, all bytes the same", interrupted.len());
 }
 
-/// The graph of a checkpoint that takes no room on the disk.
+/// Returns the graph of a checkpoint that uses no disk space.
 fn shapes(model: &str) -> Graph {
     let spec = match model {
         "e2b" => Spec::e2b(),
         "e4b" => Spec::e4b(),
-        // For trying the program itself.
+        // For trying out this program.
         "toy" => Spec { vocabulary: 4096, hidden: 512, ..Spec::gemma4() },
         _ => panic!("no model {model}"),
     };

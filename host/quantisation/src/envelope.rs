@@ -1,6 +1,6 @@
-//! The files of this room that hold what was measured: a kind, a version, the length, a hash, then
-//! the content. Written whole or not at all; read with a cap, and not believed before the hash
-//! fits.
+//! The container format of this crate's measurement files: a kind, a version, the length, a hash,
+//! then the content. Files are written atomically. Reads are limited in size and verify the hash
+//! before using the content.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -13,14 +13,14 @@ use crate::MeasuredError;
 /// Bytes before the content: kind, version, length, hash.
 pub(crate) const HEAD: usize = 8 + 4 + 8 + 32;
 
-/// A kind of file.
+/// A file type.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub magic: &'static [u8; 8],
     pub version: u32,
-    /// In words, for messages.
+    /// Display name for messages.
     pub name: &'static str,
-    /// Largest content: what a model of some thousand tensors has is far below.
+    /// Largest accepted content in bytes, far above the size for a model of some thousand tensors.
     pub limit: u64,
 }
 
@@ -71,7 +71,7 @@ impl Kind {
             return Err(MeasuredError::TooLarge { path: path.to_owned(), bytes: length, limit: self.limit });
         }
         let mut content = Vec::new();
-        // One more than there should be, so that a longer file is seen.
+        // Reads one byte more than expected, to detect a file that is too long.
         file.take(length + 1).read_to_end(&mut content).map_err(io)?;
         if content.len() as u64 != length {
             return Err(self.damaged(path, HEAD + content.len(), "the length"));
@@ -82,7 +82,7 @@ impl Kind {
         Ok(content)
     }
 
-    /// A fault at a byte of the file.
+    /// Creates the error for damage at a byte offset of the file.
     pub fn damaged(&self, path: &Path, offset: usize, what: &'static str) -> MeasuredError {
         MeasuredError::Damaged { path: path.to_owned(), offset: offset as u64, what }
     }

@@ -4,87 +4,78 @@ use std::path::PathBuf;
 use shardwright_graph::GraphError;
 use shardwright_reference::ReferenceError;
 
-/// Why a weight or a graph cannot be quantised.
+/// Reasons why a weight or a graph cannot be quantised.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuantiseError {
-    /// Sizes that do not fit the machine.
+    /// The sizes do not fit the machine.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// A value that no integer represents.
+    /// A value is not finite, so no integer represents it.
     #[error("weight `{weight}` holds {value} at row {row}, column {column}")]
     NotFinite {
-        /// The weight.
         weight: String,
         /// Row, counted over all axes but the last.
         row: usize,
-        /// Place in the row.
         column: usize,
-        /// The value.
         value: f32,
     },
     /// The weight's bytes are missing.
     #[error("row {row} of weight `{weight}` lies beyond the {bytes} bytes that are there")]
     MissingBytes {
-        /// The weight.
         weight: String,
-        /// The row.
         row: usize,
-        /// Number of bytes present.
         bytes: u64,
     },
-    /// Values that share a scale do not fit the memory set aside for them.
+    /// The values that share a scale exceed the memory reserved for them.
     #[error("weight `{weight}` has {values} values in one channel, more than {limit} are not supported")]
     ChannelTooLarge {
-        /// The weight.
         weight: String,
-        /// Values of one channel.
+        /// Number of values in one channel.
         values: u64,
-        /// Largest number.
+        /// Largest supported number of values.
         limit: u64,
     },
-    /// Weights are not made in the format that leaves them as they are.
+    /// The requested format leaves weights unchanged, so it is not a valid target.
     #[error("weight `{weight}` cannot be made in `as-stored`, which is how its checkpoint has it")]
     AsStored {
-        /// The weight.
         weight: String,
     },
-    /// Factors of moments for another number of columns or rows.
+    /// The factors belong to another number of columns or rows.
     #[error("weight `{weight}` has {wanted} {what}; the moments it is to be rounded by, {found}")]
     Factors {
-        /// The weight.
         weight: String,
-        /// Columns or rows.
+        /// Either "columns" or "rows".
         what: &'static str,
-        /// How many it has.
+        /// Number that the weight has.
         wanted: usize,
-        /// How many the moments are of.
+        /// Number that the factors have.
         found: usize,
     },
-    /// Moments that are kept in files.
+    /// A file of moments cannot be used.
     #[error(transparent)]
     Moments(#[from] MeasuredError),
-    /// A recipe made for another graph.
+    /// The recipe was made for another graph.
     #[error("the recipe is for {recipe} weights, the graph has {graph}")]
     Recipe {
-        /// Weights of the recipe.
+        /// Number of weights in the recipe.
         recipe: usize,
-        /// Weights of the graph.
+        /// Number of weights in the graph.
         graph: usize,
     },
     /// The watcher cancelled the work.
     #[error("cancelled at weight `{weight}`")]
     Cancelled {
-        /// The weight in work.
+        /// The weight being made at that time.
         weight: String,
     },
-    /// The directory of made weights.
+    /// The store directory cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl QuantiseError {
-    /// What would help.
+    /// Returns a suggestion for the user, if there is one.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             QuantiseError::Graph(source) => source.help(),
@@ -105,7 +96,7 @@ impl QuantiseError {
     }
 }
 
-/// What is wrong with the directory of quantised weights or a file in it.
+/// Problems with the directory of quantised weights or with a file in it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -116,67 +107,59 @@ pub enum StoreError {
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
-    /// The file is something else.
+    /// The file has another type.
     #[error("{} is not a file of made weights", path.display())]
     NotAWeight {
-        /// The file.
         path: PathBuf,
     },
-    /// The file is of another version of the format.
+    /// The file has another version of the format.
     #[error("{} has version {found} of the format, this program reads version {supported}", path.display())]
     Version {
-        /// The file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the file.
         found: u32,
-        /// The version that can be read.
+        /// Version that this program supports.
         supported: u32,
     },
-    /// The file is intact but is for another weight, format or content than requested.
+    /// The file is intact but belongs to another weight, format or content.
     #[error("{} holds {found}, wanted is {wanted}", path.display())]
     OtherWeight {
-        /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// Content of the file.
         found: String,
-        /// What was asked for.
+        /// Requested content.
         wanted: String,
     },
-    /// The file is shorter or longer than its header says.
+    /// The file's length does not match its header.
     #[error("{} has {found} bytes, its header says {wanted}", path.display())]
     Length {
-        /// The file.
         path: PathBuf,
-        /// Bytes it has.
+        /// Actual length in bytes.
         found: u64,
-        /// Bytes it should have.
+        /// Length in bytes according to the header.
         wanted: u64,
     },
     /// Bytes of the file changed after they were written.
     #[error("{} is damaged at byte {offset}: {what}", path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
-        /// Where.
         offset: u64,
-        /// What does not fit.
+        /// The part that does not match.
         what: &'static str,
     },
     /// Another user may have written the file.
     #[error("{} {reason}", path.display())]
     NotOwn {
-        /// The file.
         path: PathBuf,
-        /// Which user, or the file mode.
+        /// The owner, or the file mode.
         reason: String,
     },
 }
 
 impl StoreError {
-    /// What would help.
+    /// Returns a suggestion for the user, if there is one.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             StoreError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
@@ -192,53 +175,49 @@ impl StoreError {
         }
     }
 
-    /// Whether the file, not the system, is at fault, so that recreating it helps.
+    /// Returns whether the file, not the system, is at fault, so that recreating it helps.
     pub(crate) fn is_of_content(&self) -> bool {
         !matches!(self, StoreError::Io { .. })
     }
 }
 
-/// Why a model cannot be calibrated or measured.
+/// Reasons why a model cannot be calibrated or measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalibrationError {
-    /// The reference cannot run the model.
+    /// The reference implementation cannot run the model.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
-    /// Weights cannot be made in a format to be measured.
+    /// Weights cannot be quantised for the measurement.
     #[error(transparent)]
     Quantise(#[from] QuantiseError),
-    /// A tensor took a value that no range covers.
+    /// A tensor contains a value that no range covers.
     #[error("`{key}` took the value {value}")]
     NotFinite {
-        /// The tensor's key.
+        /// Key of the tensor.
         key: String,
-        /// The value.
         value: f32,
     },
-    /// Nothing was run.
+    /// No sequences were given.
     #[error("no token sequences were given")]
     NoSequences,
-    /// Every sequence is too short to say anything about the next token.
+    /// Every sequence is too short to contain a prediction of a next token.
     #[error("no sequence has two tokens, so there is no likelihood to compare")]
     NoPredictions,
-    /// A share of at most half of the values, or more than all.
+    /// The share of values to keep is at most one half, or greater than 1.
     #[error("{share} is no share of the values to keep")]
     Percentile {
-        /// The share.
         share: f64,
     },
-    /// Calibrations of two models.
+    /// The calibrations belong to different models.
     #[error("the calibrations belong to different models")]
     OtherModel,
-    /// A matrix whose second moments do not fit the memory set aside for them.
+    /// A matrix is too wide for the memory reserved for its second moments.
     #[error("weight `{weight}` has {columns} columns, moments of more than {limit} are not summed")]
     TooWide {
-        /// The weight.
         weight: String,
-        /// Columns it has.
         columns: usize,
-        /// Most columns.
+        /// Largest supported number of columns.
         limit: usize,
     },
     /// The watcher cancelled the work.
@@ -247,7 +226,7 @@ pub enum CalibrationError {
 }
 
 impl CalibrationError {
-    /// What would help.
+    /// Returns a suggestion for the user, if there is one.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             CalibrationError::Reference(source) => source.help(),
@@ -267,72 +246,64 @@ impl CalibrationError {
     }
 }
 
-/// What is wrong with a file of measurements.
+/// Problems with a file of measurements.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MeasuredError {
-    /// The system refused.
+    /// The operating system refused.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
-        /// The file.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
-    /// The file is something else.
+    /// The file has another type.
     #[error("{} holds no {wanted}", path.display())]
     OtherKind {
-        /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// Expected content.
         wanted: &'static str,
     },
-    /// The file is of another version of the format.
+    /// The file has another version of the format.
     #[error("{} has version {found} of the format, this program reads version {supported}", path.display())]
     Version {
-        /// The file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the file.
         found: u32,
-        /// The version that can be read.
+        /// Version that this program supports.
         supported: u32,
     },
-    /// The file says it is larger than any sensible one.
+    /// The length in the file's header is larger than any valid one.
     #[error("{} says it holds {bytes} bytes, more than {limit} are not read", path.display())]
     TooLarge {
-        /// The file.
         path: PathBuf,
-        /// Bytes it says.
+        /// Length in bytes according to the header.
         bytes: u64,
-        /// Most that are read.
+        /// Largest accepted length in bytes.
         limit: u64,
     },
-    /// The content is not as it was written, or never was sound.
+    /// The content was damaged after writing, or was never valid.
     #[error("{} is damaged at byte {offset}: {what}", path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
-        /// Where.
         offset: u64,
-        /// What does not fit.
+        /// The part that does not match.
         what: &'static str,
     },
-    /// The file is sound and was measured on another checkpoint.
+    /// The file is valid but was measured on another checkpoint.
     #[error("{} was measured on checkpoint {found}, not on {wanted}", path.display())]
     OtherCheckpoint {
-        /// The file.
         path: PathBuf,
-        /// Hash of the checkpoint it belongs to.
+        /// Hash of the checkpoint that the file belongs to.
         found: String,
-        /// Hash of the checkpoint at hand.
+        /// Hash of the current checkpoint.
         wanted: String,
     },
 }
 
 impl MeasuredError {
-    /// What would help.
+    /// Returns a suggestion for the user, if there is one.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             MeasuredError::Io { .. } => None,

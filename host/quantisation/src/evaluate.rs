@@ -1,5 +1,5 @@
 //! The cost of format combinations for a whole model: bytes and likelihood of text, computed with
-//! the reference.
+//! the reference implementation.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use shardwright_vocabulary::FormatTuple;
 use crate::quality::{Answers, answers};
 use crate::{CalibrationError, Moments, Recipe, TableFormats, Unwatched, quantise};
 
-/// A combination of formats to be tried.
+/// A combination of formats to evaluate.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// Formats of weights, activations and states.
     pub formats: FormatTuple,
     /// Formats of the gathered tables.
     pub tables: TableFormats,
-    /// Of what matrices are multiplied with, see [`Recipe::moments`].
+    /// Moments of the inputs of matrices, see [`Recipe::moments`].
     pub moments: Option<Arc<Moments>>,
 }
 
 /// The cost of a combination of formats.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
-    /// Formats as they are named.
+    /// Names of the formats.
     pub formats: String,
     /// Formats of embedding and per-layer tables.
     pub tables: String,
@@ -33,41 +33,40 @@ pub struct Evaluation {
     pub weight_bytes: u64,
     /// Bytes of the gathered tables.
     pub table_bytes: u64,
-    /// Mean negative log-likelihood in nats; `None` for encoders.
+    /// Mean negative log-likelihood in nats. `None` for encoders.
     pub nll: Option<f64>,
-    /// Increase of that over the model as stored, in thousandths; for encoders 1 − cosine in
-    /// thousandths.
+    /// Relative increase of [`nll`](Evaluation::nll) over the model as stored, in thousandths. For
+    /// encoders, 1 − cosine in thousandths.
     pub loss_per_mille: f64,
-    /// Mean KL divergence of the predictions from those of the model as stored, in nats; for
-    /// encoders 1 − cosine.
+    /// Mean KL divergence from the predictions of the model as stored, in nats. For encoders, 1 −
+    /// cosine.
     pub divergence: f64,
-    /// The layer whose output differs most from the model as stored, and by how much relatively;
-    /// `None` if nothing differs.
+    /// The layer whose output differs most from the model as stored, and its relative error. `None`
+    /// if no layer differs.
     pub worst_layer: Option<(u32, f64)>,
 }
 
-/// Costs of combinations, each beside the model as stored.
+/// Costs of format combinations compared with the model as stored.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Table {
-    /// Sequences that were run.
+    /// Number of sequences run.
     pub sequences: usize,
-    /// Tokens whose likelihood was taken.
+    /// Number of tokens whose likelihood was computed.
     pub predictions: u64,
     /// Bytes of weights and tables as stored.
     pub stored_bytes: u64,
-    /// Mean negative log-likelihood of the model as stored, in f32; `None` for encoders.
+    /// Mean negative log-likelihood of the model as stored, in f32. `None` for encoders.
     pub nll: Option<f64>,
-    /// One row per combination, in their order.
+    /// One row per combination, in the order given.
     pub rows: Vec<Evaluation>,
 }
 
-/// Runs `sequences` through the model as stored and in each combination, by the reference and its
-/// definition of every format.
+/// Runs `sequences` through the model as stored and in each format combination, using the reference
+/// implementation and its definition of every format.
 ///
-/// `ranges` are needed for static integers, see
-/// [`Calibration::ranges`](crate::Calibration::ranges). Memory: the outputs for all sequences (rows
-/// times vocabulary, f32) twice, and the weights in one combination. `progress` receives the number
-/// of sequences done and their total.
+/// Static integer formats need `ranges`, see [`Calibration::ranges`](crate::Calibration::ranges).
+/// Memory: the outputs for all sequences (rows times vocabulary, f32) twice, and the weights in one
+/// combination. `progress` receives the number of completed sequences and the total.
 pub fn evaluate(
     graph: &Graph,
     candidates: &[Candidate],
@@ -121,7 +120,7 @@ pub fn evaluate(
     Ok(table)
 }
 
-/// The predictions of a model as stored over some sequences, to compare many others with.
+/// The predictions of a model as stored for some sequences, for comparison with many variants.
 pub struct Baseline<'g> {
     graph: &'g Graph,
     sequences: &'g [Vec<u32>],
@@ -129,7 +128,8 @@ pub struct Baseline<'g> {
 }
 
 impl<'g> Baseline<'g> {
-    /// Runs the sequences by the reference. Memory: all their outputs, rows times vocabulary, f32.
+    /// Runs the sequences through the reference implementation. Memory: all outputs, rows times
+    /// vocabulary, f32.
     pub fn of(graph: &'g Graph, sequences: &'g [Vec<u32>]) -> Result<Self, CalibrationError> {
         if sequences.is_empty() {
             return Err(CalibrationError::NoSequences);
@@ -138,14 +138,15 @@ impl<'g> Baseline<'g> {
         Ok(Baseline { graph, sequences, stored })
     }
 
-    /// How far the model with other weights is from it, by sequence: the sum over its rows of the
-    /// KL divergence in nats (of encoders 1 − cosine), and how many rows those are. Activations and
-    /// states are floats.
+    /// Computes the divergence of the model quantised with `recipe`, one entry per sequence: the
+    /// sum over its rows of the KL divergence in nats (1 − cosine for encoders), and the number of
+    /// rows. Activations and states stay floats.
     pub fn divergences(&self, recipe: &Recipe) -> Result<Vec<(f64, u64)>, CalibrationError> {
         self.divergences_of(&quantise(self.graph, recipe, &mut Unwatched)?)
     }
 
-    /// The same of weights that are made already: `made` differs from the model in them alone.
+    /// Like [`divergences`](Baseline::divergences), but for a graph whose weights are already
+    /// quantised. `made` may differ from the model only in its weights.
     pub fn divergences_of(&self, made: &Graph) -> Result<Vec<(f64, u64)>, CalibrationError> {
         let ours = answers(made, &FormatTuple::F32, &Ranges::new(), self.sequences, &mut || true)?;
         Ok(ours.divergences(&self.stored, self.graph))

@@ -14,24 +14,24 @@ use crate::multiples::{best_multiples, row_scale};
 use crate::scale::{Steps, Sums, best_scale, largest, nearest, sums};
 use crate::{QuantiseError, RowSource, pack};
 
-/// Version of all arithmetic that a weight's bytes follow from: bytes and losses of another version
-/// are not those that would be made now.
+/// Version of the arithmetic that determines a weight's bytes. Bytes and losses from another
+/// version may differ from current ones.
 pub(crate) const ARITHMETIC: u32 = 2;
 
-/// Values per chunk, if its rows are not longer: a megabyte as f32.
+/// Values per chunk, unless one row is longer: a megabyte as f32.
 const CHUNK_VALUES: usize = 1 << 18;
-/// The same where errors are passed on: every chunk reads all of the factors.
+/// Values per chunk with error compensation. It is larger because every chunk reads all factors.
 const COMPENSATED_VALUES: usize = 1 << 20;
-/// Chunks that a matrix of few values is cut into all the same, and rows that each of them and of
-/// their tasks has at least.
+/// Minimum number of chunks for a small matrix with error compensation, and minimum number of rows
+/// of each chunk and of each task.
 const COMPENSATED_CHUNKS: usize = 8;
 const COMPENSATED_ROWS: usize = 16;
-/// Chunks made at a time, for each thread and at most: bounds the memory to 32 chunks of values and
-/// results, 100 MB at the very most.
+/// Chunks made in parallel, per thread and in total. The total bounds memory to 32 chunks of values
+/// and results, 100 MB at most.
 const CHUNKS_PER_THREAD: usize = 2;
 const CHUNKS_AT_A_TIME: usize = 32;
-/// Values that may share a channel's scale: a gigabyte as f32, a hundred times the longest row of
-/// any published model.
+/// Largest number of values that share a channel's scale: a gigabyte as f32, a hundred times the
+/// longest row of any published model.
 pub(crate) const CHANNEL_LIMIT: u64 = 1 << 28;
 
 /// Stored bytes of one chunk.
@@ -50,12 +50,12 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// `None` for the format that leaves a weight as stored.
+    /// Returns the target for a format, or `None` for the format that leaves a weight as stored.
     pub fn matrix(format: WeightFormat) -> Option<Target> {
         (format != WeightFormat::AsStored).then_some(Target::Matrix(format))
     }
 
-    /// `None` for a weight that stays as stored.
+    /// Returns the target for a format, or `None` for a weight that stays as stored.
     pub fn of(format: ConstantFormat) -> Option<Target> {
         match format {
             ConstantFormat::Stored => None,
@@ -64,7 +64,7 @@ impl Target {
         }
     }
 
-    /// Whether values become integers of a weight format.
+    /// Returns whether values become integers of a weight format.
     pub fn is_rounded(self) -> bool {
         matches!(self, Target::Matrix(format) if format.is_quantised())
     }
@@ -77,23 +77,23 @@ pub(crate) struct Whole {
     pub zero_point: i32,
 }
 
-/// How values become integers.
+/// How values are rounded to integers.
 #[derive(Clone, Copy, Debug)]
 pub enum Rounding<'f> {
-    /// Each to the nearest.
+    /// Each value is rounded to the nearest integer.
     Nearest,
-    /// So that errors of a row make up for each other, and those of rows too where there are
-    /// factors of them, see [`Factors`].
+    /// Errors within a row are compensated. With factors of rows, errors across rows are
+    /// compensated too, see [`Factors`].
     Compensated {
-        /// As wide as the matrix.
+        /// Factors with the width of the matrix.
         columns: &'f Factors,
-        /// As wide as the matrix has rows.
+        /// Factors whose width is the number of rows of the matrix.
         rows: Option<&'f Factors>,
     },
 }
 
 impl<'f> Rounding<'f> {
-    /// By these factors, where there are some.
+    /// Returns compensated rounding with these factors, or rounding to the nearest without factors.
     pub fn by(factors: Option<&'f MatrixFactors>) -> Self {
         let of = |factors: &'f MatrixFactors| Rounding::Compensated {
             columns: &factors.columns,
@@ -113,25 +113,25 @@ impl PassedOn {
     }
 }
 
-/// A weight to be quantised.
+/// The quantisation of one weight.
 pub(crate) struct Job<'s> {
     source: &'s dyn RowSource,
     passed_on: PassedOn,
     factors: Option<(&'s Factors, Option<&'s Factors>)>,
-    /// Counted, not quantised.
+    /// The target weight with its sizes, but without data.
     planned: Weight,
     rows: usize,
     width: usize,
-    /// Rows whose values may share a scale.
+    /// Number of rows that share a scale.
     unit: usize,
     units_per_chunk: usize,
-    /// Whether the scales of blocks are multiples of one of their row.
+    /// Whether the scales of blocks are multiples of one scale per row.
     stepped: bool,
 }
 
 impl<'s> Job<'s> {
-    /// A weight whose chunks are made after [`Job::by`], or each value to the nearest without that.
-    /// Where nothing is rounded to steps of a scale, and in vectors, nothing is passed on.
+    /// Creates a job. Call [`Job::by`] to set the factors, otherwise each value is rounded to the
+    /// nearest. `passed_on` applies only to matrices in integer formats.
     pub fn new(
         source: &'s dyn RowSource,
         target: Target,
@@ -172,7 +172,7 @@ impl<'s> Job<'s> {
         let fit = |most: usize| (most / (values as usize).max(1)).max(1);
         let units_per_chunk = match passed_on {
             PassedOn::Nowhere => fit(CHUNK_VALUES),
-            // What one row left undone is passed on to all others.
+            // The error of one row is passed on to all other rows.
             PassedOn::ToRows => (rows / unit).max(1),
             PassedOn::ToColumns => {
                 let few = (rows / unit).div_ceil(COMPENSATED_CHUNKS).max(COMPENSATED_ROWS.div_ceil(unit));
@@ -183,10 +183,10 @@ impl<'s> Job<'s> {
         Ok(Job { source, passed_on, factors: None, planned, rows, width, unit, units_per_chunk, stepped })
     }
 
-    /// The same, rounded so.
+    /// Sets the rounding.
     ///
     /// # Errors
-    /// [`QuantiseError::Factors`] for those of another matrix.
+    /// [`QuantiseError::Factors`] if the factors belong to another matrix.
     pub fn by(self, rounding: Rounding<'s>) -> Result<Self, QuantiseError> {
         let Rounding::Compensated { columns, rows } = rounding else { return Ok(self) };
         if self.passed_on == PassedOn::Nowhere {
@@ -202,7 +202,7 @@ impl<'s> Job<'s> {
         Ok(Job { factors: Some((columns, rows)), ..self })
     }
 
-    /// A weight that is rounded so.
+    /// Creates a job with the given rounding.
     pub fn rounded(
         source: &'s dyn RowSource,
         target: Target,
@@ -211,12 +211,12 @@ impl<'s> Job<'s> {
         Job::new(source, target, PassedOn::by(rounding))?.by(rounding)
     }
 
-    /// The target weight, counted.
+    /// Returns the target weight with its sizes, but without data.
     pub fn planned(&self) -> &Weight {
         &self.planned
     }
 
-    /// Number of chunks.
+    /// Returns the number of chunks.
     pub fn chunks(&self) -> usize {
         let units = if self.width == 0 { 0 } else { self.rows / self.unit };
         units.div_ceil(self.units_per_chunk)
@@ -231,7 +231,7 @@ impl<'s> Job<'s> {
         (self.width as u64 * self.planned.dtype.bits()).div_ceil(8) as usize
     }
 
-    /// Scale bytes that belong to a row's chunk, per unit.
+    /// Returns the number of scale bytes per unit.
     fn unit_scale_bytes(&self) -> usize {
         let Some(existing) = &self.planned.quantisation else { return 0 };
         let scales = match existing.granularity {
@@ -243,7 +243,7 @@ impl<'s> Job<'s> {
         scales * existing.scale_dtype.bytes() as usize
     }
 
-    /// The position of a chunk's bytes within the data and within the scales.
+    /// Returns the byte ranges of a chunk within the data and within the scales.
     pub fn places(&self, chunk: usize) -> (Range<usize>, Range<usize>) {
         let rows = self.chunk_rows(chunk);
         let (row, scale) = (self.row_bytes(), self.unit_scale_bytes());
@@ -251,7 +251,7 @@ impl<'s> Job<'s> {
         (rows.start * row..rows.end * row, units.start * scale..units.end * scale)
     }
 
-    /// Whether chunks depend on a property of the whole tensor.
+    /// Returns whether chunks depend on a property of the whole tensor.
     pub fn needs_whole(&self) -> bool {
         self.planned
             .quantisation
@@ -259,8 +259,8 @@ impl<'s> Job<'s> {
             .is_some_and(|existing| existing.granularity == Granularity::PerTensor)
     }
 
-    /// Computes the properties of the whole tensor, in one or two passes; `alive` cancels by
-    /// returning `false`.
+    /// Computes the properties of the whole tensor in one or two passes. `alive` returns `false` to
+    /// cancel.
     pub fn whole(&self, alive: &mut dyn FnMut() -> bool) -> Result<Option<Whole>, QuantiseError> {
         if !self.needs_whole() {
             return Ok(None);
@@ -297,13 +297,13 @@ impl<'s> Job<'s> {
                 (best, error) = (index, sums.squared_error(scale));
             }
         }
-        // The least-squares scale for the same integers, and rounding anew, can only lessen the
-        // error.
+        // The least-squares scale for the same integers, followed by another rounding, can only
+        // reduce the error.
         let scale = all[best].fitted(grid[best], steps).unwrap_or(grid[best]);
         Ok(Some(Whole { scale, zero_point: 0 }))
     }
 
-    /// Makes the chunks, as many in parallel as there are threads, and passes them on in order.
+    /// Makes the chunks, in parallel on all threads, and passes them to `take` in order.
     pub fn make(
         &self,
         wanted: impl Iterator<Item = usize>,
@@ -326,7 +326,7 @@ impl<'s> Job<'s> {
         Ok(())
     }
 
-    /// The data of the made weight put together.
+    /// Assembles the finished weight from its data and scales.
     pub fn weight(&self, data: WeightData, scales: Option<WeightData>, whole: Option<Whole>) -> Weight {
         let mut weight = self.planned.clone();
         weight.data = data;
@@ -337,7 +337,7 @@ impl<'s> Job<'s> {
         weight
     }
 
-    /// A fold over all chunks in their order, whatever the number of threads.
+    /// Folds over all chunks in order, independently of the number of threads.
     fn fold<T: Send>(
         &self,
         alive: &mut dyn FnMut() -> bool,
@@ -360,7 +360,7 @@ impl<'s> Job<'s> {
         Ok(total)
     }
 
-    /// The values of a chunk, all finite.
+    /// Reads the values of a chunk and checks that all are finite.
     fn values(&self, chunk: usize) -> Result<Vec<f32>, QuantiseError> {
         let rows = self.chunk_rows(chunk);
         let mut values = vec![0.0; rows.len() * self.width];
@@ -422,7 +422,7 @@ impl<'s> Job<'s> {
         made
     }
 
-    /// One scale for the rows of each unit.
+    /// Quantises with one scale for the rows of each unit.
     fn channels(&self, values: &[f32], codes: &mut [i32], made: &mut Chunk) {
         for channel in values.chunks(self.unit * self.width) {
             let scale = best_scale(channel, None, self.steps());
@@ -434,7 +434,7 @@ impl<'s> Job<'s> {
         }
     }
 
-    /// One scale for so many consecutive values of a row.
+    /// Quantises with one scale for every `size` consecutive values of a row.
     fn blocks(&self, values: &[f32], size: usize, codes: &mut [i32], made: &mut Chunk) {
         for row in values.chunks(self.width) {
             let scales = self.row_scales(row, size, None).at(1.0, self.steps());
@@ -446,8 +446,8 @@ impl<'s> Job<'s> {
         }
     }
 
-    /// The scales of a row, one for so many consecutive values: those with the least squared error
-    /// of columns that count as `importance` says.
+    /// Returns the scales of a row, one for every `size` consecutive values. They minimise the
+    /// squared error weighted by `importance`, which has one value per column.
     fn row_scales(&self, row: &[f32], size: usize, importance: Option<&[f32]>) -> RowScales {
         if self.stepped {
             let (scale, multiples) = best_multiples(row, importance, size, self.steps());
@@ -461,7 +461,7 @@ impl<'s> Job<'s> {
         RowScales::Free(row.chunks(size).enumerate().map(of_block).collect())
     }
 
-    /// Rows whose errors are passed on.
+    /// Quantises rows with error compensation.
     fn compensated(
         &self,
         values: &[f32],
@@ -474,7 +474,8 @@ impl<'s> Job<'s> {
             _ => self.width.max(1),
         };
         let (width, steps) = (self.width.max(1), self.steps());
-        // Every task packs the factors for itself, and no row depends on the others of its task.
+        // Every task packs the factors separately, and rows within a task are independent of each
+        // other.
         let task = (values.len() / width).div_ceil(rayon::current_num_threads()).max(COMPENSATED_ROWS);
         let found: Vec<(Vec<RowScales>, Best)> = values
             .par_chunks(task * width)
@@ -491,12 +492,13 @@ impl<'s> Job<'s> {
         let mut codes = rows
             .and_then(|rows| own.round_together(rows, steps, step))
             .unwrap_or_else(|| found.iter().flat_map(|(_, best)| best.codes.iter().copied()).collect());
-        // Of 127 steps the few that could still change are no loss.
+        // With 127 steps, few integers would still change, so sweeps gain almost nothing.
         if steps.limit < 16.0 {
             let step = |row: usize, column: usize| at_now[row][column / size];
             let mut sweeps = Sweeps::of(&own, rows, &codes, step);
-            // One factor for all scales of a row: those of blocks have a type too coarse for it,
-            // and a scale of the whole tensor is no row's to change.
+            // Each row gets one factor for all its scales. Scales of free blocks are excluded
+            // because their type is too coarse, and a scale of the whole tensor because no single
+            // row may change it.
             let is_fitted = whole.is_none() && (self.stepped || size >= width);
             for sweep in 1..=SWEEPS {
                 let step = |row: usize, column: usize| at_now[row][column / size];
@@ -519,7 +521,8 @@ impl<'s> Job<'s> {
         }
     }
 
-    /// Rows whose errors are passed on within each, and the scales that leave least of them.
+    /// Quantises rows with error compensation within each row, and picks the scales with the least
+    /// loss.
     fn best_of_rows(
         &self,
         values: &[f32],
@@ -541,7 +544,8 @@ impl<'s> Job<'s> {
                 scales.iter().zip(factors).map(|(scales, &factor)| scales.at(factor, steps)).collect();
             best.take(factors, &rows.round(steps, |row, column| at[row][column / size]), self.width);
         };
-        // A scale of the whole tensor is no row's to change, and 127 steps leave nothing to gain.
+        // No single row may change a scale of the whole tensor, and with 127 steps other scales
+        // gain nothing.
         let fixed = whole.is_some() || steps.limit > 16.0;
         let tried: &[f32] = if fixed { &[1.0] } else { &FACTORS };
         for &factor in tried {
@@ -554,7 +558,7 @@ impl<'s> Job<'s> {
                 round(&factors, &mut best);
             }
         }
-        // Values so large that errors passed on are no numbers: each to the nearest.
+        // If values are so large that passed-on errors overflow, round each to the nearest.
         for (row, of_row) in values.chunks(self.width).enumerate() {
             if !best.losses[row].is_finite() {
                 let codes = &mut best.codes[row * self.width..(row + 1) * self.width];
@@ -582,26 +586,26 @@ impl<'s> Job<'s> {
     }
 }
 
-/// How often every value is looked at again, and after how many of these times scales are fitted.
+/// Number of sweeps over all values, and number of sweeps that also fit the scales.
 const SWEEPS: usize = 6;
 const FITTED: usize = 3;
 
-/// Factors on the scales of a row that are tried where errors are passed on, and how far beside the
-/// best of them others are: what is rounded there is a row with the errors of earlier columns added
-/// to it, which the scales of least squared error are not for.
+/// Factors applied to a row's scales under error compensation, and the offset of the finer trials
+/// around the best factor. Compensation adds the errors of earlier columns to a row before
+/// rounding, so the scales of least squared error are not optimal.
 const FACTORS: [f32; 5] = [0.75, 0.85, 0.95, 1.05, 1.15];
 const FINER: f32 = 0.05;
 
 /// The scales of one row.
 enum RowScales {
-    /// Each for itself.
+    /// Independent scales.
     Free(Vec<f32>),
-    /// Multiples of one.
+    /// Multiples of one scale.
     Stepped { scale: f32, multiples: Vec<u8> },
 }
 
 impl RowScales {
-    /// So many times as large, as far as their type has them.
+    /// Returns the scales times `factor`, rounded to their type.
     fn at(&self, factor: f32, steps: Steps) -> Vec<f32> {
         match self {
             RowScales::Free(scales) if factor == 1.0 => scales.clone(),
@@ -616,7 +620,7 @@ impl RowScales {
     }
 }
 
-/// Of each row what came out best.
+/// The best result found for each row.
 struct Best {
     losses: Vec<f64>,
     factors: Vec<f32>,
@@ -628,7 +632,7 @@ impl Best {
         Best { losses: vec![f64::INFINITY; rows], factors: vec![1.0; rows], codes: Vec::new() }
     }
 
-    /// Takes the rows over that lose less with these factors.
+    /// Adopts the rows that lose less with these factors.
     fn take(&mut self, factors: &[f32], rounded: &Rounded, width: usize) {
         self.codes.resize(rounded.codes.len(), 0);
         for (row, &loss) in rounded.losses.iter().enumerate() {
@@ -642,7 +646,8 @@ impl Best {
     }
 }
 
-/// The stored integer of a constant that is encoded like an activation, as [`Encoding::raw`] says.
+/// Returns the stored integer of a constant that is encoded like an activation, as defined by
+/// [`Encoding::raw`].
 fn raw(value: f32, whole: Whole) -> i32 {
     let raw = (value / whole.scale).round_ties_even() + whole.zero_point as f32;
     raw.clamp(0.0, f32::from(u16::MAX)) as i32

@@ -1,25 +1,22 @@
-//! Quantisation: weights, tables and constants of a graph in other formats, and what there is to
-//! know before choosing them.
+//! Quantisation of a graph's weights, tables and constants, and measurements for choosing formats.
 //!
-//! **Job.** Make any weight in any [`WeightFormat`](shardwright_vocabulary::WeightFormat) with
-//! scales of least squared error, or so that errors make up for each other by moments of what it
-//! is multiplied with, in memory or streamed through a [`Store`] that survives interruptions;
-//! calibrate activation ranges by running the reference on token sequences; measure what a format
-//! costs in quality for a whole model, and say what it is expected to cost, and once measured does,
-//! by layer and role.
+//! **Job.** Convert any weight to any [`WeightFormat`](shardwright_vocabulary::WeightFormat), with
+//! scales of least squared error or with error compensation based on moments of its inputs. The
+//! result is in memory or streamed through a [`Store`] that survives interruptions. Calibrate
+//! activation ranges by running the reference implementation on token sequences. Measure the
+//! quality cost of a format for a whole model. Estimate and measure the cost by layer and role.
 //!
-//! **Not its job.** What a stored integer means is defined in `graph` (`Weight::decode_row`,
-//! `Encoding`) and what a quantised graph computes in `reference`; this room only chooses scales
-//! and ranges. It decides no format (a planner does), knows no text and no checkpoint file, and
-//! compiles nothing.
+//! **Not its job.** The meaning of a stored integer is defined in `graph` (`Weight::decode_row`,
+//! `Encoding`), and the results of a quantised graph in `reference`. This crate only chooses scales
+//! and ranges. It does not choose formats (a planner does), does not handle text or checkpoint
+//! files, and does not compile.
 //!
-//! The same bytes come out whatever the number of threads, and whether a run was interrupted or
-//! not.
+//! The output bytes do not depend on the number of threads or on interruptions.
 //!
-//! Reading order: [`Recipe`], [`quantise()`], [`Store`]; [`Moments`], [`Factors`]; [`Calibrator`],
-//! [`Calibration`]; [`evaluate()`], [`priors`], [`Loss`].
+//! Reading order: [`Recipe`], [`quantise()`], [`Store`]. Then [`Moments`], [`Factors`]. Then
+//! [`Calibrator`], [`Calibration`]. Then [`evaluate()`], [`priors`], [`Loss`].
 //!
-//! Every matrix of a model in 4 bits, a scale to 32 values:
+//! For example, quantise every matrix of a model to 4 bits with one scale for 32 values:
 //!
 //! ```
 //! use shardwright_graph::Graph;
@@ -68,5 +65,5 @@ pub use shardwright_vocabulary::{Affine, Granularity};
 pub use source::RowSource;
 pub use store::Store;
 pub use watch::{Note, Progress, Unwatched, Watch};
-// What stored values mean is graph's to say.
+// `graph` defines the meaning of stored values.
 pub use shardwright_graph::{ConstantFormat, Range, Ranges, WeightQuantisation};

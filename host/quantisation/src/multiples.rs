@@ -1,38 +1,39 @@
-//! Scales of blocks that are 1 to 16 times one scale of their row, chosen for the least squared
-//! error.
+//! Block scales that are 1 to 16 times one scale of their row, chosen for the least squared error.
 //!
-//! A row's scale s is an f16 of at most seven significant bits, so that every k · s with k ≤ 16 is
-//! also an f16: multiples are exact, and a reader recovers s and the multiples exactly from the
-//! blocks' scales.
+//! A row's scale s is an f16 of at most seven significant bits, so every k · s with k ≤ 16 is also
+//! an f16. Multiples are therefore exact, and a reader recovers s and the multiples exactly from
+//! the blocks' scales.
 //!
-//! Free scales come first, one a block. Then scales s are tried that put the largest block between
-//! the 9th and the 16th multiple; for each s a block takes the better of the multiples around its
-//! free scale and the one that cuts nothing off. Last, s is fitted to the integers of the best, as
-//! in [`scale`](crate::scale). Among what is tried is s a little above a sixteenth of the largest
-//! max-abs scale with nothing cut off: the error never exceeds Σ ((m + s) / 2)² over all values, m
-//! the max-abs scale of a value's block.
+//! The search starts with one free scale per block. Then it tries row scales s that place the
+//! largest block between the 9th and the 16th multiple. For each s, a block uses the best of three
+//! multiples: the two around its free scale and the smallest one that clips no value. Finally, s is
+//! fitted to the integers of the best candidate, as in [`scale`](crate::scale).
+//!
+//! One candidate is s slightly above a sixteenth of the largest max-abs scale, without clipping.
+//! Therefore the error never exceeds Σ ((m + s) / 2)² over all values, where m is the max-abs scale
+//! of a value's block.
 
 use shardwright_vocabulary::DType;
 
 use crate::scale::{FITS, Steps, best_scale, largest, squared_error, sums};
 
-/// Largest multiple of its row's scale that a block may have.
+/// Largest multiple of the row's scale that a block may have.
 pub(crate) const LARGEST_MULTIPLE: u8 = 16;
-/// Significant bits of a row's scale: 11 of an f16 less 4 of a multiple.
+/// Significant bits of a row's scale: the 11 of an f16 minus 4 for the multiple.
 const ROW_BITS: i32 = 7;
-/// Exponent of the least f16 above zero.
+/// Exponent of the smallest positive f16.
 const LEAST_EXPONENT: i32 = -24;
-/// Largest scale of a row: 127 · 2⁵, of which 16 are below the largest f16.
+/// Largest scale of a row: 127 · 2⁵. Sixteen times that is below the largest f16.
 const LARGEST_ROW: f64 = 4064.0;
 
-/// The nearest scale that a row may have.
+/// Returns the nearest valid scale of a row.
 pub(crate) fn row_scale(wanted: f64) -> f32 {
     let wanted = wanted.clamp(2.0_f64.powi(LEAST_EXPONENT), LARGEST_ROW);
     let step = 2.0_f64.powi((wanted.log2().floor() as i32 - (ROW_BITS - 1)).max(LEAST_EXPONENT));
     ((wanted / step).round_ties_even() * step) as f32
 }
 
-/// A row's scale, and of each of its blocks the multiple. Values are finite.
+/// Returns a row's scale and the multiple of each of its blocks. Values must be finite.
 pub(crate) fn best_multiples(
     row: &[f32],
     importance: Option<&[f32]>,
@@ -54,7 +55,8 @@ pub(crate) fn best_multiples(
         return (1.0, vec![1; blocks.len()]);
     }
     let sixteenth = plain / f64::from(LARGEST_MULTIPLE);
-    // 1.02, so that rounding to seven bits leaves it above: 16 of them cut nothing off.
+    // 1.02 keeps the scale above a sixteenth after rounding to seven bits, so 16 multiples clip no
+    // value.
     let grid = (0..12).map(|step| sixteenth * 1.02 * 0.96_f64.powi(step));
     let parts = (9..=LARGEST_MULTIPLE).map(|multiple| free / f64::from(multiple));
     let mut candidates: Vec<f32> = grid.chain(parts).map(row_scale).collect();
@@ -107,9 +109,9 @@ pub(crate) fn best_multiples(
 struct Block<'v> {
     values: &'v [f32],
     importance: Option<&'v [f32]>,
-    /// The max-abs scale; 0 of none but zeros.
+    /// The max-abs scale, or 0 if all values are zero.
     plain: f64,
-    /// The best scale of its own; 0 of none but zeros.
+    /// The best independent scale, or 0 if all values are zero.
     free: f64,
 }
 
@@ -125,7 +127,7 @@ impl<'v> Block<'v> {
         squared_error(self.values, self.importance, step, steps)
     }
 
-    /// The best multiple of a row's scale that is tried, and its error.
+    /// Returns the best of the tried multiples of a row's scale, and its error.
     fn best_multiple(&self, scale: f32, steps: Steps) -> (u8, f64) {
         if self.plain == 0.0 {
             return (1, 0.0);
@@ -140,7 +142,7 @@ impl<'v> Block<'v> {
         tried.sort_unstable();
         let mut best = (0, f64::INFINITY);
         for multiple in tried {
-            // The first is taken whatever it is, and none twice.
+            // Always accept the first multiple, and try none twice.
             if multiple != best.0 {
                 let error = self.error(scale * f32::from(multiple), steps);
                 if best.0 == 0 || error < best.1 {
@@ -211,7 +213,7 @@ mod tests {
             prop_assert_eq!(multiples.len(), row.len().div_ceil(size));
             prop_assert_eq!(row_scale(f64::from(scale)), scale);
             let plain = |values: &[f32]| f64::from(largest(values)) / 7.0;
-            // A sixteenth of the largest, 2 % more, rounded to seven bits.
+            // A sixteenth of the largest, plus 2 %, rounded to seven bits.
             let step = row.chunks(size).map(plain).fold(0.0, f64::max) / 16.0 * 1.03;
             let (mut found, mut bound) = (0.0, 0.0);
             for (block, values) in row.chunks(size).enumerate() {

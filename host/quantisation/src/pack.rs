@@ -1,9 +1,10 @@
-//! Stored integers as bytes: two's complement, low bits first, every row padded to a whole byte.
+//! Packs stored integers into bytes: two's complement, low bits first, every row padded to a whole
+//! byte.
 
 use half::{bf16, f16};
 use shardwright_vocabulary::DType;
 
-/// Appends one row of stored integers, each within the range of the type.
+/// Appends one row of stored integers. Each must be within the range of the type.
 pub(crate) fn integers(dtype: DType, row: &[i32], into: &mut Vec<u8>) {
     let packed = |bits: usize, into: &mut Vec<u8>| {
         let mask = (1_u8 << bits) - 1;
@@ -19,7 +20,7 @@ pub(crate) fn integers(dtype: DType, row: &[i32], into: &mut Vec<u8>) {
     }
 }
 
-/// Appends values as floats of a type, each rounded to the nearest that is finite.
+/// Appends values as floats of a type, each rounded to the nearest finite value.
 pub(crate) fn floats(dtype: DType, values: &[f32], into: &mut Vec<u8>) {
     match dtype {
         DType::F16 => into.extend(values.iter().flat_map(|&value| half_of(value).to_le_bytes())),

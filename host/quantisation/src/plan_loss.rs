@@ -1,4 +1,4 @@
-//! What a whole plan was measured to lose, and the file it is kept in.
+//! The measured loss of a whole plan, and its file.
 
 use std::path::Path;
 
@@ -8,23 +8,23 @@ use sha2::{Digest, Sha256};
 use crate::MeasuredError;
 use crate::envelope::{HEAD, Kind};
 
-/// A line of some hundred bytes.
+/// The content is a line of some hundred bytes.
 const KIND: Kind = Kind { magic: b"sw-plans", version: 1, name: "a plan's measured loss", limit: 1 << 12 };
 
-/// How far a model in the formats of a plan is from the model as stored.
+/// Divergence of a model in the formats of a plan from the model as stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanLoss {
-    /// Mean KL divergence in thousand-millionths of a nat per token, rounded up; of encoders 1 −
-    /// cosine in the same parts.
+    /// Mean KL divergence in billionths of a nat per token, rounded up. For encoders, 1 − cosine in
+    /// billionths.
     pub nanonats: u64,
-    /// Standard error of the mean, as if tokens were independent; 0 for fewer than two.
+    /// Standard error of the mean, assuming independent tokens. 0 for fewer than two tokens.
     pub error_nanonats: u64,
-    /// Tokens.
+    /// Number of measured tokens.
     pub tokens: u64,
 }
 
-/// With what it was measured of.
+/// File content: the loss and the identity of the measured plan.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
@@ -33,8 +33,8 @@ struct Kept {
 }
 
 impl PlanLoss {
-    /// Computes the loss from the divergence of each token in nats; 0 for no tokens. Returns `None`
-    /// if a divergence is not a finite number.
+    /// Computes the loss from the divergence of each token in nats. It is 0 without tokens. Returns
+    /// `None` if a divergence is not a finite number.
     ///
     /// ```
     /// use shardwright_quantisation::PlanLoss;
@@ -55,7 +55,7 @@ impl PlanLoss {
             0 | 1 => 0.0,
             count => (squares / (count - 1) as f64 / count as f64).sqrt(),
         };
-        // A millionth of a nanonat is the rounding of the sum.
+        // Rounding of the sum is within a millionth of a nanonat.
         let nanonats = |nats: f64| (1e9 * nats.max(0.0) - 1e-6).ceil().max(0.0) as u64;
         let is_finite = mean.is_finite() && error.is_finite();
         is_finite.then(|| PlanLoss {
@@ -65,20 +65,20 @@ impl PlanLoss {
         })
     }
 
-    /// Writes it to a file, whole or not at all.
+    /// Writes the loss to a file atomically.
     ///
     /// # Errors
-    /// That the folder cannot be written to.
+    /// If the folder cannot be written to.
     pub fn write(&self, path: &Path, identity: [u8; 32]) -> Result<(), MeasuredError> {
         let content = serde_json::to_vec(&Kept { identity, loss: *self })
             .map_err(|_| KIND.damaged(path, HEAD, "the text"))?;
         KIND.write(path, &content)
     }
 
-    /// Reads that of an identity.
+    /// Reads the loss with this identity.
     ///
     /// # Errors
-    /// That there is none, or that the file is damaged or of another plan.
+    /// If the file is missing, damaged, or belongs to another plan.
     pub fn read(path: &Path, identity: [u8; 32]) -> Result<Self, MeasuredError> {
         let content = KIND.read(path)?;
         let kept: Kept = serde_json::from_slice(&content)
@@ -90,9 +90,9 @@ impl PlanLoss {
     }
 }
 
-/// Hash of all that the loss of a plan follows from: what the losses of places follow from (see
-/// [`losses_identity`](crate::losses_identity)), and the `forms` of the model's parts and tables in
-/// words.
+/// Computes a hash of everything that determines the loss of a plan: the identity of the losses of
+/// places (see [`losses_identity`](crate::losses_identity)), and the `forms` of the model's parts
+/// and tables in words.
 pub fn plan_loss_identity(losses: [u8; 32], forms: &[String]) -> [u8; 32] {
     let mut digest = Sha256::new();
     digest.update(losses);

@@ -1,4 +1,5 @@
-//! What a format is expected to cost before it is measured: from how far the weights are off.
+//! The expected loss of a format before measurement, estimated from the quantisation error of the
+//! weights.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +13,16 @@ use crate::{
     Unwatched, quantise_weight,
 };
 
-/// Rows of a matrix that are looked at, evenly chosen.
+/// Number of evenly spaced rows of a matrix to sample.
 const ROWS: u64 = 32;
 
-/// Nats per token that a model would lose if all weights of a role were off by their own size: a
-/// layer's part is an L-th of it times the square of its relative error, which the head's, of which
-/// there is one, is not divided by.
+/// Returns the nats per token that a model would lose if all weights of a role had a relative error
+/// of 1. A layer loses an L-th of it, for L layers, times the square of its relative error. The
+/// model has only one head, so the head's constant is not divided.
 ///
-/// Fitted to the losses measured of the demo model on held-out text: per role the quotient of both,
-/// which is the same in 8 and 4 bits, per channel and in blocks, within a tenth. That model's
-/// layers differ by up to five times from their mean. Of other models see [`PUBLISHED`].
+/// Fitted to the measured losses of the demo model on held-out text: per role, the ratio of loss to
+/// squared error. The ratio agrees within a tenth for 8 and 4 bits, per channel and in blocks. That
+/// model's layers differ by up to five times from their mean. For other models see [`PUBLISHED`].
 const fn scale(role: WeightRole) -> f64 {
     match role {
         WeightRole::AttentionInput => 5.2,
@@ -35,21 +36,21 @@ const fn scale(role: WeightRole) -> f64 {
 
 /// Expected loss of other models, as a multiple of the demo model's.
 ///
-/// Fitted to Gemma 3 270M on an essay (KL divergence of all weights in one format: 8 bits per
-/// channel 4.4 millinats, in blocks of 32 0.57, 4 bits in blocks 398) and checked on SmolLM2 135M
-/// (3.8, 1.1, 339): within 1.7 times of all of these. 4 bits per channel lose two to five times as
-/// much as expected on both, since errors of that size do not add up. Tables were not
-/// measured alone; with the same factor they keep their rank among the weights.
+/// Fitted to Gemma 3 270M on an essay (KL divergence with all weights in one format: 8 bits per
+/// channel 4.4 millinats, 8 bits in blocks of 32 0.57, 4 bits in blocks 398) and checked on SmolLM2
+/// 135M (3.8, 1.1, 339). All of these are within a factor of 1.7. With 4 bits per channel, both
+/// models lose two to five times as much as expected, since errors of that size do not add up.
+/// Tables were not measured separately. The same factor preserves their rank among the weights.
 const PUBLISHED: f64 = 2.5;
 
-/// What rounding with compensation leaves of what rounding to the nearest loses.
+/// Loss of compensated rounding relative to rounding to the nearest.
 ///
-/// With 4 bits in blocks of 32 and a head of 8, on an essay: Gemma 3 270M 0.31 (103 millinats for
-/// 329), SmolLM2 135M 0.47 (115 for 244). The demo model, which was trained on other text than
-/// moments are taken over, 0.83.
+/// With 4 bits in blocks of 32 and a head of 8, on an essay: Gemma 3 270M 0.31 (103 millinats
+/// instead of 329), SmolLM2 135M 0.47 (115 instead of 244). The demo model 0.83, as it was trained
+/// on other text than the moments are computed from.
 const COMPENSATED: f64 = 0.4;
 
-/// As [`scale`], of the relative error of products instead of that of values: fitted to the same
+/// Like [`scale`], but for the relative error of products instead of values. Fitted to the same
 /// losses, per role within a fifth in 8 and 4 bits.
 const fn moment_scale(role: WeightRole) -> f64 {
     match role {
@@ -62,16 +63,16 @@ const fn moment_scale(role: WeightRole) -> f64 {
     }
 }
 
-/// The expected losses of every layer and role in each of `formats`, by place and format.
-/// Deterministic.
+/// Estimates the loss of every layer and role in each of `formats`, ordered by place and format.
+/// The result is deterministic.
 ///
-/// Of the weights' own values if `graph` has them, otherwise of normally distributed ones; a
-/// product of the squared relative error of a role's matrices over a sample of their rows with one
-/// constant per role. They rank formats and places; only a measurement says what is lost.
+/// Each loss is the squared relative error of a role's matrices, over a sample of their rows, times
+/// a constant of the role. The values come from `graph` if it has them, otherwise they are normally
+/// distributed. The estimates rank formats and places. Only a measurement gives the actual loss.
 ///
-/// What is `compensated` loses less, see [`COMPENSATED`].
+/// Formats that `compensated` includes lose less, see [`COMPENSATED`].
 ///
-/// Empty for encoders, of which nothing was fitted.
+/// The result is empty for encoders, as no constants are fitted for them.
 pub fn priors(
     graph: &Graph,
     formats: &[WeightFormat],
@@ -98,16 +99,16 @@ pub fn priors(
     Ok(rows)
 }
 
-/// The same from how far off products are with what matrices are multiplied with: tr(ΔW · H · ΔWᵀ)
-/// of a sample of rows, by tr(W · H · Wᵀ) of the same, where ΔW is what rounding leaves, so that
-/// errors make up for each other in what is `compensated`. Of matrices of which no moments were
-/// taken the plain squared error counts.
+/// Estimates losses like [`priors`], but from the error of matrix products: tr(ΔW · H · ΔWᵀ) over
+/// tr(W · H · Wᵀ) for a sample of rows. H is the second moments of the inputs, and ΔW the rounding
+/// error, with error compensation for formats that `compensated` includes. Matrices without moments
+/// use the plain squared error.
 ///
 /// Time: for every matrix two products of the sample with its moments, and one for each format.
-/// Memory: the moments of one matrix, and its factors if errors make up for each other.
+/// Memory: the moments of one matrix, and its factors if errors are compensated.
 ///
 /// # Errors
-/// Moments that cannot be read.
+/// If the moments cannot be read.
 pub fn moment_priors(
     graph: &Graph,
     formats: &[WeightFormat],
@@ -118,7 +119,7 @@ pub fn moment_priors(
         let own = moments.second(&weight.name)?.filter(|own| own.mean_square() > 0.0);
         let is_compensated = |format| compensated.is_some_and(|which| which.takes(format));
         let factors = match formats.iter().any(|format| is_compensated(*format)) {
-            // A sample has not the rows that derivatives are of.
+            // A sample lacks most of the rows that the gradient factors cover.
             true => moments.columns(&weight.name)?.map(|columns| MatrixFactors { columns, rows: None }),
             false => None,
         };
@@ -130,10 +131,10 @@ pub fn moment_priors(
     })
 }
 
-/// Squared error and square of a weight in each of some formats.
+/// Computes the squared error and the square of a weight in each of some formats.
 type Errors<'e> = dyn FnMut(&Weight, &[WeightFormat]) -> Result<Vec<(f64, f64)>, QuantiseError> + 'e;
 
-/// Losses from the relative errors of the matrices of each place.
+/// Estimates losses from the relative errors of the matrices of each place.
 fn by_place(
     graph: &Graph,
     formats: &[WeightFormat],
@@ -156,7 +157,7 @@ fn by_place(
             for (sum, format) in sums.iter_mut().zip(formats) {
                 let lossy = lossy.contains(format);
                 if let Some((off, of)) = if lossy { errors.next() } else { None } {
-                    // A matrix counts by its values, of which the sample is a part.
+                    // Weighs a matrix by its full number of rows, not by the sampled rows.
                     let factor = weight.rows() as f64 / (weight.rows() as u64).min(ROWS) as f64;
                     *sum = (sum.0 + off * factor, sum.1 + of * factor);
                 }
@@ -171,8 +172,8 @@ fn by_place(
     Ok(rows)
 }
 
-/// As [`scale`], of a whole gathered table: the embedding, and per-layer embeddings. Fitted to the
-/// demo model in 8 and 4 bits, per channel and in blocks, within a seventh.
+/// Like [`scale`], but for a whole gathered table: the embedding (0), or per-layer embeddings.
+/// Fitted to the demo model in 8 and 4 bits, per channel and in blocks, within a seventh.
 const fn table_scale(table: usize) -> f64 {
     match table {
         0 => 5.0,
@@ -180,14 +181,23 @@ const fn table_scale(table: usize) -> f64 {
     }
 }
 
-/// The expected loss of a format of values in all of a model, in millionths of a nat per token.
+/// Returns the expected loss if the whole model uses a value format, in millionths of a nat per
+/// token.
 ///
-/// Each value is between the losses of Gemma 3 270M and SmolLM2 135M, measured on an essay in
-/// thousandths of a nat: 35 and 37 for 16-bit integers, 0.2 and 4.8 with the stream in floats, 31
-/// and 29 for 8 bits by row, 1.9 and 2.8 for 8 bits by blocks of 32 beside weights in such blocks,
-/// 0.013 and 0.016 for 16-bit floats, 14 and 2.7 for 8-bit states. The demo model has no massive
-/// activations. It loses 0.012 with 16-bit integers, 3.6 with 8 bits by row, and 1 with 8-bit
-/// states.
+/// The values are between the losses of Gemma 3 270M and SmolLM2 135M, measured on an essay in
+/// thousandths of a nat:
+///
+/// | format | Gemma 3 270M | SmolLM2 135M |
+/// |---|---:|---:|
+/// | 16-bit integers | 35 | 37 |
+/// | 16-bit integers, stream in floats | 0.2 | 4.8 |
+/// | 8 bits by row | 31 | 29 |
+/// | 8 bits by blocks of 32, weights in such blocks | 1.9 | 2.8 |
+/// | 16-bit floats | 0.013 | 0.016 |
+/// | 8-bit states | 14 | 2.7 |
+///
+/// The demo model has no massive activations. It loses 0.012 with 16-bit integers, 3.6 with 8 bits
+/// by row, and 1 with 8-bit states.
 pub const fn value_prior(format: ValueFormat) -> u64 {
     match format {
         ValueFormat::Activations(ActivationFormat::F32) | ValueFormat::States(StateFormat::F32) => 0,
@@ -203,11 +213,11 @@ pub const fn value_prior(format: ValueFormat) -> u64 {
     }
 }
 
-/// The expected losses of every gathered table in each of `formats` that suits its width, as
-/// [`priors`] has those of weights; a table that has the format already loses nothing. What has no
-/// number to round in its sample is left out.
+/// Estimates the loss of every gathered table in each of `formats` that suits its width, like
+/// [`priors`] for weights. A table that already has the format loses 0. Tables that cannot be
+/// quantised are left out, for example with non-finite values in the sample.
 ///
-/// Empty for encoders, of which nothing was fitted.
+/// The result is empty for encoders, as no constants are fitted for them.
 pub fn table_priors(graph: &Graph, formats: &[WeightFormat]) -> Vec<TableLoss> {
     let mut rows = Vec::new();
     for (index, format) in table_pairs(graph, formats).into_iter().filter(|_| graph.is_generative()) {
@@ -226,12 +236,14 @@ pub fn table_priors(graph: &Graph, formats: &[WeightFormat]) -> Vec<TableLoss> {
     rows
 }
 
-/// The squared error of a matrix in a format over a sample of its rows, and the sum of its squares.
+/// Computes the squared error of a matrix in a format over a sample of its rows, and the sum of its
+/// squares.
 fn error(weight: &Weight, format: WeightFormat) -> Result<(f64, f64), QuantiseError> {
     error_by(weight, format, None, None)
 }
 
-/// The same of products with what has these moments.
+/// Like [`error()`], but weighs errors by the moments of the inputs, if any, and rounds with the
+/// factors.
 fn error_by(
     weight: &Weight,
     format: WeightFormat,
@@ -257,12 +269,12 @@ fn error_by(
     Ok((size(&errors), size(&wanted)))
 }
 
-/// Whether a weight has no bytes, so that its values are drawn.
+/// Returns whether a weight has no bytes, so that random values replace them.
 fn is_drawn(weight: &Weight) -> bool {
     weight.data.bytes().is_empty()
 }
 
-/// Some rows of a weight.
+/// A sample of a weight's rows.
 struct Sample<'a> {
     weight: &'a Weight,
     picked: Vec<usize>,
@@ -308,7 +320,7 @@ impl RowSource for Sample<'_> {
     }
 }
 
-/// Normally distributed values, nearly: the sum of twelve uniform ones.
+/// Fills a row with nearly normally distributed values, each the sum of twelve uniform ones.
 fn draw(row: u64, into: &mut [f32]) {
     let mut state = row.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     for value in into {

@@ -1,5 +1,5 @@
-//! How far a model in other formats is from the model as stored: likelihood of text, divergence of
-//! predictions, error by layer.
+//! Comparison of a model in other formats with the model as stored: likelihood of text, divergence
+//! of predictions, error by layer.
 
 use shardwright_graph::{Encodings, Graph, Ranges};
 use shardwright_reference::{Arrangement, Array, ReferenceModel, Trace};
@@ -7,25 +7,25 @@ use shardwright_vocabulary::{ActivationFormat, FormatTuple, StateFormat};
 
 use crate::CalibrationError;
 
-/// What a model makes of some sequences.
+/// Outputs of a model for some sequences.
 pub(crate) struct Answers {
-    /// Of each sequence `[T, V]`; of an encoder `[D]`.
+    /// One output per sequence: `[T, V]`, or `[D]` for an encoder.
     outputs: Vec<Vec<f32>>,
     /// Values per output row.
     width: usize,
-    /// Of the first sequences, the output of every layer.
+    /// The output of every layer for the first sequences.
     layers: Vec<Vec<Vec<f32>>>,
 }
 
-/// Sequences of which the layers are kept too.
+/// Number of sequences whose layer outputs are kept.
 const LAYERS_OF: usize = 4;
 
-/// Whether anything but weights is in another format.
+/// Returns whether activations or states are in another format.
 fn is_encoded(formats: &FormatTuple) -> bool {
     formats.activations != ActivationFormat::F32 || formats.states != StateFormat::F32
 }
 
-/// Runs every sequence through a model whose weights are in their formats already.
+/// Runs every sequence through a model whose weights are already in their target formats.
 pub(crate) fn answers(
     graph: &Graph,
     formats: &FormatTuple,
@@ -36,7 +36,7 @@ pub(crate) fn answers(
     let longest = sequences.iter().map(Vec::len).max().unwrap_or_default() as u64;
     let mut answers = Answers { outputs: Vec::new(), width: 1, layers: Vec::new() };
     for (index, ids) in sequences.iter().enumerate() {
-        // As many rows as there are tokens, so that no unread row is computed; states keep their
+        // As many rows as there are tokens, so that no unread row is computed. States keep their
         // size.
         let arrangement = Arrangement { rows: ids.len() as u64, ..Arrangement::whole(longest) };
         let model = match is_encoded(formats) {
@@ -64,8 +64,9 @@ pub(crate) fn answers(
 }
 
 impl Answers {
-    /// Mean negative log-likelihood in nats of every id but the first of each sequence, and how
-    /// many those are; `None` for encoders and where there is nothing to predict.
+    /// Computes the mean negative log-likelihood in nats of every id but the first of each
+    /// sequence, and the number of such ids. Returns `None` for encoders and without any
+    /// predictions.
     pub fn likelihood(&self, graph: &Graph, sequences: &[Vec<u32>]) -> Option<(f64, u64)> {
         let (mut sum, mut count) = (0.0, 0);
         for (output, ids) in self.outputs.iter().zip(sequences).filter(|_| graph.is_generative()) {
@@ -78,23 +79,24 @@ impl Answers {
         (count > 0).then(|| (sum / count as f64, count))
     }
 
-    /// How far these predictions are from those of the model as stored: the mean over rows of Σ p
-    /// (ln p − ln q). For encoders 1 − cosine of the vectors. Never negative, and 0 for equal
-    /// answers.
+    /// Computes the divergence from the predictions of the model as stored: the mean over rows of Σ
+    /// p (ln p − ln q). For encoders, 1 − cosine of the vectors. It is never negative, and 0 for
+    /// equal answers.
     pub fn divergence(&self, stored: &Answers, graph: &Graph) -> f64 {
         let sums = self.divergences(stored, graph).into_iter();
         let (sum, count) = sums.fold((0.0, 0), |(sum, count), own| (sum + own.0, count + own.1));
         if count == 0 { 0.0 } else { (sum / count as f64).max(0.0) }
     }
 
-    /// The same of each sequence: the sum over its rows, and how many those are.
+    /// Computes the divergence of each sequence: the sum over its rows, and the number of rows.
     pub fn divergences(&self, stored: &Answers, graph: &Graph) -> Vec<(f64, u64)> {
         let pairs = self.outputs.iter().zip(&stored.outputs);
         pairs.map(|(ours, stored)| divergence(graph, stored, ours, self.width)).collect()
     }
 
-    /// The layer whose output is farthest from that of the model as stored, and how far: root of
-    /// the mean square of the difference by that of the value. `None` where nothing differs.
+    /// Returns the layer whose output differs most from the model as stored, and its relative
+    /// error: the root of the mean squared difference divided by the mean square of the values.
+    /// `None` if no layer differs.
     pub fn worst_layer(&self, stored: &Answers) -> Option<(u32, f64)> {
         let layers = self.layers.first()?.len();
         let error = |layer: usize| {
@@ -112,9 +114,9 @@ impl Answers {
     }
 }
 
-/// How far outputs of a model are from those of the model as stored, both `[rows, width]` dense:
-/// the sum over rows of the KL divergence Σ p (ln p − ln q) in nats, of encoders 1 − cosine, and
-/// how many rows those are. In f64, in the order of rows and columns.
+/// Computes the divergence of a model's outputs from the outputs of the model as stored. Both are
+/// dense `[rows, width]`. Returns the sum over rows of the KL divergence Σ p (ln p − ln q) in nats
+/// (1 − cosine for encoders), and the number of rows. Sums in f64 in the order of rows and columns.
 pub fn divergence(graph: &Graph, stored: &[f32], ours: &[f32], width: usize) -> (f64, u64) {
     let pairs = ours.chunks_exact(width.max(1)).zip(stored.chunks_exact(width.max(1)));
     pairs.fold((0.0, 0), |(sum, count), (ours, stored)| {
@@ -158,7 +160,7 @@ mod tests {
         let shifted = logits.map(|logit| logit + 7.0);
         assert!(relative_entropy(&logits, &shifted).abs() < 1e-12);
         assert!(relative_entropy(&logits, &[0.5, -1.0, 2.5, 0.0]) > 1e-3);
-        // Of two outcomes: p ln(p/q) + (1 − p) ln((1 − p)/(1 − q)) with p = 3/4, q = 1/2.
+        // For two outcomes: p ln(p/q) + (1 − p) ln((1 − p)/(1 − q)) with p = 3/4, q = 1/2.
         let wanted = 0.75 * 1.5_f64.ln() + 0.25 * 0.5_f64.ln();
         assert!((relative_entropy(&[3.0_f32.ln(), 0.0], &[0.0, 0.0]) - wanted).abs() < 1e-6);
         assert!((cosine(&[1.0, 0.0], &[1.0, 1.0]) - 0.5_f64.sqrt()).abs() < 1e-12);

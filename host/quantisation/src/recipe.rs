@@ -10,18 +10,19 @@ use crate::compensation::PassedOn;
 use crate::job::{Job, Rounding, Target};
 use crate::{Moments, Progress, QuantiseError, RowSource, Watch};
 
-/// Formats of the gathered tables; `None` leaves one as it is stored.
+/// Formats of the gathered tables. `None` leaves a table as stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TableFormats {
-    /// The embedding. A head that is tied to it has its own format, as a weight of role `head`.
+    /// Format of the embedding. A head that is tied to it has its own format, as a weight of role
+    /// `head`.
     pub embedding: Option<WeightFormat>,
-    /// Every other table: per-layer embeddings.
+    /// Format of every other table (per-layer embeddings).
     pub per_layer: Option<WeightFormat>,
 }
 
 impl TableFormats {
-    /// One table in a format, by its position in [`Graph::assets`]: first the embedding, then the
-    /// others.
+    /// Sets the format of one table by its position in [`Graph::assets`]: 0 is the embedding, any
+    /// other the per-layer embeddings.
     pub const fn one(table: usize, format: WeightFormat) -> Self {
         match table {
             0 => TableFormats { embedding: Some(format), per_layer: None },
@@ -34,18 +35,18 @@ impl TableFormats {
     }
 }
 
-/// Which matrices are rounded so that their errors make up for each other, where moments are there.
+/// Selection of the matrices rounded with error compensation, if they have moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compensated {
-    /// All.
+    /// All matrices.
     #[default]
     All,
-    /// Those of 4 bits and fewer. More bits leave little to make up for.
+    /// Matrices of 4 bits and fewer. With more bits there is little error to compensate.
     FourBits,
 }
 
 impl Compensated {
-    /// Hash of what is rounded by the moments of this identity.
+    /// Computes the identity of compensated rounding with moments of this identity.
     pub fn identity(self, moments: [u8; 32]) -> [u8; 32] {
         match self {
             Compensated::All => moments,
@@ -55,7 +56,7 @@ impl Compensated {
         }
     }
 
-    /// Whether matrices in this format are.
+    /// Returns whether matrices in this format are compensated.
     pub fn takes(self, format: WeightFormat) -> bool {
         let integers = format.layout().filter(|(_, scales)| scales.is_some());
         integers.is_some_and(|(dtype, _)| self == Compensated::All || dtype.bits() <= 4)
@@ -65,46 +66,46 @@ impl Compensated {
 /// The target formats of every weight and table of a graph.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recipe {
-    /// By [`shardwright_graph::WeightId`]. What a caller has no use for may be set to
-    /// [`ConstantFormat::Stored`].
+    /// Formats by [`shardwright_graph::WeightId`]. Set [`ConstantFormat::Stored`] for weights that
+    /// the caller does not need.
     pub weights: Vec<ConstantFormat>,
-    /// Of the gathered tables.
+    /// Formats of the gathered tables.
     pub tables: TableFormats,
-    /// Of what matrices are multiplied with. With them a matrix is rounded so that its errors make
-    /// up for each other; without, and in tables and vectors, each value to the nearest.
+    /// Moments of the inputs of matrices. With moments, a matrix is rounded with error
+    /// compensation. Without them, and in tables and vectors, each value is rounded to the nearest.
     pub moments: Option<Arc<Moments>>,
-    /// Which matrices are rounded by the moments.
+    /// The matrices to round with error compensation.
     pub compensated: Compensated,
 }
 
 impl Recipe {
-    /// The weights of `graph` as a format tuple says.
+    /// Creates a recipe for the weights of `graph` in the formats of a tuple.
     pub fn new(graph: &Graph, formats: &FormatTuple, tables: TableFormats) -> Self {
         Recipe { weights: graph.constant_formats(formats), tables, ..Recipe::default() }
     }
 
-    /// With moments of what matrices are multiplied with, if there are any.
+    /// Sets the moments of the inputs of matrices.
     #[must_use]
     pub fn with_moments(mut self, moments: Option<Arc<Moments>>) -> Self {
         self.moments = moments;
         self
     }
 
-    /// With these matrices alone rounded by the moments.
+    /// Sets the matrices to round with error compensation.
     #[must_use]
     pub const fn compensating(mut self, compensated: Compensated) -> Self {
         self.compensated = compensated;
         self
     }
 
-    /// The moments that a matrix is rounded by.
+    /// Returns the moments for rounding a matrix, if it is compensated.
     fn moments_for(&self, target: Target) -> Option<&Moments> {
         let Target::Matrix(format) = target else { return None };
         self.moments.as_deref().filter(|_| self.compensated.takes(format))
     }
 }
 
-/// Counts bytes made and reports them to the watcher.
+/// A counter of written bytes that reports to the watcher.
 pub(crate) struct Meter<'w> {
     pub watch: &'w mut dyn Watch,
     pub done: u64,
@@ -112,7 +113,10 @@ pub(crate) struct Meter<'w> {
 }
 
 impl Meter<'_> {
-    /// Counts bytes as made; an error when the watcher ends the work.
+    /// Adds to the count.
+    ///
+    /// # Errors
+    /// [`QuantiseError::Cancelled`] if the watcher ends the work.
     pub fn made(&mut self, weight: &str, bytes: u64) -> Result<(), QuantiseError> {
         self.done += bytes;
         let progress = Progress { weight, done: self.done, total: self.total };
@@ -123,11 +127,11 @@ impl Meter<'_> {
     }
 }
 
-/// Makes a weight: in memory, or in a store.
+/// A function that makes a weight, in memory or in a store.
 pub(crate) type Make<'m> =
     dyn FnMut(&Weight, Target, Option<&Moments>, &mut Meter<'_>) -> Result<Weight, QuantiseError> + 'm;
 
-/// The graph with its weights and tables as the recipe says, each made by `make`.
+/// Applies a recipe to a graph. `make` produces each weight and table.
 pub(crate) fn apply(
     graph: &Graph,
     recipe: &Recipe,
@@ -164,15 +168,15 @@ pub(crate) fn apply(
     Ok(made)
 }
 
-/// The graph with its weights and tables as in the recipe, in memory. Unchanged weights are shared,
-/// not copied.
+/// Quantises a graph with a recipe in memory. Unchanged weights are shared, not copied.
 ///
-/// For models that fit; [`Store::graph`](crate::Store::graph) gives the same bytes for any.
+/// The result must fit into memory. [`Store::graph`](crate::Store::graph) produces the same bytes
+/// for models of any size.
 pub fn quantise(graph: &Graph, recipe: &Recipe, watch: &mut dyn Watch) -> Result<Graph, QuantiseError> {
     apply(graph, recipe, watch, &mut in_memory)
 }
 
-/// One weight in another format, in memory.
+/// Quantises one weight in memory.
 pub fn quantise_weight(
     source: &dyn RowSource,
     format: WeightFormat,
@@ -184,8 +188,8 @@ pub fn quantise_weight(
     make_in_memory(&job, &mut Meter { watch, done: 0, total })
 }
 
-/// One weight encoded like an activation: `U16` with one scale and a zero point over its range and
-/// zero.
+/// Encodes one weight like an activation: `U16` with one scale and a zero point that cover its
+/// range and zero.
 pub fn quantise_constant(source: &dyn RowSource, watch: &mut dyn Watch) -> Result<Weight, QuantiseError> {
     let job = Job::new(source, Target::Activation, PassedOn::Nowhere)?;
     let total = job.planned().bytes();

@@ -1,45 +1,45 @@
-//! The scale with the least squared error for values that share one.
+//! The scale with the least squared error for a group of values.
 //!
-//! With w = s · v, stored q = clamp(round(v)), the error of a scale is s² Σ c (v − q)², c the
-//! importance of a value (1 unless moments say otherwise). Few bits use all their integers, one
-//! more below zero than above; where scales have a sign, the side of the largest value has that
-//! one. Max-abs scaling spends the range on one outlier, so smaller scales are tried on a geometric
-//! grid; then, for the stored integers of the best, the scale Σ c q w / Σ c q² is the least-squares
-//! one, after which values are rounded anew, a few rounds. The best of all that were tried wins,
-//! plain max-abs scaling among them, so the result is never worse than that.
+//! With w = s · v, stored q = clamp(round(v)), the error of a scale is s² Σ c (v − q)². c is the
+//! importance of a value (1 without moments). Formats with few bits use all their integers, one
+//! more below zero than above. If scales have a sign, the side of the largest value gets the extra
+//! integer.
+//!
+//! Max-abs scaling spends the range on one outlier, so smaller scales are tried on a geometric
+//! grid. For the stored integers of the best one, the least-squares scale is Σ c q w / Σ c q².
+//! Values are then rounded again, for a few rounds. The best candidate wins. Plain max-abs scaling
+//! is one of the candidates, so the result is never worse than that.
 
 use half::f16;
 use shardwright_vocabulary::DType;
 
-/// Values summed in f32 lanes before they go into an f64: short enough that lanes lose nothing that
-/// matters.
+/// Number of values summed in f32 lanes before they are added to an f64. It is small enough that
+/// f32 precision suffices.
 const RUN: usize = 256;
-/// Independent sums, for the vector unit; a fixed number, since it decides the order of summation.
+/// Number of independent sums, for the vector unit. It is fixed since it determines the order of
+/// summation.
 const LANES: usize = 8;
-/// Rounds of fitting a scale to the integers and the integers to the scale.
+/// Rounds of fitting the scale to the integers and the integers to the scale.
 pub(crate) const FITS: usize = 3;
-/// Adding and subtracting 1.5 · 2²³ rounds to the nearest integer, ties to even, where a value is
-/// far smaller.
+/// Adding and subtracting 1.5 · 2²³ rounds a much smaller value to the nearest integer, ties to
+/// even.
 const ROUNDER: f32 = 12_582_912.0;
 
-/// Ends of the positive f16 numbers.
+/// Smallest and largest positive f16.
 const LEAST_HALF: f64 = 1.0 / 16_777_216.0;
 const LARGEST_HALF: f64 = 65_504.0;
 
-/// Range of the stored integers and type of the scales of a format.
+/// Range of the stored integers and scale type of a format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Steps {
-    /// Largest stored value.
     pub limit: f32,
-    /// Smallest stored value.
     pub lowest: f32,
-    /// Type of the scale.
     pub scale: DType,
 }
 
 impl Steps {
-    /// Those of integers of a type: of 8 bits as many below zero as above, since some kernels take
-    /// the negative of each; of fewer bits all there are.
+    /// Returns the steps for an integer type. With 8 bits the range is symmetric, since some
+    /// kernels negate values. With fewer bits all integers are used.
     pub const fn of(integers: DType, scale: DType) -> Self {
         let (limit, lowest) = match integers {
             DType::I2 => (1.0, -2.0),
@@ -49,13 +49,14 @@ impl Steps {
         Steps { limit, lowest, scale }
     }
 
-    /// Whether scales may be negative: those of blocks, which no compiler of a vendor takes.
+    /// Returns whether scales may be negative. Only scales of blocks may, as no vendor compiler
+    /// accepts these formats.
     const fn has_sign(&self) -> bool {
         matches!(self.scale, DType::F16) && self.limit < 16.0
     }
 
-    /// The scale in its type, of the sign that is wanted; neither zero nor infinite, so that every
-    /// value has a quotient.
+    /// Rounds a scale to its type and keeps its sign. The result is neither zero nor infinite, so
+    /// every value can be divided by it.
     pub fn scale(&self, wanted: f64) -> f32 {
         let size = match self.scale {
             DType::F16 => f16::from_f32(wanted.abs().clamp(LEAST_HALF, LARGEST_HALF) as f32).to_f32(),
@@ -64,8 +65,8 @@ impl Steps {
         size.copysign(wanted as f32)
     }
 
-    /// Scales worth trying, from the max-abs one down; of the sign of `largest`. Few integers
-    /// profit from deep cuts, many do not.
+    /// Returns candidate scales in descending magnitude from the max-abs scale, with the sign of
+    /// `largest`. Formats with few integers profit from deep cuts, formats with many do not.
     pub fn grid(self, largest: f32) -> impl Iterator<Item = f32> {
         let (ratio, count) = match self.limit {
             limit if limit > 16.0 => (0.96, 16),
@@ -75,7 +76,7 @@ impl Steps {
         let plain = f64::from(largest) / f64::from(self.limit);
         let factors = std::iter::successors(Some(1.0_f64), move |factor| Some(factor * ratio)).take(count);
         let mut before = 0.0;
-        // Small f16 scales fall together.
+        // Neighbouring small scales round to the same f16.
         factors.map(move |factor| self.scale(plain * factor)).filter(move |&scale| {
             let new = scale != before;
             before = scale;
@@ -84,7 +85,7 @@ impl Steps {
     }
 }
 
-/// The stored value nearest to `v` steps.
+/// Returns the stored value nearest to `v` steps.
 #[inline(always)]
 pub(crate) fn nearest(v: f32, steps: Steps) -> f32 {
     let v = if v > steps.limit { steps.limit } else { v };
@@ -92,7 +93,7 @@ pub(crate) fn nearest(v: f32, steps: Steps) -> f32 {
     (v + ROUNDER) - ROUNDER
 }
 
-/// Largest magnitude.
+/// Returns the largest magnitude.
 pub(crate) fn largest(values: &[f32]) -> f32 {
     let mut lanes = [0.0_f32; LANES];
     let (whole, rest) = values.as_chunks::<LANES>();
@@ -112,12 +113,12 @@ pub(crate) struct Sums {
     pub error: f64,
     /// Σ c q v.
     pub product: f64,
-    /// Σ c q².
+    /// Σ c q², at least 0.
     pub square: f64,
 }
 
 impl Sums {
-    /// With the sums of further values.
+    /// Adds the sums of further values.
     pub fn plus(self, other: Sums) -> Sums {
         Sums {
             error: self.error + other.error,
@@ -126,19 +127,20 @@ impl Sums {
         }
     }
 
-    /// The squared error in units of the values.
+    /// Returns the squared error in units of the values.
     pub fn squared_error(&self, scale: f32) -> f64 {
         self.error * f64::from(scale) * f64::from(scale)
     }
 
-    /// The least-squares scale for the integers these sums were made with.
+    /// Returns the least-squares scale for the integers of these sums, or `None` if it is
+    /// undefined.
     pub fn fitted(&self, scale: f32, steps: Steps) -> Option<f32> {
         (self.square > 0.0 && self.product.is_finite())
             .then(|| steps.scale(f64::from(scale) * self.product / self.square))
     }
 }
 
-/// The sums of `values` at `scale`; `importance`, if any, has one value for each.
+/// Computes the sums of `values` at `scale`. `importance`, if any, has one entry per value.
 pub(crate) fn sums(values: &[f32], importance: Option<&[f32]>, scale: f32, steps: Steps) -> Sums {
     let [error, product, square] = match importance {
         None => over_lanes(values, values, scale.recip(), |v, _| {
@@ -153,7 +155,7 @@ pub(crate) fn sums(values: &[f32], importance: Option<&[f32]>, scale: f32, steps
     Sums { error, product, square }
 }
 
-/// The squared error of `values` at `scale`.
+/// Computes the squared error of `values` at `scale`.
 pub(crate) fn squared_error(values: &[f32], importance: Option<&[f32]>, scale: f32, steps: Steps) -> f64 {
     let [error] = match importance {
         None => over_lanes(values, values, scale.recip(), |v, _| {
@@ -168,7 +170,7 @@ pub(crate) fn squared_error(values: &[f32], importance: Option<&[f32]>, scale: f
     error * f64::from(scale) * f64::from(scale)
 }
 
-/// Sums of what `of` gives for every value times `factor` and its importance.
+/// Sums the results of `of` for every value times `factor` and its importance.
 #[inline(always)]
 fn over_lanes<const N: usize>(
     values: &[f32],
@@ -202,8 +204,8 @@ fn over_lanes<const N: usize>(
     total
 }
 
-/// The best scale found for values that share one. Values are finite; of none but zeros the scale
-/// is 1.
+/// Returns the best scale found for a group of values. Values must be finite. The scale is 1 if all
+/// are zero.
 pub(crate) fn best_scale(values: &[f32], importance: Option<&[f32]>, steps: Steps) -> f32 {
     let mut largest = largest(values);
     if largest == 0.0 {
@@ -212,14 +214,14 @@ pub(crate) fn best_scale(values: &[f32], importance: Option<&[f32]>, steps: Step
     if steps.has_sign() && values.contains(&largest) {
         largest = -largest;
     }
-    /// Steps down the grid without gain after which the rest is not tried; of four integers, whose
-    /// ends are not equally far from zero, all are.
+    /// Number of consecutive grid steps without gain that ends the search. With four integers,
+    /// whose range is not symmetric, the whole grid is tried.
     const PATIENCE: usize = 5;
     let patience = if steps.limit > 1.0 { PATIENCE } else { usize::MAX };
     let (mut best, mut least, mut idle) = (0.0, f64::INFINITY, 0);
     for scale in steps.grid(largest) {
         let error = squared_error(values, importance, scale, steps);
-        // The first is taken whatever it is.
+        // Always accept the first scale.
         if best == 0.0 || error < least {
             (best, least, idle) = (scale, error, 0);
         } else {
@@ -252,12 +254,12 @@ mod tests {
     const BLOCK: Steps = Steps::of(DType::I4, DType::F16);
     const FOUR: Steps = Steps::of(DType::I2, DType::F32);
 
-    /// The max-abs scale.
+    /// Returns the max-abs scale.
     fn plain(steps: Steps, values: &[f32]) -> f32 {
         steps.grid(largest(values)).next().unwrap()
     }
 
-    /// The plain definition, in f64.
+    /// Computes the error by its plain definition, in f64.
     fn error(values: &[f32], importance: Option<&[f32]>, scale: f32, steps: Steps) -> f64 {
         let of = |(index, &value): (usize, &f32)| {
             let q = (f64::from(value) / f64::from(scale)).round_ties_even();
@@ -283,8 +285,8 @@ mod tests {
             for steps in [WIDE, NARROW, BLOCK, FOUR] {
                 let found = error(&values, importance, best_scale(&values, importance, steps), steps);
                 let plain = error(&values, importance, plain(steps, &values), steps);
-                // Where a grid meets the values exactly, what is left is the rounding to f32 of the
-                // scale and of its multiple: twice 2⁻²⁴ of a value, squared.
+                // If a grid represents the values exactly, only the rounding of the scale and of
+                // its multiple to f32 remains: twice 2⁻²⁴ of a value, squared.
                 let squares = |(i, &value): (usize, &f32)| {
                     f64::from(value).powi(2) * importance.map_or(1.0, |importance| f64::from(importance[i]))
                 };
@@ -314,7 +316,7 @@ mod tests {
 
     #[test]
     fn outliers_are_cut_where_integers_are_few() {
-        // A bell of 2,000 values and one far out.
+        // A bell curve of 2,000 values, and one outlier.
         let bell = |i: i32| ((i * 37 % 101) + (i * 53 % 97) + (i * 71 % 89) - 142) as f32 / 100.0;
         let values: Vec<f32> = (0..2000).map(bell).chain([12.0]).collect();
         let plain = plain(NARROW, &values);

@@ -1,4 +1,5 @@
-//! What a format costs, by place: one thing is in it, everything else as stored.
+//! The loss of formats by place: one part of a model is in another format, everything else is as
+//! stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,46 +13,42 @@ use crate::envelope::{HEAD, Kind};
 use crate::job::ARITHMETIC;
 use crate::{MeasuredError, Recipe, TableFormats};
 
-/// A line of some hundred bytes.
+/// The content is a line of some hundred bytes.
 const KIND: Kind = Kind { magic: b"sw-sensi", version: 5, name: "a measured loss", limit: 1 << 12 };
-/// A line for every layer and role of the largest models, many times.
+/// The limit is many times one line for every layer and role of the largest models.
 const EXPECTED: Kind = Kind { magic: b"sw-expec", version: 1, name: "expected losses", limit: 1 << 24 };
 
-/// One thing in another format, and everything else of a model as stored.
+/// A change of one part to another format, with the rest of the model as stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "of", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Change {
     /// The matrices of one role in one layer, or in a component without layers.
     Weights {
-        /// The component.
         component: ComponentKind,
-        /// Layer; zero for a component without layers.
+        /// Layer, or 0 for a component without layers.
         layer: u32,
-        /// Which weights.
         role: WeightRole,
-        /// In which format.
         format: WeightFormat,
     },
-    /// What a layer computes, or the states it writes.
+    /// The results of a layer, or the states it writes.
     Values {
-        /// The component.
         component: ComponentKind,
-        /// Layer; zero for a component without layers.
+        /// Layer, or 0 for a component without layers.
         layer: u32,
-        /// Which values, in which format.
+        /// The kind of values and their format.
         format: ValueFormat,
     },
     /// A gathered table.
     Table {
         /// Position of the table in [`Graph::assets`].
         table: u32,
-        /// In which format.
         format: WeightFormat,
     },
 }
 
 impl Change {
-    /// What is quantised for it; nothing where computed values change.
+    /// Returns the recipe for this change. It leaves all weights as stored if only computed values
+    /// change.
     pub fn recipe(&self, graph: &Graph) -> Recipe {
         let mut recipe =
             Recipe { weights: vec![ConstantFormat::Stored; graph.weights.len()], ..Recipe::default() };
@@ -69,7 +66,7 @@ impl Change {
         recipe
     }
 
-    /// Whether it has scales that are calibrated.
+    /// Returns whether the change needs calibrated scales.
     pub const fn needs_ranges(&self) -> bool {
         let Change::Values { format, .. } = self else { return false };
         match format {
@@ -78,7 +75,7 @@ impl Change {
         }
     }
 
-    /// `decoder.3.mlp-input.w4-block32`
+    /// Returns a file name such as `decoder.3.mlp-input.w4-block32`.
     fn file_name(&self) -> String {
         match self {
             Change::Weights { component, layer, role, format } => {
@@ -95,50 +92,49 @@ impl Change {
     }
 }
 
-/// What one change loses.
+/// The measured loss of one change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Loss {
-    /// The change.
     pub change: Change,
-    /// Mean KL divergence of the model's predictions from those of the model as stored, in
-    /// thousand-millionths of a nat per token. Unlike the difference of two likelihoods it is never
-    /// negative and needs few tokens. For encoders 1 − cosine in the same parts. Rounded up, so
-    /// that a loss is never reported as none.
+    /// Mean KL divergence from the predictions of the model as stored, in billionths of a nat per
+    /// token. Unlike the difference of two likelihoods it is never negative and needs few tokens.
+    /// For encoders, 1 − cosine in billionths. Rounded up, so that a nonzero loss is never reported
+    /// as 0.
     pub nanonats: u64,
 }
 
 impl Loss {
-    /// Of a divergence in nats per token. Of a number that is not one, 0; beyond the integers, the
-    /// largest.
+    /// Creates a loss from a divergence in nats per token. NaN becomes 0. Values beyond the integer
+    /// range become the largest integer.
     pub fn of(change: Change, divergence: f64) -> Self {
         Loss { change, nanonats: (1e9 * divergence).ceil() as u64 }
     }
 
-    /// In millionths of a nat per token.
+    /// Returns the loss in millionths of a nat per token.
     pub fn micronats(&self) -> f64 {
         self.nanonats as f64 / 1000.0
     }
 
-    /// Its file in a folder.
+    /// Returns the path of a change's file in a folder.
     pub fn path(folder: &Path, change: &Change) -> PathBuf {
         folder.join(format!("{}.loss", change.file_name()))
     }
 
-    /// Writes it into a folder, whole or not at all.
+    /// Writes the loss into a folder atomically.
     ///
     /// # Errors
-    /// That the folder cannot be written to.
+    /// If the folder cannot be written to.
     pub fn write(&self, folder: &Path) -> Result<(), MeasuredError> {
         let path = Loss::path(folder, &self.change);
         let content = serde_json::to_vec(self).map_err(|_| KIND.damaged(&path, HEAD, "the text"))?;
         KIND.write(&path, &content)
     }
 
-    /// Reads that of a change from a folder.
+    /// Reads the loss of a change from a folder.
     ///
     /// # Errors
-    /// That there is none, or that its file is damaged or of another change.
+    /// If the file is missing, damaged, or belongs to another change.
     pub fn read(folder: &Path, change: &Change) -> Result<Self, MeasuredError> {
         let path = Loss::path(folder, change);
         let content = KIND.read(&path)?;
@@ -151,12 +147,12 @@ impl Loss {
     }
 }
 
-/// Version of how activations are computed, which losses follow from and weights do not. 1: a
-/// residual stream in 16-bit floats is divided by a power of two.
+/// Version of the arithmetic of activations, which affects losses but not weights. 1: a residual
+/// stream in 16-bit floats is divided by a power of two.
 const VALUES: u32 = 1;
 
-/// Hash of all that losses follow from: the checkpoint, the ids of sequences in their order,
-/// the moments that weights are rounded by, if they are, and how rounding is done.
+/// Computes a hash of everything that determines losses: the checkpoint, the ids of sequences in
+/// order, the moments used for rounding (if any), and the version of the arithmetic.
 pub fn losses_identity(checkpoint: [u8; 32], sequences: &[Vec<u32>], moments: Option<[u8; 32]>) -> [u8; 32] {
     let mut digest = Sha256::new();
     digest.update(ARITHMETIC.to_le_bytes());
@@ -175,20 +171,17 @@ pub fn losses_identity(checkpoint: [u8; 32], sequences: &[Vec<u32>], moments: Op
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sensitivity {
-    /// The component's name.
     pub component: ComponentKind,
-    /// Layer; zero for a component without layers.
+    /// Layer, or 0 for a component without layers.
     pub layer: u32,
-    /// Which weights.
     pub role: WeightRole,
-    /// In which format.
     pub format: WeightFormat,
-    /// What it loses: KL divergence in millionths of a nat per token, rounded up.
+    /// KL divergence in millionths of a nat per token, rounded up.
     pub micronats: u64,
 }
 
 impl Sensitivity {
-    /// Its change.
+    /// Returns the corresponding change.
     pub const fn change(&self) -> Change {
         let Sensitivity { component, layer, role, format, .. } = *self;
         Change::Weights { component, layer, role, format }
@@ -201,20 +194,19 @@ impl Sensitivity {
 pub struct TableLoss {
     /// Position of the table in [`Graph::assets`].
     pub table: u32,
-    /// In which format.
     pub format: WeightFormat,
-    /// What it loses: KL divergence in millionths of a nat per token, rounded up.
+    /// KL divergence in millionths of a nat per token, rounded up.
     pub micronats: u64,
 }
 
 impl TableLoss {
-    /// Its change.
+    /// Returns the corresponding change.
     pub const fn change(&self) -> Change {
         Change::Table { table: self.table, format: self.format }
     }
 }
 
-/// Positions of the gathered tables, each with those of `formats` that suit its width.
+/// Returns the position of every gathered table with each of `formats` that suits its width.
 pub fn table_pairs(graph: &Graph, formats: &[WeightFormat]) -> Vec<(usize, WeightFormat)> {
     let of = |(index, asset): (usize, &Asset)| {
         let suits = |format: &&WeightFormat| asset.table.planned(**format).is_ok();
@@ -223,7 +215,7 @@ pub fn table_pairs(graph: &Graph, formats: &[WeightFormat]) -> Vec<(usize, Weigh
     graph.assets.iter().enumerate().flat_map(of).collect()
 }
 
-/// The matrices of each component, layer (0 in a component without layers) and role.
+/// Returns the matrices of each component, layer (0 in a component without layers) and role.
 pub fn places(graph: &Graph) -> BTreeMap<(ComponentKind, u32, WeightRole), Vec<WeightId>> {
     let mut places: BTreeMap<_, Vec<WeightId>> = BTreeMap::new();
     for component in &graph.components {
@@ -242,7 +234,7 @@ pub fn places(graph: &Graph) -> BTreeMap<(ComponentKind, u32, WeightRole), Vec<W
     places
 }
 
-/// The weights that each component and layer (0 in a component without layers) reads.
+/// Returns the weights that each component and layer (0 in a component without layers) reads.
 pub fn weights_read(graph: &Graph) -> BTreeMap<(ComponentKind, u32), BTreeSet<WeightId>> {
     let mut read: BTreeMap<_, BTreeSet<WeightId>> = BTreeMap::new();
     for component in &graph.components {
@@ -258,36 +250,35 @@ pub fn weights_read(graph: &Graph) -> BTreeMap<(ComponentKind, u32), BTreeSet<We
     read
 }
 
-/// What is expected of every change to one weight format, before it is measured.
+/// The expected loss of every change to one weight format, before measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExpectedLosses {
-    /// The format.
     pub format: WeightFormat,
-    /// By place.
+    /// Expected losses by place.
     pub losses: Vec<Sensitivity>,
 }
 
 impl ExpectedLosses {
-    /// The file of a format in a folder.
+    /// Returns the path of a format's file in a folder.
     pub fn path(folder: &Path, format: WeightFormat) -> PathBuf {
         folder.join(format!("{format}.expected"))
     }
 
-    /// Writes them into a folder, whole or not at all.
+    /// Writes the losses into a folder atomically.
     ///
     /// # Errors
-    /// That the folder cannot be written to.
+    /// If the folder cannot be written to.
     pub fn write(&self, folder: &Path) -> Result<(), MeasuredError> {
         let path = ExpectedLosses::path(folder, self.format);
         let content = serde_json::to_vec(self).map_err(|_| EXPECTED.damaged(&path, HEAD, "the text"))?;
         EXPECTED.write(&path, &content)
     }
 
-    /// Reads those of a format from a folder.
+    /// Reads the losses of a format from a folder.
     ///
     /// # Errors
-    /// That there are none, or that their file is damaged or of another format.
+    /// If the file is missing, damaged, or belongs to another format.
     pub fn read(folder: &Path, format: WeightFormat) -> Result<Self, MeasuredError> {
         let path = ExpectedLosses::path(folder, format);
         let content = EXPECTED.read(&path)?;

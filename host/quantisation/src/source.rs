@@ -4,36 +4,37 @@ use shardwright_graph::Weight;
 
 use crate::QuantiseError;
 
-/// Bytes hashed at a time by one thread, whose pages are released afterwards.
+/// Bytes that one thread hashes before it releases their pages.
 const HASHED_BYTES: usize = 1 << 22;
 
-/// Reading one page of a mapped file maps its neighbours, so pages before a range come back with
-/// its first page; they are released with it.
+/// Bytes before a range whose pages are released with it. Reading one page of a mapped file also
+/// maps its neighbours, so the range's first page brings back pages before it.
 pub(crate) const READ_AROUND: usize = 1 << 16;
 
 /// A weight that can be read row by row, in any order, by several threads at once.
 pub trait RowSource: Sync {
-    /// Name in the checkpoint.
+    /// Returns the name in the checkpoint.
     fn name(&self) -> &str;
 
-    /// What it is to the network, see [`Weight::part`].
+    /// Returns the weight's part in the network, see [`Weight::part`].
     fn part(&self) -> &'static str;
 
-    /// Dense row-major shape; rank ≥ 1.
+    /// Returns the shape. The layout is dense and row-major, with rank ≥ 1.
     fn shape(&self) -> &[u64];
 
-    /// The values of whole rows (lines of the last axis) from `first` on, as many as `out` holds.
+    /// Reads the values of whole rows (lines of the last axis), starting at row `first`, until
+    /// `out` is full.
     fn rows(&self, first: usize, out: &mut [f32]) -> Result<(), QuantiseError>;
 
-    /// Reports that this many rows from `first` on were read and are not needed soon.
+    /// Releases `rows` rows starting at `first`, which were read and are not needed soon.
     fn release(&self, _first: usize, _rows: usize) {}
 
-    /// A hash that changes with any value, the type or the shape.
+    /// Returns a hash that changes with any value, the type or the shape.
     fn identity(&self) -> Result<[u8; 32], QuantiseError>;
 }
 
-/// A weight of a checkpoint: mapped, decoded row by row. Its identity is a hash of all its bytes,
-/// computed by all threads; pages are released after reading.
+/// A weight of a checkpoint, memory-mapped and decoded row by row. Its identity is a hash of all
+/// its bytes, computed on all threads. Pages are released after reading.
 impl RowSource for Weight {
     fn name(&self) -> &str {
         &self.name
@@ -95,7 +96,7 @@ impl RowSource for Weight {
     }
 }
 
-/// Bytes of one row as stored.
+/// Access to the stored size of one row in bytes.
 trait RowBytes {
     fn row_bytes(&self) -> usize;
 }

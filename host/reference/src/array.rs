@@ -15,7 +15,7 @@ pub struct Array {
     values: Values,
 }
 
-/// Elements of an [`Array`], as many as its shape has.
+/// The elements of an [`Array`], as many as its shape has.
 #[derive(Clone, Debug)]
 enum Values {
     /// Floats that the element type represents exactly.
@@ -24,36 +24,36 @@ enum Values {
     Stored(Encoding, Vec<i32>),
     /// Positions or slots.
     Indices(Vec<i32>),
-    /// A constant as the model stores it; decoded when read.
+    /// A constant as the model stores it. It is decoded when it is read.
     Constant(Arc<Weight>),
 }
 
 /// The factors that turn the stored integers of a matrix into values.
 pub(crate) enum RowScales<'a> {
-    /// One for all.
+    /// One scale for the whole matrix.
     One(f64),
-    /// One per row: row `n` of the matrix is scaled by scale `n` of the weight.
+    /// One scale per row: row `n` of the matrix has scale `n` of the weight.
     PerRow(&'a Weight),
-    /// One per this many consecutive integers of a row.
+    /// One scale per this many consecutive integers of a row.
     Blocks(&'a Weight, usize),
 }
 
 impl Array {
-    /// A tensor of f32 values; fails if the number of `values` does not match `shape`.
+    /// Creates a tensor of f32 values. Fails if the number of `values` does not match `shape`.
     pub fn floats_of(shape: &[u64], values: Vec<f32>) -> Result<Self, ReferenceError> {
         let shape = checked(shape, values.len())?;
         Ok(Array { shape, values: Values::Floats(DType::F32, values) })
     }
 
-    /// A tensor of i32 indices (positions, slots); fails if the number of `values` does not match
-    /// `shape`.
+    /// Creates a tensor of i32 indices (positions, slots). Fails if the number of `values` does not
+    /// match `shape`.
     pub fn integers_of(shape: &[u64], values: Vec<i32>) -> Result<Self, ReferenceError> {
         let shape = checked(shape, values.len())?;
         Ok(Array { shape, values: Values::Indices(values) })
     }
 
-    /// A tensor of stored integers; fails if their number does not match `shape`, if one lies
-    /// outside its type, and for encodings other than 8-bit or 16-bit integers.
+    /// Creates a tensor of stored integers. Fails if their number does not match `shape`, if one is
+    /// out of range, and for encodings other than 8-bit or 16-bit integers.
     pub fn stored_of(shape: &[u64], encoding: Encoding, stored: Vec<i32>) -> Result<Self, ReferenceError> {
         let shape = checked(shape, stored.len())?;
         let range = encoding.element.raw_range().filter(|_| encoding.element.is_encodable());
@@ -64,13 +64,13 @@ impl Array {
         }
     }
 
-    /// A result in f32 whose length follows from the shape.
+    /// Creates a result in f32 whose length follows from the shape.
     pub(crate) fn made(shape: &[usize], values: Vec<f32>) -> Self {
         debug_assert_eq!(shape.iter().product::<usize>(), values.len());
         Array { shape: shape.to_vec(), values: Values::Floats(DType::F32, values) }
     }
 
-    /// Zeros in an encoding.
+    /// Creates a tensor of zeros in an encoding.
     pub(crate) fn zeros(shape: &[usize], encoding: Encoding) -> Self {
         let elements = shape.iter().product();
         let values = match encoding.element.is_float() {
@@ -80,23 +80,23 @@ impl Array {
         Array { shape: shape.to_vec(), values }
     }
 
-    /// A constant; its bytes were checked against the shape.
+    /// Creates a constant, whose bytes were checked against the shape.
     pub(crate) fn constant(weight: Weight) -> Self {
         let shape = weight.shape.iter().map(|&extent| extent as usize).collect();
         Array { shape, values: Values::Constant(Arc::new(weight)) }
     }
 
-    /// Extents, outermost first.
+    /// Returns the extents, outermost first.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Element type.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         match &self.values {
             Values::Indices(_) => DType::I32,
@@ -105,7 +105,7 @@ impl Array {
         }
     }
 
-    /// The encoding of the values; `None` for indices and constants.
+    /// Returns the encoding of the values. `None` for indices and constants.
     pub fn encoding(&self) -> Option<Encoding> {
         match &self.values {
             Values::Floats(element, _) => Some(Encoding { element: *element, ..Encoding::F32 }),
@@ -114,7 +114,7 @@ impl Array {
         }
     }
 
-    /// The values as f32, decoded if encoded; indices are converted.
+    /// Returns the values as f32, decoded if they are encoded. Indices are converted.
     pub fn floats(&self) -> Cow<'_, [f32]> {
         match &self.values {
             Values::Floats(_, values) => Cow::Borrowed(values),
@@ -133,7 +133,7 @@ impl Array {
         }
     }
 
-    /// The values as f32, moved out.
+    /// Returns the values as f32, moved out.
     pub fn into_floats(self) -> Vec<f32> {
         match self.values {
             Values::Floats(_, values) => values,
@@ -141,7 +141,7 @@ impl Array {
         }
     }
 
-    /// The indices of a tensor of positions or slots; empty for any other.
+    /// Returns the indices of a tensor of positions or slots. Empty for any other tensor.
     pub fn integers(&self) -> &[i32] {
         match &self.values {
             Values::Indices(values) => values,
@@ -149,7 +149,8 @@ impl Array {
         }
     }
 
-    /// The stored integers of a tensor with an integer encoding; empty for any other.
+    /// Returns the stored integers of a tensor with an integer encoding. Empty for any other
+    /// tensor.
     pub fn stored(&self) -> &[i32] {
         match &self.values {
             Values::Stored(_, stored) => stored,
@@ -157,7 +158,7 @@ impl Array {
         }
     }
 
-    /// The bytes as in a buffer: little-endian, dense.
+    /// Returns the bytes as in a buffer: little-endian, dense.
     pub fn bytes(&self) -> Vec<u8> {
         match &self.values {
             Values::Floats(DType::F16, values) => {
@@ -167,7 +168,7 @@ impl Array {
                 values.iter().flat_map(|&value| bf16::from_f32(value).to_le_bytes()).collect()
             }
             Values::Floats(_, values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-            // The low bytes of two's complement are the value in any width that holds it.
+            // In two's complement, the low bytes are the value in every width that is wide enough.
             Values::Stored(encoding, stored) => {
                 let width = encoding.element.bytes() as usize;
                 stored.iter().flat_map(|value| value.to_le_bytes().into_iter().take(width)).collect()
@@ -192,8 +193,8 @@ impl Array {
         self
     }
 
-    /// The same tensor in another encoding: decoded, then each value rounded to the nearest
-    /// representable one. Indices stay as they are.
+    /// Converts the tensor to another encoding: decodes it, then rounds each value to the nearest
+    /// representable one. Indices are not changed.
     #[must_use]
     pub fn encoded(self, encoding: Encoding) -> Array {
         if self.encoding() == Some(encoding) || matches!(self.values, Values::Indices(_)) {
@@ -212,7 +213,7 @@ impl Array {
         Array { shape, values }
     }
 
-    /// The tensor in memory: constants are read. Integers with one scale stay integers.
+    /// Returns the tensor in memory: constants are read. Integers with one scale stay integers.
     pub(crate) fn in_memory(&self) -> Cow<'_, Array> {
         let Values::Constant(weight) = &self.values else { return Cow::Borrowed(self) };
         let values = match (weight.dtype, self.row_scales()) {
@@ -232,8 +233,8 @@ impl Array {
         Cow::Owned(Array { shape: self.shape.clone(), values })
     }
 
-    /// How the stored integers become values; `None` for floats, indices and blocks with minimums,
-    /// which are no multiples of a scale.
+    /// Returns the scales that turn the stored integers into values. `None` for floats, indices and
+    /// blocks with minimums, which are not multiples of a scale.
     pub(crate) fn row_scales(&self) -> Option<RowScales<'_>> {
         use shardwright_vocabulary::Granularity::{PerBlock, PerChannel, PerTensor};
         match &self.values {
@@ -252,7 +253,8 @@ impl Array {
         }
     }
 
-    /// Values `start + i · stride` into `into[i]`, in f64. Constants are read by whole rows.
+    /// Writes the values `start + i · stride` into `into[i]`, in f64. Constants are read by whole
+    /// rows.
     pub(crate) fn gather_values(&self, start: usize, stride: usize, into: &mut [f64]) {
         match &self.values {
             Values::Floats(_, values) if stride == 1 => widen_all(&values[start..], into),
@@ -281,7 +283,7 @@ impl Array {
         }
     }
 
-    /// The same for `stored − zero point`; zeros for floats.
+    /// Like [`Array::gather_values`], but writes `stored − zero point`. Writes zeros for floats.
     pub(crate) fn gather_steps(&self, start: usize, stride: usize, into: &mut [f64]) {
         match &self.values {
             Values::Stored(encoding, stored) => {
@@ -300,8 +302,8 @@ impl Array {
         }
     }
 
-    /// A tensor made of runs of stored elements, in their order, from arrays in memory that share
-    /// one encoding.
+    /// Creates a tensor from runs of stored elements, in their order. All arrays must be in memory
+    /// and have the same encoding.
     pub(crate) fn assembled<'a>(
         shape: &[usize],
         runs: impl IntoIterator<Item = (&'a Array, Range<usize>)>,
@@ -350,14 +352,14 @@ impl Array {
         existing == self.elements()
     }
 
-    /// The same elements under another shape of equal extent.
+    /// Returns the tensor with another shape that has the same number of elements.
     pub(crate) fn reshaped(mut self, shape: &[usize]) -> Self {
         debug_assert_eq!(shape.iter().product::<usize>(), self.elements());
         self.shape = shape.to_vec();
         self
     }
 
-    /// The first `rows` of axis `axis`.
+    /// Returns the first `rows` entries of axis `axis`.
     pub fn first_rows(&self, axis: usize, rows: usize) -> Array {
         if axis >= self.shape.len() || rows >= self.shape[axis] {
             return self.clone();
@@ -365,7 +367,7 @@ impl Array {
         self.slice(axis, 0, rows)
     }
 
-    /// `count` entries of one axis, from `start`.
+    /// Returns `count` entries of one axis, from `start`.
     pub(crate) fn slice(&self, axis: usize, start: usize, count: usize) -> Array {
         let mut shape = self.shape.clone();
         let extent = std::mem::replace(&mut shape[axis], count);
@@ -379,14 +381,14 @@ impl Array {
         Array::assembled(&shape, runs)
     }
 
-    /// Row `index` of the outermost axis, decoded.
+    /// Returns row `index` of the outermost axis, decoded.
     pub fn row(&self, index: usize) -> Vec<f32> {
         let width = self.elements() / self.shape[0].max(1);
         self.floats()[index * width..(index + 1) * width].to_vec()
     }
 }
 
-/// [`Encoding::value`] with the scale read once.
+/// Returns a function like [`Encoding::value`] that reads the scale only once.
 fn decoder(encoding: &Encoding) -> impl Fn(i32) -> f32 + use<> {
     let (zero, scale) = (encoding.zero_point, encoding.scale.get());
     move |stored| (stored - zero) as f32 * scale
@@ -396,7 +398,7 @@ fn widen_all(values: &[f32], into: &mut [f64]) {
     into.iter_mut().zip(values).for_each(|(to, from)| *to = f64::from(*from));
 }
 
-/// The encoding of a constant with one scale, as integers of `dtype`.
+/// Returns the encoding of a constant with one scale, as integers of `dtype`.
 fn encoding_of(weight: &Weight, dtype: DType) -> Option<Encoding> {
     let scale = shardwright_vocabulary::ScaleBits::new(weight.scale(0, 0)?)?;
     let zero_point = weight.quantisation.as_ref()?.zero_point;

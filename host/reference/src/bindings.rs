@@ -9,12 +9,12 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// Nothing bound.
+    /// Creates empty bindings.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Binds a tensor, replacing what was bound to that role.
+    /// Binds a tensor to a role, replacing an earlier tensor of that role.
     pub fn bind(&mut self, role: Role, array: Array) -> &mut Self {
         match self.bound.iter_mut().find(|(existing, _)| *existing == role) {
             Some(slot) => slot.1 = array,
@@ -23,18 +23,18 @@ impl Bindings {
         self
     }
 
-    /// The tensor bound to that role.
+    /// Returns the tensor bound to that role.
     pub fn get(&self, role: &Role) -> Option<&Array> {
         self.bound.iter().find(|(existing, _)| existing == role).map(|(_, array)| array)
     }
 
-    /// The tensor bound to that role, moved out.
+    /// Removes and returns the tensor bound to that role.
     pub fn take(&mut self, role: &Role) -> Option<Array> {
         let index = self.bound.iter().position(|(existing, _)| existing == role)?;
         Some(self.bound.swap_remove(index).1)
     }
 
-    /// Everything bound.
+    /// Iterates over all roles and tensors.
     pub fn iter(&self) -> impl Iterator<Item = (&Role, &Array)> {
         self.bound.iter().map(|(role, array)| (role, array))
     }

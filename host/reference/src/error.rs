@@ -1,7 +1,7 @@
 use shardwright_graph::{EncodeError, GraphError, Role, StateId, ValidateError, WeightId};
 use shardwright_vocabulary::{DType, Encoding};
 
-/// Why the evaluator cannot run a graph, or not with these inputs.
+/// The reason why the evaluator cannot run a graph, or cannot run it with these inputs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReferenceError {
@@ -10,7 +10,6 @@ pub enum ReferenceError {
     Invalid {
         /// Name of the entry point.
         entry: String,
-        /// What is wrong.
         source: ValidateError,
     },
     /// The model has no such entry point.
@@ -19,25 +18,21 @@ pub enum ReferenceError {
     /// A constant refers to a weight that does not exist.
     #[error("constant `{tensor}` refers to weight {id:?}, and there are {available}", id = id.0)]
     NoWeight {
-        /// The tensor.
         tensor: String,
-        /// The weight it refers to.
+        /// The weight that the constant refers to.
         id: WeightId,
-        /// Number of weights.
         available: usize,
     },
-    /// A weight's shape, type or bytes are not what the tensor declares.
+    /// A weight's shape, type or bytes differ from the tensor's declaration.
     #[error(
         "weight `{weight}` holds {found_dtype} {found:?} in {bytes} bytes, the graph declares {declared_dtype} {declared:?}"
     )]
     WeightShape {
-        /// The weight.
         weight: String,
-        /// Its shape.
+        /// The weight's shape.
         found: Vec<u64>,
-        /// Its type.
+        /// The weight's type.
         found_dtype: DType,
-        /// Its size.
         bytes: u64,
         /// The shape in the graph.
         declared: Vec<u64>,
@@ -47,44 +42,36 @@ pub enum ReferenceError {
     /// Weights of this type cannot be read: integers without scales, floats with scales, indices.
     #[error("weight `{weight}` is stored as {dtype}, which is not supported")]
     WeightType {
-        /// The weight.
         weight: String,
-        /// Its type.
         dtype: DType,
     },
     /// A weight's bytes or scales are missing or invalid.
     #[error("weight `{weight}`: {reason}")]
     WeightContents {
-        /// The weight.
         weight: String,
-        /// What is wrong.
         reason: &'static str,
     },
-    /// A stored integer lies outside its encoding.
+    /// A stored integer is out of the range of its encoding.
     #[error("{value} is no stored value of {encoding}")]
     StoredValue {
-        /// The integer.
         value: i32,
-        /// The encoding.
         encoding: Encoding,
     },
     /// The number of values for a tensor does not match its shape.
     #[error("{count} values do not fill a tensor of {shape:?}")]
     ArrayLength {
-        /// The shape.
         shape: Vec<u64>,
         /// Number of values passed.
         count: usize,
     },
-    /// Nothing is bound to an input.
+    /// An input is not bound.
     #[error("entry `{entry}`: nothing is bound to {}", describe(role))]
     Unbound {
         /// Name of the entry point.
         entry: String,
-        /// The input's role.
         role: Box<Role>,
     },
-    /// The array bound to an input has another shape or type.
+    /// The array bound to an input has a different shape or type.
     #[error(
         "entry `{entry}`: {bound_dtype} {bound:?} is bound to {}, which is {wanted_dtype} {wanted:?}",
         describe(role)
@@ -92,120 +79,103 @@ pub enum ReferenceError {
     BindingShape {
         /// Name of the entry point.
         entry: String,
-        /// The input's role.
         role: Box<Role>,
-        /// Shape bound.
         bound: Vec<usize>,
-        /// Type bound.
         bound_dtype: DType,
         /// Shape of the input.
         wanted: Vec<u64>,
         /// Type of the input.
         wanted_dtype: DType,
     },
-    /// A slot number lies outside its state.
+    /// A slot number is outside of its state.
     #[error("slot {slot} of row {row} lies outside a state of {capacity} rows")]
     Slot {
-        /// The row.
         row: usize,
-        /// Its slot.
         slot: i32,
-        /// Rows of the state.
+        /// Number of rows in the state.
         capacity: u64,
     },
-    /// A state of a run is missing or has another shape.
+    /// A state of a run is missing or has a different shape.
     #[error("state {} is {found:?}, the entry needs [{capacity}, {width}]", state.0)]
     State {
-        /// The state.
         state: StateId,
-        /// Its shape; empty if the state is missing.
+        /// The state's shape. Empty if the state is missing.
         found: Vec<usize>,
-        /// Rows needed.
+        /// Required number of rows.
         capacity: u64,
-        /// Values per row needed.
+        /// Required number of values per row.
         width: u64,
     },
-    /// A state of a run has another encoding than the entry declares.
+    /// The encoding of a run's state differs from the entry's declaration.
     #[error("state {} is encoded as {found}, the entry needs {wanted}", state.0)]
     StateEncoding {
-        /// The state.
         state: StateId,
-        /// Its encoding.
         found: Encoding,
-        /// The encoding the entry declares.
+        /// The encoding that the entry declares.
         wanted: Encoding,
     },
-    /// More valid rows than the entry has, or none.
+    /// The number of valid rows is 0 or more than the entry has.
     #[error("{rows} valid rows do not fit an entry of {limit}")]
     Rows {
-        /// Valid rows asked for.
+        /// Requested number of valid rows.
         rows: u64,
-        /// Rows of the entry.
+        /// Number of rows in the entry.
         limit: u64,
     },
-    /// A token id beyond the table.
+    /// A token id is beyond the table.
     #[error("token {token} reads row {row} of `{asset}`, which has {entries}")]
     Token {
-        /// The token id.
         token: u32,
-        /// The row it reads.
+        /// The row that the token reads.
         row: u32,
-        /// The table.
         asset: String,
-        /// Rows of the table.
+        /// Number of rows in the table.
         entries: u64,
     },
     /// An input refers to a gathered table that does not exist.
     #[error("asset {asset} is asked for, and there are {available}")]
     NoAsset {
-        /// Index asked for.
+        /// The index in the input.
         asset: u32,
-        /// Number of assets.
         available: usize,
     },
-    /// A soft row has another width than embedding rows.
+    /// The width of a soft row differs from that of embedding rows.
     #[error("the soft row at position {position} has {found} values where embedding rows have {width}")]
     SoftRow {
-        /// Its position.
         position: u64,
-        /// Its values.
+        /// Number of values in the soft row.
         found: usize,
-        /// Values of an embedding row.
+        /// Number of values in an embedding row.
         width: usize,
     },
     /// The sequence does not fit the context.
     #[error("{wanted} positions do not fit a context of {context}")]
     Context {
-        /// Positions needed.
+        /// Required number of positions.
         wanted: u64,
-        /// The context capacity.
         context: u64,
     },
     /// The token sequence is empty.
     #[error("no tokens were given")]
     NoTokens,
-    /// A cut lies outside the layers, or the cuts do not ascend.
+    /// A cut is outside of the layers, or the cuts do not ascend.
     #[error("cuts {cuts:?} do not ascend strictly between 0 and {layers} layers")]
     Cuts {
-        /// The cuts.
         cuts: Vec<u32>,
-        /// Number of layers.
         layers: u32,
     },
-    /// The graph cannot be encoded as its formats say.
+    /// The graph cannot be encoded in its formats.
     #[error("entry `{entry}`: {source}")]
     Encode {
         /// Name of the entry point, or of the state.
         entry: String,
-        /// Why.
         source: EncodeError,
     },
-    /// The graph cannot be brought into a form.
+    /// The graph cannot be converted to a form.
     #[error("entry `{entry}`: {reason}")]
     Form {
         /// Name of the entry point.
         entry: String,
-        /// Why.
         reason: String,
     },
 }
@@ -221,7 +191,7 @@ fn describe(role: &Role) -> String {
 }
 
 impl ReferenceError {
-    /// What would help the user.
+    /// Returns advice for the user, if there is any.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             ReferenceError::Invalid { source, .. } => source.help(),

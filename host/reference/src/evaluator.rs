@@ -4,15 +4,15 @@ use shardwright_graph::{EntryGraph, LAST_HIDDEN, Role, Tensor, TensorId, range_k
 
 use crate::{Array, Bindings, ReferenceError, States, Weights, ops};
 
-/// An entry graph ready to run: checked once, its constants found.
+/// An entry graph that is ready to run: checked once, with its constants found.
 ///
-/// Constants are shared with the weights they came from and decoded while they are read, so an
-/// evaluator costs no memory beyond the tensors of a running step.
+/// Constants are shared with the weights they come from and decoded while they are read. So an
+/// evaluator needs no memory beyond the tensors of a running step.
 pub struct Evaluator {
     entry: EntryGraph,
-    /// Per tensor: its array, if it is a constant.
+    /// For each tensor: its array, if it is a constant.
     constants: Vec<Option<Array>>,
-    /// Per tensor: the last node that reads it, after which its memory is freed.
+    /// For each tensor: the last node that reads it, after which its memory is freed.
     last_use: Vec<usize>,
 }
 
@@ -37,16 +37,17 @@ impl Evaluator {
         Ok(Evaluator { entry, constants, last_use })
     }
 
-    /// The graph it runs.
+    /// Returns the graph that the evaluator runs.
     pub fn entry(&self) -> &EntryGraph {
         &self.entry
     }
 
     /// Runs the graph with `rows` valid rows and returns its outputs by role, in their encodings.
-    /// Values of a port with a unit are bound, returned and shown multiplied by it.
-    /// Bindings in another encoding than their port are converted; states must have the encoding
-    /// the entry declares. States are written in place and are not among the outputs; an error
-    /// changes nothing.
+    ///
+    /// If a port has a unit, its bound, returned and observed values are multiplied by the unit.
+    /// Bindings in another encoding than their port are converted. States must have the encoding
+    /// that the entry declares. They are written in place and are not among the outputs. An error
+    /// changes no state.
     pub fn run(
         &self,
         bindings: &Bindings,
@@ -56,12 +57,13 @@ impl Evaluator {
         self.run_with(bindings, states, rows, &mut |_, _| None)
     }
 
-    /// [`Evaluator::run`], in which `correct` is shown what every node gives, as soon as it is
-    /// computed, and may put other values of the same shape in its place, in the encoding of the
-    /// tensor. What follows is computed from those.
+    /// Like [`Evaluator::run`], but passes the result of every node to `correct`, as soon as it is
+    /// computed. `correct` may replace it by other values of the same shape, in the encoding of the
+    /// tensor. Later nodes are computed from these values.
     ///
-    /// So the results of a device can be compared operation by operation: with the device's own
-    /// values in place of those computed, each operation is computed from what the device read.
+    /// So the results of a device can be compared operation by operation: if the device's own
+    /// values replace the computed ones, each operation is computed from the inputs that the device
+    /// read.
     pub fn run_corrected(
         &self,
         bindings: &Bindings,
@@ -78,12 +80,13 @@ impl Evaluator {
         })
     }
 
-    /// [`Evaluator::run`] with all rows valid, which also passes to the observer every tensor that
-    /// is neither a constant nor an index: decoded, under its [`range_key`]; an updated state also
-    /// under its [`state_key`]. States before the run are not shown. Of boundaries (`hidden`,
-    /// `per-layer`) only outputs are shown, since the previous entry showed the inputs; but the
-    /// last residual stream is shown again under its own name if it is the input of a head or
-    /// pooling.
+    /// Like [`Evaluator::run`] with all rows valid, but also passes tensors to the observer. These
+    /// are all tensors except constants and indices, decoded, under their [`range_key`]. An updated
+    /// state is passed under its [`state_key`] too. States before the run are not passed.
+    ///
+    /// Of boundaries (`hidden`, `per-layer`) only outputs are passed, since the inputs are outputs
+    /// of the previous entry. But the last residual stream is passed again under its own name if it
+    /// is the input of a head or pooling.
     pub fn run_observed(
         &self,
         bindings: &Bindings,
@@ -185,7 +188,8 @@ impl Evaluator {
         Ok(outputs)
     }
 
-    /// The array bound to each input, in their order, checked and in the encoding of the port.
+    /// Returns the array bound to each input, in their order, checked and in the encoding of the
+    /// port.
     fn bound<'a>(
         &self,
         bindings: &'a Bindings,

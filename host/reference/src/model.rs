@@ -21,30 +21,29 @@ pub enum Form {
     Semantic,
     /// Primitives and state updates only.
     Decomposed,
-    /// Attention and rotation by tables, and the driver copies new state rows to their slots. The
-    /// rest is semantic, including softmaxes and rotations: the form for an accelerator with fused
-    /// operations.
+    /// Attention and rotation use tables, and the driver copies new state rows to their slots. The
+    /// rest is semantic, including softmaxes and rotations. This is the form for an accelerator
+    /// with fused operations.
     HalfWay,
-    /// Primitives only; the driver copies new state rows to their slots.
+    /// Primitives only. The driver copies new state rows to their slots.
     ByRuntime,
 }
 
-/// How the driver cuts a model and a sequence.
+/// The driver's way of cutting a model and a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrangement {
     /// Capacity of linear states in tokens.
     pub context: u64,
-    /// Rows of the prefill, encode and many-row decode entries; longer inputs run in chunks, except
-    /// encoders.
+    /// Rows of the prefill, encode and many-row decode entries. Longer inputs run in chunks, except
+    /// in encoders.
     pub rows: u64,
-    /// Layers before which the decoder is cut, ascending, without 0 and the layer count.
+    /// Layers before which the decoder is cut. Ascending, without 0 and the layer count.
     pub cuts: Vec<u32>,
-    /// Form of the graphs.
     pub form: Form,
 }
 
 impl Arrangement {
-    /// One shard, semantic, everything in one run.
+    /// Returns an arrangement with one shard, semantic, that runs everything at once.
     pub fn whole(context: u64) -> Self {
         Arrangement { context, rows: context, cuts: Vec::new(), form: Form::Semantic }
     }
@@ -53,12 +52,10 @@ impl Arrangement {
 /// States and position of one sequence.
 #[derive(Clone, Debug)]
 pub struct Sequence {
-    /// The states.
     pub states: States,
     /// Position of the next row.
     pub position: u64,
-    /// Rows that stand where embedding rows stand, by position; ids at those positions are
-    /// placeholders.
+    /// Rows that replace embedding rows, by position. Ids at those positions are placeholders.
     pub soft: BTreeMap<u64, Vec<f32>>,
 }
 
@@ -68,21 +65,21 @@ impl Sequence {
     }
 }
 
-/// Everything a run over rows can show, valid rows only, in their encodings.
+/// All results of a run over rows, valid rows only, in their encodings.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// `[T, H]` each: the first layer's input, then the output of every layer; without taps, of the
-    /// last layer of every shard.
+    /// `[T, H]` each: the first layer's input, then the output of every layer. Without taps, only
+    /// the output of the last layer of every shard.
     pub hidden: Vec<Array>,
-    /// `[layers, T, P]`: the per-layer inputs, where the model has them.
+    /// `[layers, T, P]`: the per-layer inputs, if the model has them.
     pub per_layer: Option<Array>,
-    /// `[T, V]`.
+    /// `[T, V]`: the logits.
     pub logits: Option<Array>,
-    /// `[D]`.
+    /// `[D]`: the sentence vector.
     pub embedding: Option<Array>,
-    /// `[_, H]`: what a tower gives for the features of one picture or clip.
+    /// `[_, H]`: the output of a tower for the features of one picture or clip.
     pub soft_rows: Option<Array>,
-    /// Named taps; those with a row axis are cut to the valid rows.
+    /// Named taps. Taps with a row axis are cut to the valid rows.
     pub taps: BTreeMap<String, Array>,
 }
 
@@ -94,7 +91,7 @@ pub struct ReferenceModel<'g> {
     graph: &'g Graph,
     arrangement: Arrangement,
     shards: Vec<Range<u32>>,
-    /// How activations and states are encoded; `None` leaves them in f32.
+    /// Encodings of activations and states. `None` leaves them in f32.
     encodings: Option<Encodings<'g>>,
     /// Encoding of each state, in the order of their ids.
     state_encodings: Vec<Encoding>,
@@ -110,17 +107,18 @@ struct Key {
 }
 
 impl<'g> ReferenceModel<'g> {
-    /// A model under an arrangement, activations and states in f32; weights are those of the graph,
-    /// quantised or not.
+    /// Creates a model in an arrangement, with activations and states in f32. Its weights are the
+    /// graph's, quantised or not.
     pub fn new(graph: &'g Graph, arrangement: Arrangement) -> Result<Self, ReferenceError> {
         Self::arranged(graph, arrangement, None)
     }
 
-    /// The same with activations and states encoded: the expected results of a quantised graph.
+    /// Like [`ReferenceModel::new`], but with encoded activations and states: the expected results
+    /// of a quantised graph.
     ///
-    /// `graph` contains the quantised weights. Every entry graph is brought into the arrangement's
+    /// `graph` contains the quantised weights. Every entry graph is converted to the arrangement's
     /// form and then encoded, so the steps of a decomposed operation have their own encodings.
-    /// Between components and shards a tensor is converted at the reader's port if the writer's
+    /// Between components and shards, a tensor is converted at the reader's port if the writer's
     /// encoding differs. Ports that `encodings` names have that encoding in every entry graph.
     pub fn new_encoded(
         graph: &'g Graph,
@@ -153,23 +151,21 @@ impl<'g> ReferenceModel<'g> {
         Ok(ReferenceModel { graph, arrangement, shards, encodings, state_encodings, evaluators })
     }
 
-    /// The graph it runs.
     pub fn graph(&self) -> &'g Graph {
         self.graph
     }
 
-    /// How it is cut and chunked.
     pub fn arrangement(&self) -> &Arrangement {
         &self.arrangement
     }
 
-    /// The entry point of `rows` rows under this arrangement.
+    /// Returns the entry point with `rows` rows in this arrangement.
     pub fn point(&self, kind: EntryKind, rows: u64) -> EntryPoint {
         let context = if kind == EntryKind::Encode { rows } else { self.arrangement.context };
         EntryPoint { kind, rows, context, largest_rows: self.arrangement.rows }
     }
 
-    /// An empty sequence.
+    /// Starts an empty sequence.
     pub fn start(&self) -> Sequence {
         let point = self.point(EntryKind::Decode, self.arrangement.rows);
         Sequence::of(States::with_encodings(self.graph, &point, &self.state_encodings))
@@ -183,7 +179,7 @@ impl<'g> ReferenceModel<'g> {
         Ok(())
     }
 
-    /// Runs `ids`, the next tokens of the sequence, through every layer; with `taps` the trace has
+    /// Runs `ids`, the next tokens of the sequence, through every layer. With `taps`, the trace has
     /// all layers and named taps.
     pub fn decode(&self, sequence: &mut Sequence, ids: &[u32], taps: bool) -> Result<Trace, ReferenceError> {
         if let [id] = ids {
@@ -216,7 +212,7 @@ impl<'g> ReferenceModel<'g> {
         Ok(run.trace)
     }
 
-    /// Every layer and tap of a fresh sequence or text.
+    /// Returns every layer and tap of a new sequence or text.
     pub fn trace(&self, ids: &[u32]) -> Result<Trace, ReferenceError> {
         if self.graph.is_generative() {
             self.decode(&mut self.start(), ids, true)
@@ -225,7 +221,7 @@ impl<'g> ReferenceModel<'g> {
         }
     }
 
-    /// `[T, V]`: the logits after each of `ids`.
+    /// Returns the logits after each of `ids`, `[T, V]`.
     pub fn logits(&self, ids: &[u32]) -> Result<Array, ReferenceError> {
         let trace = self.decode(&mut self.start(), ids, false)?;
         trace
@@ -233,7 +229,7 @@ impl<'g> ReferenceModel<'g> {
             .ok_or(ReferenceError::Graph(shardwright_graph::GraphError::NoComponent(ComponentKind::Head)))
     }
 
-    /// The sentence vector of `ids`.
+    /// Returns the sentence vector of `ids`.
     pub fn embedding(&self, ids: &[u32]) -> Result<Vec<f32>, ReferenceError> {
         let trace = self.encode(ids, false)?;
         trace
@@ -242,13 +238,13 @@ impl<'g> ReferenceModel<'g> {
             .ok_or(ReferenceError::Graph(shardwright_graph::GraphError::NoComponent(ComponentKind::Pooling)))
     }
 
-    /// The `count` most likely next tokens, chosen greedily: prefill over all but the last id, then
-    /// one row at a time. The lowest id wins among equal logits.
+    /// Returns the `count` most likely next tokens, chosen greedily: prefill over all ids except
+    /// the last, then one row at a time. The lowest id wins among equal logits.
     pub fn greedy(&self, ids: &[u32], count: usize) -> Result<Vec<u32>, ReferenceError> {
         self.greedy_in(&mut self.start(), ids, count)
     }
 
-    /// The same after what a sequence holds, with its soft rows.
+    /// Like [`ReferenceModel::greedy`], but continues a sequence, with its soft rows.
     pub fn greedy_in(
         &self,
         sequence: &mut Sequence,
@@ -270,8 +266,8 @@ impl<'g> ReferenceModel<'g> {
         Ok(chosen)
     }
 
-    /// Negative log-likelihood in nats of each of `ids` but the first, conditioned on those before
-    /// it.
+    /// Returns the negative log-likelihood, in nats, of each of `ids` except the first, given the
+    /// preceding ids.
     pub fn negative_log_likelihoods(&self, ids: &[u32]) -> Result<Vec<f64>, ReferenceError> {
         let Some((_, targets)) = ids.split_first() else { return Err(ReferenceError::NoTokens) };
         if targets.is_empty() {
@@ -289,11 +285,11 @@ impl<'g> ReferenceModel<'g> {
         Ok(logits.chunks_exact(vocabulary).zip(targets).map(of).collect())
     }
 
-    /// Shows the values of every tensor over `ids` as one fresh sequence or text, for calibration.
+    /// Passes the values of every tensor over `ids`, as one new sequence or text, for calibration.
     ///
     /// `observe` receives a key of [`Ranges`](shardwright_graph::Ranges) and values, once per
-    /// tensor. The model runs whole and decomposed, whatever the arrangement, so every tensor of
-    /// every form has its key; the boundary before layer n has [`hidden_key`] as well as the
+    /// tensor. The model runs whole and decomposed, regardless of the arrangement, so every tensor
+    /// of every form has its key. The boundary before layer n has [`hidden_key`] as well as the
     /// tensor's name, with equal values. All rows are valid and every row of a state is written.
     /// Scores and tensors computed from them include masked values
     /// ([`Range::is_masked`](shardwright_graph::Range::is_masked)), which a collector must note but
@@ -310,7 +306,7 @@ impl<'g> ReferenceModel<'g> {
         Ok(())
     }
 
-    /// The same of a tower over the features of one picture or clip.
+    /// Like [`ReferenceModel::observe`], but for a tower over the features of one picture or clip.
     pub fn observe_features(
         &self,
         features: &Features<'_>,
@@ -326,13 +322,13 @@ impl<'g> ReferenceModel<'g> {
         run.tower()
     }
 
-    /// This model whole and decomposed, with entry points of so many rows.
+    /// Returns this model whole and decomposed, with entry points of `rows` rows.
     fn observed(&self, rows: u64) -> Result<ReferenceModel<'g>, ReferenceError> {
         let arrangement = Arrangement { form: Form::Decomposed, ..Arrangement::whole(rows) };
         Self::arranged(self.graph, arrangement, self.encodings.clone())
     }
 
-    /// `observe`, with the residual stream before each layer under its [`hidden_key`] too.
+    /// Wraps `observe` to also pass the residual stream before each layer under its [`hidden_key`].
     fn naming_streams<'o>(
         &self,
         observe: &'o mut dyn FnMut(&str, &[f32]),
@@ -354,7 +350,7 @@ impl<'g> ReferenceModel<'g> {
         }
     }
 
-    /// A run of a tower over features, in an entry point of so many rows.
+    /// Prepares a run of a tower over features, in an entry point of `rows` rows.
     fn over<'a, 'o>(
         &'a self,
         features: &'a Features<'a>,
@@ -376,7 +372,7 @@ impl<'g> ReferenceModel<'g> {
         self.arrangement.rows.max(1) as usize
     }
 
-    /// One run of all components over at most `entry_rows` ids.
+    /// Runs all components once, over at most `entry_rows` ids.
     fn run(
         &self,
         kind: EntryKind,
@@ -428,7 +424,7 @@ impl<'g> ReferenceModel<'g> {
         Ok(evaluator)
     }
 
-    /// The entry graph in the arrangement's form, encoded.
+    /// Returns the entry graph in the arrangement's form, encoded.
     fn prepared(&self, entry: EntryGraph) -> Result<EntryGraph, ReferenceError> {
         let Some(encodings) = &self.encodings else { return in_form(entry, self.arrangement.form) };
         let entry = prepared(&entry, encodings);
@@ -441,12 +437,12 @@ impl<'g> ReferenceModel<'g> {
 /// Receives a key and values.
 type Observe<'o> = &'o mut (dyn FnMut(&str, &[f32]) + 'o);
 
-/// What the rows of a run are.
+/// The content of a run's rows.
 #[derive(Clone, Copy)]
 enum Input<'a> {
-    /// Tokens, some of which may be placeholders of soft rows by their positions.
+    /// Tokens. Some of them may be placeholders of soft rows, by position.
     Tokens(&'a [u32], &'a BTreeMap<u64, Vec<f32>>),
-    /// What a front end made of a picture or a clip.
+    /// A front end's features of a picture or a clip.
     Features(&'a Features<'a>),
 }
 
@@ -507,12 +503,12 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    /// Valid rows.
+    /// Returns the number of valid rows.
     fn rows(&self) -> usize {
         self.step.rows as usize
     }
 
-    /// The tensor of an input that is there before the run.
+    /// Returns the tensor of an input that exists before the run.
     fn given(&self, role: &Role) -> Result<Option<Array>, ReferenceError> {
         let assets = &self.model.graph.assets;
         match self.input {
@@ -527,7 +523,7 @@ impl Run<'_, '_, '_> {
         }
     }
 
-    /// Runs one entry graph; its outputs replace the carried tensors. Returns whether there was
+    /// Runs one entry graph, whose outputs replace the carried tensors. Returns whether there was
     /// anything to run.
     fn component(
         &mut self,
@@ -555,7 +551,7 @@ impl Run<'_, '_, '_> {
             None => evaluator.run(&bindings, states, self.step.rows)?,
         };
         if component.is_layered() {
-            // A prefill without a residual stream as output must leave none behind.
+            // A prefill without a residual stream as output must not leave an older one behind.
             carried.take(&Role::Hidden);
         }
         for (role, array) in outputs.iter() {
@@ -580,8 +576,8 @@ impl Run<'_, '_, '_> {
         }
     }
 
-    /// Layer outputs are shown in layer order: the taps of a shard's inner layers come before its
-    /// last layer, which leaves as the stream.
+    /// Passes layer outputs in layer order: the taps of a shard's inner layers come before its last
+    /// layer, whose output is the stream.
     fn show_tap(&mut self, name: &str, array: &Array) {
         let array = self.valid(array);
         if name.strip_prefix("layer.").is_some_and(|layer| layer.parse::<u32>().is_ok()) {
@@ -591,7 +587,7 @@ impl Run<'_, '_, '_> {
         }
     }
 
-    /// The valid rows of a result that has one for each row, or one for so many.
+    /// Returns the valid rows of a result that has one row for each input row, or for several.
     fn valid(&self, array: &Array) -> Array {
         let (all, rows) = (array.shape()[0], self.step.of as usize);
         let to_one = rows.checked_div(all).filter(|to_one| array.shape().len() > 1 && to_one * all == rows);
@@ -600,13 +596,13 @@ impl Run<'_, '_, '_> {
 }
 
 impl Trace {
-    /// The whole per-layer inputs, or the slice of some layers.
+    /// Returns the whole per-layer inputs, or the slice of some layers.
     fn per_layer_slice(&self, first: u32, layers: u32) -> Option<Array> {
         let whole = self.per_layer.as_ref()?;
         Some(whole.slice(0, first as usize, layers as usize))
     }
 
-    /// Traces of consecutive chunks as one.
+    /// Joins the traces of consecutive chunks.
     fn joined(traces: Vec<Trace>) -> Result<Trace, ReferenceError> {
         let Some(first) = traces.first() else { return Err(ReferenceError::NoTokens) };
         let join = |axis: usize, pick: &dyn Fn(&Trace) -> Option<&Array>| {

@@ -13,18 +13,18 @@ pub struct States {
 }
 
 impl States {
-    /// No states, for encoders.
+    /// Returns no states, for encoders.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Zeroed states of a model in f32, with the capacities of an entry point.
+    /// Creates zeroed states of a model in f32, with the capacities of an entry point.
     pub fn new(graph: &Graph, point: &EntryPoint) -> Self {
         let encodings = vec![Encoding::F32; graph.states.len()];
         Self::with_encodings(graph, point, &encodings)
     }
 
-    /// The same in the encodings of a shard.
+    /// Like [`States::new`], but in the encodings of a shard.
     pub fn encoded(
         graph: &Graph,
         point: &EntryPoint,
@@ -33,7 +33,7 @@ impl States {
         Ok(Self::with_encodings(graph, point, &state_encodings(graph, encodings)?))
     }
 
-    /// The same; `encodings` are those of the states in the order of their ids.
+    /// Like [`States::new`], but with the encodings of the states in the order of their ids.
     pub(crate) fn with_encodings(graph: &Graph, point: &EntryPoint, encodings: &[Encoding]) -> Self {
         let buffers = graph.states.iter().zip(encodings).enumerate().map(|(index, (state, encoding))| {
             let capacity = state.capacity(point.context, point.largest_rows) as usize;
@@ -42,18 +42,18 @@ impl States {
         States { buffers: buffers.collect() }
     }
 
-    /// The rows of one state.
+    /// Returns the rows of one state.
     pub fn get(&self, state: StateId) -> Option<&Array> {
         self.buffers.get(&state)
     }
 
-    /// Replaces a state, as after an entry wrote it.
+    /// Replaces a state, for example after an entry wrote it.
     pub fn set(&mut self, state: StateId, rows: Array) {
         self.buffers.insert(state, rows);
     }
 
-    /// Copies new rows to their slots, in the encoding of the state, as the runtime does for states
-    /// with `update: by-runtime`. Slot −1 is skipped.
+    /// Copies new rows to their slots, in the encoding of the state. The runtime does this for
+    /// states with `update: by-runtime`. Slot −1 is skipped.
     pub fn place(&mut self, state: StateId, rows: &Array, slots: &[i32]) -> Result<(), ReferenceError> {
         let width = rows.shape().last().copied().unwrap_or(0);
         let existing = self.buffers.get_mut(&state);
@@ -81,7 +81,7 @@ impl States {
     }
 }
 
-/// The encoding of each state, in the order of their ids.
+/// Returns the encoding of each state, in the order of their ids.
 pub(crate) fn state_encodings(
     graph: &Graph,
     encodings: &Encodings<'_>,

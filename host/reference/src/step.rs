@@ -1,7 +1,7 @@
-//! Step inputs: everything that depends only on positions and token ids, as plain functions of the
+//! Step inputs: all inputs that depend only on positions and token ids, as plain functions of the
 //! step.
 //!
-//! A runtime computes the same tables in its own way; these functions define their content.
+//! A runtime computes the same tables in its own way. These functions define their content.
 
 use std::collections::BTreeMap;
 
@@ -15,32 +15,32 @@ use crate::{Array, ReferenceError};
 pub struct Step {
     /// Position of row 0.
     pub first: u64,
-    /// Valid rows.
+    /// Number of valid rows.
     pub rows: u64,
-    /// Rows of the entry point; those beyond `rows` may have any finite values.
+    /// Number of rows of the entry point. Rows beyond `rows` may have any finite values.
     pub of: u64,
 }
 
 impl Step {
-    /// Position of a row; rows beyond the valid ones continue the count.
+    /// Returns the position of a row. Rows beyond the valid ones continue the count.
     fn position(&self, row: u64) -> i64 {
         (self.first + row) as i64
     }
 }
 
-/// What a front end made of one picture or clip.
+/// A front end's features of one picture or clip.
 #[derive(Clone, Copy, Debug)]
 pub struct Features<'f> {
     /// `[F, width]`: patches or frames, all valid.
     pub values: &'f Array,
-    /// For patches: the column of each; empty for frames.
+    /// For patches: the column of each. Empty for frames.
     pub columns: &'f [i32],
-    /// For patches: the row of each; empty for frames.
+    /// For patches: the row of each. Empty for frames.
     pub rows: &'f [i32],
 }
 
 impl Features<'_> {
-    /// Valid rows of a run over them.
+    /// Returns the number of valid rows of a run over the features.
     pub fn rows(&self, graph: &Graph) -> u64 {
         (self.values.shape()[0] as u64).div_ceil(graph.features_to_a_row())
     }
@@ -53,8 +53,8 @@ impl Features<'_> {
     }
 }
 
-/// The tensor of a step input of a tower; `None` for roles that are not step inputs. There are
-/// `to_a_row` features to a row.
+/// Returns the tensor of a step input of a tower. `None` for roles that are not step inputs. There
+/// are `to_a_row` features per row.
 pub fn feature_input(
     role: &Role,
     step: Step,
@@ -90,8 +90,8 @@ pub fn feature_input(
     array.map(Some)
 }
 
-/// A step input with the rows of `soft`, by position, in the place of those that the embedding's
-/// table gave; other inputs as they are.
+/// Returns a step input with the rows of `soft`, by position, instead of the rows of the embedding
+/// table. Other inputs are not changed.
 ///
 /// # Errors
 ///
@@ -114,18 +114,18 @@ pub fn with_soft_rows(
     Array::floats_of(&[step.of, width as u64], values)
 }
 
-/// `i32 [R]`: a coordinate of each valid row, −1 beyond.
+/// Returns `i32 [R]`: a coordinate of each valid row, −1 beyond.
 fn on_grid(step: Step, along: &[i32]) -> Vec<i32> {
     let beyond = std::iter::repeat(&-1);
     along.iter().chain(beyond).copied().take(step.of as usize).collect()
 }
 
-/// `f32 [rows, 1]`: 1 for the valid ones, 0 beyond.
+/// Returns `f32 [rows, 1]`: 1 for the valid rows, 0 beyond.
 fn valid_rows(rows: u64, valid: u64) -> Vec<f32> {
     (0..rows).map(|row| if row < valid { 1.0 } else { 0.0 }).collect()
 }
 
-/// `f32 [2·R, head_dim/4]` twice: cosines and sines by columns, then by rows.
+/// Returns `f32 [2·R, head_dim/4]` twice: cosines and sines by columns, then by rows.
 fn axial(step: Step, rope: &AxialRope, features: &Features<'_>) -> Result<(Array, Array), ReferenceError> {
     let half = rope.half();
     let along = [GridAxis::Column, GridAxis::Row].into_iter();
@@ -135,7 +135,7 @@ fn axial(step: Step, rope: &AxialRope, features: &Features<'_>) -> Result<(Array
     Ok((Array::floats_of(&shape, cos)?, Array::floats_of(&shape, sin)?))
 }
 
-/// The tensor of a step input; `None` for roles that are not step inputs.
+/// Returns the tensor of a step input. `None` for roles that are not step inputs.
 ///
 /// `tokens` are the ids of the valid rows, for [`Role::Gathered`].
 pub fn step_input(
@@ -170,26 +170,26 @@ pub fn step_input(
     array.map(Some)
 }
 
-/// `i32 [R]`: position of each row.
+/// Returns `i32 [R]`: the position of each row.
 pub fn positions(step: Step) -> Vec<i32> {
     (0..step.of).map(|row| step.position(row) as i32).collect()
 }
 
-/// `i32 [R]`: the state row each valid row goes to, −1 beyond.
+/// Returns `i32 [R]`: the state row that each valid row is written to, −1 beyond.
 pub fn slots(step: Step, capacity: u64) -> Vec<i32> {
     (0..step.of)
         .map(|row| if row < step.rows { ((step.first + row) % capacity) as i32 } else { -1 })
         .collect()
 }
 
-/// `f32 [R, head_dim/2]` twice: cosines and sines.
+/// Returns `f32 [R, head_dim/2]` twice: cosines and sines.
 pub fn rotary(step: Step, rope: &Rope) -> (Vec<f32>, Vec<f32>) {
     positions(step).into_iter().flat_map(|position| rotary_angles(rope, position)).unzip()
 }
 
-/// Cosine and sine of each pair at one position; pairs that do not turn have 1 and 0.
+/// Returns the cosine and sine of each pair at one position. Pairs without rotation have 1 and 0.
 ///
-/// Frequencies and angles are rounded to f32 at every step, as the models were trained:
+/// Frequencies and angles are rounded to f32 at every step, as in the training of the models:
 /// `theta^(2i/d)`, its reciprocal, the division by the pair's divisor, and `position · frequency`.
 /// In f64 the angles of late positions would differ visibly.
 pub fn rotary_angles(rope: &Rope, position: i32) -> Vec<(f32, f32)> {
@@ -206,7 +206,7 @@ pub fn rotary_angles(rope: &Rope, position: i32) -> Vec<(f32, f32)> {
         .collect()
 }
 
-/// `f32 [R, keys]`: 0 where row r sees the key, [`INVISIBLE`] elsewhere.
+/// Returns `f32 [R, keys]`: 0 where row r sees the key, [`INVISIBLE`] elsewhere.
 pub fn mask(step: Step, mask: &Mask) -> Vec<f32> {
     let mut values = Vec::new();
     for row in 0..step.of {
@@ -231,8 +231,8 @@ pub fn mask(step: Step, mask: &Mask) -> Vec<f32> {
     values
 }
 
-/// Whether a query at `position` sees `slot` of a state of `capacity` rows that already contains
-/// the row at `position`.
+/// Checks whether a query at `position` sees `slot` of a state of `capacity` rows. The state
+/// already contains the row at `position`.
 ///
 /// The slot contains the latest position up to the query's that maps to it.
 pub fn slot_is_visible(position: i32, slot: usize, capacity: usize, window: u32) -> bool {
@@ -241,16 +241,18 @@ pub fn slot_is_visible(position: i32, slot: usize, capacity: usize, window: u32)
     stored >= 0 && within(position, stored, window)
 }
 
-/// The same for a state that contains only the rows before the run that begins at `first`.
+/// Like [`slot_is_visible`], but for a state that contains only the rows before the run, which
+/// begins at `first`.
 pub fn earlier_slot_is_visible(position: i64, slot: u64, capacity: u64, window: u32, first: i64) -> bool {
     let last = first - 1;
     let stored = last - (last - slot as i64).rem_euclid(capacity as i64);
     stored >= 0 && within(position, stored, window)
 }
 
-/// Whether row `row` of an entry sees row `key` of the same entry, of which `rows` are valid.
+/// Checks whether row `row` of an entry sees row `key` of the same entry, which has `rows` valid
+/// rows.
 ///
-/// Without `causal` a window extends to both sides.
+/// Without `causal`, a window extends to both sides.
 pub fn row_is_visible(row: usize, key: usize, rows: usize, window: u32, causal: bool) -> bool {
     key < rows && (!causal || key <= row) && (window == 0 || row.abs_diff(key) < window as usize)
 }
@@ -259,13 +261,13 @@ fn within(position: i64, key: i64, window: u32) -> bool {
     window == 0 || key > position - i64::from(window)
 }
 
-/// `f32 [1, R]`: the mean over the valid rows as a product.
+/// Returns `f32 [1, R]`: the factors that compute the mean over the valid rows as a product.
 pub fn pooling(step: Step) -> Vec<f32> {
     (0..step.of).map(|row| if row < step.rows { 1.0 / step.rows as f32 } else { 0.0 }).collect()
 }
 
-/// `f32 [R, width]`: the rows of a table that the tokens read, decoded exactly; zeros beyond the
-/// valid rows.
+/// Returns `f32 [R, width]`: the rows of a table that the tokens read, decoded exactly. Zeros
+/// beyond the valid rows.
 pub fn gathered(step: Step, asset: &Asset, tokens: &[u32]) -> Result<Vec<f32>, ReferenceError> {
     let width = asset.width() as usize;
     check_layout(&asset.table)?;

@@ -4,19 +4,20 @@ use shardwright_vocabulary::DType;
 
 use crate::{Array, ReferenceError};
 
-/// The constants a graph refers to by index: those of a model, or of a work order.
+/// The constants that a graph refers to by index: the weights of a model, or of a work order.
 #[derive(Clone, Copy)]
 pub struct Weights<'w> {
     weights: &'w [Weight],
 }
 
 impl<'w> Weights<'w> {
-    /// Constants in the order of their ids.
+    /// Creates the constants from weights in the order of their ids.
     pub fn new(weights: &'w [Weight]) -> Self {
         Weights { weights }
     }
 
-    /// The constant of a tensor, shared and not copied; checked against what the tensor declares.
+    /// Returns the constant of a tensor, shared and not copied. It is checked against the tensor's
+    /// declaration.
     pub(crate) fn constant(&self, tensor: &Tensor, id: WeightId) -> Result<Array, ReferenceError> {
         let weight = self.weights.get(id.0 as usize).ok_or_else(|| ReferenceError::NoWeight {
             tensor: tensor.name.clone(),
@@ -41,13 +42,13 @@ impl<'w> Weights<'w> {
     }
 }
 
-/// All values of a weight, decoded exactly.
+/// Returns all values of a weight, decoded exactly.
 pub fn widen(weight: &Weight) -> Result<Vec<f32>, ReferenceError> {
     check(weight)?;
     Ok(Array::constant(weight.clone()).into_floats())
 }
 
-/// Whether a weight can be read: [`check_layout`], and its scales are finite.
+/// Checks that a weight can be read: [`check_layout`], and finite scales.
 pub(crate) fn check(weight: &Weight) -> Result<(), ReferenceError> {
     check_layout(weight)?;
     let Some(existing) = &weight.quantisation else { return Ok(()) };
@@ -62,7 +63,7 @@ pub(crate) fn check(weight: &Weight) -> Result<(), ReferenceError> {
     Err(ReferenceError::WeightContents { weight: weight.name.clone(), reason: "a scale is no finite number" })
 }
 
-/// Whether it is a float without scales or an integer with scales.
+/// Checks that the weight is a float without scales or an integer with scales.
 fn check_type(weight: &Weight) -> Result<(), ReferenceError> {
     let is_possible = match &weight.quantisation {
         None => weight.dtype.is_float(),
@@ -74,7 +75,7 @@ fn check_type(weight: &Weight) -> Result<(), ReferenceError> {
     }
 }
 
-/// Whether values and scales are present and match the shape in number.
+/// Checks that values and scales are present and that their numbers match the shape.
 pub(crate) fn check_layout(weight: &Weight) -> Result<(), ReferenceError> {
     let fault =
         |reason: &'static str| Err(ReferenceError::WeightContents { weight: weight.name.clone(), reason });

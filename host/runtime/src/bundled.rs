@@ -1,7 +1,7 @@
-//! Descriptions from the manifest of a bundle.
+//! Chain descriptions from the manifest of a bundle.
 //!
-//! A manifest names shards and their origin. Their bindings are in their artefacts, so a chain is
-//! described from both: the manifest, and the loaded shards.
+//! A manifest lists shards and their origin, while their bindings are in their artefacts. A chain
+//! description therefore needs both the manifest and the loaded shards.
 
 use shardwright_bundle::{AssetEntry, ChainEntry, Model, ShardEntry};
 use shardwright_vocabulary::{Beforehand, EntryName, ShardOrigin};
@@ -10,10 +10,10 @@ use crate::description::{ChainDescription, ShardDescription};
 use crate::error::ChainError;
 
 impl ChainDescription {
-    /// Describes a chain of the model of that name, of its text or of a tower, whose artefacts are
-    /// loaded: `shards` are those of [`ShardDescription::of`], in the chain's order. Each must
-    /// match the manifest; its origin becomes the manifest's, except for a fallback already
-    /// recorded and the flags it was loaded with.
+    /// Describes a chain of model `name`, for text or for a tower, whose artefacts are loaded.
+    /// `shards` come from [`ShardDescription::of`], in the chain's order. Each shard must match the
+    /// manifest. Its origin is replaced by the manifest's, except for a recorded fallback and the
+    /// flags it was loaded with.
     pub fn of_bundle(
         name: &str,
         model: Model<'_>,
@@ -42,7 +42,7 @@ impl ChainDescription {
     }
 }
 
-/// Checks that a loaded shard is the one that a manifest names.
+/// Checks that a loaded shard matches its entry in the manifest.
 fn is_named(shard: &ShardDescription, entry: &ShardEntry) -> Result<(), ChainError> {
     let same = |what, expected: String, actual: String| {
         if expected == actual {

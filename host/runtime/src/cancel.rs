@@ -5,8 +5,8 @@ use shardwright_shims::Canceller;
 
 /// Cancels a session's operations, from any thread.
 ///
-/// A request that finds nothing in progress ends the next operation. It is consumed by the
-/// operation that it ends, or by the end of a [`Generation`](crate::Generation).
+/// If no operation is in progress, a request cancels the next one. The cancelled operation or the
+/// end of a [`Generation`](crate::Generation) clears the request.
 #[derive(Clone, Default)]
 pub struct CancelHandle {
     shared: Arc<Shared>,
@@ -15,7 +15,7 @@ pub struct CancelHandle {
 #[derive(Default)]
 struct Shared {
     requested: AtomicBool,
-    /// Cancels the run in progress; present only while that run is this session's.
+    /// Cancels the run in progress. Only set while this session's run is in progress.
     running: Mutex<Option<Canceller>>,
 }
 
@@ -26,8 +26,8 @@ impl std::fmt::Debug for CancelHandle {
 }
 
 impl CancelHandle {
-    /// Asks the session to stop: at once if the shim can cancel a run, else when the run in
-    /// progress is done.
+    /// Requests the session to stop. It stops immediately if the shim can cancel a run, otherwise
+    /// after the run in progress.
     pub fn cancel(&self) {
         self.shared.requested.store(true, Ordering::SeqCst);
         if let Some(run) = self.running().as_ref() {
@@ -35,17 +35,17 @@ impl CancelHandle {
         }
     }
 
-    /// Whether a request is pending.
+    /// Reports whether a request is pending.
     pub fn is_requested(&self) -> bool {
         self.shared.requested.load(Ordering::SeqCst)
     }
 
-    /// Withdraws a request.
+    /// Withdraws a pending request.
     pub fn reset(&self) {
         self.shared.requested.store(false, Ordering::SeqCst);
     }
 
-    /// Until the guard is dropped, a request interrupts the run.
+    /// Lets requests interrupt the run until the guard is dropped.
     pub(crate) fn during(&self, run: Canceller) -> Running<'_> {
         *self.running() = Some(run);
         Running { handle: self }

@@ -1,4 +1,4 @@
-//! Loaded shards in order, checked against what they should be.
+//! Loaded shards in order, checked against their description.
 
 mod check;
 pub(crate) mod layout;
@@ -19,19 +19,19 @@ use crate::memory::{BudgetError, MemoryBudget, MemoryShare, SessionMemory};
 
 /// Loaded shards that form a model. Clones are cheap and share the shards.
 ///
-/// Any number of sessions may use it, from any threads; a shard runs one step of one session at a
-/// time.
+/// Any number of sessions may use a chain, from any threads. A shard runs one step of one session
+/// at a time.
 #[derive(Clone)]
 pub struct Chain {
     shared: Arc<Shared>,
     counted: Option<Counted>,
 }
 
-/// Where the memory of a chain is counted.
+/// Memory accounting of a chain.
 #[derive(Clone)]
 struct Counted {
     budget: MemoryBudget,
-    /// Of its weights; given back when the last clone of the chain is dropped.
+    /// Share for the weights, returned when the last clone of the chain is dropped.
     _weights: Arc<MemoryShare>,
 }
 
@@ -40,7 +40,7 @@ struct Shared {
     layout: Layout,
     executors: Vec<Mutex<LoadedShard>>,
     cancellers: Vec<Canceller>,
-    /// One for each place.
+    /// Measurements of the shim at each place.
     measured: Vec<(Place, Measured)>,
     processes: Vec<ProcessPlacement>,
     assets: Vec<Asset>,
@@ -57,10 +57,12 @@ impl std::fmt::Debug for Chain {
 }
 
 impl Chain {
-    /// Checks that the executors (one for each described shard, in order) and the gathered tables
-    /// form the chain described: every component and layer once, the same entry points everywhere,
-    /// prefills that fill every state, neighbours that agree, states on the place of all their
-    /// readers, and loaded artefacts that bind exactly what is described.
+    /// Creates a chain from a description, one executor for each described shard in order, and the
+    /// gathered tables.
+    ///
+    /// Checks that they match the description: every component and layer occurs once, all shards
+    /// have the same entry points, prefills fill every state, neighbours agree, states are on the
+    /// same place as all their readers, and loaded artefacts bind exactly the described ports.
     pub fn new(
         description: ChainDescription,
         executors: Vec<LoadedShard>,
@@ -98,28 +100,28 @@ impl Chain {
         })
     }
 
-    /// The same chain within a budget, of which it takes its weights. Its sessions take theirs when
-    /// they are made, and a session that finds too little left is an error.
+    /// Returns the chain within a memory budget, which provides the memory for its weights. Each
+    /// session reserves its memory when it is created, and fails if too little is left.
     ///
     /// # Errors
     ///
-    /// That its weights do not fit.
+    /// Returns an error if the weights do not fit.
     pub fn within(self, budget: MemoryBudget) -> Result<Chain, BudgetError> {
         let weights = Arc::new(budget.take(self.weight_bytes())?);
         Ok(Chain { counted: Some(Counted { budget, _weights: weights }), ..self })
     }
 
-    /// The budget that it is in, if it is in one.
+    /// Returns the memory budget of the chain, if there is one.
     pub fn budget(&self) -> Option<&MemoryBudget> {
         self.counted.as_ref().map(|counted| &counted.budget)
     }
 
-    /// Bytes of its artefacts, whether a driver copies or maps them.
+    /// Returns the bytes of the artefacts, regardless of whether a driver copies or maps them.
     pub fn weight_bytes(&self) -> u64 {
         self.shared.weight_bytes
     }
 
-    /// What each session takes.
+    /// Returns the memory that each session needs.
     pub fn session_memory(&self) -> SessionMemory {
         let mut memory = SessionMemory::default();
         for plan in &self.layout().memories {
@@ -132,55 +134,55 @@ impl Chain {
         memory
     }
 
-    /// Takes what a session needs from the budget.
+    /// Reserves the memory of a session in the budget.
     pub(crate) fn share_of_a_session(&self) -> Result<Option<MemoryShare>, SessionError> {
         let Some(counted) = &self.counted else { return Ok(None) };
         Ok(Some(counted.budget.take(self.session_memory().bytes())?))
     }
 
-    /// Runs what is run for a token once, on a session of its own that is dropped: weights come
-    /// into memory, and drivers make what they make when they are first asked. Sessions wait for it
-    /// as for another session. `cancel` ends it.
+    /// Runs the shards for a token once, in a temporary session. This loads weights into memory and
+    /// lets drivers initialise. Other sessions wait meanwhile. `cancel` ends it.
     ///
     /// # Errors
     ///
-    /// Those of making a session and of running it.
+    /// Returns the errors of creating and running a session.
     pub fn warm_up(&self, cancel: &CancelHandle) -> Result<(), SessionError> {
         let mut session = self.session()?;
         session.set_cancel_handle(cancel.clone());
-        // A row that every table has.
+        // Every table has this row.
         const ID: u32 = 0;
         if !self.is_generative() {
             return session.encode(&[ID]).map(drop);
         }
-        // The first goes through a prefill, where there is one.
+        // The first token goes through a prefill, if there is one.
         session.append(&vec![ID; 2.min(self.context() as usize)]).map(drop)
     }
 
-    /// Its description.
     pub fn description(&self) -> &ChainDescription {
         &self.shared.description
     }
 
-    /// Positions in a session's context; for encoders, rows of the largest encode entry.
+    /// Returns the number of positions of a session's context, or for encoders the rows of the
+    /// largest encode entry.
     pub fn context(&self) -> u64 {
         self.layout().schedules.iter().map(|schedule| schedule.point.context).max().unwrap_or(0)
     }
 
-    /// Whether it generates (and returns logits), or encodes (and returns an embedding).
+    /// Reports whether the chain generates (and returns logits). Otherwise it encodes (and returns
+    /// an embedding).
     pub fn is_generative(&self) -> bool {
         self.description().structure.is_generative()
     }
 
-    /// Lends a shard's executor for runs outside any session, such as those of a verification;
-    /// sessions wait meanwhile. `None` beyond the last shard.
+    /// Lends a shard's executor for runs outside any session, for example in a verification.
+    /// Sessions wait meanwhile. Returns `None` beyond the last shard.
     pub fn with_executor<R>(&self, shard: usize, borrow: impl FnOnce(&mut LoadedShard) -> R) -> Option<R> {
         (shard < self.shared.executors.len()).then(|| borrow(&mut self.executor(shard)))
     }
 
-    /// The load-time flags whose values the shim of a place found by measuring while it ran, or an
-    /// earlier process did, where shims were opened so. A shim that cannot be asked, as one that
-    /// was lost, has none.
+    /// Returns the load-time flags whose values the shim of each place measured, in this process or
+    /// in an earlier one if the shim was opened with its measurements. A shim that does not answer,
+    /// for example because it was lost, is omitted.
     pub fn measured(&self) -> Vec<(Place, Vec<MeasuredFlag>)> {
         let ask = |(place, measured): &(Place, Measured)| {
             let flags = measured.flags().inspect_err(|error| tracing::debug!(%place, "not asked: {error}"));
@@ -190,7 +192,7 @@ impl Chain {
         asked.filter(|(_, flags)| !flags.is_empty()).collect()
     }
 
-    /// Keeps what shims measured for later processes.
+    /// Stores the shims' measurements for later processes.
     pub(crate) fn keep_measured(&self) {
         for (place, measured) in &self.shared.measured {
             if let Err(error) = measured.keep() {
@@ -203,12 +205,13 @@ impl Chain {
         &self.shared.layout
     }
 
-    /// The gathered tables, by [`AssetId`](shardwright_graph::AssetId).
+    /// Returns the gathered tables, indexed by [`AssetId`](shardwright_graph::AssetId).
     pub fn assets(&self) -> &[Asset] {
         &self.shared.assets
     }
 
-    /// A poisoned lock is ignored: the chain keeps no state of its own in an executor.
+    /// Locks a shard's executor. A poisoned lock is ignored, because the chain stores no state in
+    /// an executor.
     pub(crate) fn executor(&self, shard: usize) -> MutexGuard<'_, LoadedShard> {
         self.shared.executors[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -221,14 +224,14 @@ impl Chain {
         self.shared.processes[shard]
     }
 
-    /// Schedules of that kind, fewest rows first.
+    /// Returns the schedules of a kind, fewest rows first.
     pub(crate) fn schedules(&self, kind: EntryKind) -> impl DoubleEndedIterator<Item = usize> + Clone + '_ {
         let schedules = &self.layout().schedules;
         (0..schedules.len()).filter(move |&index| schedules[index].point.kind == kind)
     }
 
-    /// The schedule for the next step over `rows` rows: the largest one that is completely filled;
-    /// otherwise the smallest.
+    /// Returns the schedule for the next step over `rows` rows: the largest schedule that is
+    /// completely filled, otherwise the smallest.
     pub(crate) fn choose(&self, kind: EntryKind, rows: u64) -> Option<usize> {
         let of = |index: &usize| self.layout().schedules[*index].point.rows;
         let mut schedules = self.schedules(kind);

@@ -1,4 +1,4 @@
-//! Description of a chain as data: stored in a bundle, and compared with the loaded shards.
+//! Description of a chain as data, which is stored in a bundle and compared with the loaded shards.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,26 +10,24 @@ use shardwright_vocabulary::{Beforehand, Place, ShardOrigin, Table};
 /// Adjacent segments of the model on one place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShardDescription {
-    /// For reports; unique within the chain.
+    /// Name for reports, unique within the chain.
     pub name: String,
-    /// Its segments.
     pub segments: Segments,
-    /// Where it runs.
+    /// Shim and device that run the shard.
     pub place: Place,
-    /// Its entry points.
     pub entries: Vec<EntryInterface>,
-    /// The cap of a soft-cap, cap · tanh(logits / cap), that is left to the runtime: this shard
-    /// returns uncapped logits.
+    /// The cap of a soft-cap, cap · tanh(logits / cap), that the runtime must apply because this
+    /// shard returns uncapped logits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logits_softcap: Option<f32>,
-    /// What was requested, and the outcome up to loading.
+    /// The request, and its outcome up to loading.
     #[serde(default, skip_serializing_if = "ShardOrigin::is_unknown")]
     pub origin: ShardOrigin,
 }
 
 impl ShardDescription {
-    /// The description of a loaded shard, from its artefact alone; `None` if that has no entry. The
-    /// caller adds what was requested to its origin.
+    /// Describes a loaded shard from its artefact alone. Returns `None` if the artefact has no
+    /// entry. The caller adds the request to the origin.
     pub fn of(name: impl Into<String>, shard: &LoadedShard) -> Option<Self> {
         let entries: Vec<EntryInterface> =
             shard.entries().iter().map(|entry| entry.interface.clone()).collect();
@@ -48,27 +46,26 @@ impl ShardDescription {
     }
 }
 
-/// Ordered shards and their shared data.
+/// Ordered shards with their shared data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChainDescription {
-    /// The model's name, for reports.
+    /// Name of the model, for reports.
     pub model: String,
-    /// The substitute for the planned targets, if any.
+    /// Substitute that emulates the planned targets, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulated_on: Option<String>,
-    /// Structure of the model.
     pub structure: Structure,
-    /// All gathered tables, by [`AssetId`](shardwright_graph::AssetId).
+    /// All gathered tables, indexed by [`AssetId`](shardwright_graph::AssetId).
     pub assets: Vec<Table<()>>,
-    /// In the order in which a step runs them.
+    /// Shards in the order in which a step runs them.
     pub shards: Vec<ShardDescription>,
-    /// What happened before it was opened.
+    /// Events before the chain was opened.
     #[serde(default, skip_serializing_if = "Beforehand::is_nothing")]
     pub beforehand: Beforehand,
 }
 
 impl ChainDescription {
-    /// The description of `graph` cut into `shards`.
+    /// Describes `graph` divided into `shards`.
     pub fn of(graph: &Graph, shards: Vec<ShardDescription>) -> Self {
         ChainDescription {
             model: graph.name.clone(),
@@ -80,7 +77,7 @@ impl ChainDescription {
         }
     }
 
-    /// The cap of a soft-cap that the runtime applies to logits.
+    /// Returns the cap of the soft-cap that the runtime applies to logits.
     pub fn logits_softcap(&self) -> Option<f32> {
         self.shards.iter().find_map(|shard| shard.logits_softcap)
     }

@@ -1,5 +1,5 @@
 //! One step: computes inputs, runs shards in order, and moves boundaries and state rows between
-//! them.
+//! shards.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -19,15 +19,15 @@ use crate::storage::{Storage, convert, widen};
 
 /// Rows of one step.
 pub(crate) struct StepRows<'a> {
-    /// Position of the first.
+    /// Position of the first row.
     pub position: usize,
-    /// How many are valid.
+    /// Number of valid rows.
     pub count: usize,
-    /// What they are of.
+    /// Source of the rows.
     pub given: Given<'a>,
 }
 
-/// Has the front end write its features, and zeros beyond them.
+/// Calls the front end to write its features, and writes zeros beyond them.
 fn write_features(step: Step<'_>, width: usize, values: &mut [f32]) {
     let Given::Features { features, .. } = step.given else { return values.fill(0.0) };
     let (valid, beyond) = values.split_at_mut((features.count * width).min(values.len()));
@@ -35,7 +35,7 @@ fn write_features(step: Step<'_>, width: usize, values: &mut [f32]) {
     beyond.fill(0.0);
 }
 
-/// Why a step did not complete.
+/// Reason why a step did not complete.
 enum Stop {
     Cancelled,
     Deadline,
@@ -54,12 +54,12 @@ impl From<ShimError> for Stop {
     }
 }
 
-/// The memories of one session and the chain that runs over them.
+/// The memory of one session, and the chain that uses it.
 pub(crate) struct Engine {
     pub chain: Chain,
-    /// One for each of the layout; none while they are released.
+    /// One buffer for each memory of the layout, empty while released.
     memories: Vec<Buffer>,
-    /// What they take of the chain's budget.
+    /// Share of the chain's budget that the memories use.
     share: Option<MemoryShare>,
     workspace: Workspace,
     words: Vec<u32>,
@@ -84,7 +84,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Allocates its memories, unless it has them. Their content is zero in every state.
+    /// Allocates the memories unless they exist. All states contain zeros afterwards.
     pub(crate) fn acquire(&mut self) -> Result<(), SessionError> {
         let chain = self.chain.clone();
         if !self.is_released() {
@@ -114,7 +114,7 @@ impl Engine {
             })?);
         }
         (self.memories, self.share) = (memories, share);
-        // New memory is zeroed, and zero bytes represent zero in most states; only states with a
+        // New memory is zeroed, and zero bytes represent zero in most states. Only states with a
         // zero point need their pages written.
         if chain.layout().states.iter().any(|plan| plan.storage.zero_point != 0) {
             self.clear_states();
@@ -122,19 +122,19 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives its memories back until they are [acquired](Self::acquire) again; what was read from
-    /// them must have been dropped.
+    /// Frees the memories until they are [acquired](Self::acquire) again. Views of their contents
+    /// must have been dropped.
     pub(crate) fn release(&mut self) {
         (self.memories, self.words, self.workspace) = Default::default();
         self.share = None;
     }
 
-    /// Whether it has none.
+    /// Reports whether the memories are released.
     pub(crate) fn is_released(&self) -> bool {
         self.memories.is_empty() && !self.chain.layout().memories.is_empty()
     }
 
-    /// Runs every shard of a schedule over these rows; `largest_logits` is the number of top logits
+    /// Runs every shard of a schedule over these rows. `largest_logits` is the number of top logits
     /// that must be exact, `None` for all. After a failure, state rows at and beyond their position
     /// are undefined.
     pub(crate) fn step(
@@ -179,7 +179,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Computes a step input and writes it to its targets; returns the bytes written. `unwritten`
+    /// Computes a step input, writes it to its targets, and returns the bytes written. `unwritten`
     /// converts the error of memory that cannot be written.
     fn fill(
         &mut self,
@@ -224,7 +224,7 @@ impl Engine {
         let chain = self.chain.clone();
         let mut executor = chain.executor(run.shard);
         let running = self.cancel.during(chain.canceller(run.shard));
-        // Checked only now: an earlier request found no run to interrupt.
+        // Checked only here, because an earlier request would have found no run to interrupt.
         if self.cancel.is_requested() {
             return Err(Stop::Cancelled);
         }
@@ -249,8 +249,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Zeroes the rows beyond the valid ones, whose content is undefined. A shim that multiplies
-    /// them by zero, as masks in primitives do, must not find infinities or NaN there.
+    /// Zeroes the rows beyond the valid ones, whose contents are undefined. A shim may multiply
+    /// them by zero, as masks in primitives do, and must not find infinities or NaN there.
     fn clear_tail(&self, boundary: &BoundaryRows, rows: u64) -> Result<(), ShimError> {
         if rows >= boundary.rows {
             return Ok(());
@@ -264,8 +264,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Zeroes the state rows of a failed run, whose content is undefined, for the same reason.
-    /// Memory that is no longer accessible is skipped.
+    /// Zeroes the state rows of a failed run, whose contents are undefined, so that masked products
+    /// find no infinities or NaN. Inaccessible memory is skipped.
     pub(crate) fn clear_state_rows(&self, position: usize, rows: usize) {
         for plan in &self.chain.layout().states {
             let Some(memory) = plan.memory.and_then(|memory| self.memories.get(memory)) else { continue };
@@ -279,7 +279,7 @@ impl Engine {
         }
     }
 
-    /// The same for all rows, after a shim lost them.
+    /// Zeroes all state rows after a shim lost them.
     pub(crate) fn clear_states(&self) {
         for plan in &self.chain.layout().states {
             let Some(memory) = plan.memory.and_then(|memory| self.memories.get(memory)) else { continue };
@@ -289,8 +289,8 @@ impl Engine {
         }
     }
 
-    /// The error if a cancellation is requested, which it consumes, or the deadline has passed,
-    /// with `position` complete positions.
+    /// Returns an error if cancellation was requested, and clears the request, or if the deadline
+    /// has passed. `position` is the number of complete positions.
     pub(crate) fn interrupted(&self, position: usize) -> Result<(), SessionError> {
         if self.cancel.is_requested() {
             self.cancel.reset();
@@ -307,7 +307,7 @@ impl Engine {
         }
     }
 
-    /// Copies the valid rows of each block; returns the bytes written.
+    /// Copies the valid rows of each block and returns the bytes written.
     fn copy(&mut self, copy: &CopyPlan, rows: u64) -> Result<u64, ShimError> {
         let (from_size, to_size) =
             (copy.from_storage.dtype.bytes() as usize, copy.to_storage.dtype.bytes() as usize);
@@ -327,8 +327,8 @@ impl Engine {
         Ok(copy.blocks * valid as u64 * to_size as u64)
     }
 
-    /// Writes new rows of a state to their slots; consecutive slots are written together. Returns
-    /// the bytes written.
+    /// Writes new rows of a state to their slots and returns the bytes written. Consecutive slots
+    /// are written together.
     fn place(&mut self, placed: &PlacedRows, position: u64, rows: u64) -> Result<u64, ShimError> {
         let width = placed.width as usize;
         let (from_size, to_size) = (
@@ -352,7 +352,7 @@ impl Engine {
         Ok(rows * to_size as u64)
     }
 
-    /// The first `elements` values of a result, as f32.
+    /// Reads the first `elements` values of a result as f32.
     pub(crate) fn read(
         &self,
         located: &Located,
@@ -365,15 +365,15 @@ impl Engine {
         Ok(())
     }
 
-    /// The first shard of a step that passed a NaN or infinity to a later one, in `rows` valid
-    /// rows; else the last.
+    /// Returns the first shard of a step that passed a NaN or infinity to a later shard in its
+    /// first `rows` rows, otherwise the last shard.
     pub(crate) fn first_not_finite(&self, schedule: usize, rows: u64) -> usize {
         let runs = &self.chain.layout().schedules[schedule].runs;
         let gave = |run: &&ShardRun| run.boundary_rows.iter().any(|boundary| !self.is_finite(boundary, rows));
         runs.iter().find(gave).unwrap_or(&runs[runs.len() - 1]).shard
     }
 
-    /// Whether all values are finite; memory that cannot be read counts as finite.
+    /// Checks whether all values are finite. Unreadable memory counts as finite.
     fn is_finite(&self, boundary: &BoundaryRows, rows: u64) -> bool {
         let Ok(bytes) = self.memories[boundary.memory].read() else { return true };
         let (block, valid) =
@@ -385,7 +385,7 @@ impl Engine {
         })
     }
 
-    /// The error of a result that cannot be read: reading it is part of the last run.
+    /// Creates the error for an unreadable result. Reading the result is part of the last run.
     pub(crate) fn not_read(&self, schedule: usize, position: usize, source: ShimError) -> SessionError {
         let plan = &self.chain.layout().schedules[schedule];
         let shard = &self.chain.description().shards[plan.runs[plan.runs.len() - 1].shard];
@@ -398,7 +398,7 @@ impl Engine {
         }
     }
 
-    /// The bytes of a result. No run can write it while it is borrowed.
+    /// Returns the bytes of a result. No run can write the result while it is borrowed.
     pub(crate) fn bytes(&self, located: &Located) -> Result<BufferRead, ShimError> {
         self.memories[located.memory].read()
     }

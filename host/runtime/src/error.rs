@@ -8,280 +8,214 @@ use shardwright_graph::{ComponentKind, Role};
 use shardwright_shims::{Direction, ShimError};
 use shardwright_vocabulary::{ErrorClass, ErrorKind, Place};
 
-/// Shards that do not form a chain.
+/// An error in assembling shards to a chain.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChainError {
-    /// More items than any model has; usually a damaged description.
+    /// More items than any model has, which usually indicates a damaged description.
     #[error("the chain has {count} {what}, at most {max} are accepted")]
     TooMany {
-        /// Which items.
         what: &'static str,
-        /// Their number.
         count: u64,
-        /// The cap.
         max: u64,
     },
-    /// Not one executor for each shard.
+    /// The number of executors differs from the number of shards.
     #[error("{shards} shards are described and {executors} are loaded")]
     ExecutorCount {
-        /// Shards described.
         shards: usize,
-        /// Executors loaded.
         executors: usize,
     },
-    /// Two shards of one name.
+    /// Two shards have the same name.
     #[error("two shards are called `{shard}`")]
     ShardRepeated {
-        /// The name.
         shard: String,
     },
-    /// A shard was loaded elsewhere than described.
+    /// A shard was loaded on another place than described.
     #[error("shard `{shard}` is described for {described} and loaded on {actual}")]
     PlaceMismatch {
-        /// The shard.
         shard: String,
-        /// Where it should be.
+        /// Described place.
         described: Box<Place>,
-        /// Where it is.
+        /// Place where the shard was loaded.
         actual: Box<Place>,
     },
-    /// A soft-cap for logits that a shard does not return, or with an invalid cap.
+    /// A soft-cap is invalid, or its shard does not return logits.
     #[error("shard `{shard}`: no soft-cap of {cap} can be applied to its logits")]
     Softcap {
-        /// The shard.
         shard: String,
-        /// The cap.
         cap: f32,
     },
-    /// A shard that computes nothing.
+    /// A shard has no segments.
     #[error("shard `{shard}` has no segments")]
     SegmentsMissing {
-        /// The shard.
         shard: String,
     },
     /// No shard has a component of the model.
     #[error("no shard holds the component `{0}`")]
     ComponentMissing(ComponentKind),
-    /// A shard of a component that the model lacks or that an earlier shard already covers.
+    /// A shard has a component that the model lacks or that an earlier shard already covers.
     #[error("shard `{shard}`: `{component}` is already provided, or is not part of this model")]
     ComponentUnexpected {
-        /// The shard.
         shard: String,
-        /// Its component.
         component: ComponentKind,
     },
-    /// A shard comes after one that needs its results.
+    /// A shard comes after another shard that needs its results.
     #[error("shard `{shard}` (`{component}`) comes after `{before}`")]
     ComponentOrder {
-        /// The shard.
         shard: String,
-        /// Its component.
         component: ComponentKind,
-        /// The component before it.
+        /// Component of the shard before it.
         before: ComponentKind,
     },
-    /// Layers are left out, repeated, or beyond the model.
+    /// Layers are missing, repeated, or beyond the model.
     #[error(
         "shard `{shard}` holds layers {start}..{end} where layers from {expected} of {layers} should follow"
     )]
     Layers {
-        /// The shard.
         shard: String,
-        /// Its first layer.
         start: u32,
-        /// One past its last.
+        /// One past the last layer of the shard.
         end: u32,
-        /// Where the shard before ended.
+        /// Layer at which the shard should start.
         expected: u32,
-        /// Layers of the model.
         layers: u32,
     },
     /// No shard has the last layers.
     #[error("layers from {from} on are on no shard; the model has {layers}")]
     LayersMissing {
-        /// First layer that is missing.
+        /// First missing layer.
         from: u32,
-        /// Layers of the model.
         layers: u32,
     },
-    /// An entry point whose numbers are impossible, or differ from those of the other entries.
+    /// An entry point has invalid properties, or properties that differ from the other entries.
     #[error("shard `{shard}`, {entry}: {what} is {actual}, {expected} was expected")]
     EntryPoint {
-        /// The shard.
         shard: String,
-        /// The entry.
         entry: String,
-        /// Which number.
+        /// Name of the property.
         what: &'static str,
-        /// Its expected value.
         expected: String,
-        /// Its actual value.
         actual: String,
     },
-    /// A shard has an entry point twice.
+    /// A shard has the same entry point twice.
     #[error("shard `{shard}` has {entry} twice")]
     EntryRepeated {
-        /// The shard.
         shard: String,
-        /// The entry.
         entry: String,
     },
-    /// A shard lacks an entry point that others have and that does not end before it.
+    /// A shard lacks an entry point that other shards have and that does not end before this shard.
     #[error("shard `{shard}` has no {entry}, which {because}")]
     EntryMissing {
-        /// The shard.
         shard: String,
-        /// The entry.
         entry: String,
-        /// Why it is needed.
+        /// Reason why the entry is needed.
         because: String,
     },
-    /// No entry point from which a result could come.
+    /// The chain has no entry point that could return a result.
     #[error("the chain has no {0} entry point")]
     NoEntry(shardwright_vocabulary::EntryKind),
-    /// An entry that was described is not in the loaded shard.
+    /// A loaded shard lacks a described entry.
     #[error("shard `{shard}`: the loaded artefact has no {entry}; it has {available}")]
     EntryNotLoaded {
-        /// The shard.
         shard: String,
-        /// The entry.
         entry: String,
-        /// What it has.
+        /// Entries of the loaded shard.
         available: String,
     },
-    /// A loaded shard binds another set of ports than described.
+    /// A loaded shard binds other ports than described.
     #[error("shard `{shard}`, {entry}: the loaded artefact {fault} `{binding}`")]
     BindingSet {
-        /// The shard.
         shard: String,
-        /// The entry.
         entry: String,
-        /// The port.
         binding: String,
         /// `does not bind`, `also binds`
         fault: &'static str,
     },
-    /// A loaded shard binds a port differently than described.
+    /// A loaded shard binds a port in another way than described.
     #[error(
         "shard `{shard}`, {entry}: `{binding}` has {what} {actual} in the loaded artefact, {expected} was described"
     )]
     Binding {
-        /// The shard.
         shard: String,
-        /// The entry.
         entry: String,
-        /// The port.
         binding: Box<str>,
-        /// What differs.
         what: &'static str,
-        /// As described.
         expected: Box<str>,
-        /// As loaded.
         actual: Box<str>,
     },
-    /// A role that cannot be used in that direction, or not in that component.
+    /// A port has a role that is invalid for its direction or its component.
     #[error("shard `{shard}`, {entry}: `{port}` cannot be {direction:?} with the role `{}`", role.name())]
     PortRole {
-        /// The shard.
         shard: String,
-        /// The entry.
         entry: String,
-        /// The port.
         port: String,
-        /// How it is used.
         direction: Direction,
-        /// Its role.
         role: Box<Role>,
     },
-    /// Two ports of one name or one role.
+    /// Two ports have the same name or the same role.
     #[error("shard `{shard}`, {entry}: `{port}` is there twice")]
     PortRepeated {
-        /// The shard.
         shard: String,
-        /// The entry.
         entry: String,
-        /// Name of the second.
+        /// Name of the second port.
         port: String,
     },
-    /// A port of another shape than its role has in this chain.
+    /// A port has another shape than its role requires in this chain.
     #[error("shard `{shard}`, {entry}: `{port}` has the shape {actual:?}, {expected:?} was expected")]
     PortShape {
-        /// The shard.
         shard: String,
-        /// The entry.
         entry: String,
-        /// The port.
         port: String,
-        /// The shape its role has.
+        /// Shape that the role requires.
         expected: Vec<u64>,
-        /// Its shape.
         actual: Vec<u64>,
     },
-    /// A port whose storage cannot hold its values.
+    /// The storage of a port cannot represent its values.
     #[error("shard `{shard}`, {entry}: `{port}` cannot be stored as {actual}")]
     PortStorage {
-        /// The shard.
         shard: String,
-        /// The entry.
         entry: String,
-        /// The port.
         port: String,
-        /// Its storage.
         actual: Box<Storage>,
     },
-    /// A gathered table that the description does not have.
+    /// An entry refers to a gathered table that the description lacks.
     #[error("shard `{shard}`, {entry}: there is no asset {asset}; the chain has {available}")]
     AssetUnknown {
-        /// The shard.
         shard: String,
-        /// The entry.
         entry: String,
-        /// Index asked for.
+        /// Requested index.
         asset: u32,
-        /// Number of assets.
         available: usize,
     },
-    /// A gathered table that is missing or differs from its description.
+    /// A gathered table is missing or differs from its description.
     #[error("asset `{asset}`: {what} is {actual}, {expected} was expected")]
     Asset {
-        /// Its name.
         asset: String,
-        /// What differs.
         what: &'static str,
-        /// As described.
         expected: String,
-        /// As passed.
         actual: String,
     },
-    /// A state that the description lacks, or declares differently.
+    /// The description lacks a state or declares it in another way.
     #[error("shard `{shard}`, {entry}: state {state} {reason}")]
     StateUndeclared {
-        /// The shard.
         shard: String,
-        /// The entry.
         entry: String,
-        /// Index of the state.
         state: u32,
-        /// The mismatch.
         reason: &'static str,
     },
-    /// A state that no run of this kind writes.
+    /// No shard writes a state in this entry.
     #[error("no shard writes the state `{state}` in {entry}")]
     StateUnwritten {
-        /// The state.
         state: String,
-        /// The entry.
         entry: String,
     },
     /// A state is read before the shard that writes it has run.
     #[error("the state `{state}` is read by `{reader}`, which runs before its writer `{writer}`")]
     StateBeforeWriter {
-        /// The state.
         state: String,
-        /// The shard that writes it.
+        /// Shard that writes the state.
         writer: String,
-        /// The shard that reads it.
+        /// Shard that reads the state.
         reader: String,
     },
     /// Writer and reader of a state are on different shims or devices.
@@ -289,58 +223,43 @@ pub enum ChainError {
         "state-not-shareable: `{state}` is written by `{writer}` on {writer_place} and read by `{reader}` on {reader_place}"
     )]
     StateNotShareable {
-        /// The state.
         state: String,
-        /// The shard that writes it.
+        /// Shard that writes the state.
         writer: String,
-        /// Where.
         writer_place: Box<Place>,
-        /// The shard that reads it.
+        /// Shard that reads the state.
         reader: String,
-        /// Where.
         reader_place: Box<Place>,
     },
-    /// An input that no earlier shard produces.
+    /// No earlier shard produces an input.
     #[error("shard `{shard}`, {entry}: no shard before it gives `{port}`")]
     InputUnfed {
-        /// The shard.
         shard: String,
-        /// The entry.
         entry: String,
-        /// The port.
         port: String,
     },
-    /// A state that two entries store in different ways.
+    /// Two entries store a state in different ways.
     #[error("the state `{state}` is {first_storage} for `{first}` and {second_storage} for `{second}`")]
     StateStorage {
-        /// The state.
         state: String,
-        /// One shard.
         first: String,
-        /// How that stores it.
         first_storage: Box<Storage>,
-        /// The other.
         second: String,
-        /// How that stores it.
         second_storage: Box<Storage>,
     },
-    /// A loaded shard is not the one that the bundle names, or lacks data that a bundle has for
+    /// A loaded shard differs from the manifest of the bundle, or lacks data that a bundle has for
     /// every shard.
     #[error("shard `{shard}`: {what} is {actual}, {expected} was expected by the bundle")]
     Bundled {
-        /// The shard.
         shard: String,
-        /// What differs.
         what: &'static str,
-        /// According to the bundle.
+        /// Value in the bundle.
         expected: String,
-        /// As loaded.
         actual: String,
     },
-    /// An entry point whose last shard does not return the result of its kind.
+    /// The last shard of an entry point does not return a result of the entry's kind.
     #[error("{entry} gives no {what}")]
     ResultMissing {
-        /// The entry.
         entry: String,
         /// `logits` or `embedding`.
         what: &'static str,
@@ -348,7 +267,7 @@ pub enum ChainError {
 }
 
 impl ChainError {
-    /// What would help.
+    /// Returns a suggestion for a `help:` line, if there is one.
     pub fn help(&self) -> Option<&'static str> {
         Some(match self {
             ChainError::StateNotShareable { .. } => {
@@ -376,54 +295,48 @@ impl ChainError {
     }
 }
 
-/// Errors of a session. After any of them the session remains valid at its last complete position.
+/// An error of a session. After any error the session remains valid at its last complete position.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// More tokens than the context holds.
+    /// The context is too small for the tokens.
     #[error("{tokens} tokens at position {position} exceed the context of {context}")]
     PromptTooLong {
-        /// Tokens to append.
         tokens: usize,
-        /// Positions in use that are kept.
+        /// Used positions that are kept.
         position: usize,
-        /// Positions in the context.
+        /// Positions of the context.
         context: u64,
     },
-    /// More tokens than the largest encode entry has rows.
+    /// There are more tokens than rows of the largest encode entry.
     #[error("{tokens} tokens exceed the {rows} rows of the largest encode entry")]
     InputTooLong {
-        /// Tokens passed.
         tokens: usize,
-        /// Rows of that entry.
+        /// Rows of the largest encode entry.
         rows: u64,
     },
-    /// No tokens to run.
+    /// There are no tokens to run.
     #[error("no tokens were passed")]
     NoTokens,
-    /// A token id beyond a gathered table.
+    /// A token id is beyond the end of a gathered table.
     #[error("token {token} reads row {row} of `{asset}`, which has {entries}")]
     Token {
-        /// The id.
         token: u32,
-        /// The row it reads.
+        /// Row that the token reads.
         row: u32,
-        /// The table.
         asset: String,
-        /// Its rows.
+        /// Rows of the table.
         entries: u64,
     },
-    /// A row of a gathered table that cannot be decoded.
+    /// A row of a gathered table cannot be decoded.
     #[error("token {token} reads row {row} of `{asset}`, which cannot be decoded")]
     TableRow {
-        /// The id.
         token: u32,
-        /// The row it reads.
+        /// Row that the token reads.
         row: u32,
-        /// The table.
         asset: String,
     },
-    /// A sentence vector with a NaN or infinity.
+    /// A sentence vector contains a NaN or infinity.
     #[error(
         "value {index} of the embedding is {value}; shard `{shard}` (layers {}..{}) on {place}, {entry}, is the first to give such values",
         layers.0,
@@ -432,129 +345,114 @@ pub enum SessionError {
     EmbeddingNotFinite {
         /// Index in the vector.
         index: usize,
-        /// The value.
         value: f32,
         /// The first shard whose result contains such a value.
         shard: String,
-        /// Its first layer and one past its last; both 0 where it has none.
+        /// First layer of the shard and one past its last layer, both 0 if it has no layers.
         layers: (u32, u32),
-        /// Where it runs.
         place: Box<Place>,
-        /// The entry.
         entry: String,
     },
-    /// Features that a tower cannot run over.
+    /// A tower does not support these features.
     #[error("{count} patches or frames, where one run takes up to {most}: {reason}")]
     Features {
-        /// How many there are.
+        /// Number of patches or frames.
         count: usize,
-        /// Most of one run.
+        /// Most patches or frames of one run.
         most: usize,
-        /// Why not.
         reason: &'static str,
     },
-    /// Values that are no rows.
+    /// The number of values is not a multiple of the row width.
     #[error("{values} values are no rows of {width}")]
     SoftRowsShape {
-        /// Values there are.
+        /// Number of values.
         values: usize,
-        /// Values per row.
         width: usize,
     },
-    /// Rows for another model.
+    /// The soft rows have another width than the model's embedding.
     #[error("rows of {found} values do not stand for embedding rows of {width}")]
     SoftRowsWidth {
-        /// Their width.
+        /// Width of the soft rows.
         found: usize,
-        /// The width of the embedding.
+        /// Width of the embedding.
         width: usize,
     },
-    /// A row with a NaN or infinity.
+    /// A soft row contains a NaN or infinity.
     #[error("soft row {row} has the value {value}")]
     SoftRowsNotFinite {
-        /// The row.
         row: usize,
-        /// The value.
         value: f32,
     },
-    /// The chain gives no soft rows.
+    /// The chain is not a tower and does not return soft rows.
     #[error("the model is no tower: it makes no rows for a prompt")]
     NotATower,
-    /// The model generates nothing.
+    /// The model is an encoder and does not generate.
     #[error("the model is an encoder: it does not generate")]
     NotGenerative,
-    /// The model generates; it gives no embedding.
+    /// The model generates and does not return an embedding.
     #[error("the model generates: it gives no embedding")]
     NotAnEncoder,
-    /// A truncation beyond the current length.
+    /// The requested truncation is beyond the current length.
     #[error("cannot truncate to {length} tokens: there are {tokens}")]
     TruncateBeyond {
-        /// Length asked for.
+        /// Requested length.
         length: usize,
-        /// Current tokens.
         tokens: usize,
     },
-    /// The [`CancelHandle`](crate::CancelHandle) was used.
+    /// The operation was cancelled with a [`CancelHandle`](crate::CancelHandle).
     #[error("cancelled at position {position}")]
     Cancelled {
-        /// Complete positions.
+        /// Number of complete positions.
         position: usize,
     },
     /// The session's deadline has passed.
     #[error("the deadline passed at position {position}")]
     Deadline {
-        /// Complete positions.
+        /// Number of complete positions.
         position: usize,
     },
     /// Memory for states or boundaries could not be allocated.
     #[error("shard `{shard}`: cannot allocate {bytes} bytes on {place}: {source}")]
     Allocate {
-        /// The shard it is for, or the first of those that share it.
+        /// Shard that needs the memory, or the first shard that shares it.
         shard: String,
-        /// Bytes requested.
         bytes: u64,
-        /// Where.
         place: Box<Place>,
-        /// The cause.
         source: Box<ShimError>,
     },
-    /// The budget of the chain leaves too little for a session.
+    /// The memory budget of the chain is too small for another session.
     #[error("no memory for a session: {0}")]
     Budget(#[from] BudgetError),
     /// A shard failed.
     #[error("shard `{shard}` on {place}, {entry} at position {position}: {source}")]
     Run {
-        /// The shard.
         shard: String,
-        /// Where it runs.
         place: Box<Place>,
-        /// The entry.
         entry: String,
         /// First position of the run.
         position: usize,
-        /// Its error.
         source: Box<ShimError>,
     },
-    /// The chain of the session was lost, and no other chain could take over.
+    /// The session's chain was lost, and no other chain could replace it.
     #[error("{lost}; no fallback chain is left{}", list(passed_over))]
     Stranded {
-        /// The loss.
         lost: Box<SessionError>,
-        /// Chains that could not be used, with the reason.
+        /// Unusable chains with the reasons.
         passed_over: Vec<String>,
     },
-    /// An error in converting tokens to text or logits to tokens.
+    /// An error occurred in the conversion of tokens to text or of logits to tokens.
     #[error(transparent)]
     Text(#[from] TextError),
 }
 
-/// ` (one; another)`, or nothing.
+/// Formats reasons as ` (one; another)`, or as an empty string.
 fn list(reasons: &[String]) -> String {
     if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) }
 }
 
 impl SessionError {
-    /// Class of the failure, if a shim or the caller caused it; `None` for cancellation and text.
+    /// Returns the error class if a shim or the caller caused the failure, or `None` for
+    /// cancellation and text.
     pub fn class(&self) -> Option<ErrorClass> {
         match self {
             SessionError::PromptTooLong { .. }
@@ -579,7 +477,7 @@ impl SessionError {
         }
     }
 
-    /// The shard that failed and where it runs, if one did.
+    /// Returns the failed shard and its place, if a shard failed.
     pub fn at(&self) -> Option<(&str, &Place)> {
         match self {
             SessionError::Allocate { shard, place, .. }
@@ -590,7 +488,7 @@ impl SessionError {
         }
     }
 
-    /// What would help.
+    /// Returns a suggestion for a `help:` line, if there is one.
     pub fn help(&self) -> Option<String> {
         Some(match self {
             SessionError::PromptTooLong { .. } => {
@@ -631,7 +529,7 @@ impl SessionError {
     }
 }
 
-/// What an application can do about it.
+/// Maps errors to kinds that an application can act on.
 impl From<SessionError> for shardwright_vocabulary::Error {
     fn from(error: SessionError) -> Self {
         let kind = match &error {
@@ -658,7 +556,7 @@ impl From<SessionError> for shardwright_vocabulary::Error {
     }
 }
 
-/// What an application can do about it.
+/// Maps errors to kinds that an application can act on.
 impl From<ChainError> for shardwright_vocabulary::Error {
     fn from(error: ChainError) -> Self {
         let help = error.help().map(str::to_owned);

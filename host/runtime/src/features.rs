@@ -1,15 +1,15 @@
-//! What a tower runs over.
+//! Inputs of a tower.
 
-/// What a front end made of one picture or clip.
+/// Features that a front end computed from one picture or clip.
 #[derive(Clone, Copy)]
 pub struct Features<'f> {
-    /// Patches or frames.
+    /// Number of patches or frames.
     pub count: usize,
-    /// Column of each patch in its picture; empty for frames.
+    /// Column of each patch in its picture, empty for frames.
     pub columns: &'f [i32],
-    /// Row of each patch; empty for frames.
+    /// Row of each patch in its picture, empty for frames.
     pub rows: &'f [i32],
-    /// Writes the values of all of them, one after the other. The memory is that of the first shard
-    /// where it can be written in place.
+    /// Writes the values of all patches or frames, one after the other. If possible, the target is
+    /// the first shard's own memory.
     pub write: &'f dyn Fn(&mut [f32]),
 }

@@ -1,4 +1,4 @@
-//! Text, token by token.
+//! Generation of text, token by token.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -18,37 +18,37 @@ use crate::soft::Prompt;
 /// Options of a reply.
 #[derive(Clone, Debug, Default)]
 pub struct GenerationOptions {
-    /// How tokens are sampled; greedy by default.
+    /// Sampling parameters, greedy by default.
     pub sampling: SamplingParameters,
-    /// Tokens that may not be chosen; all may by default.
+    /// Tokens that must not be chosen. By default all are allowed.
     pub rules: TokenRules,
-    /// What ends the reply; nothing by default.
+    /// Rules that end the reply, none by default.
     pub stop: StopRules,
-    /// Most tokens to generate, thoughts included; `None`: until a rule ends it or the context is
-    /// full.
+    /// Most tokens to generate, including thoughts. With `None` the reply continues until a rule
+    /// ends it or the context is full.
     pub max_tokens: Option<usize>,
-    /// The tokens around thoughts, which are then delivered apart from the answer and in which stop
-    /// strings are not looked for; `None` by default: thoughts are part of the text.
+    /// Tokens that enclose thoughts. If set, thoughts are delivered separately from the answer and
+    /// are not searched for stop strings. With `None`, the default, thoughts are part of the text.
     pub thoughts: Option<ThoughtTokens>,
-    /// Most tokens of thoughts; the token that ends a thought then follows, whatever the model
-    /// expects. `None` for no limit.
+    /// Most tokens of thoughts, `None` for no limit. At the limit the token that ends a thought
+    /// follows, regardless of the model's prediction.
     pub max_thought_tokens: Option<usize>,
-    /// Whether special tokens appear in the text, and with them thoughts; not by default.
+    /// Whether special tokens, and thoughts with them, appear in the text. False by default.
     pub show_special: bool,
 }
 
-/// Why a reply ended.
+/// Reason why a reply ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "reason")]
 pub enum DoneReason {
-    /// The model generated a stop id.
+    /// The model generated a stop token.
     StopToken {
-        /// The id.
+        /// Id of the stop token.
         id: u32,
     },
-    /// A stop string was complete.
+    /// A stop string was completed.
     StopText {
-        /// The string.
+        /// The stop string.
         text: String,
     },
     /// The requested number of tokens was reached.
@@ -64,38 +64,39 @@ pub enum DoneReason {
 /// Counts and times of one reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct GenerationStatistics {
-    /// Tokens of the prompt, the conversation so far included.
+    /// Tokens of the prompt, including the conversation so far.
     pub prompt_tokens: usize,
-    /// Of those, tokens whose states existed already.
+    /// Prompt tokens whose states already existed.
     pub reused_tokens: usize,
-    /// Of those, tokens that were run.
+    /// Prompt tokens that were run.
     pub run_tokens: usize,
-    /// Tokens of the history, of the prompt or of the reply, that were run again because their
-    /// states were released or lost.
+    /// Tokens of the history (prompt or reply) that were run again because their states were
+    /// released or lost.
     pub recomputed_tokens: usize,
-    /// Tokens generated, a stop token included.
+    /// Generated tokens, including a stop token.
     pub generated_tokens: usize,
-    /// Of those, tokens of thoughts, without the tokens around them.
+    /// Generated tokens of thoughts, without the enclosing tokens.
     pub thought_tokens: usize,
-    /// Time that pictures and sounds of the last turn took before the prompt was run: 0 without.
+    /// Time for pictures and sounds of the last turn before the prompt was run, 0 if there are
+    /// none.
     pub parts_time: Duration,
-    /// From the first call to the first token, and what pictures and sounds took before.
+    /// Time from the first call to the first token, plus the time for pictures and sounds.
     pub time_to_first_token: Duration,
     /// Time to run the prompt.
     pub prompt_time: Duration,
     /// Time from the first token to the last.
     pub decode_time: Duration,
-    /// Steps and drafted tokens of the reply; of a session without drafts the steps alone.
+    /// Steps and drafted tokens of the reply. Without drafts only the steps are counted.
     pub speculation: SpeculationStatistics,
 }
 
 impl GenerationStatistics {
-    /// Prompt tokens run per second; 0 if none were run.
+    /// Returns the prompt tokens run per second, or 0 if none were run.
     pub fn prefill_tokens_per_second(&self) -> f64 {
         rate(self.run_tokens, self.prompt_time)
     }
 
-    /// Tokens after the first per second; 0 if there were none.
+    /// Returns the generated tokens per second after the first token, or 0 if there are none.
     pub fn decode_tokens_per_second(&self) -> f64 {
         rate(self.generated_tokens.saturating_sub(1), self.decode_time)
     }
@@ -105,62 +106,62 @@ fn rate(tokens: usize, time: Duration) -> f64 {
     if tokens == 0 || time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() }
 }
 
-/// What happens during a reply.
+/// An event during a reply.
 #[allow(clippy::large_enum_variant, reason = "the large one is the last of a reply")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum GenerationEvent {
     /// A token was chosen.
     Token {
-        /// Its id.
+        /// Id of the token.
         id: u32,
     },
-    /// Text that is final: whole characters, never a part of a stop string.
+    /// Final text: whole characters, never a part of a stop string.
     TextDelta {
-        /// The text; not empty.
+        /// The text, never empty.
         text: String,
     },
-    /// Text of a thought that is final: whole characters.
+    /// Final text of a thought: whole characters.
     ThoughtDelta {
-        /// The text; not empty.
+        /// The text, never empty.
         text: String,
     },
-    /// A draft was dropped: it failed, or proposed what it must not. The reply goes on without it
-    /// and is the same, in more steps.
+    /// A draft was dropped, because it failed or made an invalid proposal. The reply continues
+    /// without it and is the same, in more steps.
     DraftDropped {
-        /// Which draft, and why.
+        /// The draft, and the reason.
         draft: DroppedDraft,
     },
-    /// The last event.
+    /// The last event of a reply.
     Done {
-        /// Why it ended.
+        /// Reason why the reply ended.
         reason: DoneReason,
         /// Counts and times.
         statistics: GenerationStatistics,
     },
 }
 
-/// A reply in progress. It owns no session; pass the same one to every [`Generation::next`].
-/// Afterwards that session contains the prompt and the reply except the last token, and its logits
-/// are exact as far as sampling needs them.
+/// A reply in progress. It does not own a session: pass the same session to every
+/// [`Generation::next`]. Afterwards that session contains the prompt and the reply except for the
+/// last token, and its logits are exact as far as sampling needs them.
 pub struct Generation {
     prompt: Prompt,
     sampler: Sampler,
     reply: Reply,
     max_tokens: usize,
     max_thought_tokens: usize,
-    /// What is chosen instead of what sampling says.
+    /// Tokens to choose instead of sampled ones.
     given: Option<Vec<u32>>,
     events: VecDeque<GenerationEvent>,
     stage: Stage,
-    /// The token chosen last.
+    /// The last chosen token.
     last: Option<u32>,
-    /// Why the reply ends, once the events before are delivered.
+    /// Reason why the reply ends after the pending events are delivered.
     ended: Option<DoneReason>,
     statistics: GenerationStatistics,
     first_token: Option<Instant>,
-    /// What the session's drafts had counted when the reply began.
+    /// Statistics of the session's drafts when the reply began.
     drafted_before: SpeculationStatistics,
-    /// Drafts that had been dropped by then, or that an event told of.
+    /// Number of drafts that were dropped before the reply or that an event reported.
     dropped_told: usize,
 }
 
@@ -172,14 +173,14 @@ impl std::fmt::Debug for Generation {
 
 enum Stage {
     Prompt,
-    /// The token that was sampled last and has not been run.
+    /// The last sampled token, which has not been run.
     Token(u32),
     Ended,
 }
 
 impl Generation {
-    /// Starts a reply to `prompt` (the whole conversation so far; the prefix that the session
-    /// already has is not run again). Nothing runs before the first [`Generation::next`].
+    /// Starts a reply to `prompt`, which is the whole conversation so far. The prefix that the
+    /// session already has is not run again. No run starts before the first [`Generation::next`].
     pub fn new(
         tokenizer: &Tokenizer,
         prompt: impl Into<Prompt>,
@@ -212,16 +213,16 @@ impl Generation {
         })
     }
 
-    /// The same, where pictures and sounds of the last turn took so long.
+    /// Sets the time that pictures and sounds of the last turn needed.
     #[must_use]
     pub fn after_parts(mut self, took: Duration) -> Self {
         self.statistics.parts_time = took;
         self
     }
 
-    /// The same, where these tokens are chosen, whatever the model and the stop rules say, and the
-    /// reply ends with them: what a text costs that is known already. It takes the time of a reply
-    /// that is sampled, but for the sampling.
+    /// Forces these tokens instead of sampling, regardless of the model and the stop rules. The
+    /// reply ends with them. This measures the cost of a known text: the time of a sampled reply
+    /// without the sampling.
     #[must_use]
     pub fn given(mut self, reply: Vec<u32>) -> Self {
         self.max_tokens = self.max_tokens.min(reply.len());
@@ -230,8 +231,8 @@ impl Generation {
         self
     }
 
-    /// The next event; `None` after [`GenerationEvent::Done`] and after an error. Runs the session
-    /// as far as needed.
+    /// Returns the next event, or `None` after [`GenerationEvent::Done`] and after an error. Runs
+    /// the session as far as needed.
     ///
     /// A cancellation or deadline is not an error here: pending text is emitted and the reply is
     /// done.
@@ -247,12 +248,12 @@ impl Generation {
         }
     }
 
-    /// Counts and times so far.
+    /// Returns the counts and times so far.
     pub fn statistics(&self) -> &GenerationStatistics {
         &self.statistics
     }
 
-    /// Runs one step of the session and handles its result; `None` at the end.
+    /// Runs one step of the session and handles its result. Returns `None` at the end.
     fn advance(&mut self, session: &mut Session) -> Option<Result<(), SessionError>> {
         let largest = self.sampler.largest_logits();
         let before = session.recomputed();
@@ -296,7 +297,7 @@ impl Generation {
         self.accept(id, session.remaining())
     }
 
-    /// Runs the last token, and with it what drafts expect after it, and chooses the tokens that
+    /// Runs the last token together with drafted tokens after it, and chooses the tokens that
     /// follow.
     fn run_step(&mut self, session: &mut Session, id: u32) -> Result<(), SessionError> {
         let Some(mut speculation) = session.take_speculation() else {
@@ -319,7 +320,7 @@ impl Generation {
         id: u32,
         speculation: &mut Speculation,
     ) -> Result<(), SessionError> {
-        // One more token is chosen than is drafted.
+        // A step chooses one more token than is drafted.
         let wanted = self.max_tokens - self.statistics.generated_tokens - 1;
         let room = session.decode_rows().min(session.remaining()).saturating_sub(1);
         let vocabulary = session.chain().description().structure.vocabulary;
@@ -335,7 +336,7 @@ impl Generation {
         Ok(())
     }
 
-    /// Runs a token and drafted ones after it; returns the tokens that were chosen.
+    /// Runs a token and the drafted tokens after it. Returns the chosen tokens.
     fn verify(
         &mut self,
         session: &mut Session,
@@ -368,13 +369,13 @@ impl Generation {
             return Err(error);
         }
         if rows == 0 {
-            // A chain that generates has an entry that decodes.
+            // A chain that generates has a decode entry.
             return Err(SessionError::NotGenerative);
         }
         Ok(chosen)
     }
 
-    /// The token after a row, and whether the next row is one of it.
+    /// Chooses the token after a row. Returns whether the next row is a row of this token.
     fn choose(
         &mut self,
         logits: &[f32],
@@ -401,8 +402,8 @@ impl Generation {
         })
     }
 
-    /// Delivers a chosen token, after which the context has `remaining` positions, and finds out
-    /// whether the reply ends with it.
+    /// Delivers a chosen token and determines whether the reply ends with it. `remaining` is the
+    /// number of context positions left after it.
     fn accept(&mut self, id: u32, remaining: usize) -> Result<(), SessionError> {
         let now = Instant::now();
         self.statistics.generated_tokens += 1;
@@ -424,7 +425,7 @@ impl Generation {
         Ok(())
     }
 
-    /// After a step: the next one, or the end.
+    /// Prepares the next step, or ends the reply.
     fn go_on(&mut self, session: &Session) -> Result<(), SessionError> {
         match (self.ended.take(), self.last) {
             (Some(reason), _) => self.end(session, reason),
@@ -450,7 +451,7 @@ impl Generation {
         if self.reply.stop().is_none() {
             let rest = self.reply.finish()?;
             self.deliver(rest);
-            // The pending text may complete a stop string: then that is the reason.
+            // The pending text may complete a stop string, which is then the reason.
             if let Some(Stop::Text(text)) = self.reply.stop() {
                 reason = DoneReason::StopText { text: text.clone() };
             }
@@ -463,8 +464,8 @@ impl Generation {
 }
 
 impl Session {
-    /// Generates a reply to `prompt` and passes every event to `receive`, which may break: that
-    /// ends the reply as cancelled. Returns the reason and the statistics.
+    /// Generates a reply to `prompt` and passes every event to `receive`. If `receive` breaks, the
+    /// reply ends as cancelled. Returns the reason and the statistics.
     pub fn generate(
         &mut self,
         tokenizer: &Tokenizer,

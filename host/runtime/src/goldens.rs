@@ -1,11 +1,12 @@
-//! What a model said and made when it was compiled, by which another machine can tell whether it
-//! does the same.
+//! Reference outputs recorded at compile time, with which another machine can check that it
+//! computes the same model.
 //!
-//! Formats differ from chip to chip, so that bits do not agree; distributions and directions do. A
-//! row of a model that generates keeps its most probable tokens, and two rows are compared by the
-//! KL divergence over those and the rest taken together: formats of four bits cost some tenths of a
-//! nat, nonsense costs several. Of a vector, and of the rows that a tower makes of a fixed picture
-//! or clip, some values are kept, and compared by their cosine distance and their length.
+//! Formats differ between chips, so bits do not agree, but distributions and directions do. For a
+//! row of a generating model, the most probable tokens are kept. Two rows are compared by the KL
+//! divergence over these tokens and the sum of the rest. Formats of four bits cost some tenths of a
+//! nat, and a broken model costs several nats. For a vector, and for the rows that a tower computes
+//! from a fixed picture or clip, some values are kept. They are compared by cosine distance and by
+//! length.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -22,72 +23,72 @@ mod near;
 mod sample;
 mod text;
 
-/// Version of this form.
+/// Version of the file format.
 const VERSION: u32 = 2;
 
-/// Most tokens of a text.
+/// Most tokens of the text.
 const TOKENS_MAX: usize = 256;
 
 /// Most vectors of a text or tower.
 const VECTORS_MAX: usize = 16;
 
-/// What a model said to a text, and what its towers made.
+/// Recorded outputs of a model for a text, and of its towers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Goldens {
     goldens: u32,
-    /// Tokens of the text; none for towers alone.
+    /// Tokens of the text, empty if there are only towers.
     ids: Vec<u32>,
-    /// What followed each of the last tokens; of a model that generates.
+    /// Distributions after each of the last tokens, for a generating model.
     rows: Vec<GoldenRow>,
-    /// The vectors of the text, its first and its second half; of a model that embeds.
+    /// Vectors of the text, its first half and its second half, for an embedding model.
     vectors: Vec<GoldenVector>,
-    /// The first rows that each tower made of the fixed picture or clip.
+    /// First rows that each tower computed from the fixed picture or clip.
     towers: BTreeMap<Pass, Vec<GoldenVector>>,
 }
 
-/// Only the version.
+/// Parses only the version.
 #[derive(Deserialize)]
 struct Versioned {
     goldens: u32,
 }
 
-/// How a chain compares with goldens.
+/// Result of comparing a chain with goldens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Likeness {
-    /// What it says.
+    /// Comparison of predicted distributions.
     Said {
-        /// Mean KL divergence of a row, in nats; infinite where something is no number.
+        /// Mean KL divergence of a row in nats, infinite if a value is not finite.
         divergence: f64,
-        /// Rows whose most probable token is the same.
+        /// Number of rows with the same most probable token.
         same: usize,
-        /// Rows compared.
+        /// Number of compared rows.
         rows: usize,
     },
-    /// What it makes: a vector, or the rows of a tower.
+    /// Comparison of vectors, or of the rows of a tower.
     Made {
-        /// Mean cosine distance of a row; infinite where something is no number.
+        /// Mean cosine distance of a row, infinite if a value is not finite.
         distance: f64,
-        /// How many times as long the longer of two rows is, at most.
+        /// Largest length ratio of two compared rows.
         longer: f64,
-        /// Rows compared.
+        /// Number of compared rows.
         rows: usize,
     },
 }
 
 impl Likeness {
-    /// Most nats at which a model is taken for the same.
+    /// Largest divergence, in nats, at which a model counts as the same.
     pub const LIMIT: f64 = 1.0;
 
-    /// Most cosine distance of vectors and soft rows at which it is: formats of four bits cost up
-    /// to 0.14 where weights are random, nonsense costs about 1.
+    /// Largest cosine distance at which vectors and soft rows count as the same. Formats of four
+    /// bits cost up to 0.14 with random weights, and a broken model costs about 1.
     pub const DISTANCE: f64 = 0.25;
 
-    /// How many times as long a row may be.
+    /// Largest length ratio at which rows count as the same.
     pub const LONGER: f64 = 2.0;
 
-    /// Whether it does the same.
+    /// Checks whether the comparison is within the limits.
     pub fn holds(&self) -> bool {
         match self {
             Likeness::Said { divergence, .. } => *divergence <= Self::LIMIT,
@@ -95,7 +96,7 @@ impl Likeness {
         }
     }
 
-    /// What it must not exceed, in words.
+    /// Formats the limits of the comparison.
     pub fn bound(&self) -> String {
         match self {
             Likeness::Said { .. } => format!("at most {} nats", Self::LIMIT),
@@ -120,14 +121,14 @@ impl std::fmt::Display for Likeness {
     }
 }
 
-/// What came of comparing a chain with goldens.
+/// Outcome of comparing a chain with goldens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Compared {
-    /// How it compares.
+    /// The comparison is complete.
     Likeness(Likeness),
-    /// Nothing of what it does was recorded.
+    /// The goldens have no record for this chain.
     NothingRecorded,
-    /// It was ended before all was run.
+    /// The comparison was ended before all runs were complete.
     Ended,
 }
 
@@ -144,17 +145,17 @@ impl Default for Goldens {
 }
 
 impl Goldens {
-    /// Whether there is nothing to compare with.
+    /// Checks whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.vectors.is_empty() && self.towers.is_empty()
     }
 
-    /// Records what the chain of a text says to the first 256 of `ids`: a row for each of the last
-    /// half, or the vectors of one that embeds. Nothing for less than two tokens.
+    /// Records the outputs of a text chain for the first 256 of `ids`: a row for each token of the
+    /// last half, or the vectors of an embedding model. Records nothing for fewer than two tokens.
     ///
     /// # Errors
     ///
-    /// Those of running it.
+    /// Returns the errors of running the chain.
     pub fn record(&mut self, chain: &Chain, ids: &[u32]) -> Result<(), SessionError> {
         let ids = &ids[..ids.len().min(TOKENS_MAX)];
         if ids.len() < 2 {
@@ -175,11 +176,11 @@ impl Goldens {
         .map(|_| ())
     }
 
-    /// Records what the chain of a tower makes of the fixed picture or clip.
+    /// Records the rows that a tower's chain computes from the fixed picture or clip.
     ///
     /// # Errors
     ///
-    /// Those of running it.
+    /// Returns the errors of running the chain.
     pub fn record_tower(&mut self, pass: Pass, chain: &Chain) -> Result<(), SessionError> {
         let rows = soft_rows(pass, chain)?;
         let rows = (0..VECTORS_MAX).map_while(|index| rows.row(index));
@@ -187,12 +188,12 @@ impl Goldens {
         Ok(())
     }
 
-    /// Compares what the chain of a pass does with the same input. `go_on` is asked before each of
-    /// its runs.
+    /// Compares the outputs of a pass's chain for the same input. `go_on` is called before each run
+    /// and may end the comparison.
     ///
     /// # Errors
     ///
-    /// Those of running it.
+    /// Returns the errors of running the chain.
     pub fn compare(
         &self,
         pass: Pass,
@@ -250,11 +251,11 @@ impl Goldens {
         Ok(if whole { Compared::Likeness(likeness) } else { Compared::Ended })
     }
 
-    /// Reads them from a bundle's file.
+    /// Parses goldens from a bundle's file.
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// Returns a description of the fault in the file.
     pub fn read(bytes: &[u8]) -> Result<Goldens, String> {
         let Versioned { goldens } = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if goldens != VERSION {
@@ -279,18 +280,18 @@ impl Goldens {
         Ok(read)
     }
 
-    /// The bytes of a bundle's file.
+    /// Serialises the goldens to the bytes of a bundle's file.
     ///
     /// # Errors
     ///
-    /// Why they are no JSON.
+    /// Returns the error of the JSON serialisation.
     pub fn to_bytes(&self) -> Result<Vec<u8>, String> {
         serde_json::to_vec(self).map_err(|error| error.to_string())
     }
 }
 
-/// Runs a text, unless `go_on` ends it between two runs, and gives whether it ran to its end; `row`
-/// gets the logits after each of its tokens but the first `before`.
+/// Runs a text, and returns false if `go_on` ended it between two runs. `row` receives the logits
+/// after each token except the first `before` tokens.
 fn said(
     chain: &Chain,
     ids: &[u32],
@@ -312,7 +313,7 @@ fn said(
     Ok(true)
 }
 
-/// Embeds a text and each half of it, unless `go_on` ends it in between, and gives whether it did.
+/// Embeds a text and each half of it. Returns false if `go_on` ended it in between.
 fn made(
     chain: &Chain,
     ids: &[u32],
@@ -330,18 +331,18 @@ fn made(
     Ok(true)
 }
 
-/// Ends nothing.
+/// Lets every run continue.
 fn to_the_end() -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// What a tower makes of the fixed picture or clip.
+/// Computes the rows of a tower for the fixed picture or clip.
 fn soft_rows(pass: Pass, chain: &Chain) -> Result<SoftRows, SessionError> {
     let mut tower = chain.tower()?;
     Sample::for_tower(pass, &tower).with(|features| tower.encode(features, [0; 32]))
 }
 
-/// Rows compared with golden ones, in their order.
+/// Accumulated comparison of rows with golden ones, in order.
 struct Near<'g> {
     golden: &'g [GoldenVector],
     distance: f64,
@@ -362,7 +363,7 @@ impl<'g> Near<'g> {
         self.rows += 1;
     }
 
-    /// Of rows that are not there nothing is like the golden ones.
+    /// Returns the result. Missing rows count as infinitely different.
     fn likeness(self) -> Likeness {
         let rows = self.golden.len();
         match self.rows == rows {

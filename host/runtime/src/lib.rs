@@ -1,11 +1,17 @@
-//! The runtime: tokens in, logits or a sentence vector out, over shards that were compiled and
-//! loaded elsewhere.
+//! The runtime: it computes logits or a sentence vector from tokens, over shards that were compiled
+//! and loaded elsewhere.
 //!
-//! **Job.** Check that loaded shards form a [`Chain`]; keep a [`Session`]'s states and history;
-//! compute the inputs of a step once and share them; pass boundaries and states between shards, by
-//! reference where that is legal and as a counted copy elsewhere; prefill, decode, score, encode,
-//! truncate, cancel; release the memory of an idle session and fill it again; keep a budget of
-//! memory; generate text; continue on another chain, from the history, when a device is lost.
+//! **Job.** Runs sessions over chains of shards:
+//! * Checks that loaded shards form a [`Chain`].
+//! * Keeps a [`Session`]'s states and history.
+//! * Computes the inputs of a step once and shares them.
+//! * Passes boundaries and states between shards, by reference if that is legal and otherwise as a
+//!   counted copy.
+//! * Prefills, decodes, scores, encodes, truncates and cancels.
+//! * Releases the memory of an idle session and fills it again.
+//! * Enforces a memory budget.
+//! * Generates text.
+//! * Continues on another chain, from the history, when a device is lost.
 //!
 //! **Not its job.** It knows no model family, no planner, no compiler and no file format. It
 //! computes only step inputs: all arithmetic of a model happens in a shim.
@@ -31,8 +37,8 @@
 //! ```
 //!
 //! Reading order: [`ChainDescription`], [`Chain`], [`Session`], [`Generation`],
-//! [`PlacementRecord`]; for other shards than those of shims, [`Shard`](shardwright_shims::Shard);
-//! for failover when a device is lost, [`NextChain`].
+//! [`PlacementRecord`]. For shards that no shim runs, see [`Shard`](shardwright_shims::Shard). For
+//! failover when a device is lost, see [`NextChain`].
 
 #![forbid(unsafe_code)]
 

@@ -1,32 +1,32 @@
-//! What chains and sessions take of memory, and a bound on it.
+//! Memory use of chains and sessions, and its limit.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-/// What a session takes beside the weights.
+/// Memory that a session needs in addition to the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SessionMemory {
     /// Bytes of states (KV cache).
     pub states: u64,
-    /// Bytes of step inputs and of what shards hand over.
+    /// Bytes of step inputs and of tensors passed between shards.
     pub buffers: u64,
-    /// Bytes of the copy of the logits that a token is chosen from.
+    /// Bytes of the copy of the logits that the next token is chosen from.
     pub logits: u64,
 }
 
 impl SessionMemory {
-    /// All of it.
+    /// Returns the total number of bytes.
     pub fn bytes(&self) -> u64 {
         self.states.saturating_add(self.buffers).saturating_add(self.logits)
     }
 }
 
-/// A bound on what chains and their sessions take together. Clones share it.
+/// A limit on the total memory of chains and their sessions. Clones share it.
 ///
-/// It counts what is known to this program: artefacts, states, buffers. What drivers take for
-/// themselves is not known, and pages of gathered tables are in memory as far as the system keeps
-/// them.
+/// It counts the memory that this program knows: artefacts, states, buffers. It does not include
+/// memory that drivers allocate for themselves. Pages of gathered tables stay resident only as
+/// memory allows.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryBudget(Arc<Counted>);
 
@@ -42,26 +42,26 @@ impl Counted {
     }
 }
 
-/// Memory that does not fit into a budget.
+/// Error for memory that does not fit into a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{asked} bytes of memory are needed, and {used} of the budget of {limit} bytes are in use")]
 pub struct BudgetError {
-    /// Bytes asked for.
+    /// Requested bytes.
     pub asked: u64,
     /// Bytes in use.
     pub used: u64,
-    /// The bound.
+    /// Limit of the budget in bytes.
     pub limit: u64,
 }
 
 impl BudgetError {
-    /// What would help.
+    /// Returns a suggestion for a `help:` line.
     pub fn help(&self) -> Option<&'static str> {
         Some("drop or release sessions that are idle, or open the model with a larger budget")
     }
 }
 
-/// A part of a budget, given back when it is dropped.
+/// A reserved part of a budget, which is returned when it is dropped.
 #[derive(Debug)]
 pub struct MemoryShare {
     budget: MemoryBudget,
@@ -69,7 +69,7 @@ pub struct MemoryShare {
 }
 
 impl MemoryShare {
-    /// Its size.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -83,27 +83,27 @@ impl Drop for MemoryShare {
 }
 
 impl MemoryBudget {
-    /// A budget of so many bytes; `None` bounds nothing, and counts.
+    /// Creates a budget of `limit` bytes. With `None` it only counts, without a limit.
     pub fn new(limit: Option<u64>) -> Self {
         MemoryBudget(Arc::new(Counted { limit, used: Mutex::new(0) }))
     }
 
-    /// The bound.
+    /// Returns the limit in bytes.
     pub fn limit(&self) -> Option<u64> {
         self.0.limit
     }
 
-    /// Bytes in use.
+    /// Returns the bytes in use.
     pub fn used(&self) -> u64 {
         *self.0.used()
     }
 
-    /// Whether so many bytes more would fit.
+    /// Checks whether `bytes` more bytes fit.
     pub fn expect(&self, bytes: u64) -> Result<(), BudgetError> {
         self.fits(*self.0.used(), bytes)
     }
 
-    /// Takes a part of it.
+    /// Reserves a part of the budget.
     pub fn take(&self, bytes: u64) -> Result<MemoryShare, BudgetError> {
         let mut used = self.0.used();
         self.fits(*used, bytes)?;

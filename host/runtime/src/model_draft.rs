@@ -1,4 +1,4 @@
-//! A smaller model as a draft.
+//! Speculative decoding with a smaller model as the draft.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use shardwright_text::{Random, Sampler, SamplingParameters};
 use crate::error::SessionError;
 use crate::session::Session;
 
-/// Drafts with a model that has the same vocabulary, on a session of its own. It is greedy where
-/// the reply is, and otherwise draws its tokens as the reply's are drawn.
+/// Drafts with a model of the same vocabulary, on its own session. It is greedy if the reply is.
+/// Otherwise it samples its tokens with the reply's parameters.
 ///
-/// That the vocabularies are the same is for the caller to see to; a token that the reply's model
-/// does not have is found when it is proposed.
+/// The caller must ensure that the vocabularies are equal. A token that the reply's model lacks is
+/// detected when it is proposed.
 pub struct ModelDraft {
     name: String,
     session: Session,
@@ -25,11 +25,11 @@ pub struct ModelDraft {
 }
 
 impl ModelDraft {
-    /// A draft of that name on a session.
+    /// Creates a draft with this name on a session.
     ///
     /// # Errors
     ///
-    /// [`SessionError::NotGenerative`].
+    /// Returns [`SessionError::NotGenerative`] if the session's model does not generate.
     pub fn new(name: impl Into<String>, session: Session) -> Result<Self, SessionError> {
         if !session.chain().is_generative() {
             return Err(SessionError::NotGenerative);
@@ -45,16 +45,16 @@ impl ModelDraft {
         })
     }
 
-    /// The same, of which that much is usually right.
+    /// Sets the expected acceptance of the draft.
     #[must_use]
     pub fn expecting(mut self, expected: Acceptance) -> Self {
         self.expected = Some(expected);
         self
     }
 
-    /// The tokens after `history`, each drawn with those before it.
+    /// Proposes the tokens after `history`, each drawn after the previous ones.
     fn continued(&mut self, history: &[u32], most: usize) -> Result<Proposal, SessionError> {
-        // A prompt is read while the reply goes on without it.
+        // The reply continues without the draft while the draft reads a prompt.
         let known = self.session.tokens().iter().zip(history).take_while(|(one, other)| one == other);
         let reads = history.len() - known.count() > DRAFTED_MAX + 1;
         let longest = if reads { self.longest * READING_PATIENCE } else { self.longest };
@@ -91,7 +91,7 @@ impl Draft for ModelDraft {
     }
 
     fn begin(&mut self, sampling: &SamplingParameters) {
-        // Parameters that a reply has begun with are valid.
+        // The parameters of a started reply are valid.
         if let Ok(sampler) = Sampler::new(*sampling) {
             self.sampler = sampler;
         }
@@ -109,7 +109,7 @@ impl Draft for ModelDraft {
         self.session.release();
     }
 
-    /// Of its weights, and of its session unless that is released.
+    /// Returns the bytes of the draft's weights, and of its session unless that is released.
     fn memory_bytes(&self) -> u64 {
         let chain = self.session.chain();
         let session = if self.session.is_released() { 0 } else { chain.session_memory().bytes() };

@@ -4,16 +4,17 @@ use crate::chain::Chain;
 use crate::error::SessionError;
 use crate::placement::PlacementRecord;
 
-/// The failover of a session whose chain is lost. The code that opens chains implements it: the
-/// runtime knows no plans and no compilers.
+/// Source of the next chain for a session whose chain is lost. The code that opens chains
+/// implements it, because the runtime knows no plans and no compilers.
 ///
-/// `FnMut(&SessionError, &PlacementRecord) -> Option<Result<Chain, NextChainError>>` implements it.
+/// Closures of type `FnMut(&SessionError, &PlacementRecord) -> Option<Result<Chain,
+/// NextChainError>>` implement it.
 pub trait NextChain: Send {
-    /// The next chain to try, loaded and of the same model; `None` when there is none left. An
-    /// error skips one chain: it is recorded, and this is called again.
+    /// Returns the next chain to try, loaded and of the same model, or `None` if none is left. An
+    /// error skips one chain: the session records it and calls this method again.
     ///
-    /// It may take as long as building takes. Cancellation and deadline are checked before and
-    /// after; to stop earlier, the implementation polls the session's
+    /// The method may build a chain, which may need a long time. Cancellation and deadline are
+    /// checked before and after. To stop earlier, the implementation must poll the session's
     /// [`CancelHandle`](crate::CancelHandle).
     fn next(
         &mut self,
@@ -35,30 +36,30 @@ where
     }
 }
 
-/// Why a fallback chain is unavailable.
+/// Reason why a fallback chain is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct NextChainError {
-    /// One sentence.
+    /// Message of one sentence.
     pub message: String,
 }
 
 impl NextChainError {
-    /// From any error.
+    /// Creates the error from any displayable error.
     pub fn new(error: impl std::fmt::Display) -> Self {
         NextChainError { message: error.to_string() }
     }
 }
 
-/// Chains that are loaded already, in the order in which to try them. Those with a shard on the
-/// lost place are skipped: their shards there are lost too.
+/// Chains that are already loaded, in the order in which to try them. A chain with a shard on the
+/// lost place is skipped, because that shard is lost too.
 #[derive(Clone, Debug, Default)]
 pub struct FallbackChains {
     chains: VecDeque<Chain>,
 }
 
 impl FallbackChains {
-    /// From chains.
+    /// Creates the list from chains.
     pub fn new(chains: impl IntoIterator<Item = Chain>) -> Self {
         FallbackChains { chains: chains.into_iter().collect() }
     }

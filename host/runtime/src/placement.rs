@@ -1,4 +1,4 @@
-//! Where everything ran, and what was copied in between.
+//! Record of where a model ran, and which tensors were copied between shards.
 
 use serde::Serialize;
 use shardwright_vocabulary::{Beforehand, Place, ProcessPlacement, ShardOrigin};
@@ -6,61 +6,62 @@ use shardwright_vocabulary::{Beforehand, Place, ProcessPlacement, ShardOrigin};
 use crate::chain::Chain;
 
 /// Placement of every shard, boundary and state of a session. Counts start when the session began
-/// on this chain.
+/// to use this chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlacementRecord {
-    /// The model's name.
+    /// Name of the model.
     pub model: String,
-    /// The substitute for the planned targets, if any; it heads every report.
+    /// Substitute for the planned targets, if any. Every report starts with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub emulated_on: Option<String>,
-    /// What happened before the chain was opened: other chains that could not be used, compilation
-    /// that was done for it here.
+    /// Events before the chain was opened: unusable other chains, and compilation for this chain on
+    /// this machine.
     #[serde(skip_serializing_if = "Beforehand::is_nothing")]
     pub beforehand: Beforehand,
-    /// In the order in which a step runs them.
+    /// Shards in the order in which a step runs them.
     pub shards: Vec<ShardPlacement>,
     /// Tensors passed between shards.
     pub boundaries: Vec<BoundaryPlacement>,
-    /// Keys and values.
+    /// States, which contain keys and values.
     pub states: Vec<StatePlacement>,
-    /// Steps under each entry point.
+    /// Steps of each entry point.
     pub entries: Vec<EntryPlacement>,
-    /// Failovers of the session, first to last.
+    /// Failovers of the session, in order.
     pub moves: Vec<Move>,
 }
 
 /// A failover: the session resumed on another chain because its chain was lost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Move {
-    /// Tokens of the history at that time, all of which the new chain runs again.
+    /// Tokens of the history at that time. The new chain runs all of them again.
     pub tokens: usize,
-    /// The shard that failed.
+    /// Shard that failed.
     pub shard: String,
-    /// Where it ran.
+    /// Place where the failed shard ran.
     pub from: Place,
-    /// Where the shards of the new chain run; each place once, in the order of a step.
+    /// Places of the new chain's shards, each once, in the order of a step.
     pub to: Vec<Place>,
-    /// What went wrong.
+    /// Message of the error.
     pub error: String,
-    /// Chains tried before and unusable, with the reason.
+    /// Chains that were tried before and were unusable, with the reasons.
     pub passed_over: Vec<String>,
-    /// From the error to the end of the first step on the new chain; `None` before that.
+    /// Seconds from the error to the end of the first step on the new chain, `None` before that.
     pub seconds_to_first_step: Option<f64>,
-    /// From the error to the time when the history was complete again; `None` before that.
+    /// Seconds from the error until the history was complete again, `None` before that.
     pub seconds_to_catch_up: Option<f64>,
-    /// The placement record until then; without earlier moves, which are listed beside this one.
+    /// Placement record at the time of the failure. Earlier moves are not included, since they are
+    /// listed next to this one.
     pub before: PlacementRecord,
 }
 
-/// A deviation from what was requested; `--strict` makes it an error.
+/// A deviation from the request. With `--strict` it is an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fallback {
-    /// The shard concerned.
+    /// Affected shard.
     pub shard: String,
-    /// The deviation.
+    /// Description of the deviation.
     pub what: String,
-    /// The reason; empty if none was given.
+    /// Reason for the deviation, empty if none was given.
     pub because: String,
 }
 
@@ -72,7 +73,7 @@ impl std::fmt::Display for Fallback {
 }
 
 impl PlacementRecord {
-    /// All deviations from what was requested: shards, nodes and flags of the chain, then the
+    /// Returns all deviations from the request: shards, nodes and flags of the chain, then the
     /// moves.
     pub fn fallbacks(&self) -> Vec<Fallback> {
         let mut found = Vec::new();
@@ -101,26 +102,26 @@ impl PlacementRecord {
     }
 }
 
-/// Where a shard runs.
+/// Placement of a shard.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ShardPlacement {
-    /// Its name.
+    /// Name of the shard.
     pub shard: String,
-    /// Its segments.
+    /// Segments of the model in the shard.
     pub segments: shardwright_graph::Segments,
     /// Instance, shim and device.
     pub place: Place,
-    /// Its process.
+    /// Process that runs the shard.
     #[serde(flatten)]
     pub process: ProcessPlacement,
-    /// What was requested, and the outcome up to loading.
+    /// The request, and its outcome up to loading.
     #[serde(skip_serializing_if = "ShardOrigin::is_unknown")]
     pub origin: ShardOrigin,
-    /// The cap of a soft-cap, cap · tanh(logits / cap), that the runtime applied in f32 to the
-    /// logits of this shard, as planned.
+    /// Cap of a soft-cap, cap · tanh(logits / cap), that the runtime applied in f32 to the logits
+    /// of this shard, as planned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logits_softcap: Option<f32>,
-    /// Runs of any entry.
+    /// Number of runs of any entry.
     pub runs: u64,
     /// Time spent in runs, in nanoseconds.
     pub nanoseconds: u64,
@@ -129,17 +130,17 @@ pub struct ShardPlacement {
 /// A tensor passed from one shard to another.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BoundaryPlacement {
-    /// `hidden`, `per-layer`
+    /// Kind of tensor: `hidden` or `per-layer`.
     pub what: &'static str,
-    /// The shard that produces it.
+    /// Shard that produces the tensor.
     pub from: String,
-    /// The shard that consumes it.
+    /// Shard that consumes the tensor.
     pub to: String,
     /// Storage at the producer.
     pub from_storage: String,
     /// Storage at the consumer.
     pub to_storage: String,
-    /// Why it is copied; `None` where both bind one buffer.
+    /// Reason for the copy, or `None` if both shards bind the same buffer.
     pub copied_because: Option<&'static str>,
     /// Bytes written into copies.
     pub bytes_copied: u64,
@@ -148,19 +149,19 @@ pub struct BoundaryPlacement {
 /// Placement of a state.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StatePlacement {
-    /// `layer.3.k`
+    /// Name of the state, for example `layer.3.k`.
     pub state: String,
-    /// The shard that writes it.
+    /// Shard that writes the state.
     pub writer: String,
-    /// Other shards that read it.
+    /// Other shards that read the state.
     pub readers: Vec<String>,
-    /// Rows.
+    /// Capacity in rows.
     pub capacity: u64,
-    /// Size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// How a value is stored.
+    /// Storage format of the values.
     pub storage: String,
-    /// `in-graph` or `by-runtime`
+    /// How the state is updated: `in-graph` or `by-runtime`.
     pub update: &'static str,
     /// Storage of new rows, if the runtime updates the state and converts them.
     pub converted_from: Option<String>,
@@ -168,27 +169,27 @@ pub struct StatePlacement {
     pub bytes_placed: u64,
 }
 
-/// Steps under an entry point.
+/// Steps of an entry point.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EntryPlacement {
-    /// `decode_1@4096`
+    /// Name of the entry, for example `decode_1@4096`.
     pub entry: String,
-    /// Shards that take part.
+    /// Shards that run in a step of this entry.
     pub shards: Vec<String>,
     /// Completed steps.
     pub steps: u64,
-    /// Valid rows of those.
+    /// Valid rows of the completed steps.
     pub rows: u64,
-    /// Bytes of step inputs written, those of failed steps included.
+    /// Bytes of step inputs written, including failed steps.
     pub input_bytes: u64,
 }
 
-/// Counts of a session, by index.
+/// Counters of a session, by index.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counters {
     pub shards: Vec<(u64, u64)>,
     pub boundaries: Vec<u64>,
-    /// Bytes placed.
+    /// Bytes placed in each state.
     pub states: Vec<u64>,
     pub entries: Vec<EntryCounter>,
 }

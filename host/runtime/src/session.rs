@@ -22,32 +22,31 @@ use shardwright_vocabulary::{EntryKind, ErrorClass};
 
 /// A sequence of tokens with the states of a chain.
 ///
-/// A run that fails, is cancelled or passes the deadline leaves the session at its last complete
-/// position, and repeating the call continues from there. States that a shim lost are recomputed
-/// from the history by the next call, which reports that. When a device or the process of a shim is
-/// lost, a session with a [`NextChain`](crate::NextChain) fails over to another chain within the
-/// same call.
+/// If a run fails, is cancelled or passes the deadline, the session stays at its last complete
+/// position. Repeating the call continues from there. The next call recomputes states that a shim
+/// lost from the history, and reports it. If a device or the process of a shim is lost, a session
+/// with a [`NextChain`](crate::NextChain) fails over to another chain within the same call.
 pub struct Session {
     engine: Engine,
-    /// The history; placeholders where it has soft rows.
+    /// The history, with placeholders at the positions of soft rows.
     tokens: Vec<u32>,
-    /// Soft rows by position, those of a call in progress included.
+    /// Soft rows by position, including the rows of a call in progress.
     soft: SoftParts,
-    /// Positions with valid state rows; less than the history after states were lost.
+    /// Number of positions with valid state rows. Shorter than the history after states were lost.
     filled: usize,
     /// One past the last position that any run may have written since the states were last cleared.
     high_water: usize,
-    /// Of the last token; empty if unknown.
+    /// Logits of the last token, empty if unknown.
     logits: Logits,
-    /// Number of top logits that are exact in `logits`; `None` for all.
+    /// Number of exact top logits in `logits`, `None` for all.
     exact_top_k: Option<NonZeroUsize>,
-    /// The number requested for the next steps.
+    /// Number of exact top logits requested for the next steps.
     largest_logits: Option<NonZeroUsize>,
     /// Failover policy and history.
     failover: Failover,
-    /// Tokens that were run again because their states were gone.
+    /// Number of tokens that were run again because their states were gone.
     recomputed: usize,
-    /// Drafts of generations.
+    /// Drafts for generations.
     speculation: Option<Speculation>,
 }
 
@@ -61,7 +60,7 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// What shims measured meanwhile is kept for later processes.
+/// Stores the shims' measurements for later processes when a session ends.
 impl Drop for Session {
     fn drop(&mut self) {
         self.engine.chain.keep_measured();
@@ -71,28 +70,28 @@ impl Drop for Session {
 /// Result of [`Session::append`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Appended {
-    /// New tokens.
+    /// Number of new tokens.
     pub tokens: usize,
-    /// Tokens whose states had been lost and were recomputed, including those of this call if a
-    /// chain was lost within it.
+    /// Number of tokens whose states were lost and recomputed. If a chain was lost within this
+    /// call, this includes tokens of the call.
     pub recomputed: usize,
 }
 
 /// Result of [`Session::prompt`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prompted {
-    /// Leading tokens whose states were reused.
+    /// Number of leading tokens whose states were reused.
     pub reused: usize,
-    /// Tokens that were run.
+    /// Number of tokens that were run.
     pub run: usize,
 }
 
 /// Cost of a truncation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truncation {
-    /// None: all states before the new end are kept.
+    /// No cost: all states before the new end are kept.
     Free,
-    /// The states of sliding-window layers were overwritten (`state-lost`): the next call runs
+    /// The states of sliding-window layers were overwritten (`state-lost`). The next call runs
     /// `recompute` tokens of the history again.
     StateLost {
         /// Tokens that will be run again.
@@ -103,9 +102,9 @@ pub enum Truncation {
 /// A named tensor after a step, for verification.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepTensor {
-    /// Extents; rows beyond the valid ones included.
+    /// Extents, including rows beyond the valid ones.
     pub shape: Vec<u64>,
-    /// Dense, row-major.
+    /// Dense values in row-major order.
     pub values: Vec<f32>,
 }
 
@@ -119,22 +118,22 @@ pub struct StepView<'a> {
 }
 
 impl StepView<'_> {
-    /// Position of the first row.
+    /// Returns the position of the first row.
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// Valid rows.
+    /// Returns the number of valid rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The entry point: `decode_4@512`.
+    /// Returns the name of the entry point, for example `decode_4@512`.
     pub fn entry(&self) -> &str {
         &self.engine.chain.layout().schedules[self.schedule].name
     }
 
-    /// The logits after a valid row; `None` if the entry returns none.
+    /// Returns the logits after a valid row, or `None` if the entry does not return logits.
     pub fn logits(&self, row: usize) -> Option<&[f32]> {
         if row >= self.rows || self.logits.is_empty() {
             return None;
@@ -142,15 +141,15 @@ impl StepView<'_> {
         self.logits.chunks_exact(self.logits.len() / self.rows).nth(row)
     }
 
-    /// Names of the tensors of [`StepView::tensor`]: taps, and the residual streams between shards
+    /// Returns the names for [`StepView::tensor`]: taps, and the residual streams between shards
     /// (`embed`, `layer.3`).
     pub fn names(&self) -> Vec<String> {
         let named = &self.engine.chain.layout().schedules[self.schedule].named;
         named.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// The values of that name; `None` if the chain was built without it. Rows beyond the valid
-    /// ones are undefined.
+    /// Returns the values of a named tensor, or `None` if the chain was built without it. Rows
+    /// beyond the valid ones are undefined.
     pub fn tensor(&mut self, name: &str) -> Option<StepTensor> {
         let chain = self.engine.chain.clone();
         let named = &chain.layout().schedules[self.schedule].named;
@@ -167,12 +166,13 @@ type Visit<'v> = &'v mut dyn FnMut(&mut StepView<'_>);
 type Run<'r> = &'r mut dyn FnMut(&mut Session, &[u32], usize) -> Result<(), SessionError>;
 
 impl Chain {
-    /// A session at position 0 with states of its own.
+    /// Creates a session at position 0 with its own states.
     pub fn session(&self) -> Result<Session, SessionError> {
         Session::new(self.clone())
     }
 
-    /// The same, and the session fails over to the next chain when its chain is lost, now or later.
+    /// Creates a session like [`Chain::session`] that fails over to the next chain if its chain is
+    /// lost, now or later.
     pub fn session_with(&self, next: Box<dyn NextChain>) -> Result<Session, SessionError> {
         Session::with_next(self.clone(), next)
     }
@@ -195,9 +195,9 @@ impl Session {
         })
     }
 
-    /// The same history on another chain, for when a device is lost: the next call runs the history
-    /// there, with the same number of exact top logits. Cancellation handles, the deadline and
-    /// drafts stay with this session.
+    /// Creates a session with this history on another chain, for use after a device is lost. The
+    /// next call runs the history there. The number of exact top logits is kept. Cancellation
+    /// handles, the deadline and drafts stay with this session.
     pub fn resume_on(&self, chain: &Chain) -> Result<Session, SessionError> {
         let mut session = chain.session()?;
         session.largest_logits = self.largest_logits;
@@ -210,17 +210,17 @@ impl Session {
         Ok(session)
     }
 
-    /// The chain it runs on.
+    /// Returns the chain that the session runs on.
     pub fn chain(&self) -> &Chain {
         &self.engine.chain
     }
 
-    /// The history; placeholders where it has soft rows.
+    /// Returns the history, with placeholders at the positions of soft rows.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Positions left in the context.
+    /// Returns the number of unused positions in the context.
     pub fn remaining(&self) -> usize {
         self.context().saturating_sub(self.tokens.len())
     }
@@ -229,25 +229,25 @@ impl Session {
         self.engine.chain.context() as usize
     }
 
-    /// Logits after the last token, one for each entry of the vocabulary; `None` before the first
-    /// token, after a truncation, and after an error. [`Session::exact_top_k`] says how many are
-    /// exact.
+    /// Returns the logits after the last token, one for each entry of the vocabulary. Returns
+    /// `None` before the first token, after a truncation, and after an error.
+    /// [`Session::exact_top_k`] reports how many are exact.
     pub fn logits(&self) -> Option<&[f32]> {
         Some(self.logits.values()).filter(|values| !values.is_empty())
     }
 
-    /// Number of top values of [`Session::logits`] that are exact, of equal ones those of lower id
-    /// first; every other may be lower than its true value, never higher. `None`: all are exact, as
-    /// they always are unless a [`Generation`](crate::Generation) ran or
-    /// [`Session::set_largest_logits`] requested fewer.
+    /// Returns the number of top values of [`Session::logits`] that are exact. Among equal values,
+    /// lower ids come first. Every other value may be lower than its true value, but never higher.
+    /// `None` means that all are exact. This is always true unless a
+    /// [`Generation`](crate::Generation) ran or [`Session::set_largest_logits`] requested fewer.
     pub fn exact_top_k(&self) -> Option<NonZeroUsize> {
         self.exact_top_k
     }
 
     /// Sets the number of top logits per row that must be exact from now on, which saves work in
-    /// shims that use it; `None`, as in a new session: all. [`Session::logits`] keeps its current
-    /// content. Where the runtime caps logits, all are computed regardless: capping may make
-    /// unequal logits equal.
+    /// shims that support it. `None`, the default of a new session, requests all.
+    /// [`Session::logits`] keeps its current contents. If the runtime caps logits, all are computed
+    /// regardless, because capping may make unequal logits equal.
     pub fn set_largest_logits(&mut self, count: Option<NonZeroUsize>) {
         self.largest_logits = count;
     }
@@ -264,48 +264,50 @@ impl Session {
         done
     }
 
-    /// A handle that cancels operations of this session from other threads.
+    /// Returns a handle that cancels operations of this session from other threads.
     pub fn cancel_handle(&self) -> CancelHandle {
         self.engine.cancel.clone()
     }
 
-    /// Operations are cancelled by this handle from now on.
+    /// Sets the handle that cancels this session's operations from now on.
     pub fn set_cancel_handle(&mut self, handle: CancelHandle) {
         self.engine.cancel = handle;
     }
 
-    /// Whether the next operation would end at once: a cancellation is requested, or the deadline
-    /// has passed.
+    /// Checks whether the next operation would end immediately, because cancellation is requested
+    /// or the deadline has passed.
     pub(crate) fn is_interrupted(&self) -> bool {
         let late = self.engine.deadline.is_some_and(|deadline| Instant::now() >= deadline);
         late || self.engine.cancel.is_requested()
     }
 
-    /// After this time operations fail with [`SessionError::Deadline`]; `None` for no limit.
+    /// Sets the time after which operations fail with [`SessionError::Deadline`], `None` for no
+    /// limit.
     pub fn set_deadline(&mut self, deadline: Option<Instant>) {
         self.engine.deadline = deadline;
     }
 
-    /// Where everything ran so far, what was copied, and every failover.
+    /// Returns the record of all placements so far, the copied tensors, and every failover.
     pub fn placement(&self) -> PlacementRecord {
         let mut record = self.engine.counters.record(&self.engine.chain);
         record.moves.clone_from(&self.failover.moves);
         record
     }
 
-    /// Runs `ids` after the history; [`Session::logits`] are then those after the last of them. All
-    /// but the last use prefill entries, the largest completely filled one first.
+    /// Runs `ids` after the history. [`Session::logits`] are then the logits after the last of
+    /// them. All tokens but the last use prefill entries, the largest completely filled one first.
     pub fn append(&mut self, ids: &[u32]) -> Result<Appended, SessionError> {
         self.append_with(ids, &mut |_| {})
     }
 
-    /// [`Session::append`] that shows every completed step.
+    /// Runs `ids` like [`Session::append`] and passes every completed step to `visit`.
     pub fn append_with(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Appended, SessionError> {
         self.soft.trim(self.tokens.len());
         self.append_placed(ids, visit)
     }
 
-    /// [`Session::append_with`] where the soft rows of these positions are known.
+    /// Runs `ids` like [`Session::append_with`], if the soft rows of these positions are already
+    /// stored.
     fn append_placed(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Appended, SessionError> {
         self.extend(ids, &mut |session, work, _| {
             let last = work.len() - 1;
@@ -314,27 +316,27 @@ impl Session {
         })
     }
 
-    /// The same for a prompt of tokens and soft rows.
+    /// Runs a prompt of tokens and soft rows like [`Session::append`].
     ///
     /// # Errors
     ///
-    /// Also [`SessionError::SoftRowsWidth`].
+    /// In addition to the errors of [`Session::append`], returns [`SessionError::SoftRowsWidth`].
     pub fn append_parts(&mut self, prompt: &Prompt) -> Result<Appended, SessionError> {
         self.place(prompt)?;
         self.append_placed(prompt.ids(), &mut |_| {})
     }
 
-    /// Runs `ids` after the history through decode entries and shows every step:
-    /// [`StepView::logits`] exist for each of them.
+    /// Runs `ids` after the history through decode entries and passes every step to `visit`.
+    /// [`StepView::logits`] are available for each token.
     pub fn score(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Appended, SessionError> {
         self.score_parts(&ids.into(), visit)
     }
 
-    /// The same for a prompt of tokens and soft rows.
+    /// Runs a prompt of tokens and soft rows like [`Session::score`].
     ///
     /// # Errors
     ///
-    /// Also [`SessionError::SoftRowsWidth`].
+    /// In addition to the errors of [`Session::score`], returns [`SessionError::SoftRowsWidth`].
     pub fn score_parts(&mut self, prompt: &Prompt, visit: Visit<'_>) -> Result<Appended, SessionError> {
         self.place(prompt)?;
         self.extend(prompt.ids(), &mut |session, work, recomputed| {
@@ -343,18 +345,18 @@ impl Session {
         })
     }
 
-    /// Remembers the soft rows of what comes next.
+    /// Stores the soft rows of the next positions.
     fn place(&mut self, prompt: &Prompt) -> Result<(), SessionError> {
         let soft = SoftParts::of(prompt, self.tokens.len());
         self.check_width(&soft)?;
-        // Before anything of an earlier call that failed is forgotten.
+        // Checked before state of an earlier failed call is discarded.
         self.check_generative(prompt.ids())?;
         self.soft.take(soft, self.tokens.len());
         Ok(())
     }
 
-    /// Passes `run` all tokens without states, old and new, and the number of old ones. When a
-    /// chain is lost, the next one is passed the remainder.
+    /// Calls `run` with all tokens without states, old and new, and with the number of old ones. If
+    /// a chain is lost, `run` is called with the remaining tokens on the next chain.
     fn extend(&mut self, ids: &[u32], run: Run<'_>) -> Result<Appended, SessionError> {
         self.check_generative(ids)?;
         let before = self.tokens.len();
@@ -369,25 +371,25 @@ impl Session {
         Ok(Appended { tokens: ids.len(), recomputed })
     }
 
-    /// Makes the history equal to `ids`, and [`Session::logits`] those after them, without running
-    /// their common prefix again.
+    /// Makes the history equal to `ids`, and [`Session::logits`] the logits after them, without
+    /// running their common prefix again.
     pub fn prompt(&mut self, ids: &[u32]) -> Result<Prompted, SessionError> {
         self.prompt_parts(&ids.into())
     }
 
-    /// The same for a prompt of tokens and soft rows. Soft rows are common where their origin is,
-    /// and only as a whole.
+    /// Makes the history equal to a prompt of tokens and soft rows, like [`Session::prompt`]. Soft
+    /// rows belong to the common prefix if their origins are equal, and only as a whole.
     ///
     /// # Errors
     ///
-    /// Also [`SessionError::SoftRowsWidth`].
+    /// In addition to the errors of [`Session::prompt`], returns [`SessionError::SoftRowsWidth`].
     pub fn prompt_parts(&mut self, prompt: &Prompt) -> Result<Prompted, SessionError> {
         let (ids, soft) = (prompt.ids(), SoftParts::of(prompt, 0));
         if !self.engine.chain.is_generative() {
             return Err(SessionError::NotGenerative);
         }
         let Some(last) = ids.len().checked_sub(1) else { return Err(SessionError::NoTokens) };
-        // Before anything is discarded.
+        // Checked before anything is discarded.
         self.check_tokens(ids, 0)?;
         self.check_width(&soft)?;
         let is_common = |&position: &usize| {
@@ -398,7 +400,7 @@ impl Session {
         if common == ids.len() && common == self.tokens.len() && self.holds_logits() {
             return Ok(Prompted { reused: common, run: 0 });
         }
-        // The last token always runs: its logits are wanted.
+        // The last token always runs, because its logits are needed.
         self.truncate(common.min(last))?;
         let kept = self.tokens.len();
         let reused = self.filled;
@@ -407,7 +409,7 @@ impl Session {
         Ok(Prompted { reused, run: ids.len() - reused })
     }
 
-    /// Whether the logits are valid, and exact as far as requested.
+    /// Checks whether the logits are valid, and exact as far as requested.
     fn holds_logits(&self) -> bool {
         let enough = match (self.exact_top_k, self.largest_logits) {
             (None, _) => true,
@@ -417,12 +419,12 @@ impl Session {
         enough && self.logits().is_some()
     }
 
-    /// The sentence vector of `ids`, whose values are finite; for encoders.
+    /// Returns the sentence vector of `ids`, for encoders. All its values are finite.
     pub fn encode(&mut self, ids: &[u32]) -> Result<Vec<f32>, SessionError> {
         self.encode_with(ids, &mut |_| {})
     }
 
-    /// [`Session::encode`] that shows the completed step.
+    /// Encodes `ids` like [`Session::encode`] and passes the completed step to `visit`.
     pub fn encode_with(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Vec<f32>, SessionError> {
         if self.engine.chain.is_generative() {
             return Err(SessionError::NotAnEncoder);
@@ -472,16 +474,16 @@ impl Session {
 
     /// Removes everything from position `length` on.
     ///
-    /// Linear states keep every position, so this is free. Rings keep the window and as many rows
-    /// as the largest entry has: truncation that far back from the furthest position ever written
-    /// is free too; further back it loses the states.
+    /// Linear states keep every position, so this has no cost. Rings keep the window plus as many
+    /// rows as the largest entry has. Truncation by up to that many rows, counted from the farthest
+    /// position ever written, also has no cost. Further truncation loses the states.
     ///
-    /// Soft rows are not split: what would be cut within them is cut where they begin.
+    /// Soft rows are not split: a cut within a part moves to the start of the part.
     pub fn truncate(&mut self, length: usize) -> Result<Truncation, SessionError> {
         if length > self.tokens.len() {
             return Err(SessionError::TruncateBeyond { length, tokens: self.tokens.len() });
         }
-        // Rows of a call that failed half-way go on where they are.
+        // Soft rows of a call that failed half-way continue where they are.
         let whole = length == self.tokens.len();
         let length = if whole { length } else { self.soft.boundary(length) };
         if length == self.tokens.len() {
@@ -505,12 +507,12 @@ impl Session {
         Ok(Truncation::StateLost { recompute: length })
     }
 
-    /// Whether all states have what a run at position `length` reads.
+    /// Checks whether all states keep the rows that a run at position `length` reads.
     fn keeps(&self, length: usize) -> bool {
         self.engine.chain.layout().states.iter().all(|state| state.keeps(length, self.high_water))
     }
 
-    /// Removes everything.
+    /// Removes all tokens and states.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.soft = SoftParts::default();
@@ -518,7 +520,7 @@ impl Session {
         self.lose_states();
     }
 
-    /// Marks all states as unwritten. A run from position 0 sees only rows written since.
+    /// Marks all states as unwritten. A run from position 0 sees only rows written since then.
     fn lose_states(&mut self) {
         self.filled = 0;
         self.high_water = 0;
@@ -583,7 +585,7 @@ impl Session {
         Ok(())
     }
 
-    /// Runs all of `work`, with logits.
+    /// Runs all of `work` through decode entries, which return logits.
     fn decode(&mut self, work: &[u32], visit: Visit<'_>) -> Result<(), SessionError> {
         let mut done = 0;
         while done < work.len() {
@@ -596,8 +598,8 @@ impl Session {
         Ok(())
     }
 
-    /// Runs as many tokens as the schedule accepts, right after the filled positions; returns their
-    /// number.
+    /// Runs as many tokens as the schedule accepts, directly after the filled positions, and
+    /// returns their number.
     fn step(&mut self, schedule: usize, work: &[u32], visit: Visit<'_>) -> Result<usize, SessionError> {
         self.step_keeping(schedule, work, &mut |view| {
             visit(view);
@@ -605,8 +607,8 @@ impl Session {
         })
     }
 
-    /// The same, where `visit` says how many leading rows stay; the others are as if they had not
-    /// been run.
+    /// Runs a step like [`Session::step`], but keeps only as many leading rows as `visit` returns.
+    /// The state is as if the other rows had not been run.
     fn step_keeping(
         &mut self,
         schedule: usize,
@@ -618,10 +620,10 @@ impl Session {
         let rows = work.len().min(usize::try_from(plan.point.rows).unwrap_or(usize::MAX));
         let (position, work) = (self.filled, &work[..rows]);
         self.logits.clear();
-        // A run that fails may have written all of its rows.
+        // A failed run may have written all of its rows.
         self.high_water = self.high_water.max(position + rows);
         let cap = chain.description().logits_softcap();
-        // Two different logits may be capped to the same value, and then the lower id ranks first.
+        // Capping may make two different logits equal, and the lower id would then rank first.
         let largest_logits = self.largest_logits.filter(|_| cap.is_none());
         let given = Given::Tokens { ids: work, soft: &self.soft };
         let step = StepRows { position, count: rows, given };
@@ -642,7 +644,7 @@ impl Session {
             let taken = logits.take(engine, located, rows * width, cap);
             taken.map_err(|source| engine.not_read(schedule, position, source))?;
             let kept = visit(&mut StepView { engine, schedule, position, rows, logits: logits.values() });
-            // Only the last row's are kept.
+            // Only the logits of the last kept row stay.
             logits.keep_row(kept.saturating_sub(1), width);
             self.exact_top_k = largest_logits;
             kept
@@ -653,7 +655,7 @@ impl Session {
         self.recomputed += known.min(kept);
         self.tokens.extend_from_slice(work[..kept].get(known..).unwrap_or(&[]));
         self.filled = position + kept;
-        // No more rows are discarded than the largest entry has, and rings keep as many.
+        // At most as many rows are discarded as the largest entry has, and rings keep as many.
         debug_assert!(kept == rows || self.keeps(self.filled));
         self.stepped();
         Ok(kept)

@@ -1,12 +1,12 @@
-//! Rows that stand in a prompt where embedding rows stand.
+//! Rows in a prompt that replace embedding rows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::SessionError;
 
-/// What a tower made of one picture or clip: rows of the width of the embedding, scaled as its rows
-/// are.
+/// Rows that a tower computed from one picture or clip. They have the width and the scale of
+/// embedding rows.
 #[derive(Clone, PartialEq)]
 pub struct SoftRows {
     width: usize,
@@ -24,13 +24,13 @@ impl std::fmt::Debug for SoftRows {
 }
 
 impl SoftRows {
-    /// Rows of `width` values. `origin` says what they were made of, such as the hash of a picture:
-    /// rows of one origin are taken to be equal.
+    /// Creates rows of `width` values. `origin` identifies their source, for example by the hash of
+    /// a picture. Rows with the same origin count as equal.
     ///
     /// # Errors
     ///
-    /// [`SessionError::SoftRowsShape`] if there is none or a part of one;
-    /// [`SessionError::SoftRowsNotFinite`] if a value is no number.
+    /// Returns [`SessionError::SoftRowsShape`] if there is no row or an incomplete one, and
+    /// [`SessionError::SoftRowsNotFinite`] if a value is NaN or infinite.
     pub fn new(width: usize, values: Vec<f32>, origin: [u8; 32]) -> Result<SoftRows, SessionError> {
         if width == 0 || values.is_empty() || !values.len().is_multiple_of(width) {
             return Err(SessionError::SoftRowsShape { values: values.len(), width });
@@ -41,33 +41,33 @@ impl SoftRows {
         }
     }
 
-    /// How many there are: the positions they take in a prompt.
+    /// Returns the number of rows, which is the number of positions that they occupy in a prompt.
     pub fn rows(&self) -> usize {
         self.values.len() / self.width
     }
 
-    /// Values per row.
+    /// Returns the number of values per row.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// One row; `None` beyond the last.
+    /// Returns one row, or `None` beyond the last.
     pub fn row(&self, index: usize) -> Option<&[f32]> {
         self.values.chunks_exact(self.width).nth(index)
     }
 
-    /// All values, row by row.
+    /// Returns all values, row by row.
     pub fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// What they were made of.
+    /// Returns the origin that identifies the source of the rows.
     pub fn origin(&self) -> [u8; 32] {
         self.origin
     }
 }
 
-/// A prompt: tokens, and rows in the place of some of them.
+/// A prompt of tokens, some of which are replaced by rows.
 #[derive(Clone, Debug, Default)]
 pub struct Prompt {
     ids: Vec<u32>,
@@ -75,29 +75,29 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// An empty one.
+    /// Creates an empty prompt.
     pub fn new() -> Self {
         Prompt::default()
     }
 
-    /// Goes on with tokens.
+    /// Appends tokens.
     pub fn push_tokens(&mut self, ids: &[u32]) {
         self.ids.extend_from_slice(ids);
     }
 
-    /// Goes on with rows. The placeholder is what other tables than the embedding read for each of
-    /// them, and what the history shows.
+    /// Appends rows. For each of them, the history shows the placeholder, and tables other than the
+    /// embedding read it.
     pub fn push_soft(&mut self, placeholder: u32, rows: &Arc<SoftRows>) {
         self.soft.push((self.ids.len(), Arc::clone(rows)));
         self.ids.extend(std::iter::repeat_n(placeholder, rows.rows()));
     }
 
-    /// A token for each position; placeholders where there are rows.
+    /// Returns a token for each position, with placeholders at the positions of rows.
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }
 
-    /// Whether a position has a soft row.
+    /// Checks whether a position has a soft row.
     pub fn is_soft(&self, position: usize) -> bool {
         self.soft.iter().any(|(begin, rows)| (*begin..begin + rows.rows()).contains(&position))
     }
@@ -115,22 +115,22 @@ impl From<&[u32]> for Prompt {
     }
 }
 
-/// Rows from a position on, as far as they are in use.
+/// Rows from a position on, up to the end of their used part.
 #[derive(Clone, Debug)]
 struct Placed {
     rows: Arc<SoftRows>,
     end: usize,
 }
 
-/// Which positions of a sequence have soft rows.
+/// Positions of a sequence that have soft rows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SoftParts {
-    /// By first position; they do not overlap.
+    /// Parts by first position, without overlaps.
     parts: BTreeMap<usize, Placed>,
 }
 
 impl SoftParts {
-    /// The soft rows of a prompt that begins at `first`.
+    /// Creates the soft rows of a prompt that begins at position `first`.
     pub fn of(prompt: &Prompt, first: usize) -> SoftParts {
         let placed = prompt.soft.iter().map(|(begin, rows)| {
             let begin = first + begin;
@@ -144,24 +144,25 @@ impl SoftParts {
         (position < placed.end).then_some((begin, placed))
     }
 
-    /// The row of a position, if it is a soft one.
+    /// Returns the row at a position, if it is a soft row.
     pub fn row(&self, position: usize) -> Option<&[f32]> {
         let (begin, placed) = self.at(position)?;
         placed.rows.row(position - begin)
     }
 
-    /// What makes two rows of a position equal: none for tokens.
+    /// Returns the identity of the soft row at a position: its origin and its index. Returns `None`
+    /// for tokens.
     pub fn identity(&self, position: usize) -> Option<([u8; 32], usize)> {
         let (begin, placed) = self.at(position)?;
         Some((placed.rows.origin, position - begin))
     }
 
-    /// The position itself, or where the part begins that it would split.
+    /// Returns the position, or the start of the part that a cut at this position would split.
     pub fn boundary(&self, position: usize) -> usize {
         self.at(position).map_or(position, |(begin, _)| begin)
     }
 
-    /// Forgets everything from a position on.
+    /// Removes everything from a position on.
     pub fn trim(&mut self, length: usize) {
         self.parts.retain(|begin, _| *begin < length);
         if let Some(mut last) = self.parts.last_entry() {
@@ -170,13 +171,14 @@ impl SoftParts {
         }
     }
 
-    /// Takes over the parts of another that end beyond a position.
+    /// Adds the parts of `other` that end beyond a position, and replaces this sequence's rows
+    /// there.
     pub fn take(&mut self, other: SoftParts, position: usize) {
         self.trim(position);
         self.parts.extend(other.parts.into_iter().filter(|(_, placed)| placed.end > position));
     }
 
-    /// The first width that is not this one.
+    /// Returns the first width that differs from `width`.
     pub fn other_width(&self, width: usize) -> Option<usize> {
         self.parts.values().map(|placed| placed.rows.width).find(|found| *found != width)
     }
@@ -212,7 +214,7 @@ mod tests {
         let mut cut = soft.clone();
         cut.trim(13);
         assert_eq!((cut.row(12).is_some(), cut.row(13)), (true, None));
-        // The part that was cut is whole again, and what is beyond is replaced.
+        // The cut part is whole again, and the rows beyond it are replaced.
         cut.take(soft.clone(), 13);
         assert_eq!(cut.row(16), soft.row(16));
         soft.trim(0);

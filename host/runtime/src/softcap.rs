@@ -1,10 +1,11 @@
-//! The soft-cap of logits where a plan leaves it to the runtime: `cap · tanh(logit / cap)` in f32.
+//! The soft-cap of logits, `cap · tanh(logit / cap)` in f32, for plans that leave it to the
+//! runtime.
 //!
-//! A vocabulary has hundreds of thousands of entries and one token needs them all, so the
-//! hyperbolic tangent is written so that compilers vectorise it: no call, no branch. Within 3 ·
-//! 10⁻⁷ of the exact value, relatively.
+//! A vocabulary has hundreds of thousands of entries, and every token needs all of them. The
+//! hyperbolic tangent therefore has no calls and no branches, so that compilers vectorise it. Its
+//! relative error is at most 3 · 10⁻⁷.
 
-/// From here on the exponential is exact enough; below, the rational function is.
+/// From this value on the exponential is exact enough. Below it, the rational function is.
 const SWITCH: f32 = 0.625;
 
 /// From twice this value the tangent is 1 in f32.
@@ -18,10 +19,10 @@ pub(crate) fn softcap(cap: f32, logits: &mut [f32]) {
     }
 }
 
-/// NaN stays NaN.
+/// Computes the hyperbolic tangent. NaN stays NaN.
 fn tanh(x: f32) -> f32 {
     let size = x.abs();
-    // The fifth convergent of Lambert's continued fraction x / (1 + x² / (3 + x² / (5 + …))); its
+    // The fifth convergent of Lambert's continued fraction x / (1 + x² / (3 + x² / (5 + …))). Its
     // error grows with x¹⁰ and is below 10⁻⁹ at the switch.
     let square = size * size;
     let near = size * (945.0 + square * (105.0 + square)) / (945.0 + square * (420.0 + square * 15.0));
@@ -30,10 +31,10 @@ fn tanh(x: f32) -> f32 {
     tangent.copysign(x)
 }
 
-/// For 0 to 2 · [`SATURATED`]: a power of two times the Taylor polynomial of the remainder, at most
-/// half of ln 2.
+/// Computes the exponential for 0 to 2 · [`SATURATED`]: a power of two times the Taylor polynomial
+/// of the remainder, which is at most half of ln 2.
 fn exponential(x: f32) -> f32 {
-    /// 1.5 · 2²³: adding it rounds to an integer, which is in the lowest bits of the sum.
+    /// 1.5 · 2²³. Adding it rounds to an integer, which is then in the lowest bits of the sum.
     const ROUNDER: f32 = 12_582_912.0;
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
@@ -44,7 +45,7 @@ fn exponential(x: f32) -> f32 {
     for divisor in [720.0f32, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0] {
         polynomial = polynomial * rest + 1.0 / divisor;
     }
-    // The exponent is biased by 127; higher bits are shifted out.
+    // The exponent is biased by 127. Higher bits are shifted out.
     polynomial * f32::from_bits(rounded.to_bits().wrapping_add(127) << 23)
 }
 

@@ -14,11 +14,11 @@ use crate::storage::Storage;
 
 use rotary::RotaryTables;
 
-/// Memory that steps share, so that none allocates.
+/// Memory that steps reuse, so that no step allocates.
 #[derive(Debug, Default)]
 pub(crate) struct Workspace {
     rotary: RotaryTables,
-    /// A row of a table as it is stored, and its scales.
+    /// A stored row of a table with its scales.
     row: Vec<u8>,
 }
 
@@ -27,20 +27,20 @@ pub(crate) struct Workspace {
 pub(crate) struct Step<'a> {
     /// Position of the first row.
     pub position: u64,
-    /// Valid rows.
+    /// Number of valid rows.
     pub valid: u64,
-    /// Rows of the entry, at least as many.
+    /// Number of rows of the entry, at least the number of valid rows.
     pub rows: u64,
-    /// What the valid rows are of.
+    /// Source of the valid rows.
     pub given: Given<'a>,
 }
 
-/// What the rows of a step are of.
+/// Source of a step's rows.
 #[derive(Clone, Copy)]
 pub(crate) enum Given<'a> {
-    /// A token for each row. Those of positions with soft rows are placeholders.
+    /// A token for each row. Positions with soft rows have placeholders.
     Tokens { ids: &'a [u32], soft: &'a SoftParts },
-    /// What a front end made of a picture or clip, so many to a row.
+    /// Features that a front end computed from a picture or clip, `to_a_row` of them for each row.
     Features { features: &'a Features<'a>, to_a_row: u64 },
 }
 
@@ -49,7 +49,7 @@ impl<'a> Step<'a> {
         self.valid
     }
 
-    /// A coordinate of each valid patch; none of tokens.
+    /// Returns a coordinate of each valid patch, or an empty slice for tokens.
     fn along(&self, axis: GridAxis) -> &'a [i32] {
         match (self.given, axis) {
             (Given::Features { features, .. }, GridAxis::Column) => features.columns,
@@ -59,7 +59,8 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Type in which the values of a step input are computed; they may be stored differently.
+/// Returns the type in which the values of a step input are computed. They may be stored in another
+/// type.
 pub(crate) fn natural_storage(role: &Role) -> Storage {
     match role {
         Role::Positions | Role::Slots { .. } | Role::Grid { .. } => Storage::plain(DType::I32),
@@ -67,8 +68,8 @@ pub(crate) fn natural_storage(role: &Role) -> Storage {
     }
 }
 
-/// The shape of a step input in an entry of `rows` rows; `None` for roles that are no step inputs,
-/// or an asset that does not exist.
+/// Returns the shape of a step input in an entry of `rows` rows. Returns `None` for roles that are
+/// not step inputs, or if the asset does not exist.
 pub(crate) fn natural_shape(role: &Role, rows: u64, assets: &[u64]) -> Option<Vec<u64>> {
     Some(match role {
         Role::Positions | Role::Slots { .. } | Role::Grid { .. } => vec![rows],
@@ -86,9 +87,10 @@ pub(crate) fn natural_shape(role: &Role, rows: u64, assets: &[u64]) -> Option<Ve
     })
 }
 
-/// Writes the values of a step input as 32-bit words, i32 or f32 by [`natural_storage`].
+/// Writes the values of a step input as 32-bit words, i32 or f32 according to [`natural_storage`].
 ///
-/// Tokens were checked against the assets; positions and capacities against [`POSITION_LIMIT`].
+/// Tokens must have been checked against the assets, and positions and capacities against
+/// [`POSITION_LIMIT`].
 pub(crate) fn fill(
     role: &Role,
     step: Step<'_>,
@@ -120,7 +122,7 @@ pub(crate) fn fill(
     Ok(())
 }
 
-/// Largest position and capacity: the contract passes both as i32.
+/// Largest position and capacity, because the contract passes both as i32.
 pub(crate) const POSITION_LIMIT: u64 = i32::MAX as u64;
 
 fn positions(step: Step<'_>, values: &mut [i32]) {
@@ -129,7 +131,8 @@ fn positions(step: Step<'_>, values: &mut [i32]) {
     }
 }
 
-/// Rows beyond the valid ones may run past the largest position.
+/// Converts a position to i32. Rows beyond the valid ones may exceed the largest position and are
+/// clamped.
 fn position(position: u64) -> i32 {
     i32::try_from(position).unwrap_or(i32::MAX)
 }
@@ -148,13 +151,15 @@ fn pooling(step: Step<'_>, values: &mut [f32]) {
     }
 }
 
-/// The table that soft rows stand for: the embedding.
+/// The table whose rows soft rows replace: the embedding.
 const EMBEDDING: AssetId = AssetId(0);
 
-/// Rows beyond the valid ones are zero. Rows are read from a table's file, not from a mapping of
-/// it: the table may be larger than memory, pages that are touched stay in this process's memory
-/// (two megabytes each where Linux, from 6.18 on, caches a file in such chunks), and to map and to
-/// give back the pages of a hundred rows takes a twentieth of a prompt's time.
+/// Gathers rows of a table. Rows beyond the valid ones are zero.
+///
+/// Rows are read from the table's file instead of a mapping of it. The table may be larger than
+/// memory, and touched pages would stay in this process's memory (two megabytes each if Linux, from
+/// 6.18 on, caches a file in such chunks). Mapping and releasing the pages of a hundred rows also
+/// needs a twentieth of a prompt's time.
 fn gather(
     id: AssetId,
     assets: &[Asset],
@@ -184,7 +189,7 @@ fn gather(
     Ok(())
 }
 
-/// The same by a coordinate, which was checked against the table.
+/// Gathers rows of a table by a coordinate, which must have been checked against the table.
 fn gather_by_grid(asset: &Asset, along: &[i32], values: &mut [f32]) -> Result<(), SessionError> {
     for (row, values) in values.chunks_exact_mut(asset.width() as usize).enumerate() {
         let Some(&at) = along.get(row) else {
@@ -199,7 +204,7 @@ fn gather_by_grid(asset: &Asset, along: &[i32], values: &mut [f32]) -> Result<()
     Ok(())
 }
 
-/// 1 for valid rows, of which there are `rate` to a row of the entry, and 0 beyond.
+/// Writes 1 for valid rows and 0 beyond. There are `rate` values per row of the entry.
 fn valid_rows(step: Step<'_>, rate: u32, values: &mut [f32]) {
     let rate = u64::from(rate);
     let valid = match step.given {
@@ -211,7 +216,7 @@ fn valid_rows(step: Step<'_>, rate: u32, values: &mut [f32]) {
     }
 }
 
-/// By the columns of all rows, then by their rows.
+/// Writes values for the columns of all rows, then for their rows on the grid.
 fn axial(rope: &AxialRope, step: Step<'_>, of: fn(f64) -> f64, values: &mut [f32]) {
     let half = rope.half();
     let frequencies: Vec<f32> = rotary::frequencies(&half);
@@ -226,12 +231,12 @@ fn axial(rope: &AxialRope, step: Step<'_>, of: fn(f64) -> f64, values: &mut [f32
     }
 }
 
-/// The words as they are stored.
+/// Returns the words as stored bytes.
 pub(crate) fn bytes_of(words: &[u32]) -> &[u8] {
     cast_slice(words)
 }
 
-/// A step over tokens alone.
+/// Creates a step over tokens alone.
 #[cfg(test)]
 pub(crate) fn of_tokens(position: u64, ids: &[u32], rows: u64) -> Step<'_> {
     static NONE: std::sync::OnceLock<SoftParts> = std::sync::OnceLock::new();
@@ -307,7 +312,7 @@ mod tests {
         }
     }
 
-    /// Zeros would look like any token's row, and the resulting text would be fluent.
+    /// Zeros would look like the row of some token, and the resulting text would still be fluent.
     #[test]
     fn a_row_that_cannot_be_decoded_is_an_error() {
         let table = |dtype, bytes| Asset {
@@ -322,7 +327,7 @@ mod tests {
             },
             redirect: vec![(9, 1)],
         };
-        // Bytes of the first row only, and integers without a scale.
+        // Only the bytes of the first row exist, and the integers have no scale.
         for (table, token, row) in
             [(table(DType::F32, vec![0; 8]), 9, 1), (table(DType::I8, vec![1; 4]), 0, 0)]
         {
@@ -338,7 +343,7 @@ mod tests {
         }
     }
 
-    /// The oracle's plain functions compute the very same bits.
+    /// The oracle's plain functions must compute exactly the same bits.
     #[test]
     fn every_step_input_is_the_oracles() {
         use shardwright_graph::{Keys, Mask, Rope};

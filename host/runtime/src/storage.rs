@@ -5,20 +5,20 @@ use serde::{Deserialize, Serialize};
 use shardwright_shims::Port;
 use shardwright_vocabulary::{DType, Encoding, ScaleBits};
 
-/// Type of the stored elements, and the values they represent: value = (stored − zero point) ·
+/// Type of the stored elements, with their scale and zero point: value = (stored − zero point) ·
 /// scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Storage {
-    /// Stored type.
+    /// Type of the stored elements.
     pub dtype: DType,
-    /// A power of two for floats, one for indices.
+    /// Scale, a power of two for floats and one for indices.
     pub scale: ScaleBits,
-    /// Zero for floats and indices.
+    /// Zero point, zero for floats and indices.
     pub zero_point: i32,
 }
 
 impl Storage {
-    /// Elements without scale and zero point.
+    /// Creates a storage without scale and zero point.
     pub const fn plain(dtype: DType) -> Self {
         Storage { dtype, scale: ScaleBits::ONE, zero_point: 0 }
     }
@@ -26,12 +26,12 @@ impl Storage {
     /// Plain 32-bit float.
     pub const F32: Storage = Storage::plain(DType::F32);
 
-    /// Whether it stores real numbers; each such storage converts to each other.
+    /// Checks whether the storage contains real numbers. All such storages convert to each other.
     pub const fn is_numeric(&self) -> bool {
         !matches!(self.dtype, DType::I32 | DType::I64 | DType::I4 | DType::I2)
     }
 
-    /// Whether scale and zero point fit the type.
+    /// Checks whether scale and zero point fit the type.
     pub fn is_consistent(&self) -> bool {
         let range = match self.dtype {
             DType::I8 => -128..=127,
@@ -44,7 +44,7 @@ impl Storage {
         range.contains(&self.zero_point)
     }
 
-    /// Sets every element to represent zero; `bytes` contains whole elements.
+    /// Sets every element to the representation of zero. `bytes` must contain whole elements.
     pub(crate) fn fill_zero(&self, bytes: &mut [u8]) {
         let zero = self.zero_point.to_le_bytes();
         match self.dtype.bytes() as usize {
@@ -62,15 +62,15 @@ impl From<Encoding> for Storage {
     }
 }
 
-/// Storage of a port: its type, and its encoding for integers.
+/// Returns the storage of a port: its type, and its encoding for integers.
 pub(crate) fn storage_of(port: &Port) -> Storage {
     port.values().map_or(Storage::plain(port.dtype), Storage::from)
 }
 
-/// Whether type and encoding of a port are consistent, and values can be stored so.
+/// Checks whether type and encoding of a port are consistent and can represent values.
 pub(crate) fn is_storable(port: &Port) -> bool {
     let storage = storage_of(port);
-    // Integers without an encoding represent no values.
+    // Integers without an encoding do not represent values.
     storage.dtype == port.dtype
         && port.unit.is_none_or(ScaleBits::is_power_of_two)
         && storage.is_numeric()
@@ -78,12 +78,12 @@ pub(crate) fn is_storable(port: &Port) -> bool {
         && (port.encoding.is_some() || port.dtype.is_float())
 }
 
-/// Number of elements of a port; saturates.
+/// Returns the number of elements of a port, saturating.
 pub(crate) fn elements_of(port: &Port) -> u64 {
     port.shape.iter().fold(1, |product, &extent| product.saturating_mul(extent))
 }
 
-/// Size of a port in memory; saturates.
+/// Returns the size of a port in bytes, saturating.
 pub(crate) fn bytes_of(port: &Port) -> u64 {
     elements_of(port).saturating_mul(storage_of(port).dtype.bytes())
 }
@@ -98,10 +98,12 @@ impl std::fmt::Display for Storage {
     }
 }
 
-/// Values converted at once: small enough for the cache, large enough to keep the loops long.
+/// Number of values converted at a time: small enough for the cache, large enough to keep the loops
+/// long.
 const BLOCK: usize = 256;
 
-/// Converts elements; both slices have the same number of them. Equal storage is copied unchanged.
+/// Converts elements. Both slices must have the same number of elements. Equal storage is copied
+/// unchanged.
 ///
 /// Integers are rounded to even and clamped to their range.
 pub(crate) fn convert(from: Storage, source: &[u8], to: Storage, target: &mut [u8]) {
@@ -118,7 +120,7 @@ pub(crate) fn convert(from: Storage, source: &[u8], to: Storage, target: &mut [u
     }
 }
 
-/// Converts stored elements to f32; indices are ignored.
+/// Converts stored elements to f32. Indices are ignored.
 pub(crate) fn widen(from: Storage, source: &[u8], values: &mut [f32]) {
     let (scale, zero) = (from.scale.get(), i64::from(from.zero_point));
     let real = |raw: i64| (raw - zero) as f32 * scale;
@@ -134,13 +136,13 @@ pub(crate) fn widen(from: Storage, source: &[u8], values: &mut [f32]) {
     }
 }
 
-/// Converts f32 to stored elements; indices are ignored.
+/// Converts f32 to stored elements. Indices are ignored.
 pub(crate) fn narrow(to: Storage, values: &[f32], target: &mut [u8]) {
     let (scale, zero) = (to.scale.get(), to.zero_point as f32);
     let raw = |value: f32, low: f32, high: f32| ((value / scale).round_ties_even() + zero).clamp(low, high);
     match to.dtype {
         DType::F32 => put(values, target, |value| (value / scale).to_le_bytes()),
-        // Saturating, as the graph defines it: an infinity would turn masked scores into NaN.
+        // Saturates as defined by the graph, because an infinity would turn masked scores into NaN.
         DType::F16 => put(values, target, |value| {
             f16::from_f32((value / scale).clamp(f16::MIN.to_f32(), f16::MAX.to_f32())).to_le_bytes()
         }),
@@ -214,7 +216,7 @@ mod tests {
         assert_eq!(bytes, [0, 2, 2, 0, 127, 128, 0]);
     }
 
-    /// The graph defines encodings; this module implements them again, for slices.
+    /// The graph defines encodings. This module implements them again for slices.
     #[test]
     fn conversions_are_those_of_the_graph() {
         let mut encodings = vec![Encoding::F32, Encoding::F16, Encoding::of(DType::Bf16, None).unwrap()];
@@ -275,7 +277,7 @@ mod tests {
     #[test]
     fn indices_are_no_numbers_and_zero_points_lie_in_range() {
         assert!(!Storage::plain(DType::I32).is_numeric() && !Storage::plain(DType::I64).is_numeric());
-        // The unit of floats is a power of two.
+        // The unit of floats must be a power of two.
         assert!(affine(DType::F16, 0.5, 0).is_consistent() && !affine(DType::F16, 0.3, 0).is_consistent());
         assert!(!affine(DType::F16, 0.5, 1).is_consistent());
         for (dtype, low, high) in

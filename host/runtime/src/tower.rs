@@ -1,4 +1,4 @@
-//! Running a tower: what a front end made of one picture or clip goes in, soft rows come out.
+//! Runs a tower, which converts the features of one picture or clip to soft rows.
 
 use crate::cancel::CancelHandle;
 use crate::chain::Chain;
@@ -12,21 +12,21 @@ use crate::soft::SoftRows;
 use crate::step::Given;
 use shardwright_vocabulary::{EntryKind, Place};
 
-/// A tower with memories of its own. It keeps nothing from one picture or clip to the next.
+/// A tower with its own memory. It keeps no state between pictures or clips.
 pub struct Tower {
     engine: Engine,
     next: Option<Box<dyn NextChain>>,
     moves: Vec<TowerMove>,
 }
 
-/// A picture or clip that was run again on another chain because its chain was lost.
+/// A picture or clip that was run again on another chain, because its chain was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TowerMove {
-    /// What was lost, and where.
+    /// Error with which the chain was lost.
     pub lost: String,
-    /// Where the shards of the new chain run; each place once, in their order.
+    /// Places of the new chain's shards, each once, in their order.
     pub to: Vec<Place>,
-    /// Chains tried before and unusable, with the reason.
+    /// Chains that were tried before and were unusable, with the reasons.
     pub passed_over: Vec<String>,
 }
 
@@ -37,11 +37,12 @@ impl std::fmt::Debug for Tower {
 }
 
 impl Chain {
-    /// The tower of this chain.
+    /// Creates a tower on this chain.
     ///
     /// # Errors
     ///
-    /// [`SessionError::NotATower`] if it gives something else than soft rows; those of allocating.
+    /// Returns [`SessionError::NotATower`] if the chain returns anything other than soft rows, and
+    /// the errors of allocation.
     pub fn tower(&self) -> Result<Tower, SessionError> {
         match is_tower(self) {
             true => Ok(Tower { engine: Engine::new(self.clone())?, next: None, moves: Vec::new() }),
@@ -50,12 +51,12 @@ impl Chain {
     }
 }
 
-/// Whether all that a chain gives are soft rows.
+/// Checks whether a chain only returns soft rows.
 fn is_tower(chain: &Chain) -> bool {
     chain.layout().schedules.iter().all(|schedule| schedule.soft_rows.is_some())
 }
 
-/// The entry points that take features.
+/// Returns the entry points that accept features.
 fn inputs(chain: &Chain) -> impl Iterator<Item = (usize, FeatureInput)> + '_ {
     chain.schedules(EntryKind::Encode).filter_map(|index| {
         let schedule = &chain.layout().schedules[index];
@@ -65,47 +66,49 @@ fn inputs(chain: &Chain) -> impl Iterator<Item = (usize, FeatureInput)> + '_ {
 }
 
 impl Tower {
-    /// Sets what goes on when the chain is lost; `None`: losing it is an error.
+    /// Sets the source of chains to continue on if the chain is lost. With `None`, the loss is an
+    /// error.
     pub fn set_next_chain(&mut self, next: Option<Box<dyn NextChain>>) {
         self.next = next;
     }
 
-    /// What was run again on another chain so far.
+    /// Returns the pictures and clips that were run again on another chain so far.
     pub fn moves(&self) -> &[TowerMove] {
         &self.moves
     }
 
-    /// The chain it runs on.
+    /// Returns the chain that the tower runs on.
     pub fn chain(&self) -> &Chain {
         &self.engine.chain
     }
 
-    /// A handle that cancels a run from other threads.
+    /// Returns a handle that cancels a run from other threads.
     pub fn cancel_handle(&self) -> CancelHandle {
         self.engine.cancel.clone()
     }
 
-    /// Runs are cancelled by this handle from now on, such as that of the session they are for.
+    /// Sets the handle that cancels runs from now on, for example the handle of the session that
+    /// uses the rows.
     pub fn set_cancel_handle(&mut self, handle: CancelHandle) {
         self.engine.cancel = handle;
     }
 
-    /// Where everything ran so far.
+    /// Returns the record of all placements so far.
     pub fn placement(&self) -> PlacementRecord {
         self.engine.counters.record(&self.engine.chain)
     }
 
-    /// Values of a patch or frame.
+    /// Returns the number of values of a patch or frame.
     pub fn feature_width(&self) -> usize {
         self.schedules().map(|(_, features)| features.width).next().unwrap_or(0)
     }
 
-    /// Most patches or frames of one run.
+    /// Returns the largest number of patches or frames of one run.
     pub fn most_features(&self) -> usize {
         self.schedules().map(|(_, features)| features.count).max().unwrap_or(0)
     }
 
-    /// Patches or frames that become one soft row.
+    /// Returns the number of patches or frames that become one soft row.
     pub(crate) fn features_of_a_row(&self) -> usize {
         self.schedules().map(|(_, features)| features.to_a_row).next().unwrap_or(1)
     }
@@ -114,14 +117,16 @@ impl Tower {
         inputs(&self.engine.chain)
     }
 
-    /// The soft rows of a picture or clip of that origin, in the smallest entry point that holds
-    /// it. Where the chain is lost and another is set, it is run again there.
+    /// Computes the soft rows of a picture or clip with this origin, in the smallest sufficient
+    /// entry point. If the chain is lost and another one is available, the picture or clip is run
+    /// again there.
     ///
     /// # Errors
     ///
-    /// [`SessionError::Features`] if there are none, more than the largest entry point takes, or
-    /// patches without positions; [`SessionError::SoftRowsNotFinite`]; those of running shards;
-    /// [`SessionError::Stranded`] if no other chain takes over.
+    /// Returns [`SessionError::Features`] if there are no features, more than the largest entry
+    /// point accepts, or patches without positions. Returns [`SessionError::SoftRowsNotFinite`] for
+    /// a NaN or infinity, [`SessionError::Stranded`] if no other chain can replace a lost one, and
+    /// the errors of running shards.
     pub fn encode(&mut self, features: Features<'_>, origin: [u8; 32]) -> Result<SoftRows, SessionError> {
         let mut asked = 0;
         loop {
@@ -200,7 +205,7 @@ impl Tower {
     }
 }
 
-/// The features of an entry point.
+/// Dimensions of an entry point's features.
 #[derive(Clone, Copy)]
 struct FeatureInput {
     count: usize,

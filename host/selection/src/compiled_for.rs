@@ -4,8 +4,8 @@ use shardwright_bundle::{Bundle, ShardEntry};
 use shardwright_shims::{Heads, ShimError, ShimInstance};
 use shardwright_vocabulary::{Device, DeviceKind, Error, ErrorKind, Result, TargetKind};
 
-/// Returns what the artefact of a shard states of itself. The bytes are verified against the
-/// manifest before they are parsed, and the artefact is not opened.
+/// Returns the heads of a shard's artefact. The bytes are verified against the manifest before they
+/// are parsed, and the artefact is not opened.
 ///
 /// # Errors
 ///
@@ -19,8 +19,8 @@ pub fn heads_of(bundle: &Bundle, shard: &ShardEntry) -> Result<Heads> {
     })
 }
 
-/// Announces the chip of a shard to a shim, as the shim read its profile when it compiled. The
-/// profile itself is not needed here. Its facts are checked as those of any profile.
+/// Announces the chip of a shard to a shim, with the facts from its profile at the time of
+/// compiling. The profile itself is not needed here. The facts are checked like any profile's.
 pub fn know_chip(instance: &ShimInstance, heads: &Heads) -> Result<()> {
     match &heads.head.chip {
         Some(chip) => Ok(instance.know(chip)?),
@@ -28,16 +28,16 @@ pub fn know_chip(instance: &ShimInstance, heads: &Heads) -> Result<()> {
     }
 }
 
-/// Devices of the shim that compiled a shard: those of this machine, and those it offers for the
-/// chip that the shard is for.
+/// Returns devices of the shim that compiled a shard: the devices of this machine, and the devices
+/// it offers for the shard's chip.
 pub fn devices_for(
     instance: &ShimInstance,
     shard: &ShardEntry,
 ) -> std::result::Result<Vec<Device>, ShimError> {
     let mut devices = instance.devices(None)?;
     if shard.target.kind != TargetKind::Cpu && shard.compiled_by.shim == shard.target.shim {
-        // A target other than the CPU has the name of its chip: the variant's own, or one that it
-        // falls back to.
+        // A target other than the CPU has the name of its chip: the variant's own, or a chip that
+        // it falls back to.
         for device in instance.devices(Some(&shard.target.name))? {
             if devices.iter().all(|existing| existing.name != device.name) {
                 devices.push(device);
@@ -47,7 +47,7 @@ pub fn devices_for(
     Ok(devices)
 }
 
-/// The device that a shard was compiled for, if the shim can only compile for it here.
+/// Returns the device that a shard was compiled for, if the shim can only compile for it here.
 pub fn only_compiled_for(
     instance: &ShimInstance,
     shard: &ShardEntry,
@@ -57,7 +57,7 @@ pub fn only_compiled_for(
     Ok(own.filter(|device| device.kind == DeviceKind::Offline))
 }
 
-/// The error that the shard's chip is not in this machine.
+/// Creates the error that the shard's chip is not in this machine.
 pub fn only_compiles(shard: &ShardEntry, device: &Device) -> Error {
     let (shim, chip) = (&shard.compiled_by.shim, device.soc.as_deref().unwrap_or(&device.name));
     let what = format!(

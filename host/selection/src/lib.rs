@@ -1,14 +1,14 @@
-//! Which variant and which chain of a bundle runs on a machine, and why the others do not.
+//! Selects which variant and which chain of a bundle runs on a machine, with reasons for the
+//! others.
 //!
-//! **Job.** Asks the shims of a machine about every chain of every variant ([`Machine`]), and
-//! orders them ([`select`]): the chip's own variant before one of the same architecture, both
-//! before a fallback, and that before a variant for no chip in particular. The answer does not
-//! depend on the order of variants in the bundle. Towers of the variant that was chosen are asked
-//! about in the same way ([`select_of`]).
+//! **Job.** Queries the shims of a machine about every chain of every variant ([`Machine`]), and
+//! orders the chains ([`select`]): the chip's own variant before one of the same architecture, both
+//! before a fallback, and that before a variant for any machine. The answer does not depend on the
+//! order of variants in the bundle. Towers of the selected variant are handled in the same way
+//! ([`select_of`]).
 //!
-//! **Not its job.** It loads and runs nothing, compiles nothing and reads no profile: what a chip
-//! is called and what is known of it comes from the caller, from the heads of artefacts and from
-//! shims. It opens no artefact.
+//! **Not its job.** It does not load, run or compile models, read profiles or open artefacts. The
+//! names and facts of a chip come from the caller, from the heads of artefacts and from shims.
 
 mod compiled_for;
 mod machine;

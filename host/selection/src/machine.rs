@@ -1,4 +1,4 @@
-//! A machine whose shims are asked.
+//! A machine whose shims are queried.
 
 use shardwright_bundle::{Bundle, ShardEntry, Variant};
 use shardwright_shims::{Chip, Heads, ShimInstance};
@@ -7,28 +7,29 @@ use shardwright_vocabulary::{Compatibility, Device, DeviceKind, Result, TargetKi
 use crate::compiled_for::{devices_for, heads_of, know_chip, only_compiles};
 use crate::standing::{ShardStanding, Standing};
 
-/// A machine, or what is known of one.
+/// A machine, or a description of one.
 pub trait Machine {
-    /// How a shard of a bundle stands on it.
+    /// Returns whether a shard of a bundle runs on the machine.
     ///
     /// # Errors
     ///
-    /// The bundle is damaged, so that nothing may be chosen by it.
+    /// The bundle is damaged, so it must not be used for a selection.
     fn stands(&mut self, bundle: &Bundle, variant: &Variant, shard: &ShardEntry) -> Result<ShardStanding>;
 
-    /// The chip that it is, or is to be taken for; `None` for whichever its shims find.
+    /// Returns the chip that the user named for the machine. `None` if its shims find the chip
+    /// themselves.
     fn chip(&self) -> Option<&Chip>;
 }
 
-/// This machine: its shims, opened as `open` has them.
+/// This machine with its shims, which `open` opens.
 pub struct OpenShims<'o> {
     open: &'o mut dyn FnMut(&ShardEntry) -> Result<ShimInstance>,
     chip: Option<Chip>,
 }
 
 impl<'o> OpenShims<'o> {
-    /// Shims are opened once for each shard that is asked about: `open` remembers those it opened.
-    /// With a `chip`, the machine is taken for one with it, as simulators are.
+    /// Creates a machine. `open` is called for each shard and should reuse open shims. With a
+    /// `chip`, the machine is treated as one with that chip, as for simulators.
     pub fn new(open: &'o mut dyn FnMut(&ShardEntry) -> Result<ShimInstance>, chip: Option<Chip>) -> Self {
         OpenShims { open, chip }
     }
@@ -41,7 +42,8 @@ impl<'o> OpenShims<'o> {
         if let Some(own) = devices.iter().find(|device| device.name == by.device) {
             return judged(&instance, heads, shard, own, Standing::Own);
         }
-        // One that runs what was compiled for a simulator is one, and no other.
+        // A shard compiled for a simulator needs a simulator, and other shards need a present
+        // device.
         let wanted = if by.simulated { DeviceKind::Simulated } else { DeviceKind::Present };
         let mut first = None;
         for device in devices.iter().filter(|device| device.kind == wanted) {
@@ -55,8 +57,8 @@ impl<'o> OpenShims<'o> {
     }
 
     fn devices(&self, instance: &ShimInstance, variant: &Variant, shard: &ShardEntry) -> Result<Vec<Device>> {
-        // What stands in for a chip, as the CPU shim does, has devices of its own, and a further
-        // target of the variant is another chip than the machine is taken for.
+        // A stand-in for a chip, such as the CPU shim, has devices of its own. A further target of
+        // the variant is not the chip that the user named.
         let is_chip = shard.compiled_by.shim == shard.target.shim && shard.target.name == variant.soc;
         match self.chip.as_ref().filter(|_| is_chip && shard.target.kind != TargetKind::Cpu) {
             Some(chip) => {
@@ -80,7 +82,7 @@ impl Machine for OpenShims<'_> {
     }
 }
 
-/// What a shim says of an artefact on one of its devices.
+/// Returns the shim's verdict on an artefact on one of its devices.
 fn judged(
     instance: &ShimInstance,
     heads: &Heads,
@@ -102,13 +104,13 @@ fn judged(
         }
         Compatibility::NotMine(reason) | Compatibility::Unsupported(reason) => {
             let refused = ShardStanding::refused(&device.name, device.kind, reason, again());
-            // Of another chip it was not to be expected.
+            // On a device of another chip, a refusal is normal.
             ShardStanding { hindered: standing == Standing::Own, ..refused }
         }
     })
 }
 
-/// The shim has no device that the shard could run on.
+/// Returns the result for a shim without a device that the shard could run on.
 fn none_here(by: &shardwright_vocabulary::ShimIdentity, devices: &[Device]) -> ShardStanding {
     let reason = format!("shim `{}` has no device `{}` here", by.shim, by.device);
     let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();

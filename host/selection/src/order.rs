@@ -13,13 +13,13 @@ use crate::standing::{ShardStanding, Standing};
 pub enum Tier {
     /// The first chain of the chip's own variant.
     Own,
-    /// The same, where compiling again would give something better.
+    /// The first chain of the chip's own variant, if compiling again would give a better artefact.
     OwnRecompile,
     /// The first chain of a variant for another chip, which the shim accepts on this one.
     Sibling,
     /// A later chain of one of these variants.
     Fallback,
-    /// The first chain of a variant for no chip in particular.
+    /// The first chain of a variant for any machine.
     General,
     /// The first chain of a variant for a chip that is simulated or emulated here.
     StandIn,
@@ -28,7 +28,7 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// In words, as a column of a table.
+    /// Returns a description for a column of a table.
     pub const fn meaning(self) -> &'static str {
         match self {
             Tier::Own => "its own",
@@ -53,16 +53,15 @@ pub struct Candidate {
     pub chain: usize,
     /// The chip of the variant.
     pub soc: String,
-    /// Name of the chain.
     pub name: String,
     /// How well it suits the machine.
     pub tier: Tier,
-    /// How its shards stand.
+    /// Results of its shards.
     pub shards: Vec<ShardStanding>,
 }
 
 impl Candidate {
-    /// Why it is not the very best, if anything is to be said.
+    /// Returns why the chain is not optimal, if there is a reason.
     pub fn reason(&self) -> Option<&str> {
         self.shards.iter().find_map(|shard| shard.reason.as_deref())
     }
@@ -77,32 +76,31 @@ pub struct Passed {
     /// Position of the chain in the variant.
     #[serde(skip)]
     pub chain: usize,
-    /// How well it would suit the machine if it were compiled there: a device is here that refuses
-    /// what was compiled for it. `None` if compiling cannot help.
+    /// How well it would suit the machine after compiling again. A device is here, but it refuses
+    /// the artefact. `None` if compiling cannot help.
     #[serde(skip)]
     pub anew: Option<Tier>,
     /// The chip of the variant.
     pub soc: String,
-    /// Name of the chain.
     pub name: String,
-    /// The first shard that does not run.
+    /// Name of the first shard that does not run.
     pub shard: String,
-    /// How it stands.
+    /// Result of that shard.
     #[serde(flatten)]
     pub standing: ShardStanding,
 }
 
-/// What runs on a machine, and what does not.
+/// Chains that run on a machine, and chains that do not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Selection {
     /// Chains that run, the best first.
     pub candidates: Vec<Candidate>,
-    /// Chains that do not, in the order of their chips' names, then of the variant.
+    /// Chains that do not run, in the order of their chips' names, then of the variant.
     pub passed: Vec<Passed>,
 }
 
-/// Orders the chains of a bundle's text for a machine. Chains that suit it equally well are in the
-/// order of the variant's own fallbacks, then of the names of chips.
+/// Orders the chains of a bundle's text model for a machine. Chains that suit it equally well are
+/// in the order of the variant's own fallbacks, then of the names of chips.
 ///
 /// # Errors
 ///
@@ -115,8 +113,8 @@ pub fn select(bundle: &Bundle, machine: &mut dyn Machine) -> Result<Selection> {
     Ok(selection.ordered())
 }
 
-/// Orders the chains of one pass of one variant: of a tower beside a text whose variant was
-/// selected before.
+/// Orders the chains of one pass of one variant, for a tower whose text variant was selected
+/// before.
 ///
 /// # Errors
 ///
@@ -143,7 +141,7 @@ impl Selection {
         let (Some(chain), Some(shards)) = (chains.first(), stands.first()) else { return Ok(()) };
         let first = tier(variant, chain, shards, machine);
         let refuses = |shard: &ShardStanding| shard.hindered && shard.kind == Some(DeviceKind::Present);
-        // The chip is here and takes nothing of it, or another device of its machine is here.
+        // The chip is here and refuses all its shards, or another device of its machine is here.
         let is_present = shards.iter().any(refuses)
             || chains.iter().zip(&stands).any(|(chain, shards)| is_on_a_chip(chain, shards));
         let later = match first {
@@ -179,13 +177,14 @@ impl Selection {
         self.candidates.sort_by(|one, other| {
             (one.tier, one.chain, &one.soc).cmp(&(other.tier, other.chain, &other.soc))
         });
-        // Stable: those of a variant stay in its order.
+        // The sort is stable, so chains of a variant stay in its order.
         self.passed.sort_by(|one, other| one.soc.cmp(&other.soc));
         self
     }
 }
 
-/// Whether a chain runs on a device of this machine that is no CPU, as it was compiled for it.
+/// Checks whether a chain runs on a device of this machine other than the CPU, and was compiled for
+/// that device.
 fn is_on_a_chip(chain: &ChainEntry, shards: &[ShardStanding]) -> bool {
     let own = |(stands, shard): (&ShardStanding, &ShardEntry)| {
         shard.target.kind != TargetKind::Cpu
@@ -196,7 +195,7 @@ fn is_on_a_chip(chain: &ChainEntry, shards: &[ShardStanding]) -> bool {
     shards.iter().all(ShardStanding::is_here) && shards.iter().zip(&chain.shards).any(own)
 }
 
-/// Whether the variant is for the chip that the machine is said to have.
+/// Checks whether the variant is for the chip that was named for the machine.
 fn is_named(variant: &Variant, machine: &dyn Machine) -> bool {
     machine.chip().is_some_and(|chip| {
         let mut names = chip.aliases.iter().chain([&chip.name]);
@@ -204,8 +203,8 @@ fn is_named(variant: &Variant, machine: &dyn Machine) -> bool {
     })
 }
 
-/// How well the first chain of a variant would suit if its device took it; `None` if the machine is
-/// taken for another chip.
+/// Returns how well the first chain of a variant would suit if its device accepted it, or `None` if
+/// another chip was named for the machine.
 fn refused_tier(variant: &Variant, standing: &ShardStanding, machine: &dyn Machine) -> Option<Tier> {
     match machine.chip() {
         Some(_) => is_named(variant, machine).then_some(Tier::Own),
@@ -214,7 +213,7 @@ fn refused_tier(variant: &Variant, standing: &ShardStanding, machine: &dyn Machi
     }
 }
 
-/// How well the first chain of a variant suits; `None` if it does not run.
+/// Returns how well the first chain of a variant suits, or `None` if it does not run.
 fn tier(
     variant: &Variant,
     chain: &ChainEntry,
@@ -235,11 +234,11 @@ fn tier(
         return Some(match (is_named(variant, machine), is_sibling) {
             (true, _) => own,
             (false, true) => Tier::Sibling,
-            // Emulated on this machine's CPU, for another chip than the one that was named.
+            // Emulated on this machine's CPU, for a chip other than the named one.
             (false, false) => Tier::Elsewhere,
         });
     }
-    // The CPU shim of another machine would do as well as this one's.
+    // Only shards on chips count, because the CPU shim of any machine can run the others.
     let chips = shards.iter().zip(&chain.shards);
     let mut chips = chips.filter(|(_, shard)| shard.target.kind != TargetKind::Cpu).map(|(stands, shard)| {
         stands.kind == Some(DeviceKind::Present) && shard.compiled_by.shim == shard.target.shim

@@ -1,4 +1,4 @@
-//! How a shard stands on a machine.
+//! The result for a shard on a machine.
 
 use serde::Serialize;
 use shardwright_vocabulary::{DeviceKind, Error, ErrorKind};
@@ -7,43 +7,42 @@ use shardwright_vocabulary::{DeviceKind, Error, ErrorKind};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "standing")]
 pub enum Standing {
-    /// On the very device it was compiled for.
+    /// It runs on exactly the device it was compiled for.
     Own,
-    /// On a device of another chip, which its shim accepts.
+    /// It runs on a device of another chip, which its shim accepts.
     Sibling,
     /// The machine lacks the chip, and its shim only compiles for it here.
     Offline,
-    /// Not here.
+    /// It does not run here.
     Absent,
 }
 
-/// How a shard stands on a machine.
+/// The result for a shard on a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ShardStanding {
-    /// Whether it runs.
+    /// Whether and where it runs.
     #[serde(flatten)]
     pub standing: Standing,
     /// The device that it runs on, or was compiled for.
     pub device: String,
-    /// What that device is, if it is known here.
+    /// Kind of that device, if known here.
     #[serde(skip)]
     pub kind: Option<DeviceKind>,
-    /// Whether it could run here, and something keeps it from it: a shim that does not open, or
-    /// that refuses what was compiled for its own device. Else the machine lacks the chip or the
-    /// shim.
+    /// Whether it should run here, but cannot: its shim does not open, or refuses an artefact for
+    /// its own device. Otherwise the machine lacks the chip or the shim.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hindered: bool,
-    /// Why compiling it again would give something better, why it is not its own device, or why it
+    /// Why compiling again would give a better artefact, why it runs on another device, or why it
     /// does not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What would help where it does not run.
+    /// A suggestion, if it does not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
 }
 
 impl ShardStanding {
-    /// It runs.
+    /// Creates the result for a shard that runs.
     pub(crate) fn runs(
         standing: Standing,
         device: &str,
@@ -60,7 +59,7 @@ impl ShardStanding {
         }
     }
 
-    /// It does not run.
+    /// Creates the result for a shard that does not run.
     pub(crate) fn absent(device: &str, reason: impl Into<String>, help: Option<String>) -> ShardStanding {
         ShardStanding {
             standing: Standing::Absent,
@@ -72,13 +71,13 @@ impl ShardStanding {
         }
     }
 
-    /// An error that keeps it from running.
+    /// Creates the result for an error that prevents the shard from running.
     pub(crate) fn failed(device: &str, error: &Error) -> ShardStanding {
         let absent = ShardStanding::absent(device, error.to_string(), error.help().map(str::to_owned));
         ShardStanding { hindered: error.kind() != ErrorKind::Missing, ..absent }
     }
 
-    /// The device is here and refuses what was compiled.
+    /// Creates the result for a device that is here and refuses the artefact.
     pub(crate) fn refused(
         device: &str,
         kind: DeviceKind,
@@ -89,7 +88,7 @@ impl ShardStanding {
         ShardStanding { kind: Some(kind), hindered, ..ShardStanding::absent(device, reason, help) }
     }
 
-    /// Whether it runs.
+    /// Checks whether the shard runs.
     pub fn is_here(&self) -> bool {
         matches!(self.standing, Standing::Own | Standing::Sibling)
     }

@@ -1,6 +1,6 @@
-//! `in_an_app BUNDLE MEGABYTES PROOFS`: what an application does that shares a phone with others.
-//! Each line of standard input is a turn; the session is released after each, as when the app goes
-//! to the background. `docs/how-to/integrate.md` goes through it.
+//! `in_an_app BUNDLE MEGABYTES PROOFS`: an application that shares a phone with other apps. Each
+//! line of standard input is a turn. The session is released after each turn, as when the app goes
+//! to the background. `docs/how-to/integrate.md` explains the code.
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use shardwright::{
     BundleOptions, CancelHandle, Error, ErrorKind, FallbackPolicy, GenerationEvent, Model, Watch,
 };
 
-/// Progress, on standard error where a person would see a bar.
+/// Prints progress on standard error, where an app would show a progress bar.
 #[derive(Default)]
 struct Shown {
     stage: String,
@@ -24,7 +24,7 @@ impl Watch for Shown {
     }
 
     fn cancelled(&self) -> bool {
-        // True once the user has left the screen.
+        // Returns true once the user has left the screen.
         false
     }
 }
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     eprintln!("error: {error}");
     error.help().into_iter().for_each(|help| eprintln!("help: {help}"));
     match error.kind() {
-        // An app offers its smaller model here.
+        // An app can offer its smaller model here.
         ErrorKind::Memory => ExitCode::from(11),
         _ => ExitCode::FAILURE,
     }
@@ -63,7 +63,8 @@ fn run(bundle: &str, megabytes: &str, proofs: &str) -> shardwright::Result<()> {
     let memory = model.memory();
     eprintln!("{} bytes of weights, {} of a session", memory.weights, memory.session.bytes());
 
-    // While the user types; the budget has to hold a session more until it is done.
+    // An app does this while the user types. Until it ends, the budget must have room for one more
+    // session.
     let (warmed, cancel) = (model.clone(), CancelHandle::default());
     let warm = std::thread::spawn(move || warmed.prewarm(&cancel));
     match warm.join() {
@@ -87,7 +88,7 @@ fn run(bundle: &str, megabytes: &str, proofs: &str) -> shardwright::Result<()> {
         println!();
         let again = reply.statistics().recomputed_tokens;
         drop(reply);
-        // The app is in the background until the next line.
+        // The app stays in the background until the next line.
         session.release();
         eprintln!("{again} tokens were run again; {} bytes are in use now", model.memory().used);
     }

@@ -1,5 +1,5 @@
-//! `run_bundle DIR PROMPT`: what an application does with a bundle, with nothing but the `runtime`
-//! feature: no compiler, no reader of checkpoints, no planner.
+//! `run_bundle DIR PROMPT`: runs a bundle as an application does. Needs only the feature `runtime`:
+//! no compiler, no checkpoint reader and no planner.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ fn run(directory: &str, prompt: &str) -> shardwright::Result<()> {
     for event in session.complete(prompt)? {
         if let GenerationEvent::TextDelta { text } = event? {
             print!("{text}");
-            // Nobody may be reading.
+            // Ignore the error: the reader of the output may be gone.
             let _ = std::io::stdout().flush();
         }
     }

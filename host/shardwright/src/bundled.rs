@@ -33,7 +33,7 @@ use crate::towers::Towers;
 use crate::verified::{ProofsPlace, Verified};
 use crate::{Error, ErrorKind, Model, Result};
 
-/// How to open a bundle.
+/// Options to open a bundle.
 #[derive(Clone, Debug, Default)]
 pub struct BundleOptions {
     run: RunOptions,
@@ -48,12 +48,12 @@ pub struct BundleOptions {
 }
 
 impl BundleOptions {
-    /// The defaults.
+    /// Returns the default options.
     pub fn new() -> Self {
         BundleOptions::default()
     }
 
-    /// Those that ask the same of opening.
+    /// Creates options to open a bundle from the options that it shares with opening a checkpoint.
     #[cfg(feature = "build")]
     pub(crate) fn of(run: RunOptions) -> Self {
         BundleOptions { run, ..BundleOptions::default() }
@@ -61,46 +61,48 @@ impl BundleOptions {
 
     run_option_setters!();
 
-    /// Sets a flag that takes effect when shards are loaded, such as `power`. A flag that the
-    /// bundle has decided, or that none of its shims knows, is an error; the flag's outcome is a
-    /// notice.
+    /// Sets a flag that takes effect when shards are loaded, such as `power`. It is an error if the
+    /// bundle has fixed the flag or no shim of the bundle supports it. A notice reports the outcome
+    /// of the flag.
     #[must_use]
     pub fn flag(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.flags.push((name.into(), value.into()));
         self
     }
 
-    /// Verifies every byte of the bundle before anything is used, including chains that are not
-    /// loaded, and ignores remembered proofs. Default: off; every byte that is loaded is verified,
-    /// or was before.
+    /// Verifies every byte of the bundle before any of it is used, including chains that are not
+    /// loaded, and ignores remembered proofs. Default: off. Every byte that is loaded is then
+    /// verified, now or by an earlier proof.
     #[must_use]
     pub fn verify_all(mut self, verify: bool) -> Self {
         self.verify = verify;
         self
     }
 
-    /// Remembers in `directory` which artefacts and tables were verified against the manifest, so
-    /// that a start does not hash a whole model again: a file that cannot have changed since is not
-    /// hashed. If that cannot be determined (systems other than Linux and Android, file systems in
-    /// memory or in layers, files of another user), or if others may write `directory` (reported by
-    /// a notice), every start hashes them, and [`Model::verified`] says why. Default: `proofs` in
-    /// the cache directory of the user; where there is none, nothing is remembered. No effect with
-    /// [`verify_all`](Self::verify_all).
+    /// Sets the directory for proofs of which artefacts and tables were verified against the
+    /// manifest. With a proof, opening does not hash a file that cannot have changed since, so a
+    /// start does not hash the whole model again.
+    ///
+    /// Every start hashes the files if a change cannot be excluded (systems other than Linux and
+    /// Android, in-memory or layered file systems, files of another user), or if other users may
+    /// write to `directory` (reported in a notice). [`Model::verified`] gives the reason. Default:
+    /// `proofs` in the user's cache directory. Without such a directory, no proofs are stored. No
+    /// effect with [`verify_all`](Self::verify_all).
     #[must_use]
     pub fn remember_proofs(mut self, directory: impl Into<std::path::PathBuf>) -> Self {
         self.proofs = ProofsPlace::At(directory.into());
         self
     }
 
-    /// Remembers nothing: every start hashes what it uses.
+    /// Disables stored proofs: every start hashes the files that it uses.
     #[must_use]
     pub fn remember_no_proofs(mut self) -> Self {
         self.proofs = ProofsPlace::Nowhere;
         self
     }
 
-    /// Which chains may run in the place of the first; `strict` is
-    /// [`FallbackPolicy::Refuse`]. The later of both counts. Default: any.
+    /// Sets which chains may run if the first one cannot. `strict` is equivalent to
+    /// [`FallbackPolicy::Refuse`]. The later of the two calls wins. Default: any chain.
     #[must_use]
     pub fn fallback(mut self, policy: FallbackPolicy) -> Self {
         self.run.strict = policy == FallbackPolicy::Refuse;
@@ -108,32 +110,33 @@ impl BundleOptions {
         self
     }
 
-    /// The most bytes of memory that the model and its sessions may take together: artefacts, KV
-    /// cache, buffers, logits. Gathered tables are mapped and not counted; what drivers take for
-    /// themselves is not known.
+    /// Sets the maximum memory of the model and its sessions together, in bytes: artefacts, KV
+    /// cache, buffers and logits. Gathered tables are mapped and not counted. Memory that drivers
+    /// allocate for themselves is unknown and not counted.
     ///
-    /// A chain that needs more with one session is passed over before anything of it is read, with
-    /// the reason in a notice; a session that finds too little left is an error of kind
-    /// [`ErrorKind::Memory`], as is a bundle of which no chain fits. [`Model::memory`] says what is
-    /// in use. Default: no bound.
+    /// A chain that needs more with one session is skipped before any of it is read, with the
+    /// reason in a notice. A session that finds too little memory left fails with
+    /// [`ErrorKind::Memory`], as does a bundle in which no chain fits. [`Model::memory`] reports
+    /// the memory in use. Default: no limit.
     #[must_use]
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.memory = Some(bytes);
         self
     }
 
-    /// The chip that this machine is taken for, where it has a name: its own variant runs, or the
-    /// nearest that the shim accepts on that chip, in a simulator where shims simulate it. Default:
-    /// the chip that the shims find.
+    /// Overrides the chip of this machine. The chip's own variant of the bundle runs, or the
+    /// closest one that the shim accepts on that chip. Shims that simulate the chip run it in a
+    /// simulator. Default: the chip that the shims find.
     #[must_use]
     pub fn chip(mut self, chip: Chip) -> Self {
         self.chip = Some(chip);
         self
     }
 
-    /// The checkpoint the bundle was made from. If a chain cannot be loaded and its plan says
-    /// `just-in-time` for every shard, it is planned and compiled again on this machine, which the
-    /// placement record reports with its cost. Default: none, nothing is compiled.
+    /// Sets the checkpoint that the bundle was made from. If a chain cannot be loaded and its plan
+    /// specifies `just-in-time` for every shard, the chain is planned and compiled again on this
+    /// machine. The placement record reports this and its cost. Default: none, so that no chain is
+    /// compiled.
     #[cfg(feature = "build")]
     #[must_use]
     pub fn checkpoint(mut self, directory: impl Into<std::path::PathBuf>) -> Self {
@@ -141,66 +144,72 @@ impl BundleOptions {
         self
     }
 
-    /// Opens a bundle, in a directory or packed, and loads the chain of it that suits this machine
-    /// best.
+    /// Opens a bundle, in a directory or packed, and loads the chain that suits this machine best.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Model> {
         self.open_watched(path, &mut ())
     }
 
-    /// The same with progress and cancellation. Progress is by bytes: of files that are hashed
-    /// because nothing proves them, and of artefacts that are loaded. It can be cancelled between
-    /// blocks of a file, between shards and between the runs of a self-test; what was verified as a
-    /// whole by then is remembered, and nothing else.
+    /// Opens a bundle like [`open`](Self::open), with progress and cancellation.
+    ///
+    /// Progress is by the bytes of files that are hashed because no proof exists, and of artefacts
+    /// that are loaded. Cancellation is possible between blocks of a file, between shards and
+    /// between the runs of a self-test. Files that were verified completely by then are remembered.
     ///
     /// # Errors
     ///
-    /// Also [`ErrorKind::Cancelled`] after `watch` asked to stop.
+    /// The errors of [`open`](Self::open), and [`ErrorKind::Cancelled`] after `watch` requested to
+    /// stop.
     pub fn open_watched(&self, path: impl AsRef<Path>, watch: &mut dyn Watch) -> Result<Model> {
         let started = Instant::now();
         let trust = self.rules()?;
         self.load(Bundle::open_trusting(path, &trust)?, &trust, started, watch)
     }
 
-    /// Opens a bundle that is packed within an open file: an asset of an app, which the system
-    /// gives as a descriptor with an offset and a length.
+    /// Opens a packed bundle within an open file, such as an asset of an app, which the system
+    /// provides as a descriptor with an offset and a length.
     pub fn open_section(&self, section: Section) -> Result<Model> {
         self.open_section_watched(section, &mut ())
     }
 
-    /// The same with progress and cancellation, as [`open_watched`](Self::open_watched) has them.
+    /// Opens a packed bundle within an open file, with progress and cancellation as in
+    /// [`open_watched`](Self::open_watched).
     ///
     /// # Errors
     ///
-    /// Also [`ErrorKind::Cancelled`] after `watch` asked to stop.
+    /// The errors of [`open`](Self::open), and [`ErrorKind::Cancelled`] after `watch` requested to
+    /// stop.
     pub fn open_section_watched(&self, section: Section, watch: &mut dyn Watch) -> Result<Model> {
         self.open_sections(vec![section], watch)
     }
 
-    /// Opens a packed bundle that lies in several volumes, such as the AI packs of an app, wherever
-    /// each is: files, or entries `archive!/entry`. With progress and cancellation, as
-    /// [`open_watched`](Self::open_watched) has them.
+    /// Opens a packed bundle that is split into several volumes, such as the AI packs of an app.
+    /// Each path is a file or an entry `archive!/entry`. Progress and cancellation are as in
+    /// [`open_watched`](Self::open_watched).
     ///
     /// # Errors
     ///
-    /// Also [`ErrorKind::Cancelled`] after `watch` asked to stop.
+    /// The errors of [`open`](Self::open), and [`ErrorKind::Cancelled`] after `watch` requested to
+    /// stop.
     pub fn open_volumes(&self, paths: &[impl AsRef<Path>], watch: &mut dyn Watch) -> Result<Model> {
         let started = Instant::now();
         let trust = self.rules()?;
         self.load(Bundle::open_volumes_trusting(paths, &trust)?, &trust, started, watch)
     }
 
-    /// The same within open files, each as [`open_section`](Self::open_section) takes one.
+    /// Opens a packed bundle that is split into several volumes within open files, each as in
+    /// [`open_section`](Self::open_section).
     ///
     /// # Errors
     ///
-    /// Also [`ErrorKind::Cancelled`] after `watch` asked to stop.
+    /// The errors of [`open`](Self::open), and [`ErrorKind::Cancelled`] after `watch` requested to
+    /// stop.
     pub fn open_sections(&self, sections: Vec<Section>, watch: &mut dyn Watch) -> Result<Model> {
         let started = Instant::now();
         let trust = self.rules()?;
         self.load(Bundle::open_sections_trusting(sections, &trust)?, &trust, started, watch)
     }
 
-    /// One chain of a pass, without anything that is said or remembered of it.
+    /// Loads one chain of a pass, without notices and without stored proofs.
     #[cfg(feature = "build")]
     pub(crate) fn load_chain(
         &self,
@@ -218,7 +227,7 @@ impl BundleOptions {
         loaded.map_err(|not_loaded| not_loaded.error)
     }
 
-    /// The rules of signatures.
+    /// Returns the signature policy.
     pub(crate) fn rules(&self) -> Result<Trust> {
         self.run.rules()
     }
@@ -262,8 +271,8 @@ impl BundleOptions {
         let mut notices = bundle.variant().notices.clone();
         let made = notices.len();
         let say = |kind, text| Notice { kind, text };
-        // A bundle runs in this process in any case; what is compiled for it here could have been
-        // elsewhere.
+        // Artefacts of a bundle always run in this process. Only shards compiled here could have
+        // run in a worker.
         #[cfg(feature = "build")]
         let compiled_here = compiled.plan.is_some();
         #[cfg(not(feature = "build"))]
@@ -319,8 +328,8 @@ impl BundleOptions {
         Ok(Model::new(chain, next, text, towers, origin, times))
     }
 
-    /// The text side. The index of the tokenizer is hashed here, with progress, unless the
-    /// tokenizer is not to be loaded yet.
+    /// Reads the text side. Hashes the index of the tokenizer here, with progress, unless the
+    /// tokenizer is loaded later.
     fn text_side(&self, bundle: &Bundle, opened: &mut Opening<'_>) -> Result<TextSide> {
         let start = self.run.tokenizer_start();
         let index = bundle.manifest().tokenizer_index.filter(|_| start == TokenizerStart::Beside);
@@ -333,7 +342,7 @@ impl BundleOptions {
     }
 }
 
-/// The plan as it was reported when the bundle was made.
+/// Reads the plan report that was recorded when the bundle was made.
 #[cfg(feature = "build")]
 fn recorded_plan(bundle: &Bundle, chain: usize) -> Result<Option<shardwright_build::PlanReport>> {
     let Some(reference) = bundle.variant().chains[chain].report else { return Ok(None) };

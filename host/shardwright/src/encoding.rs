@@ -1,4 +1,4 @@
-//! Encoding of long texts, which takes seconds and cannot be stopped within the tokenizer.
+//! Encoding of long texts, which can take seconds and cannot be stopped within the tokenizer.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
@@ -7,18 +7,19 @@ use shardwright_runtime::CancelHandle;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Texts from here on are encoded on a thread of their own: megabytes take a second each.
+/// Texts of at least this size are encoded on a separate thread: a megabyte takes about a second.
 const LONG_BYTES: usize = 256 << 10;
 
-/// Time between two looks at the handle.
+/// Interval at which the cancel handle is polled.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// Calls `encode`, whose texts have so many bytes.
+/// Calls `encode`, whose texts have `bytes` bytes in total.
 ///
 /// # Errors
 ///
-/// Those of `encode`, and [`ErrorKind::Cancelled`] once `cancel` was asked while a long text is
-/// encoded. The thread is then left behind: it ends with its text, and its result is dropped.
+/// The errors of `encode`, and [`ErrorKind::Cancelled`] once cancellation is requested while a long
+/// text is encoded. The thread then keeps running until its text is encoded, and its result is
+/// dropped.
 pub(crate) fn cancellable(
     bytes: usize,
     cancel: &CancelHandle,
@@ -29,7 +30,7 @@ pub(crate) fn cancellable(
     }
     let (sender, receiver) = sync_channel(1);
     let thread = std::thread::Builder::new().name("encoding".into()).spawn(move || {
-        // A cancelled caller has dropped the receiver.
+        // The receiver is gone if the caller was cancelled.
         let _ = sender.send(encode());
     });
     let failed = |error: &dyn std::fmt::Display| {

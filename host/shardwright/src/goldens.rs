@@ -1,4 +1,4 @@
-//! The test that a bundle carries of itself: what it said and made when it was compiled.
+//! Goldens: a self-test stored in a bundle, with the outputs of the model when it was compiled.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use crate::bundled::BundleOptions;
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, Result};
 
-/// The shim whose results others are compared with.
+/// The shim whose results are the reference.
 const CPU: &str = "cpu";
 
-/// A text of common words: what any model has an opinion on.
+/// A text of common words, which any model can continue.
 const TEXT: &str = "The sun was going down over the hills, and the people of the town came out of \
                     their houses to see what the children had found by the river. It was";
 
-/// Most tokens of it.
+/// Maximum number of tokens of `TEXT` that are used.
 const TOKENS: usize = 24;
 
-/// Adds goldens to a bundle that holds chains for a chip and ones for the CPU, which say and make
-/// them: of its text, and of each tower. Gives the bundle with them; `None` where it stays as it
-/// is: a bundle for the CPU alone needs none.
+/// Adds goldens to a bundle that contains chains for a chip and chains for the CPU. The CPU's
+/// chains produce them, from `TEXT` and for each tower. Returns the bundle with goldens, or `None`
+/// if it is unchanged: a bundle for only the CPU needs none.
 ///
 /// # Errors
 ///
-/// Those of running the CPU's chains, and of writing.
+/// Errors of running the CPU's chains and of writing.
 pub(crate) fn add(path: &Path, options: &BundleOptions) -> Result<Option<Bundle>> {
     let bundle = Bundle::open(path)?;
     let manifest = bundle.manifest();
@@ -44,7 +44,7 @@ pub(crate) fn add(path: &Path, options: &BundleOptions) -> Result<Option<Bundle>
             let text = TextSide::of_bundle(&Arc::new(bundle.clone()), TokenizerStart::WhenAsked, None)?;
             let mut ids = text.tokenizer()?.encode(TEXT, true)?;
             let chain = options.load_chain(&bundle, variant, *pass, chain)?;
-            // A tokenizer may know more tokens than a model that was cut down has rows for.
+            // The tokenizer may have more tokens than the tables of a truncated model have rows.
             let assets = chain.assets();
             ids.retain(|id| assets.iter().all(|asset| u64::from(asset.row_of(*id)) < asset.entries()));
             ids.truncate(TOKENS.min(usize::try_from(chain.context()).unwrap_or(TOKENS)));
@@ -66,7 +66,7 @@ pub(crate) fn add(path: &Path, options: &BundleOptions) -> Result<Option<Bundle>
     Ok(Some(writer.finish(&manifest)?))
 }
 
-/// The first chain of a pass that runs on the CPU alone: its variant, and its place there.
+/// Returns the first chain of a pass that runs only on the CPU: its variant, and its index there.
 fn of_the_cpu(manifest: &Manifest, pass: Pass) -> Option<(usize, usize)> {
     manifest.variants.iter().enumerate().find_map(|(variant, entry)| {
         let chain = entry.model_of(pass)?.chains.iter().position(is_of_the_cpu)?;

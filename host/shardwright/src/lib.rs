@@ -1,15 +1,14 @@
-//! Runs language models on phone NPUs by plan. This is the crate applications link.
+//! Runs language models on phone NPUs by plan. Applications link this crate.
 //!
-//! **Job.** Three words: *open* a checkpoint (read, plan, compile, load), start a *session*,
-//! *stream* text. One error type with a kind to act on and a help line. No generics, everything
-//! `Send`, so that bindings can stand on it.
+//! **Job.** Three operations: *open* a checkpoint (read, plan, compile, load), start a *session*,
+//! and *stream* text. There is one error type, with a kind to act on and a help line. There are no
+//! generics and all types are `Send`, so that bindings can be built on it.
 //!
-//! **Not its job.** It holds no mechanism of its own: reading is `models`, deciding is a planner,
-//! building is `build`, running is `runtime`. What those crates export beside this crate may change
+//! **Not its job.** It has no mechanisms of its own: `models` reads, a planner decides, `build`
+//! builds and `runtime` runs. Items that those crates export but this crate does not may change
 //! without notice.
 //!
-//! An app runs what was compiled into a bundle (`shardwright compile`), beside which it ships the
-//! shims:
+//! An app runs a bundle that was compiled with `shardwright compile`, and ships the shims with it:
 //!
 //! ```no_run
 //! use shardwright::{GenerationEvent, open_bundle};
@@ -24,7 +23,8 @@
 //! # Ok::<(), shardwright::Error>(())
 //! ```
 //!
-//! A tool that reads checkpoints has the feature `build`, and plans and compiles as it opens them:
+//! A tool that reads checkpoints enables the feature `build`, and plans and compiles as it opens
+//! them:
 //!
 #![cfg_attr(feature = "build", doc = "```no_run")]
 #![cfg_attr(not(feature = "build"), doc = "```ignore")]
@@ -50,12 +50,12 @@
 
 #![forbid(unsafe_code)]
 
-/// Its examples are tests.
+/// Examples of the page, run as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Its examples are tests.
+/// Examples of the page, run as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/how-to/integrate.md")]
 struct Integrate;

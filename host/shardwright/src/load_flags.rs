@@ -1,5 +1,5 @@
-//! Flags that take effect when shards are loaded, such as `power`: a plan has them for what it
-//! makes, a session decides otherwise, and no artefact depends on them.
+//! Flags that take effect when shards are loaded, such as `power`. A plan sets them for the chains
+//! it makes, a session may override them, and no artefact depends on them.
 
 use shardwright_bundle::ShardEntry;
 use shardwright_runtime::ShardDescription;
@@ -7,12 +7,12 @@ use shardwright_vocabulary::{Flag, FlagOutcome, FlagSchema, FlagStage, FlagVerdi
 
 use crate::{Error, Result};
 
-/// Whether a shim takes such a flag, and that value, when it loads `shard`.
+/// Returns whether a shim supports the flag when it loads `shard`.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Argument`](crate::ErrorKind::Argument) where it takes another value, or took the flag
-/// when it compiled.
+/// [`ErrorKind::Argument`](crate::ErrorKind::Argument) if the shim does not support the value, or
+/// if the flag takes effect when shards are compiled.
 pub(crate) fn taken(flag: &Flag, schema: &[FlagSchema], shard: &ShardEntry) -> Result<bool> {
     let is_known = schema.iter().any(|known| known.name == flag.name);
     if flag.is_taken_at_load(schema)? || !is_known {
@@ -27,7 +27,7 @@ pub(crate) fn taken(flag: &Flag, schema: &[FlagSchema], shard: &ShardEntry) -> R
         .with_help("compile the checkpoint again to set it"))
 }
 
-/// The error for a flag that no loaded shim knows.
+/// Returns the error for a flag that no loaded shim supports.
 pub(crate) fn unknown(flag: &Flag, schemas: &[FlagSchema]) -> Error {
     let known = schemas.iter().filter(|known| known.stage == FlagStage::Load);
     let mut known: Vec<&str> = known.map(|known| known.name.as_str()).collect();
@@ -39,8 +39,8 @@ pub(crate) fn unknown(flag: &Flag, schemas: &[FlagSchema]) -> Error {
     flag.refused("no shim that runs this knows it").with_help(help)
 }
 
-/// The outcome of each flag that shards were loaded with, each once, and whether it differs from
-/// the request.
+/// Returns the outcome of each flag that shards were loaded with, without duplicates, and whether
+/// it differs from the request.
 pub(crate) fn outcomes(shards: &[ShardDescription]) -> Vec<(bool, String)> {
     let mut outcomes: Vec<(bool, String)> = Vec::new();
     for FlagOutcome { flag, verdict, reason } in shards.iter().flat_map(|shard| &shard.origin.loaded_with) {

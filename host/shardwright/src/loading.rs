@@ -6,19 +6,19 @@ use shardwright_vocabulary::Beforehand;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Joins the loaded shards of a carried-out plan into a chain. For plans that were settled by hand,
+/// Joins the loaded shards of a settled plan into a chain. For plans that were settled explicitly,
 /// and for tools that accompany this crate.
 pub fn load(settled: &Settled, beforehand: Beforehand) -> Result<Chain> {
     join(settled.load()?, &settled.graph, settled.report.emulated_on.clone(), beforehand)
 }
 
-/// Joins loaded shards, in order of execution, into a chain over the tables of `graph`;
+/// Joins loaded shards, in order of execution, into a chain over the tables of `graph`.
 /// `emulated_on` names the executor if it is not the planned targets. For tools that accompany this
 /// crate.
 ///
 /// # Errors
 ///
-/// That a shard has no entry point, or that the shards make no chain.
+/// Fails if a shard has no entry point, or if the shards do not form a chain.
 pub fn join(
     parts: Vec<LoadedPart>,
     graph: &Graph,

@@ -1,4 +1,4 @@
-//! What a model takes of memory, and making it ready for its first token.
+//! Memory use of a model, and its preparation for the first token.
 
 use std::time::{Duration, Instant};
 
@@ -6,26 +6,26 @@ use shardwright_runtime::{CancelHandle, SessionMemory};
 
 use crate::{Model, Result};
 
-/// What a model and its sessions take of memory, as far as this program knows it: what drivers take
-/// for themselves is not known.
+/// Memory use of a model and its sessions, as far as this program knows it. Memory that drivers
+/// allocate for themselves is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelMemory {
     /// Bytes of the artefacts of the text's chain.
     pub weights: u64,
-    /// Bytes of its gathered tables. They are mapped: in memory as far as the system keeps them,
-    /// and not counted.
+    /// Bytes of its gathered tables. They are mapped, stay resident only as memory allows, and are
+    /// not counted.
     pub tables: u64,
-    /// What each session takes.
+    /// Memory of each session.
     pub session: SessionMemory,
-    /// Bytes in use of the budget: of all chains that are loaded, towers included, and of all
-    /// sessions that are not released. 0 for a checkpoint, of which nothing is counted.
+    /// Bytes of the budget in use: by all loaded chains, towers included, and by all sessions that
+    /// are not released. 0 for a checkpoint, for which use is not counted.
     pub used: u64,
-    /// The budget, if there is one.
+    /// Memory budget in bytes, if there is one.
     pub budget: Option<u64>,
 }
 
 impl Model {
-    /// What it takes of memory.
+    /// Returns the memory use of the model and its sessions.
     pub fn memory(&self) -> ModelMemory {
         let chain = self.chain();
         let tables = chain.assets().iter().map(|asset| asset.table.bytes());
@@ -38,17 +38,18 @@ impl Model {
         }
     }
 
-    /// Makes it ready, so that its first token takes no longer than the others: weights come into
-    /// memory, and drivers make what they make when they are first asked. Runs two tokens on a
-    /// session of its own, which is dropped; a session that runs meanwhile waits for it as for
-    /// another session. Gives the time that it took.
+    /// Warms the model up, so that its first token takes no longer than the others: loads weights
+    /// into memory and lets drivers do the work of their first call. Runs two tokens on a separate
+    /// session, which is dropped. A session that runs meanwhile waits as it does for any other
+    /// session. Returns the time spent.
     ///
-    /// A clone of the model can do so on another thread. `cancel` ends it from anywhere.
+    /// A clone of the model can do this on another thread. `cancel` can stop it from any thread.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Memory`](crate::ErrorKind::Memory) if the budget leaves too little for a
-    /// session; [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled); those of running it.
+    /// session, [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and errors of running the
+    /// session.
     pub fn prewarm(&self, cancel: &CancelHandle) -> Result<Duration> {
         let started = Instant::now();
         self.chain().warm_up(cancel)?;

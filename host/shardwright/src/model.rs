@@ -16,8 +16,8 @@ use crate::towers::Towers;
 use crate::verified::Verified;
 use crate::{Error, ErrorKind, Result, Session};
 
-/// A loaded model: from a checkpoint, planned and compiled for it, or from a bundle. Cloning shares
-/// it.
+/// A loaded model: planned and compiled from a checkpoint, or opened from a bundle. Clones share
+/// the loaded model.
 #[derive(Clone)]
 pub struct Model {
     inner: Arc<Inner>,
@@ -32,70 +32,71 @@ struct Inner {
     times: OpeningTimes,
 }
 
-/// Time taken to open a model, by step. Work done in parallel, such as loading the tokenizer, is
+/// Time spent to open a model, by step. Work done in parallel, such as loading the tokenizer, is
 /// not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpeningTimes {
     /// Reading the checkpoint, or opening the bundle.
     pub reading: Duration,
-    /// Querying shims and the planner, including for refused plans; zero for a bundle.
+    /// Querying shims and the planner, including for refused plans. Zero for a bundle.
     pub planning: Duration,
-    /// Quantising weights to the formats of the plan, or finding them in the cache; zero for a
+    /// Quantising weights to the formats of the plan, or finding them in the cache. Zero for a
     /// bundle.
     pub quantising: Duration,
-    /// Compiling shards; zero for a bundle, whose loading includes shards that are compiled again.
+    /// Compiling shards. Zero for a bundle, for which `loading` includes shards that are compiled
+    /// again.
     pub compiling: Duration,
     /// Loading shards and joining them.
     pub loading: Duration,
 }
 
-/// Makes the fallback chains of each session.
+/// Creates the fallback chains of a session.
 pub(crate) type NextChainMaker = dyn Fn() -> Box<dyn NextChain> + Send + Sync;
 
-/// Where a model comes from.
+/// Source of a model.
 pub(crate) enum Origin {
-    /// A checkpoint that was planned and compiled just now.
+    /// A checkpoint that was planned and compiled by this process.
     #[cfg(feature = "build")]
     Built(Box<BuiltOrigin>),
-    /// A bundle.
+    /// A bundle that was opened.
     Bundle(Arc<BundleOrigin>),
 }
 
-/// Details of a model that was just built.
+/// Details of a model that was built by this process.
 #[cfg(feature = "build")]
 pub(crate) struct BuiltOrigin {
     pub(crate) plan: shardwright_build::PlanReport,
-    /// Hash of the plan.
     pub(crate) plan_id: String,
-    /// What each shard was compiled from, where there are taps.
+    /// The graphs that each shard was compiled from, if taps are enabled.
     pub(crate) compiled: Vec<shardwright_build::CompiledGraphs>,
 }
 
 /// Details of a model from a bundle.
 pub(crate) struct BundleOrigin {
     pub(crate) bundle: Arc<Bundle>,
-    /// Index of the chain that runs, in the variant that is meant.
+    /// Index of the running chain within the selected variant.
     pub(crate) chain: usize,
-    /// What was asked of the shims about all variants; `None` if nothing was.
+    /// Result of querying the shims about all variants. `None` if they were not queried.
     pub(crate) selection: Option<Selection>,
-    /// What opening it hashed.
+    /// Files that were hashed to open the bundle.
     pub(crate) verified: Verified,
-    /// Which chains may run in the place of the first.
+    /// Policy for running a chain other than the first.
     pub(crate) policy: FallbackPolicy,
-    /// Notices: the bundle's own, then deviations on this machine.
+    /// Notices of the bundle itself, followed by deviations on this machine.
     pub(crate) notices: Vec<Notice>,
-    /// How many of them are the bundle's own.
+    /// Number of `notices` that belong to the bundle itself.
     pub(crate) made: usize,
     #[cfg(feature = "build")]
     pub(crate) plan: Option<shardwright_build::PlanReport>,
 }
 
-/// How to compute a sentence vector.
+/// Options to compute a sentence vector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EmbedOptions {
-    /// A prompt of the checkpoint (`query`, `document`, …) to put in front of the text.
+    /// Name of a prompt of the checkpoint (`query`, `document`, …) to prepend to the text.
     pub prompt_name: Option<String>,
-    /// Keep only this many values and renormalise; these models are trained for that.
+    /// Number of leading values to keep. The rest is cut and the vector normalised again, which
+    /// these models are trained for.
     pub dimensions: Option<usize>,
 }
 
@@ -112,8 +113,8 @@ impl Model {
         Model { inner: Arc::new(Inner { chain, next, text, towers, origin, times }) }
     }
 
-    /// A chain that was loaded separately, with the texts of `bundle`. For tools that accompany
-    /// this crate.
+    /// Creates a model from a chain that was loaded separately and the texts of `bundle`. For tools
+    /// that accompany this crate.
     #[cfg(feature = "build")]
     pub fn of_chain(
         chain: Chain,
@@ -127,14 +128,14 @@ impl Model {
         Ok(Model::new(chain, None, text, towers, origin, OpeningTimes::default()))
     }
 
-    /// Time taken to open it.
+    /// Returns the time spent to open the model.
     pub fn opening_times(&self) -> OpeningTimes {
         self.inner.times
     }
 
-    /// Hash of the plan it runs by: the same for a checkpoint that is opened and a bundle that is
-    /// compiled from it in the same way. Of a chain that was compiled anew here, of the plan in the
-    /// bundle.
+    /// Returns the hash of the plan that the model runs by. It is equal for an opened checkpoint
+    /// and a bundle that is compiled from it in the same way. For a chain that was compiled again
+    /// on this machine, it is the hash of the plan in the bundle.
     pub fn plan_id(&self) -> String {
         match &self.inner.origin {
             #[cfg(feature = "build")]
@@ -143,10 +144,10 @@ impl Model {
         }
     }
 
-    /// A session at position 0. If its device is lost, it fails over to the next target of the
-    /// plan, if there is one.
+    /// Starts a session at position 0. If its device is lost, it fails over to the next target of
+    /// the plan, if there is one.
     pub fn session(&self) -> Result<Session> {
-        // Requested here, so that a damaged tokenizer is an error of the first call that needs it.
+        // Loaded here, so that a damaged tokenizer is an error of the first call that needs it.
         self.tokenizer()?;
         let session = match &self.inner.next {
             Some(next) => self.inner.chain.session_with(next())?,
@@ -155,9 +156,9 @@ impl Model {
         Ok(Session::new(session, Arc::clone(&self.inner.text), Arc::clone(&self.inner.towers)))
     }
 
-    /// How the plan that runs verifies what a draft proposes; `None` where it does not. A session
-    /// has prompt lookup by itself, and a smaller model with
-    /// [`Session::set_speculation`].
+    /// Returns how the running plan verifies the tokens of a draft, or `None` if it does not. A
+    /// session uses prompt lookup by default. Use [`Session::set_speculation`] to add a smaller
+    /// model.
     pub fn speculation(&self) -> Option<&ChosenSpeculation> {
         match &self.inner.origin {
             #[cfg(feature = "build")]
@@ -168,8 +169,8 @@ impl Model {
         }
     }
 
-    /// This model, on a session of its own, as a draft of replies of `model`, from which what the
-    /// plan of that says is expected.
+    /// Creates a draft for replies of `model` from this model, with its own session. The expected
+    /// acceptance comes from `model`'s plan.
     ///
     /// # Errors
     ///
@@ -192,12 +193,12 @@ impl Model {
     }
 
     /// Compares the vocabularies of two models token by token. Returns a sentence about the lowest
-    /// id that differs, with this model as its subject: "`small` has another vocabulary than
-    /// `large`: 7 is `a` and not `b`". `None` if they are the same.
+    /// id that differs, with this model as its subject, such as "`small` has another vocabulary
+    /// than `large`: 7 is `a` and not `b`". Returns `None` if they are equal.
     ///
     /// # Errors
     ///
-    /// A damaged tokenizer.
+    /// Fails if a tokenizer is damaged.
     pub fn vocabulary_difference(&self, model: &Model) -> Result<Option<String>> {
         let (own, other) = (self.tokenizer()?, model.tokenizer()?);
         let token = |token: Option<String>| token.map_or("no token".to_owned(), |text| format!("`{text}`"));
@@ -213,8 +214,8 @@ impl Model {
         }))
     }
 
-    /// The sentence vector of `text`, of length 1; for embedding models. A vector with a NaN or
-    /// infinite value is an error that names the first shard that produced one.
+    /// Computes the sentence vector of `text`, of length 1, with an embedding model. A NaN or
+    /// infinite value in the vector is an error that names the first shard that produced one.
     pub fn embed(&self, text: &str, options: &EmbedOptions) -> Result<Vec<f32>> {
         if self.inner.chain.is_generative() {
             return Err(Error::new(ErrorKind::Unsupported, "this model generates text and cannot embed")
@@ -248,8 +249,8 @@ impl Model {
         Ok(vector)
     }
 
-    /// The plan it was built by, with every deviation from the request; `None` for a bundle that
-    /// carries no report.
+    /// Returns the report of the plan that the model was built by, with every deviation from the
+    /// request. Returns `None` for a bundle without a report.
     #[cfg(feature = "build")]
     pub fn plan(&self) -> Option<&shardwright_build::PlanReport> {
         match &self.inner.origin {
@@ -258,19 +259,20 @@ impl Model {
         }
     }
 
-    /// The bundle it came from, if it did.
+    /// Returns the bundle that the model was opened from. `None` for a checkpoint.
     pub fn bundle(&self) -> Option<&Bundle> {
         self.origin().map(|bundled| &*bundled.bundle)
     }
 
-    /// What opening its bundle hashed, at what speed, and whether the next opening has to; `None`
-    /// for a checkpoint. Towers are opened later, as [`verified_towers`](Self::verified_towers)
-    /// says.
+    /// Returns how many bytes of the bundle were hashed to open it, at what speed, and whether the
+    /// next opening must hash them again. Returns `None` for a checkpoint. Towers are opened later,
+    /// see [`verified_towers`](Self::verified_towers).
     pub fn verified(&self) -> Option<&Verified> {
         self.origin().map(|bundled| &bundled.verified)
     }
 
-    /// Which chains of its bundle may run in the place of the first; `None` for a checkpoint.
+    /// Returns the policy for running a chain of the bundle other than the first. `None` for a
+    /// checkpoint.
     pub fn fallback_policy(&self) -> Option<&FallbackPolicy> {
         self.origin().map(|bundled| &bundled.policy)
     }
@@ -283,49 +285,51 @@ impl Model {
         }
     }
 
-    /// The chip of the bundle's variant that runs.
+    /// Returns the chip of the bundle's running variant.
     pub fn bundle_variant(&self) -> Option<&str> {
         self.bundle().map(|bundle| bundle.variant().soc.as_str())
     }
 
-    /// How the chains of a bundle stand on this machine, the best first; `None` for a checkpoint,
-    /// and for a bundle for one chip that was opened without naming one.
+    /// Returns how the chains of a bundle are rated on this machine, best first. Returns `None` for
+    /// a checkpoint, and for a bundle for one chip that was opened without naming a chip.
     pub fn selection(&self) -> Option<&Selection> {
         self.origin().and_then(|bundled| bundled.selection.as_ref())
     }
 
-    /// Name of the bundle's chain that runs.
+    /// Returns the name of the bundle's running chain.
     pub fn bundle_chain(&self) -> Option<&str> {
         let bundled = self.origin()?;
         bundled.bundle.variant().chains.get(bundled.chain).map(|chain| chain.name.as_str())
     }
 
-    /// Notices of a bundle: those from its compilation, then deviations on this machine, such as
-    /// running its second chain. Empty for a checkpoint, whose plan has them.
+    /// Returns the notices of a bundle: first the notices of its compilation, then deviations on
+    /// this machine, such as running its second chain. Empty for a checkpoint, whose plan has the
+    /// notices.
     pub fn bundle_notices(&self) -> &[Notice] {
         self.origin().map_or(&[], |bundled| &bundled.notices)
     }
 
-    /// Those of [`Model::bundle_notices`] from the bundle's compilation: they are the same at every
-    /// opening, and are meant for the author of the bundle.
+    /// Returns the part of [`Model::bundle_notices`] that stems from the bundle's compilation.
+    /// These are the same at every opening and are meant for the author of the bundle.
     pub fn notices_of_making(&self) -> &[Notice] {
         self.split_notices().0
     }
 
-    /// Those of [`Model::bundle_notices`] that concern this opening on this machine: suitable for a
-    /// user.
+    /// Returns the part of [`Model::bundle_notices`] that concerns this opening on this machine.
+    /// These are suitable for a user.
     pub fn notices_of_opening(&self) -> &[Notice] {
         self.split_notices().1
     }
 
-    /// What is to be said of the towers for pictures and sounds that were opened so far: they are
-    /// opened when the first part of a turn needs them.
+    /// Returns the notices of the towers for pictures and sounds that were opened so far. A tower
+    /// is opened when the first part of a turn needs it.
     pub fn notices_of_towers(&self) -> Vec<Notice> {
         self.inner.towers.notices()
     }
 
-    /// The same as [`verified`](Self::verified) of each tower of its bundle that was opened so far,
-    /// in that order; empty for a checkpoint.
+    /// Returns, for each tower of the bundle that was opened so far, its hashed bytes as
+    /// [`verified`](Self::verified) does for the bundle, in the order of opening. Empty for a
+    /// checkpoint.
     pub fn verified_towers(&self) -> Vec<(Pass, Verified)> {
         self.inner.towers.verified()
     }
@@ -334,36 +338,37 @@ impl Model {
         self.origin().map_or((&[], &[]), |bundled| bundled.notices.split_at(bundled.made))
     }
 
-    /// The loaded shards.
+    /// Returns the chain of loaded shards.
     pub fn chain(&self) -> &Chain {
         &self.inner.chain
     }
 
-    /// The tokenizer. Waits until it is loaded.
+    /// Returns the tokenizer. Waits until it is loaded.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
         self.inner.text.tokenizer()
     }
 
-    /// Whether there is a chat template, so that the model takes conversations.
+    /// Returns whether there is a chat template, so that the model supports conversations.
     pub fn has_chat_template(&self) -> bool {
         self.inner.text.has_template()
     }
 
-    /// A conversation through the checkpoint's chat template, as text. Control tokens that a
-    /// message spells out look like the template's own in it; [`Model::encode_chat`] tells them
-    /// apart.
+    /// Renders a conversation through the checkpoint's chat template, as text. Control tokens that
+    /// a message spells out cannot be told apart from the template's own in this text. Use
+    /// [`Model::encode_chat`] to keep them apart.
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
         self.inner.text.render(messages, options)
     }
 
-    /// The ids of a conversation through the checkpoint's chat template. Control tokens that a
-    /// message spells out stay text, unless [`RenderOptions::control_tokens_in_text`] is set.
+    /// Encodes a conversation through the checkpoint's chat template, as token ids. Control tokens
+    /// that a message spells out stay text, unless [`RenderOptions::control_tokens_in_text`] is
+    /// set.
     pub fn encode_chat(&self, messages: &[Message], options: &RenderOptions) -> Result<Vec<u32>> {
         self.inner.text.encode(messages, options)
     }
 
-    /// What each shard was compiled from, where it was opened with its layers shown
-    /// ([`OpenOptions::taps`](crate::OpenOptions::taps)); else nothing.
+    /// Returns the graphs that each shard was compiled from, if the model was opened with
+    /// [`OpenOptions::taps`](crate::OpenOptions::taps). Empty otherwise.
     #[cfg(feature = "build")]
     pub fn compiled(&self) -> &[shardwright_build::CompiledGraphs] {
         match &self.inner.origin {

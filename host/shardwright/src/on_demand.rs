@@ -3,7 +3,7 @@ use shardwright_runtime::{Chain, NextChain, NextChainError, PlacementRecord, Ses
 
 use crate::Result;
 
-/// The chains that a plan falls back to, in order, each built when one before it is lost.
+/// Returns the fallback chains of a plan, in order. Each is built when the one before it is lost.
 pub(crate) fn on_demand(
     chains: Vec<FallbackChain>,
     built: impl Fn(&PlanOptions) -> Result<Chain> + Send + 'static,

@@ -1,4 +1,4 @@
-//! From a checkpoint directory to a model that runs.
+//! Opening of a checkpoint: from its directory to a running model.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, Model, Result};
 use crate::{join, load, towers};
 
-/// Progress once everything is compiled and nothing loaded, in thousandths.
+/// Progress when all shards are compiled but not yet loaded, in thousandths.
 const SETTLED: u32 = 950;
 
 /// Plans, compiles, revises refused plans, and loads.
@@ -32,7 +32,7 @@ pub(crate) fn open(
 ) -> Result<Model> {
     let started = Instant::now();
     expect_checkpoint(directory)?;
-    // Its thread begins before the checkpoint is read.
+    // Loading of the tokenizer starts before the checkpoint is read, on its own thread.
     let text = TextSide::load(directory, options.cache.as_deref(), start)?;
     let ignored: Vec<Notice> = text.notices().collect();
     if let Some(field) = ignored.first().filter(|_| options.strict) {
@@ -57,7 +57,7 @@ pub(crate) fn open(
         )?;
         settling.progress(1000, "loading");
         let loading = Instant::now();
-        // What does not load is revised like what does not compile.
+        // A shard that fails to load causes a revision of the plan, like one that fails to compile.
         match settled.load_or_history()? {
             Ok(parts) => break (settled, parts, loading),
             Err(before) => trying = Trying { before, ..Trying::default() },
@@ -85,8 +85,8 @@ pub(crate) fn open(
     Ok(Model::new(chain, next, text, towers, Origin::Built(Box::new(origin)), times))
 }
 
-/// Notices about the flags that a chain was loaded with; under `strict` a flag without effect is an
-/// error.
+/// Returns notices about the flags that a chain was loaded with. Under `strict`, a flag without
+/// effect is an error.
 fn flag_notices(chain: &Chain, strict: bool) -> Result<Vec<Notice>> {
     let outcomes = load_flags::outcomes(&chain.description().shards).into_iter();
     outcomes
@@ -98,8 +98,8 @@ fn flag_notices(chain: &Chain, strict: bool) -> Result<Vec<Notice>> {
         .collect()
 }
 
-/// The fallbacks of a session when the chip is lost: those of the plan, in its order, each built on
-/// demand. `None` if the plan names no other target, and under `strict`.
+/// Returns the fallbacks of a session for a lost chip: the fallbacks of the plan, in its order,
+/// each built on demand. Returns `None` if the plan has no other target, and under `strict`.
 fn failover(directory: &Path, options: &PlanOptions, settled: &Settled) -> Option<Arc<NextChainMaker>> {
     let chains = settled.fallbacks(options);
     if chains.is_empty() {

@@ -10,71 +10,73 @@ use shardwright_vocabulary::Pass;
 use crate::run_options::{RunOptions, run_option_setters};
 use crate::{Model, Notice, Result, SensitivityReport};
 
-/// How to open a checkpoint. The default plans for the generic profile and runs on this machine's
-/// CPU.
+/// Options to open a checkpoint. The default plans for the generic profile and runs on this
+/// machine's CPU.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     pub(crate) run: RunOptions,
-    /// What is asked of the plan; what `run` says is filled in when it is made.
+    /// Options of the plan. Fields that `run` specifies are filled in by `plan_options`.
     plan: PlanOptions,
     jobs: Jobs,
 }
 
 impl OpenOptions {
-    /// The defaults.
+    /// Returns the default options.
     pub fn new() -> Self {
         OpenOptions::default()
     }
 
     run_option_setters!();
 
-    /// The chip to plan for: a profile's name or alias. Default: `generic`.
+    /// Sets the chip to plan for: a profile's name or alias. Default: `generic`.
     #[must_use]
     pub fn soc(mut self, soc: impl Into<String>) -> Self {
         self.plan.soc = Some(soc.into());
         self
     }
 
-    /// The same for one of several chips: of `generic` nothing is simulated or emulated.
+    /// Returns these options for one of several chips. `generic` is never simulated or emulated.
     #[must_use]
     pub fn for_chip(&self, soc: &str) -> Self {
         OpenOptions { plan: self.plan.for_chip(soc), ..self.clone() }
     }
 
-    /// What runs the plan. Default: the device where its shim finds it, else an error that names
-    /// the alternatives; without [`OpenOptions::soc`] the CPU.
+    /// Sets what runs the plan. Default: the device if its shim finds it, otherwise an error that
+    /// lists the alternatives. Without [`OpenOptions::soc`] the default is the CPU.
     #[must_use]
     pub fn on(mut self, executor: Executor) -> Self {
         self.plan.on = Some(executor);
         self
     }
 
-    /// Overrides or adds a limit of the chip; its provenance becomes *user*.
+    /// Overrides or adds a limit of the chip. Its provenance becomes *user*.
     #[must_use]
     pub fn limit(mut self, name: impl Into<String>, value: u64) -> Self {
         self.plan.limits.push((name.into(), value));
         self
     }
 
-    /// A flag for the chip's compiler, in addition to those of its profile; it replaces the
-    /// profile's value of the same flag, with a notice. A flag that the shim does not know, or a
-    /// value it does not support, is an error. A flag that takes effect when shards are loaded,
-    /// such as `power`, is a part of the plan too: a bundle is loaded with it unless a session
-    /// says otherwise, and opening reports its outcome in a notice.
+    /// Sets a flag for the chip's compiler, in addition to the flags of its profile. It replaces
+    /// the profile's value of the same flag, with a notice. An unknown flag and an unsupported
+    /// value are errors.
+    ///
+    /// A flag that takes effect when shards are loaded, such as `power`, is a part of the plan too.
+    /// A bundle is loaded with it unless a session overrides it, and opening reports its outcome in
+    /// a notice.
     #[must_use]
     pub fn flag(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.plan.flags.push((name.into(), value.into()));
         self
     }
 
-    /// Leaves out a flag of the profile, with a notice.
+    /// Removes a flag of the profile, with a notice.
     #[must_use]
     pub fn without_flag(mut self, name: impl Into<String>) -> Self {
         self.plan.flags_left_out.push(name.into());
         self
     }
 
-    /// The planner: a path to a `.wasm` component or pack, or a name from a planner directory.
+    /// Sets the planner: a path to a `.wasm` component or pack, or a name from a planner directory.
     /// Default: the built-in one.
     #[must_use]
     pub fn planner(mut self, planner: impl Into<String>) -> Self {
@@ -82,33 +84,33 @@ impl OpenOptions {
         self
     }
 
-    /// A setting for the planner, as its description lists them.
+    /// Sets an option of the planner. A planner's description lists its options.
     #[must_use]
     pub fn planner_option(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.plan.planner_options.push((name.into(), value.into()));
         self
     }
 
-    /// Context capacity in tokens. States grow with it. Default: what the model was made for, at
-    /// most 4096.
+    /// Sets the context capacity in tokens. States grow with it. Default: the capacity that the
+    /// model was trained for, at most 4096.
     #[must_use]
     pub fn context(mut self, tokens: u32) -> Self {
         self.plan.context = Some(tokens);
         self
     }
 
-    /// Offers these formats to the planner, best first, instead of those of the chip's profile and
-    /// the stored ones. May be called several times. Formats that a shim does not support are still
-    /// refused.
+    /// Offers these formats to the planner, best first, instead of the formats of the chip's
+    /// profile and the stored ones. May be called several times. Formats that a shim does not
+    /// support are still refused.
     #[must_use]
     pub fn formats(mut self, choice: FormatChoice) -> Self {
         self.plan.formats.push(choice);
         self
     }
 
-    /// The towers that are planned and compiled with the text, by their passes; none for the text
-    /// alone. Default: all that the checkpoint has. Where a checkpoint is opened, towers are opened
-    /// when a picture or sound needs them, whatever is said here.
+    /// Sets the towers to plan and compile with the text, by their passes. An empty list selects
+    /// only the text. Default: all towers of the checkpoint. When a checkpoint is opened, this
+    /// setting has no effect: towers are opened when a picture or sound needs them.
     #[must_use]
     pub fn towers(mut self, passes: impl IntoIterator<Item = Pass>) -> Self {
         self.plan.towers.passes = Some(passes.into_iter().filter(|pass| *pass != Pass::Step).collect());
@@ -116,134 +118,136 @@ impl OpenOptions {
     }
 
     /// Offers these formats for the towers for pictures and sounds, best first, such as
-    /// `w8-per-channel/a8-dynamic/f32`. May be called several times. Default: on a CPU as stored,
-    /// for a chip those of its profile that keep eight bits of every weight.
+    /// `w8-per-channel/a8-dynamic/f32`. May be called several times. Default: on a CPU the stored
+    /// formats, for a chip the formats of its profile that keep eight bits of every weight.
     #[must_use]
     pub fn tower_formats(mut self, choice: FormatChoice) -> Self {
         self.plan.towers.formats.push(choice);
         self
     }
 
-    /// Soft tokens of pictures that entry points of the tower are made for. A chip, whose entry
-    /// points compute all their rows, takes the smallest that holds a picture. Default: as many as
-    /// the checkpoint's processor makes.
+    /// Sets the picture sizes, in soft tokens, for which the tower gets entry points. A chip
+    /// computes all rows of an entry point, so it runs the smallest one that fits a picture.
+    /// Default: the size that the checkpoint's processor produces.
     #[must_use]
     pub fn picture_sizes(mut self, soft_tokens: impl IntoIterator<Item = u32>) -> Self {
         self.plan.towers.picture_tokens = soft_tokens.into_iter().collect();
         self
     }
 
-    /// Seconds of clips that entry points of the tower are made for, as
-    /// [`picture_sizes`](Self::picture_sizes). Default: the longest that the checkpoint's processor
-    /// takes.
+    /// Sets the clip lengths, in seconds, for which the tower gets entry points, as in
+    /// [`picture_sizes`](Self::picture_sizes). Default: the longest clip that the checkpoint's
+    /// processor accepts.
     #[must_use]
     pub fn clip_lengths(mut self, seconds: impl IntoIterator<Item = u32>) -> Self {
         self.plan.towers.clip_seconds = seconds.into_iter().collect();
         self
     }
 
-    /// Formats of the gathered tables. Default: as stored, or narrower where [`Self::size`] asks
-    /// for it.
+    /// Sets the formats of the gathered tables. Default: as stored, or narrower if [`Self::size`]
+    /// requires it.
     #[must_use]
     pub fn tables(mut self, formats: TableFormats) -> Self {
         self.plan.tables = formats;
         self
     }
 
-    /// The most quality a plan may lose, as KL divergence in thousandths of a nat per token. The
+    /// Limits the quality loss of a plan, as KL divergence in thousandths of a nat per token. The
     /// loss of each layer and role in each format is measured once per checkpoint, which takes
-    /// minutes. Default: no bound, nothing is measured.
+    /// minutes. Default: no limit and no measurements.
     #[must_use]
     pub fn quality(mut self, millinats: u32) -> Self {
         self.plan.quality_micronats = Some(u64::from(millinats) * 1000);
         self
     }
 
-    /// What a plan is best in, of those that keep goals of bytes and times: the fastest, or the one
-    /// that loses least by what is expected of its formats. Default: what the chip's profile says;
-    /// on a CPU the least loss.
+    /// Sets the objective among plans that meet the goals for bytes and times: the fastest plan, or
+    /// the one with the least expected loss of its formats. Default: the objective of the chip's
+    /// profile, and on a CPU the least loss.
     #[must_use]
     pub fn prefer(mut self, preference: Preference) -> Self {
         self.plan.prefers = Some(preference);
         self
     }
 
-    /// The most bytes that artefacts and KV cache of all shards may take together. Gathered tables
-    /// are mapped and not counted. Default: no bound but the chip's.
+    /// Limits the bytes of artefacts and KV cache of all shards together. Gathered tables are
+    /// mapped and not counted. Default: only the chip's limits.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.plan.memory_bytes = Some(bytes);
         self
     }
 
-    /// The most bytes that artefacts and gathered tables may take together: what an app carries.
-    /// What the plan falls back to is within it, or left out where it does not fit beside. Default:
-    /// no bound but the chip's.
+    /// Limits the bytes of artefacts and gathered tables together, which is the size that an app
+    /// ships. Fallbacks of the plan count too and are dropped if they do not fit. Default: only the
+    /// chip's limits.
     #[must_use]
     pub fn size(mut self, bytes: u64) -> Self {
         self.plan.size_bytes = Some(bytes);
         self
     }
 
-    /// The most time that a generated token may take, by the times that are known of the chip.
-    /// Default: no bound.
+    /// Limits the time of a generated token, based on the known times of the chip. Default: no
+    /// limit.
     #[must_use]
     pub fn token_time(mut self, time: std::time::Duration) -> Self {
         self.plan.token_microseconds = Some(micros(time));
         self
     }
 
-    /// The most time from a prompt to the first token of its answer, by the times that are known
-    /// of the chip. Default: no bound.
+    /// Limits the time from a prompt to the first token of its answer, based on the known times of
+    /// the chip. Default: no limit.
     #[must_use]
     pub fn first_token(mut self, time: std::time::Duration) -> Self {
         self.plan.first_token_microseconds = Some(micros(time));
         self
     }
 
-    /// How long prompts usually are, each length with the number of prompts that have it. For a
-    /// chip, whose entry points compute all their rows, prefills are chosen that suit them; the
-    /// time to the first token is that of their mean. Default: the largest prefill, and a prompt of
-    /// 512 tokens, or of the context if that is less.
+    /// Sets the usual lengths of prompts, each with the number of prompts of that length. On a
+    /// chip, where entry points compute all their rows, prefill entry points are chosen to suit
+    /// them. The time to the first token is the mean over these prompts. Default: the largest
+    /// prefill, and one prompt of 512 tokens, or of the context if that is less.
     #[must_use]
     pub fn prompts(mut self, lengths: impl IntoIterator<Item = PromptLength>) -> Self {
         self.plan.prompts = lengths.into_iter().collect();
         self
     }
 
-    /// The same of prompts that all have so many tokens.
+    /// Sets the length of all prompts, in tokens. See [`prompts`](Self::prompts).
     #[must_use]
     pub fn prompt_tokens(self, tokens: u32) -> Self {
         self.prompts([PromptLength { tokens, count: 1 }])
     }
 
-    /// What may propose tokens that a plan verifies several of in a step, with how many of them are
-    /// right; none for nothing. Default: a lookup in prompt and reply, with a modest guess.
+    /// Sets the drafts that may propose tokens, with their acceptance rates. A plan may verify
+    /// several proposed tokens in one step. An empty list disables this. Default: a lookup in
+    /// prompt and reply, with a modest guess of its acceptance.
     #[must_use]
     pub fn drafts(mut self, drafts: impl IntoIterator<Item = DraftEstimate>) -> Self {
         self.plan.drafts = Some(drafts.into_iter().collect());
         self
     }
 
-    /// A smaller model with the same vocabulary that may propose tokens beside a lookup, as a
-    /// checkpoint or a bundle (may be repeated). The plan counts on it if it was measured before,
-    /// as `shardwright tune --draft` does, and says so if not. Sessions are given it with
-    /// [`Session::set_speculation`](crate::Session::set_speculation).
+    /// Adds a smaller model with the same vocabulary that may propose tokens in addition to a
+    /// lookup, as a checkpoint or a bundle. May be called several times. The plan uses it only if
+    /// it was measured before, as with `shardwright tune --draft`, and reports if it was not. Add
+    /// it to sessions with [`Session::set_speculation`](crate::Session::set_speculation).
     #[must_use]
     pub fn draft_model(mut self, path: impl Into<PathBuf>) -> Self {
         self.plan.draft_models.push(path.into());
         self
     }
 
-    /// Tokens of a usual answer: their share of the time to the first one counts beside the time
-    /// of a token. Default: the time of a token alone counts.
+    /// Sets the usual length of an answer in tokens. A plan is then rated by the time of a token
+    /// plus the time to the first token divided by this length. Default: only the time of a token
+    /// counts.
     #[must_use]
     pub fn answer_tokens(mut self, tokens: u32) -> Self {
         self.plan.answer_tokens = Some(tokens);
         self
     }
 
-    /// Whether what a whole plan loses is measured once it is made. Default: it is not.
+    /// Sets whether the loss of the whole plan is measured once the plan is made. Default: no.
     #[must_use]
     pub fn measuring(mut self, measuring: PlanMeasuring) -> Self {
         self.plan.measuring = measuring;
@@ -251,22 +255,22 @@ impl OpenOptions {
     }
 
     /// Writes the request to the planner to a file before the planner runs, and the requests of
-    /// towers next to it. Authors of planners need it most when a planner refuses.
+    /// towers next to it. This helps authors of planners to debug refusals.
     #[must_use]
     pub fn request_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.plan.request_file = Some(path.into());
         self
     }
 
-    /// How weights become integers. Default: [`WeightRounding::Usual`].
+    /// Sets how weights are rounded to integers. Default: [`WeightRounding::Usual`].
     #[must_use]
     pub fn rounding(mut self, rounding: WeightRounding) -> Self {
         self.plan.rounding = rounding;
         self
     }
 
-    /// A text of conversations like the application's, one a line, turns separated by tabs, user
-    /// first. How often prompt lookup is right in its replies decides whether the plan verifies
+    /// Sets a text of conversations like the application's, one per line, turns separated by tabs,
+    /// user first. The accuracy of prompt lookup in its replies decides whether the plan verifies
     /// proposed tokens, and in how many rows. Default: a modest guess.
     #[must_use]
     pub fn usual_text(mut self, path: impl Into<PathBuf>) -> Self {
@@ -274,57 +278,57 @@ impl OpenOptions {
         self
     }
 
-    /// A text file to calibrate on, one conversation turn a line, where formats need ranges.
-    /// Default: texts that come with the program. It goes through the checkpoint's chat template.
+    /// Sets a text file for calibration, one conversation turn per line, used if formats need
+    /// ranges. The text goes through the checkpoint's chat template. Default: built-in texts.
     #[must_use]
     pub fn calibration_text(mut self, path: impl Into<PathBuf>) -> Self {
         self.plan.calibration_text = Some(path.into());
         self
     }
 
-    /// How many chips [`OpenOptions::compile_for`] compiles for at once: the same bundle for any
-    /// number. Default: 1.
+    /// Sets how many chips [`OpenOptions::compile_for`] compiles for at once. The bundle does not
+    /// depend on this number. Default: 1.
     #[must_use]
     pub fn jobs(mut self, most: usize) -> Self {
         self.jobs.most = most;
         self
     }
 
-    /// Bytes that those together are expected to hold at most; one alone always runs. Default:
-    /// three quarters of what the machine has available, where it says so.
+    /// Limits the expected memory of these concurrent jobs together, in bytes. A single job always
+    /// runs. Default: three quarters of the machine's available memory, if the system reports it.
     #[must_use]
     pub fn jobs_memory(mut self, bytes: u64) -> Self {
         self.jobs.memory_bytes = Some(bytes);
         self
     }
 
-    /// Whether layer outputs can be read after a step, for verification. Costs a copy per layer.
-    /// Default: off.
+    /// Sets whether layer outputs can be read after a step, for verification. Costs a copy per
+    /// layer. Default: off.
     #[must_use]
     pub fn taps(mut self, taps: bool) -> Self {
         self.plan.taps = taps;
         self
     }
 
-    /// Changes the graph of the checkpoint before anything else sees it, for tests of verification.
+    /// Changes the graph of the checkpoint before any other step, for tests of verification.
     #[must_use]
     pub fn altered(mut self, alter: fn(&mut shardwright_graph::Graph)) -> Self {
         self.plan.alter = Some(alter);
         self
     }
 
-    /// Plans, compiles and loads a checkpoint directory as Hugging Face publishes it.
+    /// Plans, compiles and loads a checkpoint directory as published on Hugging Face.
     pub fn open(&self, checkpoint: impl AsRef<Path>) -> Result<Model> {
         self.open_watched(checkpoint, &mut ())
     }
 
-    /// [`OpenOptions::open`] with progress and cancellation.
+    /// Opens a checkpoint like [`OpenOptions::open`], with progress and cancellation.
     pub fn open_watched(&self, checkpoint: impl AsRef<Path>, watch: &mut dyn Watch) -> Result<Model> {
         crate::opening::open(checkpoint.as_ref(), &self.plan_options(), self.run.tokenizer_start(), watch)
     }
 
-    /// Plans, compiles and writes a bundle into `directory`, which
-    /// [`BundleOptions`](crate::BundleOptions) opens. Calling it again after an interruption
+    /// Plans, compiles and writes a bundle into `directory`, for
+    /// [`BundleOptions`](crate::BundleOptions) to open. A repeated call after an interruption
     /// resumes the work.
     pub fn compile(
         &self,
@@ -337,8 +341,8 @@ impl OpenOptions {
         self.with_goldens(report, into)
     }
 
-    /// Adds what the model says on the CPU to a bundle for a chip, by which machines test
-    /// themselves.
+    /// Adds goldens to a bundle for a chip: outputs of the model on the CPU, which machines use for
+    /// a self-test.
     fn with_goldens(&self, report: CompileReport, directory: &Path) -> Result<CompileReport> {
         let Some(bundle) = crate::goldens::add(directory, &self.bundle_options())? else { return Ok(report) };
         let goldens = bundle.manifest().goldens.map_or(0, |file| file.bytes);
@@ -351,8 +355,9 @@ impl OpenOptions {
         })
     }
 
-    /// The same with a variant for each of several chips. A chip that the checkpoint cannot be
-    /// compiled for loses no other; the report has the reason. See [`OpenOptions::jobs`].
+    /// Compiles a bundle with a variant for each of several chips, like [`compile`](Self::compile)
+    /// for one. If the checkpoint cannot be compiled for a chip, the other variants are kept and
+    /// the report has the reason. See [`OpenOptions::jobs`].
     pub fn compile_for(
         &self,
         socs: &[String],
@@ -367,20 +372,20 @@ impl OpenOptions {
         self.with_goldens(report, into)
     }
 
-    /// Plans without compiling. Where the weights are elsewhere, the headers of their files or
-    /// `config.json` alone do.
+    /// Plans without compiling. If the weights are missing, the headers of their files or
+    /// `config.json` alone are enough.
     pub fn plan(&self, checkpoint: impl AsRef<Path>) -> Result<Planned> {
         self.plan_watched(checkpoint, &mut ())
     }
 
-    /// [`OpenOptions::plan`] with progress and cancellation: a vendor's compiler may be asked for
-    /// times.
+    /// Plans like [`OpenOptions::plan`], with progress and cancellation. A vendor's compiler may be
+    /// queried for times.
     pub fn plan_watched(&self, checkpoint: impl AsRef<Path>, watch: &mut dyn Watch) -> Result<Planned> {
         shardwright_build::plan_checkpoint(checkpoint.as_ref(), &self.plan_options(), watch)
     }
 
-    /// The same, also with the plans of all chains in the order of a bundle: of the text and of
-    /// each tower the first one, and those that it falls back to.
+    /// Plans like [`plan_watched`](Self::plan_watched), and also returns the plans of all chains in
+    /// the order of a bundle: for the text and for each tower the first chain and its fallbacks.
     pub fn plan_all_chains(
         &self,
         checkpoint: impl AsRef<Path>,
@@ -389,13 +394,15 @@ impl OpenOptions {
         shardwright_build::plan_all_chains(checkpoint.as_ref(), &self.plan_options(), watch)
     }
 
-    /// Measures what formats lose on a checkpoint, for as long as `time` allows (`None`: until all
-    /// is measured), and keeps it in the cache for later plans with the same text and rounding; an
-    /// interrupted call is resumed by the next. Returns all that is known by then, and notices.
+    /// Measures the losses of formats on a checkpoint, for as long as `time` allows. `None`
+    /// measures all of them. The results stay in the cache for later plans with the same text and
+    /// rounding, and a repeated call resumes an interrupted one. Returns all losses known by then,
+    /// and notices.
     ///
     /// # Errors
-    /// A checkpoint that cannot be opened or is without weights, formats that lose nothing, errors
-    /// of the CPU shim, and cancellation.
+    ///
+    /// A checkpoint that cannot be opened or has no weights, formats without loss, errors of the
+    /// CPU shim, and cancellation.
     pub fn measure_sensitivities(
         &self,
         checkpoint: impl AsRef<Path>,
@@ -405,27 +412,27 @@ impl OpenOptions {
         shardwright_build::measure_sensitivities(checkpoint.as_ref(), &self.plan_options(), time, watch)
     }
 
-    /// Takes artefacts of the same work orders from this bundle instead of compiling them, made by
-    /// the same version of a shim for the same device.
+    /// Reuses artefacts of this bundle instead of compiling them again, if their work orders are
+    /// equal and the same version of a shim made them for the same device.
     #[must_use]
     pub fn reuse(mut self, bundle: impl Into<PathBuf>) -> Self {
         self.plan.reuse = Some(bundle.into());
         self
     }
 
-    /// The options as the build crate takes them. For tools that accompany this crate.
+    /// Returns the options in the form of the build crate. For tools that accompany this crate.
     pub fn plan_options(&self) -> PlanOptions {
         self.run.fill(self.plan.clone())
     }
 
-    /// Replaces everything that is asked of the plan. For tools that accompany this crate.
+    /// Replaces all options of the plan. For tools that accompany this crate.
     #[must_use]
     pub fn with_plan_options(mut self, plan: PlanOptions) -> Self {
         self.plan = plan;
         self
     }
 
-    /// What opening a bundle is asked in the same way.
+    /// Returns options to open a bundle with the same shared settings.
     pub fn bundle_options(&self) -> crate::BundleOptions {
         crate::BundleOptions::of(self.run.clone())
     }

@@ -9,14 +9,14 @@ use shardwright_shims::Watch;
 use crate::{BundleOptions, Result};
 
 impl BundleOptions {
-    /// Packs a bundle that is signed as the rules ask, in a directory or packed, into the file
-    /// `to`: an uncompressed ZIP archive that [`open`](Self::open) opens like the directory. Every
-    /// byte is verified on the way; equal bundles give equal files. The file appears whole or not
-    /// at all.
+    /// Packs a bundle, from a directory or a packed file, into the file `to`: an uncompressed ZIP
+    /// archive that [`open`](Self::open) opens like the directory. The bundle must be signed as the
+    /// policy requires. Every byte is verified on the way, and equal bundles give equal files. The
+    /// file is written completely or not at all.
     ///
     /// # Errors
     ///
-    /// Those of opening the bundle, of a damaged file and of writing, and
+    /// Errors of opening the bundle, of a damaged file and of writing, and
     /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
     pub fn pack(
         &self,

@@ -1,4 +1,5 @@
-//! Parts of a turn: text, pictures and sounds, and what is known of each before anything runs.
+//! Parts of a turn: text, pictures and sounds, and the properties of each that are known before a
+//! shard runs.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -19,49 +20,49 @@ use crate::{Error, ErrorKind, Result};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ChatPart {
-    /// Text.
+    /// Plain text.
     Text(String),
-    /// A PNG, JPEG, WebP, GIF, BMP or TIFF file, by its content: the first frame of a GIF, the
-    /// first page of a TIFF.
+    /// A PNG, JPEG, WebP, GIF, BMP or TIFF file, recognised by its content. Uses the first frame of
+    /// a GIF and the first page of a TIFF.
     PictureFile(PathBuf),
-    /// The bytes of such a file.
+    /// The bytes of a picture file, see `PictureFile`.
     PictureBytes(Vec<u8>),
     /// Rows of pixels, three bytes each (red, green, blue).
     PictureRgb8 {
-        /// Pixels in a row.
+        /// Pixels per row.
         width: u32,
-        /// Rows.
+        /// Number of rows.
         height: u32,
         /// Bytes from one row to the next.
         stride: usize,
-        /// All rows.
+        /// Pixels of all rows.
         pixels: Vec<u8>,
     },
-    /// Patches of a picture that the app made itself, row after row, as the checkpoint's processor
-    /// does.
+    /// Patches of a picture that the app computed itself, row by row, like the checkpoint's
+    /// processor.
     Patches {
-        /// `[patches, patch² · 3]`
+        /// Values of the patches: `[patches, patch² · 3]`.
         values: Vec<f32>,
-        /// Column and row of each; −1 for padding.
+        /// Column and row of each patch. −1 for padding.
         positions: Vec<[i32; 2]>,
     },
-    /// A WAV or FLAC file, by its content; MP3 and OGG with the feature `mp3-ogg`.
+    /// A WAV or FLAC file, recognised by its content. With the feature `mp3-ogg` also MP3 and OGG.
     SoundFile(PathBuf),
-    /// The bytes of such a file.
+    /// The bytes of a sound file, see `SoundFile`.
     SoundBytes(Vec<u8>),
     /// Samples of one channel, −1 to 1.
     SoundSamples {
-        /// Samples a second.
+        /// Samples per second.
         rate: u32,
-        /// The samples.
+        /// Values of the samples.
         samples: Vec<f32>,
     },
-    /// Mel frames of a sound that the app made itself, as the checkpoint's processor does.
+    /// Mel frames of a sound that the app computed itself, like the checkpoint's processor.
     Frames(Vec<f32>),
 }
 
 impl ChatPart {
-    /// The sense it is for, if it is no text.
+    /// Returns the sense of the part, or `None` for text.
     pub(crate) fn sense(&self) -> Option<Sense> {
         match self {
             ChatPart::Text(_) => None,
@@ -89,7 +90,7 @@ impl From<String> for ChatPart {
     }
 }
 
-/// Which tower a part goes through.
+/// The kind of tower that a part needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Sense {
     Picture,
@@ -97,7 +98,7 @@ pub(crate) enum Sense {
 }
 
 impl Sense {
-    /// What a report calls it.
+    /// Returns the noun for reports.
     pub const fn noun(self) -> &'static str {
         match self {
             Sense::Picture => "picture",
@@ -105,7 +106,7 @@ impl Sense {
         }
     }
 
-    /// When its tower runs.
+    /// Returns the pass in which its tower runs.
     pub const fn pass(self) -> Pass {
         match self {
             Sense::Picture => Pass::Picture,
@@ -113,7 +114,7 @@ impl Sense {
         }
     }
 
-    /// The kind of a part in a template.
+    /// Returns the kind of the part in a chat template.
     const fn kind(self) -> &'static str {
         match self {
             Sense::Picture => "image",
@@ -122,16 +123,16 @@ impl Sense {
     }
 }
 
-/// A part that is read and measured: how many positions it takes is known, and nothing was run.
+/// A part that was read and measured. Its number of positions is known, but its tower has not run.
 pub(crate) struct Prepared {
     pub sense: Sense,
     pub soft_tokens: usize,
-    /// The most soft tokens of the pictures that its tower has to take; 0 for sounds, which have
-    /// one length at most.
+    /// Maximum soft tokens per picture that the tower must support. 0 for sounds, which have one
+    /// maximum length.
     pub budget: u32,
-    /// What it is made of: equal parts have equal rows.
+    /// Hash of the part's content. Parts with equal hashes have equal rows.
     pub origin: [u8; 32],
-    /// Values of a patch or frame.
+    /// Number of values per patch or frame.
     pub width: usize,
     count: usize,
     columns: Vec<i32>,
@@ -147,10 +148,10 @@ enum Values {
     Ready(Vec<f32>),
 }
 
-/// Why a processor and a tower do not fit each other.
+/// Explanation of a mismatch between a processor and a tower.
 pub(crate) const OTHER_MODEL: &str = "config.json and processor_config.json belong to different models";
 
-/// What a template sees of a part, and the part itself where it is no text.
+/// Converts a part for the chat template: text, or a placeholder and the part itself.
 pub(crate) fn prepare(
     part: ChatPart,
     processor: &ProcessorSettings,
@@ -193,7 +194,7 @@ pub(crate) fn prepare(
     Ok((ContentPart::placeholder(prepared.sense.kind()), Some(prepared)))
 }
 
-/// The checkpoint's processor says nothing of this sense.
+/// Returns the error that the checkpoint's processor does not support this sense.
 fn blind(sense: Sense) -> Error {
     let what = format!("the model's processor takes no {}", sense.noun());
     Error::new(ErrorKind::Unsupported, what)
@@ -213,7 +214,7 @@ fn picture(picture: Picture, (settings, budget): (&PictureSettings, u32)) -> Res
     let grid = settings.grid(width, height, budget)?;
     let (columns, rows) = places(&grid);
     let mut origin = picture.content_hash();
-    // Of one picture, by budget.
+    // The rows of one picture depend on the budget.
     origin.iter_mut().zip(budget.to_le_bytes()).for_each(|(byte, with)| *byte ^= with);
     Ok(Prepared {
         sense: Sense::Picture,
@@ -285,11 +286,11 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
 }
 
 impl Prepared {
-    /// Has a tower run over it that reads so many values of a patch or frame.
+    /// Calls `run` to run a tower over the part. The tower reads `width` values per patch or frame.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Incompatible`] if these are of another width; those of `run`.
+    /// [`ErrorKind::Incompatible`] if the part has another width, and the errors of `run`.
     pub fn with_features<T>(
         &self,
         width: usize,
@@ -311,7 +312,7 @@ impl Prepared {
                 }
                 #[cfg(feature = "sounds")]
                 Values::Sound(sound) => sound.write_frames(into).map(drop),
-                // Padding of an application lies beyond the patches.
+                // Padding added by the application follows the patches.
                 Values::Ready(values) => {
                     into.copy_from_slice(&values[..into.len()]);
                     Ok(())

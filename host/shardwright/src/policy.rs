@@ -1,27 +1,29 @@
-//! Which chains may run in the place of the first.
+//! Policy for chains that may run instead of the first.
 
 use shardwright_bundle::Bundle;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Whether another chain of a bundle may run where the one that suits the machine best does not:
-/// most often the CPU's in the place of a chip's.
+/// Whether another chain of a bundle may run if the one that suits the machine best cannot, usually
+/// the CPU's chain instead of a chip's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FallbackPolicy {
-    /// Any later chain of the bundle, when it is opened and when a device is lost during a session.
+    /// Allow any later chain of the bundle, when it is opened and when a device is lost during a
+    /// session.
     #[default]
     Allow,
-    /// Any later chain when it is opened; in a session the loss of a device is an error.
+    /// Allow any later chain when the bundle is opened. In a session, the loss of a device is an
+    /// error.
     AtOpening,
-    /// The later chains of these names alone, at both times; those of towers are named too.
+    /// Allow only later chains with these names, at both times. Include the names of tower chains.
     Only(Vec<String>),
-    /// None: every fallback is an error, as under `strict`.
+    /// Allow none: every fallback is an error, as under `strict`.
     Refuse,
 }
 
 impl FallbackPolicy {
-    /// Whether a later chain may be tried when a bundle or a tower is opened.
+    /// Returns whether a later chain may be tried when a bundle or a tower is opened.
     pub(crate) fn opens(&self, name: &str) -> bool {
         match self {
             FallbackPolicy::Allow | FallbackPolicy::AtOpening => true,
@@ -30,12 +32,12 @@ impl FallbackPolicy {
         }
     }
 
-    /// Whether a session may go on with another chain.
+    /// Returns whether a session may continue with another chain.
     pub(crate) fn goes_on(&self) -> bool {
         matches!(self, FallbackPolicy::Allow | FallbackPolicy::Only(_))
     }
 
-    /// Refuses names that no chain has.
+    /// Checks that every name belongs to a chain of the bundle.
     pub(crate) fn expect_known(&self, bundle: &Bundle) -> Result<()> {
         let FallbackPolicy::Only(names) = self else { return Ok(()) };
         let mut known: Vec<&str> = bundle.manifest().all_chains().map(|chain| chain.name.as_str()).collect();

@@ -1,4 +1,4 @@
-//! What opening a checkpoint and opening a bundle are both asked.
+//! Options shared by opening a checkpoint and opening a bundle.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use shardwright_worker::{Isolation, Shims};
 use crate::text_side::TokenizerStart;
 use crate::{Result, SearchPath};
 
-/// The folder of the cache with values of flags that shims measured.
+/// Folder of the cache for values of flags that shims measured.
 const MEASURED: &str = "measured";
 
-/// Where things lie, and how they are run.
+/// Locations of files, and how shims run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunOptions {
     pub(crate) search: Option<SearchPath>,
@@ -30,17 +30,17 @@ impl RunOptions {
         self.search.clone().unwrap_or_else(SearchPath::standard)
     }
 
-    /// The shims that are signed as the rules ask.
+    /// Opens the shims that are signed as the policy requires.
     pub(crate) fn shims(&self, trust: &Trust) -> Result<Shims> {
         Shims::open(self.registry().trusting(trust.clone()), self.isolation)
     }
 
-    /// The rules of signatures.
+    /// Returns the signature policy.
     pub(crate) fn rules(&self) -> Result<Trust> {
         self.trust.rules(self.cache_directory().as_deref())
     }
 
-    /// The shims, with a place for what they measure.
+    /// Returns the builder of the shim registry, with a directory for measured values.
     fn registry(&self) -> RegistryBuilder {
         with_measured(self.search().registry(), self.cache_directory())
     }
@@ -62,7 +62,7 @@ impl RunOptions {
         }
     }
 
-    /// What is asked of a plan, with this.
+    /// Fills these settings into the options of a plan.
     #[cfg(feature = "build")]
     pub(crate) fn fill(&self, plan: shardwright_build::PlanOptions) -> shardwright_build::PlanOptions {
         let search = self.search();
@@ -80,8 +80,8 @@ impl RunOptions {
     }
 }
 
-/// The shims of these directories, with what they measured before and a place for what they will,
-/// in the user's cache directory. For tools that accompany this crate.
+/// Returns a registry builder for the shims of these directories. Their measured values are read
+/// from and stored in the user's cache directory. For tools that accompany this crate.
 pub fn registry_with_measured(search: &SearchPath) -> RegistryBuilder {
     with_measured(search.registry(), crate::user_cache_directory())
 }
@@ -93,10 +93,10 @@ fn with_measured(registry: RegistryBuilder, cache: Option<PathBuf>) -> RegistryB
     }
 }
 
-/// The setters of both.
+/// Defines the setters that both kinds of options share.
 macro_rules! run_option_setters {
     () => {
-        /// Where shims, planners and profiles are looked for. Default:
+        /// Sets the directories of shims, planners and profiles. Default:
         /// [`SearchPath::standard`](crate::SearchPath::standard).
         #[must_use]
         pub fn search_path(mut self, path: crate::SearchPath) -> Self {
@@ -104,38 +104,38 @@ macro_rules! run_option_setters {
             self
         }
 
-        /// Threads of the CPU engine. Default: the cores there are.
+        /// Sets the number of threads of the CPU engine. Default: the number of cores.
         #[must_use]
         pub fn threads(mut self, threads: u32) -> Self {
             self.run.threads = Some(threads);
             self
         }
 
-        /// Which work of shims happens in a process of its own.
+        /// Sets which work of shims runs in a separate process.
         #[must_use]
         pub fn isolation(mut self, isolation: crate::Isolation) -> Self {
             self.run.isolation = isolation;
             self
         }
 
-        /// Turns every fallback into an error. Default: off; fallbacks are reported.
+        /// Turns every fallback into an error. Default: off, so that fallbacks are only reported.
         #[must_use]
         pub fn strict(mut self, strict: bool) -> Self {
             self.run.strict = strict;
             self
         }
 
-        /// Loads the tokenizer when something asks for it first, not beside planning, compiling and
-        /// loading: for programs that bring token ids. Default: off.
+        /// Loads the tokenizer on its first use, not in parallel with planning, compiling and
+        /// loading. For programs that supply token ids. Default: off.
         #[must_use]
         pub fn tokenizer_when_asked(mut self, when_asked: bool) -> Self {
             self.run.tokenizer_when_asked = when_asked;
             self
         }
 
-        /// A private directory for what can be made again, such as compiled planners. Whoever can
-        /// write to it can run code here. Default: `shardwright` in the user's cache directory;
-        /// nothing is kept where there is none.
+        /// Sets a private directory for files that can be made again, such as compiled planners.
+        /// Anyone who can write to it can run code in this process. Default: `shardwright` in the
+        /// user's cache directory. Without a cache directory, such files are not kept.
         #[cfg(feature = "build")]
         #[must_use]
         pub fn cache_directory(mut self, directory: impl Into<std::path::PathBuf>) -> Self {
@@ -143,35 +143,37 @@ macro_rules! run_option_setters {
             self
         }
 
-        /// A public key (hexadecimal) whose signatures count: of planner packs always, of bundles,
-        /// shims, planners and profiles as [`signatures`](Self::signatures) says. Default: none.
+        /// Adds a trusted public key (hexadecimal). Its signatures always count for planner packs,
+        /// and for bundles, shims, planners and profiles as [`signatures`](Self::signatures)
+        /// specifies. Default: none.
         #[must_use]
         pub fn trust_key(mut self, key: impl Into<String>) -> Self {
             self.run.trust.keys.push(key.into());
             self
         }
 
-        /// What becomes of a bundle, shim, planner or profile without a signature of a trusted key:
-        /// it is used, used with a notice, or refused before anything of it is parsed. What is
-        /// built into the program needs none. Default: [`Policy::Off`](crate::Policy::Off).
+        /// Sets how to handle a bundle, shim, planner or profile without a signature of a trusted
+        /// key: use it, use it with a notice, or refuse it before any of it is parsed. Items built
+        /// into the program need no signature. Default: [`Policy::Off`](crate::Policy::Off).
         #[must_use]
         pub fn signatures(mut self, policy: crate::Policy) -> Self {
             self.run.trust.policy = policy;
             self
         }
 
-        /// A list, signed by a trusted key, of keys that count no more and of the least releases
-        /// that may be used. An older list than one that was used here before is refused, as far as
-        /// there is a cache directory to remember it in. Default: none.
+        /// Sets a list, signed by a trusted key, of revoked keys and of the oldest releases that
+        /// may be used. A list that is older than one used here before is refused, if there is a
+        /// cache directory to remember it in. Default: none.
         #[must_use]
         pub fn revocations(mut self, list: impl Into<std::path::PathBuf>) -> Self {
             self.run.trust.lists.push(list.into());
             self
         }
 
-        /// The name that a trusted key must have signed a bundle as: a key signs many bundles, and
-        /// each of them would pass for any other. A bundle without such a signature is refused,
-        /// whatever [`signatures`](Self::signatures) says. Default: any name.
+        /// Requires that a trusted key signed the bundle under this name. One key signs many
+        /// bundles, so without a name any of them would be accepted. A bundle without such a
+        /// signature is refused, independent of [`signatures`](Self::signatures). Default: any
+        /// name.
         ///
         /// ```no_run
         /// # let my_key = "";

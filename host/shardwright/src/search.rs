@@ -2,29 +2,28 @@ use std::path::PathBuf;
 
 use shardwright_shims::{RegistryBuilder, ShimRegistry};
 
-/// Directories in which shims, planners and profiles are looked for, in this order; shims listed
-/// individually come first.
+/// Directories of shims, planners and profiles, in search order. Shims listed individually come
+/// first.
 ///
-/// Built-in profiles and the built-in planner are always available, whatever the directories
-/// contain.
+/// Built-in profiles and the built-in planner are always available.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchPath {
-    /// Shims: dylibs with their manifests. Loading one runs its code: name only directories whose
-    /// owner you trust.
+    /// Directories of shims: shared libraries with their manifests. Loading a shim runs its code,
+    /// so use only directories whose owner you trust.
     pub shims: Vec<PathBuf>,
-    /// Single shims, each a library with the text of its manifest, for places where only libraries
-    /// can be stored, such as an Android package.
+    /// Single shims, each a library and the text of its manifest. For places that can only store
+    /// libraries, such as an Android package.
     pub libraries: Vec<(PathBuf, String)>,
-    /// Planners: `.wasm` components and packs. They run in a sandbox.
+    /// Directories of planners: `.wasm` components and packs. They run in a sandbox.
     pub planners: Vec<PathBuf>,
-    /// SoC profiles.
+    /// Directories of SoC profiles.
     pub profiles: Vec<PathBuf>,
 }
 
 impl SearchPath {
-    /// What the variables `SHARDWRIGHT_SHIM_PATH`, `SHARDWRIGHT_PLANNER_PATH` and
-    /// `SHARDWRIGHT_PROFILE_PATH` list, then `shims`, `planners` and `profiles` beside the running
-    /// program where they exist.
+    /// Returns the standard path: the directories in the variables `SHARDWRIGHT_SHIM_PATH`,
+    /// `SHARDWRIGHT_PLANNER_PATH` and `SHARDWRIGHT_PROFILE_PATH`, then `shims`, `planners` and
+    /// `profiles` next to the running program if they exist.
     pub fn standard() -> Self {
         let beside = std::env::current_exe().ok().and_then(|program| program.parent().map(PathBuf::from));
         let list = |variable: &str, folder: &str| {
@@ -42,7 +41,8 @@ impl SearchPath {
         }
     }
 
-    /// The shims of these directories; with feature `static-cpu` the linked CPU shim is there too.
+    /// Returns a registry builder for the shims of these directories. With feature `static-cpu` it
+    /// includes the linked CPU shim.
     pub fn registry(&self) -> RegistryBuilder {
         let builder = ShimRegistry::builder();
         #[cfg(feature = "static-cpu")]
@@ -55,7 +55,8 @@ impl SearchPath {
     }
 }
 
-/// This user's cache directory: `$XDG_CACHE_HOME/shardwright`, else `~/.cache/shardwright`.
+/// Returns this user's cache directory: `$XDG_CACHE_HOME/shardwright`, otherwise
+/// `~/.cache/shardwright`.
 pub fn user_cache_directory() -> Option<PathBuf> {
     let absolute = |path: PathBuf| path.is_absolute().then_some(path);
     let configured = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).and_then(absolute);

@@ -17,8 +17,8 @@ use crate::{ChatPart, Error, ErrorKind, Result};
 
 /// A conversation or a text in progress, with its own states (KV cache).
 ///
-/// Tokens that were run once are not run again: a new turn costs only its own tokens. Use
-/// [`Session::cancel_handle`] to end a reply from another thread; the session stays usable.
+/// Tokens are run only once: a new turn costs only its own tokens. Use [`Session::cancel_handle`]
+/// to end a reply from another thread. The session stays usable.
 pub struct Session {
     inner: shardwright_runtime::Session,
     text: Arc<TextSide>,
@@ -26,12 +26,13 @@ pub struct Session {
     messages: Vec<Message>,
     /// Rows of the pictures and sounds of all messages, in their order.
     soft: Vec<(Sense, Arc<SoftRows>)>,
-    /// How replies are made; change it between replies.
+    /// Options of replies. Change them between replies.
     pub options: GenerationOptions,
     /// Variables for the chat template, such as `enable_thinking`, and whether control tokens in
-    /// messages count; change them between replies.
+    /// messages are encoded as such. Change them between replies.
     pub template: RenderOptions,
-    /// Most soft tokens that a picture becomes; `None` for what the checkpoint's processor says.
+    /// Maximum number of soft tokens per picture. `None` uses the value of the checkpoint's
+    /// processor.
     pub picture_tokens: Option<u32>,
 }
 
@@ -41,7 +42,7 @@ impl Session {
         text: Arc<TextSide>,
         towers: Arc<Towers>,
     ) -> Self {
-        // A plan has such entry points where it expects them to pay.
+        // A plan has entry points with several rows only if it expects speculation to pay.
         inner.set_speculation((inner.decode_rows() > 1).then(|| Speculation::new().lookup()));
         let options = GenerationOptions {
             sampling: text.generation.sampling,
@@ -64,38 +65,39 @@ impl Session {
     /// is done or dropped. If it fails, or is stopped before it produced any text, the user turn is
     /// removed again and can be repeated.
     ///
-    /// Control tokens that `text` spells out, such as `<|turn>`, are encoded as the letters they
-    /// are and open or close no turn; so are those in a system turn, in tools and in what the model
-    /// said before. `template.control_tokens_in_text` makes them tokens, as Hugging Face does.
+    /// Control tokens that `text` spells out, such as `<|turn>`, are encoded as plain text and do
+    /// not open or close a turn. This also applies to system turns, tools and earlier replies.
+    /// `template.control_tokens_in_text` encodes them as control tokens, as Hugging Face does.
     pub fn chat(&mut self, text: impl Into<String>) -> Result<Reply<'_>> {
         self.messages.push(Message::user(text));
         let known = self.soft.len();
         self.reply_to_last(known, Duration::ZERO)
     }
 
-    /// The same for a turn with pictures and sounds, in the order of its parts. Their towers are
-    /// opened by the first of them, and equal pictures and sounds are not run again.
+    /// Adds a user turn with pictures and sounds, in the order of its parts, and starts the reply
+    /// like [`chat`](Self::chat). The first picture or sound opens its tower, and equal pictures
+    /// and sounds are not run again.
     ///
-    /// Sizes and lengths are told before anything runs: a part that the model's processor does not
-    /// take, a conversation that exceeds the context.
+    /// Unsupported parts and a conversation that exceeds the context are detected before any tower
+    /// or shard runs.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] for a model without such a tower or template; those of reading
-    /// the parts; [`ErrorKind::Context`]; [`ErrorKind::Cancelled`] if the cancel handle was used
-    /// while a tower was opened or ran.
+    /// [`ErrorKind::Unsupported`] for a model without such a tower or template, errors of reading
+    /// the parts, [`ErrorKind::Context`], and [`ErrorKind::Cancelled`] if the cancel handle was
+    /// used while a tower was opened or ran.
     pub fn chat_parts(&mut self, parts: impl IntoIterator<Item = ChatPart>) -> Result<Reply<'_>> {
         self.chat_parts_watched(parts, &mut ())
     }
 
-    /// The same with progress until the reply begins, which may take seconds the first time: of a
-    /// bundle, the files of a tower are hashed where nothing proves them, as
-    /// [`Model::verified_towers`](crate::Model::verified_towers) tells. `watch` too ends opening a
-    /// tower.
+    /// Starts the reply like [`chat_parts`](Self::chat_parts), with progress until the reply
+    /// begins. The first time may take seconds: files of a bundle's tower are hashed unless proofs
+    /// exist, see [`Model::verified_towers`](crate::Model::verified_towers). `watch` can also
+    /// cancel opening a tower.
     ///
     /// # Errors
     ///
-    /// As [`chat_parts`](Self::chat_parts).
+    /// The errors of [`chat_parts`](Self::chat_parts).
     pub fn chat_parts_watched(
         &mut self,
         parts: impl IntoIterator<Item = ChatPart>,
@@ -143,8 +145,8 @@ impl Session {
         self.reply_to_last(known, start.elapsed())
     }
 
-    /// Starts the reply to the last turn; if it cannot be, the turn is removed, and rows beyond
-    /// those that were known before it. `took` is the time of its pictures and sounds.
+    /// Starts the reply to the last turn. On failure, the turn is removed, together with the rows
+    /// beyond the first `known`. `took` is the time spent on the turn's pictures and sounds.
     fn reply_to_last(&mut self, known: usize, took: Duration) -> Result<Reply<'_>> {
         match self.conversation(&self.soft).and_then(|prompt| self.reply(prompt, true)) {
             Ok(generation) => Ok(Reply::new(self, generation.after_parts(took), Some(known))),
@@ -156,17 +158,17 @@ impl Session {
         }
     }
 
-    /// Whether the context holds the conversation with these parts in its last turn.
+    /// Checks that the context has room for the conversation with these parts in its last turn.
     fn fits(&self, prepared: &[Prepared]) -> Result<()> {
         let cancel = self.inner.cancel_handle();
         let ids = self.text.encode_until(&self.messages, &self.template, &cancel)?;
         let counts = self.soft.iter().map(|(_, rows)| rows.rows());
         let counts = counts.chain(prepared.iter().map(|part| part.soft_tokens));
-        // Each placeholder becomes its rows, a token before and one after.
+        // Each placeholder is replaced with its rows, one token before them and one after.
         self.expect_context(ids.len() + counts.map(|count| count + 1).sum::<usize>(), true)
     }
 
-    /// The conversation with rows in the place of its placeholders.
+    /// Returns the conversation with rows in place of its placeholders.
     fn conversation(&self, soft: &[(Sense, Arc<SoftRows>)]) -> Result<Prompt> {
         let cancel = self.inner.cancel_handle();
         let ids = self.text.encode_until(&self.messages, &self.template, &cancel)?;
@@ -196,10 +198,9 @@ impl Session {
         }
     }
 
-    /// Starts a continuation of `text`, with the special tokens that the tokenizer puts in front;
-    /// those that `text` spells out are tokens, unlike in [`Session::chat`]. Earlier text is
-    /// forgotten, but
-    /// what it has in common with the new one is not run again.
+    /// Starts a continuation of `text`, preceded by the special tokens that the tokenizer adds.
+    /// Unlike in [`Session::chat`], special tokens that `text` spells out are encoded as such.
+    /// Earlier text is forgotten, but a prefix that it shares with the new text is not run again.
     pub fn complete(&mut self, text: &str) -> Result<Reply<'_>> {
         let ids = self.text.encode_text_until(text, &self.inner.cancel_handle())?;
         self.complete_ids(ids)
@@ -245,7 +246,7 @@ impl Session {
         }))
     }
 
-    /// Additional texts that end a reply.
+    /// Adds texts that end a reply.
     pub fn add_stop_strings<S: AsRef<str>>(&mut self, strings: &[S]) -> Result<()> {
         let strings = strings.iter().map(AsRef::as_ref);
         self.options.stop = self.options.stop.clone().with_strings(strings)?;
@@ -263,15 +264,15 @@ impl Session {
         self.template = std::mem::take(&mut self.template).with_variable(name, value);
     }
 
-    /// Whether the chat template reads a variable of this name. Templates ignore the values of
-    /// others.
+    /// Returns whether the chat template reads a variable of this name. Templates ignore other
+    /// variables.
     pub fn template_takes(&self, name: &str) -> bool {
         self.text.template_reads(name)
     }
 
-    /// Lets the model think before it answers, or not, by the variable of its chat template.
+    /// Sets whether the model thinks before it answers, through the variable of its chat template.
     ///
-    /// Thoughts are delivered as [`GenerationEvent::ThoughtDelta`] and are no part of the answer.
+    /// Thoughts are delivered as [`GenerationEvent::ThoughtDelta`] and are not part of the answer.
     /// The conversation keeps them in the field `reasoning_content` of the turn. Templates leave
     /// them out of later prompts. `options.max_thought_tokens` limits their length.
     ///
@@ -288,19 +289,19 @@ impl Session {
         Ok(())
     }
 
-    /// The turns so far.
+    /// Returns the turns so far.
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
 
-    /// Token ids of the history, as far as they were run.
+    /// Returns the token ids of the history, as far as they were run.
     pub fn tokens(&self) -> &[u32] {
         self.inner.tokens()
     }
 
-    /// Forgets the oldest user turn with its reply, and any turns in between; system turns stay.
-    /// `false` if no user turn is left. For a conversation that outgrew the context, before the
-    /// next turn.
+    /// Removes the oldest user turn with its reply, and any turns in between. System turns stay.
+    /// Returns `false` if there is no user turn. Use it before the next turn of a conversation that
+    /// exceeds the context.
     pub fn forget_oldest_turn(&mut self) -> bool {
         let is_user = |message: &Message| message.role == "user";
         let Some(first) = self.messages.iter().position(is_user) else { return false };
@@ -311,47 +312,47 @@ impl Session {
         true
     }
 
-    /// Forgets everything.
+    /// Removes all messages and the history.
     pub fn clear(&mut self) {
         self.messages.clear();
         self.soft.clear();
         self.inner.clear();
     }
 
-    /// Gives the memory of the KV cache, of all buffers and of drafts back, for a session that is
-    /// idle while memory is short. Messages, tokens, rows of pictures and sounds, and all settings
-    /// stay. The next reply takes the memory again and runs the history again, to the same tokens;
+    /// Frees the memory of the KV cache, of all buffers and of drafts, for a session that is idle
+    /// while memory is short. Messages, tokens, rows of pictures and sounds, and all settings stay.
+    /// The next reply allocates the memory again and runs the history again, with the same tokens.
     /// [`GenerationStatistics::recomputed_tokens`] counts them.
     pub fn release(&mut self) {
         self.inner.release();
     }
 
-    /// Whether it is released.
+    /// Returns whether the session is released.
     pub fn is_released(&self) -> bool {
         self.inner.is_released()
     }
 
-    /// Takes the memory of a released session and runs its history again now, so that the next
-    /// reply does not wait for it; gives the number of tokens that were run.
+    /// Allocates the memory of a released session and runs its history again now, so that the next
+    /// reply does not wait for it. Returns the number of tokens that were run.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Memory`] if the budget leaves too little; [`ErrorKind::Cancelled`]; those of
-    /// running it. The session can be resumed again.
+    /// [`ErrorKind::Memory`] if the budget leaves too little, [`ErrorKind::Cancelled`], and errors
+    /// of running the history. The call can be repeated.
     pub fn resume(&mut self) -> Result<usize> {
         Ok(self.inner.resume()?)
     }
 
-    /// Sets the drafts whose tokens replies verify, several in a step; `None` for none. A new
-    /// session has prompt lookup, where its plan has an entry point for several rows.
+    /// Sets the drafts whose tokens replies verify, several per step. `None` disables drafts. A new
+    /// session uses prompt lookup if its plan has an entry point for several rows.
     ///
-    /// A draft changes how long a reply takes, and not what it says: the tokens are those of the
-    /// model. With a draft that draws its tokens at random, as a [`ModelDraft`] does for a reply
-    /// that is sampled, they have the same distribution, and the same seed may give another text.
+    /// A draft changes the time of a reply, but not its tokens, which are always the model's. With
+    /// sampling and a draft that draws its tokens at random, such as a [`ModelDraft`], the tokens
+    /// have the same distribution, but the same seed may give another text.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] where the plan has no entry point for several rows.
+    /// [`ErrorKind::Unsupported`] if the plan has no entry point for several rows.
     ///
     /// [`ModelDraft`]: crate::ModelDraft
     pub fn set_speculation(&mut self, speculation: Option<Speculation>) -> Result<()> {
@@ -366,42 +367,41 @@ impl Session {
         Ok(())
     }
 
-    /// The drafts whose tokens replies verify.
+    /// Returns the drafts whose tokens replies verify.
     pub fn speculation(&self) -> Option<&Speculation> {
         self.inner.speculation()
     }
 
-    /// Ends a reply from another thread.
+    /// Returns a handle to end a reply from another thread.
     pub fn cancel_handle(&self) -> CancelHandle {
         self.inner.cancel_handle()
     }
 
-    /// Replies end as done at that time; `None` for no limit.
+    /// Sets the time at which a reply ends as if it were done. `None` means no limit.
     pub fn set_deadline(&mut self, deadline: Option<Instant>) {
         self.inner.set_deadline(deadline);
     }
 
-    /// Where every step ran so far, and what was copied between shards.
+    /// Returns where every step ran so far, and the copies between shards.
     pub fn placement(&self) -> PlacementRecord {
         self.inner.placement()
     }
 
-    /// The tokenizer.
+    /// Returns the tokenizer. Waits until it is loaded.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
         self.text.tokenizer()
     }
 }
 
-/// The variables by which chat templates let a model think first: of Gemma 4, Qwen 3 and SmolLM3,
-/// and of Granite.
+/// Variables that make chat templates let a model think first: `enable_thinking` of Gemma 4, Qwen 3
+/// and SmolLM3, `thinking` of Granite.
 const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
-/// The field of a turn that has the thoughts before it, as the templates of Qwen 3 and Gemma 4 read
-/// it.
+/// Field of a turn with the thoughts that precede it, as in the templates of Qwen 3 and Gemma 4.
 const THOUGHTS: &str = "reasoning_content";
 
-/// Refuses ids of pictures or sounds, in whose place only padding would be run. The tables of the
-/// model list those ids.
+/// Rejects token ids that stand in for pictures or sounds, because only padding would run in their
+/// place. The tables of the model list those ids.
 pub(crate) fn check_modality(chain: &Chain, tokenizer: &Tokenizer, prompt: &Prompt) -> Result<()> {
     let stands_in = |id: u32| chain.assets().iter().any(|asset| asset.row_of(id) != id);
     let ids = prompt.ids().iter().enumerate();
@@ -418,19 +418,20 @@ pub(crate) fn check_modality(chain: &Chain, tokenizer: &Tokenizer, prompt: &Prom
         .with_help("give pictures and sounds as parts of a turn, and leave the token out"))
 }
 
-/// A template that has another number of places than there are parts, or in another order.
+/// Returns the error that the placeholders of a chat template differ from the parts in number or
+/// order.
 fn misplaced() -> Error {
     let what = "the chat template has no place for each picture and sound, in their order";
     Error::new(ErrorKind::Unsupported, what)
         .with_help("take the template that the checkpoint was published with")
 }
 
-/// A user's turn of these parts.
+/// Creates a user's turn of these parts.
 fn of_parts(parts: Vec<ContentPart>) -> Message {
     Message { role: "user".to_owned(), content: Some(Content::Parts(parts)), fields: Vec::new() }
 }
 
-/// Pictures and sounds of a message.
+/// Returns the number of pictures and sounds of a message.
 fn parts_of(message: &Message) -> usize {
     match &message.content {
         Some(Content::Parts(parts)) => parts.iter().filter(|part| part.text.is_none()).count(),
@@ -444,7 +445,7 @@ pub struct Reply<'s> {
     generation: Generation,
     said: String,
     thoughts: String,
-    /// In a conversation: rows of pictures and sounds before its last turn.
+    /// In a conversation: number of rows of pictures and sounds before its last turn.
     chat: Option<usize>,
     ended: Ended,
     statistics: Option<GenerationStatistics>,
@@ -453,9 +454,9 @@ pub struct Reply<'s> {
 /// The state of a reply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ended {
-    /// Stopped before its end.
+    /// Stopped early.
     Early,
-    /// Ended by itself, with text or without.
+    /// Ended by itself, with or without text.
     Done,
     Failed,
 }
@@ -468,7 +469,7 @@ impl<'s> Reply<'s> {
 }
 
 impl Reply<'_> {
-    /// Runs to the end and returns the whole answer, without thoughts.
+    /// Runs the reply to its end and returns the whole answer, without thoughts.
     pub fn text(mut self) -> Result<String> {
         for event in self.by_ref() {
             event?;
@@ -476,18 +477,18 @@ impl Reply<'_> {
         Ok(self.said.clone())
     }
 
-    /// The thoughts so far.
+    /// Returns the thoughts so far.
     pub fn thoughts(&self) -> &str {
         &self.thoughts
     }
 
-    /// Gives the memory of the session back between two events, as [`Session::release`] does; the
-    /// next event takes it again.
+    /// Frees the memory of the session between two events, as [`Session::release`] does. The next
+    /// event allocates it again.
     pub fn release(&mut self) {
         self.session.release();
     }
 
-    /// Counts and times so far.
+    /// Returns counts and times so far.
     pub fn statistics(&self) -> GenerationStatistics {
         self.statistics.unwrap_or(*self.generation.statistics())
     }

@@ -1,4 +1,4 @@
-//! What a checkpoint or a bundle brings for text.
+//! Text-related files of a checkpoint or a bundle: tokenizer, template and settings.
 
 use std::path::Path;
 #[cfg(feature = "build")]
@@ -19,24 +19,24 @@ use shardwright_vocabulary::{Ignored, Notice};
 use crate::encoding::cancellable;
 use crate::{Error, ErrorKind, Result};
 
-/// Where the files lie.
+/// Location of the files.
 enum Source {
     #[cfg(feature = "build")]
     Checkpoint {
         directory: PathBuf,
-        /// Where indexes of tokenizers are kept.
+        /// Directory in which indexes of tokenizers are kept.
         indexes: Option<PathBuf>,
     },
     Bundle(Arc<Bundle>),
 }
 
-/// When the tokenizer is loaded.
+/// Time at which the tokenizer is loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum TokenizerStart {
-    /// On its own thread, beside planning, compiling and loading.
+    /// At once, on its own thread, in parallel with planning, compiling and loading.
     #[default]
     Beside,
-    /// When something asks for it first.
+    /// On first use.
     WhenAsked,
 }
 
@@ -48,13 +48,13 @@ pub(crate) struct TextSide {
     template: Option<ChatTemplate>,
     pub(crate) generation: GenerationConfig,
     pub(crate) stop: StopRules,
-    /// Fields that have no effect.
+    /// Fields of the settings that have no effect.
     ignored: Vec<Ignored>,
     prompt_tokens: PromptTokens,
 }
 
 impl TextSide {
-    /// Of a checkpoint directory.
+    /// Loads the text side of a checkpoint directory.
     #[cfg(feature = "build")]
     pub(crate) fn load(directory: &Path, cache: Option<&Path>, start: TokenizerStart) -> Result<Self> {
         let indexes = cache.map(|cache| cache.join("tokenizers"));
@@ -64,7 +64,7 @@ impl TextSide {
             Tokenizer::load_in_background(path, move || {
                 let tokenizer = read_tokenizer(&inside, indexes.as_deref());
                 if let Some(cache) = cache {
-                    // `doctor` shows a cache that cannot be kept within its bound.
+                    // Ignore the error: `doctor` reports a cache that exceeds its limit.
                     let _ = room::trim(&cache, room::CACHE_BYTES_MAX, |_| false);
                 }
                 tokenizer
@@ -84,8 +84,8 @@ impl TextSide {
         })
     }
 
-    /// Of a bundle, whose files are verified as they are read. `index` is that of the tokenizer,
-    /// where it is mapped already.
+    /// Loads the text side of a bundle, whose files are verified as they are read. `index` is the
+    /// tokenizer's index if it is already mapped.
     pub(crate) fn of_bundle(
         bundle: &Arc<Bundle>,
         start: TokenizerStart,
@@ -116,7 +116,7 @@ impl TextSide {
         })
     }
 
-    /// The tokens around pictures and sounds, and in their place.
+    /// Returns the tokens that surround pictures and sounds, and their placeholders.
     pub(crate) fn prompt_tokens(&self) -> PromptTokens {
         self.prompt_tokens
     }
@@ -136,7 +136,7 @@ impl TextSide {
         let mut loading = self.loading.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let tokenizer = match loading.take() {
             Some(loading) => loading.join()?,
-            // It was not to be loaded before, or failed before, or another thread has just set it.
+            // Loading was deferred, has failed before, or another thread has just finished it.
             None => match self.tokenizer.get() {
                 Some(tokenizer) => return Ok(tokenizer),
                 None => match &self.source {
@@ -151,12 +151,12 @@ impl TextSide {
         Ok(self.tokenizer.get_or_init(|| tokenizer))
     }
 
-    /// Whether the chat template reads a variable of this name.
+    /// Returns whether the chat template reads a variable of this name.
     pub(crate) fn template_reads(&self, variable: &str) -> bool {
         self.template.as_ref().is_some_and(|template| template.reads(variable))
     }
 
-    /// Returns a notice for each field of the settings of texts that has no effect.
+    /// Returns a notice for each field of the text settings that has no effect.
     pub(crate) fn notices(&self) -> impl Iterator<Item = Notice> + '_ {
         self.ignored.iter().map(|field| Notice::fallback(field.to_string()))
     }
@@ -165,7 +165,7 @@ impl TextSide {
         self.template.is_some()
     }
 
-    /// The prompt of an embedding model that is put in front of a text.
+    /// Returns the prompt of an embedding model that is prepended to a text.
     pub(crate) fn sentence_prompt(&self, name: &str) -> Result<String> {
         let path = self.directory().join(TextFile::SentenceTransformers.name());
         let fault =
@@ -190,13 +190,13 @@ impl TextSide {
         Ok(self.template()?.render(messages, options)?)
     }
 
-    /// The ids of a conversation; control tokens are the template's alone, unless the options say
-    /// otherwise.
+    /// Encodes a conversation. Only the template's control tokens are encoded as such, unless the
+    /// options specify otherwise.
     pub(crate) fn encode(&self, messages: &[Message], options: &RenderOptions) -> Result<Vec<u32>> {
         Ok(self.template()?.encode(self.tokenizer()?, messages, options)?)
     }
 
-    /// Like [`encode`](Self::encode), until `cancel` is asked.
+    /// Encodes a conversation like [`encode`](Self::encode), until `cancel` is requested.
     pub(crate) fn encode_until(
         &self,
         messages: &[Message],
@@ -215,7 +215,8 @@ impl TextSide {
         cancellable(bytes.sum(), cancel, move || Ok(template.encode(&tokenizer, &messages, &options)?))
     }
 
-    /// The ids of a text with the special tokens in front, until `cancel` is asked.
+    /// Encodes a text, preceded by the special tokens of the tokenizer, until `cancel` is
+    /// requested.
     pub(crate) fn encode_text_until(&self, text: &str, cancel: &CancelHandle) -> Result<Vec<u32>> {
         let (tokenizer, text) = (self.tokenizer()?.clone(), text.to_owned());
         cancellable(text.len(), cancel, move || Ok(tokenizer.encode(&text, true)?))
@@ -232,7 +233,7 @@ impl TextSide {
     }
 }
 
-/// A checkpoint's tokenizer, by its index where indexes are kept.
+/// Reads a checkpoint's tokenizer, through its index if indexes are kept.
 #[cfg(feature = "build")]
 fn read_tokenizer(checkpoint: &Path, indexes: Option<&Path>) -> shardwright_text::Result<Tokenizer> {
     match indexes {
@@ -271,13 +272,13 @@ fn load_tokenizer(bundle: &Arc<Bundle>, index: Option<MappedFile>) -> TokenizerL
     })
 }
 
-/// `config_sentence_transformers.json`
+/// Fields of `config_sentence_transformers.json`.
 #[derive(Deserialize)]
 struct SentencePrompts {
     #[serde(default)]
     prompts: std::collections::BTreeMap<String, String>,
 }
 
-/// Largest `config_sentence_transformers.json` read; published ones have a few hundred bytes.
+/// Maximum size of a `config_sentence_transformers.json`. Published ones have a few hundred bytes.
 #[cfg(feature = "build")]
 const SENTENCE_CONFIG_BYTES_MAX: u64 = 1 << 20;

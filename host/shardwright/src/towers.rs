@@ -1,4 +1,4 @@
-//! The towers of a model: opened when the first picture or sound needs one.
+//! Towers of a model, each opened when the first picture or sound needs it.
 
 use std::collections::{BTreeMap, VecDeque};
 #[cfg(feature = "build")]
@@ -15,19 +15,18 @@ use crate::parts::{OTHER_MODEL, Prepared, Sense};
 use crate::verified::Verified;
 use crate::{Error, ErrorKind, Result};
 
-/// Opens the tower of a sense for a picture of so many soft tokens.
+/// Opens the tower of a sense. The number is the soft tokens of the picture that needs it.
 type Open = dyn Fn(Sense, &ProcessorSettings, u32, &mut dyn Watch) -> Result<Opened> + Send + Sync;
 
 /// A tower that was opened.
 pub(crate) struct Opened {
     pub chain: Chain,
-    /// The most soft tokens of a picture that it takes.
+    /// Maximum soft tokens of a picture that the tower supports.
     pub picture_tokens: u32,
-    /// What is to be said of it.
     pub notices: Vec<Notice>,
-    /// What of its bundle was hashed, if it is from one.
+    /// Files that were hashed, for a tower of a bundle.
     pub verified: Option<Verified>,
-    /// What goes on when it is lost.
+    /// Fallbacks for the case that the tower is lost.
     pub next: Option<Box<dyn NextChain>>,
 }
 
@@ -39,18 +38,18 @@ pub(crate) struct LoadedTower {
     pub next: Option<Box<dyn NextChain>>,
 }
 
-/// Progress once a tower is open and has not run, in thousandths.
+/// Progress when a tower is open but has not run, in thousandths.
 const OPENED: u32 = 900;
 
-/// Rows of recent pictures and sounds that are kept: an equal one is not run again.
+/// Number of recent pictures and sounds whose rows are kept, so that an equal one is not run again.
 const RECENT: usize = 8;
 
-/// Where the settings of front ends lie.
+/// Location of the settings of front ends.
 enum Settings {
     /// In the files of a checkpoint.
     #[cfg(feature = "build")]
     Checkpoint(PathBuf),
-    /// In a bundle, whose towers bound them.
+    /// In a bundle, whose towers limit the settings.
     Bundle(Arc<Bundle>),
 }
 
@@ -64,11 +63,11 @@ impl Settings {
     }
 }
 
-/// What is opened and kept of the towers of one model. Sessions share it.
+/// State of one model's towers, shared by its sessions.
 pub(crate) struct Towers {
     settings: Settings,
     open: Box<Open>,
-    /// Each with the soft tokens that it was opened for.
+    /// Each tower with the number of soft tokens per picture that it supports.
     opened: Mutex<BTreeMap<Sense, (u32, Tower)>>,
     recent: Mutex<VecDeque<(Sense, Arc<SoftRows>)>>,
     notices: Mutex<Vec<Notice>>,
@@ -87,7 +86,7 @@ impl Towers {
         }
     }
 
-    /// Those of a bundle, which `load` loads by their pass.
+    /// Returns the towers of a bundle. `load` loads the tower of a pass.
     pub fn of_bundle(
         bundle: Arc<Bundle>,
         load: impl Fn(Pass, &mut dyn Watch) -> Result<LoadedTower> + Send + Sync + 'static,
@@ -101,7 +100,7 @@ impl Towers {
         Towers::new(settings, Box::new(open))
     }
 
-    /// None, beside a text that was loaded by itself.
+    /// Returns no towers, for a text chain that was loaded separately.
     #[cfg(feature = "build")]
     pub fn absent(bundle: Arc<Bundle>) -> Self {
         let refuse = |_: Sense, _: &ProcessorSettings, _: u32, _: &mut dyn Watch| {
@@ -111,18 +110,19 @@ impl Towers {
         Towers::new(Settings::Bundle(bundle), Box::new(refuse))
     }
 
-    /// What is to be said of the towers opened so far, in the order of their opening.
+    /// Returns the notices of the towers opened so far, in the order of opening.
     pub fn notices(&self) -> Vec<Notice> {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What was hashed of each tower opened so far, in that order; nothing of towers of a
-    /// checkpoint.
+    /// Returns the hashed files of each tower opened so far, in that order. Towers of a checkpoint
+    /// have no entry.
     pub fn verified(&self) -> Vec<(Pass, Verified)> {
         self.verified.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How pictures and sounds become what towers read; of a bundle, within what its towers take.
+    /// Returns the settings that convert pictures and sounds to the towers' inputs, for a bundle
+    /// limited to the inputs that its towers support.
     pub fn processor(&self) -> Result<ProcessorSettings> {
         let missing = |origin: &str, help: &str| {
             Error::new(
@@ -161,7 +161,8 @@ impl Towers {
         }
     }
 
-    /// Whether there is a tower for parts of this sense. Of a checkpoint its processor knows.
+    /// Checks that a bundle has a tower for parts of this sense. For a checkpoint, the processor's
+    /// settings decide.
     pub fn expect(&self, sense: Sense) -> Result<()> {
         let Some(bundle) = self.settings.bundle() else { return Ok(()) };
         if bundle.variant().model_of(sense.pass()).is_some() {
@@ -173,7 +174,8 @@ impl Towers {
             .with_help("compile the checkpoint with that tower, or open the checkpoint itself"))
     }
 
-    /// Whether the tower of a bundle takes a part. That of a checkpoint is made for it.
+    /// Checks that the tower of a bundle supports a part. The tower of a checkpoint is built to
+    /// fit.
     pub fn expect_room(&self, prepared: &Prepared, processor: &ProcessorSettings) -> Result<()> {
         let Some(bundle) = self.settings.bundle() else { return Ok(()) };
         let most = largest_picture(bundle, processor).unwrap_or(0);
@@ -186,8 +188,8 @@ impl Towers {
         Err(Error::new(ErrorKind::Argument, what).with_help(help))
     }
 
-    /// The rows of a picture or sound; `cancel` ends opening the tower and running it, `watch`
-    /// opening it.
+    /// Computes the rows of a picture or sound. `cancel` stops opening and running the tower,
+    /// `watch` stops opening it.
     pub fn encode(
         &self,
         prepared: &Prepared,
@@ -201,7 +203,7 @@ impl Towers {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let enough = opened.get(&prepared.sense).is_some_and(|(most, _)| *most >= prepared.budget);
         if !enough {
-            // A smaller one is freed before the larger takes memory.
+            // Free the smaller tower before the larger one allocates memory.
             opened.remove(&prepared.sense);
             let until = &mut Until { cancel, watch: Part::new(watch, 0..OPENED) };
             let found = (self.open)(prepared.sense, processor, prepared.budget, until);
@@ -248,7 +250,7 @@ impl Towers {
     }
 }
 
-/// What is said of a tower that was lost and resumed elsewhere.
+/// Returns the notice of a tower that was lost and resumed elsewhere.
 fn notice_of(sense: Sense, moved: &TowerMove) -> Notice {
     let to = moved.to.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let passed = moved.passed_over.iter().map(|reason| format!("; passed over: {reason}"));
@@ -257,7 +259,7 @@ fn notice_of(sense: Sense, moved: &TowerMove) -> Notice {
     Notice::fallback(format!("the tower of a {noun} was lost and resumed on {to}: {}{passed}", moved.lost))
 }
 
-/// The settings in a bundle's files, if it has any.
+/// Reads the settings from a bundle's files, if it has any.
 fn processor_of(bundle: &Bundle) -> Result<Option<ProcessorSettings>> {
     let mut files = BTreeMap::new();
     for file in [TextFile::Processor, TextFile::Preprocessor] {
@@ -275,20 +277,21 @@ fn processor_of(bundle: &Bundle) -> Result<Option<ProcessorSettings>> {
     }
 }
 
-/// Rows of the largest entry point of a tower; `None` if the bundle does not hold it.
+/// Returns the rows of the largest entry point of a tower, or `None` if the bundle does not contain
+/// the tower.
 fn largest_rows(bundle: &Bundle, pass: Pass) -> Option<u32> {
     let model = bundle.variant().model_of(pass)?;
     let entries = &model.chains.first()?.shards.first()?.entries;
     entries.iter().map(|entry: &EntryName| entry.rows).max()
 }
 
-/// The most soft tokens of a picture that a bundle's tower takes.
+/// Returns the maximum soft tokens of a picture that a bundle's tower supports.
 fn largest_picture(bundle: &Bundle, processor: &ProcessorSettings) -> Option<u32> {
     let patches = u32::try_from(processor.picture.as_ref()?.patches(1)).ok()?;
     largest_rows(bundle, Pass::Picture)?.checked_div(patches)
 }
 
-/// Settings without what the bundle has no tower for, and within what its towers take.
+/// Removes settings for which the bundle has no tower, and limits the others to its towers.
 fn bound(settings: &mut ProcessorSettings, bundle: &Bundle) {
     let most = largest_picture(bundle, settings);
     settings.picture = settings.picture.take().zip(most).map(|(mut picture, most)| {
@@ -303,7 +306,8 @@ fn bound(settings: &mut ProcessorSettings, bundle: &Bundle) {
     });
 }
 
-/// The towers of a checkpoint: planned, compiled and loaded where its text is.
+/// Returns the towers of a checkpoint, which are planned, compiled and loaded on the same targets
+/// as its text.
 #[cfg(feature = "build")]
 pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOptions) -> Towers {
     use shardwright_build::{Keeping, Purpose, TowerScope, TowerSource, settle};
@@ -346,7 +350,7 @@ pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOp
     Towers::new(Settings::Checkpoint(directory.to_owned()), Box::new(open))
 }
 
-/// Work that goes on until its session, or whoever follows it, asks to stop.
+/// Watches work until its session or its watcher requests to stop.
 struct Until<'u> {
     cancel: &'u CancelHandle,
     watch: Part<'u>,
@@ -366,7 +370,7 @@ impl Watch for Until<'_> {
     }
 }
 
-/// A request that ended work is done with, and ends no other.
+/// Resets a cancellation that ended this work, so that it does not end later work.
 fn consume(error: &Error, cancel: &CancelHandle) {
     if error.kind() == ErrorKind::Cancelled {
         cancel.reset();

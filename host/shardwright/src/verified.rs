@@ -1,4 +1,4 @@
-//! Where proofs are kept that files were verified, and what an opening says of it.
+//! Storage of proofs that files were verified, and reports about the files that an opening hashed.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use shardwright_bundle::{Bundle, Forgotten, Hashed, Proofs};
 use shardwright_files::FileError;
 use shardwright_vocabulary::units;
 
-/// Where it is remembered which files were verified.
+/// Location of the proofs that files were verified.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum ProofsPlace {
     /// In the user's cache directory.
@@ -17,23 +17,23 @@ pub(crate) enum ProofsPlace {
     Nowhere,
 }
 
-/// What opening a bundle, or a tower of it, hashed, and whether the next opening has to.
+/// Files hashed to open a bundle or one of its towers, and whether the next opening must hash
+/// again.
 ///
-/// As text it is a sentence for a person.
+/// `Display` writes a sentence for people.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verified {
-    /// Artefacts, tables and the tokenizer's index that were hashed before they were used; none
-    /// where all of them were proved before.
+    /// Artefacts, tables and the tokenizer's index that were hashed before they were used. Empty if
+    /// proofs existed for all of them.
     pub hashed: Hashed,
-    /// Where proofs are kept; `None` where there is no place for them, or where they were not to be
-    /// used.
+    /// Directory of the proofs. `None` if there is no place for them or they are disabled.
     pub proofs: Option<PathBuf>,
-    /// Why the next opening hashes again, if it does.
+    /// Why the next opening must hash again, if it must.
     pub again: Option<String>,
 }
 
 impl Verified {
-    /// What was hashed since the last of these.
+    /// Returns the files hashed since the last call.
     pub(crate) fn of(bundle: &Bundle, refused: Option<&FileError>, verify_all: bool) -> Verified {
         let hashed = bundle.take_hashed();
         let directory = bundle.proofs().map(|proofs| proofs.directory().to_owned());
@@ -72,7 +72,7 @@ impl fmt::Display for Verified {
 }
 
 impl ProofsPlace {
-    /// The proofs, where `cache` is the user's cache directory.
+    /// Returns the proofs, where `cache` is the user's cache directory.
     pub(crate) fn proofs(&self, cache: Option<PathBuf>) -> Option<Proofs> {
         match self {
             ProofsPlace::Usual => cache.map(|cache| Proofs::kept_in(cache.join("proofs"))),

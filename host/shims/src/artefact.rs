@@ -22,38 +22,38 @@ use crate::interface::EntryInterface;
 
 const MAGIC: [u8; 8] = *b"SWARTEF\0";
 
-/// JSON that is parsed at most: interfaces, flags and placements, far less than the graph itself.
+/// Maximum size of JSON that is parsed. It contains interfaces, flags and placements, which are
+/// much smaller than the graph itself.
 const JSON_LIMIT: u64 = 32 << 20;
 
-/// Offset of the payload. A driver that maps the file itself can do so at multiples of a page,
-/// which has 16 KiB on newer phones.
+/// Offset of the payload. A driver that maps the file itself needs a multiple of the page size,
+/// which is 16 KiB on newer phones.
 const PAGE: u64 = 16 << 10;
 
 const FORMAT: Format =
     Format { magic: MAGIC, what: "an artefact", page: PAGE, head_limit: JSON_LIMIT, head_at: HeadAt::Back };
 
-/// File name ending of artefacts.
+/// File name suffix of artefacts.
 pub const ARTEFACT_SUFFIX: &str = ".swa";
 
-/// An artefact that cannot be read or written.
+/// Error when reading or writing an artefact.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArtefactError {
-    /// The file as such.
+    /// The container file is invalid or inaccessible.
     #[error(transparent)]
     Container(#[from] ContainerError),
-    /// The heads that are stored apart from an artefact are invalid.
+    /// The heads stored in a separate file are invalid.
     #[error("`{}`: heads of an artefact: {reason}", path.display())]
     Heads {
         /// The file with the heads.
         path: PathBuf,
-        /// What is wrong.
         reason: String,
     },
 }
 
 impl ArtefactError {
-    /// What would help.
+    /// Returns advice for the user.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             ArtefactError::Container(error) => error.help().or(Some("compile the shard again")),
@@ -66,25 +66,25 @@ impl ArtefactError {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArtefactHead {
-    /// Name of the shim that made it.
+    /// Name of the shim that compiled it.
     pub shim: String,
     /// Version of that shim.
     pub shim_version: String,
-    /// Device it was made for.
+    /// Device for which it was compiled.
     pub device: String,
     /// Name of the work order.
     pub work_order: String,
-    /// Bytes of the payload.
+    /// Size of the payload, bytes.
     pub payload_length: u64,
-    /// Bytes of the shim's head.
+    /// Size of the shim's head, bytes.
     pub head_length: u64,
     /// Interfaces of its entry points.
     pub entries: Vec<EntryInterface>,
-    /// Every flag of the work order, in its order.
+    /// Verdicts on all flags of the work order, in its order.
     pub flags: Vec<FlagOutcome>,
-    /// Nodes that run elsewhere than on the device.
+    /// Nodes that do not run on the device.
     pub placements: Vec<NodePlacement>,
-    /// The chip with the facts that the shim read; `None` if it reads none.
+    /// The chip with the facts that the shim read. `None` if the shim reads no facts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chip: Option<Chip>,
     /// Facts of the chip as the shim read them back from the compiler's output.
@@ -93,8 +93,8 @@ pub struct ArtefactHead {
 }
 
 impl ArtefactHead {
-    /// Facts for which the compiler's output differs from the profile, or which the profile does
-    /// not state: the fact, the value requested, the value found.
+    /// Lists the facts for which the compiler's output differs from the profile, or which are
+    /// missing in the profile: the fact, the requested value, the value found.
     pub fn made_otherwise(&self) -> impl Iterator<Item = (&str, Option<&str>, &str)> {
         let asked = |fact: &String| self.chip.as_ref()?.facts.get(fact).map(String::as_str);
         let reported =
@@ -102,13 +102,14 @@ impl ArtefactHead {
         reported.filter(|(_, asked, made)| *asked != Some(made))
     }
 
-    /// The compiler, the flags and the placements of nodes.
+    /// Returns the compiler, the flags and the placements of nodes.
     pub fn origin(&self) -> ShardOrigin {
         let compiled_by = ShimIdentity {
             shim: self.shim.clone(),
             version: self.shim_version.clone(),
             device: self.device.clone(),
-            // Not recorded in an artefact; its compiler or the bundle that contains it knows.
+            // Not recorded in an artefact. Its compiler or the bundle that contains it has this
+            // information.
             simulated: false,
         };
         ShardOrigin {
@@ -120,7 +121,7 @@ impl ArtefactHead {
     }
 }
 
-/// A checked, mapped artefact; cloning shares it.
+/// A checked, mapped artefact. Cloning shares it.
 #[derive(Clone, Debug)]
 pub struct Artefact(Arc<Inner>);
 
@@ -130,12 +131,12 @@ struct Inner {
     head: ArtefactHead,
 }
 
-/// Where a compiled artefact goes.
+/// Destination of a compiled artefact.
 #[derive(Clone, Copy, Debug)]
 pub enum Place<'a> {
-    /// Into a directory, as `<hash>.swa`.
+    /// A file `<hash>.swa` in a directory.
     Directory(&'a Path),
-    /// Into a file without a name, gone when the artefact is dropped.
+    /// A file without a name, which is removed when the artefact is dropped.
     Temporary,
 }
 
@@ -145,9 +146,9 @@ impl Artefact {
         Artefact::from_container(Container::open(path, &FORMAT)?)
     }
 
-    /// Maps a section of a file and checks its head. Its hash is not computed: the caller has
-    /// checked every byte against one that stands elsewhere, or displays it and loads nothing. If
-    /// the section begins where no page of 4 KiB does, it is [copied](Artefact::copied_bytes).
+    /// Maps a section of a file and checks its head. Does not compute its hash: the caller has
+    /// verified every byte against another hash, or only displays the artefact. If the section does
+    /// not begin at a page of 4 KiB, it is [copied](Artefact::copied_bytes).
     pub fn of_section(section: Section) -> Result<Artefact, ArtefactError> {
         Artefact::from_container(Container::unchecked(section, &FORMAT)?)
     }
@@ -195,58 +196,59 @@ impl Artefact {
         Ok(Artefact(Arc::new(Inner { container, head })))
     }
 
-    /// Its head.
     pub fn head(&self) -> &ArtefactHead {
         &self.0.head
     }
 
-    /// SHA-256 of the content in hex.
+    /// Returns the SHA-256 of the content in hex.
     pub fn name(&self) -> String {
         hex::encode(&self.0.container.hash)
     }
 
-    /// Path of the file; for an unnamed one, the path at which it was made.
+    /// Returns the path of the file. For an unnamed file it is the path at which it was created.
     pub fn path(&self) -> &Path {
         self.0.container.path()
     }
 
-    /// The head that the shim wrote.
+    /// Returns the head that the shim wrote.
     pub fn shim_head(&self) -> &[u8] {
         let head = &self.0.head;
         let offset = self.0.container.content() + head.payload_length;
         self.0.container.range(offset, head.head_length).unwrap_or_default()
     }
 
-    /// The payload that the shim wrote, at a multiple of 4 KiB in memory.
+    /// Returns the payload that the shim wrote. Its address is a multiple of 4 KiB.
     pub fn payload(&self) -> &[u8] {
         let (offset, length) = (self.0.container.content(), self.0.head.payload_length);
         self.0.container.range(offset, length).unwrap_or_default()
     }
 
-    /// Where it lies.
+    /// Returns the section of the file that contains it.
     pub fn section(&self) -> &Section {
         &self.0.container.section
     }
 
-    /// Where the payload lies.
+    /// Returns the section of the file that contains the payload.
     pub fn payload_section(&self) -> Option<Section> {
         let section = self.section();
         section.part(section.path(), self.0.container.content(), self.0.head.payload_length)
     }
 
-    /// The file with the payload, and its offset, if the payload in memory is that file mapped.
+    /// Returns the file with the payload and its offset, if the payload in memory is a mapping of
+    /// that file.
     pub(crate) fn payload_in_file(&self) -> Option<(&std::fs::File, u64)> {
         let section = self.section();
         (self.copied_bytes() == 0).then(|| (section.file(), section.offset() + self.0.container.content()))
     }
 
-    /// Returns whether an artefact at this offset of a file is copied into memory, because no page
+    /// Checks whether an artefact at this offset of a file is copied into memory, because no page
     /// begins there.
     pub fn is_copied_from(offset: u64) -> bool {
         !offset.is_multiple_of(SHOWN_ALIGNMENT)
     }
 
-    /// Bytes that were copied into memory, because the artefact begins where no page does.
+    /// Returns the number of bytes copied into memory, because the artefact does not begin at a
+    /// page.
     pub fn copied_bytes(&self) -> u64 {
         self.0.container.copied()
     }
@@ -271,7 +273,7 @@ impl ArtefactWriter {
         self.writer.write(bytes).map_err(|error| self.writer.error(error).into())
     }
 
-    /// Stores the shim's head; false when it is too long or not the first.
+    /// Stores the shim's head. Returns false if it is too long or not the first one.
     pub(crate) fn set_head(&mut self, bytes: &[u8]) -> bool {
         if self.head.is_some() || bytes.len() > SW_HEAD_LIMIT as usize {
             return false;
@@ -284,7 +286,7 @@ impl ArtefactWriter {
         self.head.is_some()
     }
 
-    /// Closes the file with `head`, whose lengths are filled in here.
+    /// Closes the file with `head`, and sets the lengths in it.
     pub(crate) fn finish(mut self, mut head: ArtefactHead) -> Result<Artefact, ArtefactError> {
         head.payload_length = self.writer.position() - PAGE;
         let own = self.head.unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Memory that is bound to runs, shared between shards, and read or written by the host between
-//! runs.
+//! Memory that is bound to runs and shared between shards. Between runs the host reads or writes
+//! it.
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
@@ -16,15 +16,16 @@ use crate::error::ShimError;
 /// # Safety
 ///
 /// After construction, `pointer` is null or points to `length` bytes that may be read and written
-/// as long as the value lives; neither changes.
+/// as long as the value lives. Neither of the two changes.
 pub unsafe trait Memory: Any + Send + Sync {
-    /// Host's view; null when there is none.
+    /// Returns the host's view, or null if there is none.
     fn pointer(&self) -> *mut u8;
 
-    /// Bytes.
+    /// Returns the size in bytes.
     fn length(&self) -> u64;
 
-    /// Called before and after the host accesses it, with a `SW_SYNC_…` of the contract.
+    /// Synchronises the memory before and after the host accesses it. `direction` is a `SW_SYNC_…`
+    /// of the contract.
     fn sync(&self, direction: u32) -> Result<(), ShimError> {
         let _ = direction;
         Ok(())
@@ -42,11 +43,11 @@ unsafe impl Memory for HostBuffer {
     }
 }
 
-/// A buffer; cloning shares it.
+/// A buffer. Cloning shares it.
 ///
 /// At any time it has one writer or any number of readers: a run that writes it, a run that reads
-/// it, [`Buffer::read`], [`Buffer::write`]. A conflicting use fails with [`ShimError::BufferBusy`];
-/// it never blocks.
+/// it, [`Buffer::read`], [`Buffer::write`]. A conflicting use never blocks, but fails with
+/// [`ShimError::BufferBusy`].
 #[derive(Clone)]
 pub struct Buffer(Arc<Inner>);
 
@@ -54,11 +55,11 @@ struct Inner {
     memory: Box<dyn Memory>,
     pointer: *mut u8,
     length: u64,
-    /// Readers, or −1 for a writer.
+    /// Number of readers, or −1 for a writer.
     users: AtomicI32,
 }
 
-// SAFETY: the memory is reached through `users`, which admits one writer or many readers.
+// SAFETY: the memory is accessed through `users`, which admits one writer or many readers.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
@@ -70,7 +71,7 @@ impl std::fmt::Debug for Buffer {
 }
 
 impl Buffer {
-    /// Zeroed memory of the process; `alignment` is a power of two, or 0 for 64.
+    /// Allocates zeroed memory of the process. `alignment` is a power of two, or 0 for 64.
     pub fn host(length: u64, alignment: u64) -> Result<Buffer, ShimError> {
         let refuse = |reason: String| ShimError::Argument(reason);
         let too_large =
@@ -83,34 +84,34 @@ impl Buffer {
         Ok(Buffer::new(memory))
     }
 
-    /// Over memory of any kind.
+    /// Creates a buffer over memory of any kind.
     pub fn new(memory: impl Memory) -> Buffer {
         let (pointer, length) = (memory.pointer(), Memory::length(&memory));
         Buffer(Arc::new(Inner { memory: Box::new(memory), pointer, length, users: AtomicI32::new(0) }))
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     pub fn length(&self) -> u64 {
         self.0.length
     }
 
-    /// Whether the host can access its bytes.
+    /// Checks whether the host can access its bytes.
     pub fn is_mapped(&self) -> bool {
         !self.0.pointer.is_null() || self.0.length == 0
     }
 
-    /// Whether two handles are the same memory.
+    /// Checks whether two handles are the same memory.
     pub fn same(&self, other: &Buffer) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The memory, if it is of that kind.
+    /// Returns the memory, if it is of that kind.
     pub fn memory<M: Memory>(&self) -> Option<&M> {
         let memory: &dyn Any = &*self.0.memory;
         memory.downcast_ref()
     }
 
-    /// Host's view; null when there is none.
+    /// Returns the host's view, or null if there is none.
     pub fn pointer(&self) -> *mut u8 {
         self.0.pointer
     }
@@ -152,14 +153,14 @@ impl Buffer {
         Ok(BufferRead(self.clone()))
     }
 
-    /// Gives write access to the bytes; the device sees changes once the guard is dropped.
+    /// Gives write access to the bytes. The device sees changes once the guard is dropped.
     pub fn write(&self) -> Result<BufferWrite<'_>, ShimError> {
         self.view(true)?;
         Ok(BufferWrite(self))
     }
 }
 
-/// The bytes of a buffer, for reading; keeps the buffer alive.
+/// The bytes of a buffer, for reading. Keeps the buffer alive.
 pub struct BufferRead(Buffer);
 
 impl Deref for BufferRead {
@@ -168,7 +169,7 @@ impl Deref for BufferRead {
     fn deref(&self) -> &[u8] {
         match self.0.length() {
             0 => &[],
-            // SAFETY: mapped for that many bytes as long as the buffer lives; there is no writer
+            // SAFETY: mapped for that many bytes as long as the buffer lives. No writer exists
             // while this guard exists.
             length => unsafe { std::slice::from_raw_parts(self.0.pointer(), length as usize) },
         }
@@ -190,7 +191,7 @@ impl Deref for BufferWrite<'_> {
     fn deref(&self) -> &[u8] {
         match self.0.length() {
             0 => &[],
-            // SAFETY: mapped for that many bytes as long as the buffer lives; only this guard
+            // SAFETY: mapped for that many bytes as long as the buffer lives. Only this guard
             // accesses it.
             length => unsafe { std::slice::from_raw_parts(self.0.pointer(), length as usize) },
         }
@@ -210,7 +211,7 @@ impl DerefMut for BufferWrite<'_> {
 impl Drop for BufferWrite<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.0.0.memory.sync(SW_SYNC_AFTER_HOST) {
-            // The next run would read stale bytes; the shim reports that then.
+            // The next run would read stale bytes, and the shim then reports that.
             tracing::error!("buffer not synchronised after writing: {error}");
         }
         self.0.release(true);

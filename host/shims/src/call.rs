@@ -1,5 +1,5 @@
-//! Calling a table's function: converts error objects to typed errors and collects the items of
-//! sinks.
+//! Calls functions of a shim's table. Converts error objects to typed errors and collects the items
+//! of sinks.
 
 use std::ffi::{CString, c_char, c_void};
 
@@ -10,26 +10,26 @@ use shardwright_vocabulary::FlagType;
 use crate::convert;
 use crate::error::{Failure, ShimError};
 
-/// A checked table; the library behind it is never unloaded.
+/// A checked table. The library behind it is never unloaded.
 #[derive(Clone, Copy)]
 pub(crate) struct Table(pub(crate) &'static SwTable);
 
-// SAFETY: the contract lets functions of the table be called from any thread; the table itself
+// SAFETY: the contract lets functions of the table be called from any thread. The table itself
 // never changes.
 unsafe impl Send for Table {}
 // SAFETY: as above.
 unsafe impl Sync for Table {}
 
-/// Longest string taken from a shim. Log tails are the longest.
+/// Maximum length of a shim's string. Log tails are the longest.
 const TEXT_LIMIT: usize = 1 << 16;
 
-/// Longest document of an inspection.
+/// Maximum length of an inspection's document.
 const DOCUMENT_LIMIT: usize = SW_DOCUMENT_LIMIT as usize;
 
-/// Most items a sink accepts in one call; a check reports one per node.
+/// Maximum number of items a sink accepts in one call. A check reports one per node.
 const ITEM_LIMIT: usize = 1 << 20;
 
-/// Most details of an error.
+/// Maximum number of details of an error.
 const DETAIL_LIMIT: u64 = 256;
 
 /// Copies a shim's string. Bytes that are not UTF-8 (vendor logs) are replaced.
@@ -61,7 +61,8 @@ unsafe fn text_within(pointer: *const c_char, limit: usize) -> Result<String, &'
     Ok(String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// Copies the document of an inspection. It is not truncated: a part of a document is useless.
+/// Copies the document of an inspection. It is not truncated, because part of a document is
+/// useless.
 ///
 /// # Safety
 ///
@@ -75,6 +76,8 @@ pub(crate) unsafe fn document(pointer: *const c_char) -> Result<String, String> 
     Ok(document)
 }
 
+/// Copies a shim's string if it is valid.
+///
 /// # Safety
 ///
 /// `pointer` is null or a NUL-terminated string.
@@ -83,7 +86,7 @@ pub(crate) unsafe fn optional_text(pointer: *const c_char) -> Option<String> {
     unsafe { text(pointer) }.ok()
 }
 
-/// The value of a shim's struct; members that the shim does not know are 0.
+/// Copies a shim's struct. Members that the shim does not know are 0.
 ///
 /// # Safety
 ///
@@ -93,11 +96,11 @@ pub(crate) unsafe fn value<T: Struct>(pointer: *const T) -> Result<T, String> {
     Ok(unsafe { Ref::new(pointer) }?.get())
 }
 
-/// Plain numbers of a shim.
+/// Copies plain numbers of a shim.
 ///
 /// # Safety
 ///
-/// `pointer` is null or `count` numbers.
+/// `pointer` is null or points to `count` numbers.
 pub(crate) unsafe fn numbers<T: Copy>(pointer: *const T, count: u64) -> Result<Vec<T>, String> {
     if count == 0 {
         return Ok(Vec::new());
@@ -109,16 +112,16 @@ pub(crate) unsafe fn numbers<T: Copy>(pointer: *const T, count: u64) -> Result<V
     Ok(unsafe { std::slice::from_raw_parts(pointer, count as usize) }.to_vec())
 }
 
-/// A text as a C string; `what` names it in the error.
+/// Converts a text to a C string. `what` names it in the error.
 pub(crate) fn c_text(what: &str, text: &str) -> Result<CString, ShimError> {
     CString::new(text).map_err(|_| ShimError::Argument(format!("{what} contains a NUL byte")))
 }
 
-/// Turns an error object into an error and frees it.
+/// Converts an error object to an error and frees it.
 ///
 /// # Safety
 ///
-/// `error` came from a function of `table` and was not freed.
+/// `error` was returned by a function of `table` and not freed.
 pub(crate) unsafe fn take_error(
     table: Table,
     shim: &str,
@@ -135,10 +138,10 @@ pub(crate) unsafe fn take_error(
             let mut details = Vec::new();
             if !object.details.is_null() {
                 for index in 0..object.detail_count.min(DETAIL_LIMIT) {
-                    // SAFETY: the contract gives `detail_count` pointers.
+                    // SAFETY: the contract specifies `detail_count` pointers.
                     let detail = unsafe { value(*object.details.add(index as usize)) };
                     let Ok(detail) = detail else { continue };
-                    // SAFETY: the contract makes them strings.
+                    // SAFETY: the contract specifies that they are strings.
                     if let (Ok(key), Ok(value)) = unsafe { (text(detail.key), text(detail.value)) } {
                         details.push((key, value));
                     }
@@ -148,11 +151,11 @@ pub(crate) unsafe fn take_error(
                 shim: shim.to_owned(),
                 function: function.into(),
                 class: convert::error_class(object.error_class),
-                // SAFETY: the contract makes it a string.
+                // SAFETY: the contract specifies that it is a string.
                 message: unsafe { optional_text(object.message) }.unwrap_or_default(),
                 details,
                 vendor_code: object.vendor_code,
-                // SAFETY: the contract makes it a string or null.
+                // SAFETY: the contract specifies that it is a string or null.
                 log_tail: unsafe { optional_text(object.log_tail) },
             })
         }
@@ -196,10 +199,10 @@ impl<T> Collected<T> {
     }
 }
 
-/// Longest text value of a flag without a stated bound.
+/// Maximum length of a flag's text value if the flag has no bound.
 const FLAG_TEXT_LIMIT: u32 = 1024;
 
-/// The legal values of a flag or fact, from its kind, its range and its choices.
+/// Returns the legal values of a flag or fact, from its kind, its range and its choices.
 pub(crate) fn value_type(
     kind: u32,
     (minimum, maximum): (i64, i64),
@@ -210,11 +213,11 @@ pub(crate) fn value_type(
         SW_FLAG_INTEGER if minimum > maximum => FlagType::Integer { min: i64::MIN, max: i64::MAX },
         SW_FLAG_INTEGER => FlagType::Integer { min: minimum, max: maximum },
         SW_FLAG_CHOICE => {
-            // SAFETY: the contract gives that many strings.
+            // SAFETY: the contract specifies that many strings.
             let pointers = unsafe { numbers::<*const c_char>(choices, choice_count) }?;
             let values = pointers
                 .into_iter()
-                // SAFETY: the contract makes them strings.
+                // SAFETY: the contract specifies that they are strings.
                 .map(|choice| unsafe { text(choice) }.map_err(str::to_owned))
                 .collect::<Result<_, _>>()?;
             FlagType::Choice { values }
@@ -226,7 +229,7 @@ pub(crate) fn value_type(
 
 macro_rules! sinks {
     ($($function:ident: $sink:ident of $raw:ident;)*) => { $(
-        /// Calls `call` with a sink, converting each item by `convert`.
+        /// Calls `call` with a sink and converts each item with `convert`.
         pub(crate) fn $function<T>(
             convert: fn(&$raw) -> Result<T, String>,
             call: impl FnOnce(*const $sink) -> *mut SwError,
@@ -239,7 +242,7 @@ macro_rules! sinks {
                 // SAFETY: the sink's context, alive until the call that uses the sink returns, on
                 // its thread only.
                 let context = unsafe { &mut *context.cast::<Context<T>>() };
-                // SAFETY: the contract makes it a struct of this kind.
+                // SAFETY: the contract specifies that it is a struct of this kind.
                 let item = unsafe { value(item) }.and_then(|item| (context.convert)(&item));
                 context.collected.take(item);
             }

@@ -5,19 +5,18 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use shardwright_vocabulary::FlagSchema;
 
-/// Most facts a shim may declare.
+/// Maximum number of facts that a shim may declare.
 pub(crate) const FACTS_LIMIT: usize = 256;
 
-/// A chip as its profile describes it, or the part of that which a shim reads.
+/// A chip as described by its profile, with all facts or only those a shim reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Chip {
-    /// Name of the profile; devices of the chip have it as their `soc`.
+    /// Name of the profile. Devices of the chip have it as their `soc`.
     pub name: String,
     /// Other names of the chip.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub aliases: Vec<String>,
-    /// Facts by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub facts: BTreeMap<String, String>,
 }

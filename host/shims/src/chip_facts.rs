@@ -1,17 +1,17 @@
-//! Passing the facts of a chip to a shim.
+//! Passes the facts of a chip to a shim.
 //!
-//! A shim declares the facts it reads as it declares its flags. Only those are passed, each checked
-//! against its declaration; if the shim then rejects a fact, its error names it.
+//! A shim declares the facts it reads in the same way as its flags. Only these are passed, each
+//! checked against its declaration. If the shim then rejects a fact, its error names the fact.
 
 use std::collections::BTreeMap;
 
 use crate::chip::{Chip, FactSchema};
 use crate::error::{ChipError, ShimError};
 
-/// Detail of a shim's error that names the fact which caused it.
+/// Detail of a shim's error with the name of the fact that caused it.
 const FACT: &str = "fact";
 
-/// The facts of a chip that a shim reads.
+/// Selects and checks the facts of a chip that a shim reads.
 pub(crate) fn read_by(schemas: &[FactSchema], shim: &str, chip: &Chip) -> Result<Chip, ChipError> {
     let mut facts = BTreeMap::new();
     for FactSchema { fact, required } in schemas {
@@ -38,7 +38,7 @@ pub(crate) fn read_by(schemas: &[FactSchema], shim: &str, chip: &Chip) -> Result
     Ok(Chip { name: chip.name.clone(), aliases: chip.aliases.clone(), facts })
 }
 
-/// Converts an error that names a fact to one about the profile.
+/// Converts an error that names a fact to an error about the profile.
 pub(crate) fn about(chip: &str, error: ShimError) -> ShimError {
     match error.details().iter().find(|(key, _)| key == FACT) {
         Some((_, fact)) => {

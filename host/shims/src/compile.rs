@@ -1,4 +1,4 @@
-//! The output of a compilation: from the shim's callbacks to an artefact.
+//! Writes the output of a compilation, from the shim's callbacks to an artefact.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -17,28 +17,28 @@ use crate::interface::EntryInterface;
 use crate::watch::Watch;
 use crate::work_order::WorkOrder;
 
-/// Most verdicts and placements accepted in one compilation.
+/// Maximum number of verdicts and of placements in one compilation.
 pub const REPORT_LIMIT: usize = 1 << 20;
 
 /// Receives the output of a compilation.
 pub trait Output {
-    /// Appends to the artefact; false to stop.
+    /// Appends to the artefact. Returns false to stop.
     fn write(&mut self, bytes: &[u8]) -> bool;
-    /// Sets the shim's head, whose length was checked; called at most once.
+    /// Sets the shim's head, whose length was checked. Called at most once.
     fn head(&mut self, bytes: &[u8]);
     /// Reports progress.
     fn progress(&mut self, per_mille: u32, stage: &str);
-    /// Whether to stop.
+    /// Returns whether to stop.
     fn cancelled(&mut self) -> bool;
     /// Reports the verdict on a flag.
     fn flag(&mut self, name: String, verdict: FlagVerdict, evidence: String);
-    /// Reports where a node of an entry runs, by index.
+    /// Reports the placement of a node, identified by the indices of entry and node.
     fn placement(&mut self, placement: Placement);
     /// Reports a fact of the chip, read back from the compiler's output.
     fn made_for(&mut self, fact: String, value: String);
 }
 
-/// Where a node runs, as a shim reports it: indices of entry and node, place, reason.
+/// Placement of a node as a shim reports it: index of the entry, index of the node, place, reason.
 pub type Placement = (u64, u64, String, String);
 
 /// The artefact being written, and the caller's watch.
@@ -68,7 +68,8 @@ impl<'a> Compilation<'a> {
         })
     }
 
-    /// The artefact, when the shim's function ended with `result`. On failure the file is removed.
+    /// Completes the artefact after the shim's function returned `result`. On failure the file is
+    /// removed.
     pub(crate) fn finish(
         self,
         result: Result<(), ShimError>,
@@ -79,11 +80,11 @@ impl<'a> Compilation<'a> {
     ) -> Result<Artefact, ShimError> {
         let Compilation { writer, watch, failed, mut flags, placements, made_for, written, contract: broken } =
             self;
-        // The host's own failure is the cause; the shim's error then only follows from it.
+        // The host's own failure is the cause. The shim's error is then only a consequence.
         if let Some(failed) = failed {
             return Err(failed.into());
         }
-        // A shim whose bytes are rejected cannot know why, and answers with a fault.
+        // If its bytes are rejected, a shim cannot know why, and returns a failure.
         result.map_err(|error| if watch.cancelled() { error.cancelled() } else { error })?;
         if let Some(reason) = broken {
             return Err(ShimError::contract(instance, "compile", reason));
@@ -161,7 +162,8 @@ impl Output for Compilation<'_> {
         self.failed.is_some() || self.watch.cancelled()
     }
 
-    /// *Applied* is the only verdict that promises an effect, so it requires evidence.
+    /// Records a verdict. *Applied* is the only verdict that promises an effect, so it requires
+    /// evidence.
     fn flag(&mut self, name: String, verdict: FlagVerdict, evidence: String) {
         if self.flags.len() >= REPORT_LIMIT || self.contract.is_some() {
             return;
@@ -187,20 +189,20 @@ impl Output for Compilation<'_> {
     }
 
     fn made_for(&mut self, fact: String, value: String) {
-        // One more than can be declared is enough to be detected.
+        // To detect too many facts, one more than can be declared is enough.
         if self.made_for.len() <= FACTS_LIMIT {
             self.made_for.insert(fact, value);
         }
     }
 }
 
-/// How a shim's compile ended.
+/// Outcome of a shim's compile function.
 pub(crate) struct Called {
     /// The returned error object, not yet freed.
     pub(crate) error: *mut SwError,
     /// The first violation of the contract in its callbacks.
     pub(crate) contract: Option<String>,
-    /// A panic of the caller, to be resumed once the error is freed.
+    /// A panic of the caller, to be resumed after freeing the error.
     pub(crate) panic: Option<Box<dyn Any + Send>>,
 }
 
@@ -234,28 +236,30 @@ pub(crate) fn call(
     Called { error, contract: context.contract, panic: context.panic }
 }
 
-/// Runs `body` on the context. A panic of the caller's `Watch` is stored and resumed when the shim
-/// has returned: it must not unwind through foreign code.
+/// Runs `body` on the context. A panic of the caller's `Watch` must not unwind through foreign
+/// code. So it is stored, and resumed after the shim has returned.
 ///
 /// # Safety
 ///
 /// `context` is the one passed with the callbacks, on the thread that called compile.
 unsafe fn within<T>(context: *mut c_void, stopped: T, body: impl FnOnce(&mut Context<'_>) -> T) -> T {
-    // SAFETY: promised by the caller; callbacks do not nest.
+    // SAFETY: promised by the caller. Callbacks do not nest.
     let found = unsafe { &mut *context.cast::<Context<'_>>() };
     match catch_unwind(AssertUnwindSafe(|| body(found))) {
         Ok(value) => value,
         Err(payload) => {
-            // SAFETY: as above; the panicking borrow has ended.
+            // SAFETY: as above. The panicking borrow has ended.
             unsafe { &mut *context.cast::<Context<'_>>() }.panic.get_or_insert(payload);
             stopped
         }
     }
 }
 
+/// Returns the bytes at `pointer`, unless it is null.
+///
 /// # Safety
 ///
-/// `pointer` is null or `length` readable bytes.
+/// `pointer` is null or points to `length` readable bytes.
 unsafe fn bytes_at<'a>(pointer: *const c_void, length: u64) -> Option<&'a [u8]> {
     match length {
         0 => Some(&[]),
@@ -266,7 +270,7 @@ unsafe fn bytes_at<'a>(pointer: *const c_void, length: u64) -> Option<&'a [u8]> 
 }
 
 unsafe extern "C" fn compile_write(raw: *mut c_void, bytes: *const c_void, length: u64) -> u32 {
-    // SAFETY: as the contract says.
+    // SAFETY: as the contract specifies.
     unsafe {
         within(raw, 1, |context| {
             let Some(bytes) = bytes_at(bytes, length) else {
@@ -282,7 +286,7 @@ unsafe extern "C" fn compile_write(raw: *mut c_void, bytes: *const c_void, lengt
 }
 
 unsafe extern "C" fn compile_head(raw: *mut c_void, bytes: *const c_void, length: u64) -> u32 {
-    // SAFETY: as the contract says.
+    // SAFETY: as the contract specifies.
     unsafe {
         within(raw, 1, |context| {
             let possible = !context.has_head && length <= u64::from(SW_HEAD_LIMIT);
@@ -304,7 +308,7 @@ unsafe extern "C" fn compile_head(raw: *mut c_void, bytes: *const c_void, length
 }
 
 unsafe extern "C" fn compile_progress(raw: *mut c_void, per_mille: u32, stage: *const c_char) {
-    // SAFETY: as the contract says.
+    // SAFETY: as the contract specifies.
     unsafe {
         within(raw, (), |context| {
             let stage = call::optional_text(stage).unwrap_or_default();
@@ -314,7 +318,7 @@ unsafe extern "C" fn compile_progress(raw: *mut c_void, per_mille: u32, stage: *
 }
 
 unsafe extern "C" fn compile_cancelled(raw: *mut c_void) -> u32 {
-    // SAFETY: as the contract says.
+    // SAFETY: as the contract specifies.
     unsafe {
         within(raw, 1, |context| {
             u32::from(context.stopped || context.panic.is_some() || context.output.cancelled())
@@ -322,7 +326,7 @@ unsafe extern "C" fn compile_cancelled(raw: *mut c_void) -> u32 {
     }
 }
 
-/// Converts the number of a verdict; an error for an unknown one.
+/// Converts the number of a verdict. Returns an error for an unknown number.
 pub(crate) fn flag_verdict(number: u32, evidence: &str) -> Result<FlagVerdict, String> {
     Ok(match number {
         SW_FLAG_APPLIED => FlagVerdict::Applied { evidence: evidence.to_owned() },
@@ -335,7 +339,7 @@ pub(crate) fn flag_verdict(number: u32, evidence: &str) -> Result<FlagVerdict, S
 }
 
 unsafe extern "C" fn compile_flag(raw: *mut c_void, verdict: *const SwFlagVerdict) {
-    // SAFETY: as the contract says.
+    // SAFETY: as the contract specifies.
     unsafe {
         within(raw, (), |context| {
             let read = || -> Result<(String, FlagVerdict, String), String> {
@@ -359,7 +363,7 @@ unsafe extern "C" fn compile_flag(raw: *mut c_void, verdict: *const SwFlagVerdic
 }
 
 unsafe extern "C" fn compile_placement(raw: *mut c_void, placement: *const SwPlacement) {
-    // SAFETY: as the contract says.
+    // SAFETY: as the contract specifies.
     unsafe {
         within(raw, (), |context| {
             let read = || -> Result<Placement, String> {
@@ -378,7 +382,7 @@ unsafe extern "C" fn compile_placement(raw: *mut c_void, placement: *const SwPla
 }
 
 unsafe extern "C" fn compile_made_for(raw: *mut c_void, fact: *const SwOption) {
-    // SAFETY: as the contract says.
+    // SAFETY: as the contract specifies.
     unsafe {
         within(raw, (), |context| {
             let read = || -> Result<(String, String), String> {

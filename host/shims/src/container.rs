@@ -1,5 +1,5 @@
-//! The container of work orders and artefacts: a 64-byte prefix with the SHA-256 of everything
-//! after it, a JSON head, page-aligned bytes, and atomic writing.
+//! The container format of work orders and artefacts: a 64-byte prefix with the SHA-256 of
+//! everything after it, a JSON head, and page-aligned bytes. Files are written atomically.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -10,88 +10,74 @@ use memmap2::{Mmap, MmapMut};
 use sha2::{Digest, Sha256};
 use shardwright_files::{FileError, Links, Mapping, Section, hex};
 
-/// Alignment in memory of everything a shim is shown, as the shim contract has it.
+/// Alignment in memory of everything passed to a shim, as the shim contract requires.
 pub(crate) const SHOWN_ALIGNMENT: u64 = 4096;
 
-/// Bytes before the JSON head.
+/// Number of bytes before the JSON head.
 pub(crate) const PREFIX: u64 = 64;
 
 const VERSION: u32 = 3;
 
-/// The first file format problem found.
+/// Error in a container file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ContainerError {
     /// The system reported an error.
     #[error("`{}`: {source}", path.display())]
     Io {
-        /// The file or directory.
         path: PathBuf,
-        /// The system's error.
         source: io::Error,
     },
-    /// The file does not start like this format.
+    /// The file does not start with the format's magic.
     #[error("`{}` is not {what}: wrong magic at offset 0", path.display())]
     Magic {
-        /// The file.
         path: PathBuf,
-        /// What was expected.
         what: &'static str,
     },
     /// The file is of another version of the format.
     #[error("`{}` is version {version} of its format at offset 8, this host reads {VERSION}", path.display())]
     Version {
-        /// The file.
         path: PathBuf,
-        /// Its version.
         version: u32,
     },
-    /// The file is shorter or longer than its prefix says.
+    /// The file's length differs from its prefix.
     #[error("`{}` has {found} bytes, its prefix says {expected}", path.display())]
     Length {
-        /// The file.
         path: PathBuf,
-        /// According to the prefix, or the smallest possible length.
+        /// The length in the prefix, or the smallest possible length.
         expected: u64,
-        /// Of the file.
+        /// The length of the file.
         found: u64,
     },
-    /// A length in the file is beyond what the host reads.
+    /// A length in the file exceeds the host's limit.
     #[error("`{}`: {what} of {value} at offset {offset}, at most {limit}", path.display())]
     Limit {
-        /// The file.
         path: PathBuf,
-        /// Which length.
         what: &'static str,
-        /// Its offset.
         offset: u64,
-        /// The value.
         value: u64,
-        /// The cap.
+        /// The maximum.
         limit: u64,
     },
-    /// The bytes are not those that were written.
+    /// The bytes were changed after writing.
     #[error("`{}` is damaged: SHA-256 {found}, its prefix says {expected}", path.display())]
     Hash {
-        /// The file.
         path: PathBuf,
-        /// According to the prefix.
+        /// The hash in the prefix.
         expected: String,
-        /// Of the bytes.
+        /// The hash of the bytes.
         found: String,
     },
-    /// The head cannot be understood.
+    /// The head cannot be parsed.
     #[error("`{}`: head at offset {PREFIX}: {reason}", path.display())]
     Head {
-        /// The file.
         path: PathBuf,
-        /// What is wrong.
         reason: String,
     },
 }
 
 impl ContainerError {
-    /// What would help.
+    /// Returns advice for the user.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             ContainerError::Io { .. } => Some("check the path and the free space"),
@@ -107,15 +93,15 @@ impl ContainerError {
     }
 }
 
-/// A file format and its bounds.
+/// A file format and its limits.
 #[derive(Debug)]
 pub(crate) struct Format {
     pub(crate) magic: [u8; 8],
-    /// As in "is not a work order".
+    /// Name of the format for the error "is not a work order".
     pub(crate) what: &'static str,
-    /// Offsets of what a shim is shown are multiples of it.
+    /// Alignment of the offsets of all data passed to a shim.
     pub(crate) page: u64,
-    /// Most bytes of JSON that are parsed.
+    /// Maximum size of the JSON that is parsed.
     pub(crate) head_limit: u64,
     pub(crate) head_at: HeadAt,
 }
@@ -123,26 +109,26 @@ pub(crate) struct Format {
 /// Position of the JSON head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadAt {
-    /// Right after the prefix; the rest follows from the next page on.
+    /// Directly after the prefix. The rest of the file starts at the next page.
     Front,
-    /// At the end, for files whose content is only known once it is streamed; that content starts
-    /// at the first page.
+    /// At the end, for files whose content is only known after streaming it. The content starts at
+    /// the first page.
     Back,
 }
 
-/// Whether to check the hash that a file stores of itself.
+/// Whether to check the hash in the file's prefix.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verify {
     Always,
-    /// Not for a file that was just verified or written, nor for one that is only displayed.
+    /// For a file that was just verified or written, or is only displayed.
     Never,
 }
 
-/// The bytes of a container, from an address that shims may be shown.
+/// The bytes of a container, at an address that may be passed to shims.
 #[derive(Debug)]
 enum Bytes {
     Mapped(Mapping),
-    /// Of a section that begins where no page does: an entry of an app's package, for example.
+    /// Bytes of a section that does not begin at a page, for example an entry of an app's package.
     Copied(Mmap),
 }
 
@@ -208,8 +194,8 @@ impl Container {
         Section::whole(path, file).map_err(|error| io(error.into()))
     }
 
-    /// Maps what [`Writer`] has just written. Its hash was computed on the way and is not computed
-    /// again.
+    /// Maps a file that [`Writer`] has just written. Its hash was computed while writing and is not
+    /// computed again.
     pub(crate) fn written(
         (path, file): (PathBuf, File),
         format: &Format,
@@ -267,9 +253,8 @@ impl Container {
             let expected = if expected == found { least } else { expected };
             return Err(ContainerError::Length { path: owned(), expected, found });
         }
-        // Files of these formats are written once, under a temporary name, and never changed; that
-        // no other program changes a mapped file is a condition of using the cache directory,
-        // stated in the README.
+        // Files of these formats are written once, under a temporary name, and never changed. The
+        // README requires for the cache directory that no other program changes a mapped file.
         let bytes = Bytes::of(&section).map_err(io)?;
         let hash: [u8; 32] = number(&prefix, 32);
         let sum = match verify {
@@ -286,7 +271,6 @@ impl Container {
         Ok(Container { bytes, page, head_at, head_length, hash, section })
     }
 
-    /// The JSON.
     pub(crate) fn head(&self) -> &[u8] {
         let start = match self.head_at {
             HeadAt::Front => PREFIX,
@@ -295,7 +279,7 @@ impl Container {
         &self.bytes[start as usize..(start + self.head_length) as usize]
     }
 
-    /// Offset of the content, which is everything but the prefix and the head.
+    /// Returns the offset of the content, which is everything except the prefix and the head.
     pub(crate) fn content(&self) -> u64 {
         match self.head_at {
             HeadAt::Front => (PREFIX + self.head_length).next_multiple_of(self.page),
@@ -303,13 +287,13 @@ impl Container {
         }
     }
 
-    /// `offset..offset + length` of the file, if it lies there.
+    /// Returns `offset..offset + length` of the file, or `None` beyond its end.
     pub(crate) fn range(&self, offset: u64, length: u64) -> Option<&[u8]> {
         let end = offset.checked_add(length)?;
         self.bytes.get(usize::try_from(offset).ok()?..usize::try_from(end).ok()?)
     }
 
-    /// Its bytes.
+    /// Returns its size in bytes.
     pub(crate) fn length(&self) -> u64 {
         self.section.length()
     }
@@ -318,7 +302,8 @@ impl Container {
         self.section.path()
     }
 
-    /// Bytes that were copied into memory, because the section does not begin where a page does.
+    /// Returns the number of bytes copied into memory, because the section does not begin at a
+    /// page.
     pub(crate) fn copied(&self) -> u64 {
         match self.bytes {
             Bytes::Mapped(_) => 0,
@@ -333,9 +318,9 @@ impl Container {
 
 /// A file that is being written.
 enum Unfinished {
-    /// It gets its final name at the end, and has a temporary one until then.
+    /// A file that gets its final name at the end and has a temporary name until then.
     ToBeNamed(tempfile::NamedTempFile),
-    /// It never has a name (where the system allows that), so it disappears when the process is
+    /// A file that never has a name (if the system allows that), so it disappears if the process is
     /// killed.
     Unnamed(File),
 }
@@ -359,7 +344,7 @@ impl Write for Unfinished {
     }
 }
 
-/// Writes a container as a stream; it is not visible under its name before [`Writer::finish`].
+/// Writes a container as a stream. It is not visible under its name before [`Writer::finish`].
 pub(crate) struct Writer {
     file: BufWriter<Unfinished>,
     directory: PathBuf,
@@ -371,8 +356,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Starts a file in `directory` that will get a name. A head at the front is passed here, one
-    /// at the back to [`Writer::head_at_back`].
+    /// Starts a file in `directory` that will get a name. A head at the front is passed here, a
+    /// head at the back is passed to [`Writer::head_at_back`].
     pub(crate) fn start(
         directory: &Path,
         format: &Format,
@@ -398,7 +383,7 @@ impl Writer {
         let io = |source| ContainerError::Io { path: directory.to_owned(), source };
         let file = file.map_err(io)?;
         let mut writer = Writer {
-            // A write of several huge pages is kept in memory as such.
+            // The buffer allows writes of several huge pages.
             file: BufWriter::with_capacity(4 << 20, file),
             directory: directory.to_owned(),
             magic: format.magic,
@@ -431,7 +416,7 @@ impl Writer {
         self.file.write_all(bytes)
     }
 
-    /// Fills with zeros up to a page boundary.
+    /// Writes zeros up to a page boundary.
     pub(crate) fn align(&mut self) -> io::Result<()> {
         let missing = self.position.next_multiple_of(self.page) - self.position;
         self.write(&vec![0; missing as usize])
@@ -457,8 +442,8 @@ impl Writer {
         Ok((file, hash))
     }
 
-    /// Gives the file the name `<hash><suffix>` atomically. One started without a name gets none:
-    /// it is gone when the last mapping is, and its path only distinguishes it from others.
+    /// Renames the file to `<hash><suffix>` atomically. A file started without a name gets none and
+    /// is removed with its last mapping. Its path only distinguishes it from others.
     pub(crate) fn finish(self, suffix: &str) -> Result<(PathBuf, File), ContainerError> {
         let directory = self.directory.clone();
         let io = |source| ContainerError::Io { path: directory.clone(), source };

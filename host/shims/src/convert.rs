@@ -3,7 +3,7 @@
 use shardwright_shim_abi::{numbers, raw};
 use shardwright_vocabulary::{DType, EntryKind, ErrorClass, Provenance};
 
-/// The graph's element type of a contract number.
+/// Returns the graph's element type of a contract number.
 pub(crate) fn dtype(number: u32) -> Option<DType> {
     DType::ALL.iter().copied().find(|dtype| dtype.number() == number)
 }
@@ -16,8 +16,8 @@ pub(crate) fn entry_kind_number(kind: EntryKind) -> u32 {
     }
 }
 
-/// `None` for [`raw::SW_ERROR_CANCELLED`], which is not a failure; a class this host does not know
-/// counts as internal.
+/// Returns the error class of a contract number. [`raw::SW_ERROR_CANCELLED`] is not a failure and
+/// returns `None`. A class unknown to this host counts as internal.
 pub(crate) fn error_class(number: u32) -> Option<ErrorClass> {
     Some(match number {
         raw::SW_ERROR_UNSUPPORTED_OP => ErrorClass::UnsupportedOp,

@@ -1,4 +1,4 @@
-//! Open files as shims are shown them: by descriptor, which systems other than Unix do not have.
+//! Open files as they are passed to shims: by descriptor, which exists only on Unix.
 
 use std::fs::File;
 
@@ -6,12 +6,12 @@ use std::fs::File;
 #[cfg(unix)]
 pub use std::os::fd::OwnedFd as Descriptor;
 
-/// There are none here.
+/// Does not exist on this system.
 #[cfg(not(unix))]
 #[derive(Debug)]
 pub enum Descriptor {}
 
-/// The number of a descriptor.
+/// Returns the number of a descriptor.
 pub(crate) fn number(descriptor: &Descriptor) -> i32 {
     #[cfg(unix)]
     {
@@ -21,7 +21,8 @@ pub(crate) fn number(descriptor: &Descriptor) -> i32 {
     match *descriptor {}
 }
 
-/// The number of a file's descriptor; −1 where files have none, by which shims read bytes instead.
+/// Returns the number of a file's descriptor. Returns −1 if the system has no descriptors, which
+/// makes shims read bytes instead.
 pub(crate) fn of_file(file: &File) -> i32 {
     #[cfg(unix)]
     {

@@ -8,91 +8,79 @@ use shardwright_vocabulary::{ErrorClass, ErrorKind};
 use crate::artefact::ArtefactError;
 use crate::work_order::WorkOrderError;
 
-/// Why a shim was not loaded.
+/// Reason for not loading a shim.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The named file does not exist.
+    /// The given file does not exist.
     #[error("`{}` is not there", path.display())]
     NotFound {
-        /// The path searched.
+        /// The path that was searched.
         path: PathBuf,
     },
     /// A directory or file could not be read.
     #[error("`{}` cannot be read: {source}", path.display())]
     Read {
-        /// What was read.
         path: PathBuf,
-        /// The system's error.
         source: std::io::Error,
     },
-    /// A library lies there without a manifest.
+    /// A library has no manifest.
     #[error("`{}` has no manifest (`{}`)", library.display(), manifest.display())]
     NoManifest {
-        /// The library.
         library: PathBuf,
-        /// Where its manifest should be.
+        /// Expected path of its manifest.
         manifest: PathBuf,
     },
-    /// The manifest is not signed as the host's rules ask.
+    /// The manifest's signature does not satisfy the host's rules.
     #[error("manifest {0}")]
     Trust(TrustError),
-    /// The manifest cannot be understood.
+    /// The manifest cannot be parsed.
     #[error("manifest `{}`: {reason}", path.display())]
     Manifest {
-        /// The manifest.
         path: PathBuf,
-        /// What is wrong with it.
         reason: String,
     },
-    /// The shim speaks only newer versions of the contract than the host.
+    /// The shim supports only newer versions of the contract than the host.
     #[error("`{}` speaks contract {shim}, newer than the host's {host}", path.display())]
     TooNew {
-        /// Manifest or library.
         path: PathBuf,
-        /// Range of the shim.
+        /// Versions supported by the shim.
         shim: String,
-        /// Range of the host.
+        /// Versions supported by the host.
         host: String,
     },
-    /// The shim speaks only older versions of the contract than the host.
+    /// The shim supports only older versions of the contract than the host.
     #[error("`{}` speaks contract {shim}, older than the host's {host}", path.display())]
     TooOld {
-        /// Manifest or library.
         path: PathBuf,
-        /// Range of the shim.
+        /// Versions supported by the shim.
         shim: String,
-        /// Range of the host.
+        /// Versions supported by the host.
         host: String,
     },
-    /// The library is not the one the manifest describes.
+    /// The library is not the one described by the manifest.
     #[error("`{}` has SHA-256 {found}, its manifest says {expected}", path.display())]
     HashMismatch {
-        /// The library.
         path: PathBuf,
-        /// According to the manifest.
+        /// Hash in the manifest.
         expected: String,
-        /// Of the file.
+        /// Hash of the file.
         found: String,
     },
     /// The system's loader refused the file.
     #[error("`{}` cannot be opened as a library: {reason}", path.display())]
     Open {
-        /// The library.
         path: PathBuf,
-        /// The loader's message.
         reason: String,
     },
-    /// A library without the entry symbol.
+    /// The library does not export the entry symbol.
     #[error("`{}` is not a shim: it does not export `shardwright_shim_entry`", path.display())]
     NotAShim {
-        /// The library.
         path: PathBuf,
     },
-    /// A Rust shim built against other structs under the same version.
+    /// A Rust shim was built with other structs under the same version.
     #[error("`{}` was built against another layout of `{type_name}`: {reason}", path.display())]
     Layout {
-        /// The library.
         path: PathBuf,
         /// The first type that differs.
         type_name: String,
@@ -102,94 +90,80 @@ pub enum LoadError {
     /// The shim refused the host.
     #[error("`{}` refused: {reason}", path.display())]
     Refused {
-        /// The library.
         path: PathBuf,
-        /// The shim's reason.
         reason: String,
     },
-    /// The entry function's answer is invalid.
+    /// The entry function's result is invalid.
     #[error("`{}` answered against the contract: {reason}", path.display())]
     Answer {
-        /// The library.
         path: PathBuf,
-        /// What is wrong.
         reason: String,
     },
-    /// The table is too small for the functions that every version has.
+    /// The table is too small for the functions of every version.
     #[error("`{}` says version {version} with a table of {size} bytes; every version has {expected}", path.display())]
     TableTooSmall {
-        /// The library.
         path: PathBuf,
-        /// The version it states.
+        /// The version it reports.
         version: String,
-        /// The table's own size.
+        /// The size that the table reports.
         size: u64,
         /// The smallest size of any version.
         expected: u64,
     },
-    /// It was compiled from another draft of the contract: members may have other offsets.
+    /// The library was compiled from another draft of the contract, so members may have other
+    /// offsets.
     #[error("`{}` was compiled from draft {found:08x} of version {version}, the host from draft {expected:08x}", path.display())]
     OtherDraft {
-        /// The library.
         path: PathBuf,
-        /// The version both speak.
+        /// The version that both support.
         version: String,
-        /// The shim's draft; 0 if it states none.
+        /// The shim's draft. 0 if it reports none.
         found: u32,
-        /// The host's.
         expected: u32,
     },
     /// A required function is missing.
     #[error("`{}` lacks the required function `{function}`", path.display())]
     MissingFunction {
-        /// The library.
         path: PathBuf,
-        /// Its name in the table.
         function: &'static str,
     },
-    /// Its `describe` function failed.
+    /// The shim's `describe` function failed.
     #[error("`{}` cannot describe itself: {source}", path.display())]
     Describe {
-        /// The library.
         path: PathBuf,
-        /// Its error.
         source: Box<ShimError>,
     },
-    /// The process in which it was to be opened ended.
+    /// The process that should open the library ended.
     #[error("`{}`: {source}", path.display())]
     Process {
-        /// The library.
         path: PathBuf,
-        /// How the process ended.
+        /// The error about the process.
         source: Box<ShimError>,
     },
-    /// The library was rejected in a process of its own.
+    /// The library was rejected in another process.
     #[error("{message}")]
     Elsewhere {
-        /// The library.
         path: PathBuf,
-        /// The stable word of the reason, as determined there.
+        /// The stable word for the reason, as determined there.
         reason: &'static str,
-        /// The full reason.
         message: String,
     },
-    /// Another shim of that name was found first.
+    /// Another shim with that name was found first.
     #[error("`{}` is named `{name}` like the shim found before it", path.display())]
     DuplicateName {
-        /// The library or manifest.
+        /// Path of the library or manifest.
         path: PathBuf,
-        /// The name.
         name: String,
     },
 }
 
 impl LoadError {
-    /// Whether the query was interrupted: then nothing is known about the library.
+    /// Returns whether the query was interrupted. In that case the library may still be valid.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, LoadError::Process { source, .. } if source.is_cancelled())
     }
 
-    /// A stable word for the reason, as in JSON reports.
+    /// Returns a stable word for the reason, as used in JSON reports.
     pub const fn reason(&self) -> &'static str {
         match self {
             LoadError::NotFound { .. } => "not-found",
@@ -215,7 +189,8 @@ impl LoadError {
         }
     }
 
-    /// The library was rejected elsewhere, for a reason that is a word of [`LoadError::reason`].
+    /// Creates an error for a library that was rejected elsewhere. `reason` is a word of
+    /// [`LoadError::reason`].
     pub fn elsewhere(path: PathBuf, reason: &str, message: String) -> LoadError {
         const WORDS: [&str; 13] = [
             "not-found",
@@ -236,7 +211,7 @@ impl LoadError {
         LoadError::Elsewhere { path, reason, message }
     }
 
-    /// What would help.
+    /// Returns advice for the user.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             LoadError::NotFound { .. } => Some("build the shim, or correct the path"),
@@ -275,21 +250,20 @@ impl LoadError {
     }
 }
 
-/// The failure of a shim's function, as the shim reported it.
+/// The failure of a shim's function, as reported by the shim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Failure {
-    /// Instance or shim that failed.
+    /// Name of the instance or shim that failed.
     pub shim: String,
-    /// The function of the contract.
+    /// Name of the function in the contract.
     pub function: Cow<'static, str>,
-    /// Its class; `None` when the call was cancelled.
+    /// Error class. `None` if the call was cancelled.
     pub class: Option<ErrorClass>,
-    /// Message.
     pub message: String,
     /// Details that a program can act on.
     pub details: Vec<(String, String)>,
-    /// The vendor library's code, 0 for none.
+    /// The vendor library's code, or 0 for none.
     pub vendor_code: i64,
     /// Last lines of the vendor's log.
     pub log_tail: Option<String>,
@@ -305,68 +279,60 @@ pub enum ShimError {
     /// The shim does not have this optional function.
     #[error("shim `{shim}` has no `{function}`")]
     Missing {
-        /// Which shim.
         shim: String,
-        /// Its name in the table.
         function: Cow<'static, str>,
     },
-    /// The shim's answer violates the contract.
+    /// The shim's result violates the contract.
     #[error("shim `{shim}`, {function}: the answer is against the contract: {reason}")]
     Contract {
-        /// Which shim.
         shim: String,
-        /// The function.
         function: Cow<'static, str>,
-        /// What is wrong.
         reason: String,
     },
-    /// The host was asked for something impossible.
+    /// The caller's request is impossible.
     #[error("{0}")]
     Argument(String),
-    /// A buffer is written by one user while another wants it.
+    /// A buffer is in use by another user.
     #[error("buffer of {bytes} bytes is in use: {wanted} while it is {in_use}")]
     BufferBusy {
-        /// Its size.
         bytes: u64,
-        /// Kind of access wanted.
+        /// The requested kind of access.
         wanted: &'static str,
-        /// Kind of access in use.
+        /// The current kind of access.
         in_use: &'static str,
     },
-    /// No shim of that name was found.
+    /// No shim with that name was found.
     #[error("no shim is named `{name}`; found: {known}{skipped}")]
     NoShim {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// Names found.
+        /// The names that were found.
         known: String,
-        /// Shims that were found and skipped, each with its reason: the wanted one may be among
+        /// Shims that were found and skipped, each with its reason. The requested one may be among
         /// them.
         skipped: String,
     },
-    /// An exclusive resource or the last allowed instance is in use by another instance.
+    /// An exclusive resource, or the last allowed instance, is in use by another instance.
     #[error("{what} is in use by {holder}")]
     Taken {
-        /// What.
         what: String,
         /// The instance that uses it.
         holder: String,
     },
-    /// The shim does not serve a chip as its profile describes it.
+    /// The shim does not support the chip described by the profile.
     #[error(transparent)]
     Chip(Box<ChipError>),
-    /// The process in which the shim runs has ended, as it does in isolation when a shim crashes,
-    /// hangs or exceeds its memory, or it could not be started. All of its shards and buffers are
-    /// dead.
+    /// The shim's process has ended or could not be started. An isolated process ends if the shim
+    /// crashes, hangs or exceeds its memory. All its shards and buffers are unusable.
     #[error("{}", .0.cause)]
     Process(Box<ProcessError>),
-    /// The library was opened elsewhere, and is refused in this process.
+    /// The library was opened elsewhere, but is refused in this process.
     #[error(transparent)]
     Load(Box<LoadError>),
-    /// The artefact is damaged or not one.
+    /// The artefact is damaged or is not an artefact.
     #[error(transparent)]
     Artefact(#[from] ArtefactError),
-    /// The work order is damaged or impossible.
+    /// The work order is damaged or inconsistent.
     #[error(transparent)]
     WorkOrder(#[from] WorkOrderError),
 }
@@ -374,13 +340,13 @@ pub enum ShimError {
 /// A failure of the process in which a shim runs.
 #[derive(Debug)]
 pub struct ProcessError {
-    /// What an application can do about it.
+    /// Kind of the error, on which an application acts.
     pub kind: ErrorKind,
-    /// Class on which a planner or session acts; `None` when the end was requested.
+    /// Error class, on which a planner or session acts. `None` if the end was requested.
     pub class: Option<ErrorClass>,
     /// Key and value pairs for planner feedback.
     pub details: Vec<(String, String)>,
-    /// What would help.
+    /// Advice for the user.
     pub help: Option<&'static str>,
     /// The cause, as a type of the crate that runs such processes.
     pub cause: Box<dyn std::error::Error + Send + Sync>,
@@ -391,12 +357,13 @@ impl ShimError {
         ShimError::Missing { shim: shim.to_owned(), function: function.into() }
     }
 
-    /// The answer of a function violates the contract.
+    /// Creates an error for a result that violates the contract.
     pub fn contract(shim: &str, function: &'static str, reason: impl Into<String>) -> ShimError {
         ShimError::Contract { shim: shim.to_owned(), function: function.into(), reason: reason.into() }
     }
 
-    /// Class on which a planner or session acts; `None` when the call was cancelled.
+    /// Returns the error class, on which a planner or session acts. Returns `None` if the call was
+    /// cancelled.
     pub fn class(&self) -> Option<ErrorClass> {
         match self {
             ShimError::Failed(failure) => failure.class,
@@ -414,7 +381,7 @@ impl ShimError {
         }
     }
 
-    /// Key and value pairs for planner feedback.
+    /// Returns key and value pairs for planner feedback.
     pub fn details(&self) -> &[(String, String)] {
         match self {
             ShimError::Failed(failure) => &failure.details,
@@ -423,7 +390,7 @@ impl ShimError {
         }
     }
 
-    /// Whether the call was cancelled.
+    /// Returns whether the call was cancelled.
     pub fn is_cancelled(&self) -> bool {
         match self {
             ShimError::Failed(failure) => failure.class.is_none(),
@@ -432,8 +399,8 @@ impl ShimError {
         }
     }
 
-    /// A failure that the shim reported. Its details are logged: they say more than its message,
-    /// and programs may act on them.
+    /// Creates an error from a failure reported by the shim. Logs its details, which contain more
+    /// than its message and on which programs may act.
     pub fn failed(failure: Failure) -> ShimError {
         for (key, value) in failure.details.iter().filter(|(key, _)| key != "help") {
             tracing::info!(shim = failure.shim, function = %failure.function, "{key}: {value}");
@@ -441,7 +408,7 @@ impl ShimError {
         ShimError::Failed(Box::new(failure))
     }
 
-    /// The same failure of a call that its caller had cancelled.
+    /// Marks the failure as cancelled by the caller.
     pub(crate) fn cancelled(mut self) -> ShimError {
         if let ShimError::Failed(failure) = &mut self {
             failure.class = None;
@@ -449,7 +416,7 @@ impl ShimError {
         self
     }
 
-    /// What would help.
+    /// Returns advice for the user.
     pub fn help(&self) -> Option<String> {
         match self {
             ShimError::Failed(failure) => match failure.class? {
@@ -486,53 +453,46 @@ impl ShimError {
     }
 }
 
-/// Detail of a shim's error: the fact may be true, but the shim does not compile for such a chip.
+/// Detail of a shim's error. It marks a fact that may be correct although the shim does not compile
+/// for such a chip.
 const UNSUPPORTED: &str = "unsupported";
 
-/// Why a shim does not support a chip as its profile describes it.
+/// Reason why a shim does not support a chip as described by its profile.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChipError {
     /// A fact that the shim requires is missing.
     #[error("profile `{chip}` has no fact `{fact}`, which shim `{shim}` needs: {description}")]
     Missing {
-        /// The profile.
         chip: String,
-        /// The shim.
         shim: String,
-        /// The fact.
         fact: String,
-        /// What the fact means.
+        /// Description of the fact.
         description: String,
     },
     /// The value of a fact is invalid.
     #[error("profile `{chip}`, fact `{fact}`: `{value}` is not {expected}, as shim `{shim}` reads it")]
     Value {
-        /// The profile.
         chip: String,
-        /// The shim.
         shim: String,
-        /// The fact.
         fact: String,
         /// The value in the profile.
         value: String,
-        /// What would be legal.
+        /// Description of the legal values.
         expected: String,
     },
     /// The shim or its vendor's library rejects a fact.
     #[error("profile `{chip}`, fact `{fact}`: {source}")]
     Refused {
-        /// The profile.
         chip: String,
-        /// The fact.
         fact: String,
-        /// In the shim's words.
+        /// The shim's error.
         source: Box<ShimError>,
     },
 }
 
 impl ChipError {
-    /// The profile.
+    /// Returns the name of the profile.
     pub fn chip(&self) -> &str {
         match self {
             ChipError::Missing { chip, .. }
@@ -541,7 +501,8 @@ impl ChipError {
         }
     }
 
-    /// Whether the profile may be right, but the shim does not compile for such a chip.
+    /// Returns whether the profile may be correct although the shim does not compile for such a
+    /// chip.
     pub fn is_unsupported(&self) -> bool {
         match self {
             ChipError::Refused { source, .. } => source.details().iter().any(|(key, _)| key == UNSUPPORTED),
@@ -549,7 +510,7 @@ impl ChipError {
         }
     }
 
-    /// What would help.
+    /// Returns advice for the user.
     pub fn help(&self) -> String {
         let (chip, fact) = match self {
             ChipError::Missing { chip, fact, .. }
@@ -563,7 +524,7 @@ impl ChipError {
     }
 }
 
-/// What an application can do about it.
+/// Converts to an error with the kind on which an application acts.
 impl From<ShimError> for shardwright_vocabulary::Error {
     fn from(error: ShimError) -> Self {
         let kind = match &error {

@@ -1,7 +1,7 @@
-//! What an artefact states of itself, in a file of its own.
+//! An artefact's heads, stored in a separate file.
 //!
-//! A host decides by these heads which of several artefacts it runs. It stores them apart from the
-//! artefact, so that it can verify them without hashing the payload.
+//! A host selects one of several artefacts by these heads. They are stored separately so that the
+//! host can verify them without hashing the payload.
 
 use std::path::Path;
 
@@ -12,7 +12,6 @@ use crate::artefact::{Artefact, ArtefactError, ArtefactHead};
 /// Everything in an artefact except its payload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Heads {
-    /// The JSON head.
     pub head: ArtefactHead,
     /// The head that the shim wrote.
     pub shim_head: Vec<u8>,
@@ -24,11 +23,13 @@ impl Heads {
         Heads { head: artefact.head().clone(), shim_head: artefact.shim_head().to_vec() }
     }
 
-    /// Parses [`to_bytes`](Self::to_bytes). The caller has verified the bytes of `path`.
+    /// Parses the output of [`to_bytes`](Self::to_bytes). The caller has verified the bytes of
+    /// `path`.
     ///
     /// # Errors
     ///
-    /// [`ArtefactError::Heads`] if they are not exactly what [`to_bytes`](Self::to_bytes) writes.
+    /// [`ArtefactError::Heads`] if the bytes differ from the output of
+    /// [`to_bytes`](Self::to_bytes).
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Heads, ArtefactError> {
         let invalid = |reason: String| ArtefactError::Heads { path: path.to_owned(), reason };
         let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<ArtefactHead>();
@@ -50,7 +51,7 @@ impl Heads {
     ///
     /// # Errors
     ///
-    /// The head cannot be spelled as JSON.
+    /// Returns an error if the head cannot be serialised as JSON.
     pub fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
         let mut bytes = serde_json::to_vec(&self.head)?;
         bytes.extend_from_slice(&self.shim_head);

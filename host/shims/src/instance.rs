@@ -1,4 +1,4 @@
-//! An open instance: the calls it offers, and the checks on the answers, wherever the shim runs.
+//! An open instance: the calls it offers, and the checks on the results, wherever the shim runs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,8 +24,7 @@ use crate::times::{CallLog, CallTimes};
 use crate::watch::Watch;
 use crate::work_order::WorkOrder;
 
-/// An open instance of a shim; cloning shares it. It closes when the last clone, shard and buffer
-/// is gone.
+/// An open instance of a shim. Cloning shares it. It closes with the last clone, shard and buffer.
 #[derive(Clone)]
 pub struct ShimInstance(Arc<Inner>);
 
@@ -34,28 +33,28 @@ struct Inner {
     name: String,
     functions: Box<dyn Functions>,
     times: Arc<CallLog>,
-    /// Chips that were announced to the shim, by name, reduced to the facts that the shim reads.
+    /// Chips that were announced to the shim, by name, with only the facts that the shim reads.
     chips: Mutex<BTreeMap<String, Chip>>,
     /// The chip of each device that was reported.
     chip_of: Mutex<BTreeMap<String, String>>,
-    /// Where values of load-time flags are kept, if they are.
+    /// Storage of values of load-time flags, if they are kept.
     measured: OnceLock<MeasuredFlags>,
     /// Load-time flags of each device before anything was loaded on it.
     open_flags: Mutex<BTreeMap<String, Vec<FlagSchema>>>,
-    /// Values of them that the shim has found, as of the last time it was asked.
+    /// Values of load-time flags that the shim has found, as of the last query.
     found: Mutex<BTreeMap<String, Vec<Flag>>>,
 }
 
 impl Shim {
-    /// Opens an instance in this process with its own options, which override those of its
-    /// manifest. Names are for people and reports; one shim may be open many times.
+    /// Opens an instance in this process. Its options override the manifest's. `name` is for users
+    /// and reports. A shim may be open many times.
     pub fn open(&self, name: &str, options: &[(String, String)]) -> Result<ShimInstance, ShimError> {
         self.open_by(name, options, |options, existing| {
             Ok(Box::new(Local::open(self, name, options, existing)?))
         })
     }
 
-    /// Opens an instance elsewhere, such as in a worker process.
+    /// Opens an instance elsewhere, for example in a worker process.
     pub fn open_isolated(
         &self,
         name: &str,
@@ -71,7 +70,7 @@ impl Shim {
         passed: &[(String, String)],
         open: impl FnOnce(&[(String, String)], Claim) -> Result<Box<dyn Functions>, ShimError>,
     ) -> Result<ShimInstance, ShimError> {
-        // Options of the manifest, except those that the caller passed, then the caller's.
+        // The manifest's options, except the ones passed by the caller, then the caller's.
         let standing = self.manifest().map(|manifest| manifest.options.clone()).unwrap_or_default();
         let said = |key: &String| passed.iter().any(|(other, _)| other == key);
         let options: Vec<_> =
@@ -102,22 +101,22 @@ impl std::fmt::Debug for ShimInstance {
 }
 
 impl ShimInstance {
-    /// The functions with the shim's answers unchecked.
+    /// Returns the functions, whose results are not checked.
     pub fn functions(&self) -> &dyn Functions {
         &*self.0.functions
     }
 
-    /// Name it was opened under.
+    /// Returns the name under which it was opened.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The shim it is an instance of.
+    /// Returns the shim of this instance.
     pub fn shim(&self) -> &Shim {
         &self.0.shim
     }
 
-    /// Where a shard that it loads on `device` runs.
+    /// Returns the place of a shard that it loads on `device`.
     pub fn place(&self, device: &str) -> shardwright_vocabulary::Place {
         shardwright_vocabulary::Place {
             instance: self.0.name.clone(),
@@ -126,17 +125,17 @@ impl ShimInstance {
         }
     }
 
-    /// Whether two handles are the same instance.
+    /// Checks whether two handles are the same instance.
     pub fn same(&self, other: &ShimInstance) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Where it runs: in this process, or in which worker.
+    /// Returns whether it runs in this process or in which worker.
     pub fn running(&self) -> Running {
         self.0.functions.running()
     }
 
-    /// Calls so far, by function of the contract.
+    /// Returns statistics of the calls so far, by function of the contract.
     pub fn call_times(&self) -> BTreeMap<&'static str, CallTimes> {
         self.0.times.times()
     }
@@ -145,12 +144,11 @@ impl ShimInstance {
         self.0.times.timed(function, || call(self.functions()))
     }
 
-    /// Announces a chip to the shim, before its devices are asked for; of its facts only those that
-    /// the shim reads. A shim that reads none is not called.
+    /// Announces a chip to the shim, before its devices are queried. Passes only the facts that the
+    /// shim reads. A shim that reads no facts is not called.
     ///
     /// # Errors
-    /// [`ShimError::Chip`] for a fact that is missing, is not of its kind, or that the shim
-    /// contradicts.
+    /// [`ShimError::Chip`] if a fact is missing, has a wrong kind, or is contradicted by the shim.
     pub fn know(&self, chip: &Chip) -> Result<(), ShimError> {
         let shim = &self.0.shim;
         if shim.chip_facts().is_empty() {
@@ -164,17 +162,17 @@ impl ShimInstance {
         Ok(())
     }
 
-    /// The chip of a device with the facts that the shim read, if it was announced.
+    /// Returns the chip of a device with the facts that the shim read, if it was announced.
     pub fn chip_of(&self, device: &str) -> Option<Chip> {
         let name = lock(&self.0.chip_of).get(device)?.clone();
         lock(&self.0.chips).get(&name).cloned()
     }
 
-    /// Devices of this machine, or with `soc` those it compiles for offline or simulates. An empty
-    /// list is not an error.
+    /// Lists devices of this machine, or with `soc` the devices for which the shim compiles offline
+    /// or which it simulates. An empty list is not an error.
     ///
     /// # Errors
-    /// [`ShimError::Chip`] for a chip whose profile contradicts what the vendor's library knows.
+    /// [`ShimError::Chip`] if the profile of a chip contradicts the vendor's library.
     pub fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>, ShimError> {
         let reported = self.timed("devices", |functions| functions.devices(soc));
         let reported = reported.map_err(|error| match soc {
@@ -190,13 +188,13 @@ impl ShimInstance {
         Ok(reported)
     }
 
-    /// Limits of the device.
+    /// Lists the limits of the device.
     pub fn limits(&self, device: &str) -> Result<Vec<Limit>, ShimError> {
         self.timed("limits", |functions| functions.limits(device))
     }
 
-    /// Flags of the device, as they were before anything was loaded on it: no plan depends on what
-    /// was measured since ([`ShimInstance::measured`]).
+    /// Lists the flags of the device as they were before anything was loaded on it. So plans do not
+    /// depend on later measurements ([`ShimInstance::measured`]).
     pub fn flags(&self, device: &str) -> Result<Vec<FlagSchema>, ShimError> {
         let mut flags = self.flags_now(device)?;
         if let Some(before) = lock(&self.0.open_flags).get(device) {
@@ -213,8 +211,8 @@ impl ShimInstance {
         self.timed("flags", |functions| functions.flags(device))
     }
 
-    /// One verdict per node, in the graph's order. `weights` are those the graph's constants index;
-    /// their bytes are not shown.
+    /// Checks an entry and returns one verdict per node, in the graph's order. The graph's
+    /// constants index `weights`, whose bytes are not passed to the shim.
     pub fn check(
         &self,
         device: &str,
@@ -238,7 +236,7 @@ impl ShimInstance {
         Ok(verdicts.into_iter().map(|verdict| verdict.unwrap_or_else(unsaid)).collect())
     }
 
-    /// Estimated time of one run with all rows; `None` when the shim does not know.
+    /// Estimates the time of one run with all rows. Returns `None` if the shim has no estimate.
     pub fn estimate(
         &self,
         device: &str,
@@ -248,8 +246,8 @@ impl ShimInstance {
         self.estimate_watched(device, entry, weights, &|| false)
     }
 
-    /// [`ShimInstance::estimate`] that ends with a cancelled error soon after `cancelled` returns
-    /// true. In this process it ends only when the shim has answered.
+    /// Like [`ShimInstance::estimate`], but ends with a cancelled error soon after `cancelled`
+    /// returns true. In this process it ends only when the shim has returned.
     pub fn estimate_watched(
         &self,
         device: &str,
@@ -274,8 +272,8 @@ impl ShimInstance {
         }
     }
 
-    /// Compiles a work order. The artefact appears whole or not at all; every flag of the order
-    /// gets a verdict in it.
+    /// Compiles a work order. The artefact is written completely or not at all. It contains a
+    /// verdict on every flag of the order.
     pub fn compile(
         &self,
         device: &str,
@@ -291,7 +289,7 @@ impl ShimInstance {
         compilation.finish(result, order, entries, (&self.0.name, device, description), chip)
     }
 
-    /// Returns whether this instance can use an artefact, judged by its heads alone.
+    /// Judges from an artefact's heads alone whether this instance can use it.
     pub fn compatibility(&self, device: &str, heads: &Heads) -> Result<Compatibility, ShimError> {
         if heads.head.shim != self.0.shim.name() {
             return Ok(Compatibility::NotMine(format!("made by shim `{}`", heads.head.shim)));
@@ -304,7 +302,7 @@ impl ShimInstance {
         }
     }
 
-    /// Keeps values of load-time flags that the shim finds by measuring.
+    /// Makes the instance keep values of load-time flags that the shim finds by measuring.
     pub(crate) fn measuring(self, measured: Option<MeasuredFlags>) -> ShimInstance {
         if let Some(measured) = measured {
             self.0.measured.get_or_init(|| measured);
@@ -312,7 +310,7 @@ impl ShimInstance {
         self
     }
 
-    /// The load-time flags of a device, as they are before anything was loaded on it.
+    /// Returns the load-time flags of a device as they were before anything was loaded on it.
     fn open_flags(&self, device: &str) -> Result<Vec<FlagSchema>, ShimError> {
         if let Some(known) = lock(&self.0.open_flags).get(device) {
             return Ok(known.clone());
@@ -322,7 +320,7 @@ impl ShimInstance {
         Ok(lock(&self.0.open_flags).entry(device.to_owned()).or_insert(flags).clone())
     }
 
-    /// Values that earlier loads on this device found and that its flags take.
+    /// Returns values that earlier loads on this device found and that its flags accept.
     fn kept(&self, device: &str) -> Result<Vec<Flag>, ShimError> {
         let Some(measured) = self.0.measured.get() else { return Ok(Vec::new()) };
         let (schema, shim) = (self.open_flags(device)?, self.0.shim.description());
@@ -336,8 +334,8 @@ impl ShimInstance {
         Ok(kept.into_iter().filter(takes).collect())
     }
 
-    /// Values of load-time flags that the shim has found since it was first asked; those that are
-    /// new are kept. A worker that has ended is not started anew to ask it.
+    /// Returns values of load-time flags that the shim has found since the first query, and keeps
+    /// the new ones. A worker that has ended is not restarted for this.
     fn found(&self, device: &str) -> Result<Vec<Flag>, ShimError> {
         let Some(measured) = self.0.measured.get() else { return Ok(Vec::new()) };
         if matches!(self.running(), Running::Worker(worker) if worker.pid.is_none()) {
@@ -363,8 +361,8 @@ impl ShimInstance {
         Ok(found)
     }
 
-    /// The load-time flags whose values the shim found by measuring: since it was first asked, or
-    /// in an earlier process. None where they are not kept
+    /// Returns the load-time flags whose values the shim found by measuring, either since the first
+    /// query or in an earlier process. The list is empty if such values are not kept
     /// ([`measured_kept_in`](crate::RegistryBuilder::measured_kept_in)).
     pub fn measured(&self, device: &str) -> Result<Vec<MeasuredFlag>, ShimError> {
         let found = self.found(device)?;
@@ -384,7 +382,7 @@ impl ShimInstance {
         self.load_with(device, artefact, options, &[])
     }
 
-    /// [`ShimInstance::load`] with load-time flags, each of which gets a verdict
+    /// Like [`ShimInstance::load`], but with load-time flags, each of which gets a verdict
     /// ([`LoadedShard::flags`]).
     pub fn load_with(
         &self,
@@ -399,7 +397,7 @@ impl ShimInstance {
         Ok(self.loaded(device, artefact, options, flags)?.0)
     }
 
-    /// [`ShimInstance::load`] that also returns the shim's own report, for forwarding it.
+    /// Like [`ShimInstance::load`], but also returns the shim's own report, for forwarding it.
     pub fn load_reported(
         &self,
         device: &str,
@@ -416,13 +414,13 @@ impl ShimInstance {
         options: &[(String, String)],
         flags: &[Flag],
     ) -> Result<(LoadedShard, LoadReport), ShimError> {
-        // Hints: without them the shim measures.
+        // These are hints. Without them the shim measures.
         let mut kept = self.kept(device).unwrap_or_default();
         kept.retain(|flag| options.iter().all(|(name, _)| *name != flag.name));
         let kept = kept.into_iter().map(|flag| (flag.name, flag.value));
         let all: Vec<(String, String)> = options.iter().cloned().chain(kept).collect();
         let (shard, report) = self.timed("load", |functions| functions.load(device, artefact, &all))?;
-        // A flag that is given its default is left open.
+        // A flag with its default value is still open to measurement.
         let open = match self.0.measured.get() {
             Some(_) => self.open_flags(device).unwrap_or_default(),
             None => Vec::new(),
@@ -437,14 +435,14 @@ impl ShimInstance {
         Ok((loaded.run_by(self.shim().clone()), report))
     }
 
-    /// Allocates zeroed memory that the device can see: the shim's when it has its own, else the
-    /// process's; with a worker, memory shared with it.
+    /// Allocates zeroed memory that the device can see. It is the shim's memory if the shim has its
+    /// own, otherwise the process's. With a worker it is memory shared with the worker.
     pub fn allocate(&self, device: &str, length: u64, alignment: u64) -> Result<Buffer, ShimError> {
         self.0.functions.allocate(device, length, alignment)
     }
 
     /// Makes a dma-buf visible to the device. The descriptor must stay open until the buffer is
-    /// gone. A worker does not support this.
+    /// dropped. A worker does not support this.
     pub fn import_dma_buf(
         &self,
         device: &str,
@@ -456,8 +454,8 @@ impl ShimInstance {
     }
 
     /// Identifies a part of a file: an artefact of this shim or a file of its vendor's tools,
-    /// including one that this shim did not make; `None` when it is neither. The file must not be
-    /// changed meanwhile.
+    /// including files that this shim did not write. Returns `None` for other bytes. The file must
+    /// not be changed meanwhile.
     pub fn inspect(&self, file: &File, part: std::ops::Range<u64>) -> Result<Option<Inspection>, ShimError> {
         let found = file.metadata().map_err(|error| ShimError::Argument(error.to_string()))?.len();
         let length = match part.end.checked_sub(part.start) {
@@ -491,7 +489,7 @@ impl ShimInstance {
         }
     }
 
-    /// [`ShimInstance::inspect`] on the payload of an artefact.
+    /// Like [`ShimInstance::inspect`], but for the payload of an artefact.
     pub fn inspect_artefact(&self, artefact: &Artefact) -> Result<Option<Inspection>, ShimError> {
         match artefact.payload_section() {
             Some(payload) => {
@@ -502,14 +500,14 @@ impl ShimInstance {
         }
     }
 
-    /// Makes a lost device usable again. Its shards and buffers must be gone. A worker that ended
-    /// is restarted.
+    /// Makes a lost device usable again. Its shards and buffers must have been dropped. A worker
+    /// that ended is restarted.
     pub fn recover(&self, device: &str) -> Result<(), ShimError> {
         self.timed("recover", |functions| functions.recover(device))
     }
 }
 
-/// What was measured for a loaded shard, except flags that it was given.
+/// Reports the measurements for a loaded shard, except for flags that the caller set.
 struct MeasuredBy {
     instance: ShimInstance,
     device: String,

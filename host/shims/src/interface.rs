@@ -1,5 +1,5 @@
-//! What an entry point binds, separate from how it computes: the part of a graph that outlives
-//! compilation.
+//! The ports that an entry point binds, separate from its computation. This part of a graph
+//! outlives compilation.
 
 use std::collections::HashSet;
 
@@ -7,53 +7,49 @@ use serde::{Deserialize, Serialize};
 use shardwright_graph::{EntryGraph, EntryPoint, Role, Segments, StateId, StatePort, TensorId};
 use shardwright_vocabulary::{DType, Encoding, ScaleBits};
 
-/// How a port is used.
+/// Use of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
-    /// Read.
     Input,
-    /// Written.
     Output,
     /// A state, read and written in place.
     State,
-    /// A state that a run only reads: another shard or the runtime writes it.
+    /// A state that a run only reads. Another shard or the runtime writes it.
     StateRead,
 }
 
 impl Direction {
-    /// Whether a run writes it.
+    /// Returns whether a run writes it.
     pub const fn is_written(self) -> bool {
         matches!(self, Direction::Output | Direction::State)
     }
 }
 
-/// One tensor a run binds.
+/// A tensor that a run binds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
-    /// Unique within the entry: a state's name, else the tensor's.
+    /// Name, unique within the entry: the state's name for a state, otherwise the tensor's.
     pub name: String,
-    /// How it is used.
+    /// Use of the port.
     pub direction: Direction,
-    /// What it means.
     pub role: Role,
-    /// Extents, outermost first.
     pub shape: Vec<u64>,
     /// Element type of the tensor in the graph.
     pub dtype: DType,
-    /// Its quantisation; `None` for plain floats and indices.
+    /// Its quantisation. `None` for plain floats and indices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encoding: Option<Encoding>,
-    /// Power of two that decoded values are multiplied by to give the real ones. `None` means 1.
+    /// Power of two by which decoded values are multiplied to get the real values. `None` means 1.
     /// Shims do not see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<ScaleBits>,
 }
 
 impl Port {
-    /// Returns the encoding of its memory with the unit in the scale. `None` for indices, and for
-    /// integers without an encoding.
+    /// Returns the encoding of its memory with the unit included in the scale. Returns `None` for
+    /// indices, and for integers without an encoding.
     pub fn values(&self) -> Option<Encoding> {
         let encoding = self.encoding.or_else(|| Encoding::of(self.dtype, None))?;
         Some(encoding.in_units(self.unit.unwrap_or(ScaleBits::ONE)))
@@ -64,11 +60,11 @@ impl Port {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EntryInterface {
-    /// `prefill_128@4096`
+    /// Name, such as `prefill_128@4096`.
     pub name: String,
-    /// Which parts of the model.
+    /// The parts of the model that it computes.
     pub segments: Segments,
-    /// Kind, rows, context.
+    /// Kind, rows and context size.
     pub point: EntryPoint,
     /// Inputs and states, then outputs, in the graph's order.
     pub ports: Vec<Port>,
@@ -76,7 +72,7 @@ pub struct EntryInterface {
     pub states: Vec<StatePort>,
 }
 
-/// Name of the port that a graph's input or output becomes.
+/// Returns the name of the port for a graph's input or output.
 pub(crate) fn port_name(entry: &EntryGraph, tensor: TensorId, role: &Role) -> Option<String> {
     let state = |id: StateId| entry.states.iter().find(|port| port.id == id).map(|port| &port.state.name);
     match role {
@@ -87,7 +83,7 @@ pub(crate) fn port_name(entry: &EntryGraph, tensor: TensorId, role: &Role) -> Op
 }
 
 impl EntryInterface {
-    /// The interface of a graph.
+    /// Creates the interface of a graph.
     pub fn of(entry: &EntryGraph) -> Result<EntryInterface, String> {
         let mut ports: Vec<Port> = Vec::with_capacity(entry.inputs.len() + entry.outputs.len());
         let written = |role: &Role| entry.outputs.iter().any(|(_, existing)| existing == role);
@@ -98,7 +94,7 @@ impl EntryInterface {
             let direction = match (role, is_input) {
                 (Role::State { .. }, true) if !written(role) => Direction::StateRead,
                 (Role::State { .. }, true) => Direction::State,
-                // Bound once, as the input it also is.
+                // Already bound as an input.
                 (Role::State { .. }, false) if entry.input(role).is_some() => continue,
                 (Role::State { .. }, false) => Direction::State,
                 (_, true) => Direction::Input,
@@ -128,7 +124,7 @@ impl EntryInterface {
         })
     }
 
-    /// The port of that name.
+    /// Returns the port with that name.
     pub fn port(&self, name: &str) -> Option<&Port> {
         self.ports.iter().find(|port| port.name == name)
     }
@@ -141,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    /// An entry with one state, bound by the given inputs and outputs.
+    /// Creates an entry with one state, bound by the given inputs and outputs.
     fn entry(inputs: &[Role], outputs: &[Role]) -> EntryGraph {
         let state = State { name: "layer.0.k".to_owned(), layer: 0, width: 2, kind: StateKind::Linear };
         let mut entry = EntryGraph {

@@ -1,4 +1,4 @@
-//! Comparing the struct layouts of a Rust shim with the host's.
+//! Compares the struct layouts of a Rust shim with the host's.
 
 use std::path::Path;
 
@@ -14,24 +14,24 @@ use shardwright_shim_abi::ShimModuleRef;
 
 use crate::LoadError;
 
-/// Longest reason kept from a comparison; the full text runs to tens of kilobytes.
+/// Maximum length of a reason from a comparison. The full text has tens of kilobytes.
 const REASON_LIMIT: usize = 400;
 
 /// Result of the comparison.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LayoutCheck {
-    /// A Rust shim with the host's layouts.
+    /// A Rust shim with the same layouts as the host.
     Same,
-    /// A Rust shim whose layouts cannot be compared; the reason was logged.
+    /// A Rust shim whose layouts cannot be compared. The reason was logged.
     Skipped(String),
-    /// Not a Rust shim: it carries no layouts.
+    /// Not a Rust shim, so it has no layouts.
     NotRust,
-    /// Linked into the host: the compiler saw both sides.
+    /// Linked into the host, so the compiler saw both sides.
     Linked,
 }
 
 impl LayoutCheck {
-    /// A stable word, as in JSON reports.
+    /// Returns a stable word, as used in JSON reports.
     pub const fn name(&self) -> &'static str {
         match self {
             LayoutCheck::Same => "same",
@@ -42,12 +42,11 @@ impl LayoutCheck {
     }
 }
 
-/// Compares the layouts, if the library carries them and both sides speak the same minor version.
-/// The library stays open permanently. `path` is for messages, `place` is the path it was opened
-/// by.
+/// Compares the layouts if the library contains them and both sides have the same minor version.
+/// The library stays open permanently. `path` is for messages. `place` is the path by which it was
+/// opened.
 pub(crate) fn compare(path: &Path, place: &Path) -> Result<LayoutCheck, LoadError> {
-    // Not `RootModule::load_from_file`: that caches one library per type and would answer for the
-    // first shim.
+    // `RootModule::load_from_file` would cache one library per type and return the first shim's.
     let header = match abi_header_from_path(place) {
         Ok(header) => header,
         Err(LibraryError::GetSymbolError { .. }) => return Ok(LayoutCheck::NotRust),
@@ -95,14 +94,14 @@ fn cut(text: &str) -> String {
     cut
 }
 
-/// The first differing type and the difference. The report lists every way to reach it and runs to
-/// tens of kilobytes.
+/// Returns the first differing type and the difference. The full report lists every path to it and
+/// has tens of kilobytes.
 fn first_difference(errors: &AbiInstabilityErrors) -> (String, String) {
-    // Types that only contain a difference are listed without an error of their own.
+    // Types that only contain a difference are listed without their own error.
     let Some(first) = errors.errors.iter().find(|error| !error.errs.is_empty()) else {
         return ("ShimModule".to_owned(), "the layouts differ".to_owned());
     };
-    // The innermost struct of the contract on the way to the difference.
+    // The innermost struct of the contract on the path to the difference.
     let layouts = first.stack_trace.iter().rev().filter_map(|place| match place.expected {
         TLFieldOrFunction::Field(field) => Some(field.layout().name()),
         TLFieldOrFunction::Function(_) => None,

@@ -20,12 +20,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Elsewhere.** An instance answers through [`Functions`], and a loaded shard runs through
-//! [`Shard`]: in this process, or wherever an [`Opener`] opened it. The `worker` crate has an
-//! opener that uses processes of their own.
+//! **Elsewhere.** An instance is called through [`Functions`], and a loaded shard runs through
+//! [`Shard`], in this process or wherever an [`Opener`] opened it. The opener of the `worker` crate
+//! uses separate processes.
 //!
-//! **Not its job.** It decides nothing about cuts, formats or flags (a planner does), converts no
-//! boundary tensors and tracks no position (the runtime does), and knows no vendor.
+//! **Not its job.** It does not choose cuts, formats or flags (a planner does). It does not convert
+//! boundary tensors or track positions (the runtime does). It does not know vendors.
 //!
 //! Reading order: `vendor-shims/README.md`, [`ShimRegistry`], [`ShimInstance`], [`LoadedShard`],
 //! [`Buffer`], [`WorkOrder`], [`Functions`].

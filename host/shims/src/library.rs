@@ -1,5 +1,4 @@
-//! Opening a library, finding its entry function, and checking the table before any member of it is
-//! used.
+//! Opens a library, finds its entry function, and checks the table before any member of it is used.
 
 use std::ffi::{c_char, c_void};
 use std::fs::File;
@@ -19,7 +18,7 @@ use crate::manifest::{HOST_VERSIONS, check_range};
 
 struct Host(SwHost);
 
-// SAFETY: it holds pointers to statics only.
+// SAFETY: it contains only pointers to statics.
 unsafe impl Sync for Host {}
 
 static HOST: Host = Host(SwHost {
@@ -35,7 +34,7 @@ pub(crate) fn host() -> *const SwHost {
     &HOST.0
 }
 
-/// Receives the log lines of shims instead of this process's own log.
+/// Receiver of the log lines of shims, instead of this process's own log.
 static LOG: OnceLock<fn(u32, &str)> = OnceLock::new();
 
 /// Redirects the log lines of shims permanently.
@@ -44,7 +43,7 @@ pub fn send_log_to(log: fn(u32, &str)) {
 }
 
 unsafe extern "C" fn log(_context: *mut c_void, level: u32, message: *const c_char) {
-    // SAFETY: the contract makes `message` a string.
+    // SAFETY: the contract specifies that `message` is a string.
     let Ok(message) = (unsafe { call::text(message) }) else { return };
     match LOG.get() {
         Some(log) => log(level, &message),
@@ -52,7 +51,7 @@ unsafe extern "C" fn log(_context: *mut c_void, level: u32, message: *const c_ch
     }
 }
 
-/// Logs a line of a shim; `worker` names the instance whose worker forwarded it.
+/// Logs a line of a shim. `worker` is the name of the instance whose worker forwarded it.
 pub fn log_line(level: u32, worker: &str, message: &str) {
     match level {
         SW_LOG_ERROR => tracing::error!(target: "shim", worker, "{message}"),
@@ -63,8 +62,8 @@ pub fn log_line(level: u32, worker: &str, message: &str) {
 }
 
 /// Opens the library permanently and calls its entry function. With a SHA-256 from its manifest,
-/// the hashed file itself is opened, where the system allows that, even if another file has
-/// replaced it at the path.
+/// the hashed file itself is opened, if the system allows that, even if another file has replaced
+/// it at the path.
 pub(crate) fn open(path: &Path, expected: Option<&str>) -> Result<(Table, LayoutCheck), LoadError> {
     let place = match expected {
         Some(expected) => hashed(path, expected)?,
@@ -75,7 +74,7 @@ pub(crate) fn open(path: &Path, expected: Option<&str>) -> Result<(Table, Layout
         reason: loader_message(&error).chars().take(400).collect(),
     };
     #[cfg(unix)]
-    // SAFETY: a shim is trusted code; its manifest was read and its hash checked.
+    // SAFETY: a shim is trusted code. Its manifest was read and its hash checked.
     let library = unsafe {
         use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
         libloading::Library::from(Library::open(Some(&place), RTLD_NOW | RTLD_LOCAL).map_err(refused)?)
@@ -85,15 +84,15 @@ pub(crate) fn open(path: &Path, expected: Option<&str>) -> Result<(Table, Layout
     let library = unsafe { libloading::Library::new(&place) }.map_err(refused)?;
     // Never unloaded: tables, refusals and running threads of the shim point into it.
     let library: &'static libloading::Library = Box::leak(Box::new(library));
-    // SAFETY: the contract gives the symbol this type.
+    // SAFETY: the contract specifies this type of the symbol.
     let entry = unsafe { library.get::<SwEntryFunction>(SW_ENTRY_SYMBOL.to_bytes_with_nul()) };
     let entry = *entry.map_err(|_| LoadError::NotAShim { path: path.to_owned() })?;
     let layout = layout::compare(path, &place)?;
     Ok((enter(path, entry)?, layout))
 }
 
-/// The loader's message, such as a symbol that nothing defines or a library that a library needs.
-/// It is only in the source of the error.
+/// Returns the loader's message, for example about an undefined symbol or a missing library. Only
+/// the error's source contains it.
 fn loader_message(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
@@ -110,9 +109,9 @@ pub(crate) fn hash(mut file: &File) -> io::Result<String> {
     }
 }
 
-/// Checks the file at `path` against its hash, and returns the path to open it by: that of the
-/// descriptor it was read through, which stays open like the library, because the loader identifies
-/// libraries by such names.
+/// Checks the file at `path` against its hash, and returns the path by which to open it. This is
+/// the path of the descriptor that was hashed. The descriptor stays open like the library, because
+/// the loader identifies libraries by such names.
 fn hashed(path: &Path, expected: &str) -> Result<PathBuf, LoadError> {
     let failed = |source| LoadError::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
@@ -133,7 +132,7 @@ fn hashed(path: &Path, expected: &str) -> Result<PathBuf, LoadError> {
     Ok(path.to_owned())
 }
 
-/// Calls the entry function and checks its answer. `path` is for messages.
+/// Calls the entry function and checks its result. `path` is for messages.
 pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadError> {
     let mut answer = SwAnswer {
         size: size_of::<SwAnswer>() as u64,
@@ -144,12 +143,12 @@ pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadEr
         table: std::ptr::null(),
         refusal: std::ptr::null(),
     };
-    // SAFETY: both pointers are as the contract says; the host's struct is static.
+    // SAFETY: both pointers are as the contract specifies. The host's struct is static.
     unsafe { entry(host(), &mut answer) };
     let wrong = |reason: String| LoadError::Answer { path: path.to_owned(), reason };
     if answer.table.is_null() {
         check_range(path, (answer.version_min, answer.version_max))?;
-        // SAFETY: the contract makes it a string or null.
+        // SAFETY: the contract specifies that it is a string or null.
         return Err(match unsafe { call::text(answer.refusal) } {
             Ok(reason) => LoadError::Refused { path: path.to_owned(), reason },
             Err(_) => wrong("neither a table nor a refusal".to_owned()),
@@ -161,8 +160,8 @@ pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadEr
     if !(HOST_VERSIONS.0..=HOST_VERSIONS.1).contains(&answer.version) {
         return Err(wrong(format!("version {} was not offered", version_text(answer.version))));
     }
-    // SAFETY: every struct of the contract starts with its u64 size; nothing else is read before it
-    // is compared.
+    // SAFETY: every struct of the contract starts with its u64 size. Only this size is read before
+    // it is compared.
     let size = unsafe { answer.table.cast::<u64>().read() };
     let expected = u64::from(SW_MINIMUM_TABLE);
     if size < expected {
@@ -173,9 +172,9 @@ pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadEr
             expected,
         });
     }
-    // Copied, because a shim of another minor version has fewer functions, which are then null, or
-    // more. Never freed, like the library.
-    // SAFETY: the table is static by contract, and of the size that it states.
+    // Copied, because a shim of another minor version has more functions, or fewer, in which case
+    // the missing ones are null. Never freed, like the library. SAFETY: the contract specifies that
+    // the table is static, and it has the size that it reports.
     let table =
         unsafe { call::value(answer.table) }.map_err(|reason| wrong(format!("its table: {reason}")))?;
     let table: &'static SwTable = Box::leak(Box::new(table));

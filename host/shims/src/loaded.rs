@@ -1,4 +1,4 @@
-//! A loaded shard: what it binds, running it, cancelling it.
+//! A loaded shard: its bindings, running it, cancelling it.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -17,47 +17,46 @@ use crate::measured::MeasuredFlag;
 use crate::shim::Shim;
 use crate::times::CallLog;
 
-/// One tensor that a run binds: the port of the graph, and the shim's requirements on its memory.
+/// A tensor that a run binds: the port of the graph, and the shim's requirements on its memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Binding {
     /// Name, direction, role with its parameters, shape, encoding.
     pub port: Port,
     /// Element type in memory.
     pub dtype: DType,
-    /// Bytes to bind; more than the dense size when the shim pads.
+    /// Number of bytes to bind. More than the dense size if the shim pads.
     pub bytes: u64,
     /// Required alignment of the first byte, a power of two.
     pub alignment: u64,
-    /// In elements; `None` for dense row-major.
+    /// Strides in elements. `None` for dense row-major.
     pub strides: Option<Vec<u64>>,
-    /// Kinds of memory that may be bound.
     pub memory_kinds: MemoryKinds,
-    /// Who writes new rows of a state.
+    /// The side that writes new rows of a state.
     pub update: Update,
 }
 
-/// Who writes new rows of a state.
+/// The side that writes new rows of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Update {
-    /// Not a written state.
+    /// The binding is not a written state.
     None,
-    /// The shim, within the run.
+    /// The shim writes them within the run.
     InGraph,
     /// The runtime copies the rows that the run returned to their slots.
     ByRuntime,
 }
 
-/// Something a shard can run.
+/// An entry point that a shard can run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadedEntry {
-    /// As in the artefact: component, layers, entry point, ports, states.
+    /// The interface in the artefact: component, layers, entry point, ports, states.
     pub interface: EntryInterface,
-    /// What a run binds, in this order.
+    /// Bindings in the order of a run.
     pub bindings: Vec<Binding>,
 }
 
 impl LoadedEntry {
-    /// Index of the binding of that name.
+    /// Returns the index of the binding with that name.
     pub fn binding(&self, name: &str) -> Option<usize> {
         self.bindings.iter().position(|binding| binding.port.name == name)
     }
@@ -68,52 +67,50 @@ impl LoadedEntry {
 pub enum Bound<'a> {
     /// A buffer from its start.
     Buffer(&'a Buffer),
-    /// A buffer from an offset: a shard's slice of the per-layer inputs.
+    /// A buffer from an offset, such as a shard's slice of the per-layer inputs.
     BufferAt(&'a Buffer, u64),
-    /// Plain memory, read only.
+    /// Plain read-only memory.
     Read(&'a [u8]),
     /// Plain memory for an output or state.
     Write(&'a mut [u8]),
 }
 
-/// Options of one run besides its rows and its memory. By default it has no deadline, and all
-/// logits are exact.
+/// Options of one run. By default it has no deadline, and all logits are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunOptions {
-    /// Time limit. `None`: no limit, but in a worker the worker's own cap.
+    /// Time limit. `None` means no limit, except the worker's own cap in a worker.
     pub deadline: Option<Duration>,
-    /// Number of top logits per row that must be exact, in value and position; of equal ones those
-    /// of lower index come first. Every other logit may be lower than its value, down to the
-    /// smallest finite number, never higher. `None`: all are exact. Shims may ignore it.
+    /// Number of top logits per row whose value and position must be exact. Of equal logits the
+    /// lower index comes first. Every other logit may be lower than its value, down to the smallest
+    /// finite number, but never higher. `None`: all are exact. Shims may ignore it.
     pub largest_logits: Option<NonZeroUsize>,
 }
 
-/// Where an instance runs.
+/// The place where an instance runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Running {
-    /// In this process: a crash of the shim ends it.
+    /// In this process, which a crash of the shim ends.
     InProcess,
-    /// In a worker.
     Worker(WorkerReport),
 }
 
-/// The worker of an instance.
+/// Report on the worker of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerReport {
-    /// Its process id; `None` when it has ended and has not been started again.
+    /// Its process id. `None` if it has ended and was not restarted.
     pub pid: Option<u32>,
-    /// Peak resident memory, as far as known.
+    /// Peak resident memory, if known.
     pub peak_memory_bytes: Option<u64>,
-    /// Workers started for the instance so far.
+    /// Number of workers started for the instance so far.
     pub started: u64,
 }
 
-/// Runs a shard, in this process or elsewhere. It keeps alive what it needs of its instance and its
-/// artefact.
+/// Runs a shard, in this process or elsewhere. It keeps the required parts of its instance and its
+/// artefact alive.
 pub trait Shard: Send {
     /// Runs an entry and blocks until it is done. The caller has checked that `bound` has one
-    /// element per binding; the implementation checks each with [`Bound::placed`], and keeps all of
-    /// them [`Acquired`] meanwhile.
+    /// element per binding. The implementation checks each element with [`Bound::placed`], and
+    /// keeps all of them [`Acquired`] meanwhile.
     fn run(
         &mut self,
         entry: usize,
@@ -126,10 +123,10 @@ pub trait Shard: Send {
     /// Allocates zeroed memory that its device can see.
     fn allocate(&self, length: u64, alignment: u64) -> Result<Buffer, ShimError>;
 
-    /// A handle by which another thread can cancel a run. It does not keep the shard alive.
+    /// Returns a handle by which another thread can cancel a run. It does not keep the shard alive.
     fn canceller(&self) -> Canceller;
 
-    /// Where it runs.
+    /// Returns the place where it runs.
     fn running(&self) -> Running {
         Running::InProcess
     }
@@ -147,11 +144,11 @@ pub struct LoadedShard {
     measured: Measured,
 }
 
-/// Asks the shim of a shard what it measured, also while the shard runs.
+/// Queries the measurements of a shard's shim, also while the shard runs.
 #[derive(Clone)]
 pub struct Measured(Option<Arc<dyn Measures>>);
 
-/// What [`Measured`] asks.
+/// Implementation of [`Measured`].
 pub(crate) trait Measures: Send + Sync {
     fn flags(&self) -> Result<Vec<MeasuredFlag>, ShimError>;
     fn keep(&self) -> Result<(), ShimError>;
@@ -162,13 +159,13 @@ impl Measured {
         Measured(Some(Arc::new(measures)))
     }
 
-    /// The load-time flags whose values the shim found by measuring, now or in an earlier process,
-    /// and that the load did not decide.
+    /// Returns the load-time flags whose values the shim found by measuring, now or in an earlier
+    /// process, and that the load did not set.
     pub fn flags(&self) -> Result<Vec<MeasuredFlag>, ShimError> {
         self.0.as_ref().map_or_else(|| Ok(Vec::new()), |measures| measures.flags())
     }
 
-    /// Keeps new values for later processes; see
+    /// Keeps new values for later processes. See
     /// [`measured_kept_in`](crate::RegistryBuilder::measured_kept_in).
     pub fn keep(&self) -> Result<(), ShimError> {
         self.0.as_ref().map_or(Ok(()), |measures| measures.keep())
@@ -190,14 +187,13 @@ impl std::fmt::Debug for LoadedShard {
 pub struct Canceller(Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl Canceller {
-    /// From the function that cancels a run.
+    /// Creates it from a function that cancels a run.
     pub fn new(cancel: impl Fn() -> bool + Send + Sync + 'static) -> Canceller {
         Canceller(Arc::new(cancel))
     }
 
-    /// Ends the run in progress, if there is one, soon, with a cancelled error. False when the
-    /// shard is gone or its shim cannot cancel. A worker that was asked and does not obey is
-    /// killed.
+    /// Ends the run in progress, if any, soon and with a cancelled error. Returns false if the
+    /// shard is gone or its shim cannot cancel. A worker that does not obey is killed.
     pub fn cancel(&self) -> bool {
         (self.0)()
     }
@@ -205,11 +201,11 @@ impl Canceller {
 
 /// Memory that was checked to fit a binding.
 pub struct Placed<'a> {
-    /// Its first byte; null if it is empty or the host has not mapped it.
+    /// Its first byte. Null if it is empty or the host has not mapped it.
     pub pointer: *mut u8,
-    /// Bytes from there on.
+    /// Number of bytes from there on.
     pub length: u64,
-    /// The buffer and the offset in it; `None` for plain memory.
+    /// The buffer and the offset in it. `None` for plain memory.
     pub buffer: Option<(&'a Buffer, u64)>,
     /// Whether it is the shim's own memory.
     pub own: bool,
@@ -271,7 +267,7 @@ impl<'a> Bound<'a> {
     }
 }
 
-/// Buffers acquired for a run; dropping it releases them, also when acquiring fails half-way.
+/// Buffers acquired for a run. Dropping it releases them, also if only some could be acquired.
 pub struct Acquired<'a, 'b> {
     bound: &'a [Bound<'b>],
     bindings: &'a [Binding],
@@ -279,7 +275,7 @@ pub struct Acquired<'a, 'b> {
 }
 
 impl<'a, 'b> Acquired<'a, 'b> {
-    /// Acquires every buffer, exclusively where the run writes it.
+    /// Acquires every buffer, exclusively if the run writes it.
     pub fn all(bound: &'a [Bound<'b>], bindings: &'a [Binding]) -> Result<Self, ShimError> {
         let mut acquired = Acquired { bound, bindings, count: 0 };
         for (memory, binding) in bound.iter().zip(bindings) {
@@ -303,13 +299,13 @@ impl Drop for Acquired<'_, '_> {
 }
 
 impl LoadedShard {
-    /// From a shard and the entries that it runs.
+    /// Creates it from a shard and the entries that it runs.
     pub fn new(shard: Box<dyn Shard>, place: Place, entries: Vec<LoadedEntry>) -> LoadedShard {
         let (shim, artefact, flags, times) = (None, None, Vec::new(), Arc::default());
         LoadedShard { shard, shim, place, artefact, entries, flags, times, measured: Measured(None) }
     }
 
-    /// From an artefact, the report of its load, and the flags that were requested.
+    /// Creates it from an artefact, the report of its load, and the requested flags.
     pub(crate) fn loaded(
         shard: Box<dyn Shard>,
         report: LoadReport,
@@ -332,27 +328,27 @@ impl LoadedShard {
         Ok(LoadedShard { shard, shim: None, place, artefact, entries, flags, times, measured })
     }
 
-    /// Names the shim that runs it.
+    /// Sets the shim that runs it.
     pub(crate) fn run_by(self, shim: Shim) -> LoadedShard {
         LoadedShard { shim: Some(shim), ..self }
     }
 
-    /// The shim that runs it; `None` for a shard that the program itself runs.
+    /// Returns the shim that runs it, or `None` if the program itself runs the shard.
     pub fn shim(&self) -> Option<&Shim> {
         self.shim.as_ref()
     }
 
-    /// Instance, shim and device on which it was loaded.
+    /// Returns the instance, shim and device on which it was loaded.
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// In which process it runs.
+    /// Returns the process in which it runs.
     pub fn running(&self) -> Running {
         self.shard.running()
     }
 
-    /// The artefact it was loaded from, if any.
+    /// Returns the artefact from which it was loaded, if any.
     pub fn artefact(&self) -> Option<&Artefact> {
         self.artefact.as_ref()
     }
@@ -362,36 +358,36 @@ impl LoadedShard {
         self.shard.allocate(length, alignment)
     }
 
-    /// The flags it was loaded with, and the outcome of each.
+    /// Returns the flags with which it was loaded, and the outcome of each.
     pub fn flags(&self) -> &[FlagOutcome] {
         &self.flags
     }
 
-    /// A handle by which another thread can ask what was measured, also while the shard runs.
+    /// Returns a handle by which another thread can query measurements, also while the shard runs.
     pub fn measured(&self) -> Measured {
         self.measured.clone()
     }
 
-    /// Entries that can be run.
+    /// Returns the entries that can be run.
     pub fn entries(&self) -> &[LoadedEntry] {
         &self.entries
     }
 
-    /// Index of the entry of that name.
+    /// Returns the index of the entry with that name.
     pub fn entry(&self, name: &str) -> Option<usize> {
         self.entries.iter().position(|entry| entry.interface.name == name)
     }
 
-    /// A handle by which another thread can cancel a run. It does not keep the shard alive.
+    /// Returns a handle by which another thread can cancel a run. It does not keep the shard alive.
     pub fn canceller(&self) -> Canceller {
         self.shard.canceller()
     }
 
     /// Runs an entry and blocks until it is done.
     ///
-    /// `rows` is the number of valid rows, 1 to the entry's rows. `bound` has one element per
-    /// binding, in their order; outputs and states take a buffer or [`Bound::Write`]. A buffer of
-    /// this instance and device is passed as it is, any other mapped memory as a pointer (to a
+    /// `rows` is the number of valid rows, from 1 to the entry's rows. `bound` has one element per
+    /// binding, in their order. Outputs and states require a buffer or [`Bound::Write`]. A buffer
+    /// of this instance and device is passed directly, any other mapped memory as a pointer (to a
     /// worker: as a copy).
     pub fn run(
         &mut self,
@@ -421,18 +417,18 @@ impl LoadedShard {
     }
 }
 
-/// The shim's report on a shard it has just loaded.
+/// The shim's report on a shard that it has just loaded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadReport {
     pub(crate) entries: Vec<ReportedEntry>,
     /// Verdicts on flags: name, verdict, evidence or reason.
     pub(crate) flags: Vec<(String, FlagVerdict, String)>,
-    /// Whether its runs can be cancelled.
+    /// Whether runs can be cancelled.
     pub cancels: bool,
 }
 
-/// One entry as the shim reported it.
+/// An entry as reported by the shim.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReportedEntry {
@@ -444,7 +440,7 @@ pub(crate) struct ReportedEntry {
     pub(crate) bindings: Vec<ReportedBinding>,
 }
 
-/// One binding as the shim reported it.
+/// A binding as reported by the shim.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReportedBinding {
@@ -459,12 +455,12 @@ pub(crate) struct ReportedBinding {
     pub(crate) bytes: u64,
     pub(crate) alignment: u64,
     pub(crate) memory_kinds: u32,
-    /// Bits of an f64: decimal text does not preserve every value.
+    /// Bits of an f64. Decimal text would not preserve every value.
     pub(crate) scale_bits: u64,
     pub(crate) zero_point: i64,
 }
 
-/// Joins the report on a fresh shard with the interfaces of its artefact.
+/// Joins the report on a newly loaded shard with the interfaces of its artefact.
 fn join_entries(
     shim: &str,
     reported: Vec<ReportedEntry>,
@@ -521,7 +517,7 @@ fn join_bindings(
         }
         bindings.push(join(port, reported).map_err(wrong)?);
     }
-    // An input that nothing depends on need not be bound; a result must be.
+    // An input on which no result depends need not be bound. A result must be.
     let unbound = interface.ports.iter().find(|port| {
         port.direction.is_written() && !bindings.iter().any(|binding| binding.port.name == port.name)
     });
@@ -587,7 +583,7 @@ fn join(port: &Port, reported: ReportedBinding) -> Result<Binding, String> {
     })
 }
 
-/// Bytes from the first element to the end of the last.
+/// Returns the number of bytes from the first element to the end of the last.
 fn least_bytes(shape: &[u64], strides: Option<&[u64]>, dtype: DType) -> Option<u64> {
     if shape.contains(&0) {
         return Some(0);

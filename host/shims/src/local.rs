@@ -34,17 +34,18 @@ mod shard;
 use memory::ShimMemory;
 use shard::LocalShard;
 
-/// An open instance. Shards and buffers keep it alive; it closes when the last is gone.
+/// An open instance. Shards and buffers keep it alive. It closes with the last of them.
 pub(crate) struct Local {
     name: String,
     table: Table,
     raw: *mut SwShim,
-    /// The contract: one call at a time per instance, but for run and cancel.
+    /// Allows only one call at a time per instance, as the contract requires. Run and cancel are
+    /// exceptions.
     lock: Mutex<()>,
     _claim: Claim,
 }
 
-// SAFETY: the contract allows calls from any thread; `lock` keeps them one at a time.
+// SAFETY: the contract allows calls from any thread. `lock` keeps them one at a time.
 unsafe impl Send for Local {}
 // SAFETY: as above.
 unsafe impl Sync for Local {}
@@ -52,7 +53,7 @@ unsafe impl Sync for Local {}
 impl Drop for Local {
     fn drop(&mut self) {
         if let Some(close) = self.table.0.close {
-            // SAFETY: made by `open`; shards and buffers keep this value alive, so none is left.
+            // SAFETY: created by `open`. Shards and buffers keep this value alive, so none is left.
             unsafe { close(self.raw) };
         }
     }
@@ -69,7 +70,7 @@ impl Local {
         let table = shim.table().map_err(|error| ShimError::Load(Box::new(error)))?;
         let function = table.0.open.ok_or_else(|| ShimError::missing(name, "open"))?;
         let mut raw: *mut SwShim = ptr::null_mut();
-        // SAFETY: pointers are as the contract says.
+        // SAFETY: pointers are as the contract specifies.
         let error = unsafe { function(library::host(), options.as_ptr(), options.len(), &mut raw) };
         // SAFETY: the error came from this table.
         unsafe { call::take_error(table, name, "open", error) }?;
@@ -87,7 +88,7 @@ impl Local {
     ///
     /// # Safety
     ///
-    /// `error` came from this instance's table and was not freed.
+    /// `error` was returned by this instance's table and not freed.
     unsafe fn take(&self, function: &'static str, error: *mut SwError) -> Result<(), ShimError> {
         // SAFETY: promised by the caller.
         unsafe { call::take_error(self.table, &self.name, function, error) }
@@ -101,14 +102,14 @@ impl Local {
         ShimError::contract(&self.name, function, reason)
     }
 
-    /// The items that a sink received, unless the function failed.
+    /// Returns the items that a sink received, unless the function failed.
     fn collected<T>(
         &self,
         function: &'static str,
         error: *mut SwError,
         collected: call::Collected<T>,
     ) -> Result<Vec<T>, ShimError> {
-        // SAFETY: the callers pass what their table's function returned.
+        // SAFETY: the callers pass the result of their table's function.
         unsafe { self.take(function, error) }?;
         collected.finish().map_err(|reason| self.contract(function, reason))
     }
@@ -119,8 +120,8 @@ impl Functions for Arc<Local> {
         let function = self.table.0.chip.ok_or_else(|| self.missing("chip"))?;
         let table = ChipTable::new(chip)?;
         let _one = self.enter();
-        // SAFETY: pointers are as the contract says, the table outlives the call; the error came
-        // from this table.
+        // SAFETY: pointers are as the contract specifies, and the table outlives the call. The
+        // error came from this table.
         unsafe {
             let error = function(self.raw, table.as_ptr());
             self.take("chip", error)
@@ -141,7 +142,7 @@ impl Functions for Arc<Local> {
                         SW_DEVICE_SIMULATED => DeviceKind::Simulated,
                         other => return Err(format!("device kind {other}")),
                     };
-                    // SAFETY: the contract makes them strings.
+                    // SAFETY: the contract specifies that they are strings.
                     unsafe {
                         Ok(Device {
                             name: call::text(item.name)?,
@@ -153,7 +154,7 @@ impl Functions for Arc<Local> {
                         })
                     }
                 },
-                // SAFETY: pointers are as the contract says.
+                // SAFETY: pointers are as the contract specifies.
                 |sink| unsafe { function(self.raw, soc, sink) },
             )
         };
@@ -167,13 +168,13 @@ impl Functions for Arc<Local> {
             let _one = self.enter();
             call::limits(
                 |item| {
-                    // SAFETY: the contract makes them strings.
+                    // SAFETY: the contract specifies that they are strings.
                     let (name, note) = unsafe { (call::text(item.name)?, call::optional_text(item.note)) };
                     let provenance = convert::provenance(item.provenance)
                         .ok_or_else(|| format!("provenance {}", item.provenance))?;
                     Ok(Limit { note: note.unwrap_or_default(), ..Limit::new(name, item.value, provenance) })
                 },
-                // SAFETY: pointers are as the contract says.
+                // SAFETY: pointers are as the contract specifies.
                 |sink| unsafe { function(self.raw, device.as_ptr(), sink) },
             )
         };
@@ -185,7 +186,7 @@ impl Functions for Arc<Local> {
         let device = c_text("the device", device)?;
         let (error, collected) = {
             let _one = self.enter();
-            // SAFETY: pointers are as the contract says.
+            // SAFETY: pointers are as the contract specifies.
             call::flags(flag_schema, |sink| unsafe { function(self.raw, device.as_ptr(), sink) })
         };
         self.collected("flags", error, collected)
@@ -201,13 +202,13 @@ impl Functions for Arc<Local> {
                 |item| {
                     let verdict = match item.verdict {
                         SW_VERDICT_TAKEN => Verdict::accepted(),
-                        // SAFETY: the contract makes it a string.
+                        // SAFETY: the contract specifies that it is a string.
                         SW_VERDICT_REFUSED => Verdict::refused(unsafe { call::text(item.reason) }?),
                         other => return Err(format!("verdict {other}")),
                     };
                     Ok((item.node, verdict))
                 },
-                // SAFETY: pointers are as the contract says; the tables outlive the call.
+                // SAFETY: pointers are as the contract specifies. The tables outlive the call.
                 |sink| unsafe { function(self.raw, device.as_ptr(), tables.as_ptr(), sink) },
             )
         };
@@ -232,14 +233,14 @@ impl Functions for Arc<Local> {
                         provenance: convert::provenance(item.provenance)
                             .ok_or_else(|| format!("provenance {}", item.provenance))?,
                         bytes_moved: item.bytes_moved,
-                        // SAFETY: the contract gives that many numbers.
+                        // SAFETY: the contract specifies that many numbers.
                         uncosted: unsafe { call::numbers(item.uncosted, item.uncosted_count) }?,
                         operations: item.operations,
                         artefact_bytes: item.artefact_bytes,
                         shared_bytes: item.shared_bytes,
                     })
                 },
-                // SAFETY: pointers are as the contract says; the tables outlive the call.
+                // SAFETY: pointers are as the contract specifies. The tables outlive the call.
                 |sink| unsafe { function(self.raw, device.as_ptr(), tables.as_ptr(), sink) },
             )
         };
@@ -252,7 +253,7 @@ impl Functions for Arc<Local> {
         let tables = WorkOrderTables::new(order)?;
         let called = compile::call(output, |shown| {
             let _one = self.enter();
-            // SAFETY: pointers are as the contract says; the tables outlive the call.
+            // SAFETY: pointers are as the contract specifies. The tables outlive the call.
             unsafe { function(self.raw, device.as_ptr(), tables.as_ptr(), shown) }
         });
         // SAFETY: the error came from this table.
@@ -275,7 +276,7 @@ impl Functions for Arc<Local> {
             let _one = self.enter();
             call::compatibilities(
                 |item| {
-                    // SAFETY: the contract makes it a string or null.
+                    // SAFETY: the contract specifies that it is a string or null.
                     let reason = unsafe { call::optional_text(item.reason) }.unwrap_or_default();
                     Ok(match item.answer {
                         SW_COMPATIBILITY_NOT_MINE => Compatibility::NotMine(reason),
@@ -285,7 +286,7 @@ impl Functions for Arc<Local> {
                         other => return Err(format!("answer {other}")),
                     })
                 },
-                // SAFETY: pointers are as the contract says; the head outlives the call.
+                // SAFETY: pointers are as the contract specifies. The head outlives the call.
                 |sink| unsafe { function(self.raw, device.as_ptr(), pointer, head.len() as u64, sink) },
             )
         };
@@ -300,7 +301,7 @@ impl Functions for Arc<Local> {
             usize::try_from(length).map_err(|_| ShimError::Argument(format!("a part of {length} bytes")))?;
         let map = match length_here {
             0 => None,
-            // SAFETY: `ShimInstance::inspect` states that the file is not changed meanwhile; the
+            // SAFETY: `ShimInstance::inspect` requires that the file is not changed meanwhile. The
             // range was checked against its length.
             _ => Some(
                 unsafe { MmapOptions::new().offset(offset).len(length_here).map(file) }.map_err(failed)?,
@@ -310,9 +311,9 @@ impl Functions for Arc<Local> {
         let (error, collected) = {
             let _one = self.enter();
             call::inspections(
-                // SAFETY: the contract makes them strings.
+                // SAFETY: the contract specifies that they are strings.
                 |item| unsafe { Ok((call::text(item.format)?, call::document(item.document)?)) },
-                // SAFETY: pointers are as the contract says; the mapping outlives the call.
+                // SAFETY: pointers are as the contract specifies. The mapping outlives the call.
                 |sink| unsafe { function(self.raw, pointer, length, sink) },
             )
         };
@@ -323,7 +324,7 @@ impl Functions for Arc<Local> {
         let function = self.table.0.recover.ok_or_else(|| self.missing("recover"))?;
         let device = c_text("the device", device)?;
         let _one = self.enter();
-        // SAFETY: pointers are as the contract says; the error came from this table.
+        // SAFETY: pointers are as the contract specifies. The error came from this table.
         unsafe {
             let error = function(self.raw, device.as_ptr());
             self.take("recover", error)
@@ -361,7 +362,7 @@ fn flag_schema(item: &SwFlag) -> Result<FlagSchema, String> {
         SW_FLAG_STAGE_LOAD => FlagStage::Load,
         other => return Err(format!("flag stage {other}")),
     };
-    // SAFETY: the contract makes them strings.
+    // SAFETY: the contract specifies that they are strings.
     unsafe {
         Ok(FlagSchema {
             name: call::text(item.name)?,

@@ -1,4 +1,4 @@
-//! The small file beside a library that is read before the library is opened.
+//! The small file next to a library that is read before the library is opened.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,76 +11,75 @@ use shardwright_vocabulary::{AndroidNeeds, NeededLibrary, ShimNeeds};
 
 use crate::LoadError;
 
-/// A manifest is a few lines; more than this is a mistake.
+/// Maximum size of a manifest. It has only a few lines, so a larger file is a mistake.
 const MANIFEST_LIMIT: u64 = 64 * 1024;
 
-/// End of every manifest's file name.
+/// Suffix of every manifest's file name.
 pub const MANIFEST_SUFFIX: &str = ".shim.json";
 
-/// A manifest.
+/// Contents of a shim's manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// Version of this format: 1.
     pub manifest: u32,
-    /// Name of the shim, lower case: `cpu`.
+    /// Name of the shim in lower case, such as `cpu`.
     pub name: String,
-    /// Who makes it.
     pub vendor: String,
-    /// Contract versions it speaks.
+    /// Contract versions that it supports.
     pub abi: AbiRange,
     /// File name of the library. Without a dot it gets the platform's prefix and suffix.
     pub library: String,
-    /// Where the library is looked for.
+    /// Place where the library is searched.
     #[serde(default)]
     pub search: Search,
-    /// SHA-256 of the library in lower-case hex; checked before it is opened.
+    /// SHA-256 of the library in lower-case hex, checked before it is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
-    /// Options of every instance; a caller's options override them. A user states here where the
-    /// vendor's library is.
+    /// Options of every instance, which a caller's options override. Here a user specifies the
+    /// location of the vendor's library.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, String>,
-    /// Additional options of an instance that is to offer a simulated device: the path of a
-    /// stand-in for the vendor's library, which no other instance should find.
+    /// Additional options of an instance that should offer a simulated device. An example is the
+    /// path of a stand-in for the vendor's library, which no other instance should find.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub simulator: BTreeMap<String, String>,
     /// Exclusive resources, which only one instance at a time may use, such as `neuron-device`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclusive: Vec<String>,
-    /// Under which terms the shim itself may be passed on: `Apache-2.0 OR MIT`.
+    /// Terms under which the shim itself may be redistributed, such as `Apache-2.0 OR MIT`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub licence: Option<String>,
-    /// Libraries of its vendor's that it needs on a phone.
+    /// Libraries of its vendor that it needs on a phone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<NeededLibrary>,
-    /// What an Android app declares for it.
+    /// Declarations that an Android app needs for it.
     #[serde(default, skip_serializing_if = "AndroidNeeds::is_empty")]
     pub android: AndroidNeeds,
 }
 
-/// Contract versions as text, `major.minor`, inclusive.
+/// Range of contract versions as text `major.minor`, inclusive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AbiRange {
-    /// Oldest.
+    /// Oldest version.
     pub min: String,
-    /// Newest.
+    /// Newest version.
     pub max: String,
 }
 
-/// Where the library of a manifest is looked for.
+/// Place where the library of a manifest is searched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Search {
-    /// In the manifest's own directory, nowhere else.
+    /// Only in the manifest's own directory.
     #[default]
     Beside,
-    /// By bare name through the system loader's search path. A hash cannot be checked then.
+    /// By bare name through the system loader's search path. Its hash cannot be checked.
     System,
 }
 
-/// Contract versions the host speaks, inclusive.
+/// Contract versions that the host supports, inclusive.
 pub(crate) const HOST_VERSIONS: (u32, u32) = (raw::SW_VERSION_0_1, raw::SW_VERSION);
 
 pub(crate) fn range_text((min, max): (u32, u32)) -> String {
@@ -106,7 +105,8 @@ fn parse_version(text: &str) -> Option<u32> {
 }
 
 impl Manifest {
-    /// Path of a library's manifest: the library's path with the last extension replaced.
+    /// Returns the path of a library's manifest: the library's path with the last extension
+    /// replaced.
     pub fn path_for(library: &Path) -> PathBuf {
         let mut path = library.with_extension("");
         let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -115,13 +115,13 @@ impl Manifest {
         path
     }
 
-    /// Reads and checks a manifest; its versions must overlap the host's.
+    /// Reads and checks a manifest. Its versions must overlap the host's.
     pub fn read(path: &Path) -> Result<Manifest, LoadError> {
         Manifest::read_trusting(path, &Trust::off())
     }
 
-    /// The same of one that is signed as the rules ask: under its own name, and with the hash of
-    /// its library, which the signature covers with it.
+    /// Like [`Manifest::read`], but the manifest must be signed as the rules require: under its own
+    /// name, and with the hash of its library, so that the signature covers the library too.
     pub fn read_trusting(path: &Path, trust: &Trust) -> Result<Manifest, LoadError> {
         let invalid = |reason: String| LoadError::Manifest { path: path.to_owned(), reason };
         let text = shardwright_files::read(path, MANIFEST_LIMIT).map_err(|error| match error {
@@ -141,7 +141,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Checks the text of a manifest; `path` is for messages.
+    /// Checks the text of a manifest. `path` is for messages.
     pub fn parse(path: &Path, text: &[u8]) -> Result<Manifest, LoadError> {
         let invalid = |reason: String| LoadError::Manifest { path: path.to_owned(), reason };
         let manifest: Manifest = serde_json::from_slice(text).map_err(|error| invalid(error.to_string()))?;
@@ -193,7 +193,7 @@ impl Manifest {
         self.exclusive.iter().try_for_each(|resource| check_name("exclusive", resource))
     }
 
-    /// What it says of its needs.
+    /// Returns its needs.
     pub fn to_needs(&self) -> ShimNeeds {
         let stem = self.library.rsplit_once('.').map_or(self.library.as_str(), |(stem, _)| stem);
         let stem = stem.strip_prefix(std::env::consts::DLL_PREFIX).unwrap_or(stem);
@@ -207,7 +207,7 @@ impl Manifest {
         }
     }
 
-    /// The library's file name on this platform.
+    /// Returns the library's file name on this platform.
     pub fn library_name(&self) -> String {
         if self.library.contains('.') {
             self.library.clone()
@@ -217,7 +217,7 @@ impl Manifest {
     }
 }
 
-/// These names end up in scripts and in the manifests of apps.
+/// Checks a file name. Such names are written to scripts and to the manifests of apps.
 fn check_file(name: &str) -> Result<(), String> {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+{}".contains(&byte);
     match (1..=128).contains(&name.len()) && name.bytes().all(legal) && !name.starts_with('-') {

@@ -1,11 +1,11 @@
-//! Values of load-time flags that shims found by measuring, kept for the next load.
+//! Keeps values of load-time flags that shims found by measuring, for the next load.
 //!
-//! A shim may leave such a flag open and measure while it runs what is fastest; the flag's default
-//! then becomes what it found (`standard` of `sw_flag` in the contract). The host keeps these
-//! values and gives them to later loads, so that nothing is measured anew. They hold for one
-//! version of the shim on a device with the same detail, which names the processor, and for
-//! [`LASTS`]. They are hints: a file that cannot be read is as none, and no artefact depends on
-//! one.
+//! A shim may leave such a flag open and measure the fastest value while it runs. The flag's
+//! default then becomes the measured value (`standard` of `sw_flag` in the contract). The host
+//! keeps these values and passes them to later loads, so that shims need not measure again. They
+//! are valid for one version of the shim, on a device with the same detail, which includes the
+//! processor's name, and for [`LASTS`]. They are only hints. A file that cannot be read counts as
+//! empty, and artefacts do not depend on one.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use shardwright_files::own;
 use shardwright_vocabulary::{Description, Device, Flag};
 
-/// A measurement may have been unlucky, and a system changes.
+/// Values expire, because a measurement may have been unlucky and a system changes.
 const LASTS: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// Longest file, and the most values in it.
+/// Maximum size of a file, and maximum number of values in it.
 const FILE_BYTES: u64 = 64 << 10;
 const VALUES: usize = 64;
 
@@ -25,17 +25,17 @@ const VALUES: usize = 64;
 pub struct MeasuredFlag {
     /// The flag with the value in use.
     pub flag: Flag,
-    /// Whether it was kept from an earlier load; else it was measured since this one.
+    /// Whether it was kept from an earlier load. Otherwise it was measured since this one.
     pub kept: bool,
 }
 
-/// Where measured values are kept: a file for each shim.
+/// Storage of measured values, with one file per shim.
 #[derive(Clone, Debug)]
 pub(crate) struct MeasuredFlags {
     folder: PathBuf,
 }
 
-/// Of one flag.
+/// The kept value of one flag.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Value {
@@ -43,7 +43,7 @@ struct Value {
     device: String,
     detail: Option<String>,
     flag: Flag,
-    /// Since the epoch, when it was measured.
+    /// Time of the measurement, in seconds since the epoch.
     seconds: u64,
 }
 
@@ -52,19 +52,20 @@ impl MeasuredFlags {
         MeasuredFlags { folder: folder.into() }
     }
 
-    /// Whether anything is kept for this shim, which may not be of its devices.
+    /// Returns whether values are kept for this shim, although not necessarily for its present
+    /// devices.
     pub(crate) fn knows(&self, shim: &Description) -> bool {
         self.file(shim).is_some_and(|file| file.exists())
     }
 
-    /// The values that hold for a device.
+    /// Returns the values that are valid for a device.
     pub(crate) fn of(&self, shim: &Description, device: &Device) -> Vec<Flag> {
         let values = self.file(shim).map(|file| read(&file)).unwrap_or_default();
         values.into_iter().filter(|value| value.is_of(shim, device)).map(|value| value.flag).collect()
     }
 
-    /// Keeps values in place of those of the same flags. A failure costs the next load a
-    /// measurement.
+    /// Keeps values and replaces older values of the same flags. After a failure the next load
+    /// measures again.
     pub(crate) fn keep(&self, shim: &Description, device: &Device, flags: &[Flag]) {
         let Some(file) = self.file(shim) else { return };
         let mut values = read(&file);
@@ -79,7 +80,7 @@ impl MeasuredFlags {
             flag: flag.clone(),
             seconds: now(),
         }));
-        // The latest are at the end.
+        // The latest values are at the end.
         values.drain(..values.len().saturating_sub(VALUES));
         let written = serde_json::to_vec_pretty(&values).map(|text| own::write(&file, &text));
         if !matches!(written, Ok(Ok(()))) {
@@ -87,7 +88,7 @@ impl MeasuredFlags {
         }
     }
 
-    /// `None` for a shim whose name is no name of a file.
+    /// Returns the path of a shim's file, or `None` if the shim's name is not valid in a file name.
     fn file(&self, shim: &Description) -> Option<PathBuf> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         let is_plain = !shim.name.is_empty() && shim.name.bytes().all(plain);
@@ -158,7 +159,7 @@ mod tests {
         for other in [shim("one", "2"), shim("two", "1"), shim("../one", "1"), shim("", "1")] {
             assert_eq!(kept.of(&other, &big), []);
         }
-        // Of a newer version, those of the older one are gone.
+        // A newer version replaces the values of the older one.
         kept.keep(&shim("one", "2"), &big, &[flag("streams", "1")]);
         assert_eq!(kept.of(&one, &big), []);
         kept.keep(&shim("../one", "1"), &big, &[flag("streams", "1")]);

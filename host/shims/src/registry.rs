@@ -1,4 +1,4 @@
-//! Finding shims, and reporting a reason for every one that is not used.
+//! Finds shims, and reports a reason for every shim that is not used.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -15,15 +15,15 @@ use crate::manifest::{MANIFEST_SUFFIX, Manifest, Search};
 use crate::measured::MeasuredFlags;
 use crate::shim::Shim;
 
-/// Files looked at in one directory. A directory with more is not a directory of shims.
+/// Maximum number of files examined in one directory. A directory with more files is not a
+/// directory of shims.
 const DIRECTORY_LIMIT: usize = 4096;
 
 /// A shim that is not used.
 #[derive(Debug)]
 pub struct SkippedShim {
-    /// Library, manifest or directory.
+    /// Path of the library, manifest or directory.
     pub path: PathBuf,
-    /// Why.
     pub error: LoadError,
 }
 
@@ -45,7 +45,7 @@ pub struct ShimRegistry {
     measured: Option<MeasuredFlags>,
 }
 
-/// How files are opened.
+/// Settings for opening files.
 #[derive(Clone, Copy)]
 struct Opening<'o> {
     opener: Option<&'o dyn Opener>,
@@ -60,7 +60,7 @@ enum Source {
     Linked(&'static str, SwEntryFunction),
 }
 
-/// Collects the places to search; nothing is opened before [`RegistryBuilder::build`].
+/// Collects the places to search. Nothing is opened before [`RegistryBuilder::build`].
 #[derive(Clone, Debug, Default)]
 pub struct RegistryBuilder {
     sources: Vec<Source>,
@@ -70,56 +70,58 @@ pub struct RegistryBuilder {
 }
 
 impl RegistryBuilder {
-    /// Looks at every manifest and every library in a directory (not below it). A missing directory
-    /// is reported.
+    /// Adds every manifest and every library in a directory, but not in its subdirectories. A
+    /// missing directory is reported.
     pub fn directory(mut self, path: impl Into<PathBuf>) -> Self {
         self.sources.push(Source::Directory(path.into()));
         self
     }
 
-    /// Adds one library, whose manifest lies beside it, or one manifest.
+    /// Adds one library, with its manifest next to it, or one manifest.
     pub fn library(mut self, path: impl Into<PathBuf>) -> Self {
         self.sources.push(Source::File(path.into()));
         self
     }
 
-    /// Adds one library with the text of its manifest, for places in which nothing but libraries
-    /// can lie. The path is used, and the manifest's `library` and `search` are ignored.
+    /// Adds one library with the text of its manifest, for places that can contain only libraries.
+    /// The path is used, and the manifest's `library` and `search` are ignored.
     pub fn described(mut self, library: impl Into<PathBuf>, manifest: impl Into<String>) -> Self {
         self.sources.push(Source::Described(library.into(), manifest.into()));
         self
     }
 
-    /// Adds a shim that is linked into the program: `shim_entry()` of its crate. `name` is for
-    /// messages.
+    /// Adds a shim that is linked into the program. `entry` is the result of its crate's
+    /// `shim_entry()`, `name` is for messages.
     pub fn linked(mut self, name: &'static str, entry: SwEntryFunction) -> Self {
         self.sources.push(Source::Linked(name, entry));
         self
     }
 
-    /// Has `opener` open every library just long enough to read its description, and none in this
-    /// process. A library is opened here only when an instance is, by [`ShimRegistry::open`].
+    /// Makes `opener` open every library just long enough to read its description, instead of
+    /// opening it in this process. A library is opened here only by [`ShimRegistry::open`], with an
+    /// instance.
     pub fn isolated(mut self, opener: impl Opener + 'static) -> Self {
         self.opener = Some(Arc::new(opener));
         self
     }
 
-    /// Uses a shim of a directory or file only if its manifest is signed as the rules ask. What is
-    /// linked in, or [described](Self::described) by the program, is part of the program.
+    /// Uses a shim of a directory or file only if its manifest is signed as the rules require.
+    /// Shims that are linked in, or [described](Self::described) by the program, are part of the
+    /// program.
     pub fn trusting(mut self, trust: Trust) -> Self {
         self.trust = trust;
         self
     }
 
-    /// Keeps in `folder`, which is private, values of load-time flags that shims find by measuring,
-    /// and gives them to later loads. Default: each process measures anew.
+    /// Keeps values of load-time flags that shims find by measuring in the private `folder`, and
+    /// passes them to later loads. By default each process measures again.
     pub fn measured_kept_in(mut self, folder: impl Into<PathBuf>) -> Self {
         self.measured = Some(MeasuredFlags::kept_in(folder));
         self
     }
 
-    /// Opens the shims found, in the order in which places were added; of two shims with one name
-    /// the first is used.
+    /// Opens the shims found, in the order in which places were added. Of two shims with the same
+    /// name the first is used.
     pub fn build(self) -> ShimRegistry {
         let mut registry = ShimRegistry { measured: self.measured, ..ShimRegistry::default() };
         let mut seen = HashSet::new();
@@ -150,8 +152,8 @@ impl RegistryBuilder {
     }
 }
 
-/// The manifests in a directory that are signed as the rules ask, by name of their files; no
-/// library is opened. A directory that does not exist has none.
+/// Lists the manifests in a directory that are signed as the rules require, by name of their files.
+/// Does not open libraries. A missing directory has no manifests.
 pub fn manifests_in(directory: &Path, trust: &Trust) -> Vec<Result<Manifest, LoadError>> {
     let mut files = match list(directory) {
         Ok(files) => files,
@@ -164,27 +166,27 @@ pub fn manifests_in(directory: &Path, trust: &Trust) -> Vec<Result<Manifest, Loa
 }
 
 impl ShimRegistry {
-    /// A builder without places to search.
+    /// Returns a builder without places to search.
     pub fn builder() -> RegistryBuilder {
         RegistryBuilder::default()
     }
 
-    /// Every usable shim, in the order found.
+    /// Returns every usable shim, in the order found.
     pub fn shims(&self) -> &[Shim] {
         &self.shims
     }
 
-    /// Every shim that is not used, with its reason.
+    /// Returns every shim that is not used, with its reason.
     pub fn skipped(&self) -> &[SkippedShim] {
         &self.skipped
     }
 
-    /// Takes the list of skipped shims out, for a report that owns it.
+    /// Removes and returns the list of skipped shims, for a report that owns it.
     pub fn take_skipped(&mut self) -> Vec<SkippedShim> {
         std::mem::take(&mut self.skipped)
     }
 
-    /// The shim of that name.
+    /// Returns the shim with that name.
     pub fn get(&self, name: &str) -> Option<&Shim> {
         self.shims.iter().find(|shim| shim.name() == name)
     }
@@ -200,8 +202,8 @@ impl ShimRegistry {
         Ok(self.known(name)?.open(instance, options)?.measuring(self.measured.clone()))
     }
 
-    /// The same elsewhere, such as in a worker process: a crash of the shim ends that process, not
-    /// this one.
+    /// Like [`ShimRegistry::open`], but opens the instance elsewhere, for example in a worker
+    /// process. A crash of the shim then ends that process instead of this one.
     pub fn open_isolated(
         &self,
         name: &str,
@@ -217,8 +219,8 @@ impl ShimRegistry {
         self.get(name).ok_or_else(|| self.missing(name))
     }
 
-    /// The error for a missing name. It lists the shims found, and those skipped, which may include
-    /// the one wanted.
+    /// Creates the error for a missing name. It lists the shims found and the skipped ones, which
+    /// may include the requested one.
     pub fn missing(&self, name: &str) -> ShimError {
         let known: Vec<&str> = self.shims.iter().map(Shim::name).collect();
         let skipped = self.skipped.iter().map(|skipped| format!("; skipped: {}", skipped.error));
@@ -240,7 +242,7 @@ impl ShimRegistry {
                 self.shims.push(shim);
             }
             Err(error) => {
-                // Whoever lists or opens shims reports it.
+                // The code that lists or opens shims reports it.
                 tracing::info!(path = %path.display(), reason = error.reason(), "shim skipped: {error}");
                 self.skipped.push(SkippedShim { path, error });
             }
@@ -261,8 +263,8 @@ impl ShimRegistry {
                 unread.extend(path.file_name().map(ToOwned::to_owned));
             }
         }
-        // A manifest that cannot be read was reported. It may name the library with the prefix of
-        // this system.
+        // A manifest that cannot be read was already reported. It may name the library with this
+        // system's prefix.
         let of_unread = |manifest: &Path| {
             let name = manifest.file_name().unwrap_or_default().to_string_lossy();
             let plain = name.strip_prefix(std::env::consts::DLL_PREFIX).unwrap_or(&name);
@@ -270,7 +272,7 @@ impl ShimRegistry {
         };
         let is_library = |path: &&PathBuf| path.to_string_lossy().ends_with(std::env::consts::DLL_SUFFIX);
         for library in files.iter().filter(is_library) {
-            // A library that a manifest named is in `seen`; one whose own manifest failed was
+            // A library named by a manifest is in `seen`. A library whose own manifest failed was
             // reported with it.
             let manifest = Manifest::path_for(library);
             let reported = manifests.contains(&&manifest) || of_unread(&manifest);
@@ -281,7 +283,8 @@ impl ShimRegistry {
         }
     }
 
-    /// Returns whether the manifest could be read, so that its library is known.
+    /// Adds a library or manifest. Returns whether the manifest could be read, so that its library
+    /// is known.
     fn add_file(&mut self, path: &Path, seen: &mut HashSet<PathBuf>, opening: Opening<'_>) -> bool {
         let manifest = match path.to_string_lossy().ends_with(MANIFEST_SUFFIX) {
             true => path.to_owned(),
@@ -301,7 +304,7 @@ impl ShimRegistry {
     }
 }
 
-/// The shim of a library, described by `opener` or in this process.
+/// Opens the shim of a library, described by `opener` or in this process.
 fn opened(library: PathBuf, manifest: Manifest, opener: Option<&dyn Opener>) -> Result<Shim, LoadError> {
     match opener {
         Some(opener) => {
@@ -328,7 +331,7 @@ fn list(directory: &Path) -> Result<Vec<PathBuf>, LoadError> {
         .collect()
 }
 
-/// Reads the manifest and finds the library it describes, which is neither hashed nor opened yet.
+/// Reads the manifest and finds its library, without hashing or opening it.
 fn read(asked: &Path, manifest_path: &Path, trust: &Trust) -> Result<(Manifest, PathBuf), LoadError> {
     if !asked.exists() {
         return Err(LoadError::NotFound { path: asked.to_owned() });

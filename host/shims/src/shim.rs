@@ -1,4 +1,4 @@
-//! A shim that was found, and the facts that shims report about themselves.
+//! A shim that was found, and its facts about itself.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,7 +17,7 @@ use crate::layout::LayoutCheck;
 use crate::library;
 use crate::manifest::Manifest;
 
-/// A shim whose library was opened, here or in a worker, and whose table was checked; cloning
+/// A shim whose library was opened, here or in a worker, and whose table was checked. Cloning
 /// shares it.
 #[derive(Clone)]
 pub struct Shim(Arc<ShimInner>);
@@ -25,34 +25,33 @@ pub struct Shim(Arc<ShimInner>);
 struct ShimInner {
     path: PathBuf,
     manifest: Option<Manifest>,
-    /// Filled immediately when the library is opened in this process, else when the first instance
-    /// is opened in it.
+    /// Set at once if the library is opened in this process, otherwise when the first instance is
+    /// opened in this process.
     table: OnceLock<Table>,
     facts: Facts,
-    /// Its name, if it is linked into this program.
+    /// The shim's name, if it is linked into this program.
     linked: Option<&'static str>,
     open: Mutex<u64>,
 }
 
-/// What a shim reports about itself when it is opened.
+/// A shim's report about itself when it is opened.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Facts {
-    /// Its description.
     pub description: Description,
     pub(crate) layout: LayoutCheck,
     pub(crate) version: u32,
     pub(crate) compiles: bool,
     pub(crate) runs: bool,
     pub(crate) inspects: bool,
-    /// Facts of a chip's profile that it reads.
+    /// Facts of a chip's profile that the shim reads.
     pub(crate) chip_facts: Vec<FactSchema>,
 }
 
 /// Identification of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inspection {
-    /// Kebab-case, `qnn-context-binary`.
+    /// Format name in kebab-case, such as `qnn-context-binary`.
     pub format: String,
     /// A JSON object defined by the shim.
     pub document: serde_json::Value,
@@ -69,21 +68,22 @@ impl std::fmt::Debug for Shim {
 }
 
 impl Shim {
-    /// Opens a library in this process and reads its description. `sha256` is the hash that its
-    /// manifest states.
+    /// Opens a library in this process and reads its description. `sha256` is the hash in its
+    /// manifest.
     pub fn of_library(path: &Path, sha256: Option<&str>) -> Result<Shim, LoadError> {
         let (table, layout) = library::open(path, sha256)?;
         Shim::described(path.to_owned(), None, facts(path, table, layout)?, Some(table))
     }
 
-    /// The same with its manifest.
+    /// Opens a library with its manifest in this process and reads its description.
     pub(crate) fn of_manifest(path: PathBuf, manifest: Manifest) -> Result<Shim, LoadError> {
         let (table, layout) = library::open(&path, manifest.sha256.as_deref())?;
         let facts = facts(&path, table, layout)?;
         Shim::described(path, Some(manifest), facts, Some(table))
     }
 
-    /// A shim that is linked into this program: `shim_entry()` of its crate.
+    /// Creates a shim that is linked into this program. `entry` is the result of its crate's
+    /// `shim_entry()`.
     pub fn linked(name: &'static str, entry: SwEntryFunction) -> Result<Shim, LoadError> {
         let path = PathBuf::from(format!("<linked {name}>"));
         let table = library::enter(&path, entry)?;
@@ -92,7 +92,7 @@ impl Shim {
         Ok(Shim(Arc::new(ShimInner { path, manifest: None, table, facts, linked: Some(name), open })))
     }
 
-    /// From a library that was opened here (then with its table) or elsewhere.
+    /// Creates a shim from a library that was opened here (then with its table) or elsewhere.
     pub(crate) fn described(
         path: PathBuf,
         manifest: Option<Manifest>,
@@ -110,7 +110,7 @@ impl Shim {
         Ok(Shim(Arc::new(ShimInner { path, manifest, table, facts, linked: None, open })))
     }
 
-    /// The table; opens the library in this process if it is not open yet.
+    /// Returns the table. Opens the library in this process if it is not open yet.
     pub(crate) fn table(&self) -> Result<Table, LoadError> {
         if let Some(table) = self.0.table.get() {
             return Ok(*table);
@@ -119,13 +119,13 @@ impl Shim {
         Ok(*self.0.table.get_or_init(|| table))
     }
 
-    /// SHA-256 of its library, where its manifest states one.
+    /// Returns the SHA-256 of its library, if its manifest contains one.
     pub fn sha256(&self) -> Option<&str> {
         self.0.manifest.as_ref()?.sha256.as_deref()
     }
 
-    /// Returns the SHA-256 of its library in lower-case hex: as its manifest states, otherwise of
-    /// the file.
+    /// Returns the SHA-256 of its library in lower-case hex: from its manifest, otherwise computed
+    /// from the file.
     ///
     /// # Errors
     ///
@@ -141,62 +141,63 @@ impl Shim {
         hash.map_err(|source| LoadError::Read { path: self.0.path.clone(), source })
     }
 
-    /// What it says of itself.
+    /// Returns its report about itself.
     pub fn facts(&self) -> &Facts {
         &self.0.facts
     }
 
-    /// Its name, if it is linked into this program.
+    /// Returns its name, if it is linked into this program.
     pub fn linked_name(&self) -> Option<&'static str> {
         self.0.linked
     }
 
-    /// Name under which it is opened.
+    /// Returns the name under which it is opened.
     pub fn name(&self) -> &str {
         &self.0.facts.description.name
     }
 
-    /// What it says of itself.
+    /// Returns its description of itself.
     pub fn description(&self) -> &Description {
         &self.0.facts.description
     }
 
-    /// Its library; `<linked …>` for one that is linked into the program.
+    /// Returns the path of its library, or `<linked …>` if it is linked into the program.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// Its manifest, read before the library was opened; `None` when it is linked.
+    /// Returns its manifest, which was read before the library was opened, or `None` if it is
+    /// linked.
     pub fn manifest(&self) -> Option<&Manifest> {
         self.0.manifest.as_ref()
     }
 
-    /// Result of comparing its struct layouts.
+    /// Returns the result of comparing its struct layouts.
     pub fn layout(&self) -> &LayoutCheck {
         &self.0.facts.layout
     }
 
-    /// Contract version that was agreed on, `major.minor`.
+    /// Returns the agreed contract version, `major.minor`.
     pub fn abi_version(&self) -> String {
         shardwright_shim_abi::version_text(self.0.facts.version)
     }
 
-    /// Whether it can compile here; if not, it only runs artefacts compiled elsewhere.
+    /// Returns whether it can compile here. If not, it only runs artefacts compiled elsewhere.
     pub fn compiles(&self) -> bool {
         self.0.facts.compiles
     }
 
-    /// Whether it can identify files.
+    /// Returns whether it can identify files.
     pub fn inspects(&self) -> bool {
         self.0.facts.inspects
     }
 
-    /// What it reads of a chip's profile.
+    /// Returns the facts of a chip's profile that it reads.
     pub fn chip_facts(&self) -> &[FactSchema] {
         &self.0.facts.chip_facts
     }
 
-    /// Whether it can run; if not, it only compiles.
+    /// Returns whether it can run. If not, it only compiles.
     pub fn runs(&self) -> bool {
         self.0.facts.runs
     }
@@ -221,7 +222,7 @@ fn describe(path: &Path, table: Table) -> Result<Description, ShimError> {
     let function = table.0.describe.ok_or_else(|| ShimError::missing(&name, "describe"))?;
     let (error, reported) = call::descriptions(
         |item| {
-            // SAFETY: the contract makes them strings.
+            // SAFETY: the contract specifies that they are strings.
             unsafe {
                 Ok(Description {
                     name: call::text(item.name)?,
@@ -232,7 +233,7 @@ fn describe(path: &Path, table: Table) -> Result<Description, ShimError> {
                 })
             }
         },
-        // SAFETY: the sink is as the contract says.
+        // SAFETY: the sink is as the contract specifies.
         |sink| unsafe { function(sink) },
     );
     // SAFETY: the error came from this table.
@@ -244,7 +245,7 @@ fn describe(path: &Path, table: Table) -> Result<Description, ShimError> {
     }
 }
 
-/// What it reads of a chip's profile.
+/// Reads the declarations of the facts of a chip's profile that a library reads.
 fn chip_facts(path: &Path, table: Table) -> Result<Vec<FactSchema>, ShimError> {
     let Some(function) = table.0.facts else { return Ok(Vec::new()) };
     let name = path.display().to_string();
@@ -252,12 +253,12 @@ fn chip_facts(path: &Path, table: Table) -> Result<Vec<FactSchema>, ShimError> {
         |item| {
             let values =
                 value_type(item.kind, (item.minimum, item.maximum), (item.choices, item.choice_count))?;
-            // SAFETY: the contract makes them strings.
+            // SAFETY: the contract specifies that they are strings.
             let (name, description) = unsafe { (call::text(item.name)?, call::text(item.description)?) };
             let fact = FlagSchema { name, values, default: None, description, stage: FlagStage::Compile };
             Ok(FactSchema { fact, required: item.required != 0 })
         },
-        // SAFETY: the sink is as the contract says.
+        // SAFETY: the sink is as the contract specifies.
         |sink| unsafe { function(sink) },
     );
     // SAFETY: the error came from this table.
@@ -286,10 +287,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Exclusive resources of this process, with the instance that owns each.
+/// Exclusive resources of this process, with the name of the instance that owns each.
 static RESOURCES: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 
-/// An instance's claim on the instance limit and on exclusive resources; released when dropped.
+/// An instance's claim on the instance limit and on exclusive resources. Released when dropped.
 pub struct Claim {
     shim: Shim,
     resources: Vec<String>,

@@ -1,4 +1,4 @@
-//! A work order as the read-only C tables that are passed to a shim.
+//! Converts a work order to the read-only C tables that are passed to a shim.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use crate::functions::ShownEntry;
 use crate::interface::port_name;
 use crate::work_order::{OrderWeight, WorkOrder, WorkOrderError};
 
-/// Owns what the tables point to. Values live behind raw pointers, so that moving the arena does
-/// not move them.
+/// Owns the values to which the tables point. They are stored behind raw pointers, so moving the
+/// arena does not move them.
 #[derive(Default)]
 struct Arena {
     kept: Vec<*mut dyn Any>,
@@ -51,20 +51,20 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         for pointer in self.kept.drain(..) {
-            // SAFETY: made by `Box::into_raw` in `keep`, freed once.
+            // SAFETY: created by `Box::into_raw` in `keep`, freed once.
             drop(unsafe { Box::from_raw(pointer) });
         }
     }
 }
 
-/// One entry graph as C tables, for `check` and `estimate`. Weights have no bytes.
+/// One entry graph as C tables, for `check` and `estimate`. Its weights have no bytes.
 pub struct EntryTables {
     _arena: Arena,
     entry: *const SwEntry,
 }
 
 impl EntryTables {
-    /// Tables of an entry.
+    /// Creates the tables of an entry.
     pub fn new(ShownEntry(entry, weights): &ShownEntry) -> Result<EntryTables, WorkOrderError> {
         let mut arena = Arena::default();
         let mut shown = BTreeMap::new();
@@ -81,13 +81,13 @@ impl EntryTables {
         Ok(EntryTables { _arena: arena, entry })
     }
 
-    /// Valid as long as `self`.
+    /// Returns the entry, valid as long as `self`.
     pub fn as_ptr(&self) -> *const SwEntry {
         self.entry
     }
 }
 
-/// A work order as C tables; weights point into its mapping.
+/// A work order as C tables. Weights point into its mapping.
 pub struct WorkOrderTables<'a> {
     _arena: Arena,
     order: *const SwWorkOrder,
@@ -95,7 +95,7 @@ pub struct WorkOrderTables<'a> {
 }
 
 impl<'a> WorkOrderTables<'a> {
-    /// Tables of `order`.
+    /// Creates the tables of `order`.
     pub fn new(order: &'a WorkOrder) -> Result<WorkOrderTables<'a>, WorkOrderError> {
         let mut arena = Arena::default();
         let head = order.head();
@@ -129,7 +129,7 @@ impl<'a> WorkOrderTables<'a> {
         Ok(WorkOrderTables { _arena: arena, order, _order: PhantomData })
     }
 
-    /// Valid as long as `self`.
+    /// Returns the work order, valid as long as `self`.
     pub fn as_ptr(&self) -> *const SwWorkOrder {
         self.order
     }
@@ -180,7 +180,7 @@ impl ChipTable {
         Ok(ChipTable { _arena: arena, chip })
     }
 
-    /// Valid as long as `self`.
+    /// Returns the chip, valid as long as `self`.
     pub(crate) fn as_ptr(&self) -> *const SwChip {
         self.chip
     }
@@ -230,7 +230,7 @@ fn show_quantisation(
     weight: &OrderWeight,
     existing: &Quantisation<*const u8>,
 ) -> *const SwQuantisation {
-    // Scales of blocks change along the last axis, those of channels along the first.
+    // Scales of blocks change along the last axis, scales of channels along the first.
     let (kind, axis, block) = match existing.granularity {
         Granularity::PerTensor => (SW_QUANTISATION_PER_TENSOR, 0, 0),
         Granularity::PerChannel => (SW_QUANTISATION_PER_CHANNEL, 0, 0),
@@ -409,7 +409,7 @@ fn show_ports(
     Ok(shown)
 }
 
-/// The number beside a role, as `sw_port.index` says.
+/// Returns the number that belongs to a role, as documented at `sw_port.index`.
 fn role_detail(role: &Role) -> u64 {
     match role {
         Role::Slots { capacity } => *capacity,

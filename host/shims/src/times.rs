@@ -1,4 +1,4 @@
-//! How often the functions of the contract are called, and how long that takes.
+//! Counts and times the calls to functions of the contract.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::shim::lock;
 
-/// How often a function of the contract was called, and how long that took.
+/// Number and duration of the calls to a function of the contract.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallTimes {
-    /// Calls, failed ones too.
+    /// Number of calls, including failed ones.
     pub calls: u64,
     /// Total time of all calls.
     pub total: Duration,
@@ -22,7 +22,7 @@ pub struct CallTimes {
 pub(crate) struct CallLog(Mutex<BTreeMap<&'static str, CallTimes>>);
 
 impl CallLog {
-    /// Calls so far, by function.
+    /// Returns the calls so far, by function.
     pub(crate) fn times(&self) -> BTreeMap<&'static str, CallTimes> {
         lock(&self.0).clone()
     }

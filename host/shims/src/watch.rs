@@ -1,20 +1,20 @@
-//! Progress of long work: how far it is, notes for the user, and whether to stop.
+//! Reports the progress of long work and notes for the user, and cancels it.
 
 use std::ops::Range;
 
-/// Follows a compilation, or longer work that it is a part of.
+/// Observer of a compilation, or of longer work that contains it.
 pub trait Watch {
-    /// Progress of the whole, 0 to 1000, and the current stage.
+    /// Receives the progress of the whole work, 0 to 1000, and the current stage.
     fn progress(&mut self, per_mille: u32, stage: &str) {
         let _ = (per_mille, stage);
     }
 
-    /// A message to show immediately, such as what is being waited for.
+    /// Receives a message to show immediately, for example that the work is waiting for something.
     fn note(&mut self, text: &str) {
         let _ = text;
     }
 
-    /// Whether to stop; asked often.
+    /// Returns whether to stop. Called often.
     fn cancelled(&self) -> bool {
         false
     }
@@ -22,29 +22,29 @@ pub trait Watch {
 
 impl Watch for () {}
 
-/// A part of longer work: its 0 to 1000 map to a range of the whole, and progress never decreases.
+/// A part of longer work. Its 0 to 1000 map to a range of the whole, and progress never decreases.
 pub struct Part<'w> {
     whole: &'w mut dyn Watch,
     range: Range<u32>,
-    /// Progress, of its own 1000.
+    /// Progress of this part, 0 to 1000.
     done: u32,
     name: Option<String>,
 }
 
 impl<'w> Part<'w> {
-    /// The part that covers this range of the whole's 1000.
+    /// Creates the part that covers this range of the whole's 1000.
     pub fn new(whole: &'w mut dyn Watch, range: Range<u32>) -> Self {
         Part { whole, range, done: 0, name: None }
     }
 
-    /// Prefixes every stage's name with this one, `decoder.0-4`.
+    /// Prefixes every stage with this name, such as `decoder.0-4`.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// The part of this one from its current progress to `end`, of its own 1000.
+    /// Returns a part of this part, from its current progress to `end`, both of 1000.
     pub fn then(&mut self, end: u32) -> Part<'_> {
         let start = self.done;
         self.done = end.clamp(start, 1000);
@@ -52,7 +52,8 @@ impl<'w> Part<'w> {
         Part { whole: &mut *self.whole, range, done: 0, name: self.name.clone() }
     }
 
-    /// The next part, of three quarters of the remainder: for work that may have to be repeated.
+    /// Returns the next part, with three quarters of the remainder. For work that may have to be
+    /// repeated.
     pub fn most_of_the_rest(&mut self) -> Part<'_> {
         self.then(self.done + (1000 - self.done) * 3 / 4)
     }
@@ -117,7 +118,7 @@ mod tests {
         assert!(reported.0.iter().any(|(_, stage)| stage == "decoder.0-4: serialising"), "{:?}", reported.0);
     }
 
-    /// Whose answer a part passes on.
+    /// A whole that is cancelled.
     struct Stopped;
 
     impl Watch for Stopped {

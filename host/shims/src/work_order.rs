@@ -12,7 +12,7 @@
 //!            each weight in the head's order, then its scales, each starting on a page, zeros between
 //! ```
 //!
-//! The bytes are canonical: one head has one spelling, and a reader refuses any other.
+//! The bytes are canonical: each head has only one valid encoding, and a reader refuses any other.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -27,8 +27,8 @@ use crate::interface::EntryInterface;
 
 const MAGIC: [u8; 8] = *b"SWORDER\0";
 
-/// Most bytes of JSON that are parsed. The largest decoder known (35 layers, three entry points, in
-/// primitives) needs about 8 MiB.
+/// Maximum size of the JSON that is parsed. The largest known decoder (35 layers, three entry
+/// points, in primitives) needs about 8 MiB.
 const HEAD_LIMIT: u64 = 64 << 20;
 
 const FORMAT: Format = Format {
@@ -39,46 +39,45 @@ const FORMAT: Format = Format {
     head_at: HeadAt::Front,
 };
 
-/// Entry points of a shard; plans name a handful.
+/// Maximum number of entry points of a shard. Plans have only a few.
 const ENTRY_LIMIT: usize = 64;
 
-/// Weights of a shard; a decoder has about 15 a layer.
+/// Maximum number of weights of a shard. A decoder has about 15 per layer.
 const WEIGHT_LIMIT: usize = 1 << 17;
 
-/// Tensors, and nodes, of an entry.
+/// Maximum number of tensors, and of nodes, of an entry.
 const NODE_LIMIT: usize = 1 << 20;
 
-/// Flags and options.
+/// Maximum number of flags, and of options.
 const PAIR_LIMIT: usize = 1 << 12;
 
-/// Bytes of a name.
+/// Maximum length of a name, bytes.
 const NAME_LIMIT: usize = 1 << 10;
 
-/// Bytes of one weight or tensor: far beyond any device, far below overflow.
+/// Maximum size of one weight or tensor, bytes. Far more than any device has, and far below
+/// overflow.
 const BYTES_LIMIT: u64 = 1 << 42;
 
-/// File name ending of work orders.
+/// File name suffix of work orders.
 pub const WORK_ORDER_SUFFIX: &str = ".swo";
 
-/// A work order that cannot be read, written or passed to a shim.
+/// Error when reading or writing a work order, or passing it to a shim.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkOrderError {
     /// An error of the file container.
     #[error(transparent)]
     Container(#[from] ContainerError),
-    /// An entry graph contradicts itself.
+    /// An entry graph is inconsistent.
     #[error("entry `{entry}`: {reason}")]
     Graph {
-        /// Which entry.
         entry: String,
-        /// What is wrong.
         reason: String,
     },
-    /// The order as a whole contradicts itself.
+    /// The order as a whole is inconsistent.
     #[error("work order: {0}")]
     Order(String),
-    /// A name that cannot be passed through the shim contract.
+    /// A name cannot be passed through the shim contract.
     #[error("`{text}` contains a NUL byte")]
     Text {
         /// The text, truncated.
@@ -87,7 +86,7 @@ pub enum WorkOrderError {
 }
 
 impl WorkOrderError {
-    /// What would help.
+    /// Returns advice for the user.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             WorkOrderError::Container(error) => error.help(),
@@ -99,31 +98,28 @@ impl WorkOrderError {
     }
 }
 
-/// A weight as the head lists it; its bytes follow those of the weight before it, on the next page.
+/// A weight as listed in the head. Its bytes follow the previous weight's, on the next page.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OrderWeight {
     /// Name in the checkpoint.
     pub name: String,
-    /// Its part in the network.
+    /// Its role in the network.
     pub part: String,
-    /// Element type.
     pub dtype: DType,
-    /// Extents.
     pub shape: Vec<u64>,
-    /// Stored bytes, without scales.
+    /// Size of the stored bytes, without scales.
     pub length: u64,
-    /// Its quantisation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantisation: Option<OrderQuantisation>,
 }
 
-/// Quantisation of a listed weight, as stored in the head; its scales follow its bytes, on the next
+/// Quantisation of a listed weight, as stored in the head. Its scales follow its bytes, on the next
 /// page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OrderQuantisation {
-    /// Which values share a scale.
+    /// Granularity of the scales: which values share one.
     pub scales: Granularity,
     /// Type of the scales.
     pub scale_dtype: DType,
@@ -132,7 +128,7 @@ pub struct OrderQuantisation {
 }
 
 impl OrderWeight {
-    /// From a weight, computed or only planned, without its bytes.
+    /// Creates it from a weight with or without bytes.
     pub(crate) fn of(weight: &Weight) -> Self {
         OrderWeight {
             name: weight.name.clone(),
@@ -148,25 +144,25 @@ impl OrderWeight {
         }
     }
 
-    /// Its quantisation.
+    /// Returns its quantisation.
     pub(crate) fn quantisation(&self) -> Option<Quantisation<()>> {
         let OrderQuantisation { scales: granularity, scale_dtype, zero_point } = self.quantisation?;
         Some(Quantisation { granularity, scale_dtype, scales: (), zero_point })
     }
 
-    /// Bytes of its scales; `None` where the shape has none of that granularity.
+    /// Returns the size of its scales in bytes, or `None` if the shape does not allow that
+    /// granularity.
     pub(crate) fn scale_bytes(&self) -> Option<u64> {
         self.quantisation().map_or(Some(0), |existing| existing.scale_bytes(&self.shape))
     }
 }
 
-/// The JSON head.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkOrderHead {
-    /// Entry points; [`WeightId`] in them indexes `weights`.
+    /// Entry points. Each [`WeightId`] in them indexes `weights`.
     pub entries: Vec<EntryGraph>,
-    /// Weights the entries use, in order of first use.
+    /// Weights that the entries use, in order of first use.
     pub weights: Vec<OrderWeight>,
     /// Flags for the vendor's compiler.
     pub flags: Vec<Flag>,
@@ -184,8 +180,8 @@ pub struct WorkOrder {
 }
 
 impl WorkOrder {
-    /// Maps a file, checks its hash and everything its head says. Memory is bounded by a small
-    /// multiple of the head.
+    /// Maps a file, and checks its hash and its whole head. Memory is bounded by a small multiple
+    /// of the head.
     ///
     /// The file must not be changed while it is open.
     pub fn open(path: &Path) -> Result<WorkOrder, WorkOrderError> {
@@ -197,7 +193,7 @@ impl WorkOrder {
         WorkOrder::from_container(Container::written(("<received>".into(), file), &FORMAT)?)
     }
 
-    /// The open file behind the mapping.
+    /// Returns the open file behind the mapping.
     pub fn file(&self) -> &std::fs::File {
         self.container.section.file()
     }
@@ -243,27 +239,27 @@ impl WorkOrder {
         Ok(())
     }
 
-    /// The head.
     pub fn head(&self) -> &WorkOrderHead {
         &self.head
     }
 
-    /// SHA-256 of the content in hex.
+    /// Returns the SHA-256 of the content in hex.
     pub fn name(&self) -> String {
         hex::encode(&self.container.hash)
     }
 
-    /// Path of the file; for an unnamed one, the path at which it was made.
+    /// Returns the path of the file. For an unnamed file it is the path at which it was created.
     pub fn path(&self) -> &Path {
         self.container.path()
     }
 
-    /// The bytes of a weight, page-aligned; empty for an index out of range.
+    /// Returns the bytes of a weight, page-aligned. Empty for an index out of range.
     pub fn weight_bytes(&self, index: usize) -> &[u8] {
         self.section(index, 0)
     }
 
-    /// The scales of a weight, page-aligned; empty for floats and for an index out of range.
+    /// Returns the scales of a weight, page-aligned. Empty for floats and for an index out of
+    /// range.
     pub fn scale_bytes(&self, index: usize) -> &[u8] {
         self.section(index, 1)
     }
@@ -273,7 +269,7 @@ impl WorkOrder {
         section.and_then(|section| self.container.range(section.offset, section.length)).unwrap_or_default()
     }
 
-    /// The interfaces of its entries, as an artefact records them.
+    /// Returns the interfaces of its entries, as an artefact records them.
     pub fn interfaces(&self) -> Result<Vec<EntryInterface>, WorkOrderError> {
         self.head.interfaces()
     }
@@ -286,8 +282,8 @@ struct Section {
     length: u64,
 }
 
-/// Sections of weights that start at `content`, and the end of the last. An empty section is placed
-/// at the end of the one before.
+/// Returns the sections of weights that start at `content`, and the end of the last. An empty
+/// section is placed at the end of the previous one.
 fn layout(content: u64, weights: &[OrderWeight]) -> Option<(Vec<[Section; 2]>, u64)> {
     let mut end = content;
     let mut places = Vec::with_capacity(weights.len());
@@ -384,7 +380,7 @@ impl WorkOrderHead {
     }
 }
 
-/// Integers have scales, floats have none, and the type and number of the scales are valid.
+/// Checks that integers have scales, floats have none, and type and number of the scales are valid.
 fn check_quantisation(weight: &OrderWeight) -> Result<(), String> {
     let possible = match weight.quantisation() {
         None => weight.dtype.is_float(),
@@ -397,8 +393,8 @@ fn check_quantisation(weight: &OrderWeight) -> Result<(), String> {
     if possible { Ok(()) } else { Err(reported()) }
 }
 
-/// Checks everything the tables and a compiler rely on: indices, order of nodes, sizes, and that
-/// the operands and result of every operation have the shapes it is defined for.
+/// Checks everything on which the tables and a compiler rely: indices, order of nodes, sizes, and
+/// that operands and result of every operation have valid shapes.
 fn check_entry(entry: &EntryGraph, weights: &[OrderWeight]) -> Result<(), String> {
     cap("tensors", entry.tensors.len(), NODE_LIMIT)?;
     cap("nodes", entry.nodes.len(), NODE_LIMIT)?;
@@ -430,7 +426,7 @@ fn check_entry(entry: &EntryGraph, weights: &[OrderWeight]) -> Result<(), String
             }
         }
     }
-    // Each tensor is written once, before it is read.
+    // Each tensor is written once, and before it is read.
     let mut ready: Vec<bool> = entry.tensors.iter().map(|tensor| tensor.weight.is_some()).collect();
     let known = |id: u32, what: &str| match (id as usize) < entry.tensors.len() {
         true => Ok(id as usize),
@@ -498,7 +494,7 @@ fn check_entry(entry: &EntryGraph, weights: &[OrderWeight]) -> Result<(), String
     Ok(())
 }
 
-/// Checks the bounds of lists and numbers within an operation; floats must be finite.
+/// Checks the bounds of lists and numbers within an operation. Floats must be finite.
 fn check_attributes(op: &Op) -> Result<(), String> {
     use shardwright_graph::AttributeValue;
     for attribute in op.attributes() {
@@ -521,7 +517,7 @@ fn check_attributes(op: &Op) -> Result<(), String> {
     Ok(())
 }
 
-/// Collects a work order and writes it. Weights are streamed from where they are, without a copy in
+/// Collects a work order and writes it. Weights are streamed from their storage, without a copy in
 /// memory.
 pub struct WorkOrderBuilder<'w> {
     weights: &'w [Weight],
@@ -531,7 +527,7 @@ pub struct WorkOrderBuilder<'w> {
 }
 
 impl<'w> WorkOrderBuilder<'w> {
-    /// For entries whose constants index `weights`.
+    /// Creates a builder for entries whose constants index `weights`.
     pub fn new(weights: &'w [Weight]) -> Self {
         WorkOrderBuilder {
             weights,
@@ -584,8 +580,8 @@ impl<'w> WorkOrderBuilder<'w> {
         self.stream(|head| Writer::start(directory, &FORMAT, Some(head)))
     }
 
-    /// Writes a file without a name in the system's directory for temporary files, and opens it. It
-    /// is gone when the work order is dropped.
+    /// Writes a file without a name in the system's directory for temporary files, and opens it.
+    /// The file is removed when the work order is dropped.
     pub fn temporary(self) -> Result<WorkOrder, WorkOrderError> {
         self.stream(|head| Writer::start_unnamed(&FORMAT, Some(head)))
     }

@@ -2,32 +2,32 @@
 
 use serde_json::Value;
 
-/// How ids become text.
+/// The method that turns ids into text.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Decoding {
-    /// Each character of a token stands for one byte; the bytes of all tokens together are the
+    /// Each character of a token represents one byte. The bytes of all tokens together are the
     /// text.
     ByteLevel,
     /// Each token is text after replacements, or one byte spelled `<0x41>`.
     Pieces(Pieces),
-    /// Anything else: only the decoder itself can decode it.
+    /// Any other decoder. Only the library can run it.
     Opaque,
 }
 
 /// A decoder made of string replacements, byte fallback and a final fuse.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Pieces {
-    /// Pattern and its replacement, in order.
+    /// Patterns and their replacements, in order.
     pub(crate) replacements: Vec<(String, String)>,
-    /// Whether `<0x41>` is a byte. Consecutive bytes are text only if all of them together are
-    /// UTF-8; otherwise each becomes one U+FFFD.
+    /// Whether `<0x41>` is a byte. Consecutive bytes become text only if all of them together are
+    /// valid UTF-8. Otherwise each becomes one U+FFFD.
     pub(crate) byte_fallback: bool,
     /// A character that is removed at most this many times from the start of the whole text.
     pub(crate) strip_start: Option<(char, usize)>,
 }
 
 impl Decoding {
-    /// Recognises a decoder by its JSON form.
+    /// Recognises a decoder by its JSON.
     pub(crate) fn of(decoder: Option<&Value>) -> Decoding {
         let Some(decoder) = decoder else {
             return Decoding::Opaque;
@@ -48,7 +48,8 @@ fn kind(decoder: &Value) -> Option<&str> {
 }
 
 impl Pieces {
-    /// Replace*, ByteFallback?, Fuse, Strip? in this order; any other order means something else.
+    /// Accepts Replace*, ByteFallback?, Fuse, Strip? in this order. Any other order has a different
+    /// meaning.
     fn of(steps: &[Value]) -> Option<Pieces> {
         let mut pieces = Pieces::default();
         let mut steps = steps.iter().peekable();
@@ -69,7 +70,7 @@ impl Pieces {
         steps.next().is_none().then_some(pieces)
     }
 
-    /// The token's text, or its byte.
+    /// Returns the token's text, or its byte.
     pub(crate) fn piece(&self, token: String) -> Piece {
         let text = self
             .replacements
@@ -85,21 +86,21 @@ impl Pieces {
 /// The contribution of one token.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Piece {
-    /// Text of its own.
+    /// Complete text.
     Text(String),
     /// One byte of a character.
     Byte(u8),
 }
 
-/// The byte of a token such as `<0x41>`, by the same test the decoder uses.
+/// Parses a token such as `<0x41>`, by the same rule as the decoder.
 fn fallback_byte(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     (token.len() == 6).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
 
-/// The bytes of a byte-level token. Printable Latin-1 characters stand for themselves, the other
-/// bytes for the characters from U+0100 on, in order; a token with any other character stands for
-/// its own UTF-8.
+/// Returns the bytes of a byte-level token. Printable Latin-1 characters represent themselves. The
+/// characters from U+0100 on represent the other bytes, in order. A token with any other character
+/// becomes its own UTF-8.
 pub(crate) fn byte_level_bytes(token: &str) -> Vec<u8> {
     token
         .chars()

@@ -1,16 +1,16 @@
-//! What encodes and decodes: the library over an index, or the library alone.
+//! The encoder and decoder: the library over an index, or the library alone.
 
 use crate::index::IndexedTokenizer;
 
 /// A tokenizer of the library.
 pub(crate) enum Engine {
-    /// Over an index.
+    /// A tokenizer over an index.
     Indexed(Box<IndexedTokenizer>),
-    /// With a model of its own.
+    /// A tokenizer with the library's own model.
     Library(Box<tokenizers::Tokenizer>),
 }
 
-/// The same of either.
+/// Makes the same call on either variant.
 macro_rules! each {
     ($engine:expr, $name:ident => $call:expr) => {
         match $engine {
@@ -22,10 +22,10 @@ macro_rules! each {
 pub(crate) use each;
 
 impl Engine {
-    /// Tokens in the vocabulary, added ones included.
+    /// Returns the number of tokens in the vocabulary, including added ones.
     pub(crate) fn vocabulary_size(&self) -> usize {
         match self {
-            // Counting them in a map of all would read the whole index.
+            // Counting in a map of all tokens would read the whole index.
             Engine::Indexed(engine) => {
                 let model = engine.get_vocab_size(false);
                 let added = engine.get_added_tokens_decoder();

@@ -1,5 +1,5 @@
-//! `generation_config.json`: the stop rules, the sampling settings and the rules for tokens that a
-//! checkpoint was published with.
+//! `generation_config.json`: a checkpoint's published stop rules, sampling settings and rules for
+//! tokens.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::input::{Files, invalid_field};
 use crate::sampler::SamplingParameters;
 use crate::token_rules::{RULE_IDS_MAX, TokenRules};
 
-/// Most stop ids read. Published files have up to five.
+/// Most stop ids that are read. Published files have up to five.
 const STOP_IDS_MAX: usize = 256;
 
 /// Hugging Face samples from the top 50 tokens if a file enables sampling without `top_k`.
@@ -21,17 +21,17 @@ const TOP_K_DEFAULT: u32 = 50;
 /// Generation settings of a checkpoint. Absent settings have Hugging Face's defaults.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GenerationConfig {
-    /// Ids that end a reply (`eos_token_id`): from `generation_config.json`, or else from
+    /// Ids that end a reply (`eos_token_id`). They are from `generation_config.json`, or else from
     /// `config.json`, where they may be at the top level or in `text_config`. Ascending, without
     /// repetition.
     pub stop_ids: Vec<u32>,
-    /// `bos_token_id`.
+    /// Id of the token that begins a text (`bos_token_id`).
     pub bos_id: Option<u32>,
-    /// `pad_token_id`.
+    /// Id of the padding token (`pad_token_id`).
     pub pad_id: Option<u32>,
-    /// How to sample tokens: greedy unless the file has `do_sample: true`.
+    /// Sampling settings: greedy unless the file has `do_sample: true`.
     pub sampling: SamplingParameters,
-    /// Tokens that may not be chosen.
+    /// Rules for tokens that must not be chosen.
     pub rules: TokenRules,
     /// Texts that end a reply (`stop_strings`).
     pub stop_strings: Vec<String>,
@@ -39,19 +39,20 @@ pub struct GenerationConfig {
     pub max_new_tokens: Option<usize>,
     /// Most tokens of prompt and reply together (`max_length`).
     pub max_length: Option<usize>,
-    /// Fields that would change replies and are not used, and fields that are not known.
+    /// Unused fields that would change replies, and unknown fields.
     pub ignored: Vec<Ignored>,
 }
 
 impl GenerationConfig {
     /// Reads `generation_config.json` and, for missing ids, `config.json` in `directory`. Either
-    /// may be missing; a field of the wrong type or out of range is an error, not a default.
+    /// may be missing. A field of the wrong type or out of range is an error, and never replaced by
+    /// a default.
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<GenerationConfig> {
         GenerationConfig::read(&Files::of(directory.as_ref())?)
     }
 
-    /// The same from the contents of those files, requested by name. Errors name them as files of
-    /// `directory`.
+    /// Like [`GenerationConfig::from_directory`], but gets the contents of those files by name.
+    /// Errors name them as files of `directory`.
     pub fn from_files(
         directory: impl AsRef<Path>,
         file: impl Fn(&str) -> Option<Vec<u8>>,
@@ -95,7 +96,7 @@ impl GenerationConfig {
     }
 }
 
-/// An object of a file, and its path.
+/// An object of a file, and the file's path.
 pub(crate) struct Section {
     path: PathBuf,
     prefix: &'static str,
@@ -117,7 +118,7 @@ impl Section {
         Ok(Section { path: self.path.clone(), prefix: name, fields })
     }
 
-    /// A field that exists and is not null.
+    /// Returns a field that exists and is not null.
     fn present(&self, name: &str) -> Option<&Value> {
         self.fields.get(name).filter(|value| !value.is_null())
     }
@@ -130,7 +131,7 @@ impl Section {
     pub(crate) fn id(&self, name: &str) -> Result<Option<u32>> {
         match self.present(name) {
             None => Ok(None),
-            // In a list, the first id is *the* id.
+            // If the field is a list, its first entry is the id.
             Some(Value::Array(_)) => Ok(self.ids(name)?.first().copied()),
             Some(value) => as_id(value)
                 .map(Some)
@@ -153,7 +154,7 @@ impl Section {
         Ok(ids)
     }
 
-    /// A list of ids for a rule.
+    /// Returns a list of ids for a rule.
     fn rule_ids(&self, name: &str) -> Result<Vec<u32>> {
         let ids = |value: &Value| as_ids(value, RULE_IDS_MAX);
         self.field(name, "a list of at most 4096 token ids", ids).map(Option::unwrap_or_default)
@@ -177,7 +178,7 @@ impl Section {
         })
     }
 
-    /// A text or a list of texts.
+    /// Returns a text or a list of texts as a list.
     fn texts(&self, name: &str) -> Result<Vec<String>> {
         let texts = |value: &Value| match value {
             Value::String(text) => Some(vec![text.clone()]),
@@ -231,7 +232,7 @@ fn as_id(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|id| u32::try_from(id).ok())
 }
 
-/// A list of at most `most` ids.
+/// Returns a list of at most `most` ids.
 fn as_ids(value: &Value, most: usize) -> Option<Vec<u32>> {
     value.as_array().filter(|ids| ids.len() <= most)?.iter().map(as_id).collect()
 }

@@ -1,4 +1,5 @@
-//! Every field of `generation_config.json`: used, unable to change a reply, or reported.
+//! Classifies every field of `generation_config.json` as used, unable to change a reply, or
+//! reported.
 
 use std::path::Path;
 
@@ -28,7 +29,7 @@ const USED: [&str; 19] = [
     "max_length",
 ];
 
-/// Fields that cannot change a reply to one conversation, and the reason.
+/// Fields that cannot change a reply to one conversation, with the reason.
 const CANNOT_MATTER: [(&str, &[&str]); 6] = [
     ("records of the file's making", &["_from_model_config", "transformers_version", "_commit_hash"]),
     (
@@ -83,7 +84,8 @@ const CANNOT_MATTER: [(&str, &[&str]); 6] = [
     ),
 ];
 
-/// Returns the value at which an unsupported field has no effect, and why it is unsupported.
+/// Returns the value at which an unsupported field has no effect, and the reason why it is
+/// unsupported.
 fn unsupported(name: &str) -> Option<(Value, &'static str)> {
     Some(match name {
         "num_beams" | "num_beam_groups" => (json!(1), "beam search is not supported"),
@@ -106,7 +108,7 @@ fn unsupported(name: &str) -> Option<(Value, &'static str)> {
     })
 }
 
-/// Whether a field of this name cannot change a reply.
+/// Checks whether a field of this name cannot change a reply.
 pub(crate) fn cannot_matter(name: &str) -> bool {
     CANNOT_MATTER.iter().any(|(_, names)| names.contains(&name))
 }
@@ -124,7 +126,7 @@ pub(crate) fn ignored(path: &Path, fields: &Map<String, Value>) -> Vec<Ignored> 
     found.map(|(name, reason)| Ignored::field(path, name, reason)).collect()
 }
 
-/// Whether a value is `off`, as any spelling of a number, or empty as `off` is.
+/// Checks whether a value equals `off`, in any spelling of a number, or is empty like `off`.
 fn is_off(value: &Value, off: &Value) -> bool {
     let empty = |value: &Value| match value {
         Value::Array(list) => list.is_empty(),

@@ -2,11 +2,11 @@
 //!
 //! A file has the vocabulary, the merges or scores, the ids of special tokens, and the chat
 //! template. The rest of a `tokenizer.json` follows from two names: the kind of tokenizer
-//! (`tokenizer.ggml.model`) and how it splits text (`tokenizer.ggml.pre`). A name that is not in a
-//! table here is refused, since another split gives other ids.
+//! (`tokenizer.ggml.model`) and its way of splitting text (`tokenizer.ggml.pre`). A name that is
+//! not in a table here is refused, since a different split gives different ids.
 //!
-//! Source: `docs/gguf.md` of ggml for the keys; the published `tokenizer.json` of the models that
-//! the names stand for; transformers' conversion of GGUF files, to which a test compares ids.
+//! Sources: `docs/gguf.md` of ggml for the keys, the published `tokenizer.json` of the models
+//! behind the names, and transformers' conversion of GGUF files, whose ids a test compares.
 
 use std::path::{Path, PathBuf};
 
@@ -19,10 +19,10 @@ use crate::error::{Result, TextError};
 use crate::gguf_tokenizer;
 use crate::token_rules::RULE_IDS_MAX;
 
-/// The tokenizer's file in a folder.
+/// Name of the tokenizer's file in a folder.
 pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
 
-/// Keys behind `tokenizer.` that change no id and no reply here.
+/// Keys after `tokenizer.` that do not affect ids or replies here.
 const IRRELEVANT: [&str; 16] = [
     "ggml.token_type_count",
     "ggml.seperator_token_id",
@@ -39,11 +39,11 @@ const IRRELEVANT: [&str; 16] = [
     "ggml.suffix_token_id",
     "ggml.middle_token_id",
     "huggingface.json",
-    // The names of templates, which their keys have too.
+    // The names of templates. The keys of the templates contain them too.
     "chat_templates",
 ];
 
-/// Keys behind `tokenizer.` that are used.
+/// Keys after `tokenizer.` that are used.
 const USED: [&str; 16] = [
     "ggml.model",
     "ggml.pre",
@@ -63,13 +63,13 @@ const USED: [&str; 16] = [
     "chat_template",
 ];
 
-/// A flag that must be off: sequences of two texts are not encoded here.
+/// A flag that must be off: sequences of two texts are not supported.
 const SEPARATOR: &str = "tokenizer.ggml.add_sep_token";
 
-/// Ids that must not be sampled.
+/// Key of the ids that must not be sampled.
 const SUPPRESSED: &str = "tokenizer.ggml.suppress_tokens";
 
-/// Recommended settings of sampling behind `general.sampling.`, and their names in
+/// Recommended sampling settings after `general.sampling.`, and their names in
 /// `generation_config.json`.
 const SAMPLING: [(&str, &str); 5] = [
     ("temp", "temperature"),
@@ -79,25 +79,25 @@ const SAMPLING: [(&str, &str); 5] = [
     ("penalty_repeat", "repetition_penalty"),
 ];
 
-/// Most tokens of a vocabulary, as many as rows of an embedding. Published ones have 262,144.
+/// Most tokens of a vocabulary, the same as for rows of an embedding. Published ones have 262,144.
 const TOKENS_MAX: u64 = 1 << 22;
 
-/// Keys of templates with a name.
+/// Prefix of the keys of named templates.
 const NAMED_TEMPLATE: &str = "chat_template.";
 
-/// Texts of control tokens that end a turn, for files that do not give the id. llama.cpp has such a
-/// list in its code.
+/// Control tokens that end a turn, for files that do not specify the id. llama.cpp has such a list
+/// in its code.
 const ENDS_OF_TURNS: [&str; 6] =
     ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<turn|>", "<|end_of_turn|>"];
 
-/// The text files that a GGUF file stands for. They are made when they are asked for.
+/// The text files that a GGUF file replaces. They are made on request.
 pub(crate) struct GgufTexts {
     path: PathBuf,
     bytes: Mapping,
 }
 
 impl GgufTexts {
-    /// Maps the first file of the model at `path`; `None` if there is no GGUF model.
+    /// Maps the first file of the model at `path`. `None` if there is no GGUF model.
     pub fn at(path: &Path) -> Result<Option<Self>> {
         let Some(path) = model_at(path)?.and_then(|files| files.into_iter().next()) else { return Ok(None) };
         let read = |source| TextError::Read { path: path.clone(), source };
@@ -106,7 +106,8 @@ impl GgufTexts {
         Ok(Some(GgufTexts { path, bytes }))
     }
 
-    /// Makes a file by its name in a Hugging Face folder; `None` for a file that none is made of.
+    /// Makes a file, given its name in a Hugging Face folder. `None` if no file of that name is
+    /// made from metadata.
     pub fn document(&self, name: &str) -> Result<Option<Vec<u8>>> {
         type Make = fn(&Head<'_>, &Special<'_>) -> Result<Json>;
         let make: Make = match name {
@@ -121,23 +122,22 @@ impl GgufTexts {
         Ok(Some(make(&head, &special)?.to_string().into_bytes()))
     }
 
-    /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// SHA-256 over the head: the identity of the text files.
+    /// Returns the SHA-256 of the head, which identifies the text files.
     pub fn identity(&self) -> Result<[u8; 32]> {
         let head = Head::read(&self.path, &self.bytes)?;
         let mut hash = Sha256::new();
-        // Other tables make other files.
+        // This number must change with the tables, which affect the files.
         hash.update(concat!(env!("CARGO_PKG_VERSION"), " 1\n"));
         hash.update(self.bytes.get(..head.data as usize).unwrap_or(&self.bytes));
         Ok(hash.finalize().into())
     }
 }
 
-/// Refuses keys of the tokenizer that are not known.
+/// Refuses unknown keys of the tokenizer.
 fn check_keys(metadata: &Metadata<'_>) -> Result<()> {
     for (key, value) in metadata.entries() {
         let Some(name) = key.strip_prefix("tokenizer.") else { continue };
@@ -163,13 +163,13 @@ pub(crate) fn unsupported(metadata: &Metadata<'_>, key: &str, found: &str, suppo
 
 /// The vocabulary and its special tokens.
 pub(crate) struct Special<'f> {
-    /// Every token in the order of ids, as the file spells it.
+    /// All tokens in the order of ids, as the file spells them.
     pub tokens: Vec<&'f str>,
-    /// The kind of each token, as ggml numbers them; empty if the file has none.
+    /// The kind of each token, with ggml's numbers. Empty if the file does not specify them.
     pub kinds: Vec<u32>,
     pub bos: Option<u32>,
     pub eos: Option<u32>,
-    /// Further ends of a reply.
+    /// Additional ids that end a reply.
     ends: Vec<u32>,
     pub unknown: Option<u32>,
     padding: Option<u32>,
@@ -225,13 +225,13 @@ impl<'f> Special<'f> {
         Ok(Special { tokens, kinds, bos, eos, ends, unknown, padding })
     }
 
-    /// The spelling of a token.
+    /// Returns the spelling of a token.
     pub fn text(&self, id: Option<u32>) -> Option<&'f str> {
         self.tokens.get(id? as usize).copied()
     }
 }
 
-/// `tokenizer_config.json`: special tokens, and chat templates.
+/// Makes `tokenizer_config.json`: special tokens, and chat templates.
 fn tokenizer_config(head: &Head<'_>, special: &Special<'_>) -> Result<Json> {
     let metadata = &head.metadata;
     let mut config = Map::new();
@@ -267,7 +267,8 @@ fn tokenizer_config(head: &Head<'_>, special: &Special<'_>) -> Result<Json> {
     Ok(Json::Object(config))
 }
 
-/// `generation_config.json`: ids that begin and end, and how to sample if the file says so.
+/// Makes `generation_config.json`: ids that begin and end a text, and sampling settings if the file
+/// specifies them.
 fn generation_config(head: &Head<'_>, special: &Special<'_>) -> Result<Json> {
     let metadata = &head.metadata;
     let mut ends: Vec<u32> = special.eos.into_iter().chain(special.ends.iter().copied()).collect();

@@ -1,4 +1,4 @@
-//! `tokenizer.json` of a vocabulary.
+//! Makes a `tokenizer.json` from the vocabulary of a GGUF file.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use crate::error::Result;
 use crate::gguf::{CONTROL, Special, USER_DEFINED, unsupported};
 use crate::input::TOKENIZER_BYTES_MAX;
 
-/// The space that SentencePiece writes.
+/// SentencePiece's replacement of a space.
 const BLANK: &str = "▁";
 
-/// Longest token of which merges are made. Each of its characters may be the end of one.
+/// Longest token for which merges are computed. A merge may end at each of its characters.
 const TOKEN_BYTES_MAX: usize = 1024;
 
 /// Most merges of a vocabulary. Published ones have half a million.
@@ -20,14 +20,13 @@ const MERGES_MAX: u64 = 1 << 22;
 
 const MERGES: &str = "tokenizer.ggml.merges";
 
-/// Makes the document.
 pub(crate) fn document(head: &Head<'_>, special: &Special<'_>) -> Result<Json> {
     let metadata = &head.metadata;
     let architecture = metadata.text(ARCHITECTURE)?.unwrap_or_default();
     let key = "tokenizer.ggml.model";
     let model = metadata.text(key)?.ok_or_else(|| metadata.missing(key))?;
     match model {
-        // Gemma's files have scores that are not in the order of its merges.
+        // Scores in Gemma's files do not have the order of its merges.
         "llama" if architecture.starts_with("gemma") => sentence_pieces(metadata, special, Order::Ids),
         "llama" => sentence_pieces(metadata, special, Order::Scores),
         "gemma4" => sentence_pieces(metadata, special, Order::Ids),
@@ -36,19 +35,19 @@ pub(crate) fn document(head: &Head<'_>, special: &Special<'_>) -> Result<Json> {
     }
 }
 
-/// Decides the order of merges where a file does not list them.
+/// The order of merges, if the file does not list them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
-    /// By the id of the merged token.
+    /// In the order of the merged token's ids.
     Ids,
-    /// By the score of the merged token, highest first.
+    /// In the order of the merged token's scores, highest first.
     Scores,
 }
 
-/// The document of a SentencePiece vocabulary: byte pairs over characters, and bytes for unknown
-/// characters.
+/// Makes the document for a SentencePiece vocabulary: byte pairs over characters, and bytes for
+/// unknown characters.
 fn sentence_pieces(metadata: &Metadata<'_>, special: &Special<'_>, order: Order) -> Result<Json> {
-    // Runs of spaces are stored as such, and looked up as they are written.
+    // The file stores runs of spaces unchanged, but the tokenizer looks up their replacements.
     let spelled = |token: &&str| match token.trim().is_empty() && token.contains(' ') {
         true => BLANK.repeat(token.chars().count()),
         false => (*token).to_owned(),
@@ -85,7 +84,7 @@ fn sentence_pieces(metadata: &Metadata<'_>, special: &Special<'_>, order: Order)
         decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
     }
     let adds_bos = metadata.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(true);
-    // Merges find a token whose spelling is not in the vocabulary.
+    // If a token's spelling differs from that in the vocabulary, merges find it instead.
     let is_matched = |token: &str| spelled(&token) == token || order == Order::Scores;
     Ok(json!({
         "version": "1.0", "truncation": null, "padding": null,
@@ -98,16 +97,16 @@ fn sentence_pieces(metadata: &Metadata<'_>, special: &Special<'_>, order: Order)
     }))
 }
 
-/// The splits of byte-level vocabularies, by the names of `tokenizer.ggml.pre`.
+/// A way of splitting text for byte-level vocabularies, with its names in `tokenizer.ggml.pre`.
 struct Split {
     names: &'static [&'static str],
-    /// `None`: the split of GPT-2, which the library has.
+    /// `None` for the split of GPT-2, which the library has built in.
     pattern: Option<&'static str>,
-    /// Whether every digit is apart before the split.
+    /// Whether digits are separated from each other before the split.
     digits: bool,
-    /// Whether a word that is a token is one, whatever the merges.
+    /// Whether a word that equals a token becomes that token, without applying merges.
     whole_words: bool,
-    /// Whether a text begins with the first token where the file does not say so.
+    /// Whether a text begins with the first token if the file does not specify it.
     bos: bool,
 }
 
@@ -152,7 +151,7 @@ const SPLITS: [Split; 6] = [
     },
 ];
 
-/// The document of a byte-level vocabulary.
+/// Makes the document for a byte-level vocabulary.
 fn byte_level(metadata: &Metadata<'_>, special: &Special<'_>) -> Result<Json> {
     let key = "tokenizer.ggml.pre";
     let pre = metadata.text(key)?.unwrap_or_default();
@@ -168,7 +167,7 @@ fn byte_level(metadata: &Metadata<'_>, special: &Special<'_>) -> Result<Json> {
     let merges = listed_merges(metadata)?.ok_or_else(|| metadata.missing(MERGES))?;
     let alphabet = alphabet();
     let known: HashMap<char, u8> = alphabet.iter().enumerate().map(|(byte, c)| (*c, byte as u8)).collect();
-    // Added tokens are stored as they are, and looked up by their bytes.
+    // The file stores added tokens unchanged, but the tokenizer looks them up by their bytes.
     let spelled = |token: &str| match token.chars().all(|c| known.contains_key(&c)) {
         true => token.to_owned(),
         false => token.bytes().map(|byte| alphabet[usize::from(byte)]).collect(),
@@ -190,7 +189,8 @@ fn byte_level(metadata: &Metadata<'_>, special: &Special<'_>) -> Result<Json> {
     let is_spelled = |token: &str| token.chars().all(|c| known.contains_key(&c));
     Ok(json!({
         "version": "1.0", "truncation": null, "padding": null,
-        // A control token that is not spelled in the alphabet is marked wrongly by the converter.
+        // The converter wrongly marks some tokens as control tokens. They have characters outside
+        // the alphabet.
         "added_tokens": added(special, |token| is_spelled(token).then(|| token.to_owned())),
         "normalizer": null,
         "pre_tokenizer": { "type": "Sequence", "pretokenizers": steps },
@@ -204,7 +204,7 @@ fn byte_level(metadata: &Metadata<'_>, special: &Special<'_>) -> Result<Json> {
     }))
 }
 
-/// Tokens and their ids. Of two tokens with one spelling the later counts.
+/// Maps tokens to their ids. If two tokens have the same spelling, the later one counts.
 fn vocabulary(tokens: &[String]) -> Json {
     tokens
         .iter()
@@ -214,7 +214,7 @@ fn vocabulary(tokens: &[String]) -> Json {
         .into()
 }
 
-/// The tokens that are matched whole: control tokens and user-defined tokens.
+/// Returns the tokens that are matched as a whole: control tokens and user-defined tokens.
 fn added(special: &Special<'_>, content: impl Fn(&str) -> Option<String>) -> Vec<Json> {
     let of_kind = |(id, kind): (usize, &u32)| {
         let content = match *kind {
@@ -229,7 +229,7 @@ fn added(special: &Special<'_>, content: impl Fn(&str) -> Option<String>) -> Vec
     special.kinds.iter().enumerate().filter_map(of_kind).collect()
 }
 
-/// Makes the step that puts special tokens around a text.
+/// Makes the step that adds special tokens before and after a text.
 fn post_processor(metadata: &Metadata<'_>, special: &Special<'_>, adds_bos: bool) -> Result<Json> {
     let adds_eos = metadata.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
     let mut tokens = serde_json::Map::new();
@@ -250,7 +250,7 @@ fn post_processor(metadata: &Metadata<'_>, special: &Special<'_>, adds_bos: bool
     Ok(json!({ "type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens }))
 }
 
-/// The merges that a file lists: two tokens with a space between them.
+/// Returns the merges that a file lists. Each is two tokens with a space between them.
 fn listed_merges(metadata: &Metadata<'_>) -> Result<Option<Vec<Json>>> {
     let key = MERGES;
     let Some(list) = metadata.list(key)? else { return Ok(None) };
@@ -268,8 +268,8 @@ fn listed_merges(metadata: &Metadata<'_>) -> Result<Option<Vec<Json>>> {
     ))
 }
 
-/// The merges of a vocabulary: every way in which two tokens make a third, in the order of the
-/// thirds.
+/// Computes the merges of a vocabulary: every way in which two tokens form a third, in the order of
+/// the third.
 fn merges_of(metadata: &Metadata<'_>, tokens: &[String], order: Order) -> Result<Vec<Json>> {
     struct Merge<'t> {
         rank: f64,
@@ -282,7 +282,7 @@ fn merges_of(metadata: &Metadata<'_>, tokens: &[String], order: Order) -> Result
         Order::Scores => {
             let list = metadata.list(key)?.ok_or_else(|| metadata.missing(key))?;
             let numbers = list.numbers().ok_or_else(|| metadata.wrong(key, "a list of numbers"))?;
-            // One more than there may be tells that there are too many.
+            // One number more than allowed is enough to detect that there are too many.
             Some(numbers.take(tokens.len() + 1).collect())
         }
     };
@@ -303,7 +303,7 @@ fn merges_of(metadata: &Metadata<'_>, tokens: &[String], order: Order) -> Result
                 "tokens of at most 1024 bytes",
             ));
         }
-        // Of two tokens with one spelling the later counts.
+        // If two tokens have the same spelling, the later one counts.
         if ids.get(token.as_str()) != Some(&id) {
             continue;
         }
@@ -317,8 +317,8 @@ fn merges_of(metadata: &Metadata<'_>, tokens: &[String], order: Order) -> Result
                 merges.push(Merge { rank, left: (left, index), right: (right, length - index) });
             }
         }
-        // Tokens that begin and end alike have as many merges as all of them have characters, and
-        // the text of these merges grows with the square of the length of the tokens.
+        // If tokens consist of repetitions, there are as many merges as they have characters in
+        // total. The text of these merges grows with the square of the tokens' length.
         if merges.len() as u64 > MERGES_MAX || bytes > TOKENIZER_BYTES_MAX {
             let found = format!("{} merges of {bytes} bytes", merges.len());
             let supported = "at most 4,194,304 merges of 256 MiB";
@@ -326,15 +326,15 @@ fn merges_of(metadata: &Metadata<'_>, tokens: &[String], order: Order) -> Result
         }
         merges[from..].sort_by_key(|merge: &Merge<'_>| (ids[merge.left.0], ids[merge.right.0]));
     }
-    // Stable: merges with the same rank and lengths keep the order of ids.
+    // The sort is stable: merges with the same rank and lengths keep the order of ids.
     merges.sort_by(|one, other| {
         other.rank.total_cmp(&one.rank).then((other.left.1, other.right.1).cmp(&(one.left.1, one.right.1)))
     });
     Ok(merges.into_iter().map(|merge| json!([merge.left.0, merge.right.0])).collect())
 }
 
-/// The character that stands for each byte: itself if it is printable, else the next character
-/// from U+0100 on.
+/// Returns the character that represents each byte: the byte's own if it is printable, else the
+/// next character from U+0100 on.
 fn alphabet() -> [char; 256] {
     let mut alphabet = ['\0'; 256];
     let mut next = 0x100;

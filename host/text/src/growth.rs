@@ -1,7 +1,7 @@
-//! How much longer a tokenizer's steps may make a text.
+//! Limits the factor by which a tokenizer's steps lengthen a text.
 //!
-//! The tokenizer library runs the normalizers, pre-tokenizers and decoders of a file as it finds
-//! them: four replacements of a letter by a thousand make 10¹² of one, and end the process.
+//! The tokenizer library runs all normalizers, pre-tokenizers and decoders of a file. If four of
+//! them each replace a letter by a thousand, one letter becomes 10¹² and the process ends.
 
 use std::path::Path;
 
@@ -9,18 +9,20 @@ use serde_json::Value;
 
 use crate::error::{Result, TextError};
 
-/// Most that the steps of a kind may multiply the bytes of a text by. Published ones stay at three:
-/// a blank becomes `▁`.
+/// Largest factor by which all steps of a kind may multiply the bytes of a text. Published ones
+/// reach three: a blank becomes `▁`.
 const GROWTH_MAX: u64 = 64;
 /// Most steps of a kind. Published tokenizers have up to seven.
 const STEPS_MAX: usize = 16;
-/// Most bytes that a step inserts at a place. Published ones insert a character.
+/// Most bytes that a step inserts at a place. Published ones insert one character.
 const CONTENT_BYTES_MAX: usize = 64;
 
-/// By how much steps multiply the bytes of a text at most, beside a constant.
+/// Returns an upper bound of the factor by which steps multiply the bytes of a text. A constant may
+/// be added in addition.
 ///
 /// # Errors
-/// [`TextError::UnsupportedTokenizer`] for steps that multiply them by more than published ones do.
+/// [`TextError::UnsupportedTokenizer`] for steps with a much larger factor than published ones
+/// have.
 pub(crate) fn growth(steps: &Value, path: &Path) -> Result<u64> {
     let unsupported = |what| TextError::UnsupportedTokenizer { path: path.to_owned(), what };
     let mut all = Vec::new();
@@ -38,7 +40,7 @@ pub(crate) fn growth(steps: &Value, path: &Path) -> Result<u64> {
     }
 }
 
-/// The steps of nested sequences.
+/// Collects the steps of nested sequences.
 fn flatten<'v>(steps: &'v Value, into: &mut Vec<&'v Value>) {
     let parts = ["normalizers", "pretokenizers", "decoders"];
     match parts.iter().find_map(|name| steps[*name].as_array()) {
@@ -59,24 +61,25 @@ fn growth_of(step: &Value) -> std::result::Result<u64, &'static str> {
             let content = text("content").len() as u64;
             match step["pattern"]["String"].as_str().map(str::len) {
                 Some(pattern) if pattern > 0 => content.div_ceil(pattern as u64).max(1),
-                // An expression may match one byte, or between any two.
+                // A regular expression may match one byte, or between any two.
                 _ => content + 1,
             }
         }
-        // A blank becomes a character.
+        // A blank becomes one character.
         "Metaspace" => text("replacement").len().max(1) as u64,
-        // Added to every piece of text between two tokens, of one byte or more.
+        // Added to every piece of text between two tokens. Each has at least one byte.
         "Prepend" => 1 + text("prepend").len() as u64,
-        // Some bytes become characters of two; blanks on both sides of characters of three bytes.
+        // Some bytes become characters of two bytes. Characters of three bytes get a blank on both
+        // sides.
         "ByteLevel" | "BertNormalizer" => 2,
-        // A blank for each suffix or delimiter, which may be empty.
+        // Each suffix or delimiter, which may be empty, becomes a blank.
         "BPEDecoder" | "WordPiece" | "CTC" => 2,
         // The longest decompositions of Unicode: U+0390, and U+FDFA with compatibility.
         "NFC" | "NFD" => 3,
         "NFKC" | "NFKD" => 11,
         "Precompiled" => return Err("a precompiled map of characters, whose texts may have any length"),
         "Lowercase" => 2,
-        // Cuts and removals, and bytes that become characters.
+        // Steps that split or remove text, or turn bytes into characters.
         "Strip" | "StripAccents" | "Nmt" | "BertPreTokenizer" | "CharDelimiterSplit" | "Whitespace"
         | "WhitespaceSplit" | "Split" | "Punctuation" | "Digits" | "UnicodeScripts" | "FixedLength"
         | "Fuse" | "ByteFallback" => 1,

@@ -1,4 +1,4 @@
-//! Reading small untrusted files: a size cap, UTF-8, JSON of bounded depth.
+//! Reads small untrusted files: a size cap, UTF-8, JSON of limited depth.
 
 use std::path::{Path, PathBuf};
 
@@ -8,25 +8,26 @@ use shardwright_files::FileError;
 use crate::error::{Result, TextError};
 use crate::gguf::GgufTexts;
 
-/// Largest configuration file read. Published `tokenizer_config.json` files reach a few MB where
-/// every added token is listed; the others stay below 100 kB.
+/// Largest configuration file that is read. Published `tokenizer_config.json` files reach a few MB
+/// if they list every added token. The others stay below 100 kB.
 pub const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
-/// Largest `tokenizer.json` read. The largest published ones, with 262,144 tokens and their merges,
-/// have 33 MB.
+/// Largest `tokenizer.json` that is read. The largest published ones, with 262,144 tokens and their
+/// merges, have 33 MB.
 pub const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
 
-/// Deepest JSON accepted. Published files stay below ten levels; the parsers are recursive.
+/// Deepest JSON that is accepted. Published files stay below ten levels. The limit matters because
+/// the parsers are recursive.
 pub const JSON_NESTING_MAX: usize = 64;
 
-/// The text in `bytes`, or an error that names `origin` (a file, "the prompt") and the first bad
-/// byte.
+/// Returns the text in `bytes`, or an error that names `origin` (a file, "the prompt") and the
+/// offset of the first invalid byte.
 pub fn utf8_text<'bytes>(bytes: &'bytes [u8], origin: &str) -> Result<&'bytes str> {
     std::str::from_utf8(bytes)
         .map_err(|error| TextError::NotUtf8 { origin: origin.to_owned(), offset: error.valid_up_to() })
 }
 
-/// The bytes of a file of at most `max` bytes.
+/// Reads a file of at most `max` bytes.
 pub(crate) fn read_capped(path: &Path, max: u64) -> Result<Vec<u8>> {
     shardwright_files::read(path, max).map_err(|error| match error {
         FileError::TooLong { limit } => TextError::FileTooLarge { path: path.to_owned(), max: limit },
@@ -34,7 +35,7 @@ pub(crate) fn read_capped(path: &Path, max: u64) -> Result<Vec<u8>> {
     })
 }
 
-/// Like [`read_capped`], with `None` for a missing file.
+/// Like [`read_capped`], but returns `None` for a missing file.
 pub(crate) fn read_optional(path: &Path, max: u64) -> Result<Option<Vec<u8>>> {
     match read_capped(path, max) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -84,25 +85,25 @@ pub(crate) fn parse_json<T: serde::de::DeserializeOwned>(bytes: &[u8], path: &Pa
     serde_json::from_slice(bytes).map_err(|error| invalid_json(path, &error))
 }
 
-/// The parser's error, with its position separate from its message.
+/// Converts the parser's error, separating its position from its message.
 pub(crate) fn invalid_json(path: &Path, error: &serde_json::Error) -> TextError {
     let words = error.to_string();
     let reason = words.split(" at line ").next().unwrap_or_default().to_owned();
     TextError::InvalidJson { path: path.to_owned(), reason, line: error.line(), column: error.column() }
 }
 
-/// Returns the bytes of a file by name; `None` if there is none.
+/// Returns the bytes of a file by name, or `None` if it does not exist.
 type FileSource<'a> = &'a dyn Fn(&str) -> Option<Vec<u8>>;
 
-/// Source of the text files of a checkpoint. Missing files are `None`.
+/// The source of a checkpoint's text files. Missing files are `None`.
 pub(crate) struct Files<'a> {
-    /// For messages.
+    /// The folder for messages.
     directory: &'a Path,
     source: Source<'a>,
 }
 
 enum Source<'a> {
-    /// The directory.
+    /// Files of the directory.
     Folder,
     /// Bytes that the caller already has.
     Caller(FileSource<'a>),
@@ -111,18 +112,18 @@ enum Source<'a> {
 }
 
 impl<'a> Files<'a> {
-    /// Finds out what is at `path`: a folder, or a GGUF model.
+    /// Finds the source at `path`: a folder, or a GGUF model.
     pub(crate) fn of(path: &'a Path) -> Result<Self> {
         let source = GgufTexts::at(path)?.map_or(Source::Folder, |texts| Source::Gguf(Box::new(texts)));
         Ok(Files { directory: path, source })
     }
 
-    /// `directory` is for messages.
+    /// Returns files with contents from the caller. `directory` is for messages.
     pub(crate) const fn from_source(directory: &'a Path, file: FileSource<'a>) -> Self {
         Files { directory, source: Source::Caller(file) }
     }
 
-    /// The file as messages call it.
+    /// Returns the path of a file for messages.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         match &self.source {
             Source::Gguf(texts) => texts.path().to_owned(),
@@ -130,7 +131,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// The bytes of a file of at most `max` bytes.
+    /// Reads a file of at most `max` bytes.
     pub(crate) fn read(&self, name: &str, max: u64) -> Result<Option<Vec<u8>>> {
         let found = match &self.source {
             Source::Folder => return read_optional(&self.path(name), max),
@@ -145,7 +146,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// The JSON object of a file.
+    /// Reads a file that contains a JSON object.
     pub(crate) fn object(&self, name: &str) -> Result<Option<serde_json::Map<String, Value>>> {
         let path = self.path(name);
         let Some(bytes) = self.read(name, CONFIG_BYTES_MAX)? else {
@@ -159,7 +160,7 @@ impl<'a> Files<'a> {
 }
 
 /// Returns a text file of the checkpoint at `path` by its name in a Hugging Face folder, of at most
-/// `max` bytes: the file of a folder, or one made of a GGUF file's metadata. `None` if the
+/// `max` bytes. It is the file of a folder, or made from a GGUF file's metadata. `None` if the
 /// checkpoint has no such file.
 ///
 /// ```
@@ -174,7 +175,8 @@ pub fn text_file(path: &Path, name: &str, max: u64) -> Result<Option<Vec<u8>>> {
     Files::of(path)?.read(name, max)
 }
 
-/// A field of the wrong kind; the value is quoted, truncated to fit in a message.
+/// Returns the error of a field of the wrong kind. The value is quoted and truncated for the
+/// message.
 pub(crate) fn invalid_field(path: &Path, field: &str, expected: &'static str, found: &Value) -> TextError {
     const SHOWN_CHARACTERS: usize = 60;
     let text = found.to_string();

@@ -1,15 +1,15 @@
 //! Text in, ids out, and back: the tokenizer, the chat template, sampling, the rules that end a
 //! reply, and streaming that is safe across token and UTF-8 boundaries.
 //!
-//! This crate knows ids and rows of logits. It does **not** know tensors, models, sessions or files
-//! other than the text files of a checkpoint (`tokenizer.json`, `tokenizer_config.json`,
-//! `chat_template.jinja`, `generation_config.json`, the stop ids of `config.json`, or the metadata
-//! of a GGUF file that stand for them) and indexes of tokenizers. It depends on no other crate of
-//! the project except `vocabulary`, `files` and `gguf`.
+//! This crate knows ids and rows of logits. It does **not** know tensors, models or sessions. The
+//! only files it knows are indexes of tokenizers and the text files of a checkpoint:
+//! `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`, `generation_config.json`, the
+//! stop ids of `config.json`, or the metadata of a GGUF file that replace them. It depends on no
+//! other crate of the project except `vocabulary`, `files` and `gguf`.
 //!
-//! Everything it reads is treated as hostile: sizes and nesting are capped by named constants,
-//! templates run under fuel, a byte budget and a clock, and each failure is a [`TextError`] that
-//! names the file and suggests a remedy.
+//! All input is treated as hostile. Sizes and nesting are capped by named constants. Templates run
+//! with limits on fuel, bytes and time. Each failure is a [`TextError`] that names the file and
+//! suggests a remedy.
 //!
 //! ```
 //! use shardwright_text::*;

@@ -1,5 +1,5 @@
-//! `config.json`: the tokens that stand around a part of a prompt that is no text, and in its
-//! place.
+//! `config.json`: the tokens for a part of a prompt that is not text. They come before the part,
+//! after it, and in its place.
 
 use std::path::Path;
 
@@ -7,27 +7,28 @@ use crate::error::Result;
 use crate::generation::Section;
 use crate::input::Files;
 
-/// The tokens of one kind of part.
+/// The tokens for one kind of part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartTokens {
-    /// What a template puts for the part, and what stands in the place of each of its rows.
+    /// The token that a template writes for the part, and that each row of the part has as a
+    /// placeholder.
     pub placeholder: u32,
-    /// Before the rows.
+    /// The token before the rows.
     pub begin: u32,
-    /// After the rows.
+    /// The token after the rows.
     pub end: u32,
 }
 
-/// The kinds of part that a checkpoint has tokens for.
+/// The kinds of parts for which a checkpoint has tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PromptTokens {
-    /// Of pictures.
+    /// The tokens for pictures.
     pub picture: Option<PartTokens>,
-    /// Of sounds.
+    /// The tokens for sounds.
     pub sound: Option<PartTokens>,
 }
 
-/// Names of each token, as newer files and older ones have them.
+/// Names of each token's field in newer files and in older files.
 type Names = [[&'static str; 2]; 3];
 
 const PICTURE: Names = [
@@ -43,13 +44,13 @@ const SOUND: Names = [
 ];
 
 impl PromptTokens {
-    /// Reads `config.json` in `directory`; a kind without all three tokens is none.
+    /// Reads `config.json` in `directory`. A kind counts as absent unless it has all three tokens.
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<Self> {
         PromptTokens::read(&Files::of(directory.as_ref())?)
     }
 
-    /// The same from the contents of that file, requested by name. Errors name it as a file of
-    /// `directory`.
+    /// Like [`PromptTokens::from_directory`], but gets the contents of that file by name. Errors
+    /// name it as a file of `directory`.
     pub fn from_files(directory: impl AsRef<Path>, file: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Self> {
         PromptTokens::read(&Files::from_source(directory.as_ref(), &file))
     }

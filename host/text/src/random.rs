@@ -1,21 +1,21 @@
-//! The random numbers behind sampling.
+//! Random numbers for sampling.
 
-/// SplitMix64: the state is incremented by the odd constant nearest 2⁶⁴ divided by the golden
-/// ratio, and each output is the state mixed by two rounds of xor-shift and multiplication. It uses
-/// only integer arithmetic, so the same seed gives the same numbers on every platform; not for
-/// secrets.
+/// The SplitMix64 generator. Each step adds to the state the odd constant nearest 2⁶⁴ divided by
+/// the golden ratio. Each output is the state mixed by two rounds of xor-shift and multiplication.
+/// It uses only integer arithmetic, so the same seed gives the same numbers on every platform. It
+/// is not suitable for secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Random {
     state: u64,
 }
 
 impl Random {
-    /// The sequence of `seed`.
+    /// Starts the sequence of `seed`.
     pub fn new(seed: u64) -> Random {
         Random { state: seed }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -24,7 +24,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// The next number in [0, 1), a multiple of 2⁻⁵³.
+    /// Returns the next number in [0, 1), a multiple of 2⁻⁵³.
     pub fn next_unit(&mut self) -> f64 {
         const STEP: f64 = 1.0 / (1u64 << 53) as f64;
         (self.next_u64() >> 11) as f64 * STEP

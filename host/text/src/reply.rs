@@ -14,7 +14,7 @@ pub struct Reply {
     matcher: StopMatcher,
     rules: StopRules,
     stop: Option<Stop>,
-    /// The tokens around thoughts, where they are kept apart.
+    /// The tokens around thoughts, if thoughts are kept apart.
     thoughts: Option<ThoughtTokens>,
     thought: Option<Thought>,
     thought_tokens: usize,
@@ -22,29 +22,29 @@ pub struct Reply {
     skips_newlines: bool,
 }
 
-/// Why a reply ended.
+/// The reason why a reply ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stop {
     /// The model generated a stop id.
     Id(u32),
-    /// This stop string was complete.
+    /// This stop string was completed.
     Text(String),
 }
 
-/// The result of one id.
+/// The result of processing one id.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReplyStep {
     /// Text of a thought to deliver now, often empty. It precedes the text of the answer.
     pub thought: String,
     /// Text of the answer to deliver now, often empty.
     pub text: String,
-    /// Set once the reply has ended. The text above is then the last.
+    /// Set once the reply has ended. The texts of this step are then the last ones.
     pub stop: Option<Stop>,
 }
 
 impl Reply {
-    /// A reply in `tokenizer`'s text, without special tokens if `skip_special`, that ends by
-    /// `rules`.
+    /// Starts a reply in `tokenizer`'s text that ends by `rules`. Special tokens are omitted if
+    /// `skip_special` is set.
     pub fn new(tokenizer: &Tokenizer, rules: &StopRules, skip_special: bool) -> Reply {
         Reply {
             stream: TextStream::new(tokenizer, skip_special),
@@ -58,8 +58,8 @@ impl Reply {
         }
     }
 
-    /// Keeps thoughts between `tokens` apart from the answer to `prompt`, which may end within one.
-    /// Stop strings are then looked for in the answer alone.
+    /// Keeps thoughts between `tokens` apart from the answer to `prompt`. The prompt may end within
+    /// a thought. Stop strings are then searched in the answer only.
     #[must_use]
     pub fn with_thoughts(mut self, tokens: ThoughtTokens, prompt: &[u32]) -> Reply {
         self.thoughts = Some(tokens);
@@ -67,21 +67,21 @@ impl Reply {
         self
     }
 
-    /// From now on no rule ends it.
+    /// Removes all rules that end the reply.
     pub fn never_stop(&mut self) {
         self.rules = StopRules::default();
         self.matcher = self.rules.matcher();
     }
 
-    /// Processes the next id. A stop id produces no text of its own; text pending before it is
-    /// delivered. After the end, ids are ignored.
+    /// Processes the next id. A stop id produces no text itself, but delivers pending text. After
+    /// the end, ids are ignored.
     pub fn push(&mut self, id: u32) -> Result<ReplyStep> {
         if self.stop.is_some() {
             return Ok(ReplyStep { stop: self.stop.clone(), ..ReplyStep::default() });
         }
         if self.rules.is_stop_id(id) {
             let step = self.finish()?;
-            // A stop string may have become complete in the pending text: then that is the reason.
+            // The pending text may have completed a stop string, which is then the reason.
             self.stop.get_or_insert(Stop::Id(id));
             return Ok(ReplyStep { stop: self.stop.clone(), ..step });
         }
@@ -101,7 +101,7 @@ impl Reply {
         }
     }
 
-    /// Ends the reply for another reason (enough tokens, cancelled): returns the pending text.
+    /// Ends the reply for another reason (enough tokens, cancelled) and returns the pending text.
     pub fn finish(&mut self) -> Result<ReplyStep> {
         let mut step = match self.thought {
             Some(_) => self.close_thought()?,
@@ -117,17 +117,17 @@ impl Reply {
         Ok(step)
     }
 
-    /// Why the reply ended, if a rule ended it.
+    /// Returns the reason why the reply ended, if a rule ended it.
     pub fn stop(&self) -> Option<&Stop> {
         self.stop.as_ref()
     }
 
-    /// Number of tokens in thoughts so far, without the tokens around them.
+    /// Returns the number of tokens in thoughts so far, without the tokens around them.
     pub fn thought_tokens(&self) -> usize {
         self.thought_tokens
     }
 
-    /// The token that would end the thought the reply is in; `None` outside of thoughts.
+    /// Returns the token that would end the current thought. `None` outside of thoughts.
     pub fn thought_end(&self) -> Option<u32> {
         self.thought.as_ref().and(self.thoughts).map(|tokens| tokens.close)
     }

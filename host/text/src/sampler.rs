@@ -1,4 +1,4 @@
-//! Choosing the next token from a row of logits.
+//! Chooses the next token from a row of logits.
 
 use std::cmp::Ordering;
 use std::num::NonZeroUsize;
@@ -7,23 +7,23 @@ use crate::error::{Result, TextError};
 use crate::random::Random;
 use crate::token_rules::TokenRules;
 
-/// How the next token is sampled.
+/// Parameters for sampling the next token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingParameters {
-    /// Sample at random; otherwise the largest logit wins and only `repetition_penalty` below has
-    /// an effect.
+    /// Whether to sample at random. Otherwise the largest logit wins, and only `repetition_penalty`
+    /// has an effect.
     pub do_sample: bool,
-    /// Logits are divided by it; 0 means greedy.
+    /// Divisor of the logits. 0 means greedy.
     pub temperature: f32,
-    /// Keeps this many of the top logits; 0 keeps all.
+    /// Keeps this many of the top logits. 0 keeps all.
     pub top_k: u32,
-    /// Of the remaining tokens, keeps the likeliest ones whose probabilities together reach this
-    /// value; 1 keeps all.
+    /// Keeps the likeliest of the remaining tokens, until their probabilities together reach this
+    /// value. 1 keeps all.
     pub top_p: f32,
-    /// Drops tokens less likely than this fraction of the likeliest one's probability; 0 keeps all.
+    /// Drops tokens less likely than this fraction of the likeliest one's probability. 0 keeps all.
     pub min_p: f32,
-    /// Logits of tokens already in the text are divided by it if positive, multiplied if negative;
-    /// 1 does nothing.
+    /// Logits of tokens already in the text are divided by this number if positive, and multiplied
+    /// by it if negative. 1 has no effect.
     pub repetition_penalty: f32,
     /// Seed of the random sequence.
     pub seed: u64,
@@ -36,7 +36,7 @@ impl Default for SamplingParameters {
 }
 
 impl SamplingParameters {
-    /// Always the largest logit.
+    /// Returns parameters that always choose the largest logit.
     pub const fn greedy() -> SamplingParameters {
         SamplingParameters {
             do_sample: false,
@@ -49,7 +49,8 @@ impl SamplingParameters {
         }
     }
 
-    /// A sample from the whole distribution at `temperature`; narrow it with the other fields.
+    /// Returns parameters that sample from the whole distribution at `temperature`. The other
+    /// fields can narrow it.
     pub const fn at_temperature(temperature: f32, seed: u64) -> SamplingParameters {
         SamplingParameters { do_sample: true, temperature, top_k: 0, seed, ..SamplingParameters::greedy() }
     }
@@ -64,7 +65,7 @@ impl SamplingParameters {
         }
     }
 
-    /// The first field out of range: its name, what is allowed, its value.
+    /// Returns the first field out of range: its name, its allowed range, its value.
     pub(crate) fn first_fault(&self) -> Option<(&'static str, &'static str, f32)> {
         let temperature = self.temperature;
         if !(temperature.is_finite() && temperature >= 0.0) {
@@ -83,14 +84,14 @@ impl SamplingParameters {
         None
     }
 
-    /// Whether the choice is the largest logit.
+    /// Checks whether the largest logit is always chosen.
     pub fn is_greedy(&self) -> bool {
         !self.do_sample || self.temperature == 0.0
     }
 
-    /// Number of top logits that determine the choice, of equal ones those of lower id; `None`: all
-    /// of them. A row in which every other logit is lower than its value, down to the smallest
-    /// finite number, gives the same tokens.
+    /// Returns the number of top logits that determine the choice, or `None` if all of them do. Of
+    /// equal logits, the one with the lower id comes first. Lowering any other logits, down to the
+    /// smallest finite number, gives the same tokens.
     pub fn largest_logits(&self) -> Option<NonZeroUsize> {
         // A penalised logit may fall behind any number of others.
         if self.repetition_penalty != 1.0 {
@@ -103,21 +104,21 @@ impl SamplingParameters {
 /// Samples tokens. The order is that of Hugging Face: repetition penalty, rules that exclude
 /// tokens, temperature, top-k, top-p, min-p, sampling.
 ///
-/// Greedy sampling takes the plain maximum. Of equal logits the lower id comes first, so top-k
-/// keeps exactly k tokens (Hugging Face keeps all that tie with the last). The same logits,
-/// parameters and seed give the same tokens on every platform: probabilities use only operations
-/// that IEEE 754 defines to the last bit.
+/// Greedy sampling uses the plain maximum. Of equal logits the lower id comes first, so top-k keeps
+/// exactly k tokens (Hugging Face keeps all that tie with the last). The same logits, parameters
+/// and seed give the same tokens on every platform: probabilities use only operations that IEEE 754
+/// defines to the last bit.
 ///
-/// The vocabulary is never sorted as a whole. Sampling takes time in proportion to the vocabulary;
-/// scratch memory of a few bytes per token is kept between calls.
+/// The vocabulary is never sorted as a whole. The time for sampling is proportional to the
+/// vocabulary. Scratch memory of a few bytes per token is kept between calls.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     parameters: SamplingParameters,
     rules: TokenRules,
-    /// Tokens of the prompt; the rest of a history is the reply.
+    /// Number of tokens in the prompt. The rest of a history is the reply.
     prompt: usize,
     pub(crate) random: Random,
-    /// Logits after penalty and rules, by id; filled only where there are any.
+    /// Logits after penalty and rules, by id. Filled only if there is a penalty or a rule.
     changed: Vec<f32>,
     candidates: Vec<Candidate>,
     weights: Vec<f64>,
@@ -129,13 +130,13 @@ struct Candidate {
     logit: f32,
 }
 
-/// Larger logit first, then lower id.
+/// Orders candidates by larger logit, then by lower id.
 fn better_first(left: &Candidate, right: &Candidate) -> Ordering {
     right.logit.partial_cmp(&left.logit).unwrap_or(Ordering::Equal).then(left.id.cmp(&right.id))
 }
 
 impl Sampler {
-    /// A sampler at the start of the seed's sequence.
+    /// Creates a sampler at the start of the seed's sequence.
     pub fn new(parameters: SamplingParameters) -> Result<Sampler> {
         parameters.validate()?;
         Ok(Sampler {
@@ -157,19 +158,20 @@ impl Sampler {
     }
 
     /// Returns the number of top logits that determine the choice, like
-    /// [`SamplingParameters::largest_logits`], and enough of them for tokens that rules exclude.
+    /// [`SamplingParameters::largest_logits`], plus the largest number of tokens that rules
+    /// exclude.
     pub fn largest_logits(&self) -> Option<NonZeroUsize> {
         self.parameters.largest_logits()?.checked_add(self.rules.most_excluded()?)
     }
 
-    /// Its parameters.
+    /// Returns the sampling parameters.
     pub fn parameters(&self) -> &SamplingParameters {
         &self.parameters
     }
 
-    /// Samples the token that follows `history` (the prompt and the generated tokens; read only for
-    /// the repetition penalty and for rules) from its row of logits, one for each id. Every logit
-    /// must be finite.
+    /// Samples the token that follows `history` from its row of logits, one for each id. Every
+    /// logit must be finite. `history` is the prompt and the generated tokens. Only the repetition
+    /// penalty and rules read it.
     pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> Result<u32> {
         self.with_rules_applied(logits, history, |sampler, logits| match sampler.parameters.is_greedy() {
             true => largest(logits),
@@ -177,8 +179,8 @@ impl Sampler {
         })
     }
 
-    /// Checks the logits and passes them on with the repetition penalty, and without the tokens
-    /// that rules exclude.
+    /// Checks the logits, applies the repetition penalty and excludes tokens by rules. Then passes
+    /// the result to `choose`.
     pub(crate) fn with_rules_applied<T>(
         &mut self,
         logits: &[f32],
@@ -212,11 +214,11 @@ impl Sampler {
         let _ = self.weigh(logits);
         let total: f64 = self.weights.iter().sum();
         let index = position_at(&self.weights, total * self.random.next_unit());
-        // Never empty: the best candidate's weight is 1, which no parameter excludes.
+        // The index is always valid: the best candidate's weight is 1, which no parameter excludes.
         self.candidates.get(index).map_or(0, |candidate| candidate.id)
     }
 
-    /// Finds the tokens that may be chosen, with positive weights in proportion to their
+    /// Finds the tokens that may be chosen, with positive weights proportional to their
     /// probabilities.
     pub(crate) fn weigh(&mut self, logits: &[f32]) -> impl Iterator<Item = (u32, f64)> + '_ {
         let SamplingParameters { temperature, top_k, top_p, min_p, .. } = self.parameters;
@@ -225,8 +227,8 @@ impl Sampler {
             0 => logits.len(),
             k => k.min(logits.len()),
         };
-        // Dividing by a positive temperature keeps the order, so the best are selected before and
-        // divided after.
+        // Dividing by a positive temperature keeps the order. So the best are selected first and
+        // divided afterwards.
         best(logits, kept, candidates);
         let sorted = kept < logits.len();
         if sorted {
@@ -257,8 +259,9 @@ impl Sampler {
     }
 }
 
-/// Index of the weight at which the running sum passes `target`, which is less than the sum of all;
-/// rounding may leave a remainder after the last, which is then meant.
+/// Returns the index of the weight at which the running sum passes `target`, which is less than the
+/// sum of all weights. If rounding leaves a remainder after the last weight, returns the last
+/// index.
 pub(crate) fn position_at(weights: &[f64], target: f64) -> usize {
     let mut left = target;
     for (index, &weight) in weights.iter().enumerate() {
@@ -270,11 +273,11 @@ pub(crate) fn position_at(weights: &[f64], target: f64) -> usize {
     weights.len().saturating_sub(1)
 }
 
-/// Logits that are scanned together, without a branch; a piece is scanned one by one only if
-/// something was found in it.
+/// Number of logits that are scanned together, without a branch. A piece is scanned one by one only
+/// if the first scan found something in it.
 const PIECE: usize = 256;
 
-/// Lowest id of a NaN or infinite logit.
+/// Returns the lowest id with a NaN or infinite logit.
 fn first_not_finite(logits: &[f32]) -> Option<usize> {
     const EXPONENT: u32 = f32::INFINITY.to_bits();
     let found = |logit: &f32| logit.to_bits() & EXPONENT == EXPONENT;
@@ -284,7 +287,7 @@ fn first_not_finite(logits: &[f32]) -> Option<usize> {
     logits[start..].iter().position(found).map(|id| start + id)
 }
 
-/// Lowest id of the largest logit.
+/// Returns the lowest id with the largest logit.
 pub(crate) fn largest(logits: &[f32]) -> u32 {
     let (mut best, mut start) = (f32::NEG_INFINITY, 0);
     for (piece, logits) in logits.chunks(PIECE).enumerate() {
@@ -293,14 +296,14 @@ pub(crate) fn largest(logits: &[f32]) -> u32 {
             (best, start) = (largest, piece * PIECE);
         }
     }
-    // Zeros are equal whatever their sign.
+    // Zeros are equal regardless of their sign.
     let id = logits[start..].iter().position(|logit| *logit == best);
     (start + id.unwrap_or(0)) as u32
 }
 
-/// The largest of finite numbers; of zeros either.
+/// Returns the largest of finite numbers. If it is zero, the sign is arbitrary.
 fn largest_of(logits: &[f32]) -> f32 {
-    // A compiler cannot reorder a sequential maximum of floating-point numbers; these lanes are
+    // A compiler cannot reorder a sequential maximum of floating-point numbers. These lanes are
     // independent.
     let mut lanes = [f32::NEG_INFINITY; 16];
     let larger = |one: f32, other: f32| if one > other { one } else { other };
@@ -331,7 +334,7 @@ fn penalise(logits: &mut [f32], history: &[u32], penalty: f32) {
     }
 }
 
-/// Fills `candidates` with the `kept` best, in no order.
+/// Fills `candidates` with the `kept` best, in any order.
 fn best(logits: &[f32], kept: usize, candidates: &mut Vec<Candidate>) {
     candidates.clear();
     if kept >= logits.len() {
@@ -339,11 +342,11 @@ fn best(logits: &[f32], kept: usize, candidates: &mut Vec<Candidate>) {
         candidates.extend(all.map(|(id, &logit)| Candidate { id: id as u32, logit }));
         return;
     }
-    // At most twice `kept` candidates are stored; whenever they are full the better half is kept
+    // At most twice `kept` candidates are stored. Whenever they are full, the better half is kept
     // and sets the bar.
     let mut bar = f32::NEG_INFINITY;
     for (piece, logits) in logits.chunks(PIECE).enumerate() {
-        // Ids ascend, so a logit equal to the bar loses against every one that set it.
+        // Ids ascend, so a logit equal to the bar loses against all that set it.
         if largest_of(logits) <= bar {
             continue;
         }
@@ -378,7 +381,7 @@ fn nucleus(candidates: &mut [Candidate], weights: &mut [f64], sorted: bool, want
         }
         return weights.len();
     }
-    // Weights follow from candidates in order of id here, so they are moved along by id.
+    // The weights are in the order of candidates by id here, so they are moved by id.
     let by_id = weights.to_vec();
     let mut start = 0;
     let mut block = FIRST_BLOCK;
@@ -403,12 +406,12 @@ fn nucleus(candidates: &mut [Candidate], weights: &mut [f64], sorted: bool, want
     candidates.len()
 }
 
-/// eˣ for x ≤ 0, to about 1e-15, from additions and multiplications alone: the library functions of
-/// two platforms differ in their last bits, which would be enough to draw another token.
+/// Computes eˣ for x ≤ 0, to about 1e-15, using additions and multiplications only. The library
+/// functions of two platforms differ in their last bits, which could change the drawn token.
 fn exponential(x: f64) -> f64 {
     const LN_2_HIGH: f64 = 6.931_471_803_691_238e-1;
     const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;
-    // Below this the result would be subnormal: too unlikely to matter, and not worth the care.
+    // Below this the result would be subnormal, which is too unlikely to matter.
     if x < -708.0 {
         return 0.0;
     }
@@ -451,11 +454,11 @@ mod tests {
         }
         assert_eq!(exponential(0.0), 1.0);
         assert_eq!(exponential(f64::MIN), 0.0);
-        // The exact bits, so that a platform that computes them differently is detected.
+        // The exact bits, to detect a platform that computes them differently.
         assert_eq!(exponential(-1.0).to_bits(), 0x3fd7_8b56_362c_ef38);
     }
 
-    /// The same choice by the definition: sort everything.
+    /// Makes the choice by its definition: sorts everything.
     fn plain_kept(logits: &[f32], parameters: &SamplingParameters) -> Vec<u32> {
         let mut order: Vec<Candidate> =
             logits.iter().enumerate().map(|(id, &logit)| Candidate { id: id as u32, logit }).collect();
@@ -582,7 +585,7 @@ mod tests {
         for case in 0..400_u64 {
             let count = 1 + next(if case % 4 == 0 { 3000 } else { 60 }) as usize;
             let mut whole = logits(case, count, 12.0);
-            // With ties, zeros of either sign and the smallest finite number.
+            // With ties, zeros of both signs and the smallest finite number.
             if case % 2 == 0 {
                 whole.iter_mut().for_each(|logit| *logit = (*logit * 0.5).round());
             }
@@ -627,7 +630,7 @@ mod tests {
             let mut row = vec![f32::MIN; count];
             assert_eq!((largest(&row), first_not_finite(&row)), (0, None));
             for at in (0..count).step_by(7).chain([count - 1]) {
-                // Equal logits of higher id, in the same piece and in a later one.
+                // Equal logits with higher ids, in the same piece and in a later one.
                 row[at..].fill(-0.0);
                 row[count - 1] = 0.0;
                 assert_eq!(largest(&row), at as u32, "{at} of {count}");

@@ -1,14 +1,14 @@
 //! Control tokens spelled out in a message remain text.
 //!
-//! **Job.** A template that writes `<|turn>` means the token; a message with the same letters means
-//! the letters. In the rendered text the two look alike, so those in messages are marked before
-//! rendering: before and behind each token a character is inserted that occurs nowhere else, one
-//! pair for each token. A template may still trim, split, search, cut and join its inputs: a token
-//! beside its own mark belongs to a message. Only operations that count characters see the marks:
-//! lengths and slices of a text that spells out tokens.
+//! **Job.** If a template writes `<|turn>`, it means the token. If a message contains the same
+//! letters, it means the letters. In the rendered text the two look alike, so tokens in messages
+//! are marked before rendering. A character is inserted before and after each token that occurs
+//! nowhere else, one pair of characters for each token. A template may still trim, split, search,
+//! cut and join its inputs: a token next to its own mark belongs to a message. The marks only
+//! affect operations that count characters: lengths and slices of a text that spells out tokens.
 //!
-//! **Not its job.** Text in which no token is spelled out: it is rendered and encoded unchanged,
-//! token for token as Hugging Face does.
+//! **Not its job.** Text in which no token is spelled out. It is rendered and encoded unchanged,
+//! token for token as in Hugging Face.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -18,19 +18,19 @@ use minijinja::value::ValueKind;
 
 use crate::white_space::is_space;
 
-/// The added tokens of a tokenizer that mean more than their letters.
+/// The added tokens of a tokenizer that control the model.
 #[derive(Debug, Default)]
 pub(crate) struct ControlTokens {
     tokens: HashSet<String>,
     firsts: HashSet<char>,
-    /// Lengths in bytes that occur, longest first.
+    /// The different lengths of tokens in bytes, longest first.
     lengths: Vec<usize>,
 }
 
 impl ControlTokens {
-    /// From added tokens, each with whether its file calls it special. Others are control tokens if
-    /// the template names them (`<think>`); the rest are text that has a token of its own, such as
-    /// runs of line breaks and `<table>`.
+    /// Selects control tokens from the added tokens, which come with their file's `special` flag.
+    /// Tokens without the flag are control tokens if the template names them (`<think>`). The rest
+    /// are text with a token of its own, such as runs of line breaks and `<table>`.
     pub(crate) fn new<'a>(added: impl Iterator<Item = (&'a str, bool)>, template: &str) -> ControlTokens {
         let named = |token: &str| {
             token.chars().any(|c| !c.is_alphanumeric() && !c.is_whitespace() && c != '▁')
@@ -48,7 +48,7 @@ impl ControlTokens {
         }
     }
 
-    /// Bytes of the longest token that `text` starts with.
+    /// Returns the bytes of the longest token that `text` starts with.
     fn at(&self, text: &str) -> Option<usize> {
         if !text.chars().next().is_some_and(|first| self.firsts.contains(&first)) {
             return None;
@@ -59,7 +59,7 @@ impl ControlTokens {
             .find(|&length| text.get(..length).is_some_and(|candidate| self.tokens.contains(candidate)))
     }
 
-    /// Whether `text` ends with a part of a token that following text could complete.
+    /// Checks whether `text` ends with a part of a token that following text could complete.
     fn begun_by(&self, text: &str) -> bool {
         let longest = self.lengths.first().copied().unwrap_or(0);
         let ends = text.char_indices().rev().take_while(|(start, _)| text.len() - start < longest);
@@ -69,7 +69,7 @@ impl ControlTokens {
         })
     }
 
-    /// Whether any text in `value` contains a token, or the start of one at its end.
+    /// Checks whether any text in `value` contains a token, or the start of one at its end.
     pub(crate) fn are_in(&self, value: &Value) -> bool {
         let mut found = false;
         visit(value, &mut |text| {
@@ -99,22 +99,22 @@ fn visit(value: &Value, each: &mut dyn FnMut(&str)) {
 /// Characters that do not occur in any input of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Marks {
-    /// Before and behind each token that the messages spell out.
+    /// The marks before and after each token that the messages spell out.
     of: HashMap<String, (char, char)>,
-    /// Behind the start of a token at a text's end.
+    /// The mark after the start of a token at a text's end.
     part: char,
     all: HashSet<char>,
 }
 
-/// Characters without a meaning, or with a private one: first those that Unicode reserves for
-/// internal use by programs.
+/// Iterates over characters without a meaning, or with a private one. The first ones are reserved
+/// by Unicode for internal use by programs.
 fn candidates() -> impl Iterator<Item = char> {
     ('\u{fdd0}'..='\u{fdef}').chain('\u{f0000}'..='\u{ffffd}').chain('\u{100000}'..='\u{10fffd}')
 }
 
 impl Marks {
-    /// Marks for the tokens that `messages` spell out, which occur in none of `messages` and
-    /// `others` and not in `source`; `None` when there are not enough.
+    /// Returns marks for the tokens that `messages` spell out. The marks do not occur in
+    /// `messages`, `others` or `source`. `None` if there are not enough.
     pub(crate) fn unused_in<'v>(
         messages: &[&Value],
         others: impl Iterator<Item = &'v Value>,
@@ -147,12 +147,12 @@ impl Marks {
         Marks { of, part, all }
     }
 
-    /// Whether `c` is one of them.
+    /// Checks whether `c` is a mark.
     pub(crate) fn has(&self, c: char) -> bool {
         self.all.contains(&c)
     }
 
-    /// `value` with a mark before and behind each control token in its texts, and one behind the
+    /// Returns `value` with a mark before and after each control token in its texts. Also marks the
     /// start of a token at a text's end, which another text could complete.
     pub(crate) fn mark(&self, value: &Value, control: &ControlTokens) -> Value {
         if let Some(text) = value.as_str() {
@@ -194,13 +194,13 @@ impl Marks {
         marked
     }
 
-    /// The rendered conversation, with the tokens of messages and template distinguished.
+    /// Distinguishes the tokens of messages and template in the rendered conversation.
     pub(crate) fn separate<'m>(&'m self, rendered: &str, control: &ControlTokens) -> SeparatedText<'m> {
         let mut broken = String::with_capacity(rendered.len());
         let mut rest = rendered;
         while let Some(next) = rest.chars().next() {
-            // Its mark may be before it, behind it, or on both sides; one of them may have been cut
-            // off.
+            // The token's mark may be before it, after it, or on both sides. One of them may have
+            // been cut off.
             let (before, letters) = match self.has(next) {
                 true => (Some(next), &rest[next.len_utf8()..]),
                 false => (None, rest),
@@ -220,7 +220,8 @@ impl Marks {
                     broken.push_str(&token[inside..]);
                     rest = &letters[token.len() + behind..];
                 }
-                // A mark whose token the template removed still separates its two sides.
+                // If the template removed the token between two marks, its mark still separates
+                // both sides.
                 None => {
                     broken.push(next);
                     rest = &rest[next.len_utf8()..];
@@ -230,18 +231,18 @@ impl Marks {
         SeparatedText { broken, marks: self }
     }
 
-    /// Whether `text` has marks.
+    /// Checks whether `text` has marks.
     pub(crate) fn are_in(&self, text: &str) -> bool {
         text.contains(|c| self.has(c))
     }
 
-    /// `text` without marks.
+    /// Returns `text` without marks.
     pub(crate) fn without(&self, text: &str) -> String {
         text.chars().filter(|c| !self.has(*c)).collect()
     }
 
-    /// `text` without white space, or the characters `of`, at its ends. Marks do not stop the
-    /// stripping; those beside the remaining text are kept.
+    /// Returns `text` without white space, or the characters `of`, at its ends. Marks do not stop
+    /// the stripping. Marks next to the remaining text are kept.
     pub(crate) fn strip<'t>(&self, text: &'t str, of: Option<&str>, start: bool, end: bool) -> &'t str {
         let goes = |c: char| of.map_or_else(|| is_space(c), |of| of.contains(c));
         let stays = |c: char| !self.has(c) && !goes(c);
@@ -253,21 +254,21 @@ impl Marks {
     }
 }
 
-/// A rendered conversation in which the letters of the messages' control tokens are separated by a
-/// mark, and those of the template's are not.
+/// A rendered conversation in which a mark separates the letters of control tokens, but only of
+/// tokens from messages.
 pub(crate) struct SeparatedText<'m> {
     broken: String,
     marks: &'m Marks,
 }
 
 impl SeparatedText<'_> {
-    /// The text to look for tokens in.
+    /// Returns the text to search for tokens.
     pub(crate) fn broken(&self) -> &str {
         &self.broken
     }
 
-    /// The text itself, and the ranges in it of `found`, which are ranges in
-    /// [`broken`](SeparatedText::broken). The ranges ascend and do not overlap.
+    /// Returns the text without marks, and the ranges of `found` in it. `found` has ranges in
+    /// [`broken`](SeparatedText::broken), which ascend and do not overlap.
     pub(crate) fn text(&self, found: Vec<(Range<usize>, u32)>) -> (String, Vec<(Range<usize>, u32)>) {
         let mut text = String::with_capacity(self.broken.len());
         let mut bounds = found.iter().flat_map(|(range, _)| [range.start, range.end]).peekable();
@@ -351,10 +352,10 @@ mod tests {
     fn a_token_with_marks_is_a_messages_and_any_other_the_templates() {
         for (rendered, broken, text) in [
             ("<|turn>[<|turn>)<turn|>", "<|turn><[|turn><turn|>", "<|turn><|turn><turn|>"),
-            // Cut before or behind.
+            // Cut before or after the token.
             ("a[<|turn>", "a<[|turn>", "a<|turn>"),
             ("<|turn>)b", "<[|turn>b", "<|turn>b"),
-            // Removed by the template, whose own token stays whole.
+            // Removed by the template, whose own token is not separated.
             ("a[<turn|>}<|turn>", "a[<{turn|><|turn>", "a<turn|><|turn>"),
             ("a~<turn|>", "a~<turn|>", "a<turn|>"),
             ("<|tu]rn>", "<|tu]rn>", "<|turn>"),

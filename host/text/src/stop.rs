@@ -3,7 +3,7 @@
 use crate::error::{Result, TextError};
 use crate::generation::GenerationConfig;
 
-/// Most stop strings of one set of rules.
+/// Most stop strings in a set of rules.
 pub const STOP_STRINGS_MAX: usize = 64;
 
 /// Longest stop string, in bytes. Up to this much text can be pending while it may still become the
@@ -18,7 +18,7 @@ pub struct StopRules {
 }
 
 impl StopRules {
-    /// Stops at `ids`.
+    /// Returns rules that stop at `ids`.
     pub fn new(ids: impl IntoIterator<Item = u32>) -> StopRules {
         let mut ids: Vec<u32> = ids.into_iter().collect();
         ids.sort_unstable();
@@ -26,17 +26,17 @@ impl StopRules {
         StopRules { ids, strings: Vec::new() }
     }
 
-    /// Stops at the checkpoint's own stop ids and stop strings.
+    /// Returns rules that stop at the checkpoint's own stop ids and stop strings.
     ///
     /// # Errors
     ///
-    /// Those of [`StopRules::with_strings`].
+    /// The errors of [`StopRules::with_strings`].
     pub fn from_generation(config: &GenerationConfig) -> Result<StopRules> {
         StopRules::new(config.stop_ids.iter().copied()).with_strings(&config.stop_strings)
     }
 
-    /// Stops at `strings` too: each of 1 to [`STOP_STRING_BYTES_MAX`] bytes, at most
-    /// [`STOP_STRINGS_MAX`] in all.
+    /// Also stops at `strings`. Each must have 1 to [`STOP_STRING_BYTES_MAX`] bytes, and there may
+    /// be at most [`STOP_STRINGS_MAX`].
     pub fn with_strings<S: Into<String>>(
         mut self,
         strings: impl IntoIterator<Item = S>,
@@ -61,22 +61,22 @@ impl StopRules {
         Ok(self)
     }
 
-    /// The stop ids, ascending.
+    /// Returns the stop ids in ascending order.
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }
 
-    /// The stop strings, in the order passed.
+    /// Returns the stop strings in the order they were passed.
     pub fn strings(&self) -> &[String] {
         &self.strings
     }
 
-    /// Whether `id` ends a reply.
+    /// Checks whether `id` ends a reply.
     pub fn is_stop_id(&self, id: u32) -> bool {
         self.ids.binary_search(&id).is_ok()
     }
 
-    /// A matcher for one reply.
+    /// Creates a matcher for one reply.
     pub fn matcher(&self) -> StopMatcher {
         StopMatcher { strings: self.strings.clone(), pending: String::new(), stopped: None }
     }
@@ -84,9 +84,9 @@ impl StopRules {
 
 /// Finds stop strings in text that comes in chunks.
 ///
-/// The stop string that is complete first wins (of two that end at the same position, the one that
-/// starts earlier), so the result does not depend on the chunk boundaries. Text before it is
-/// delivered, nothing from it on. A tail that may be the start of a stop string stays pending until
+/// The stop string that is completed first wins. If two end at the same position, the one that
+/// starts earlier wins. So the result does not depend on the chunk boundaries. Only the text before
+/// the stop string is delivered. A tail that may be the start of a stop string stays pending until
 /// it is decided.
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
@@ -100,7 +100,7 @@ pub struct StopMatcher {
 pub struct StopMatch {
     /// Text to deliver now.
     pub text: String,
-    /// The stop string found, as its index in [`StopRules::strings`]. Nothing is delivered after
+    /// The stop string found, as its index in [`StopRules::strings`]. No text is delivered after
     /// it.
     pub stopped: Option<usize>,
 }
@@ -130,12 +130,12 @@ impl StopMatcher {
         StopMatch { text: std::mem::replace(&mut self.pending, rest), stopped: None }
     }
 
-    /// Ends the reply: returns the pending text, unless a stop string was found.
+    /// Ends the reply and returns the pending text, unless a stop string was found.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.pending)
     }
 
-    /// Length of the longest tail with which a stop string may begin.
+    /// Returns the length of the longest tail with which a stop string may begin.
     fn undecided_bytes(&self) -> usize {
         let pending = self.pending.as_bytes();
         self.strings

@@ -1,4 +1,4 @@
-//! Ids to text, one token at a time.
+//! Converts ids to text, one token at a time.
 
 use crate::decoding::{Decoding, Piece, byte_level_bytes};
 use crate::error::Result;
@@ -6,21 +6,21 @@ use crate::tokenizer::Tokenizer;
 
 /// Longest run of byte tokens whose text stays pending, in tokens (and bytes): 16 to 64 characters.
 ///
-/// The byte-fallback decoder turns a whole run into U+FFFD if any byte in it is out of place, so
-/// the text of a run is final only when the run ends. Longer runs, which a vocabulary without a
-/// script's characters produces for whole sentences, are emitted character by character from this
-/// length on.
+/// The byte-fallback decoder turns a whole run into U+FFFD if any byte in it is invalid, so the
+/// text of a run is final only when the run ends. Longer runs occur in whole sentences, if a
+/// vocabulary lacks a script's characters. They are emitted character by character from this length
+/// on.
 pub const PENDING_BYTE_TOKENS_MAX: usize = 64;
 
-/// Tokens an opaque decoder may leave undecided before their text is emitted as it is. A character
-/// has at most four bytes, hence at most four tokens.
+/// Number of tokens that an opaque decoder may leave undecided before their text is emitted as it
+/// is. A character has at most four bytes, hence at most four tokens.
 const UNDECIDED_TOKENS_MAX: usize = 8;
 
-/// Converts ids into text as they come. The chunks together are [`Tokenizer::decode`] of all the
-/// ids: a character split over tokens comes out whole and once, leading spaces are those of the
-/// whole text, and U+FFFD appears only where decoding the whole text has it. (One exception, for
-/// the better: a run of more than [`PENDING_BYTE_TOKENS_MAX`] byte tokens that turns out broken
-/// keeps the characters emitted before the break.)
+/// Converts ids into text as they come. The chunks together equal [`Tokenizer::decode`] of all the
+/// ids. A character split over tokens comes out whole and once. Leading spaces equal the whole
+/// text's, and U+FFFD appears only where decoding the whole text has it. There is one exception,
+/// for the better: if a run of more than [`PENDING_BYTE_TOKENS_MAX`] byte tokens turns out to be
+/// broken, it keeps the characters emitted before the break.
 ///
 /// The cost of a token does not depend on the number of tokens before it.
 #[derive(Debug, Clone)]
@@ -28,14 +28,14 @@ pub struct TextStream {
     tokenizer: Tokenizer,
     skip_special: bool,
     pending: Pending,
-    /// Characters still to be stripped from the start of the text.
+    /// Character and number of its occurrences still to be stripped from the start of the text.
     strip: Option<(char, usize)>,
 }
 
 /// Input whose text is not final yet.
 #[derive(Debug, Clone)]
 enum Pending {
-    /// Bytes of a character that may be completed: at most three.
+    /// Bytes of a character that may still be completed: at most three.
     Incomplete(Vec<u8>),
     /// A run of byte tokens.
     Run(Vec<u8>),
@@ -44,7 +44,7 @@ enum Pending {
 }
 
 impl TextStream {
-    /// A stream of `tokenizer`'s text, without special tokens if `skip_special`.
+    /// Starts a stream of `tokenizer`'s text, without special tokens if `skip_special` is set.
     pub fn new(tokenizer: &Tokenizer, skip_special: bool) -> TextStream {
         let (pending, strip) = match tokenizer.decoding() {
             Decoding::ByteLevel => (Pending::Incomplete(Vec::new()), None),
@@ -54,7 +54,7 @@ impl TextStream {
         TextStream { tokenizer: tokenizer.clone(), skip_special, pending, strip }
     }
 
-    /// Processes the next id; returns the text that is final now, often empty.
+    /// Processes the next id and returns the text that is now final, which is often empty.
     pub fn push(&mut self, id: u32) -> Result<String> {
         let Some(token) = self.tokenizer.visible_token(id, self.skip_special) else {
             return Ok(String::new());
@@ -80,8 +80,8 @@ impl TextStream {
         Ok(self.stripped(text))
     }
 
-    /// Ends the text: returns the pending text, with U+FFFD for an incomplete character. The stream
-    /// can be reused for another text.
+    /// Ends the text and returns the pending text, with U+FFFD for an incomplete character. The
+    /// stream can be reused for another text.
     pub fn finish(&mut self) -> Result<String> {
         let text = match &mut self.pending {
             Pending::Incomplete(bytes) => String::from_utf8_lossy(&std::mem::take(bytes)).into_owned(),
@@ -114,13 +114,13 @@ impl TextStream {
     }
 }
 
-/// Takes the text that lossy decoding has decided, and leaves the bytes of a character that may
-/// still be completed.
+/// Removes and returns the text that lossy decoding has decided. The bytes of a character that may
+/// still be completed stay.
 fn take_decided(bytes: &mut Vec<u8>) -> String {
     let mut kept = 0;
     if let Some(last) = bytes.utf8_chunks().last() {
         let tail = last.invalid();
-        // A tail is incomplete, not wrong, if some byte could still continue it.
+        // A tail is incomplete rather than invalid if some byte could still continue it.
         if std::str::from_utf8(tail).is_err_and(|error| error.error_len().is_none()) {
             kept = tail.len();
         }
@@ -129,13 +129,13 @@ fn take_decided(bytes: &mut Vec<u8>) -> String {
     String::from_utf8_lossy(&std::mem::replace(bytes, rest)).into_owned()
 }
 
-/// Takes the whole run: text, or one U+FFFD for each of its bytes.
+/// Removes and returns the whole run: its text, or one U+FFFD for each of its bytes.
 fn take_run(run: &mut Vec<u8>) -> String {
     String::from_utf8(std::mem::take(run)).unwrap_or_else(|error| "\u{fffd}".repeat(error.as_bytes().len()))
 }
 
-/// Takes the complete characters at the start of a run that is too long to keep pending, or one
-/// U+FFFD if there is none.
+/// Removes and returns the complete characters at the start of a run that is too long to keep
+/// pending. If there is no complete character, returns one U+FFFD.
 fn take_characters(run: &mut Vec<u8>) -> String {
     let decided = match std::str::from_utf8(run) {
         Ok(_) => run.len(),
@@ -150,7 +150,8 @@ fn take_characters(run: &mut Vec<u8>) -> String {
     text
 }
 
-/// Takes the text that an opaque decoder adds for the undecided tokens after their context.
+/// Removes the undecided tokens and returns the text that an opaque decoder adds for them after
+/// their context.
 fn take_window(
     tokenizer: &Tokenizer,
     skip_special: bool,
@@ -172,7 +173,7 @@ fn take_window(
             Ok(new)
         }
         Some(_) => Ok(String::new()),
-        // The tokens changed text that was already emitted: no correct addition exists, so they are
+        // The tokens changed text that was already emitted. No correct addition exists, so they are
         // decoded alone.
         None if all => {
             let new = tokenizer.decode(undecided, skip_special)?;

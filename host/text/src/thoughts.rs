@@ -1,29 +1,29 @@
-//! Thoughts of a model, which it writes between two tokens of their own, apart from its answer.
+//! Thoughts of a model, which it writes between two special tokens, separate from its answer.
 
 use crate::tokenizer::Tokenizer;
 
 /// The tokens around thoughts, and the text that begins them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThoughtTokens {
-    /// Begins a thought.
+    /// The token that begins a thought.
     pub open: u32,
-    /// Ends it.
+    /// The token that ends a thought.
     pub close: u32,
     /// Text after the opening token that belongs to the format, such as the name of a channel.
     label: &'static str,
 }
 
-/// Spelling of the tokens and the label: of Gemma 4, of Qwen 3 and SmolLM3, and of Ministral.
+/// Spelling of the tokens and the label: Gemma 4, then Qwen 3 and SmolLM3, then Ministral.
 const KNOWN: [(&str, &str, &str); 3] =
     [("<|channel>", "<channel|>", "thought\n"), ("<think>", "</think>", ""), ("[THINK]", "[/THINK]", "")];
 
 impl ThoughtTokens {
-    /// Tokens around thoughts that begin with no label.
+    /// Returns the tokens around thoughts that begin without a label.
     pub const fn new(open: u32, close: u32) -> ThoughtTokens {
         ThoughtTokens { open, close, label: "" }
     }
 
-    /// Returns the tokens around thoughts of a vocabulary; `None` if it has no known pair.
+    /// Returns the tokens around thoughts of a vocabulary. `None` if it has no known pair.
     pub fn of(tokenizer: &Tokenizer) -> Option<ThoughtTokens> {
         KNOWN.into_iter().find_map(|(open, close, label)| {
             let (open, close) = (tokenizer.token_to_id(open)?, tokenizer.token_to_id(close)?);
@@ -37,7 +37,7 @@ impl ThoughtTokens {
     }
 }
 
-/// The text of one thought as it grows, without its label and without newlines at both ends.
+/// The growing text of one thought, without its label and without newlines at both ends.
 #[derive(Debug, Clone)]
 pub(crate) struct Thought {
     /// The label, until it was found or ruled out.
@@ -47,12 +47,12 @@ pub(crate) struct Thought {
 }
 
 impl Thought {
-    /// A thought after its opening token.
+    /// Starts a thought after its opening token.
     pub(crate) fn after(tokens: ThoughtTokens) -> Thought {
         Thought { expected: tokens.label, ..Thought::continued() }
     }
 
-    /// A thought that the prompt began.
+    /// Continues a thought that the prompt began.
     pub(crate) fn continued() -> Thought {
         Thought { expected: "", held: String::new(), begun: false }
     }

@@ -1,5 +1,4 @@
-//! Tokens that may not be chosen, whatever their logits: the rules that a checkpoint is published
-//! with.
+//! A checkpoint's published rules for tokens that may not be chosen, regardless of their logits.
 
 use crate::error::{Result, TextError};
 
@@ -24,11 +23,12 @@ pub(crate) const RULE_IDS_MAX: usize = 4096;
 pub struct TokenRules {
     /// Ids that are never chosen.
     pub suppress_tokens: Vec<u32>,
-    /// Ids that are not chosen as the first of a reply.
+    /// Ids that are not chosen as the first token of a reply.
     pub begin_suppress_tokens: Vec<u32>,
-    /// Sequences of ids that are never completed. One of a single stop id has no effect.
+    /// Sequences of ids that are never completed. A sequence that is a single stop id has no
+    /// effect.
     pub bad_words_ids: Vec<Vec<u32>>,
-    /// No sequence of this many ids occurs twice in prompt and reply; 0 allows all.
+    /// Length of id sequences that must not occur twice in prompt and reply. 0 allows all.
     pub no_repeat_ngram_size: usize,
     /// Stop ids are not chosen before the reply has this many tokens.
     pub min_new_tokens: usize,
@@ -36,18 +36,18 @@ pub struct TokenRules {
     pub min_length: usize,
     /// The id that follows a prompt of one token.
     pub forced_bos_token_id: Option<u32>,
-    /// The checkpoint's stop ids, which the rules above speak of.
+    /// The checkpoint's stop ids, which some of the other rules refer to.
     pub stop_ids: Vec<u32>,
 }
 
 impl TokenRules {
-    /// Whether every token may be chosen at every place.
+    /// Checks whether every token may be chosen at every place.
     pub fn is_empty(&self) -> bool {
         *self == TokenRules { stop_ids: self.stop_ids.clone(), ..TokenRules::default() }
     }
 
-    /// Returns how many tokens the rules can exclude at one place; `None` if that grows with the
-    /// text.
+    /// Returns the number of tokens that the rules can exclude at one place. `None` if that grows
+    /// with the text.
     pub fn most_excluded(&self) -> Option<usize> {
         if self.no_repeat_ngram_size > 0 || self.forced_bos_token_id.is_some() {
             return None;
@@ -57,7 +57,7 @@ impl TokenRules {
         Some(lists.iter().sum::<usize>() + self.bad_words_ids.len() + ends)
     }
 
-    /// Sets the logits of excluded tokens to negative infinity. `history` is the prompt, of
+    /// Sets the logits of excluded tokens to negative infinity. `history` is the prompt, with
     /// `prompt` tokens, and the reply so far.
     ///
     /// # Errors

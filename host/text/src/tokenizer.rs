@@ -23,21 +23,22 @@ use crate::input::{TOKENIZER_BYTES_MAX, check_nesting, invalid_json, read_capped
 use crate::spelled::{ControlTokens, SeparatedText};
 use crate::tokenizer_config::TokenizerConfig;
 
-/// Longest text encoded at once. A prompt of a million tokens has about 5 MB.
+/// Longest text that is encoded at once. A prompt of a million tokens has about 5 MB.
 pub const TEXT_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes that normalizers and pre-tokenizers may make of a text: twelve times the longest. That is
-/// the bound for Llama's steps, which prepend `▁` of three bytes and put it in the place of blanks.
+/// Most bytes that normalizers and pre-tokenizers may make from a text: twelve times the longest
+/// text. That is the bound for Llama's steps, which prepend `▁` of three bytes and replace blanks
+/// by it.
 const GROWN_BYTES_MAX: u64 = 12 * TEXT_BYTES_MAX as u64;
 
-/// A tokenizer read from `tokenizer.json`; clones are cheap and share it.
+/// A tokenizer read from `tokenizer.json`. Clones are cheap and share it.
 ///
 /// Truncation and padding in the file are ignored, as Hugging Face ignores them unless a caller
 /// requests them: a prompt is never truncated silently.
 #[derive(Clone)]
 pub struct Tokenizer {
     shared: Arc<Shared>,
-    /// Ids before and after a text, where they are not those of the file's post-processor.
+    /// Ids before and after a text, if they differ from the file's post-processor.
     ends: Option<[Option<u32>; 2]>,
 }
 
@@ -46,7 +47,7 @@ struct Shared {
     engine: Engine,
     decoding: Decoding,
     special_ids: Vec<u32>,
-    /// Bytes of the longest text that is encoded.
+    /// Bytes of the longest text that is accepted.
     longest: usize,
 }
 
@@ -82,9 +83,9 @@ impl Tokenizer {
         }
     }
 
-    /// Adds the tokens before and after a text that `tokenizer_config.json` asks for, in the place
-    /// of those of `tokenizer.json`, as `transformers` does. Tokens that are not in the vocabulary
-    /// are left out.
+    /// Adds the tokens before and after a text that `tokenizer_config.json` specifies. They replace
+    /// the tokens that `tokenizer.json` specifies, as in `transformers`. Tokens that are not in the
+    /// vocabulary are left out.
     #[must_use]
     pub fn with_config(self, config: &TokenizerConfig) -> Tokenizer {
         let id = |token: &Option<String>| self.token_to_id(token.as_deref()?);
@@ -92,8 +93,8 @@ impl Tokenizer {
         Tokenizer { ends, ..self }
     }
 
-    /// Like [`Tokenizer::from_checkpoint`], but uses the index that `folder` has of it, or makes
-    /// one; see [`Tokenizer::from_file_indexed`].
+    /// Like [`Tokenizer::from_checkpoint`], but uses the tokenizer's index in `folder`, or makes
+    /// one. See [`Tokenizer::from_file_indexed`].
     pub fn from_checkpoint_indexed(path: impl AsRef<Path>, folder: impl AsRef<Path>) -> Result<Tokenizer> {
         let path = path.as_ref();
         match GgufTexts::at(path)? {
@@ -110,24 +111,26 @@ impl Tokenizer {
         }
     }
 
-    /// Makes the tokenizer of a GGUF file. Its index is one of `source`, or of the document.
+    /// Makes the tokenizer of a GGUF file. The index gets the hash `source`, or else the
+    /// document's.
     fn from_gguf(texts: &GgufTexts, source: Option<[u8; 32]>) -> Result<Tokenizer> {
         let document = texts.document(TOKENIZER_FILE)?.unwrap_or_default();
         Tokenizer::from_source(&document, texts.path(), source)
     }
 
-    /// Reads `tokenizer.json` at `path`: at most [`TOKENIZER_BYTES_MAX`] bytes.
+    /// Reads `tokenizer.json` at `path`, which may have at most [`TOKENIZER_BYTES_MAX`] bytes.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Tokenizer> {
         let path = path.as_ref();
         Tokenizer::from_bytes(&read_capped(path, TOKENIZER_BYTES_MAX)?, path)
     }
 
-    /// Reads the contents of a `tokenizer.json`; errors name `path`.
+    /// Reads the contents of a `tokenizer.json`. Errors name `path`.
     pub fn from_bytes(bytes: &[u8], path: impl AsRef<Path>) -> Result<Tokenizer> {
         Tokenizer::from_source(bytes, path.as_ref(), None)
     }
 
-    /// Reads the contents of a `tokenizer.json`. Its index is one of `source`, or of the contents.
+    /// Reads the contents of a `tokenizer.json`. The index gets the hash `source`, or else the
+    /// contents'.
     fn from_source(bytes: &[u8], path: &Path, source: Option<[u8; 32]>) -> Result<Tokenizer> {
         if bytes.len() as u64 > TOKENIZER_BYTES_MAX {
             return Err(TextError::FileTooLarge { path: path.to_owned(), max: TOKENIZER_BYTES_MAX });
@@ -156,9 +159,9 @@ impl Tokenizer {
         Tokenizer::of(Engine::Library(Box::new(engine)), path)
     }
 
-    /// The tokenizer of an [index](Tokenizer::index) that was stored, of a `tokenizer.json` with
-    /// the SHA-256 `source`; errors name `path`. It is used where it lies. Its own bytes are not
-    /// hashed: a caller has them verified, or asks [`is_index_of`](crate::is_index_of) first.
+    /// Opens a stored [index](Tokenizer::index) of a `tokenizer.json` with the SHA-256 `source`.
+    /// Errors name `path`. The index is used in place. Its own bytes are not hashed: the caller
+    /// must have verified them, or must call [`is_index_of`](crate::is_index_of) first.
     pub fn from_index(index: IndexBytes, source: [u8; 32], path: impl AsRef<Path>) -> Result<Tokenizer> {
         let path = path.as_ref();
         let engine = guarded(|| index::open(index, source).map_err(Into::into))
@@ -168,7 +171,7 @@ impl Tokenizer {
 
     fn of(engine: Engine, path: &Path) -> Result<Tokenizer> {
         let invalid = |reason: String| TextError::InvalidTokenizer { path: path.to_owned(), reason };
-        // `null` where there is none.
+        // The library writes `null` for an absent step.
         let json = |step: serde_json::Result<Value>| step.map_err(|error| invalid(error.to_string()));
         let normalizer = json(each!(&engine, engine => serde_json::to_value(engine.get_normalizer())))?;
         let pieces = json(each!(&engine, engine => serde_json::to_value(engine.get_pre_tokenizer())))?;
@@ -186,8 +189,8 @@ impl Tokenizer {
         Ok(Tokenizer { shared, ends: None })
     }
 
-    /// What [`Tokenizer::from_index`] takes, to be stored; `None` of a tokenizer that only the
-    /// library reads.
+    /// Returns the index for [`Tokenizer::from_index`], to be stored. `None` if only the library
+    /// can read the tokenizer.
     pub fn index(&self) -> Option<&[u8]> {
         match &self.shared.engine {
             Engine::Indexed(engine) => Some(engine.get_model().bytes()),
@@ -195,11 +198,11 @@ impl Tokenizer {
         }
     }
 
-    /// Reads `tokenizer.json` at `path` by the index that `folder` has of it; if there is none, or
-    /// a damaged one, it is made and kept there. A large vocabulary takes a tenth of a second to
-    /// read, its index some milliseconds and the time to hash the file.
+    /// Reads `tokenizer.json` at `path` using its index in `folder`. If the index is missing or
+    /// damaged, it is made and stored there. Reading a large vocabulary needs a tenth of a second.
+    /// Its index needs some milliseconds, plus the time to hash the file.
     ///
-    /// Only an index that no one but this user can have written is used.
+    /// An index is used only if no other user can have written it.
     pub fn from_file_indexed(path: impl AsRef<Path>, folder: impl AsRef<Path>) -> Result<Tokenizer> {
         let path = path.as_ref();
         index::kept::read(
@@ -210,8 +213,8 @@ impl Tokenizer {
         )
     }
 
-    /// Starts `load` on a thread of its own, so that the caller can map weights meanwhile. A
-    /// failure to start the thread is reported by [`TokenizerLoading::join`], with `path`.
+    /// Starts `load` on a separate thread, so that the caller can map weights meanwhile. If the
+    /// thread cannot be started, [`TokenizerLoading::join`] reports that with `path`.
     pub fn load_in_background(
         path: impl Into<PathBuf>,
         load: impl FnOnce() -> Result<Tokenizer> + Send + 'static,
@@ -219,15 +222,15 @@ impl Tokenizer {
         TokenizerLoading::start(path.into(), load)
     }
 
-    /// The file it was read from.
+    /// Returns the path of the file that the tokenizer was read from.
     pub fn path(&self) -> &Path {
         &self.shared.path
     }
 
-    /// The ids of `text`, at most [`TEXT_BYTES_MAX`] bytes. With `add_special`, includes what the
-    /// file's post-processor adds (`<bos>`, for some also `<eos>`), or what
-    /// [`with_config`](Tokenizer::with_config) does. Special tokens spelled out in
-    /// the text become their ids in either case, whatever their origin: for a conversation use
+    /// Returns the ids of `text`, which may have at most [`TEXT_BYTES_MAX`] bytes. With
+    /// `add_special`, adds the tokens of the file's post-processor (`<bos>`, for some also `<eos>`)
+    /// or of [`with_config`](Tokenizer::with_config). Special tokens spelled out in the text become
+    /// their ids in either case, regardless of their origin. For a conversation use
     /// [`ChatTemplate::encode`](crate::ChatTemplate::encode).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         if text.len() > self.shared.longest {
@@ -241,14 +244,14 @@ impl Tokenizer {
             .map_err(|reason| TextError::Encode { path: self.shared.path.clone(), reason })
     }
 
-    /// The added tokens that a template may write and a message may not.
+    /// Returns the added tokens that a template may write and a message may not.
     pub(crate) fn control_tokens(&self, template: &str) -> ControlTokens {
         let added = each!(&self.shared.engine, engine => engine.get_added_tokens_decoder());
         ControlTokens::new(added.values().map(|token| (token.content.as_str(), token.special)), template)
     }
 
-    /// The ids of a rendered conversation: the template's own tokens become ids, and the rest is
-    /// text, in one piece from token to token as [`Tokenizer::encode`] encodes it.
+    /// Returns the ids of a rendered conversation. The template's own tokens become ids. The text
+    /// between two of them is encoded in one piece, as by [`Tokenizer::encode`].
     pub(crate) fn encode_separated(&self, separated: &SeparatedText<'_>) -> Result<Vec<u32>> {
         let (bytes, max) = (separated.broken().len(), self.shared.longest);
         if bytes > max {
@@ -281,32 +284,32 @@ impl Tokenizer {
         Ok(pieces.into_encoding(None, 0, OffsetType::None)?.get_ids().to_vec())
     }
 
-    /// The text of `ids`, without special tokens if `skip_special`. Ids outside the vocabulary (a
-    /// model's table may have more rows than its tokenizer has tokens) give no text, as in Hugging
-    /// Face.
+    /// Returns the text of `ids`, without special tokens if `skip_special` is set. Ids outside the
+    /// vocabulary give no text, as in Hugging Face. (A model's table may have more rows than its
+    /// tokenizer has tokens.)
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         guarded(|| each!(&self.shared.engine, engine => engine.decode(ids, skip_special)))
             .map_err(|reason| TextError::Decode { path: self.shared.path.clone(), reason })
     }
 
-    /// Tokens in the vocabulary, added ones included.
+    /// Returns the number of tokens in the vocabulary, including added ones.
     pub fn vocabulary_size(&self) -> usize {
         self.shared.engine.vocabulary_size()
     }
 
-    /// The id of a token, spelled as in the vocabulary.
+    /// Returns the id of a token, spelled as in the vocabulary.
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
         each!(&self.shared.engine, engine => engine.token_to_id(token))
     }
 
-    /// The token of an id, spelled as in the vocabulary.
+    /// Returns the token of an id, spelled as in the vocabulary.
     pub fn id_to_token(&self, id: u32) -> Option<String> {
         each!(&self.shared.engine, engine => engine.id_to_token(id))
     }
 
-    /// The lowest id that is another token in `other`, or a token in one of the two alone; `None`
-    /// if the vocabularies are the same. Sizes say little: vocabularies of different families have
-    /// the same.
+    /// Returns the lowest id that has a different token in `other`, or a token in only one of the
+    /// two. `None` if the vocabularies are equal. Comparing sizes is not enough: vocabularies of
+    /// different families have equal sizes.
     pub fn first_difference(&self, other: &Tokenizer) -> Option<VocabularyDifference> {
         let end = self.ids_end().max(other.ids_end());
         (0..end).find_map(|id| {
@@ -315,19 +318,19 @@ impl Tokenizer {
         })
     }
 
-    /// One past the largest id that may be a token.
+    /// Returns one plus the largest id that may be a token.
     fn ids_end(&self) -> u32 {
         let added = each!(&self.shared.engine, engine => engine.get_added_tokens_decoder());
         let added = added.keys().max().map_or(0, |largest| largest.saturating_add(1));
         u32::try_from(self.vocabulary_size()).unwrap_or(u32::MAX).max(added)
     }
 
-    /// The ids of the special tokens, ascending.
+    /// Returns the ids of the special tokens, in ascending order.
     pub fn special_ids(&self) -> &[u32] {
         &self.shared.special_ids
     }
 
-    /// Whether `id` is a special token.
+    /// Checks whether `id` is a special token.
     pub fn is_special(&self, id: u32) -> bool {
         self.shared.special_ids.binary_search(&id).is_ok()
     }
@@ -336,8 +339,8 @@ impl Tokenizer {
         &self.shared.decoding
     }
 
-    /// The spelling of `id` that [`Tokenizer::decode`] passes to the decoder; `None` if it skips
-    /// the id.
+    /// Returns the spelling of `id` that [`Tokenizer::decode`] passes to the decoder. `None` if it
+    /// skips the id.
     pub(crate) fn visible_token(&self, id: u32, skip_special: bool) -> Option<String> {
         let token = self.id_to_token(id)?;
         let added = each!(&self.shared.engine, engine => engine.get_added_vocabulary());
@@ -349,16 +352,15 @@ impl Tokenizer {
 /// An id that is not the same token in two vocabularies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VocabularyDifference {
-    /// The id.
     pub id: u32,
-    /// Its token here, if it has one.
+    /// The token in this vocabulary, if it has one.
     pub own: Option<String>,
-    /// Its token in the other vocabulary, if it has one.
+    /// The token in the other vocabulary, if it has one.
     pub others: Option<String>,
 }
 
-/// Splits `whole` into pieces: the tokens found in it, by their ranges in bytes, and the text
-/// between them.
+/// Splits `whole` into pieces: the tokens found in it, given with their ranges in bytes, and the
+/// text between them.
 fn cut(
     whole: &NormalizedString,
     found: &[(std::ops::Range<usize>, u32)],
@@ -380,7 +382,7 @@ fn cut(
     pieces
 }
 
-/// A tokenizer being read on its own thread.
+/// A tokenizer that a separate thread is reading.
 #[derive(Debug)]
 pub struct TokenizerLoading {
     path: PathBuf,
@@ -396,12 +398,12 @@ impl TokenizerLoading {
         TokenizerLoading { path, thread }
     }
 
-    /// Whether [`TokenizerLoading::join`] would return at once.
+    /// Checks whether [`TokenizerLoading::join`] would return at once.
     pub fn is_finished(&self) -> bool {
         self.thread.as_ref().map_or(true, JoinHandle::is_finished)
     }
 
-    /// Waits for the tokenizer, or the error it failed with.
+    /// Waits for the tokenizer or its error.
     pub fn join(self) -> Result<Tokenizer> {
         let path = self.path;
         match self.thread {
@@ -413,9 +415,9 @@ impl TokenizerLoading {
     }
 }
 
-/// Calls the tokenizer library. It asserts properties of its input that a hostile file can violate,
-/// and a panic in it leaves no state behind that is read later: the tokenizer is only borrowed
-/// immutably, or dropped.
+/// Calls the tokenizer library and turns panics into errors. It asserts properties of its input
+/// that a hostile file can violate. A panic leaves no state behind that is read later: the
+/// tokenizer is only borrowed immutably, or dropped.
 fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result.map_err(|error| error.to_string()),
@@ -436,7 +438,7 @@ mod tests {
     use super::*;
     use crate::spelled::Marks;
 
-    /// Unmarked text is encoded as by the library, token for token.
+    /// Unmarked text gets the same tokens as from the library.
     #[test]
     fn without_a_mark_the_pieces_are_the_librarys() {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");

@@ -10,7 +10,7 @@ use crate::input::{Files, invalid_field};
 
 const FILE: &str = "tokenizer_config.json";
 
-/// Fields that cannot change ids or texts here, and the reason. Fields that end in `_token` are
+/// Fields that cannot change ids or texts here, with the reason. Fields that end in `_token` are
 /// variables of chat templates.
 const CANNOT_MATTER: [(&str, &[&str]); 5] = [
     (
@@ -74,13 +74,13 @@ const CANNOT_MATTER: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// Checked settings.
+/// Settings of `tokenizer_config.json`, checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokenizerConfig {
-    /// Tokens before and after a text, where the file says whether there are any. They replace
-    /// those of `tokenizer.json`.
+    /// Tokens before and after a text, if the file specifies whether there are any. They replace
+    /// the tokens that `tokenizer.json` specifies.
     pub(crate) ends: Option<[Option<String>; 2]>,
-    /// Fields that would change ids and are not used, and fields that are not known.
+    /// Unused fields that would change ids, and unknown fields.
     pub ignored: Vec<Ignored>,
 }
 
@@ -89,7 +89,7 @@ impl TokenizerConfig {
     ///
     /// # Errors
     ///
-    /// Those of reading it, and [`TextError::InvalidField`](crate::TextError::InvalidField).
+    /// The errors of reading it, and [`TextError::InvalidField`](crate::TextError::InvalidField).
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<TokenizerConfig> {
         TokenizerConfig::read(&Files::of(directory.as_ref())?)
     }

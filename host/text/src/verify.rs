@@ -1,21 +1,21 @@
-//! Whether a drafted token stands, so that what is chosen is distributed as without a draft.
+//! Verifies drafted tokens, so that chosen tokens have the same distribution as without a draft.
 
 use crate::distribution::Distribution;
 use crate::error::Result;
 use crate::sampler::{Sampler, SamplingParameters, largest};
 
-/// What became of a drafted token.
+/// The result of verifying a drafted token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The drafted token was chosen.
     Accepted,
-    /// This other token was chosen.
+    /// A different token was chosen.
     Replaced(u32),
 }
 
 impl SamplingParameters {
-    /// The same with the random sequence of a draft, which must be independent of that of the
-    /// sampler that verifies its tokens.
+    /// Returns the parameters with the random sequence of a draft. It must be independent of the
+    /// sequence of the sampler that verifies the draft's tokens.
     #[must_use]
     pub const fn of_a_draft(self) -> SamplingParameters {
         SamplingParameters { seed: self.seed ^ 0xd1b5_4a32_d192_ed03, ..self }
@@ -23,37 +23,38 @@ impl SamplingParameters {
 }
 
 impl Sampler {
-    /// What [`Sampler::sample`] draws from.
+    /// Returns the distribution from which [`Sampler::sample`] draws.
     ///
     /// # Errors
     ///
-    /// Those of [`Sampler::sample`].
+    /// The errors of [`Sampler::sample`].
     pub fn distribution(&mut self, logits: &[f32], history: &[u32]) -> Result<Distribution> {
         self.with_rules_applied(logits, history, |sampler, logits| {
             let best = || Distribution::certain(largest(logits));
             match sampler.parameters().is_greedy() {
                 true => best(),
-                // There is a token, and no parameter excludes the best one.
+                // There is at least one token, and no parameter excludes the best one.
                 false => Distribution::new(sampler.weigh(logits)).unwrap_or_else(best),
             }
         })
     }
 
-    /// Chooses the token after `history` from its row of logits, where a draft expected `drafted`.
+    /// Chooses the token after `history` from its row of logits, given that a draft expected
+    /// `drafted`.
     ///
-    /// Without `drawn_from`, the draft is a function of the history: the token is sampled as
-    /// [`Sampler::sample`] does, with the same use of the random sequence, and compared. So the
-    /// same seed gives the same text with such a draft as with none. This is rejection sampling
-    /// from a distribution that has one token: the draft is accepted with its probability p, and
-    /// what replaces it is drawn from the rest.
+    /// Without `drawn_from`, the draft is a function of the history. The token is sampled as in
+    /// [`Sampler::sample`], with the same use of the random sequence, and compared. So the same
+    /// seed gives the same text with or without such a draft. This is rejection sampling from a
+    /// distribution that has one token: the draft is accepted with its probability p, and its
+    /// replacement is drawn from the rest.
     ///
     /// With `drawn_from`, the draft drew its token from that distribution q. It is accepted with
-    /// probability min(1, p / q); what replaces it is drawn in proportion to max(0, p − q)
-    /// (Leviathan et al. 2023, appendix A.1). Greedy sampling compares.
+    /// probability min(1, p / q). Its replacement is drawn in proportion to max(0, p − q)
+    /// (Leviathan et al. 2023, appendix A.1). Greedy sampling only compares.
     ///
     /// # Errors
     ///
-    /// Those of [`Sampler::sample`].
+    /// The errors of [`Sampler::sample`].
     pub fn verify(
         &mut self,
         logits: &[f32],
@@ -72,7 +73,8 @@ impl Sampler {
         }
         let rest =
             target.tokens().map(|(id, p)| (id, p - draft.probability(id))).filter(|(_, rest)| *rest > 0.0);
-        // Nothing is left where rounding alone told the two apart: then they are the same.
+        // The rest is empty if the two distributions differ only by rounding. Then they are the
+        // same.
         let replaced = Distribution::new(rest).unwrap_or(target).draw(&mut self.random);
         Ok(Verdict::Replaced(replaced))
     }

@@ -1,7 +1,7 @@
-//! White space as Python's strings have it.
+//! White space as defined by Python's strings.
 
-/// Whether `str.isspace` holds for a character: white space of Unicode, and the four separators of
-/// ASCII.
+/// Checks whether Python's `str.isspace` is true for a character: white space of Unicode, and the
+/// four separators of ASCII.
 pub(crate) fn is_space(character: char) -> bool {
     character.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&character)
 }

@@ -1,4 +1,4 @@
-//! Signatures of files that have no room for one.
+//! Signatures of files that cannot contain one.
 
 use std::path::{Path, PathBuf};
 
@@ -7,19 +7,19 @@ use shardwright_files::{FileError, Links};
 use crate::TrustError;
 use crate::envelope::{ENVELOPE_BYTES, SUFFIX};
 
-/// Where the signature of a file lies: beside it, under its name and [`SUFFIX`].
+/// Returns the path of a file's signature, which is the file's own path with [`SUFFIX`] appended.
 pub fn path_of_signature(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(SUFFIX);
     PathBuf::from(name)
 }
 
-/// The signature beside a file, if there is one.
+/// Reads the signature next to a file, if there is one.
 ///
 /// # Errors
 ///
-/// [`TrustError::Io`]; a file that is too long for one is returned as far as it is read, and is
-/// refused when it is taken for one.
+/// [`TrustError::Io`]. A file that is too long is returned truncated, and is refused when it is
+/// parsed.
 pub fn signature_beside(path: &Path) -> Result<Option<Vec<u8>>, TrustError> {
     use std::io::Read;
 

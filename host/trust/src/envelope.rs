@@ -1,16 +1,16 @@
-//! The envelope: 256 bytes that say which bytes a key signed, as what, and as which release.
+//! The envelope: 256 bytes that state which bytes a key signed, of which kind, and as which
+//! release.
 //!
-//! Nothing in it has a length of its own, so that it is read without parsing. Integers are little
-//! endian.
+//! All fields have fixed lengths, so it can be read without parsing. Integers are little endian.
 //!
 //! | offset | bytes | |
 //! |---|---|---|
 //! | 0 | 8 | magic `SWSIGN\0` and the version of this layout, 1 |
-//! | 8 | 8 | what is signed: 1 bundle, 2 shim, 3 planner, 4 profile, 5 list of revocations |
+//! | 8 | 8 | kind of signed file: 1 bundle, 2 shim, 3 planner, 4 profile, 5 list of revocations |
 //! | 16 | 8 | number of the release |
-//! | 24 | 8 | length of what is signed |
-//! | 32 | 32 | its SHA-256 |
-//! | 64 | 64 | its name, then zeros |
+//! | 24 | 8 | length of the signed bytes |
+//! | 32 | 32 | their SHA-256 |
+//! | 64 | 64 | name, then zeros |
 //! | 128 | 32 | public key |
 //! | 160 | 32 | zeros |
 //! | 192 | 64 | Ed25519 signature of the 192 bytes before it |
@@ -24,10 +24,10 @@ use shardwright_files::hex;
 
 use crate::{PublicKey, SecretKey, TrustError};
 
-/// Bytes of an envelope.
+/// Size of an envelope in bytes.
 pub const ENVELOPE_BYTES: usize = 256;
 
-/// End of the names of files with an envelope, behind the name of what is signed.
+/// Suffix of files with an envelope, appended to the name of the signed file.
 pub const SUFFIX: &str = ".sig";
 
 /// A planner pack's signature covers other first bytes, so that neither can pass for the other.
@@ -41,7 +41,7 @@ const KEY: usize = 128;
 const ZEROS: usize = 160;
 const SIGNATURE: usize = 192;
 
-/// What is signed.
+/// Kind of a signed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -49,11 +49,11 @@ pub enum Kind {
     Bundle,
     /// The manifest of a shim, which has the hash of its library.
     Shim,
-    /// A planner's component.
+    /// The component of a planner.
     Planner,
     /// A SoC profile.
     Profile,
-    /// A list of what is revoked.
+    /// A list of revocations.
     Revocations,
 }
 
@@ -64,7 +64,7 @@ impl Kind {
         self as u64 + 1
     }
 
-    /// Kebab-case name, as in JSON.
+    /// Returns the name in kebab case, as in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Bundle => "bundle",
@@ -75,7 +75,7 @@ impl Kind {
         }
     }
 
-    /// The kind of that name.
+    /// Returns the kind with that name.
     pub fn of_name(name: &str) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| kind.name() == name)
     }
@@ -93,16 +93,16 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What a signature says of some bytes.
+/// The statement of a signature about some bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Statement {
-    /// What they are.
+    /// Kind of the signed file.
     pub kind: Kind,
     /// Name under which releases are counted: 1 to 64 of a-z, 0-9, `-`, `_` and `.`.
     pub name: String,
-    /// Number of the release, which grows; a host may ask for at least some number.
+    /// Number of the release, which grows. A host may require a minimum.
     pub release: u64,
-    /// How many bytes they are.
+    /// Number of signed bytes.
     pub bytes: u64,
     /// Their SHA-256, in hexadecimal.
     pub sha256: String,
@@ -111,11 +111,11 @@ pub struct Statement {
 }
 
 impl Statement {
-    /// The statement about `payload`.
+    /// Creates the statement about `payload`.
     ///
     /// # Errors
     ///
-    /// [`TrustError::IllegalName`].
+    /// [`TrustError::IllegalName`] for an invalid name.
     pub fn of(kind: Kind, name: &str, release: u64, payload: &[u8]) -> Result<Statement, TrustError> {
         if !is_name(name) {
             return Err(TrustError::IllegalName { name: name.chars().take(64).collect() });
@@ -131,7 +131,7 @@ impl Statement {
         })
     }
 
-    /// Whether it is about these bytes.
+    /// Checks whether the statement is about these bytes.
     pub fn is_about(&self, payload: &[u8]) -> bool {
         self.bytes == payload.len() as u64 && <[u8; 32]>::from(Sha256::digest(payload)) == self.hash
     }
@@ -142,7 +142,7 @@ fn is_name(name: &str) -> bool {
     (1..=KEY - NAME).contains(&name.len()) && name.bytes().all(legal)
 }
 
-/// A statement with the key that is said to have signed it, and the signature.
+/// A statement with the claimed key of its signer, and the signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
     bytes: [u8; ENVELOPE_BYTES],
@@ -166,11 +166,11 @@ impl Envelope {
         Envelope { bytes, statement: statement.clone(), key: key.public() }
     }
 
-    /// Reads an envelope, of which nothing is believed yet; `path` is for messages.
+    /// Reads an envelope without verifying it. `path` is used in messages.
     ///
     /// # Errors
     ///
-    /// [`TrustError::Damaged`].
+    /// [`TrustError::Damaged`] if a field is invalid.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Envelope, TrustError> {
         let damaged = |offset: usize, reason: &'static str| TrustError::Damaged {
             path: path.to_owned(),
@@ -211,22 +211,22 @@ impl Envelope {
         Ok(Envelope { bytes, statement, key })
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the envelope.
     pub fn to_bytes(&self) -> [u8; ENVELOPE_BYTES] {
         self.bytes
     }
 
-    /// What it says.
+    /// Returns the statement.
     pub fn statement(&self) -> &Statement {
         &self.statement
     }
 
-    /// Who is said to have signed it.
+    /// Returns the claimed key of the signer.
     pub fn key(&self) -> PublicKey {
         self.key
     }
 
-    /// Whether that key did.
+    /// Checks whether that key made the signature.
     pub fn is_signed(&self) -> bool {
         let signature = self.bytes[SIGNATURE..].first_chunk().copied().unwrap_or([0; 64]);
         self.key.has_signed(&self.bytes[..SIGNATURE], &signature)

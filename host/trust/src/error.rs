@@ -4,149 +4,133 @@ use shardwright_vocabulary::ErrorKind;
 
 use crate::{Kind, PublicKey};
 
-/// Why a file is not trusted, or a list of revocations not used.
+/// Reasons why a file is not trusted, or a list of revocations not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrustError {
-    /// It has no signature.
+    /// The file has no signature.
     #[error("`{}` is not signed", path.display())]
     Unsigned {
-        /// The file.
         path: PathBuf,
     },
-    /// What should be its signature is none.
+    /// The signature is not valid.
     #[error("the signature of `{}` is damaged at offset {offset}: {reason}", path.display())]
     Damaged {
-        /// The signed file.
         path: PathBuf,
         /// Offset in the signature.
         offset: u64,
-        /// What is wrong.
         reason: &'static str,
     },
     /// The key did not make the signature.
     #[error("the signature of `{}` was not made by {key}, whose it is said to be", path.display())]
     Forged {
-        /// The signed file.
         path: PathBuf,
-        /// The key.
+        /// The claimed key.
         key: PublicKey,
     },
-    /// The signature is of other bytes.
+    /// The signature belongs to other bytes.
     #[error("`{}` is not what {key} signed: it was changed, or the signature is another file's", path.display())]
     Altered {
-        /// The file.
         path: PathBuf,
-        /// The key.
+        /// The key that signed.
         key: PublicKey,
     },
-    /// The signature is of something else.
+    /// The signature is for another kind of file.
     #[error("the signature of `{}` is for {found}, not for {expected}", path.display())]
     OtherKind {
-        /// The file.
         path: PathBuf,
-        /// What it is for.
+        /// The kind in the signature.
         found: Kind,
-        /// What the file is.
+        /// The kind of the file.
         expected: Kind,
     },
-    /// The signature names something else.
+    /// The signature is for another name.
     #[error("the signature of `{}` is for `{found}`, not for `{expected}`", path.display())]
     OtherName {
-        /// The file.
         path: PathBuf,
         /// The name in the signature.
         found: String,
-        /// The name of the file's content.
+        /// The name in the file's content.
         expected: String,
     },
-    /// It is signed as another file than the caller expects.
+    /// The file is signed under another name than the caller expects.
     #[error("`{}` is signed as `{found}`, expected `{expected}`", path.display())]
     Unexpected {
-        /// The file.
         path: PathBuf,
         /// The name in the signature.
         found: String,
         /// The name that the caller expects.
         expected: String,
     },
-    /// Its key is not among the trusted ones.
+    /// The signing key is not trusted.
     #[error("`{}` is signed by {key}, which is not a trusted key", path.display())]
     UntrustedKey {
-        /// The file.
         path: PathBuf,
-        /// The key.
+        /// The signing key.
         key: PublicKey,
     },
-    /// Its key was revoked.
+    /// The signing key was revoked.
     #[error("`{}` is signed by {key}, which was revoked (list {sequence})", path.display())]
     RevokedKey {
-        /// The file.
         path: PathBuf,
-        /// The key.
+        /// The revoked key.
         key: PublicKey,
-        /// The list that says so.
+        /// Number of the list that revokes it.
         sequence: u64,
     },
-    /// A release that must not be used any more.
+    /// The release must not be used any more.
     #[error(
         "`{}` is release {release} of {kind} `{name}`; the least to be used is {least} (list {sequence})",
         path.display()
     )]
     Withdrawn {
-        /// The file.
         path: PathBuf,
-        /// What it is.
+        /// Kind of the file.
         kind: Kind,
-        /// Its name.
+        /// Name of the release.
         name: String,
-        /// Its release.
+        /// Number of the release.
         release: u64,
-        /// The least release.
+        /// Smallest release that may be used.
         least: u64,
-        /// The list that says so.
+        /// Number of the list that states this.
         sequence: u64,
     },
-    /// The manifest of a shim is signed, but does not say which library it is for.
+    /// The manifest of a shim is signed, but has no hash of its library.
     #[error("`{}` is signed, but does not have the hash of its library", path.display())]
     Unbound {
-        /// The manifest.
         path: PathBuf,
     },
-    /// A name that no release can have.
+    /// The name is not valid for a release.
     #[error("`{name}` is no name: 1 to 64 of a-z, 0-9, `-`, `_`, `.`")]
     IllegalName {
-        /// Its beginning.
+        /// Beginning of the name.
         name: String,
     },
-    /// A list of revocations that makes no sense.
+    /// The list of revocations is invalid.
     #[error("list of revocations `{}`: {reason}", path.display())]
     List {
-        /// The list.
         path: PathBuf,
-        /// What is wrong.
         reason: String,
     },
-    /// A list of revocations that is older than one that was used here.
+    /// The list of revocations is older than one that was used here.
     #[error("list of revocations `{}` is number {sequence}, and number {seen} was used here", path.display())]
     OldList {
-        /// The list.
         path: PathBuf,
-        /// Its number.
+        /// Number of the list.
         sequence: u64,
-        /// The highest used so far.
+        /// The highest number used so far.
         seen: u64,
     },
-    /// A list whose number is too far ahead of the last one that was used here.
+    /// The number of the list is too far ahead of the last one that was used here.
     #[error("list of revocations `{}` is number {sequence}, more than {limit} after {seen}", path.display())]
     Jump {
-        /// The list.
         path: PathBuf,
-        /// Its number.
+        /// Number of the list.
         sequence: u64,
-        /// The highest used so far, else 0.
+        /// The highest number used so far, otherwise 0.
         seen: u64,
-        /// The largest step.
+        /// The largest allowed step.
         limit: u64,
     },
     /// The remembered number of a list cannot be read or written.
@@ -154,21 +138,18 @@ pub enum TrustError {
     Memory {
         /// The file with the number.
         path: PathBuf,
-        /// Why.
         reason: String,
     },
     /// A file could not be read or written.
     #[error("`{}`: {reason}", path.display())]
     Io {
-        /// The file.
         path: PathBuf,
-        /// Why.
         reason: String,
     },
 }
 
 impl TrustError {
-    /// What would help, for a `help:` line.
+    /// Returns a suggestion for a `help:` line.
     pub fn help(&self) -> &'static str {
         match self {
             TrustError::Unsigned { .. } => {
@@ -203,7 +184,7 @@ impl TrustError {
         }
     }
 
-    /// What an application can do about it.
+    /// Returns the kind of error, for applications.
     pub fn kind(&self) -> ErrorKind {
         match self {
             TrustError::Io { .. } | TrustError::Memory { .. } => ErrorKind::Missing,

@@ -5,65 +5,66 @@ use ed25519_dalek::{Signature, Signer, VerifyingKey};
 use serde::{Deserialize, Serialize};
 use shardwright_files::hex;
 
-/// A key or seed that is not 64 hexadecimal digits, or no point of the curve.
+/// A key or seed that is not 64 hexadecimal digits, or is not a point on the curve.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a key: expected 64 hexadecimal digits")]
 pub struct KeyError;
 
-/// The public half of a signing key; written as 64 hexadecimal digits.
+/// The public half of a signing key, written as 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PublicKey([u8; 32]);
 
-/// The secret half. Whoever has it can run code in every host that trusts it.
+/// The secret half of a signing key. Whoever has it can run code in every host that trusts it.
 pub struct SecretKey(ed25519_dalek::SigningKey);
 
 // `SigningKey` wipes itself when it is dropped.
 impl SecretKey {
-    /// From a seed of 32 bytes, which must come from a good source of randomness.
+    /// Creates a key from a seed of 32 bytes, which must come from a good source of randomness.
     pub fn from_seed(seed: [u8; 32]) -> Self {
         Self(ed25519_dalek::SigningKey::from_bytes(&seed))
     }
 
-    /// A new key from the randomness of the system.
+    /// Creates a key from the system's randomness.
     pub fn generate() -> std::io::Result<Self> {
         let mut seed = [0_u8; 32];
         getrandom::fill(&mut seed).map_err(|error| std::io::Error::other(error.to_string()))?;
         Ok(Self::from_seed(seed))
     }
 
-    /// The public key, which hosts are configured to trust.
+    /// Returns the public key, which hosts are configured to trust.
     pub fn public(&self) -> PublicKey {
         PublicKey(self.0.verifying_key().to_bytes())
     }
 
-    /// The Ed25519 signature (RFC 8032) of some bytes, the same for the same bytes.
+    /// Computes the Ed25519 signature (RFC 8032) of some bytes. Equal bytes give equal signatures.
     pub fn sign(&self, bytes: &[u8]) -> [u8; 64] {
         self.0.sign(bytes).to_bytes()
     }
 
-    /// The seed as 64 hexadecimal digits, to be kept secret.
+    /// Returns the seed as 64 hexadecimal digits, which must be kept secret.
     pub fn to_hex(&self) -> String {
         hex::encode(self.0.as_bytes())
     }
 }
 
 impl PublicKey {
-    /// From its 32 bytes.
+    /// Reads a key from its 32 bytes.
     ///
     /// # Errors
     ///
-    /// They are no point of the curve, which is found here rather than at the first signature.
+    /// If they are not a point on the curve. That is detected here instead of at the first
+    /// signature.
     pub fn from_bytes(bytes: [u8; 32]) -> Result<Self, KeyError> {
         VerifyingKey::from_bytes(&bytes).map_err(|_| KeyError)?;
         Ok(Self(bytes))
     }
 
-    /// Its 32 bytes.
+    /// Returns the 32 bytes of the key.
     pub fn to_bytes(&self) -> [u8; 32] {
         self.0
     }
 
-    /// Whether a signature of exactly these bytes was made with its secret half.
+    /// Checks whether the secret half of this key signed exactly these bytes.
     pub fn has_signed(&self, bytes: &[u8], signature: &[u8; 64]) -> bool {
         let signature = Signature::from_bytes(signature);
         VerifyingKey::from_bytes(&self.0).is_ok_and(|key| key.verify_strict(bytes, &signature).is_ok())

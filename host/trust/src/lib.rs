@@ -1,13 +1,12 @@
-//! Who signed a file, and whether that is enough.
+//! Verifies who signed a file, and whether the rules accept that.
 //!
-//! **Job.** Keys ([`PublicKey`], [`SecretKey`]); the [`Envelope`] that signs a bundle, a shim, a
-//! planner or a profile; the signed list of what is [revoked](Revocations); and the rules by which
-//! a host decides ([`Trust`]): which keys, and whether a file without a good signature is used,
+//! **Job.** Keys ([`PublicKey`], [`SecretKey`]), the [`Envelope`] that signs a bundle, a shim, a
+//! planner or a profile, and the signed list of [revocations](Revocations). Also the rules of a
+//! host ([`Trust`]): which keys it trusts, and whether a file without a good signature is used,
 //! used with a warning, or refused.
 //!
-//! **Not its job.** It parses nothing but envelopes and lists: what is signed is bytes to it, and
-//! where a signature lies is known to whoever reads the file. It keeps no secret, and encrypts
-//! nothing.
+//! **Not its job.** It parses only envelopes and lists. Signed files are bytes to it, and the
+//! reader of a file knows where its signature is. It keeps no secret, and does not encrypt.
 //!
 //! ```
 //! use shardwright_trust::{Envelope, Kind, Policy, SecretKey, Statement, Trust};

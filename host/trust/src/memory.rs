@@ -10,18 +10,19 @@ use shardwright_files::own;
 
 use crate::{Revocations, TrustError};
 
-/// Most bytes of a number.
+/// Largest size of a file with a number, in bytes.
 const NUMBER_BYTES: u64 = 32;
 
-/// How far a list may be ahead of the last one used here. Whoever holds a key for a moment could
-/// otherwise use up all numbers, so that its owner could not withdraw anything any more. A number
-/// made of a date and a time (20261129023000) leaves room for a century between two lists.
+/// Largest step from the last number of a list used here. Otherwise, whoever has a key for a moment
+/// could use up all numbers, and its owner could not revoke anything any more. With numbers made of
+/// a date and a time (20261129023000), the step allows a century between two lists.
 const JUMP_MAX: u64 = 1 << 40;
 
-/// The largest number of the first list that is used here: the owner may have signed many before.
+/// Largest number of the first list that is used here, because the owner may have signed many
+/// before.
 const FIRST_MAX: u64 = 1 << 53;
 
-/// The place of a list's number.
+/// The stored number of a list.
 pub(crate) struct Memory {
     folder: PathBuf,
     number: PathBuf,
@@ -33,15 +34,15 @@ impl Memory {
         Memory { folder: folder.to_owned(), number }
     }
 
-    /// Refuses a list that is older than the last one used here, or too far ahead of it, and
-    /// remembers a newer one. Processes do this one after the other.
+    /// Refuses a list that is older than the last one used here, or too far ahead of it, and stores
+    /// the number of a newer one. Processes do this one after the other.
     ///
     /// # Errors
     ///
-    /// [`TrustError::OldList`], [`TrustError::Jump`], and [`TrustError::Memory`] if the remembered
+    /// [`TrustError::OldList`], [`TrustError::Jump`], and [`TrustError::Memory`] if the stored
     /// number is unreadable or the new one cannot be written.
     pub(crate) fn advance(&self, path: &Path, list: &Revocations) -> Result<(), TrustError> {
-        // In a folder that cannot be written there is nothing to protect from another process.
+        // A folder that is not writable has no number to protect from another process.
         let _lock = own::lock(&self.folder.join("lock")).ok();
         let (path, sequence) = (|| path.to_owned(), list.sequence);
         let seen = self.seen()?;

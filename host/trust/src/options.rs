@@ -1,4 +1,4 @@
-//! The rules as a user states them.
+//! The rules as specified by a user.
 
 use std::path::{Path, PathBuf};
 
@@ -6,28 +6,29 @@ use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 use crate::{KeyError, Policy, PublicKey, Trust};
 
-/// Folder of the cache in which numbers of lists are remembered.
+/// Folder in the cache with the numbers of lists.
 const MEMORY: &str = "trust";
 
-/// Rules before anything of them was read.
+/// Rules before their files are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustOptions {
-    /// What becomes of a file without a good signature.
+    /// Policy for files without a good signature.
     pub policy: Policy,
     /// Public keys, in hexadecimal.
     pub keys: Vec<String>,
-    /// Lists of revocations.
+    /// Paths of lists of revocations.
     pub lists: Vec<PathBuf>,
-    /// The name that bundles must be signed as; `None` for any.
+    /// The name that bundles must be signed as. `None` accepts any name.
     pub expected: Option<String>,
 }
 
 impl TrustOptions {
-    /// Reads keys and lists. Numbers of lists are remembered in `cache`, which is this user's own.
+    /// Reads keys and lists. Numbers of lists are stored in `cache`, which must belong to this
+    /// user.
     ///
     /// # Errors
     ///
-    /// A key that is none, and what is wrong with a list.
+    /// If a key is invalid, or a list cannot be used.
     pub fn rules(&self, cache: Option<&Path>) -> Result<Trust> {
         let key = |text: &String| {
             text.parse::<PublicKey>().map_err(|error: KeyError| {

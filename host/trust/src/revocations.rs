@@ -1,4 +1,4 @@
-//! The signed list of what must not be used any more.
+//! The signed list of keys and releases that must not be used any more.
 //!
 //! ```text
 //! an envelope, whose release is the number of the list
@@ -11,37 +11,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ENVELOPE_BYTES, Envelope, Kind, PublicKey, SecretKey, Statement, TrustError};
 
-/// Most bytes of a list that are read: some ten thousand entries.
+/// Largest size of a list in bytes, enough for some ten thousand entries.
 pub const REVOCATIONS_BYTES: u64 = 1 << 20;
 
 /// Version of the format.
 const VERSION: u32 = 1;
 
-/// A list of what is revoked, with its number: a later list has a higher one, and says all that is
-/// revoked by then.
+/// A list of revocations with its number. A later list has a higher number, and contains all
+/// earlier revocations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Revocations {
-    /// Whose list: lists of one name are numbered together.
+    /// Name of the list. Lists with the same name are numbered together.
     pub name: String,
-    /// Its number.
+    /// Number of the list.
     pub sequence: u64,
-    /// Who signed it.
+    /// Key that signed the list.
     pub key: PublicKey,
-    /// Keys whose signatures count no more, whenever they were made.
+    /// Keys whose signatures are not accepted any more, whenever they were made.
     pub keys: Vec<PublicKey>,
-    /// The least releases that may still be used.
+    /// Smallest releases that may still be used.
     pub least: Vec<LeastRelease>,
 }
 
-/// The least release of something that may still be used.
+/// The smallest release under a name that may still be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeastRelease {
-    /// What it is.
+    /// Kind of the signed file.
     pub kind: Kind,
-    /// Its name, as signatures have it.
+    /// Name in the signatures.
     pub name: String,
-    /// The release.
+    /// Number of the smallest release.
     pub release: u64,
 }
 
@@ -54,11 +54,11 @@ struct Listed {
 }
 
 impl Revocations {
-    /// The signed list `sequence` of `name`; equal arguments give equal bytes.
+    /// Returns the signed list `sequence` of `name`. Equal arguments give equal bytes.
     ///
     /// # Errors
     ///
-    /// [`TrustError::IllegalName`].
+    /// [`TrustError::IllegalName`] for an invalid name.
     pub fn sign(
         name: &str,
         sequence: u64,
@@ -67,7 +67,7 @@ impl Revocations {
         key: &SecretKey,
     ) -> Result<Vec<u8>, TrustError> {
         let listed = Listed { revocations: VERSION, keys: keys.to_vec(), least: least.to_vec() };
-        // Text, numbers and lists are always JSON.
+        // Text, numbers and lists can always be written as JSON.
         let mut payload = serde_json::to_vec(&listed).unwrap_or_default();
         payload.push(b'\n');
         let statement = Statement::of(Kind::Revocations, name, sequence, &payload)?;
@@ -76,11 +76,11 @@ impl Revocations {
         Ok(bytes)
     }
 
-    /// What a list says, of which nothing is believed, and whether its signature is one of it.
+    /// Reads a list without trusting it, and returns whether its signature is valid.
     ///
     /// # Errors
     ///
-    /// Those of a list that makes no sense.
+    /// If the list is invalid.
     pub fn inspect(path: &Path, bytes: &[u8]) -> Result<(Revocations, bool), TrustError> {
         let mut holds = false;
         let list = Revocations::parse(path, bytes, |envelope| {
@@ -90,11 +90,11 @@ impl Revocations {
         Ok((list, holds))
     }
 
-    /// Takes a list apart once `admits` has found its envelope good; `path` is for messages.
+    /// Parses a list after `admits` has accepted its envelope. `path` is used in messages.
     ///
     /// # Errors
     ///
-    /// Those of `admits`, [`TrustError::Altered`] and [`TrustError::List`].
+    /// The errors of `admits`, [`TrustError::Altered`] and [`TrustError::List`].
     pub(crate) fn parse(
         path: &Path,
         bytes: &[u8],
@@ -126,7 +126,7 @@ impl Revocations {
         })
     }
 
-    /// The least release that may be used of what a statement is about.
+    /// Returns the smallest release that may be used under a statement's kind and name.
     pub fn least(&self, statement: &Statement) -> Option<u64> {
         let about = |least: &&LeastRelease| least.kind == statement.kind && least.name == statement.name;
         self.least.iter().filter(about).map(|least| least.release).max()

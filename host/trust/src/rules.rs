@@ -1,4 +1,4 @@
-//! The rules of a host: whose signatures count, and what becomes of a file without a good one.
+//! The rules of a host: the keys it trusts, and the policy for files without a good signature.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,16 +9,16 @@ use shardwright_vocabulary::Notice;
 use crate::memory::Memory;
 use crate::{Envelope, Kind, PublicKey, REVOCATIONS_BYTES, Revocations, Statement, TrustError};
 
-/// What becomes of a file without a good signature.
+/// Policy for files without a good signature.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// It is used, and signatures are not looked at.
+    /// The file is used, and signatures are not checked.
     #[default]
     Off,
-    /// It is used, with a warning.
+    /// The file is used, with a warning.
     Warn,
-    /// It is refused, and nothing of it is parsed.
+    /// The file is refused before parsing.
     Require,
 }
 
@@ -34,7 +34,7 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// No keys, and no signature is looked at.
+    /// Returns rules without keys that check no signature.
     pub fn off() -> Trust {
         Trust::default()
     }
@@ -45,21 +45,21 @@ impl Trust {
     }
 
     /// Accepts only bundles that a trusted key signed as `name`, whatever the policy for other
-    /// files is: a trusted key signs many bundles, and each of them would pass for any other.
-    /// `None` accepts every name.
+    /// files. Without this, any bundle signed with a trusted key could replace another. `None`
+    /// accepts every name.
     #[must_use]
     pub fn expecting(self, name: Option<String>) -> Trust {
         Trust { expected: name, ..self }
     }
 
-    /// Applies a list of revocations too, which one of the keys signed. `memory` is a folder of
-    /// this user's own in which the highest number of each key's list is kept, so that an older one
-    /// is refused from then on; without it that is a warning.
+    /// Applies a list of revocations too, which must be signed with one of the keys. `memory` is a
+    /// folder of this user that stores the highest number of each key's list, so that an older list
+    /// is refused later. Without it there is a warning.
     ///
     /// # Errors
     ///
-    /// Whatever is wrong with the list, under every policy: without it, what it revokes would be
-    /// used.
+    /// If the list cannot be used, under every policy. Ignoring it would allow revoked keys and
+    /// releases.
     pub fn with_list(mut self, path: &Path, memory: Option<&Path>) -> Result<Trust, TrustError> {
         let read = shardwright_files::open(path, shardwright_files::Links::Followed)
             .and_then(|(file, _)| shardwright_files::read_from(file, REVOCATIONS_BYTES));
@@ -70,7 +70,7 @@ impl Trust {
         let unkept = |reason: String| TrustError::Io { path: path.to_owned(), reason };
         match memory {
             Some(memory) => match Memory::of(memory, &list).advance(path, &list) {
-                // A cache that cannot be read must not end commands that require nothing.
+                // An unreadable cache must not stop commands that do not require signatures.
                 Err(error @ TrustError::Memory { .. }) if self.policy != Policy::Require => self.warn(error),
                 other => other?,
             },
@@ -89,12 +89,12 @@ impl Trust {
         Ok(self)
     }
 
-    /// What becomes of a file without a good signature.
+    /// Returns the policy for files without a good signature.
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// What becomes of a file of a kind without a good signature.
+    /// Returns the policy for files of a kind without a good signature.
     fn policy_for(&self, kind: Kind) -> Policy {
         match (kind, &self.expected) {
             (Kind::Bundle, Some(_)) => Policy::Require,
@@ -102,22 +102,23 @@ impl Trust {
         }
     }
 
-    /// Whether signatures of this kind are looked at.
+    /// Checks whether signatures of this kind are checked at all.
     pub fn is_on(&self, kind: Kind) -> bool {
         self.policy_for(kind) != Policy::Off
     }
 
-    /// The trusted keys, those revoked too.
+    /// Returns the trusted keys, including revoked ones.
     pub fn keys(&self) -> &[PublicKey] {
         &self.keys
     }
 
-    /// Whether `envelope` signs `payload`, which was found at `path`, and the rules allow it. The
-    /// statement, or `None` where nothing was looked at or a warning was given.
+    /// Checks whether `envelope` signs `payload`, which was found at `path`, and the rules allow
+    /// it. Returns the statement, or `None` if signatures are not checked or a warning was
+    /// recorded.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, under [`Policy::Require`].
+    /// If the signature is not accepted, under [`Policy::Require`].
     pub fn expect(
         &self,
         path: &Path,
@@ -136,11 +137,11 @@ impl Trust {
         })
     }
 
-    /// The same of a file whose envelope lies beside it.
+    /// Like [`expect`](Self::expect), for a file with its envelope in a file next to it.
     ///
     /// # Errors
     ///
-    /// Those of [`expect`](Self::expect), and that the envelope cannot be read.
+    /// The errors of [`expect`](Self::expect). Also if the envelope cannot be read.
     pub fn expect_beside(
         &self,
         path: &Path,
@@ -157,7 +158,8 @@ impl Trust {
         }
     }
 
-    /// Whether the envelope alone is good: what it signs can be read then, as long as it says.
+    /// Checks the envelope alone. If it is good, the caller can read as many bytes as its statement
+    /// specifies.
     ///
     /// # Errors
     ///
@@ -176,12 +178,12 @@ impl Trust {
         })
     }
 
-    /// Whether a key's signature in another form, as a planner pack has it, counts: not if it was
-    /// revoked, under every policy.
+    /// Checks that a key is not revoked, for signatures in another form such as a planner pack's.
+    /// Revoked keys are refused under every policy.
     ///
     /// # Errors
     ///
-    /// [`TrustError::RevokedKey`].
+    /// [`TrustError::RevokedKey`] if it is revoked.
     pub fn expect_not_revoked(&self, path: &Path, key: PublicKey) -> Result<(), TrustError> {
         match self.lists.iter().find(|list| list.keys.contains(&key)) {
             Some(list) => Err(TrustError::RevokedKey { path: path.to_owned(), key, sequence: list.sequence }),
@@ -189,7 +191,7 @@ impl Trust {
         }
     }
 
-    /// Whether what was signed has the name that its signature says.
+    /// Checks that the signed file has the name in its signature.
     ///
     /// # Errors
     ///
@@ -203,11 +205,11 @@ impl Trust {
         .map(drop)
     }
 
-    /// Something else that the rules ask of a signed file.
+    /// Checks a further requirement on a signed file.
     ///
     /// # Errors
     ///
-    /// The error, under [`Policy::Require`].
+    /// The error of `otherwise`, under [`Policy::Require`].
     pub fn expect_that(
         &self,
         kind: Kind,
@@ -217,12 +219,12 @@ impl Trust {
         self.judge(kind, || if holds { Ok(()) } else { Err(otherwise()) }).map(drop)
     }
 
-    /// What was used in spite of it since the last call, each once.
+    /// Returns the warnings about used files since the last call, without duplicates.
     pub fn take_warnings(&self) -> Vec<TrustError> {
         std::mem::take(&mut *self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The same as notices for users, each with what would help.
+    /// Like [`take_warnings`](Self::take_warnings), as notices for users with suggestions.
     pub fn take_notices(&self) -> Vec<Notice> {
         let warnings = self.take_warnings().into_iter();
         warnings.map(|warning| Notice::warning(format!("{warning}; {}", warning.help()))).collect()
@@ -251,8 +253,8 @@ impl Trust {
         }
     }
 
-    /// Whether the key of an envelope made it, is trusted and not revoked, and its release is not
-    /// withdrawn.
+    /// Checks that the key of an envelope made it, is trusted and not revoked, and that its release
+    /// is not withdrawn.
     fn admits(&self, path: &Path, kind: Kind, envelope: &Envelope) -> Result<(), TrustError> {
         let (statement, key) = (envelope.statement(), envelope.key());
         let path = || -> PathBuf { path.to_owned() };
@@ -371,7 +373,7 @@ mod tests {
             assert!(matches!(asked(None), Err(TrustError::Unsigned { .. })));
             let foreign = signed(Kind::Bundle, "gemma", 3, 9);
             assert!(matches!(asked(Some(&foreign)), Err(TrustError::UntrustedKey { .. })));
-            // Files of other kinds have names of their own.
+            // The expected name does not apply to other kinds of files.
             let shim = signed(Kind::Shim, "cpu", 3, 1);
             assert!(trust.expect(path, Kind::Shim, Some(&shim), b"payload").is_ok());
             assert!(trust.take_warnings().is_empty());
@@ -432,19 +434,20 @@ mod tests {
         assert!(matches!(revoked, Err(TrustError::RevokedKey { .. })));
         assert_eq!(rules.expect_not_revoked("pack".as_ref(), key(1).public()), Ok(()));
 
-        // Again, then an older one, which allows what the later one does not.
+        // This list again, then an older one, which allows a file that the later one does not.
         applied(Policy::Warn).unwrap();
         writes(4, &[], 1);
         for policy in [Policy::Off, Policy::Warn, Policy::Require] {
             let old = applied(policy);
             assert!(matches!(old, Err(TrustError::OldList { sequence: 4, seen: 5, .. })), "{old:?}");
         }
-        // Without a memory that cannot be known, and is said.
+        // Without a memory the number cannot be checked, which is reported.
         let forgetful = trust(Policy::Require).with_list(&path, None).unwrap();
         assert!(matches!(forgetful.take_warnings().as_slice(), [TrustError::Io { .. }]));
         writes(6, &[], 1);
         applied(Policy::Require).unwrap();
-        // A damaged memory is no reason to begin at zero, nor to end what requires nothing.
+        // A damaged memory must not restart at zero. It must not stop commands that do not require
+        // signatures.
         let number = memory.join(format!("revocations-{}-acme", key(1).public()));
         for damage in ["x", ""] {
             fs::write(&number, damage).unwrap();
@@ -456,7 +459,7 @@ mod tests {
             }
         }
         fs::write(&number, "6").unwrap();
-        // A place that cannot be written is a warning, or refused where signatures are required.
+        // A place that is not writable gives a warning, or is refused if signatures are required.
         let blocked = folder.path().join("file");
         fs::write(&blocked, "").unwrap();
         let at = |policy| trust(policy).with_list(&path, Some(&blocked.join("x")));
@@ -480,7 +483,8 @@ mod tests {
         };
         jumps(1);
         jumps(2);
-        // The other key's list of that name, with a higher number, and one that revokes the first.
+        // A list of the other key with that name and a higher number, and a list that revokes the
+        // first key.
         applies(900, &[], 2).unwrap();
         applies(901, &[key(1).public()], 2).unwrap();
         applies(6, &[key(2).public()], 1).unwrap();
@@ -555,13 +559,13 @@ mod tests {
         let long = trust(Policy::Off).with_list(&path, None);
         assert!(matches!(long, Err(TrustError::Io { .. })), "{long:?}");
 
-        // A list that revokes the key of another one.
+        // A list that revokes the key of another list.
         let first = folder.path().join("first");
         fs::write(&first, Revocations::sign("one", 1, &[], &[], &key(1)).unwrap()).unwrap();
         fs::write(&path, Revocations::sign("two", 1, &[key(1).public()], &[], &key(2)).unwrap()).unwrap();
         let both = trust(Policy::Off).with_list(&first, None).unwrap().with_list(&path, None);
         assert!(matches!(both, Err(TrustError::List { .. })), "{both:?}");
-        // The other way round the key is revoked already.
+        // In the other order, the key is already revoked.
         let both = trust(Policy::Off).with_list(&path, None).unwrap().with_list(&first, None);
         assert!(matches!(both, Err(TrustError::RevokedKey { .. })), "{both:?}");
     }

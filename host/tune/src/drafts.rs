@@ -1,4 +1,4 @@
-//! Smaller models as drafts: how often a model says what they propose, and how long that takes.
+//! Measures smaller models as drafts: the acceptance of their proposals, and their times.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -20,24 +20,25 @@ use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 use crate::timing::interrupted;
 
-/// Tokens of all replies, about: some hundred steps.
+/// Approximate number of tokens in all replies: some hundred steps.
 const TOKENS: usize = 512;
 
-/// Most tokens of a reply, so that several are among them.
+/// Maximum number of tokens in a reply, so that there are several replies.
 const REPLY_TOKENS: usize = 64;
 
-/// Has a model reply, greedily, to what the options' usual text asks, or to built-in prompts, and
-/// measures how many tokens of its replies the draft would have proposed, and how long a proposed
-/// token takes. Keeps it in the cache, for plans of the same checkpoint that name the draft;
-/// returns all that is kept.
+/// Measures a draft on greedy replies of a model. The prompts come from the options' usual text, or
+/// are built in. The result is the acceptance of the draft's proposals, and the time of a proposed
+/// token. It is stored in the cache, for plans of the same checkpoint with this draft. Returns all
+/// stored results.
 ///
-/// `checkpoint` is that of the model, and `path` the draft's checkpoint or bundle. The time counts
-/// for later plans where the model runs on what it is planned for.
+/// `checkpoint` belongs to the model, and `path` is the draft's checkpoint or bundle. The time is
+/// used by later plans only if the model runs on its planned targets.
 ///
 /// # Errors
 ///
-/// Another vocabulary, texts without a prompt that fits into both contexts, a draft that fails,
-/// errors of running both, a cache that cannot be written, and [`ErrorKind::Cancelled`].
+/// If the vocabularies differ, if no prompt of the text fits into both contexts, if the draft
+/// fails, if running either model fails, if the cache cannot be written, and
+/// [`ErrorKind::Cancelled`].
 pub fn measure_draft(
     (checkpoint, model): (&Path, &Model),
     (path, draft): (&Path, &Model),
@@ -108,7 +109,7 @@ fn first_formats(plan: &PlanReport) -> String {
     plan.shards.first().map_or_else(String::new, |shard| shard.formats.clone())
 }
 
-/// Whether a model runs on what it is planned for, so that times beside it are those of the chip.
+/// Returns whether a model runs on its planned targets, so that a draft's times belong to the chip.
 fn runs_as_planned(model: &Model, options: &PlanOptions) -> bool {
     if model.plan().is_none_or(|plan| plan.emulated_on.is_some()) {
         return false;
@@ -123,7 +124,7 @@ fn runs_as_planned(model: &Model, options: &PlanOptions) -> bool {
     }
 }
 
-/// The ids of what a line asks: everything before each of the replies that it has or lacks.
+/// Returns the prompts of a line as ids: the text before each of its replies, present or missing.
 fn prompts(model: &Model, line: &str) -> Result<Vec<Vec<u32>>> {
     let turns = turns_of(line);
     let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
@@ -136,12 +137,12 @@ fn prompts(model: &Model, line: &str) -> Result<Vec<Vec<u32>>> {
     (1..=turns.len()).step_by(2).map(ids).collect()
 }
 
-/// What a model replies, greedily.
+/// Generates greedy replies of a model.
 struct Replies<'m> {
     model: &'m Model,
     session: Session,
     options: GenerationOptions,
-    /// Nanoseconds of a token after the first, of each reply that has one.
+    /// Nanoseconds per token after the first, one entry per reply with several tokens.
     each: Vec<f64>,
 }
 
@@ -173,23 +174,23 @@ impl<'m> Replies<'m> {
     }
 }
 
-/// A draft with the times of its proposals.
+/// A draft that measures the times of its proposals.
 struct Timed<D> {
     draft: D,
-    /// Nanoseconds of a token, of each proposal.
+    /// Nanoseconds per token, one entry per proposal.
     each: Vec<f64>,
     memory_bytes: u64,
 }
 
 impl<D: Draft> Timed<D> {
-    /// What it would have proposed in a reply.
+    /// Counts the acceptance of the draft on a reply.
     fn acceptance(&mut self, prompt: &[u32], reply: &[u32]) -> Result<Acceptance> {
         let failed = |error: DraftError| {
             let (kind, help) = (error.kind(), error.help());
             Error::caused_by(kind, error, Some(help))
         };
         self.draft.begin(&SamplingParameters::greedy());
-        // It reads a prompt beside the model, and not in a step.
+        // The draft reads a prompt in parallel with the model, not in a step.
         self.draft.propose(prompt, 1).map_err(failed)?;
         let found = acceptance_of(self, prompt, reply).map_err(failed)?;
         self.memory_bytes = self.memory_bytes.max(self.draft.memory_bytes());
@@ -216,7 +217,7 @@ impl<D: Draft> Draft for Timed<D> {
 mod tests {
     use super::*;
 
-    /// Expects what it is told, and nothing where it is told nothing.
+    /// A draft with given proposals, possibly none.
     struct Told(Vec<u32>);
 
     impl Draft for Told {
@@ -240,7 +241,7 @@ mod tests {
         let mut timed = Timed { draft: Told(text.clone()), each: Vec::new(), memory_bytes: 0 };
         let found = timed.acceptance(&text[..7], &text[7..]).expect("nothing fails");
         assert_eq!((found.without, found.tokens()), (0, 32));
-        // Fifteen proposed tokens and the one after them, and what is left.
+        // Fifteen proposed tokens and the one after them, and the remaining tokens.
         assert_eq!((timed.each.len(), timed.memory_bytes), (2, 7));
         let mut silent = Timed { draft: Told(Vec::new()), each: Vec::new(), memory_bytes: 0 };
         let found = silent.acceptance(&text[..7], &text[7..]).expect("nothing fails");

@@ -1,5 +1,5 @@
-//! Trials in the cache: one file each, written whole or not at all, so that a kill loses the trial
-//! at hand and no other.
+//! Stores trials in the cache. Each has its own file, written atomically, so that a kill loses only
+//! the current trial.
 
 use std::path::{Path, PathBuf};
 
@@ -10,18 +10,19 @@ use shardwright_files::own;
 use crate::TRIALS;
 use crate::trial::Trial;
 
-/// Version of the files; a file of another version counts as missing.
+/// Version of the files. A file with another version counts as missing.
 const VERSION: u32 = 1;
-/// Most bytes read of a file: 256 shards at four entry points of as many layers stay below.
+/// Maximum number of bytes to read from a file. 256 shards with four entry points and as many
+/// layers need less.
 const FILE_BYTES: u64 = 16 << 20;
 
-/// The trials of one question: model, chip, library, lowering, formats and goals.
+/// The trials for one combination of model, chip, library, lowering, formats and goals.
 #[derive(Clone, Debug)]
 pub struct Journal {
     directory: Option<PathBuf>,
 }
 
-/// A trial as kept, with the hash of its bytes.
+/// A stored trial, with the hash of its bytes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
@@ -38,12 +39,13 @@ impl Kept {
 }
 
 impl Journal {
-    /// That of a question in a cache directory; one that keeps nothing without a cache.
+    /// Creates the journal of a combination in a cache directory. Without a cache, trials are not
+    /// stored.
     pub fn of(cache: Option<&Path>, question: Digest) -> Journal {
         Journal { directory: cache.map(|cache| cache.join(TRIALS).join(question.to_string())) }
     }
 
-    /// The folder, if trials are kept.
+    /// Returns the folder, if trials are stored.
     pub fn directory(&self) -> Option<&Path> {
         self.directory.as_deref()
     }
@@ -52,8 +54,8 @@ impl Journal {
         Some(self.directory.as_ref()?.join(format!("{plan}.json")))
     }
 
-    /// The trial of a plan beside that default plan; `None` if there is none. Fails, in words, if
-    /// the file is damaged or another user may have written it.
+    /// Returns the trial of a plan compared with that default plan, or `None` if there is none.
+    /// Fails with a message if the file is damaged or another user may have written it.
     pub fn recall(&self, plan: Digest, baseline: Digest) -> Result<Option<Trial>, String> {
         let Some(path) = self.path(plan) else { return Ok(None) };
         let fault =
@@ -72,11 +74,11 @@ impl Journal {
         Ok((kept.trial.baseline == baseline).then_some(kept.trial))
     }
 
-    /// Keeps a trial.
+    /// Stores a trial.
     ///
     /// # Errors
     ///
-    /// That it cannot be written, or that the folder is not the user's own.
+    /// If the file cannot be written, or if the folder may belong to another user.
     pub fn keep(&self, trial: &Trial) -> std::io::Result<()> {
         let Some(path) = self.path(trial.plan) else { return Ok(()) };
         Ok(own::write(&path, &serde_json::to_vec(&Kept::of(trial.clone())?)?)?)

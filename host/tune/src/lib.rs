@@ -1,10 +1,11 @@
-//! Tuning: plans are timed where they run, and what was measured decides the next plan.
+//! Tuning: times plans on their targets, and uses the measurements for the next plan.
 //!
-//! **Job.** Has the planner name plans, builds them, times each in turns with the default plan
-//! ([`tune`]), keeps every trial, and from all of them derives the times that later plans rest on.
+//! **Job.** Requests plans from the planner, builds them, and times each alternately with the
+//! default plan ([`tune`]). Stores every trial, and derives from all trials the times that later
+//! plans use.
 //!
-//! **Not its job.** It decides between no plans a planner could decide between: it tells the
-//! planner times, and asks again. It opens, plans and runs through the crates below it.
+//! **Not its job.** It does not choose between plans itself: it passes times to the planner, and
+//! requests another plan. The crates below open, plan and run models.
 //!
 //! ```
 //! use std::path::Path;
@@ -38,5 +39,5 @@ pub use spread::Spread;
 pub use trial::{Sample, TimedPart, Trial, Turn};
 pub use tuning::{tune, tune_bundle};
 
-/// Folder of trials in the cache directory.
+/// Name of the folder of trials in the cache directory.
 pub const TRIALS: &str = "trials";

@@ -1,4 +1,4 @@
-//! Which plans are tried: what the planner is told differently.
+//! The plans to try, each defined by different input to the planner.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,33 +7,33 @@ use shardwright_build::{FormatChoice, MeasuredTimes, PlanOptions, Unmeasured};
 use shardwright_bundle::Digest;
 use shardwright_vocabulary::FormatTuple;
 
-/// How the planner is asked for a plan.
+/// The way a plan is requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Naming {
-    /// Without measured times: as if nothing had been tuned.
+    /// Without measured times, as without tuning.
     Default,
-    /// With the times measured so far, as later plans will be.
+    /// With the times measured so far, like later plans.
     Measured,
-    /// The same, and what was not measured as fast as nothing that was measured speaks against.
+    /// With the times measured so far, and optimistic bounds for unmeasured rows.
     Hopeful,
-    /// Not asked: the plan that a bundle was compiled with.
+    /// The plan in a bundle, without a request.
     Bundled,
     /// Without measured times, with a setting of the planner.
     Setting(String, String),
-    /// The same, with one of the offered tuples for all layers.
+    /// Without measured times, with one of the offered tuples for all layers.
     Formats {
         /// Index of the tuple.
         index: usize,
-        /// All that are offered, in the order of the request.
+        /// All offered tuples, in the order of the request.
         offered: Arc<[FormatTuple]>,
     },
 }
 
-/// The setting of a planner that names a tuple.
+/// The planner's setting for a tuple.
 const FORMAT: &str = "format";
 
 impl Naming {
-    /// In words, for reports.
+    /// Returns a description for reports.
     pub fn words(&self) -> String {
         match self {
             Naming::Default => "the default plan".to_owned(),
@@ -47,7 +47,7 @@ impl Naming {
         }
     }
 
-    /// The options to plan with, of those that were asked for.
+    /// Returns the options for planning, based on the user's options.
     pub fn options(&self, asked: &PlanOptions, times: &BTreeMap<Digest, u64>) -> PlanOptions {
         let with = |rest| MeasuredTimes::These(Arc::new(times.clone()), rest);
         let mut options = PlanOptions { times: MeasuredTimes::Ignored, ..asked.clone() };
@@ -57,7 +57,7 @@ impl Naming {
             Naming::Hopeful => options.times = with(Unmeasured::Best),
             Naming::Setting(name, value) => options.planner_options.push((name.clone(), value.clone())),
             Naming::Formats { index, offered } => {
-                // All of them are offered still, so that rows of the request stay where they are.
+                // Still offer all of them, so that rows of the request keep their positions.
                 options.formats = offered.iter().cloned().map(FormatChoice::Tuple).collect();
                 let name = offered.get(*index).map(FormatTuple::to_string).unwrap_or_default();
                 options.planner_options.push((FORMAT.to_owned(), name));
@@ -67,8 +67,8 @@ impl Naming {
     }
 }
 
-/// The settings of a planner whose values are a closed list of words, each with each value, except
-/// those that the user set.
+/// Returns every setting of a planner with a closed list of words, with each of its values.
+/// Settings of the user are excluded.
 pub fn settings(described: &[(String, String)], asked: &PlanOptions) -> Vec<Naming> {
     let is_word = |value: &str| {
         !value.is_empty() && value.chars().all(|letter| letter.is_ascii_lowercase() || letter == '-')
@@ -84,8 +84,8 @@ pub fn settings(described: &[(String, String)], asked: &PlanOptions) -> Vec<Nami
     found
 }
 
-/// Each of several offered tuples for all layers, where the planner can be told one and the user
-/// did not.
+/// Returns each offered tuple for all layers, if there are several and the planner supports the
+/// setting. Empty if the user set it.
 pub fn formats(described: &[(String, String)], asked: &PlanOptions, offered: &[FormatTuple]) -> Vec<Naming> {
     let is_known = described.iter().any(|(name, _)| name == FORMAT);
     let is_set = asked.planner_options.iter().any(|(name, _)| name == FORMAT);

@@ -1,4 +1,4 @@
-//! What tuning found.
+//! The results of tuning.
 
 use serde::Serialize;
 use shardwright_build::{LossReport, MeasuredDraft};
@@ -6,63 +6,63 @@ use shardwright_doctor::PlanDifference;
 
 use crate::spread::Spread;
 
-/// What tuning found, from all trials so far.
+/// The results of tuning, from all trials so far.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TuneReport {
-    /// Name of the model.
     pub model: String,
-    /// The profile it is planned for.
+    /// The profile used for planning.
     pub soc: String,
-    /// What stands in for the planned targets, if something does.
+    /// The executor that replaces the planned targets, if any.
     pub emulated_on: Option<String>,
-    /// How it ended.
     pub outcome: Outcome,
-    /// Tokens of the prompt that was run.
+    /// Number of tokens in the prompt of the runs.
     pub prompt_tokens: u32,
-    /// Tokens of a usual answer, over which the time of the prompt is spread; 0 if the time of a
-    /// token alone counts.
+    /// Number of tokens in a usual answer, over which the time of the prompt is spread. 0 if only
+    /// the time of a token counts.
     pub answer_tokens: u32,
     /// The default plan.
     pub before: TimedPlan,
-    /// The plan that later commands with these options make.
+    /// The plan that later commands with these options use.
     pub after: TimedPlan,
-    /// Quotient of its time and the default plan's, in turns; `None` if it is the default plan.
+    /// Time of that plan relative to the default plan, from alternating runs. `None` if it is the
+    /// default plan.
     pub ratio: Option<Spread>,
-    /// A setting of the planner with which the plan is faster than that, by more than its spread:
-    /// pass it to later commands. It loses no more than the default plan.
+    /// A setting of the planner that gives a faster plan, by more than its spread. Pass it to later
+    /// commands. It does not lose more than the default plan.
     pub advice: Option<Tried>,
-    /// The same of formats that lose more, or nobody knows what.
+    /// A setting that gives a faster plan, by more than its spread, with formats that lose more or
+    /// whose loss is unknown.
     pub trade: Option<Tried>,
-    /// Every plan that was named, in that order, the default plan first.
+    /// Every tried plan in order, starting with the default plan.
     pub tried: Vec<Tried>,
-    /// Rows of the cost table that were measured.
+    /// Number of measured rows of the cost table.
     pub measured_rows: usize,
-    /// Rows that the target can run.
+    /// Number of rows that the target can run.
     pub rows: usize,
-    /// The folder of the measured times that later plans rest on; `None` if none are kept.
+    /// The folder of the measured times that later plans use. `None` if none are stored.
     pub kept: Option<String>,
-    /// What is known of smaller models as drafts of this one, of those that were measured with it.
+    /// Stored measurements of smaller models as drafts of this one.
     pub drafts: Vec<MeasuredDraft>,
-    /// What changed from the default plan, as `plan diff` shows it.
+    /// The changes from the default plan, as in `plan diff`.
     pub change: PlanDifference,
 }
 
-/// How tuning ended.
+/// The outcome of tuning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// Later plans are faster than the default plan by more than the spread.
     Faster,
-    /// Not as the planner plans by itself, but with a setting of it: the advice.
+    /// The planner's own plans are not faster, but a plan with a setting is: the advice.
     FasterWithSetting,
-    /// No plan that the planner names is faster by more than the spread.
+    /// None of the planner's plans is faster by more than the spread.
     NothingToWin,
-    /// The time was over before all plans were timed; the next call goes on.
+    /// The time ended before all plans were timed. The next call continues.
     Unfinished,
 }
 
 impl Outcome {
-    /// The name, as in JSON.
+    /// Returns the name, as in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Outcome::Faster => "faster",
@@ -76,29 +76,28 @@ impl Outcome {
 /// A plan with its times.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TimedPlan {
-    /// Hash of what it builds.
+    /// Hash of the plan's build.
     pub plan: String,
-    /// What it loses by its formats.
+    /// Loss caused by its formats.
     pub loss: LossReport,
-    /// Names of its shards.
     pub shards: Vec<String>,
     /// Seconds from the prompt to the first token.
     pub prompt_seconds: Option<Spread>,
-    /// Seconds of a token.
+    /// Seconds per token.
     pub token_seconds: Option<Spread>,
 }
 
-/// A plan that was named.
+/// A tried plan.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tried {
-    /// How the planner was asked.
+    /// The way it was requested.
     pub asked: String,
-    /// Hash of what it builds; `None` where the planner gave none.
+    /// Hash of the plan's build. `None` if the planner returned no plan.
     pub plan: Option<String>,
-    /// Quotient of its time and the default plan's, in turns; `None` if it was not timed.
+    /// Time relative to the default plan, from alternating runs. `None` if it was not timed.
     pub ratio: Option<Spread>,
-    /// What it loses by its formats; `None` where the planner gave no plan.
+    /// Loss caused by its formats. `None` if the planner returned no plan.
     pub loss: Option<LossReport>,
-    /// What came of it, in words.
+    /// The result in words.
     pub result: String,
 }

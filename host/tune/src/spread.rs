@@ -1,28 +1,26 @@
-//! A middle with its spread, and what counts as a difference.
+//! A median with its spread, and the criterion for a difference.
 
 use serde::{Deserialize, Serialize};
 use shardwright_measure::{median, percentile};
 
-/// Differences up to this share are none, however small the spread: two runs of one plan on a quiet
-/// machine are as far apart.
+/// Differences up to this share are ignored, however small the spread. Two runs of one plan on a
+/// quiet machine differ by as much.
 const INDISTINCT: f64 = 0.01;
 
-/// The value in the middle of several, and those that a quarter of them are not above and not
-/// below.
+/// The median and the quartiles of several values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The one in the middle.
     pub median: f64,
     /// The lower quartile.
     pub low: f64,
     /// The upper quartile.
     pub high: f64,
-    /// How many values there are.
+    /// Number of values.
     pub samples: usize,
 }
 
 impl Spread {
-    /// That of some values; `None` of none.
+    /// Computes the spread of some values. Returns `None` without values.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -34,12 +32,12 @@ impl Spread {
         })
     }
 
-    /// Of quotients: whether they are below one by more than their spread.
+    /// Returns whether ratios are below one by more than their spread.
     pub fn is_below_one(&self) -> bool {
         self.median < 1.0 - INDISTINCT && self.high < 1.0
     }
 
-    /// Of quotients: whether they are above one by more than their spread.
+    /// Returns whether ratios are above one by more than their spread.
     pub fn is_above_one(&self) -> bool {
         self.median > 1.0 + INDISTINCT && self.low > 1.0
     }

@@ -1,4 +1,4 @@
-//! From what shards took to what rows of the cost table take.
+//! Converts measured times of shards to times of rows in the cost table.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,7 +11,7 @@ use shardwright_vocabulary::EntryName;
 
 use crate::trial::Trial;
 
-/// The request without measured times, and the keys under which times of its rows are kept.
+/// The request without measured times, and the keys for storing times of its rows.
 pub struct Base {
     pub request: Request,
     pub keys: Vec<Option<Digest>>,
@@ -23,13 +23,13 @@ pub struct ShardRows {
     pub shard: usize,
     pub entry: EntryName,
     pub rows: Vec<u32>,
-    /// Nanoseconds that the plan counts for the call itself beside the rows.
+    /// Nanoseconds that the plan adds to the rows for the call itself.
     pub call: u64,
 }
 
 impl Base {
-    /// What decides which trials belong together: everything in the request but limits, which are
-    /// learned on the way, and what the times depend on.
+    /// Computes the identity of the combination whose trials belong together. It covers the inputs
+    /// of the times and everything in the request except limits, which are learned during tuning.
     pub fn question(&self) -> Digest {
         let Request { model, kinds, formats, entries, goals, prompts, drafts, options, .. } = &self.request;
         let costs: Vec<_> = self.request.costs.iter().map(|row| row.time).collect();
@@ -37,7 +37,7 @@ impl Base {
         Digest::of(&serde_json::to_vec(&all).unwrap_or_default())
     }
 
-    /// The rows of every shard of a plan at each of its entry points.
+    /// Returns the rows of every shard of a plan at each of its entry points.
     pub fn rows_of(&self, plan: &CheckedPlan) -> Vec<ShardRows> {
         let table = CostTable::new(&self.request);
         let places: HashMap<_, u32> = (0..)
@@ -72,12 +72,13 @@ impl Base {
         found
     }
 
-    /// Microseconds of every row that was measured, by its key: the same for the same trials.
+    /// Computes the microseconds of every measured row, by its key. The result is the same for the
+    /// same trials.
     ///
-    /// What a shard took is divided among its rows in proportion to their estimates, or to their
-    /// bytes of weights where one has none. A row that several shards have gets the median.
-    /// `trials` begins with that of the default plan; the others' times are for the speed that the
-    /// machine had then.
+    /// A shard's time is divided among its rows in proportion to their estimates, or to their bytes
+    /// of weights if a row has no estimate. A row in several shards gets the median. `trials`
+    /// begins with the trial of the default plan. The times of other trials are scaled to the
+    /// machine's speed in that trial.
     pub fn times(&self, trials: &[Trial]) -> BTreeMap<Digest, u64> {
         let reference = trials.first().and_then(Trial::baseline_token).map(|token| token.median);
         let mut seen: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
@@ -99,7 +100,7 @@ impl Base {
         seen.into_iter().filter_map(time).collect()
     }
 
-    /// What part of a shard's time each of its rows has.
+    /// Returns the share of each row in a shard's time.
     fn shares(&self, rows: &[u32]) -> Vec<f64> {
         let costs: Vec<_> = rows.iter().filter_map(|row| self.request.costs.get(*row as usize)).collect();
         let estimates: Option<Vec<u64>> =

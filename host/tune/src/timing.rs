@@ -1,4 +1,4 @@
-//! Plans that are loaded, timed in turns.
+//! Times loaded plans alternately.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -12,42 +12,42 @@ use shardwright_vocabulary::{EntryKind, EntryName, Error, ErrorKind, Result};
 use crate::table::ShardRows;
 use crate::trial::{Sample, TimedPart, Trial, Turn};
 
-/// Turns that are measured, unless they take too long.
+/// Number of measured turns, unless they are slow.
 const TURNS: usize = 9;
-/// Turns that are measured however long they take.
+/// Minimum number of measured turns.
 const LEAST_TURNS: usize = 3;
-/// After this time no more turns begin.
+/// Time after which no more turns begin.
 const LONG: Duration = Duration::from_secs(30);
-/// Tokens after the prompt in a turn.
+/// Number of tokens after the prompt in a turn.
 pub const STEPS: u32 = 4;
 
-/// A plan that is built and loaded.
+/// A built and loaded plan.
 pub struct Loaded {
-    /// Identity of what the plan builds.
+    /// Identity of the plan's build.
     pub plan: Digest,
-    /// The same of what was built: a compiler may have refused the plan.
+    /// Identity of the actual build, which differs if a compiler refused the plan.
     pub built: Digest,
     session: Session,
     rows: Vec<ShardRows>,
-    /// For each of these what runs took.
+    /// Measured run times in nanoseconds for each entry of `rows`.
     nanoseconds: Vec<Vec<u64>>,
 }
 
 impl Loaded {
-    /// A session of its own.
+    /// Creates a loaded plan with a new session.
     ///
     /// # Errors
     ///
-    /// Those of the runtime: states that cannot be allocated.
+    /// Errors of the runtime, such as states that cannot be allocated.
     pub fn new(plan: Digest, built: Digest, chain: &Chain, rows: Vec<ShardRows>) -> Result<Self> {
         let mut session = chain.session()?;
-        // As a greedy choice does.
+        // As in greedy sampling.
         session.set_largest_logits(NonZeroUsize::new(1));
         let nanoseconds = vec![Vec::new(); rows.len()];
         Ok(Loaded { plan, built, session, rows, nanoseconds })
     }
 
-    /// Runs a prompt and some tokens. What shards took is added if this is measured.
+    /// Runs a prompt and some tokens. If measured, records the times of shards.
     fn run(&mut self, prompt: &[u32], is_measured: bool, watch: &dyn Watch) -> Result<Sample> {
         self.session.clear();
         let before = self.session.placement();
@@ -71,8 +71,8 @@ impl Loaded {
         Ok(Sample { prompt: first, token: median(&steps) as u64 })
     }
 
-    /// Runs the entry point that verifies proposals, if the plan has one and the context room for
-    /// it, with all its rows filled. Returns what the shards did until after it.
+    /// Runs the entry point that verifies proposals with all its rows filled, if the plan has one
+    /// and the context has room. Returns the placement record after that run.
     fn verify(&mut self) -> Result<Option<PlacementRecord>> {
         let entries = self.rows.iter().map(|place| place.entry).filter(verifies);
         let Some(entry) = entries.max_by_key(|entry| entry.rows) else { return Ok(None) };
@@ -84,8 +84,8 @@ impl Loaded {
         Ok(Some(self.session.placement()))
     }
 
-    /// What each shard took of the tokens, of the step that verified, and of the prompt where one
-    /// entry point ran it, with all its rows filled.
+    /// Records the time of each shard for the tokens and for the step that verified. For the
+    /// prompt, only if a single entry point ran it with all its rows filled.
     fn add(&mut self, [before, between, after]: [&PlacementRecord; 3], verified: Option<&PlacementRecord>) {
         let took = |shard: usize, from: &PlacementRecord, to: &PlacementRecord| {
             let of = |record: &PlacementRecord| record.shards.get(shard).map(|shard| shard.nanoseconds);
@@ -113,7 +113,7 @@ impl Loaded {
                 EntryKind::Decode => verified.and_then(|verified| took(place.shard, after, verified)),
                 EntryKind::Prefill => prefill.and_then(|(entry, steps, rows)| {
                     let filled = rows == steps * u64::from(place.entry.rows);
-                    // The last token of the prompt is no part of its prefill.
+                    // The last token of the prompt is not part of its prefill.
                     let prompt = took(place.shard, before, between)?.saturating_sub(token);
                     (filled && entry == place.entry.to_string()).then(|| prompt / steps)
                 }),
@@ -123,7 +123,7 @@ impl Loaded {
         }
     }
 
-    /// What was measured of shards.
+    /// Returns the measured times of shards and resets them.
     fn parts(&mut self) -> Vec<TimedPart> {
         let times = self.nanoseconds.iter_mut().map(std::mem::take);
         let parts = self.rows.iter().zip(times).filter(|(_, times)| !times.is_empty());
@@ -131,16 +131,16 @@ impl Loaded {
     }
 }
 
-/// Whether an entry point verifies proposed tokens.
+/// Returns whether an entry point verifies proposed tokens.
 fn verifies(entry: &EntryName) -> bool {
     entry.kind == EntryKind::Decode && entry.rows > 1
 }
 
-/// Times the default plan alone.
+/// Times only the default plan.
 ///
 /// # Errors
 ///
-/// Those of a run, and cancellation.
+/// Errors of a run, and cancellation.
 pub fn time_alone(baseline: &mut Loaded, prompt: &[u32], watch: &mut dyn Watch) -> Result<Trial> {
     baseline.run(prompt, false, watch)?;
     let mut turns = Vec::new();
@@ -155,12 +155,12 @@ pub fn time_alone(baseline: &mut Loaded, prompt: &[u32], watch: &mut dyn Watch) 
     Ok(Trial { plan, baseline: plan, built, turns, parts: baseline.parts() })
 }
 
-/// Times a plan in turns with the default plan; which of them begins alternates. Each runs once
-/// before anything is measured.
+/// Times a plan alternately with the default plan. The plan that begins also alternates. Each runs
+/// once before the measurement.
 ///
 /// # Errors
 ///
-/// Those of a run, and cancellation.
+/// Errors of a run, and cancellation.
 pub fn time_in_turns(
     baseline: &mut Loaded,
     own: &mut Loaded,
@@ -198,7 +198,7 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1)
 }
 
-/// An error if the watch says to stop.
+/// Returns an error if the user cancelled.
 pub fn interrupted(watch: &dyn Watch) -> Result<()> {
     match watch.cancelled() {
         false => Ok(()),

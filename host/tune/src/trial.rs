@@ -1,23 +1,24 @@
-//! A plan that was timed in turns with the default plan.
+//! A plan that was timed alternately with the default plan.
 
 use serde::{Deserialize, Serialize};
 use shardwright_bundle::Digest;
 
 use crate::spread::Spread;
 
-/// What was measured of a plan. Numbers are integers, so that what is kept is what was measured.
+/// The measurements of a plan. Numbers are integers, so that storing them is exact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trial {
-    /// Identity of what the plan builds, whatever its reasons say.
+    /// Identity of the plan's build, independent of its reasons.
     pub plan: Digest,
-    /// The same of the default plan that it was timed beside.
+    /// Identity of the default plan in the comparison.
     pub baseline: Digest,
-    /// The same of what was built, where a compiler refused the plan and it was revised.
+    /// Identity of the actual build, which differs if a compiler refused the plan and it was
+    /// revised.
     pub built: Digest,
-    /// In the order in which they were measured.
+    /// Turns in the order of measurement.
     pub turns: Vec<Turn>,
-    /// What the shards took.
+    /// Times of the shards.
     pub parts: Vec<TimedPart>,
 }
 
@@ -25,43 +26,43 @@ pub struct Trial {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Turn {
-    /// The default plan.
+    /// Times of the default plan.
     pub baseline: Sample,
-    /// The plan; the same as the default plan's where it is that.
+    /// Times of the plan. Equal to `baseline` if it is the default plan.
     pub own: Sample,
 }
 
-/// What one plan took in a turn, in nanoseconds.
+/// Times of one plan in a turn, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
-    /// From a prompt to its first token.
+    /// Time from a prompt to its first token.
     pub prompt: u64,
-    /// A token, the median of some.
+    /// Median time of a token.
     pub token: u64,
 }
 
-/// What a shard took at an entry point.
+/// Times of a shard at an entry point.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimedPart {
-    /// Rows of the cost table that the planner adds up for it, each as often as it has the layer
-    /// kind.
+    /// Rows of the cost table that the planner adds up for it. A row occurs as often as the shard
+    /// has the layer kind.
     pub rows: Vec<u32>,
     /// Nanoseconds of a run in each turn.
     pub nanoseconds: Vec<u64>,
 }
 
-/// What a plan is measured by, as the planner weighs it.
+/// The measure of a plan, with the planner's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measure {
-    /// Tokens of a usual answer, over which the time to the first one is spread; 0 if the time of
-    /// a token alone counts.
+    /// Number of tokens in a usual answer, over which the time to the first one is spread. 0 if
+    /// only the time of a token counts.
     pub answer_tokens: u32,
 }
 
 impl Measure {
-    /// Nanoseconds of a token, with its share of the first one.
+    /// Returns the nanoseconds of a token, including its share of the first one.
     pub fn of(self, sample: Sample) -> f64 {
         let share = match self.answer_tokens {
             0 => 0.0,
@@ -72,24 +73,24 @@ impl Measure {
 }
 
 impl Trial {
-    /// Quotient of the plan's time and the default plan's, turn by turn, so that what slows the
-    /// machine down slows both.
+    /// Returns the plan's time relative to the default plan, turn by turn, so that a slowdown of
+    /// the machine affects both.
     pub fn ratio(&self, measure: Measure) -> Option<Spread> {
         let quotient = |turn: &Turn| measure.of(turn.own) / measure.of(turn.baseline).max(1.0);
         Spread::of(self.turns.iter().map(quotient))
     }
 
-    /// Seconds to the first token.
+    /// Returns the seconds to the first token.
     pub fn prompt(&self) -> Option<Spread> {
         Spread::of(self.turns.iter().map(|turn| turn.own.prompt as f64 / 1e9))
     }
 
-    /// Seconds of a token.
+    /// Returns the seconds per token.
     pub fn token(&self) -> Option<Spread> {
         Spread::of(self.turns.iter().map(|turn| turn.own.token as f64 / 1e9))
     }
 
-    /// Nanoseconds of a token of the default plan beside it.
+    /// Returns the nanoseconds per token of the default plan in the same turns.
     pub fn baseline_token(&self) -> Option<Spread> {
         Spread::of(self.turns.iter().map(|turn| turn.baseline.token as f64))
     }

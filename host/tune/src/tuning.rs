@@ -1,4 +1,5 @@
-//! The loop: a plan is named, built and timed, and what was measured names the next.
+//! The tuning loop: requests, builds and times a plan, and uses the measurements for the next
+//! request.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,21 +25,21 @@ use crate::table::Base;
 use crate::timing::{Loaded, STEPS, interrupted, time_alone, time_in_turns};
 use crate::trial::{Measure, Trial};
 
-/// Most plans that are timed: a planner that names another one for ever ends here.
+/// Maximum number of timed plans, for a planner that never stops returning new ones.
 const TRIALS_MAX: usize = 32;
 
-/// What runs of checkpoints are opened by.
+/// The inputs for opening and running a checkpoint.
 struct Site<'s> {
     checkpoint: &'s Path,
     asked: PlanOptions,
     until: Option<Instant>,
     /// The plan of the bundle whose checkpoint is tuned.
     bundled: Option<RecordedPlan>,
-    /// What is to be said of that bundle.
+    /// Notices about that bundle.
     notices: Vec<Notice>,
 }
 
-/// The default plan and everything known beside it.
+/// The default plan and all measurements compared with it.
 struct Tuning<'s> {
     site: Site<'s>,
     base: Base,
@@ -53,19 +54,18 @@ struct Tuning<'s> {
     notices: Vec<Notice>,
 }
 
-/// Times plans of a checkpoint where `open` runs them, for as long as `time` allows (`None`: until
-/// no other plan is named), and keeps what was measured: trials in the cache, so that the next call
-/// goes on where this one ended, and at the end the times that later plans with the same chip,
-/// library, flags and machine rest on. Returns what all trials so far say, and notices.
+/// Times plans of a checkpoint on the targets of `open`, for at most `time` (`None`: until the
+/// planner returns no other plan). Stores the trials in the cache, so that the next call continues
+/// where this one ended. At the end, stores the times that later plans with the same chip, library,
+/// flags and machine use. Returns the results of all trials so far, and notices.
 ///
-/// No times are kept by which the planner would make another plan than the default one, unless it
-/// was timed and is faster by more than the spread.
+/// Times are stored only if they lead the planner to the default plan, or to a plan that was timed
+/// and is faster by more than the spread.
 ///
 /// # Errors
 ///
-/// A path that is no checkpoint, a model that does not generate, errors of planning the default
-/// plan, of building it and running it, a cache that cannot be written, and
-/// [`ErrorKind::Cancelled`].
+/// If the path is not a checkpoint, if the model does not generate, if planning, building or
+/// running the default plan fails, if the cache cannot be written, and [`ErrorKind::Cancelled`].
 pub fn tune(
     checkpoint: &Path,
     open: &OpenOptions,
@@ -85,13 +85,12 @@ pub fn tune(
     begin(site, watch)
 }
 
-/// Tunes the checkpoint that a bundle was made of as [`tune`] does, with the options that the
-/// bundle was compiled with; `open` has the rest. The plan of its first chain is timed with the
-/// others.
+/// Tunes the checkpoint of a bundle like [`tune`], with the options that the bundle was compiled
+/// with. `open` provides all other options. The plan of its first chain is timed too.
 ///
 /// # Errors
 ///
-/// A bundle without its checkpoint, a checkpoint of something else, and those of [`tune`].
+/// If the bundle's checkpoint is missing or another one, and the errors of [`tune`].
 pub fn tune_bundle(
     bundle: &Path,
     checkpoint: Option<&Path>,
@@ -119,13 +118,13 @@ pub fn tune_bundle(
     begin(site, watch)
 }
 
-/// Whether a plan takes the place of the default one, by its time as a share of that one's; `None`
-/// if it was not timed.
+/// Returns whether a plan replaces the default one, based on its relative time. `None` means that
+/// it was not timed.
 fn replaces(ratio: Option<&Spread>) -> bool {
     ratio.is_some_and(Spread::is_below_one)
 }
 
-/// When time is over.
+/// Returns the end of the available time.
 fn until(time: Option<Duration>) -> Option<Instant> {
     time.and_then(|time| Instant::now().checked_add(time))
 }
@@ -190,7 +189,7 @@ impl Site<'_> {
 }
 
 impl Tuning<'_> {
-    /// Times the default plan and all that are named. Returns whether none is left.
+    /// Times the default plan and all further plans. Returns whether none is left.
     fn run(&mut self, default: &Planned, watch: &mut dyn Watch) -> Result<bool> {
         let trial = match self.recall(self.default) {
             Some(trial) => trial,
@@ -235,14 +234,14 @@ impl Tuning<'_> {
         }
     }
 
-    /// The bundle's plan, if it was not tried.
+    /// Returns the bundle's plan, if it was not tried.
     fn named_by_bundle(&self) -> Option<(Naming, Digest, Option<LossReport>)> {
         let plan = identity(self.site.bundled.as_ref()?.plan());
         (!self.is_tried(plan)).then_some((Naming::Bundled, plan, None))
     }
 
-    /// A plan that was not tried and that the planner makes of what was measured: the one that
-    /// later commands would make first.
+    /// Returns an untried plan that the planner makes from the measurements. The plan that later
+    /// commands would use comes first.
     fn named_by_times(
         &mut self,
         watch: &mut dyn Watch,
@@ -259,7 +258,7 @@ impl Tuning<'_> {
         Ok(None)
     }
 
-    /// The next plan that was not tried and that a setting of the planner makes.
+    /// Returns the next untried plan that results from a setting of the planner.
     fn named_by_setting(
         &mut self,
         others: &mut impl Iterator<Item = Naming>,
@@ -297,7 +296,7 @@ impl Tuning<'_> {
 
     fn load(&self, plan: Digest, settled: &Settled) -> Result<Loaded> {
         let chain = shardwright::load(settled, Beforehand::default())?;
-        // Rows mean the same in requests that offer the same.
+        // Rows have the same meaning in requests with the same offers.
         let (own, base) = (&settled.request, &self.base.request);
         let is_same =
             own.formats == base.formats && own.entries == base.entries && own.costs.len() == base.costs.len();
@@ -336,7 +335,7 @@ impl Tuning<'_> {
         })
     }
 
-    /// Adds what came of a plan.
+    /// Adds the result for a plan.
     fn add(
         &mut self,
         naming: &Naming,
@@ -363,8 +362,8 @@ impl Tuning<'_> {
         self.tried.push(Tried { asked, plan: Some(plan.to_string()), ratio, loss, result });
     }
 
-    /// Keeps the times if they lead to the default plan, or to one that is faster by more than the
-    /// spread, and reports.
+    /// Stores the times if they lead to the default plan, or to one that is faster by more than the
+    /// spread. Returns the report.
     fn report(
         mut self,
         default: &Planned,
@@ -395,7 +394,7 @@ impl Tuning<'_> {
             true if advice.is_some() => Outcome::FasterWithSetting,
             true => Outcome::NothingToWin,
         };
-        // What is said of this run alone is no change of the plan.
+        // Notices of this run are not changes of the plan.
         let quiet = |planned: &Planned| PlanReport { notices: Vec::new(), ..planned.report.clone() };
         let report = TuneReport {
             model: default.report.model.clone(),
@@ -419,7 +418,8 @@ impl Tuning<'_> {
         Ok((report, self.notices))
     }
 
-    /// Keeps these times and no others of the request's rows. Returns the folder, if any are kept.
+    /// Stores these times and removes all other times of the request's rows. Returns the folder, if
+    /// the times are stored.
     fn publish(&self, times: &BTreeMap<Digest, u64>) -> Result<Option<String>> {
         let Some(cache) = &self.site.asked.cache else { return Ok(None) };
         let kept = Times::of_cache(cache);
@@ -447,8 +447,9 @@ impl Tuning<'_> {
         }
     }
 
-    /// Of those that `counts`, the fastest plan of a setting that is faster than the default plan
-    /// by more than the spread, and than the plan that later commands make.
+    /// Returns the fastest plan of a setting, among plans for which `counts` returns true. It must
+    /// be faster than the default plan by more than the spread, and faster than the plan that later
+    /// commands use.
     fn advice(&self, after: Digest, reached: f64, counts: impl Fn(&Tried) -> bool) -> Option<Tried> {
         let after = after.to_string();
         let by_setting = self.tried.iter().filter(|tried| tried.asked.starts_with("--") && counts(tried));
@@ -461,7 +462,7 @@ impl Tuning<'_> {
     }
 }
 
-/// What was tried, and of what was faster and is not made that it is not.
+/// Returns the tried plans, and explains for faster ones why later commands do not use them.
 fn explained(mut tried: Vec<Tried>, after: Digest) -> Vec<Tried> {
     let after = after.to_string();
     for tried in &mut tried {
@@ -473,7 +474,7 @@ fn explained(mut tried: Vec<Tried>, after: Digest) -> Vec<Tried> {
     tried
 }
 
-/// A loss in millionths of a nat per token; `None` where nobody knows it.
+/// Returns a loss in millionths of a nat per token, or `None` if it is unknown.
 fn micronats(loss: LossReport) -> Option<u64> {
     match loss {
         LossReport::None => Some(0),
@@ -482,7 +483,8 @@ fn micronats(loss: LossReport) -> Option<u64> {
     }
 }
 
-/// Identity of what a plan builds and runs, whatever its reasons say and whenever it is compiled.
+/// Computes the identity of a plan's build and run, independent of its reasons and of the time of
+/// compilation.
 fn identity(plan: &Plan) -> Digest {
     let mut plan = plan.clone();
     plan.reasons.clear();
@@ -494,8 +496,9 @@ fn identity(plan: &Plan) -> Digest {
     Digest::of(&plan.canonical_bytes())
 }
 
-/// Ids of a prompt that fills the largest prefill which leaves room for the tokens after it and for
-/// a step that verifies some, and the token that its logits are wanted of.
+/// Returns the ids of a prompt that fills the largest prefill, and one more token whose logits are
+/// needed. The prefill leaves room in the context for the tokens after it and for a step that
+/// verifies some.
 fn prompt(request: &Request) -> Result<Vec<u32>> {
     let rows = |kind: EntryKind| {
         let own = request.entries.iter().filter(move |entry| entry.kind == kind);
@@ -508,7 +511,8 @@ fn prompt(request: &Request) -> Result<Vec<u32>> {
         let what = format!("a context of {} tokens leaves nothing to time", request.goals.context);
         return Err(Error::new(ErrorKind::Context, what).with_help("raise --context"));
     }
-    // Ids below the size of any vocabulary, in no order that a cache of tables would profit from.
+    // Ids below the size of any vocabulary, in an order that does not profit from caching table
+    // rows.
     Ok((0..=rows).map(|index| (index * 7 + 3) % 61).collect())
 }
 

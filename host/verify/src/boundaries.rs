@@ -1,4 +1,4 @@
-//! Every shard alone, fed the reference's boundary values, so that errors do not add up over
+//! Runs every shard alone on the reference's boundary values, so that errors do not add up over
 //! shards.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,11 +28,11 @@ pub(crate) struct Prompt<'a> {
 
 /// Loaded shards to run one by one.
 pub(crate) trait Shards {
-    /// What they are, in order of execution.
+    /// Returns their descriptions, in order of execution.
     fn descriptions(&self) -> &[ShardDescription];
-    /// Positions that their states hold.
+    /// Returns the number of positions that their states have room for.
     fn context(&self) -> u64;
-    /// Lends one; false if there is none of that number.
+    /// Calls `borrow` with a shard. Returns false if the shard does not exist.
     fn lend(&self, shard: usize, borrow: &mut dyn FnMut(&mut LoadedShard)) -> bool;
 }
 
@@ -53,18 +53,18 @@ impl Shards for Chain {
 /// Inputs of the comparison.
 pub(crate) struct BoundaryCheck<'a> {
     pub(crate) shards: &'a dyn Shards,
-    /// The checkpoint's graph; the reference on it produces the inputs of every shard.
+    /// The checkpoint's graph. The reference runs it to produce the inputs of every shard.
     pub(crate) graph: &'a Graph,
-    /// The tables as the chain gathers from them.
+    /// The tables from which the chain gathers.
     pub(crate) assets: &'a [Asset],
-    /// The graphs each shard was compiled from; empty if unknown.
+    /// The graphs that each shard was compiled from. Empty if unknown.
     pub(crate) compiled: &'a [CompiledGraphs],
     /// Whether shards must reproduce the checkpoint's graph.
     pub(crate) exact: bool,
     /// Formats of each shard.
     pub(crate) formats: Vec<String>,
     pub(crate) thresholds: Thresholds,
-    /// Most rows of each prompt.
+    /// Largest number of rows of each prompt.
     pub(crate) rows: usize,
     /// Positions of each prompt at which entry points of one row run.
     pub(crate) steps: usize,
@@ -83,13 +83,13 @@ struct OutputTally {
     what: String,
     layer: Option<u32>,
     cut: Option<usize>,
-    /// Against the checkpoint's graph.
+    /// Errors against the checkpoint's graph.
     plain: RowErrors,
-    /// Against the graph the shard was compiled from.
+    /// Errors against the graph that the shard was compiled from.
     compiled: Option<RowErrors>,
 }
 
-/// What results are compared with.
+/// The reference of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Against {
     Checkpoint,
@@ -109,8 +109,9 @@ impl BoundaryCheck<'_> {
     /// Runs every entry point of every shard over every prompt.
     ///
     /// If the shards must reproduce the checkpoint's graph, results are compared with it. Otherwise
-    /// they are compared with the reference on the graphs the shards were compiled from, with the
-    /// same inputs; the difference from the checkpoint's graph is reported too, but not judged.
+    /// they are compared with the reference on the graphs that the shards were compiled from, with
+    /// the same inputs. The difference from the checkpoint's graph is then reported too, but not
+    /// judged.
     pub(crate) fn run(
         &self,
         prompts: &[Prompt<'_>],
@@ -138,7 +139,7 @@ impl BoundaryCheck<'_> {
                 Given::Tokens { ids, soft } if self.graph.is_generative() => {
                     Given::Tokens { ids: &ids[..ids.len().min(self.rows).min(context)], soft }
                 }
-                // An encoder sees all of its text or another text.
+                // An encoder reads a text whole, so a longer text is skipped.
                 given if rows_of(prompt) <= context => given,
                 _ => continue,
             };
@@ -178,7 +179,7 @@ impl BoundaryCheck<'_> {
         Ok(order.iter().map(report).collect())
     }
 
-    /// Whether the runtime has yet to cap the logits.
+    /// Returns whether the runtime caps the logits after the shards.
     fn is_uncapped(&self) -> bool {
         self.shards.descriptions().iter().any(|shard| shard.logits_softcap.is_some())
     }
@@ -190,13 +191,14 @@ impl BoundaryCheck<'_> {
         result.ok_or_else(missing)?
     }
 
-    /// Rows of the largest entry point, so that each is filled where the prompt is long enough.
+    /// Returns the rows of the largest entry point, so that each one is filled if the prompt is
+    /// long enough.
     fn largest_rows(&self, memories: &[ShardMemory]) -> u64 {
         let entries = memories.iter().flat_map(|memory| &memory.entries);
         entries.map(|entry| entry.interface.point.rows).max().unwrap_or(1)
     }
 
-    /// Why nothing was run through an entry point.
+    /// Returns why an entry point was not run.
     fn why_not_run(&self, point: EntryPoint) -> String {
         let most = point.rows;
         match (point.kind, most) {
@@ -265,7 +267,7 @@ impl BoundaryCheck<'_> {
     }
 }
 
-/// Norms by cut, found when first needed.
+/// Norms by cut, created on first use.
 struct Norms<'g> {
     graph: &'g Graph,
     found: BTreeMap<usize, Option<NextNorm>>,
@@ -285,7 +287,7 @@ impl Norms<'_> {
     }
 }
 
-/// Computes what a run gives without rounding, by the names of its results.
+/// Computes the results of a run without rounding, by their names.
 type Unrounded<'u> = dyn FnMut(&Feed<'_>) -> Result<BTreeMap<String, Vec<f32>>> + 'u;
 
 /// A chunk of a prompt on its way through a shard.
@@ -321,8 +323,8 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// Compares all results of a run. Where one is off by more than the bound, how far rounding
-    /// moves its rows decides whether that is too far.
+    /// Compares all results of a run. If an error exceeds the bound, the effect of rounding on its
+    /// rows decides whether it is too large.
     fn enter_all(
         &mut self,
         tally: &mut EntryTally,
@@ -366,7 +368,7 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// Rows of the residual stream after the next norm; others as they are.
+    /// Applies the next norm to rows of the residual stream. Other rows are returned unchanged.
     fn normed(&mut self, cut: Option<usize>, width: usize, values: Vec<f32>) -> Result<Vec<f32>> {
         let norm = match cut {
             Some(cut) => self.norms.after(cut)?,
@@ -378,7 +380,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Enters rows with how far rounding moves each, where that is known.
+    /// Enters rows, with the effect of rounding on each if it is known.
     fn rows(
         &self,
         errors: &mut RowErrors,
@@ -401,8 +403,8 @@ impl Run<'_, '_> {
     }
 }
 
-/// The runs of an entry point over a chunk: as many rows at a time as it takes; those of one row at
-/// some positions only.
+/// Returns the runs of an entry point over a chunk, with as many rows at a time as it supports. An
+/// entry point of one row runs only at the positions in `singles`.
 pub(crate) fn pieces(kind: EntryKind, most: usize, chunk: &Chunk, singles: &BTreeSet<usize>) -> Vec<Rows> {
     match (kind, most) {
         (EntryKind::Encode, _) if chunk.rows > most => Vec::new(),
@@ -418,7 +420,8 @@ pub(crate) fn pieces(kind: EntryKind, most: usize, chunk: &Chunk, singles: &BTre
     }
 }
 
-/// At most `count` positions below `length`, evenly apart, the first and the last among them.
+/// Returns at most `count` evenly spaced positions below `length`, including the first and the
+/// last.
 fn spread(length: usize, count: usize) -> BTreeSet<usize> {
     match count {
         0 => BTreeSet::new(),

@@ -1,4 +1,4 @@
-//! Proving a bundle: its own artefacts, against the checkpoint it was compiled from.
+//! Proves a bundle: its own artefacts, against the checkpoint it was compiled from.
 
 use shardwright_vocabulary::{Beforehand, Device, DeviceKind, Error, ErrorKind, Result};
 use std::path::Path;
@@ -21,21 +21,21 @@ use crate::thresholds::Thresholds;
 use crate::tower::{Bundled, prove_towers};
 use crate::verification::{OPENED, Verification, measured_of};
 
-/// How far proving a bundle is when it is proved, of 1000: where it fails, it is compiled once
-/// more.
+/// Progress after a bundle was proved, in thousandths. If it failed, it is compiled again.
 const PROVED: u32 = 700;
 
-/// Proves the chain of `bundle` that runs here, as [`verify`](crate::verify) does: the artefacts of
-/// the bundle themselves are run.
+/// Proves the chain of `bundle` that runs here, like [`verify`](crate::verify), but with the
+/// artefacts of the bundle themselves.
 ///
-/// Where its chip is one that is only compiled for here, and the shim simulates it, a twin is made
-/// of the very work orders of the bundle for the simulator, and run instead; the report names it.
+/// If the bundle's chip can only be compiled for on this machine and its shim has a simulator, the
+/// work orders of the bundle are compiled for the simulator. This twin runs instead, and the report
+/// names it.
 ///
-/// `open` has the options it was compiled with, unless [`VerifyOptions::as_recorded`] takes them
-/// from the bundle. By them the graphs of its shards are made again, and each must give the very
-/// work order that the bundle names. Nothing is compiled. Artefacts of
-/// a bundle show no layers, so where a shard is out of bounds the checkpoint is compiled once more
-/// with its layers shown, to name the first that differs.
+/// `open` contains the options that the bundle was compiled with, unless
+/// [`VerifyOptions::as_recorded`] reads them from the bundle. They are used to make the graphs of
+/// its shards again, and each must give exactly the work order in the bundle. Artefacts are not
+/// compiled again. Artefacts of a bundle do not show layers, so if a shard is out of bounds, the
+/// checkpoint is compiled once more with its layers shown, to name the first divergent layer.
 pub fn verify_bundle(
     checkpoint: &Path,
     goldens: Option<&Path>,
@@ -89,7 +89,8 @@ pub fn verify_bundle(
     Ok(report)
 }
 
-/// What compiling the checkpoint once more with its layers shown says of the first that differs.
+/// Compiles the checkpoint once more with its layers shown, and returns a notice about the first
+/// divergent layer.
 fn first_layer(
     checkpoint: &Path,
     goldens: &Goldens,
@@ -114,12 +115,13 @@ fn first_layer(
     Ok(named_layer(named))
 }
 
-/// What is said where a model cannot be compiled with its layers shown.
+/// Returns the notice for a model that cannot be compiled with its layers shown.
 pub(crate) fn no_layer(error: &Error) -> String {
     format!("which layer differs first is not known, its layers cannot be shown: {error}")
 }
 
-/// What is said of the first layer that differs in a model that was compiled with its layers shown.
+/// Returns the notice about the first divergent layer of a model that was compiled with its layers
+/// shown.
 pub(crate) fn named_layer(layer: Option<u32>) -> String {
     match layer {
         Some(layer) => {
@@ -129,8 +131,8 @@ pub(crate) fn named_layer(layer: Option<u32>) -> String {
     }
 }
 
-/// A bundle that is signed as the rules ask and whose files are all intact, the checkpoint it was
-/// compiled from, and what the rules warn of.
+/// Opens a bundle whose signature fulfils the rules and whose files are all intact, and the
+/// checkpoint it was compiled from. Also returns the warnings of the rules.
 pub(crate) fn bundle_of(
     checkpoint: &Path,
     bundle: &Path,
@@ -150,8 +152,8 @@ pub(crate) fn bundle_of(
     Ok((existing, intact, rules.take_notices().into_iter().map(|notice| notice.text).collect()))
 }
 
-/// The simulator to prove the first chain of a bundle in, where its own device is one that is only
-/// compiled for here.
+/// Returns the simulator for proving the first chain of a bundle, if its own device can only be
+/// compiled for on this machine.
 fn simulated_sibling(bundle: &Bundle, open: &OpenOptions) -> Result<Option<Device>> {
     let variant = bundle.variant();
     let options = open.plan_options();
@@ -171,7 +173,7 @@ fn simulated_sibling(bundle: &Bundle, open: &OpenOptions) -> Result<Option<Devic
     Ok(None)
 }
 
-/// Compiles the work orders of a bundle's first chain for a simulator, and loads what comes of it.
+/// Compiles the work orders of a bundle's first chain for a simulator, and loads the result.
 fn twin_of(
     bundle: &Arc<Bundle>,
     checkpoint: &Checkpoint,
@@ -201,8 +203,8 @@ fn twin_of(
     Ok((model, compiled, name, Some(twin)))
 }
 
-/// Writes a report of [`verify_bundle`] into the bundle, in place of an earlier one of the same
-/// chain. Gives the bundle's identity from now on.
+/// Writes a report of [`verify_bundle`] into the bundle and replaces an earlier one of the same
+/// chain. Returns the new identity of the bundle.
 pub fn store_verification(bundle: &Path, report: &VerifyReport) -> Result<String> {
     let chain = report.bundle_chain.clone().ok_or_else(|| {
         Error::new(ErrorKind::Argument, "only what was proved of a bundle is stored in it")
@@ -245,7 +247,8 @@ fn stored_twin(twin: &TwinReport) -> Result<TwinEntry> {
     Ok(TwinEntry { device: twin.device.clone(), artefacts, differs: twin.differs.clone() })
 }
 
-/// What the shards of a chain were compiled from, made again, and what its formats lose.
+/// Makes the graphs again that the shards of a chain were compiled from. Also returns the measured
+/// loss of the chain's formats.
 fn compiled_graphs(
     checkpoint: &Checkpoint,
     bundle: &Bundle,
@@ -278,12 +281,12 @@ fn compiled_graphs(
     Ok((settled.shards.into_iter().map(|shard| shard.compiled).collect(), measured))
 }
 
-/// Takes every artefact from the bundle, by the name of its work order. A work order that the
-/// bundle does not name is refused.
+/// Store that reads every artefact from the bundle, by the name of its work order. A work order
+/// that the bundle does not name is an error.
 struct Recorded<'b> {
     bundle: &'b Bundle,
-    /// Whether an artefact is taken whatever device it is to run on; else those for another than
-    /// the bundle's are made.
+    /// Whether to use an artefact for any device. Otherwise artefacts for other devices than the
+    /// bundle's are compiled.
     made_here: bool,
 }
 

@@ -1,4 +1,4 @@
-//! How far the running chain is from the model as stored on text, and how far it may be.
+//! Measures how far the running chain is from the model as stored on text, and computes the bound.
 
 use serde::Serialize;
 
@@ -8,35 +8,35 @@ use shardwright_vocabulary::{Error, Result};
 
 use crate::progress::Progress;
 
-/// Largest ratio of the KL divergence to what the formats were measured to lose.
+/// Largest ratio of the KL divergence to the measured loss of the formats.
 const OF_MEASURED: f64 = 1.3;
-/// Nats by which orders of summation and roundings between operations may add to it.
+/// Nats that orders of summation and roundings between operations may add.
 const OF_ARITHMETIC: f64 = 1e-3;
-/// Standard errors of the measurement that it may be beyond.
+/// Number of standard errors by which the measurement may exceed the bound.
 const ERRORS: f64 = 3.0;
 
-/// The chain running by itself over a text, against the model as stored on the CPU.
+/// KL divergence of the chain running by itself over a text, from the model as stored on the CPU.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DivergenceVerification {
-    /// Mean KL divergence in nats per token; of encoders 1 − cosine. Null in JSON if a value is not
-    /// a finite number.
+    /// Mean KL divergence in nats per token. For encoders, 1 − cosine. Null in JSON if a value is
+    /// not a finite number.
     pub nats: f64,
-    /// Its standard error over the tokens, as if they were independent.
+    /// Standard error over the tokens, as if they were independent.
     pub error: f64,
-    /// Tokens.
+    /// Number of tokens.
     pub tokens: u64,
-    /// What the text is called.
+    /// Name of the text.
     pub text: String,
-    /// The largest that passes, to which three standard errors are added; `None` if what the
-    /// formats lose was not measured.
+    /// The largest accepted value, to which three standard errors are added. `None` if the loss of
+    /// the formats was not measured.
     pub bound: Option<f64>,
-    /// What the bound follows from.
+    /// The origin of the bound, in words.
     pub bound_from: String,
-    /// Whether it passes, or has no bound.
+    /// Whether the value is within the bound, or has no bound.
     pub passed: bool,
 }
 
-/// The largest divergence that passes, in nats, and what it follows from.
+/// The largest accepted divergence in nats, and its origin.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Bound {
     pub(crate) nats: Option<f64>,
@@ -44,8 +44,9 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// The one that was `set`, else by what the plan was `measured` to lose, layer by layer on this
-    /// machine's CPU. What is expected by losses of other models is no measure of this one.
+    /// Returns the bound that was `set`, or else the bound for the loss of the plan that was
+    /// `measured` layer by layer on this machine's CPU. Losses expected from other models do not
+    /// give a bound for this one.
     pub(crate) fn of(set: Option<f64>, measured: Option<&MeasuredLoss>) -> Self {
         match (set, measured) {
             (Some(nats), _) => Bound { nats: Some(nats), from: "the bound that was set".to_owned() },

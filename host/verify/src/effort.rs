@@ -1,33 +1,32 @@
-//! Decides how much a verification runs, and reports what that leaves out. It does not choose the
-//! rows or tokens.
+//! Decides how much a verification runs, and reports the rest. It does not choose the rows or
+//! tokens.
 
 use serde::Serialize;
 
 use crate::goldens::{Evaluation, Golden};
 
-/// How much a verification runs at most.
+/// Maximum amount that a verification runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Effort {
-    /// Rows of each prompt that shards are run over one by one; tokens of each evaluation row,
-    /// where not all rows are taken.
+    /// Rows of each prompt that shards are run over one by one. Also tokens of each evaluation row,
+    /// if not all rows are used.
     pub rows: usize,
     /// Positions of each prompt at which entry points of one row are run.
     pub steps: usize,
     /// Tokens of each prompt that are chosen greedily.
     pub greedy: usize,
-    /// Evaluation rows; `None` for all of them, whole.
+    /// Number of evaluation rows. `None` for all of them, whole.
     pub evaluation: Option<usize>,
 }
 
 impl Effort {
-    /// The default.
     pub const USUAL: Effort = Effort { rows: 256, steps: 8, greedy: 64, evaluation: None };
-    /// The default if a vendor's simulator runs a shard: some take seconds per step, so this takes
-    /// minutes where everything would take hours.
+    /// The default if a vendor's simulator runs a shard. Some simulators need seconds per step, so
+    /// this needs minutes where everything would need hours.
     pub const SIMULATED: Effort = Effort { rows: 32, steps: 2, greedy: 8, evaluation: Some(4) };
 }
 
-/// The parts the user set; the rest follows from what runs the shards.
+/// The parts that the user set. The others depend on the devices that run the shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AskedEffort {
     pub(crate) all: bool,
@@ -38,7 +37,8 @@ pub(crate) struct AskedEffort {
 }
 
 impl AskedEffort {
-    /// What was asked that says nothing about an encoder: it takes all of a text or nothing.
+    /// Returns notices about set options that do not apply to an encoder, which always runs whole
+    /// texts.
     pub(crate) fn unused(&self, is_generative: bool) -> Vec<String> {
         let AskedEffort { all, rows, steps, greedy, evaluation } = *self;
         let asked = [
@@ -54,7 +54,7 @@ impl AskedEffort {
         unused.map(|(name, _)| reported(name)).collect()
     }
 
-    /// The effort if a simulator runs a shard, and if none does.
+    /// Returns the effort, with the defaults for a simulator or for other devices.
     pub(crate) fn settled(&self, simulated: bool) -> Effort {
         let usual = if simulated && !self.all { Effort::SIMULATED } else { Effort::USUAL };
         Effort {
@@ -69,14 +69,14 @@ impl AskedEffort {
 /// How much of the recorded data was run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EffortReport {
-    /// At most.
+    /// Maximum amounts.
     #[serde(flatten)]
     pub most: Effort,
     /// Whether a vendor's simulator runs a shard.
     pub simulated: bool,
     /// Recorded data of which only a part was run.
     pub left_out: Vec<LeftOut>,
-    /// How to run more; `None` if nothing was left out.
+    /// How to run more, or `None` if all data was run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub for_more: Option<String>,
 }
@@ -84,17 +84,17 @@ pub struct EffortReport {
 /// Recorded data of which only a part was run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// What it is.
+    /// Description of the data.
     pub what: String,
-    /// How many were taken.
+    /// Number of items that were run.
     pub taken: u64,
-    /// How many there are.
+    /// Number of all items.
     pub of: u64,
 }
 
 impl EffortReport {
-    /// For these prompts and evaluation rows, for a model that generates or for an encoder, which
-    /// takes a whole text or nothing.
+    /// Counts the data that is left out of these prompts and evaluation rows. Texts of an encoder
+    /// are always run whole.
     pub(crate) fn of(
         most: Effort,
         simulated: bool,
@@ -215,11 +215,11 @@ mod tests {
         let report = of(Effort::SIMULATED, None);
         assert_eq!(counts(&report), [(37, 45), (4, 45), (12, 14), (37, 45)], "{report:?}");
 
-        // All rows are run whole, however few tokens of some are run.
+        // All rows count as run whole, even if only few tokens of some are run.
         let most = Effort { rows: 45, steps: 45, greedy: 45, evaluation: Some(5) };
         let report = of(most, Some(&evaluation));
         assert_eq!((counts(&report), report.for_more), (vec![], None));
-        // Of an encoder's texts nothing is left out.
+        // An encoder runs all of its texts.
         let report = EffortReport::of(Effort::SIMULATED, true, false, &prompts, None);
         assert_eq!(counts(&report), []);
     }

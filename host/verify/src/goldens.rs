@@ -1,10 +1,10 @@
-//! Recorded outputs: `goldens.safetensors` and the text goldens beside it.
+//! Recorded outputs: `goldens.safetensors` and the text goldens next to it.
 //!
 //! For prompt number k the tensors are `pK.input_ids` i64 [T], `pK.hidden` f32 [layers + 1, T, H]
 //! (0 is the input of layer 0), `pK.final_norm` f32 [T, H], `pK.per_layer` f32 [T, layers, P],
 //! `pK.logits` f32 [T − s, V] from position `pK.logits_start` on, `pK.greedy` i64 [N],
 //! `pK.step_top_ids` i64 [N, 5], `pK.step_top_logits` f32 [N, 5], `pK.last_logits` f32 [V], and for
-//! encoders `pK.pooled`, `pK.embedding`. Any but the ids may be missing. Rows of pictures and
+//! encoders `pK.pooled`, `pK.embedding`. All except the ids are optional. Rows of pictures and
 //! sounds are described in `soft`.
 
 use std::path::{Path, PathBuf};
@@ -19,11 +19,11 @@ use shardwright_vocabulary::{Error, ErrorKind, Pass, Result};
 use crate::soft::{KINDS, Kind, PlacedRows, Placing, RecordedFeatures, RecordedPart};
 use crate::trace::Given;
 
-/// Largest file of recorded outputs: a few prompts of a full-size model's logits. Guards against
-/// reading the wrong file whole.
+/// Largest file of recorded outputs, in bytes: a few prompts of a full-size model's logits. It
+/// prevents reading a wrong file whole.
 const GOLDEN_BYTES_MAX: u64 = 4 << 30;
 
-/// Longest JSON read beside them: lists of texts with their ids.
+/// Largest JSON file next to them, in bytes: lists of texts with their ids.
 const LIST_BYTES_MAX: u64 = 256 << 20;
 
 /// A dense f32 array, row-major.
@@ -34,13 +34,13 @@ pub(crate) struct Floats {
 }
 
 impl Floats {
-    /// The `index`-th part along the first axis.
+    /// Returns the `index`-th part along the first axis.
     pub(crate) fn part(&self, index: usize) -> &[f32] {
         let length: usize = self.shape[1..].iter().product();
         &self.values[index * length..(index + 1) * length]
     }
 
-    /// Some of the parts along the first axis.
+    /// Returns some of the parts along the first axis.
     pub(crate) fn rows(&self, rows: impl IntoIterator<Item = usize>) -> Floats {
         let mut shape = self.shape.clone();
         let mut values = Vec::new();
@@ -53,23 +53,23 @@ impl Floats {
     }
 }
 
-/// What a model is compared with.
+/// The recorded data that a model is compared with.
 pub(crate) struct Goldens {
-    /// Where it was recorded; `None` if nothing was.
+    /// Directory of the recorded outputs, or `None` without them.
     pub(crate) directory: Option<PathBuf>,
     pub(crate) prompts: Vec<Golden>,
     pub(crate) evaluation: Option<Evaluation>,
 }
 
-/// Tokens of the built-in text that prompts are made of where none were recorded: enough to fill
-/// entry points of some rows, and the plain evaluator takes a fifth of a second for each.
+/// Tokens of the built-in text for prompts without recorded outputs: enough to fill entry points of
+/// some rows. The plain evaluator needs a fifth of a second for each.
 const OWN_TOKENS: usize = 96;
-/// Tokens of such a prompt.
+/// Largest number of tokens of such a prompt.
 const OWN_LONGEST: usize = 48;
 
 impl Goldens {
-    /// What lies in `directory`; without one prompts of the built-in text, of which nothing is
-    /// recorded.
+    /// Reads the recorded outputs in `directory`. Without a directory, returns prompts of the
+    /// built-in text without recorded outputs.
     pub(crate) fn of(directory: Option<&Path>, checkpoint: &Checkpoint) -> Result<Self> {
         match directory {
             Some(directory) => Ok(Goldens {
@@ -86,19 +86,19 @@ impl Goldens {
         }
     }
 
-    /// The prompts that can be run, with their names.
+    /// Returns the prompts that can be run, with their names.
     pub(crate) fn usable(&self) -> impl Iterator<Item = (String, &Golden)> {
         let named = self.prompts.iter().enumerate().map(|(index, golden)| (format!("p{index}"), golden));
         named.filter(|(_, golden)| golden.lacks.is_none())
     }
 
-    /// The others, each with the reason.
+    /// Returns the other prompts, each with the reason.
     pub(crate) fn skipped(&self) -> impl Iterator<Item = String> {
         let named = self.prompts.iter().enumerate();
         named.filter_map(|(index, golden)| Some(format!("p{index}: {}", golden.lacks.as_ref()?)))
     }
 
-    /// What went into a tower and came out of it, with the prompt's name.
+    /// Returns the recorded inputs and outputs of a tower, with the prompt's name.
     pub(crate) fn parts_of(&self, pass: Pass) -> impl Iterator<Item = (String, &RecordedPart)> {
         let kind = KINDS.iter().position(|kind| kind.pass == pass);
         let named = self.prompts.iter().enumerate();
@@ -110,11 +110,11 @@ impl Goldens {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Golden {
     pub(crate) ids: Vec<u32>,
-    /// Rows in the place of tokens.
+    /// Soft rows in the place of tokens, by position.
     pub(crate) soft: PlacedRows,
-    /// Why it cannot be run.
+    /// Why the prompt cannot be run, if it cannot.
     pub(crate) lacks: Option<String>,
-    /// Its own picture and sound, as recorded.
+    /// The prompt's own picture and sound, as recorded.
     pub(crate) parts: [Option<RecordedPart>; 2],
     pub(crate) hidden: Option<Floats>,
     pub(crate) final_norm: Option<Floats>,
@@ -129,7 +129,7 @@ pub(crate) struct Golden {
 }
 
 impl Golden {
-    /// What is run for it.
+    /// Returns the input of the model.
     pub(crate) fn given(&self) -> Given<'_> {
         Given::Tokens { ids: &self.ids, soft: &self.soft }
     }
@@ -191,7 +191,7 @@ impl File {
         ids.map(Some).map_err(|_| self.fault(name, "holds a number that is no token id"))
     }
 
-    /// Numbers of one byte, or of eight.
+    /// Reads numbers of one byte, or of eight.
     fn flags(&self, tensors: &SafeTensors<'_>, name: &str) -> Result<Option<Vec<i64>>> {
         let Ok(view) = tensors.tensor(name) else { return Ok(None) };
         match view.dtype() {
@@ -200,7 +200,7 @@ impl File {
         }
     }
 
-    /// Rows of a picture or a sound, and what went into its tower, where that is recorded.
+    /// Reads the rows of a picture or a sound, and the inputs of its tower if they are recorded.
     fn part(
         &self,
         tensors: &SafeTensors<'_>,
@@ -297,7 +297,7 @@ fn read_goldens(directory: &Path, placing: &Placing<'_>) -> Result<Vec<Golden>> 
     Ok(goldens)
 }
 
-/// Reads `eval.safetensors` and `eval.json`, where they exist.
+/// Reads `eval.safetensors` and `eval.json`, if they exist.
 fn read_evaluation(directory: &Path) -> Result<Option<Evaluation>> {
     let path = directory.join("eval.safetensors");
     if !path.exists() {
@@ -350,7 +350,7 @@ pub(crate) struct ChatGolden {
     pub(crate) ids: Vec<u32>,
 }
 
-/// Reads a JSON list of goldens; an absent file is an empty list.
+/// Reads a JSON list of goldens. A missing file is an empty list.
 pub(crate) fn read_list<T: serde::de::DeserializeOwned>(directory: &Path, name: &str) -> Result<Vec<T>> {
     let path = directory.join(name);
     if !path.exists() {

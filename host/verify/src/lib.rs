@@ -2,11 +2,11 @@
 //!
 //! **Job.** Proves a model that was opened from a checkpoint ([`verify`]), a bundle
 //! ([`verify_bundle`]), and itself ([`self_test`]): as a whole against recorded outputs, and shard
-//! by shard against the reference evaluator, so that the first layer that differs has a name. Finds
-//! what makes a bundle drift and has it planned otherwise ([`repair`]).
+//! by shard against the reference evaluator, so that the first divergent layer can be named. Finds
+//! the cause of a bundle's drift and has it planned differently ([`repair`]).
 //!
-//! **Not its job.** It opens, plans and runs through the public crate and changes nothing of what
-//! it proves.
+//! **Not its job.** It opens, plans and runs models through the public crate and does not change
+//! the models that it proves.
 //!
 //! ```
 //! use std::path::Path;

@@ -1,4 +1,4 @@
-//! The norm a boundary runs into.
+//! The norm that follows a boundary.
 
 use shardwright_graph::{
     Component, ComponentKind, EntryGraph, EntryNode, EntryPoint, Graph, Node, Op, Role, Segment, Tensor,
@@ -7,21 +7,23 @@ use shardwright_graph::{
 use shardwright_reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
 use shardwright_vocabulary::EntryKind;
 
-/// Rows normed at once.
+/// Number of rows normalised at once.
 const ROWS: usize = 32;
 
-/// The norm through which whatever follows a cut reads the residual stream.
+/// The norm through which the graph after a cut reads the residual stream.
 ///
-/// A residual stream has a few channels a hundred times as large as the rest, and errors in them
-/// decide every length; the next layer does not see it so. It sees what its norm leaves.
+/// A residual stream has a few channels a hundred times as large as the others, and errors in them
+/// dominate the length of a row. The next layer does not see these channels directly, but only the
+/// output of its norm.
 pub(crate) struct NextNorm {
     pub(crate) name: String,
     evaluator: Evaluator,
 }
 
 impl NextNorm {
-    /// The norm after cut number `cut` (`cut` layers lie before it): that of the next layer, or of
-    /// what follows the last. `None` where nothing reads the stream through a norm.
+    /// Finds the norm after cut number `cut`, which has `cut` layers before it: the norm of the
+    /// next layer, or of the component after the last layer. Returns `None` if the stream is not
+    /// read through a norm.
     pub(crate) fn after(graph: &Graph, cut: usize) -> Result<Option<NextNorm>, ReferenceError> {
         let layered = graph.components.iter().find(|component| component.kind.is_layered());
         let inside = layered.and_then(|layered| {
@@ -43,7 +45,7 @@ impl NextNorm {
         Ok(Some(NextNorm { name: norm.name.clone(), evaluator }))
     }
 
-    /// Rows as the norm leaves them.
+    /// Returns rows after the norm.
     pub(crate) fn apply(&self, rows: &[f32], width: usize) -> Result<Vec<f32>, ReferenceError> {
         let mut normed = Vec::with_capacity(rows.len());
         for some in rows.chunks(ROWS * width) {
@@ -59,7 +61,7 @@ impl NextNorm {
     }
 }
 
-/// The first norm that reads `stream`, with its scale.
+/// Returns the first norm that reads `stream`, with its scale.
 fn first_norm(component: &Component, stream: ValueId, layer: Option<u32>) -> Option<(&Node, WeightId)> {
     let mut norms = component.nodes.iter().filter(|node| {
         matches!(node.op, Op::RmsNorm { .. })
@@ -75,7 +77,7 @@ fn first_norm(component: &Component, stream: ValueId, layer: Option<u32>) -> Opt
     })
 }
 
-/// An entry graph of nothing but the norm.
+/// Makes an entry graph that contains only the norm.
 fn alone(graph: &Graph, norm: &Node, scale: WeightId) -> EntryGraph {
     let shape = vec![ROWS as u64, graph.hidden];
     let weight = graph.weight(scale);

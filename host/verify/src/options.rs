@@ -7,10 +7,10 @@ use shardwright_vocabulary::Result;
 use crate::effort::AskedEffort;
 use crate::thresholds::Thresholds;
 
-/// What a verification takes for agreement, and how much it runs.
+/// Which differences a verification accepts, and how much it runs.
 ///
-/// Unless something else is set that is [`Effort::USUAL`], and [`Effort::SIMULATED`] where a
-/// vendor's simulator runs a shard; the report says what was left out.
+/// By default it runs [`Effort::USUAL`], or [`Effort::SIMULATED`] if a vendor's simulator runs a
+/// shard. The report lists the data that was left out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VerifyOptions {
     thresholds: Vec<(String, f64)>,
@@ -19,29 +19,29 @@ pub struct VerifyOptions {
 }
 
 impl VerifyOptions {
-    /// The defaults.
+    /// Creates the default options.
     pub fn new() -> Self {
         VerifyOptions::default()
     }
 
-    /// Sets a bound of [`Thresholds`] by name. Default: [`Thresholds::SAME_FLOATS`], or as the
-    /// formats of the plan and what runs them are [`Thresholds::SAME_ENCODED`] or
-    /// [`Thresholds::VENDOR`].
+    /// Sets a bound of [`Thresholds`] by name. The default is [`Thresholds::SAME_FLOATS`],
+    /// [`Thresholds::SAME_ENCODED`] or [`Thresholds::VENDOR`], depending on the formats of the plan
+    /// and the devices that run them.
     #[must_use]
     pub fn threshold(mut self, name: impl Into<String>, value: f64) -> Self {
         self.thresholds.push((name.into(), value));
         self
     }
 
-    /// Verifies a bundle by the options of compiling that are recorded in it, in place of those it
-    /// is verified with.
+    /// Verifies a bundle with the compile options that are recorded in it, instead of the options
+    /// of the call.
     #[must_use]
     pub fn as_recorded(mut self) -> Self {
         self.recorded = true;
         self
     }
 
-    /// Returns the options that a bundle is verified by.
+    /// Returns the options that a bundle is verified with.
     pub(crate) fn as_compiled(
         &self,
         bundle: &Bundle,
@@ -57,37 +57,43 @@ impl VerifyOptions {
         }
     }
 
-    /// [`Effort::USUAL`] on simulators too, in all that is not set by itself. That may take hours.
+    /// Uses [`Effort::USUAL`] on simulators too, for all amounts that are not set separately. That
+    /// may need hours.
     #[must_use]
     pub fn all(mut self) -> Self {
         self.asked.all = true;
         self
     }
 
-    /// Most rows of each prompt that shards are run over. Memory and time grow with it.
+    /// Sets the largest number of rows of each prompt that shards are run over. Memory and time
+    /// grow with it.
     #[must_use]
     pub fn rows(mut self, rows: usize) -> Self {
         self.asked.rows = Some(rows);
         self
     }
 
-    /// Positions of each prompt at which entry points of one row are run, evenly apart.
+    /// Sets the number of evenly spaced positions of each prompt at which entry points of one row
+    /// are run.
     #[must_use]
     pub fn steps(mut self, steps: usize) -> Self {
         self.asked.steps = Some(steps);
         self
     }
 
-    /// Tokens of each prompt that are chosen greedily, at most as many as were recorded.
+    /// Sets the number of tokens of each prompt that are chosen greedily, at most as many as were
+    /// recorded.
     #[must_use]
     pub fn greedy(mut self, tokens: usize) -> Self {
         self.asked.greedy = Some(tokens);
         self
     }
 
-    /// Most evaluation rows whose likelihood is compared, of each as many tokens as
-    /// [`VerifyOptions::rows`] says; the reference computes what is wanted of them. Where there are
-    /// no more rows than this all are taken whole: their likelihood is recorded.
+    /// Sets the largest number of evaluation rows whose likelihood is compared.
+    ///
+    /// If there are more rows, only this number is used, each with at most [`VerifyOptions::rows`]
+    /// tokens, and the reference computes the wanted likelihood. Otherwise all rows are used whole,
+    /// with their recorded likelihood.
     #[must_use]
     pub fn evaluation(mut self, rows: usize) -> Self {
         self.asked.evaluation = Some(rows);

@@ -2,11 +2,11 @@ use shardwright_reference::ReferenceError;
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
-/// Passes on how far a part of the verification is, and asks whether to go on.
+/// Forwards the progress of a part of the verification, and checks for a cancellation.
 pub(crate) struct Progress<'w>(pub(crate) Part<'w>);
 
 impl Progress<'_> {
-    /// `fraction` of this part is done.
+    /// Reports that `fraction` of this part is done.
     pub(crate) fn step(&mut self, fraction: f64, stage: impl FnOnce() -> String) -> Result<()> {
         self.check()?;
         self.0.progress((fraction.clamp(0.0, 1.0) * 1000.0) as u32, &stage());
@@ -21,7 +21,8 @@ impl Progress<'_> {
     }
 }
 
-/// The reference refuses nothing that models make; when it does, that is a fault here.
+/// Converts an error of the reference. It supports everything that models contain, so an error is a
+/// bug.
 pub(crate) fn reference_fault(error: ReferenceError) -> Error {
     let help = error.help().map(|help| help.to_string());
     Error::caused_by(ErrorKind::Internal, error, help)

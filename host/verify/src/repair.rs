@@ -1,5 +1,5 @@
-//! Repairing a bundle that drifts: the fault is found, a planner raises a format there, and the new
-//! plan is compiled and verified, until one holds.
+//! Repairs a bundle that drifts: finds the fault, has a planner raise a format there, and compiles
+//! and verifies the new plan, until one passes.
 
 use std::path::Path;
 
@@ -28,74 +28,75 @@ mod subject;
 use prover::ModelProver;
 use subject::Text;
 
-/// Most compilations of a repair, unless another number is asked for: two faults of 35 layers
-/// without taps, and as many again.
+/// Default maximum of compilations of a repair: two faults of 35 layers without taps, and as many
+/// again.
 pub const COMPILATIONS: usize = 32;
 
 /// The outcome of a repair.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RepairReport {
-    /// The plans that did not hold, oldest first, those of the text before those of towers; empty
-    /// if there was nothing to repair.
+    /// The plans that failed, oldest first, plans of the text before plans of towers. Empty if the
+    /// bundle needed no repair.
     pub attempts: Vec<RepairAttempt>,
-    /// Compilations in all: of shards of new plans, and of what was compiled to find the faults.
+    /// Number of all compilations: of shards of new plans, and of parts that were compiled to find
+    /// the faults.
     pub compilations: usize,
-    /// The verification of the plans that hold.
+    /// The verification of the plans that passed.
     pub verification: VerifyReport,
-    /// The bundle of it.
+    /// The repaired bundle.
     pub compiled: RepairedBundle,
 }
 
-/// A plan that did not hold.
+/// A plan that failed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RepairAttempt {
-    /// Of what it is: `step` of the text, `picture` and `clip` of towers.
+    /// Pass of the model: `step` for the text, `picture` and `clip` for towers.
     pub pass: Pass,
-    /// Its shards.
+    /// Number of shards.
     pub shards: usize,
-    /// Where it is wrong; empty if it failed otherwise.
+    /// The faulty places. Empty if the plan failed for another reason.
     pub faults: Vec<FaultyPlace>,
-    /// The same, and other failures, in words.
+    /// The faulty places and other failures, in words.
     pub reasons: Vec<String>,
-    /// Compilations until its faults were known, counted from the beginning.
+    /// Number of compilations until the faults of this plan were known, counted from the start.
     pub compilations: usize,
 }
 
-/// A place at which a shard computes something else than the reference.
+/// A place at which a shard's result differs from the reference.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FaultyPlace {
     /// Name of the shard.
     pub shard: String,
-    /// Component; none if the shard as a whole is all that is known.
+    /// Component, or `None` if only the shard as a whole is known to be faulty.
     pub component: Option<String>,
-    /// Layer, of a component that has layers.
+    /// Layer, if the component has layers.
     pub layer: Option<u32>,
-    /// Role of the weights that are multiplied there.
+    /// Role of the weights of the matrix product there.
     pub role: Option<String>,
-    /// `activations` or `states`; none where that is not known.
+    /// `activations` or `states`, or `None` if that is not known.
     pub values: Option<String>,
-    /// The value of the graph that is off.
+    /// Name of the faulty value in the graph.
     pub value: Option<String>,
-    /// Relative error of the worst row; null in JSON where it has no bound.
+    /// Relative error of the worst row. Null in JSON if it is infinite.
     pub relative_error: f64,
-    /// How it is known.
+    /// How the place was found.
     pub evidence: Evidence,
 }
 
-/// How a faulty place is known.
+/// How a faulty place was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Evidence {
-    /// The value is off although the device read what the reference computes it from.
+    /// The value is wrong, although the device read correct inputs for it.
     OwnError,
-    /// The layers before it are right when compiled alone, and with it they are not.
+    /// The layers before it are correct when compiled alone, and with it they are not.
     Range,
-    /// The shard is off as a whole, and no part of it alone.
+    /// The shard as a whole is out of bounds, but no part of it alone.
     Shard,
 }
 
 impl Evidence {
-    /// The name, as in JSON.
+    /// Returns the name, as in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Evidence::OwnError => "own-error",
@@ -108,16 +109,14 @@ impl Evidence {
 /// The bundle that a repair wrote.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RepairedBundle {
-    /// Identity: the hash of its manifest.
+    /// Identity of the bundle: the hash of its manifest.
     pub bundle: String,
-    /// Path.
     pub directory: String,
-    /// Bytes of its files.
+    /// Total bytes of its files.
     pub bytes: u64,
-    /// Shards of its first chain.
+    /// Number of shards of its first chain.
     pub shards: usize,
-    /// Artefacts that were taken from the bundle that was repaired, or from a run that was
-    /// interrupted.
+    /// Number of artefacts that were reused from the original bundle, or from an interrupted run.
     pub artefacts_reused: usize,
 }
 
@@ -133,24 +132,26 @@ impl From<CompileReport> for RepairedBundle {
     }
 }
 
-/// Verifies `bundle` and, where it drifts, repairs it: writes to `into` a bundle that verifies, its
-/// text and its towers.
+/// Verifies `bundle` and, if it drifts, repairs it: writes to `into` a bundle whose text and towers
+/// pass.
 ///
-/// `open` has the options it was compiled with, to which formats may be added, unless
-/// [`VerifyOptions::as_recorded`] takes them from the bundle. Its plan and its artefacts are tried
-/// first. Each shard that is out of bounds is compiled once more
-/// with what its linear operations read and give as further outputs: the first value that is off
-/// although what it is computed from is right is the fault. Where the fault vanishes with those
-/// outputs, or the shim takes none, ranges of layers are compiled instead, each half of the last.
-/// The planner is told the place and makes another plan; shards that stay are not compiled again.
+/// `open` contains the options that the bundle was compiled with, possibly with more formats,
+/// unless [`VerifyOptions::as_recorded`] reads them from the bundle. Its plan and its artefacts are
+/// tried first.
 ///
-/// At most `compilations` shards and parts of shards are compiled. `into` gets a whole bundle or
-/// none; what an interrupted run compiled is there for the next.
+/// Each shard that is out of bounds is compiled once more with the inputs and outputs of its linear
+/// operations as further outputs. The fault is the first value that is wrong although its inputs
+/// are correct. If the fault disappears with those outputs, or the shim does not support them,
+/// ranges of layers are compiled instead, each half as long as the last. The planner gets the place
+/// as feedback and makes another plan. Shards that stay the same are not compiled again.
+///
+/// At most `compilations` shards and parts of shards are compiled. `into` contains either a
+/// complete bundle or none. Artefacts of an interrupted run are reused by the next.
 ///
 /// # Errors
 ///
-/// Those of [`verify_bundle`](crate::verify_bundle) and of compiling; [`ErrorKind::Planning`] if no
-/// plan verifies, with the last reason.
+/// Fails with errors of [`verify_bundle`](crate::verify_bundle) and of compiling. Fails with
+/// [`ErrorKind::Planning`] and the last reason if no plan passes.
 #[expect(clippy::too_many_arguments, reason = "those of `verify_bundle`, and where to and how far")]
 pub fn repair(
     checkpoint: &Path,
@@ -217,7 +218,8 @@ struct Tower {
     plan: PlanOptions,
 }
 
-/// The towers of a bundle, and the options with which those alone are compiled again.
+/// Returns the towers of a bundle, and the options with which exactly these towers are compiled
+/// again.
 fn towers_in(bundle: &Bundle, checkpoint: &Path, plan: &PlanOptions) -> Result<(PlanOptions, Vec<Tower>)> {
     let (mut scopes, _) = towers_of(checkpoint, plan)?;
     let every = scopes.len();
@@ -235,7 +237,7 @@ fn towers_in(bundle: &Bundle, checkpoint: &Path, plan: &PlanOptions) -> Result<(
     Ok((own, opened))
 }
 
-/// Whether both paths are one directory.
+/// Checks whether both paths are the same directory.
 fn is_same(one: &Path, other: &Path) -> bool {
     match (one.canonicalize(), other.canonicalize()) {
         (Ok(one), Ok(other)) => one == other,

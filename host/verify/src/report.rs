@@ -6,40 +6,40 @@ use crate::thresholds::Thresholds;
 use shardwright_vocabulary::Pass;
 use shardwright_vocabulary::units;
 
-/// Largest differences that pass, from what two f32 implementations of the same network differ by.
+/// Largest accepted differences, based on the differences between two f32 implementations of the
+/// same network.
 ///
 /// Rows of hidden states are compared relative to their own length, since published models have
-/// rows of a hundred thousand beside rows of a hundred: an absolute bound is too tight for the
-/// first or too loose for the second. Two independent f32 evaluations differ by some 1e-6 of a row
-/// there, and by at most 1e-3 in logits, which have a magnitude of 30 to 60. The limits leave a
-/// factor of ten and more, and a wrong equation is far beyond them.
+/// rows of length 100,000 and rows of length 100. An absolute bound is too tight for the first or
+/// too loose for the second. Two independent f32 evaluations differ by some 1e-6 of a row there,
+/// and by at most 1e-3 in logits, which have a magnitude of 30 to 60. The limits leave a factor of
+/// ten and more, and a wrong equation is far beyond them.
 pub mod tolerance {
     /// Rows of hidden states, per-layer inputs and the final norm: relative error.
     pub const HIDDEN: f64 = 1e-4;
     /// Logits: absolute difference.
     pub const LOGITS: f64 = 1e-2;
-    /// Unit sentence vectors, and what leads to them.
+    /// Unit sentence vectors, and the values before them: absolute difference.
     pub const EMBEDDING: f64 = 1e-5;
 }
 
-/// One kind of output compared.
+/// Comparison of one kind of output.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// `hidden`, `logits`, `greedy`, `tokenizer`, …
     pub what: String,
-    /// How many items were compared: values, tokens or texts.
+    /// Number of items that were compared: values, tokens or texts.
     pub compared: u64,
-    /// Largest absolute difference; of hidden states and what else is compared by rows the largest
-    /// relative error of a row; for tokens and texts the number that differ.
+    /// Largest absolute difference. For hidden states and other outputs compared by rows, the
+    /// largest relative error of a row. For tokens and texts, the number of different ones.
     pub worst: f64,
-    /// The largest that passes.
+    /// The largest accepted value of `worst`.
     pub tolerance: f64,
     /// Where the worst one is.
     pub place: String,
-    /// Whether it passes.
     pub passed: bool,
-    /// Whether it counts. Numbers recorded from the checkpoint in float say nothing on a model in
-    /// other formats.
+    /// Whether the comparison counts. Numbers recorded from the checkpoint in float do not apply to
+    /// a model in other formats.
     pub judged: bool,
 }
 
@@ -50,104 +50,104 @@ pub struct VerifyReport {
     pub model: String,
     /// The profile planned for.
     pub soc: String,
-    /// The executor, when it is not the planned targets.
+    /// The executor, if it is not the planned targets.
     pub emulated_on: Option<String>,
-    /// Shards of the chain.
+    /// Number of shards of the chain.
     pub shards: usize,
-    /// Shards that hold decoder layers.
+    /// Number of shards that contain decoder layers.
     pub decoder_shards: usize,
     /// Whether every shard keeps the checkpoint's values: weights as stored, activations and states
     /// in f32.
     pub exact: bool,
-    /// What was compared with recorded outputs.
+    /// Comparisons with recorded outputs.
     pub comparisons: Vec<Comparison>,
-    /// The first layer whose output is beyond the tolerance in any prompt, the chain running as a
+    /// The first layer whose output is beyond the tolerance in any prompt, when the chain runs as a
     /// whole.
     pub first_divergent_layer: Option<u32>,
-    /// Likelihoods and chosen tokens of the chain running by itself; none for encoders.
+    /// Likelihoods and chosen tokens of the chain running by itself. `None` for encoders.
     pub tokens: Option<TokenVerification>,
-    /// How far the chain is from the model as stored on text; none for exact models.
+    /// How far the chain is from the model as stored on text. `None` for exact models.
     pub divergence: Option<DivergenceVerification>,
     /// Every shard alone, once for each graph it is compared with.
     pub boundaries: Vec<BoundaryVerification>,
-    /// Where the recorded outputs are; `None` if nothing was recorded.
+    /// Where the recorded outputs are, or `None` without recorded outputs.
     pub recorded: Option<String>,
-    /// How much of what was recorded was run.
+    /// How much of the recorded data was run.
     pub effort: EffortReport,
     /// Recorded outputs that were not compared, with the reason.
     pub skipped: Vec<String>,
-    /// Whether everything that is judged passed.
+    /// Whether every judged comparison passed.
     pub passed: bool,
-    /// Things that were done in another way than asked.
+    /// Notices about deviations from the request.
     pub notices: Vec<String>,
-    /// What the rules of signatures warn of in the bundle. It is not stored in a bundle.
+    /// Warnings of the signature rules about the bundle. They are not stored in a bundle.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub signature_notices: Vec<String>,
-    /// The chain of the bundle that was proved, if one was.
+    /// The proved chain of the bundle, if a bundle was proved.
     pub bundle_chain: Option<String>,
-    /// The chip of its variant.
+    /// The chip of the bundle's variant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle_variant: Option<String>,
-    /// What ran in place of the bundle's artefacts, if they do not run here.
+    /// The artefacts that ran in place of the bundle's, if those do not run here.
     pub twin: Option<TwinReport>,
-    /// The towers for pictures and sounds, each proved by itself.
+    /// The towers for pictures and sounds, each proved separately.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub towers: Vec<TowerVerification>,
 }
 
-/// A tower over recorded pictures or sounds and those of the project's own making, other ones than
-/// it was calibrated on.
+/// Verification of a tower over recorded pictures or sounds and over generated ones. These differ
+/// from the ones that it was calibrated on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TowerVerification {
-    /// When it runs.
+    /// Pass of the tower.
     pub pass: Pass,
-    /// Pictures or sounds.
+    /// Number of pictures or sounds.
     pub samples: usize,
     /// Whether every shard keeps the checkpoint's values.
     pub exact: bool,
-    /// The tower running by itself, against the checkpoint in float. It is judged where the tower
-    /// is exact.
+    /// The tower running by itself, compared with the checkpoint in float. It is judged only if the
+    /// tower is exact.
     pub soft_rows: RowComparison,
-    /// The same against recorded rows, where pictures or sounds were recorded; judged alike.
+    /// The tower running by itself, compared with recorded rows, if there are any. It is judged
+    /// only if the tower is exact.
     pub recorded: Option<RowComparison>,
     /// Every shard alone, once for each graph it is compared with.
     pub boundaries: Vec<BoundaryVerification>,
-    /// Whether everything that is judged passed.
+    /// Whether every judged comparison passed.
     pub passed: bool,
 }
 
 impl TowerVerification {
-    /// One sentence with numbers.
+    /// Returns one sentence with numbers.
     pub fn summary(&self) -> String {
         let cosine = self.soft_rows.cosine_mean;
         format!("the rows of a {} at a cosine of {cosine:.5} to float", self.pass)
     }
 }
 
-/// Artefacts made of the work orders of a bundle for another device than the bundle's.
+/// Artefacts compiled from the work orders of a bundle for another device than the bundle's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TwinReport {
-    /// The device.
     pub device: String,
-    /// In the order of the chain.
+    /// The artefacts, in the order of the chain.
     pub artefacts: Vec<TwinArtefact>,
-    /// In what they differ from the bundle's, in the words of the shim.
+    /// The shim's description of the differences from the bundle's artefacts.
     pub differs: String,
 }
 
-/// One of them.
+/// One artefact of a twin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TwinArtefact {
     /// Name of the shard.
     pub shard: String,
-    /// Hash of its content.
+    /// Hash of its contents.
     pub sha256: String,
 }
 
 impl VerifyReport {
-    /// Entry points of shards that nothing was run through, each with the reason.
+    /// Returns the entry points of shards that were not run, each with the reason.
     pub fn not_run(&self) -> impl Iterator<Item = NotRun<'_>> {
-        // All boundaries are of the same runs.
+        // All boundaries describe the same runs.
         let towers = self.towers.iter().filter_map(|tower| tower.boundaries.first());
         let shards = self.boundaries.first().into_iter().chain(towers);
         let shards = shards.flat_map(|boundaries| &boundaries.shards);
@@ -159,7 +159,7 @@ impl VerifyReport {
         })
     }
 
-    /// One sentence with numbers.
+    /// Returns one sentence with numbers.
     pub fn summary(&self) -> String {
         let outputs = |boundaries: &BoundaryVerification| {
             let entries = boundaries.shards.iter().flat_map(|shard| &shard.entries);
@@ -190,12 +190,12 @@ impl VerifyReport {
     }
 }
 
-/// What a self-test found.
+/// The result of a self-test.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SelfTestReport {
     /// The verification of the checkpoint as it is.
     pub intact: VerifyReport,
-    /// The layer one of whose norm scales was changed.
+    /// The layer with the changed norm scale.
     pub broken_layer: u32,
     /// The verification of the broken model.
     pub broken: VerifyReport,
@@ -203,139 +203,136 @@ pub struct SelfTestReport {
     pub passed: bool,
 }
 
-/// Tokens of the chain running by itself.
+/// Likelihoods and chosen tokens of the chain running by itself.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TokenVerification {
-    /// What was predicted: `evaluation rows`, `recorded prompts`.
+    /// The predicted text: `evaluation rows`, `recorded prompts`.
     pub text: String,
-    /// Where the wanted likelihood is from: `recorded`, `reference`.
+    /// Source of the wanted likelihood: `recorded`, `reference`.
     pub source: String,
-    /// Tokens predicted.
+    /// Number of predicted tokens.
     pub predicted: u64,
     /// Nats per predicted token.
     pub nll: f64,
-    /// The same as recorded, or of the reference.
+    /// Nats per predicted token as recorded, or of the reference.
     pub wanted_nll: f64,
     /// `nll / wanted_nll − 1`.
     pub loss: f64,
-    /// Tokens to be chosen greedily after the prompts.
+    /// Number of tokens to be chosen greedily after the prompts.
     pub greedy_tokens: u64,
-    /// Those chosen as wanted, of each prompt those before the first difference.
+    /// Number of these tokens before the first difference of each prompt.
     pub greedy_agreed: u64,
-    /// Where the first difference is.
+    /// Place of the first difference.
     pub first_difference: Option<String>,
-    /// Largest `loss` in either direction that passes: that of the thresholds, or what the bound of
-    /// the KL divergence allows of the likelihood if that is more.
+    /// Largest accepted `loss` in either direction: the bound of the thresholds, or the loss of
+    /// likelihood that the bound of the KL divergence allows, if that is more.
     pub nll_bound: f64,
     /// Whether the likelihood is within its bound.
     pub nll_passed: bool,
-    /// Whether enough tokens are the wanted ones; true where that is not judged.
+    /// Whether enough tokens are the wanted ones. True if that is not judged.
     pub greedy_passed: bool,
-    /// Whether the tokens chosen count: no share of them is wanted where the formats or the chip
-    /// are not the checkpoint's and the reference's.
+    /// Whether the chosen tokens count. No share of them is required if the formats differ from the
+    /// checkpoint's or a chip runs the model.
     pub greedy_judged: bool,
 }
 
-/// Every shard alone, fed boundary values of the reference.
+/// Results of every shard alone, run on boundary values of the reference.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BoundaryVerification {
     /// The graph the reference runs.
     pub against: String,
     /// Whether the outcome counts.
     pub judged: bool,
-    /// What was taken for agreement.
+    /// The accepted differences.
     pub thresholds: Thresholds,
-    /// In the order of the chain.
+    /// The shards, in the order of the chain.
     pub shards: Vec<ShardVerification>,
     /// The first layer that is out of bounds in its own shard.
     pub first_divergent_layer: Option<u32>,
-    /// Whether every shard passed, and anything was run.
+    /// Whether every shard passed, and at least one result was compared.
     pub passed: bool,
 }
 
-/// One shard.
+/// Results of one shard.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ShardVerification {
-    /// `decoder.0-12`, `head`
+    /// Name by components and layers: `decoder.0-12`, `head`.
     pub shard: String,
-    /// First layer and one past the last; none for components without layers.
+    /// First layer and one past the last, or `None` for components without layers.
     pub layers: Option<(u32, u32)>,
-    /// Where it ran.
+    /// Device that ran the shard.
     pub place: String,
     /// Formats as one word.
     pub formats: String,
-    /// Its entry points.
     pub entries: Vec<EntryVerification>,
     /// The first layer whose output, or a state it writes, is out of bounds. Errors add up from the
-    /// shard's first layer on, which is fed exact values.
+    /// shard's first layer on, which gets exact values.
     pub first_divergent_layer: Option<u32>,
     /// Whether all of its results are within the bounds.
     pub passed: bool,
 }
 
-/// One entry point of a shard.
+/// Results of one entry point of a shard.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EntryVerification {
-    /// `prefill_128@4096`
+    /// Name of the entry point: `prefill_128@4096`.
     pub entry: String,
-    /// Runs.
+    /// Number of runs.
     pub runs: u64,
-    /// The shortest of those with all its rows; of this machine and moment, so not in JSON.
+    /// The shortest run with all rows. It depends on this machine and moment, so it is not in JSON.
     #[serde(skip)]
     pub fastest: Option<std::time::Duration>,
-    /// Why there were none, if so: what it computes was not compared.
+    /// Why the entry point was not run, if it was not. Its results were then not compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_run: Option<String>,
-    /// Its results.
     pub outputs: Vec<RowComparison>,
 }
 
-/// An entry point that nothing was run through.
+/// An entry point that was not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotRun<'r> {
-    /// The shard.
     pub shard: &'r str,
-    /// The entry point.
     pub entry: &'r str,
-    /// Why.
     pub reason: &'r str,
 }
 
-/// One result of an entry point, over all its runs.
+/// Comparison of one result of an entry point, over all its runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RowComparison {
-    /// `hidden`, `layer.3`, `per-layer`, `logits`, `embedding`, `state layer.3.k`
+    /// Name of the result: `hidden`, `layer.3`, `per-layer`, `logits`, `embedding`,
+    /// `state layer.3.k`.
     pub what: String,
-    /// The layer it comes from, if from one.
+    /// The layer of the result, if it comes from one layer.
     pub layer: Option<u32>,
-    /// The norm after which rows were compared; `None` if they were compared as they are.
+    /// The norm after which rows were compared, or `None` if they were compared without one.
     pub after: Option<String>,
-    /// Rows compared.
+    /// Number of compared rows.
     pub rows: u64,
-    /// Length of the difference over length of the wanted row, which 95 of 100 rows do not exceed.
+    /// Relative error that 95 of 100 rows do not exceed: length of the difference over length of
+    /// the wanted row.
     pub relative_p95: f64,
-    /// The same of the worst row; null in JSON where it has no bound.
+    /// Relative error of the worst row. Null in JSON if it is infinite.
     pub relative_worst: f64,
-    /// How far rounding to steps moves rows of the reference, which 95 of 100 rows do not exceed:
-    /// bounds are wider by that. None where no run needed it.
+    /// Effect of rounding to steps on rows of the reference, which 95 of 100 rows do not exceed.
+    /// Bounds are wider by this. `None` if no run needed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounding_p95: Option<f64>,
     /// Where the worst row is.
     pub worst_at: String,
-    /// The same: its prompt and position.
+    /// Prompt and position of the worst row.
     #[serde(skip)]
     pub worst_place: Option<(String, usize)>,
     /// Mean cosine between a row and the wanted one.
     pub cosine_mean: f64,
-    /// What 95 of 100 rows reach.
+    /// Cosine that 95 of 100 rows reach.
     pub cosine_p95: f64,
-    /// The least.
+    /// Smallest cosine.
     pub cosine_worst: f64,
-    /// Whether it is within the bounds.
+    /// Whether the result is within the bounds.
     pub passed: bool,
 }
 
-/// Comparisons that no format of a weight or activation touches.
+/// Comparisons that do not depend on the format of a weight or activation.
 pub(crate) const TEXTS: [&str; 2] = ["tokenizer", "chat"];
 
 /// Collects the worst difference per kind of output.
@@ -364,8 +361,8 @@ impl Tally {
         &mut self.comparisons[index]
     }
 
-    /// Compares two arrays; returns their largest difference. Arrays of different length differ
-    /// without bound.
+    /// Compares two arrays and returns their largest difference. It is infinite if their lengths
+    /// differ.
     pub(crate) fn arrays(
         &mut self,
         what: &str,
@@ -383,7 +380,7 @@ impl Tally {
         worst
     }
 
-    /// Enters one difference that stands for `count` items.
+    /// Enters one difference for `count` items.
     pub(crate) fn number(&mut self, what: &str, tolerance: f64, place: &str, worst: f64, count: u64) {
         let entry = self.entry(what, tolerance);
         entry.compared += count;
@@ -407,7 +404,8 @@ impl Tally {
         entry.passed = entry.worst == 0.0;
     }
 
-    /// Texts are judged always, numbers where the model is exactly the recorded one.
+    /// Returns the comparisons. Texts are always judged, numbers only if the model is exactly the
+    /// recorded one.
     pub(crate) fn finish(mut self, exact: bool) -> Vec<Comparison> {
         for comparison in &mut self.comparisons {
             comparison.judged = exact || TEXTS.contains(&comparison.what.as_str());
@@ -416,7 +414,7 @@ impl Tally {
     }
 }
 
-/// NaN differs from everything without bound.
+/// Returns the absolute difference. It is infinite for NaN.
 fn difference(a: f32, b: f32) -> f64 {
     let difference = (f64::from(a) - f64::from(b)).abs();
     if difference.is_nan() { f64::INFINITY } else { difference }

@@ -1,17 +1,18 @@
-//! How rows differ: relative error and cosine, row by row.
+//! Differences of rows: relative error and cosine, row by row.
 
 use crate::report::RowComparison;
 use crate::thresholds::Thresholds;
 
-/// Share of the rows that the p95 bounds cover (nearest rank); the worst row has its own bound.
+/// Share of the rows that the p95 bounds cover (nearest rank). The worst row has its own bound.
 const PERCENTILE: f64 = 0.95;
 
-/// How far apart two correct results of a row may be, by how far rounding moves that row. Each is
-/// off by as much from the result without rounding, independently of the other once one value near
-/// the middle between two steps has fallen to another side: their squares add up.
+/// How far apart two correct results of a row may be, as a multiple of the effect of rounding on
+/// that row. Once a value near the middle between two steps is rounded to different sides, each
+/// result has this error from the unrounded result, independently of the other, so their squares
+/// add up.
 const APART: f64 = std::f64::consts::SQRT_2;
 
-/// Differences of rows, gathered over runs. 40 bytes a row.
+/// Collects differences of rows over runs. Needs 40 bytes per row.
 #[derive(Debug, Default)]
 pub(crate) struct RowErrors {
     rows: Vec<RowError>,
@@ -24,11 +25,11 @@ pub(crate) struct RowErrors {
 struct RowError {
     error: f64,
     cosine: f64,
-    /// How far rounding moves the row; 0 where that was not asked for.
+    /// Effect of rounding on the row, or 0 if it was not requested.
     rounding: f64,
 }
 
-/// Largest error that rounding excuses: a row of zeros has an error of 1, and must never pass.
+/// Largest error that rounding excuses. A row of zeros has an error of 1 and must never pass.
 const MOST_APART: f64 = 0.5;
 
 impl RowError {
@@ -37,13 +38,13 @@ impl RowError {
         if self.rounding.is_finite() { (APART * self.rounding).min(MOST_APART) } else { 0.0 }
     }
 
-    /// Returns the error as a share of the larger of a bound and what rounding excuses.
+    /// Returns the error as a share of the bound or of the excused error, whichever is larger.
     fn share_of(&self, bound: f64) -> f64 {
         self.error / bound.max(self.excused()).max(f64::MIN_POSITIVE)
     }
 
-    /// Returns the turn, 1 − cosine, as a share of the larger of a bound and that of an excused
-    /// error.
+    /// Returns the turn, 1 − cosine, as a share of the bound or of the turn of the excused error,
+    /// whichever is larger.
     fn turn_share_of(&self, bound: f64) -> f64 {
         let excused = 1.0 - (1.0 - self.excused().powi(2)).sqrt();
         (1.0 - self.cosine) / bound.max(excused).max(f64::MIN_POSITIVE)
@@ -51,12 +52,13 @@ impl RowError {
 }
 
 impl RowErrors {
-    /// Enters one row; `at` gives its prompt, position and block when it is the worst so far.
+    /// Enters one row. `at` returns its prompt, position and block, and is called if it is the
+    /// worst row so far.
     pub(crate) fn add(&mut self, got: &[f32], wanted: &[f32], at: impl FnOnce() -> (String, usize, usize)) {
         self.add_rounded(got, wanted, 0.0, at);
     }
 
-    /// The same of a row that rounding moves by `rounding` of its length.
+    /// Enters one row on which rounding has an effect of `rounding`, relative to its length.
     pub(crate) fn add_rounded(
         &mut self,
         got: &[f32],
@@ -72,7 +74,7 @@ impl RowErrors {
         }
     }
 
-    /// The summary, judged.
+    /// Returns the judged summary.
     pub(crate) fn compare(
         self,
         what: String,
@@ -122,8 +124,8 @@ impl RowErrors {
     }
 }
 
-/// The largest relative error of rows of `width` values: length of the difference over length of
-/// the wanted row. Rows of other lengths differ without bound.
+/// Returns the largest relative error of rows of `width` values: length of the difference over
+/// length of the wanted row. The error is infinite if the lengths differ.
 pub(crate) fn largest_error(got: &[f32], wanted: &[f32], width: usize) -> f64 {
     match got.len() == wanted.len() {
         true => errors(got, wanted, width).into_iter().fold(0.0, f64::max),
@@ -131,15 +133,15 @@ pub(crate) fn largest_error(got: &[f32], wanted: &[f32], width: usize) -> f64 {
     }
 }
 
-/// The relative error of each row of `width` values.
+/// Returns the relative error of each row of `width` values.
 pub(crate) fn errors(got: &[f32], wanted: &[f32], width: usize) -> Vec<f64> {
     let rows = got.chunks(width.max(1)).zip(wanted.chunks(width.max(1)));
     rows.map(|(got, wanted)| difference(got, wanted).0).collect()
 }
 
-/// Length of the difference over length of the wanted row, and the cosine of the angle between the
-/// two. A NaN differs without bound, and so does a row of another length; two rows of zeros are
-/// equal.
+/// Returns the length of the difference over the length of the wanted row, and the cosine of the
+/// angle between both rows. The error is infinite for NaN and for rows of different lengths. Two
+/// rows of zeros are equal.
 fn difference(got: &[f32], wanted: &[f32]) -> (f64, f64) {
     if got.len() != wanted.len() {
         return (f64::INFINITY, -1.0);
@@ -159,7 +161,7 @@ fn difference(got: &[f32], wanted: &[f32]) -> (f64, f64) {
     let cosine = dot / (got_length * wanted_length).sqrt();
     match error.is_nan() || !off.is_finite() {
         true => (f64::INFINITY, -1.0),
-        // One of the two is a row of zeros: no angle.
+        // One of the rows is zero, so there is no angle.
         false if cosine.is_nan() => (error, 0.0),
         false => (error, cosine.clamp(-1.0, 1.0)),
     }
@@ -228,16 +230,16 @@ mod tests {
             let found = errors.compare(String::new(), None, None, &Thresholds::SAME_ENCODED);
             (found.passed, found.rounding_p95)
         };
-        // An error of a tenth is within √2 of what rounding does, or it is not.
+        // An error of a tenth is either within √2 of the effect of rounding, or not.
         assert_eq!(passed(&[0.08; 30]), (true, Some(0.08)));
         assert_eq!(passed(&[0.06; 30]), (false, Some(0.06)));
         assert_eq!(passed(&[0.0; 30]), (false, None));
-        // No rounding excuses a row that is not finite or half its length away.
+        // Rounding never excuses a row that is not finite, or whose error is half its length.
         assert!(!passed(&[f64::INFINITY; 30]).0 && !passed(&[f64::NAN; 30]).0);
         let mut zeros = RowErrors::default();
         zeros.add_rounded(&[0.0, 0.0], &[1.0, 0.0], 9.0, || (String::new(), 0, 0));
         assert!(!zeros.compare(String::new(), None, None, &Thresholds::SAME_ENCODED).passed);
-        // Each row by itself.
+        // Rounding excuses each row separately.
         let mut some = [0.08; 30];
         some[3..6].fill(0.0);
         assert!(!passed(&some).0);

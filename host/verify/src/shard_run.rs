@@ -16,37 +16,37 @@ use crate::trace::{Chunk, Trace};
 use crate::values::{Input, decode, encode, encode_floats, encoding_of};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
-/// Fill byte of outputs before a run, so that rows a run does not write are not mistaken for the
-/// previous run's: as floats these are NaN.
+/// Fill byte of outputs before a run, so that unwritten rows are not mistaken for the previous
+/// run's. As floats these are NaN.
 const UNWRITTEN: u8 = 0xff;
 
 /// The buffers of one shard, for all its entry points.
 pub(crate) struct ShardMemory {
-    /// What can be run.
+    /// The entry points of the shard.
     pub(crate) entries: Vec<LoadedEntry>,
-    /// Per entry and binding; `None` for states.
+    /// Buffers by entry and binding. `None` for states.
     buffers: Vec<Vec<Option<Buffer>>>,
     states: BTreeMap<StateId, StateMemory>,
 }
 
 struct StateMemory {
     buffer: Buffer,
-    /// Slots with non-zero content.
+    /// Number of slots that may contain non-zero values.
     used: usize,
 }
 
-/// One result of a run beside what the reference has for it.
+/// One result of a run, with the reference's result.
 pub(crate) struct Observed {
-    /// `hidden`, `layer.3`, `per-layer`, `logits`, `logits before their soft-cap`, `embedding`,
-    /// `state layer.3.k`
+    /// Name of the result: `hidden`, `layer.3`, `per-layer`, `logits`,
+    /// `logits before their soft-cap`, `embedding`, `state layer.3.k`.
     pub(crate) what: String,
-    /// The layer it comes from, if from one.
+    /// The layer of the result, if it comes from one layer.
     pub(crate) layer: Option<u32>,
-    /// Which cut of the residual stream it is, if it is one.
+    /// The cut of the residual stream, if the result is one.
     pub(crate) cut: Option<usize>,
-    /// Values per row.
+    /// Number of values per row.
     pub(crate) width: usize,
-    /// The shard's values, `rows` rows (or `rows` for each layer).
+    /// The shard's values: `rows` rows (or `rows` for each layer).
     pub(crate) got: Vec<f32>,
     /// The reference's values on the checkpoint's graph.
     pub(crate) wanted: Vec<f32>,
@@ -54,27 +54,27 @@ pub(crate) struct Observed {
     pub(crate) compiled: Option<Vec<f32>>,
 }
 
-/// A value that left a device beside what the reference computes from what the device read.
+/// A value that left a device, with the reference's result for the inputs that the device read.
 pub(crate) struct Own {
-    /// How it left.
+    /// Role of the output.
     pub(crate) role: Role,
-    /// Values per row.
+    /// Number of values per row.
     pub(crate) width: usize,
-    /// The device's, valid rows.
+    /// The device's values, valid rows only.
     pub(crate) got: Vec<f32>,
-    /// The reference's, of the same rows.
+    /// The reference's values of the same rows.
     pub(crate) computed: Vec<f32>,
 }
 
-/// The graphs of a shard on the reference, by the names of its entry points.
+/// Reference evaluators for the graphs of a shard, by the names of its entry points.
 pub(crate) struct Twin {
     evaluators: BTreeMap<String, Evaluator>,
-    /// Evaluators of the same graphs without rounding, for the graphs that round.
+    /// Evaluators of the same graphs without rounding, for graphs that round.
     unrounded: BTreeMap<String, Evaluator>,
 }
 
 impl Twin {
-    /// Of what the shard was compiled from.
+    /// Creates evaluators for the graphs that the shard was compiled from.
     pub(crate) fn new(compiled: &CompiledGraphs) -> Result<Twin, ReferenceError> {
         let weights = Weights::new(&compiled.weights);
         let name = |graph: &EntryGraph| graph.point.name().to_string();
@@ -96,27 +96,27 @@ impl Twin {
 /// The inputs of one shard's runs.
 pub(crate) struct Feed<'a> {
     pub(crate) graph: &'a Graph,
-    /// The tables as the chain gathers from them.
+    /// The tables from which the chain gathers.
     pub(crate) assets: &'a [Asset],
     pub(crate) trace: &'a Trace<'a, 'a>,
     pub(crate) chunk: &'a Chunk,
     pub(crate) twin: Option<&'a Twin>,
-    /// Whether the head returns logits that the runtime has yet to cap; the graph is then one
-    /// without the soft-cap.
+    /// Whether the head returns logits that the runtime still has to cap. The graph then has no
+    /// soft-cap.
     pub(crate) uncapped: bool,
 }
 
 /// The rows of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows {
-    /// From the beginning of the chunk.
+    /// First row, counted from the start of the chunk.
     pub(crate) offset: usize,
-    /// How many, at most the rows of the entry point.
+    /// Number of rows, at most the rows of the entry point.
     pub(crate) rows: usize,
 }
 
 impl ShardMemory {
-    /// Allocates what the entry points of a shard bind.
+    /// Allocates the buffers of the shard's entry points.
     pub(crate) fn new(executor: &LoadedShard) -> Result<Self> {
         let entries = executor.entries().to_vec();
         let allocate = |bytes: u64, alignment: u64| -> Result<Buffer> {
@@ -153,8 +153,8 @@ impl ShardMemory {
         Ok(ShardMemory { entries, buffers, states })
     }
 
-    /// Runs an entry point on the reference's values and returns its results beside the
-    /// reference's, and how long the run took.
+    /// Runs an entry point on the reference's values. Returns its results with the reference's, and
+    /// the duration of the run.
     pub(crate) fn run(
         &mut self,
         executor: &mut LoadedShard,
@@ -193,8 +193,8 @@ impl ShardMemory {
         Ok((observed, took))
     }
 
-    /// The results of the reference on the graph the shard was compiled from, if none of its values
-    /// were rounded to a step, by their names; nothing where it rounds none.
+    /// Returns the results of the reference on the graph that the shard was compiled from, without
+    /// rounding to steps, by their names. Empty if the graph does not round.
     pub(crate) fn unrounded(
         &self,
         entry: usize,
@@ -208,7 +208,7 @@ impl ShardMemory {
         }
     }
 
-    /// Binds the reference's values and runs.
+    /// Binds the reference's values and runs. Returns the duration of the run.
     fn execute(
         &mut self,
         executor: &mut LoadedShard,
@@ -254,8 +254,8 @@ impl ShardMemory {
         Ok(began.elapsed())
     }
 
-    /// Runs an entry point on the reference's values, and returns every value that leaves it beside
-    /// what the reference computes from what the device read: in the order in which they are
+    /// Runs an entry point on the reference's values. Returns every value that leaves it, with the
+    /// reference's result for the inputs that the device read, in the order in which the values are
     /// computed.
     pub(crate) fn run_own(
         &mut self,
@@ -287,7 +287,7 @@ impl ShardMemory {
     }
 }
 
-/// The values that a buffer holds, in the shape of its port.
+/// Decodes the values of a buffer, in the shape of its port.
 fn values_of(port: &Port, buffer: &Buffer) -> Result<Vec<f32>> {
     let encoding = encoding_of(port).ok_or_else(|| unusable(port))?;
     let dense = (port.shape.iter().product::<u64>() * encoding.element.bytes()) as usize;
@@ -295,7 +295,7 @@ fn values_of(port: &Port, buffer: &Buffer) -> Result<Vec<f32>> {
     decode(encoding, bytes.get(..dense).unwrap_or_default()).ok_or_else(|| unusable(port))
 }
 
-/// The state a port is as a whole.
+/// Returns the state, if the port is a whole state.
 fn state_of(port: &Port) -> Option<StateId> {
     match port.role {
         Role::State { state } => Some(state),
@@ -357,8 +357,8 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// The reference's tensor for a role, with all rows of the entry point; those beyond the valid
-    /// ones are zero.
+    /// Returns the reference's tensor for a role, with all rows of the entry point. Rows after the
+    /// valid ones are zero.
     fn input(&self, role: &Role) -> Result<Input> {
         let step = Step { first: self.position as u64, rows: self.rows.rows as u64, of: self.point.rows };
         if let Some(array) =
@@ -411,8 +411,8 @@ impl<'a> Place<'a> {
         Ok(())
     }
 
-    /// The position before which rows of a state exist when the run begins: including the run's own
-    /// rows if an earlier shard writes the state.
+    /// Returns the position before which rows of a state exist when the run starts. They include
+    /// the run's own rows if an earlier shard writes the state.
     fn known_rows(&self, entry: &LoadedEntry, state: StateId) -> usize {
         let writes = |role: &Role, direction: Direction| match role {
             Role::State { state: existing } => *existing == state && direction == Direction::State,
@@ -434,7 +434,7 @@ impl<'a> Place<'a> {
         Ok(self.state(state, rows))
     }
 
-    /// Where the rows of the run lie in a state.
+    /// Returns the slots of a state for the rows of the run.
     fn slots(&self, capacity: usize) -> impl Iterator<Item = usize> + use<> {
         (self.position..self.position + self.rows.rows).map(move |position| position % capacity)
     }
@@ -453,13 +453,13 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// A result beside the reference's; `None` for taps that no layer produces. `actual` are all
-    /// values, in the shape of the port.
+    /// Returns a result with the reference's, or `None` for taps that do not belong to a layer.
+    /// `actual` are all values, in the shape of the port.
     fn output(&self, role: &Role, shape: &[u64], actual: &[f32]) -> Option<Observed> {
         let elements = shape.iter().product::<u64>() as usize;
         let all = self.point.rows as usize;
         let valid = self.rows.rows;
-        // Of each block of all rows the valid ones.
+        // The valid rows of each block.
         let got = |blocks: usize| -> Vec<f32> {
             let width = elements / (blocks * all).max(1);
             let blocks = actual.chunks_exact((all * width).max(1));
@@ -511,7 +511,8 @@ impl<'a> Place<'a> {
             Role::SoftRows => {
                 let width = shape.last().map_or(1, |width| *width as usize);
                 let wanted = self.feed.chunk.soft_rows.clone();
-                // Of some rows together, so that there are as many as the reference gives.
+                // A tower may pool several rows into one, so the result is cut to the length of the
+                // reference's.
                 let got = actual.get(..wanted.len()).unwrap_or(actual).to_vec();
                 plain("soft rows", width, got, wanted)
             }
@@ -543,7 +544,7 @@ impl<'a> Place<'a> {
         Ok(twins.into_iter().map(|twin| (twin.what, twin.got)).collect())
     }
 
-    /// The reference's values for every input of a graph.
+    /// Returns the reference's values for every input of a graph.
     fn bound(&self, entry: &EntryGraph, loaded: &LoadedEntry) -> Result<(Bindings, States)> {
         let mut bindings = Bindings::new();
         let mut states = States::none();
@@ -570,8 +571,8 @@ impl<'a> Place<'a> {
         Ok((bindings, states))
     }
 
-    /// Runs the graph the shard was compiled from on the same values, with what the device gave in
-    /// place of what is computed, as far as it left the device.
+    /// Runs the graph that the shard was compiled from on the same values. Computed values that
+    /// left the device are replaced by the device's values.
     fn own(
         &self,
         evaluator: &Evaluator,
@@ -588,8 +589,8 @@ impl<'a> Place<'a> {
             let all = got.len() / width;
             let rows: Vec<usize> = match role {
                 Role::State { .. } => self.slots(all).collect(),
-                // A tower's values may have several rows to one of the entry point, or one row
-                // to several.
+                // A tower's values may have several rows per row of the entry point, or one row for
+                // several.
                 _ => (0..(self.rows.rows * all).div_ceil(self.point.rows as usize)).collect(),
             };
             let mut values = computed.floats().into_owned();
@@ -613,7 +614,7 @@ impl<'a> Place<'a> {
         Ok(found)
     }
 
-    /// A whole state with the rows of all positions before `end` in their slots.
+    /// Returns a whole state with the rows of all positions before `end` in their slots.
     fn state_values(&self, state: StateId, shape: &[u64], end: usize) -> Vec<f32> {
         let [capacity, width] = shape[..] else { return Vec::new() };
         let (capacity, width) = (capacity as usize, width as usize);
@@ -628,7 +629,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Rows of a state and bytes of one.
+/// Returns the number of rows of a state, and the bytes of a row.
 fn row_of(port: &Port, size: u64) -> Result<(usize, usize)> {
     match port.shape[..] {
         [capacity, width] if capacity > 0 && width > 0 => Ok((capacity as usize, (width * size) as usize)),
@@ -636,7 +637,7 @@ fn row_of(port: &Port, size: u64) -> Result<(usize, usize)> {
     }
 }
 
-/// `valid` rows followed by rows of zeros, `all` together.
+/// Appends rows of zeros to `valid` rows, up to `all` rows.
 fn padded(rows: &[f32], valid: usize, all: usize) -> Vec<f32> {
     let width = rows.len() / valid.max(1);
     let mut padded = rows.to_vec();

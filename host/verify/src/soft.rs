@@ -1,11 +1,12 @@
-//! Recorded rows of pictures and sounds: those a prompt is run with, and those a tower must give.
+//! Recorded rows of pictures and sounds: the rows with which a prompt is run, and the expected rows
+//! of a tower.
 //!
 //! For prompt number k they are `pK.image.soft` and `pK.audio.soft` f32 [S, H], one row for each
-//! placeholder in order, multiplied by the scale of the embedding. `pK.audio.mask` u8 [S] says
-//! which of a sound's are valid. A prompt with placeholders and no rows of their kind has those of
-//! the last prompt before it.
+//! placeholder in order, multiplied by the scale of the embedding. `pK.audio.mask` u8 [S] marks the
+//! valid rows of a sound. A prompt with placeholders but without rows of their kind uses the rows
+//! of the last prompt before it that has some.
 //!
-//! What went into the tower may lie beside them: `pK.pixel_values` f32 [N, width] with
+//! Inputs of the tower may be recorded too: `pK.pixel_values` f32 [N, width] with
 //! `pK.image_position_ids` i64 [N, 2] (column and row, −1 for padding), and `pK.input_features` f32
 //! [F, bands] with `pK.input_features_mask` u8 [F].
 
@@ -21,19 +22,19 @@ use shardwright_vocabulary::{Pass, Result};
 
 use crate::goldens::{Floats, Golden};
 
-/// Rows of one prompt, each by its position, as the embedding's table would give them.
+/// Rows of one prompt by their position, unscaled like rows of the embedding's table.
 pub(crate) type PlacedRows = BTreeMap<u64, Vec<f32>>;
 
-/// What is recorded of one kind of part.
+/// Recorded data of one kind of part.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordedPart {
-    /// f32 [S, H], valid rows, as the embedding's table would give them.
+    /// f32 [S, H], valid rows, unscaled like rows of the embedding's table.
     pub(crate) rows: Floats,
-    /// What went into its tower, if that was recorded.
+    /// Inputs of the tower, if they were recorded.
     pub(crate) features: Option<RecordedFeatures>,
 }
 
-/// What a front end made of a picture or a clip.
+/// A front end's features of a picture or a clip.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordedFeatures {
     /// f32 [F, width], padding included.
@@ -42,18 +43,18 @@ pub(crate) struct RecordedFeatures {
     pub(crate) places: Vec<i64>,
 }
 
-/// The valid ones, those of a soft row together.
+/// The valid features. Features of the same soft row are adjacent.
 pub(crate) struct ValidFeatures {
     /// f32 [F, width].
     pub(crate) values: Floats,
-    /// Column of each patch; empty for frames.
+    /// Column of each patch. Empty for frames.
     pub(crate) columns: Vec<i32>,
-    /// Row of each patch; empty for frames.
+    /// Row of each patch. Empty for frames.
     pub(crate) rows: Vec<i32>,
 }
 
 impl RecordedFeatures {
-    /// Those of a tower that pools squares of so many patches a side.
+    /// Returns the valid features for a tower that pools squares of `pool` patches a side.
     pub(crate) fn valid(&self, pass: Pass, pool: u32) -> ValidFeatures {
         if pass != Pass::Picture {
             let valid = (0..self.places.len()).filter(|&frame| self.places[frame] != 0);
@@ -77,21 +78,21 @@ impl RecordedFeatures {
 /// A kind of part, with the names of its tensors.
 pub(crate) struct Kind {
     pub(crate) pass: Pass,
-    /// Of `NAME.soft` and `NAME.mask`.
+    /// NAME in `NAME.soft` and `NAME.mask`.
     pub(crate) name: &'static str,
-    /// What goes into the tower.
+    /// Tensor with the inputs of the tower.
     pub(crate) values: &'static str,
-    /// Where that is, or whether it is valid, in so many numbers.
+    /// Tensor with the positions or validity of the inputs, and its numbers per input.
     pub(crate) places: (&'static str, usize),
 }
 
-/// In the order of [`Golden::parts`].
+/// The kinds, in the order of [`Golden::parts`].
 pub(crate) const KINDS: [Kind; 2] = [
     Kind { pass: Pass::Picture, name: "image", values: "pixel_values", places: ("image_position_ids", 2) },
     Kind { pass: Pass::Clip, name: "audio", values: "input_features", places: ("input_features_mask", 1) },
 ];
 
-/// Puts recorded rows in the place of a checkpoint's placeholders.
+/// Places recorded rows at a checkpoint's placeholders.
 pub(crate) struct Placing<'c> {
     graph: &'c Graph,
     tokens: [Option<PartTokens>; 2],
@@ -105,11 +106,12 @@ impl<'c> Placing<'c> {
         Ok(Placing { graph, tokens: [tokens.picture, tokens.sound], scale: embedding_scale(graph) })
     }
 
-    /// The rows of a prompt's placeholders, from the recorded parts in the order of [`KINDS`].
+    /// Returns the rows of a prompt's placeholders, from the recorded parts in the order of
+    /// [`KINDS`].
     ///
     /// # Errors
     ///
-    /// Why it cannot be run, in words.
+    /// Fails with the reason in words if the prompt cannot be run.
     pub(crate) fn rows(
         &self,
         ids: &[u32],
@@ -137,19 +139,19 @@ impl<'c> Placing<'c> {
         Ok(placed)
     }
 
-    /// Recorded rows as the embedding's table would give them.
+    /// Divides recorded rows by the scale of the embedding, like rows of the embedding's table.
     pub(crate) fn unscaled(&self, mut rows: Floats) -> Floats {
         rows.values.iter_mut().for_each(|value| *value /= self.scale);
         rows
     }
 
-    /// Whether the embedding reads another row for this token.
+    /// Returns whether the embedding reads another row for this token.
     fn is_placeholder(&self, id: u32) -> bool {
         self.graph.assets.iter().any(|asset| asset.row_of(id) != id)
     }
 }
 
-/// What a model multiplies the rows of its embedding by.
+/// Returns the factor by which a model multiplies the rows of its embedding.
 fn embedding_scale(graph: &Graph) -> f32 {
     let embed = graph.component(ComponentKind::Embed).ok();
     let scale = embed.and_then(|embed| {
@@ -161,7 +163,7 @@ fn embedding_scale(graph: &Graph) -> f32 {
     scale.unwrap_or(1.0)
 }
 
-/// A prompt for a session.
+/// Converts recorded ids and rows to a prompt for a session.
 pub(crate) fn prompt(golden: &Golden) -> Result<Prompt> {
     let mut prompt = Prompt::new();
     let mut position = 0;

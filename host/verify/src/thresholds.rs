@@ -1,4 +1,4 @@
-//! Bounds of the differences a verification accepts.
+//! Bounds of the differences that a verification accepts.
 
 use serde::Serialize;
 
@@ -7,19 +7,19 @@ use shardwright_vocabulary::{Error, ErrorKind, Result};
 /// Largest differences that count as agreement.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Thresholds {
-    /// Largest relative error of a row that 95 of 100 rows keep: length of the difference over
-    /// length of the wanted row.
+    /// Relative error that 95 of 100 rows must not exceed: length of the difference over length of
+    /// the wanted row.
     pub row_p95: f64,
-    /// The same of the worst row.
+    /// Largest relative error of the worst row.
     pub row_worst: f64,
-    /// Cosine between a row and the wanted one that 95 of 100 rows reach.
+    /// Cosine between a row and the wanted one that 95 of 100 rows must reach.
     pub cosine: f64,
     /// Largest relative difference of the negative log-likelihood.
     pub nll: f64,
-    /// Least share of greedily chosen tokens that are the wanted ones.
+    /// Minimum share of greedily chosen tokens that are the wanted ones.
     pub greedy: f64,
-    /// Largest KL divergence from the model as stored in nats per token; `None` for what follows
-    /// from the loss that the plan states. Models that keep all values are not judged by it.
+    /// Largest KL divergence from the model as stored in nats per token. `None` derives it from the
+    /// measured loss of the plan. Models that keep all values are not judged by it.
     pub kl: Option<f64>,
 }
 
@@ -29,20 +29,21 @@ impl Thresholds {
     pub const SAME_FLOATS: Thresholds =
         Thresholds { row_p95: 1e-4, row_worst: 1e-3, cosine: 0.999_99, nll: 2.5e-4, greedy: 1.0, kl: None };
 
-    /// A shard in other formats than the checkpoint's against the same quantised graph: a value
-    /// near the middle between two steps falls to either side, and values computed from it differ
-    /// by a step. Likelihoods are compared with the float model: four bits with a scale per channel
-    /// cost the demo model 1.35 %. The number of tokens that agree is reported and not judged: one
-    /// near tie that is decided differently changes everything after it.
+    /// A shard in other formats than the checkpoint's against the same quantised graph. A value
+    /// near the middle between two steps is rounded to either side, and values computed from it
+    /// differ by a step. Likelihoods are compared with the float model: four bits with a scale per
+    /// channel cost the demo model 1.35 %. The number of tokens that agree is reported and not
+    /// judged, because one near tie that is decided differently changes everything after it.
     pub const SAME_ENCODED: Thresholds =
         Thresholds { row_p95: 1e-2, row_worst: 5e-2, cosine: 0.999, nll: 0.015, greedy: 0.0, kl: None };
 
-    /// The same on a chip or its simulator, which rounds differently between operations: the errors
-    /// of a shard's layers add up. No bound is tighter than this machine's.
+    /// A shard in other formats on a chip or its simulator, which rounds differently between
+    /// operations, so that the errors of a shard's layers add up. No bound is tighter than
+    /// [`Thresholds::SAME_ENCODED`].
     pub const VENDOR: Thresholds =
         Thresholds { row_p95: 3e-2, row_worst: 0.2, cosine: 0.999, nll: 0.02, greedy: 0.0, kl: None };
 
-    /// Names of the bounds, as options take them.
+    /// Names of the bounds, as in options.
     pub const NAMES: [&str; 6] = ["row-p95", "row-worst", "cosine", "nll", "greedy", "kl"];
 
     /// Sets the bound of that name.

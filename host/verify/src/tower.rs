@@ -1,4 +1,4 @@
-//! Proving towers: every shard against the reference, and the soft rows of the whole.
+//! Proves towers: every shard against the reference, and the soft rows of the whole tower.
 
 use std::path::Path;
 
@@ -27,20 +27,20 @@ use crate::thresholds::Thresholds;
 use crate::trace::Given;
 use crate::verification::{OPENED, is_exact, is_simulated, is_vendors};
 
-/// How far proving is when the tower has run by itself, of 1000: its shards follow.
+/// Progress after the tower has run by itself, in thousandths. Its shards follow.
 const WHOLE: u32 = 400;
 
-/// Pictures or sounds that a simulator runs: it takes minutes for one.
+/// Number of pictures or sounds that a simulator runs. It needs minutes for one.
 const SIMULATED: usize = 2;
 
-/// A bundle whose towers are proved, and what hands out its artefacts.
+/// A bundle whose towers are proved, and the store of its artefacts.
 pub(crate) struct Bundled<'b> {
     pub(crate) bundle: &'b Bundle,
     pub(crate) store: &'b mut dyn ArtefactStore,
 }
 
-/// Proves the towers that `plan` asks for, or those of a bundle, and enters what was found into
-/// the report of the text beside them.
+/// Proves the towers that `plan` requests, or the towers of a bundle, and adds the results to the
+/// report of the text.
 pub(crate) fn prove_towers(
     report: &mut VerifyReport,
     checkpoint: &Path,
@@ -70,7 +70,8 @@ pub(crate) fn prove_towers(
     Ok(())
 }
 
-/// What compiling a tower once more with its layers shown says of the first that differs.
+/// Compiles a tower once more with its layers shown, and returns a notice about the first divergent
+/// layer.
 fn first_layer(
     checkpoint: &Path,
     scope: &TowerScope,
@@ -90,7 +91,7 @@ fn first_layer(
     Ok(format!("the tower of a {}: {said}", scope.pass))
 }
 
-/// Gives what was not compared, too.
+/// Proves a tower. Also returns descriptions of the data that was not compared.
 fn prove(
     checkpoint: &Path,
     scope: &TowerScope,
@@ -126,11 +127,11 @@ fn prove(
     Ok((proof.run(&chain, &compiled, formats, &mut all)?, skipped))
 }
 
-/// The plan of a bundle's tower, if the bundle has it.
+/// Reads the plan of a bundle's tower, if the bundle has the tower.
 ///
 /// # Errors
 ///
-/// That it was compiled from other weights than those that are proved.
+/// Fails if the tower was compiled from other weights than the proved ones.
 pub(crate) fn recorded(bundle: &Bundle, proof: &TowerProof<'_>) -> Result<Option<RecordedPlan>> {
     let mut towers = bundle.variant().towers.iter();
     let Some(tower) = towers.find(|tower| tower.pass == proof.pass()) else { return Ok(None) };
@@ -138,16 +139,17 @@ pub(crate) fn recorded(bundle: &Bundle, proof: &TowerProof<'_>) -> Result<Option
     tower.chains.first().map(|chain| RecordedPlan::of(bundle, chain)).transpose()
 }
 
-/// A tower to be proved, with what it is run over.
+/// A tower to be proved, with its samples.
 pub(crate) struct TowerProof<'p> {
-    /// As it is in the checkpoint.
+    /// The tower's graph in the checkpoint.
     pub(crate) graph: &'p Graph,
     samples: Vec<Sample>,
     options: &'p VerifyOptions,
 }
 
 impl<'p> TowerProof<'p> {
-    /// Of a checkpoint that was opened for its pass, planned by `plan`.
+    /// Creates the proof of a tower. `intact` must have been opened for its pass, and `plan` are
+    /// its options.
     pub(crate) fn new(
         intact: &'p Checkpoint,
         scope: &TowerScope,
@@ -165,9 +167,9 @@ impl<'p> TowerProof<'p> {
         Ok(TowerProof { graph, samples: samples.collect::<Result<_>>()?, options })
     }
 
-    /// Adds what was recorded of a tower of at most `most` rows, after what was made for it.
-    /// Returns what cannot be run.
-    /// Patches are pooled in squares of `pool` a side.
+    /// Adds the recorded samples of a tower of at most `most` rows, after the generated ones.
+    /// Patches are pooled in squares of `pool` a side. Returns descriptions of the samples that
+    /// cannot be run.
     fn record(&mut self, goldens: &Goldens, most: Option<u32>, pool: u32) -> Result<Vec<String>> {
         let (pass, most) = (self.pass(), u64::from(most.unwrap_or(u32::MAX)));
         let (mut recorded, mut skipped) = (Vec::new(), Vec::new());
@@ -189,12 +191,12 @@ impl<'p> TowerProof<'p> {
         Ok(skipped)
     }
 
-    /// When it runs.
+    /// Returns the pass of the tower.
     pub(crate) fn pass(&self) -> Pass {
         self.graph.pass
     }
 
-    /// What it is run over, the first `count`.
+    /// Returns the first `count` samples as prompts.
     pub(crate) fn prompts(&self, count: usize) -> Vec<Prompt<'_>> {
         let samples = self.samples.iter().take(count);
         let prompts = samples
@@ -202,13 +204,13 @@ impl<'p> TowerProof<'p> {
         prompts.collect()
     }
 
-    /// How many samples are run.
+    /// Returns the number of samples to run.
     fn count(&self, chain: &Chain) -> usize {
         let every = self.samples.len();
         if is_simulated(chain) && !self.options.asked.all { SIMULATED.min(every) } else { every }
     }
 
-    /// Runs a chain of it, compiled from these graphs in these formats.
+    /// Runs a chain of the tower, compiled from these graphs in these formats.
     pub(crate) fn run(
         &self,
         chain: &Chain,
@@ -247,7 +249,7 @@ impl<'p> TowerProof<'p> {
     }
 }
 
-/// Refuses a tower whose weights are others than those that the bundle was compiled from.
+/// Fails if the weights of a tower are not the weights that the bundle was compiled from.
 fn same_weights(bundle: &Bundle, stored: Digest, graph: &Graph) -> Result<()> {
     let own = Digest::from(shardwright_build::tower_weights(graph)?);
     if own == stored {
@@ -262,14 +264,14 @@ fn same_weights(bundle: &Bundle, stored: Digest, graph: &Graph) -> Result<()> {
         .with_help("name the checkpoint the bundle was compiled from"))
 }
 
-/// What a front end made of a picture or sound, as the reference takes it.
+/// A front end's features of a picture or sound, in the form for the reference.
 struct Sample {
     name: String,
     values: Array,
     columns: Vec<i32>,
     rows: Vec<i32>,
     origin: [u8; 32],
-    /// What its tower gives, where that was recorded.
+    /// The expected output of the tower, if it was recorded.
     wanted: Option<Vec<f32>>,
 }
 
@@ -296,8 +298,8 @@ impl Sample {
     }
 }
 
-/// The soft rows of a tower that runs by itself, beside those of the checkpoint in float, and
-/// beside recorded ones where there are some.
+/// Compares the soft rows of a tower running by itself with the checkpoint in float, and with
+/// recorded rows if there are any.
 fn whole(
     tower: &mut Tower,
     graph: &Graph,
@@ -335,7 +337,7 @@ fn whole(
     Ok((compare(errors, "soft rows"), recorded))
 }
 
-/// Rows of another number differ without bound.
+/// Enters all rows of a sample. The error is infinite if the numbers of rows differ.
 fn add_rows(errors: &mut RowErrors, name: &str, got: &SoftRows, wanted: &[f32]) {
     if got.values().len() != wanted.len() {
         errors.add(got.values(), wanted, || (name.to_owned(), 0, 0));

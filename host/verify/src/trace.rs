@@ -1,4 +1,4 @@
-//! The reference's own run over a prompt: inputs and expected results of shards.
+//! The reference's own run over a prompt, which gives inputs and expected results of shards.
 
 use shardwright_graph::{Asset, Graph, Role, StateId};
 use shardwright_reference::step::{Features, Step, feature_input, step_input, with_soft_rows};
@@ -6,23 +6,23 @@ use shardwright_reference::{Arrangement, Array, ReferenceError, ReferenceModel, 
 
 use crate::soft::PlacedRows;
 
-/// Most logits the reference computes at once: 64 MiB. Large vocabularies are run in fewer rows at
-/// a time.
+/// Largest number of logits that the reference computes at once: 64 MiB. Models with large
+/// vocabularies run fewer rows at a time.
 const LOGITS_AT_ONCE: u64 = 16 << 20;
-/// Rows it never goes below for that.
+/// Minimum rows at a time, even if the logits then exceed [`LOGITS_AT_ONCE`].
 const ROWS_MIN: u64 = 16;
 
-/// What a model is run over.
+/// The input of a model.
 #[derive(Clone, Copy)]
 pub(crate) enum Given<'p> {
-    /// The tokens of a text, and the rows that stand in the place of some.
+    /// The tokens of a text, and the soft rows that replace some of them.
     Tokens { ids: &'p [u32], soft: &'p PlacedRows },
-    /// What a front end made of a picture or a clip.
+    /// A front end's features of a picture or a clip.
     Features(Features<'p>),
 }
 
 impl Given<'_> {
-    /// Rows of the model.
+    /// Returns the number of rows in the model.
     pub(crate) fn rows(&self, graph: &Graph) -> usize {
         match self {
             Given::Tokens { ids, .. } => ids.len(),
@@ -40,31 +40,30 @@ pub(crate) struct Trace<'p, 'g> {
     rows: usize,
     sequence: Sequence,
     position: usize,
-    /// Per state the rows of all positions so far, `[position, width]`.
+    /// For each state the rows of all positions so far, `[position, width]`.
     states: Vec<Vec<f32>>,
 }
 
-/// What the reference makes of consecutive rows.
+/// The reference's results for consecutive rows.
 pub(crate) struct Chunk {
-    /// Position of the first.
+    /// Position of the first row.
     pub(crate) first: usize,
-    /// How many.
     pub(crate) rows: usize,
-    /// Per cut, `[rows, H]`: what enters layer n, and at the end what leaves the last.
+    /// For each cut `[rows, H]`: the input of layer n, and at the end the output of the last layer.
     pub(crate) hidden: Vec<Vec<f32>>,
-    /// `[layers, rows, P]`; empty where the model has none.
+    /// `[layers, rows, P]`. Empty if the model has no per-layer inputs.
     pub(crate) per_layer: Vec<f32>,
-    /// `[rows, V]`; empty for encoders.
+    /// `[rows, V]`. Empty for encoders.
     pub(crate) logits: Vec<f32>,
-    /// A sentence vector; empty for generative models.
+    /// A sentence vector. Empty for generative models.
     pub(crate) embedding: Vec<f32>,
-    /// What a tower gives; empty for texts.
+    /// The output of a tower. Empty for texts.
     pub(crate) soft_rows: Vec<f32>,
 }
 
 impl<'p, 'g> Trace<'p, 'g> {
-    /// Begins before the first row of what is `given`, which is not empty; at most `rows` rows at a
-    /// time, encoders all at once.
+    /// Starts before the first row of `given`, which must not be empty. Runs at most `rows` rows at
+    /// a time, or all rows of an encoder.
     pub(crate) fn new(graph: &'g Graph, given: Given<'p>, rows: u64) -> Result<Self, ReferenceError> {
         let all = given.rows(graph).max(1) as u64;
         let rows = match graph.is_generative() {
@@ -89,7 +88,8 @@ impl<'p, 'g> Trace<'p, 'g> {
         })
     }
 
-    /// The tensor of a step input of a run from row `first` on; `None` for roles that are none.
+    /// Returns the tensor of a step input for a run from row `first` on, or `None` for roles that
+    /// are not step inputs.
     pub(crate) fn step_input(
         &self,
         role: &Role,
@@ -108,14 +108,15 @@ impl<'p, 'g> Trace<'p, 'g> {
         }
     }
 
-    /// The rows of a state from position `start` to before `end`, which were run.
+    /// Returns the rows of a state from position `start` to before `end`. These positions must have
+    /// been run.
     pub(crate) fn state_rows(&self, state: StateId, start: usize, end: usize) -> &[f32] {
         let index = state.0 as usize;
         let width = self.graph.states.get(index).map_or(0, |state| state.width as usize);
         self.states.get(index).and_then(|rows| rows.get(start * width..end * width)).unwrap_or_default()
     }
 
-    /// Runs the next rows; `None` after the last.
+    /// Runs the next rows. Returns `None` after the last.
     pub(crate) fn next(&mut self) -> Result<Option<Chunk>, ReferenceError> {
         let (first, end) = (self.position, (self.position + self.rows).min(self.all));
         if first == end {
@@ -152,25 +153,25 @@ impl<'p, 'g> Trace<'p, 'g> {
 }
 
 impl Chunk {
-    /// The rows of a cut from `offset` within the chunk on.
+    /// Returns the rows of a cut from `offset` within the chunk on.
     pub(crate) fn hidden_rows(&self, cut: usize, offset: usize, rows: usize) -> &[f32] {
         self.hidden.get(cut).map_or(&[], |values| part(values, self.rows, offset, rows))
     }
 
-    /// The rows of the per-layer inputs of one layer.
+    /// Returns the rows of the per-layer inputs of one layer.
     pub(crate) fn per_layer_rows(&self, layer: usize, layers: usize, offset: usize, rows: usize) -> &[f32] {
         let length = self.per_layer.len() / layers.max(1);
         let of_layer = self.per_layer.get(layer * length..(layer + 1) * length).unwrap_or_default();
         part(of_layer, self.rows, offset, rows)
     }
 
-    /// The rows of the logits.
+    /// Returns the rows of the logits.
     pub(crate) fn logits_rows(&self, offset: usize, rows: usize) -> &[f32] {
         part(&self.logits, self.rows, offset, rows)
     }
 }
 
-/// Some of the `all` rows that `values` are; nothing where they do not reach so far.
+/// Returns some of the `all` rows in `values`, or an empty slice if they are out of range.
 fn part(values: &[f32], all: usize, offset: usize, rows: usize) -> &[f32] {
     let width = values.len() / all.max(1);
     values.get(offset * width..(offset + rows) * width).unwrap_or_default()

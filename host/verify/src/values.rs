@@ -1,4 +1,4 @@
-//! Values as a port stores them.
+//! Values in the encoding of a port.
 
 use half::{bf16, f16};
 use shardwright_graph::nearest_value;
@@ -11,12 +11,13 @@ pub(crate) enum Input {
     Indices(Vec<i32>),
 }
 
-/// How a port stores numbers; `None` for indices.
+/// Returns how a port stores numbers, or `None` for indices.
 pub(crate) fn encoding_of(port: &Port) -> Option<Encoding> {
     port.values()
 }
 
-/// The bytes of a port; `None` if a port of numbers is bound to indices, or the other way round.
+/// Returns the bytes of a port, or `None` if a port of numbers is bound to indices, or a port of
+/// indices to numbers.
 pub(crate) fn encode(port: &Port, input: &Input) -> Option<Vec<u8>> {
     Some(match (encoding_of(port), input) {
         (Some(encoding), Input::Floats(values)) => encode_floats(encoding, values)?,
@@ -30,13 +31,13 @@ pub(crate) fn encode(port: &Port, input: &Input) -> Option<Vec<u8>> {
     })
 }
 
-/// Values as stored elements, little-endian; `None` for a type that no encoding has.
+/// Encodes values as little-endian elements. Returns `None` for a type without an encoding.
 pub(crate) fn encode_floats(encoding: Encoding, values: &[f32]) -> Option<Vec<u8>> {
     fn each<const N: usize>(values: &[f32], element: impl Fn(f32) -> [u8; N]) -> Vec<u8> {
         values.iter().flat_map(|&value| element(value)).collect()
     }
-    // `nearest_value` saturates as a tensor of that type does; what it gives is exact in that type,
-    // and so is its quotient by a power of two.
+    // `nearest_value` saturates like a tensor of that type. Its result is exact in that type, and
+    // so is the quotient by a power of two.
     let raw = |value: f32| nearest_value(&encoding, value) / encoding.scale.get();
     Some(match encoding.element {
         DType::F32 => each(values, |value| raw(value).to_le_bytes()),
@@ -50,8 +51,8 @@ pub(crate) fn encode_floats(encoding: Encoding, values: &[f32]) -> Option<Vec<u8
     })
 }
 
-/// Stored elements as values; a rest shorter than an element is left. `None` for a type that no
-/// encoding has.
+/// Decodes elements to values. Trailing bytes shorter than an element are ignored. Returns `None`
+/// for a type without an encoding.
 pub(crate) fn decode(encoding: Encoding, bytes: &[u8]) -> Option<Vec<f32>> {
     fn each<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f32) -> Vec<f32> {
         bytes.as_chunks::<N>().0.iter().map(|&element| value(element)).collect()

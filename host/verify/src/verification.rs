@@ -1,4 +1,4 @@
-//! Proving a chain: whole against recorded outputs, and shard by shard against the reference.
+//! Proves a chain: as a whole against recorded outputs, and shard by shard against the reference.
 
 use std::path::Path;
 
@@ -23,36 +23,37 @@ use crate::thresholds::Thresholds;
 use crate::tower::prove_towers;
 use crate::whole::Whole;
 
-/// How far a verification is when the model is open, of 1000.
+/// Progress after the model is opened, in thousandths.
 pub(crate) const OPENED: u32 = 300;
-/// How far a verification is when the text is proved, of 1000: towers follow.
+/// Progress after the text is proved, in thousandths. Towers follow.
 pub(crate) const TEXT: u32 = 800;
-/// What is said where the reference evaluator alone says what is right.
+/// Notice if the reference evaluator is the only reference.
 const NOT_RECORDED: &str = "no outputs of another program are recorded beside the checkpoint, so prompts of a built-in text are compared with the reference evaluator: `--golden DIR` names recorded ones";
-/// How far proving is when the model has run beside the one that is stored, of 1000.
+/// Progress of a proof after the chain and the stored model have run, in thousandths.
 const DIVERGENCE: u32 = 150;
-/// How far proving is when the model has run as a whole, of 1000: its shards follow.
+/// Progress of a proof after the model has run as a whole, in thousandths. Its shards follow.
 const WHOLE: u32 = 450;
 
-/// Proves what `checkpoint` gives, opened with `open`.
+/// Proves the model of `checkpoint`, opened with `open`.
 ///
-/// As a whole, running by itself, against the recorded outputs in `goldens`: hidden states of every
-/// layer, logits, greedy tokens, tokenizer, chat template, sentence vectors, and the likelihood of
-/// the evaluation rows. Where no hidden states were recorded, those of the reference evaluator on
-/// the same checkpoint stand in for them if the model keeps all values. Without `goldens` the
-/// prompts are of a built-in text, and all that is compared is the reference evaluator's.
+/// As a whole, the running chain is compared with the recorded outputs in `goldens`: hidden states
+/// of every layer, logits, greedy tokens, tokenizer, chat template, sentence vectors, and the
+/// likelihood of the evaluation rows. If hidden states were not recorded and the model keeps all
+/// values, the hidden states of the reference evaluator on the same checkpoint are used. Without
+/// `goldens`, the prompts come from a built-in text and the reference evaluator is the only
+/// reference.
 ///
-/// A model that does not keep all values runs over a built-in text beside the model as stored, too:
-/// the KL divergence may not be more than follows from what its formats lose on the CPU
-/// ([`DivergenceVerification`](crate::DivergenceVerification)).
+/// A model that does not keep all values also runs over a built-in text and is compared with the
+/// model as stored. The KL divergence must not exceed a bound that follows from the loss of its
+/// formats on the CPU ([`DivergenceVerification`](crate::DivergenceVerification)).
 ///
-/// And shard by shard ([`BoundaryVerification`]): every entry point of every shard gets the
-/// reference's hidden rows, per-layer inputs and states as input, so that errors do not add up over
-/// shards, and its results are compared with the reference's row by row. Within a shard they do add
-/// up: the first divergent layer is the first whose own output, or a state it writes, is out of
-/// bounds although the shard's inputs were exact.
+/// Shard by shard ([`BoundaryVerification`]), every entry point of every shard gets the reference's
+/// hidden rows, per-layer inputs and states as input, so that errors do not add up over shards. Its
+/// results are compared with the reference's row by row. Within a shard errors do add up: the first
+/// divergent layer is the first whose own output, or a state it writes, is out of bounds although
+/// the shard's inputs were exact.
 ///
-/// A difference is not an error: it is in the report, with the first layer that differs.
+/// A difference is not an error. The report contains it, with the first divergent layer.
 pub fn verify(
     checkpoint: &Path,
     goldens: Option<&Path>,
@@ -60,7 +61,7 @@ pub fn verify(
     options: &VerifyOptions,
     watch: &mut dyn Watch,
 ) -> Result<VerifyReport> {
-    // Before anything takes long.
+    // Checked before any slow step.
     options.thresholds(Thresholds::SAME_FLOATS)?;
     let mut all = Part::new(watch, 0..1000);
     let open = open.clone().taps(true).measuring(PlanMeasuring::Usual);
@@ -76,9 +77,9 @@ pub fn verify(
     Ok(report)
 }
 
-/// Verifies, then breaks one norm scale in one layer and verifies again: the second must fail, and
-/// name that layer in the whole chain (where its numbers are the checkpoint's) as well as in the
-/// shard that holds it.
+/// Verifies, then breaks one norm scale in one layer and verifies again. The second verification
+/// must fail and name that layer, in the whole chain (if it is exact) and in the shard that
+/// contains it.
 pub fn self_test(
     checkpoint: &Path,
     goldens: Option<&Path>,
@@ -91,8 +92,8 @@ pub fn self_test(
     let tapped = open.clone().taps(true).measuring(PlanMeasuring::Usual);
     let mut all = Part::new(watch, 0..1000);
     let sound = tapped.open_watched(checkpoint, &mut all.then(OPENED / 2))?;
-    // The shards of the broken model are compared with the graphs that those of the intact model
-    // were compiled from.
+    // The shards of the broken model are compared with the graphs that the shards of the intact
+    // model were compiled from.
     let (compiled, intact) = (sound.compiled(), &checkpoint_as_is);
     let (plan, goldens) = (&tapped.plan_options(), &Goldens::of(goldens, intact)?);
     let measured = measured_of(&sound);
@@ -118,13 +119,13 @@ pub fn self_test(
 
 pub(crate) struct Verification<'m> {
     pub(crate) model: &'m Model,
-    /// What its shards were to be compiled from.
+    /// The graphs that the shards should have been compiled from.
     pub(crate) compiled: &'m [CompiledGraphs],
-    /// The checkpoint as it lies there, whatever the model was made of.
+    /// The unchanged checkpoint, whatever the model was made from.
     pub(crate) intact: &'m Checkpoint,
-    /// What it was opened with.
+    /// The options that the model was opened with.
     pub(crate) plan: &'m PlanOptions,
-    /// What its formats were measured to lose on this machine's CPU.
+    /// The measured loss of its formats on this machine's CPU.
     pub(crate) measured: Option<&'m MeasuredLoss>,
     pub(crate) options: &'m VerifyOptions,
 }
@@ -182,8 +183,8 @@ impl Verification<'_> {
             .iter()
             .map(|(name, golden)| Prompt { name: name.clone(), given: golden.given() })
             .collect();
-        // If the runtime caps the logits, the head's output is not capped; the whole chain is
-        // compared with capped ones.
+        // If the runtime caps the logits, the head's output is not capped. The whole chain is
+        // compared with capped logits.
         let uncapped =
             self.model.chain().description().logits_softcap().map(|_| graph.without_logits_softcap());
         let boundaries = BoundaryCheck {
@@ -247,25 +248,25 @@ impl Verification<'_> {
     }
 }
 
-/// What the plan of a model was measured to lose.
+/// Returns the measured loss of a model's plan.
 pub(crate) fn measured_of(model: &Model) -> Option<&MeasuredLoss> {
     model.plan()?.measured.as_ref()
 }
 
-/// Whether a shard runs on anything but the CPU of this project, which rounds where the reference
-/// does.
+/// Checks whether a shard runs on another device than this project's CPU shim, which rounds like
+/// the reference.
 pub(crate) fn is_vendors(chain: &Chain) -> bool {
     chain.description().shards.iter().any(|shard| shard.place.shim != CPU_SHIM)
 }
 
-/// Whether a vendor's simulator runs a shard, and takes its time.
+/// Checks whether a vendor's simulator, which is slow, runs a shard.
 pub(crate) fn is_simulated(chain: &Chain) -> bool {
     let shards = &chain.description().shards;
     shards.iter().any(|shard| shard.origin.compiled_by.as_ref().is_some_and(|made| made.simulated))
 }
 
-/// Whether shards compiled from these graphs, over these tables, give what the checkpoint's graph
-/// gives: no constant, activation, state or table holds less than there.
+/// Checks whether shards compiled from these graphs, over these tables, compute the same as the
+/// checkpoint's graph: no constant, activation, state or table has a lower precision.
 pub(crate) fn is_exact(graph: &Graph, compiled: &[CompiledGraphs], assets: &[Asset]) -> bool {
     let keeps = |made: &Weight, from: &Weight| {
         made.quantisation.is_none() && (made.dtype == from.dtype || made.dtype == DType::F32)
@@ -288,7 +289,7 @@ pub(crate) fn is_exact(graph: &Graph, compiled: &[CompiledGraphs], assets: &[Ass
     tables_kept && !compiled.is_empty() && compiled.iter().all(shard)
 }
 
-/// Adds a half to the first norm scale of the layer in the middle; gives that layer.
+/// Adds 0.5 to the first norm scale of the middle layer, and returns the layer.
 fn break_middle_layer(graph: &mut Graph) -> Option<u32> {
     let middle = graph.layers() / 2;
     let decoder = graph.component(ComponentKind::Decoder).ok()?;

@@ -1,4 +1,4 @@
-//! The chain as a whole, running by itself, against recorded outputs.
+//! Compares the chain as a whole, running by itself, with recorded outputs.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::rows::largest_error;
 use crate::soft;
 use crate::thresholds::Thresholds;
 
-/// What came of it.
+/// The results of the comparison.
 pub(crate) struct Found {
     pub(crate) comparisons: Vec<Comparison>,
     pub(crate) first_divergent_layer: Option<u32>,
@@ -26,7 +26,7 @@ pub(crate) struct Found {
 
 pub(crate) struct Whole<'m> {
     model: &'m Model,
-    /// Of the checkpoint as it lies there.
+    /// The unchanged checkpoint's graph.
     graph: &'m Graph,
     effort: Effort,
     thresholds: Thresholds,
@@ -39,7 +39,7 @@ pub(crate) struct Whole<'m> {
     greedy: Greedy,
 }
 
-/// Nats of predicted tokens, of the chain and of what it is compared with.
+/// Nats of predicted tokens, of the chain and of its reference.
 #[derive(Default)]
 struct Likelihood {
     text: &'static str,
@@ -49,7 +49,7 @@ struct Likelihood {
     wanted_nats: f64,
 }
 
-/// Tokens chosen greedily.
+/// Counts of greedily chosen tokens.
 #[derive(Default)]
 struct Greedy {
     tokens: u64,
@@ -95,7 +95,8 @@ impl<'m> Whole<'m> {
                 self.encoder(name, golden)?;
                 continue;
             }
-            // The plain evaluator takes long, and says nothing on a model in other formats.
+            // The plain evaluator is slow, and its results do not apply to a model in other
+            // formats.
             match golden.hidden.is_none() && self.exact {
                 true => self.generative(name, &self.with_reference_hidden(golden)?)?,
                 false => self.generative(name, golden)?,
@@ -118,7 +119,7 @@ impl<'m> Whole<'m> {
         goldens.directory.as_ref().map_or(Ok(()), |directory| self.texts(directory))
     }
 
-    /// `most` nats of KL divergence may be lost.
+    /// Returns the results. The likelihood may lose `most` nats of KL divergence.
     pub(crate) fn finish(self, most: Option<f64>) -> Found {
         let Whole { likelihood, greedy, thresholds, exact, .. } = self;
         let predicted = likelihood.predicted.max(1) as f64;
@@ -148,7 +149,7 @@ impl<'m> Whole<'m> {
         }
     }
 
-    /// The same with the hidden states of the reference evaluator.
+    /// Adds the hidden states of the reference evaluator to a prompt.
     fn with_reference_hidden(&self, golden: &Golden) -> Result<Golden> {
         let arrangement = Arrangement::whole(golden.ids.len() as u64);
         let reference = ReferenceModel::new(self.graph, arrangement).map_err(reference_fault)?;
@@ -180,7 +181,7 @@ impl<'m> Whole<'m> {
         let parts = soft::prompt(golden)?;
         self.session.score_parts(&parts, &mut |view| comparer.step(view))?;
 
-        // A new session: prefill entries this time, as generation uses them.
+        // A new session uses prefill entries this time, like generation.
         self.session.clear();
         self.session.append_parts(&parts)?;
         let wanted = self.greedy_tokens(golden)?;
@@ -190,7 +191,7 @@ impl<'m> Whole<'m> {
             let logits = self.session.logits().unwrap_or_default();
             let got = argmax(logits);
             self.tally.equal("greedy", &place, got == Some(wanted_token));
-            // Up to its first difference the chain has chosen all tokens itself.
+            // Up to its first difference, the chain has chosen all tokens itself.
             agrees &= got == Some(wanted_token);
             self.greedy.tokens += 1;
             self.greedy.agreed += u64::from(agrees);
@@ -215,18 +216,19 @@ impl<'m> Whole<'m> {
                 self.tally.arrays("logits", tolerance::LOGITS, &place, logits, &last.values);
             }
             if step + 1 < wanted.len() {
-                // The wanted token goes on, so that one difference does not become many.
+                // The session continues with the wanted token, so that one difference does not
+                // become many.
                 self.session.append(&[wanted_token])?;
             }
         }
         Ok(())
     }
 
-    /// The tokens to be chosen: those recorded, else the reference's.
+    /// Returns the tokens to be chosen: the recorded ones, or else the reference's.
     fn greedy_tokens(&self, golden: &Golden) -> Result<Vec<u32>> {
         let room = self.session.remaining();
         if !golden.greedy.is_empty() {
-            // The token after the last that fits is known too.
+            // The token after the last one that fits is known too.
             let most = self.effort.greedy.min(room + 1);
             return Ok(golden.greedy.iter().copied().take(most).collect());
         }
@@ -255,7 +257,7 @@ impl<'m> Whole<'m> {
         Ok(())
     }
 
-    /// Nats of a prompt's own tokens, against the reference's.
+    /// Adds the nats of a prompt's own tokens, with the reference's.
     fn prompt_likelihood(&mut self, ids: &[u32]) -> Result<()> {
         let ids = &ids[..ids.len().min(self.effort.rows)];
         if ids.len() < 2 {
@@ -272,13 +274,13 @@ impl<'m> Whole<'m> {
         Ok(())
     }
 
-    /// Mean nats per predicted token over all rows; position 0 is an input and is not predicted.
+    /// Adds the nats of all rows. Position 0 is an input and is not predicted.
     fn evaluation(
         &mut self,
         evaluation: &Evaluation,
         mut before: impl FnMut(usize) -> Result<()>,
     ) -> Result<()> {
-        // Of some rows alone nothing is recorded.
+        // Only the likelihood of all rows together is recorded.
         if let Some(most) = self.effort.evaluation.filter(|&most| most < evaluation.rows.len()) {
             for (index, row) in evaluation.rows.iter().take(most).enumerate() {
                 before(index)?;
@@ -299,7 +301,7 @@ impl<'m> Whole<'m> {
         Ok(())
     }
 
-    /// Nats of all of `ids` but the first, and how many those are.
+    /// Returns the nats of all `ids` except the first, and the number of these.
     fn nats(&mut self, ids: &[u32]) -> Result<(f64, u64)> {
         let (mut nats, mut predicted) = (0.0_f64, 0_u64);
         let Some(last) = ids.len().checked_sub(1).filter(|&last| last > 0) else { return Ok((0.0, 0)) };
@@ -353,13 +355,13 @@ impl<'m> Whole<'m> {
     }
 }
 
-/// Compares what a step leaves behind with the recorded arrays, row by row.
+/// Compares the tensors of a step with the recorded arrays, row by row.
 struct StepComparer<'a> {
     tally: &'a mut Tally,
     divergent: &'a mut Option<u32>,
     prompt: &'a str,
     golden: &'a Golden,
-    /// Whether the chain shows its layers. One that does not is compared by what it shows.
+    /// Whether the chain shows its layers. Otherwise only the available tensors are compared.
     tapped: bool,
 }
 
@@ -402,8 +404,8 @@ impl StepComparer<'_> {
         }
     }
 
-    /// Compares the valid rows of a named tensor, each relative to its length; one that is not
-    /// there differs without bound. Returns the largest error.
+    /// Compares the valid rows of a named tensor, each relative to its length, and returns the
+    /// largest error. It is infinite if a chain that shows its layers does not have the tensor.
     fn named(
         &mut self,
         view: &mut StepView<'_>,
@@ -423,7 +425,8 @@ impl StepComparer<'_> {
         worst
     }
 
-    /// Recorded as [T, layers, P], computed as [layers, rows, P].
+    /// Compares per-layer inputs, which are recorded as [T, layers, P] and computed as [layers,
+    /// rows, P].
     fn per_layer(&mut self, view: &mut StepView<'_>, recorded: &goldens::Floats) {
         let Some(tensor) = view.tensor("per-layer-input") else {
             if !self.tapped {
@@ -448,7 +451,7 @@ impl StepComparer<'_> {
     }
 }
 
-/// The largest value's index; the lowest one of equals.
+/// Returns the index of the largest value, the lowest one of equals.
 fn argmax(logits: &[f32]) -> Option<u32> {
     let mut best: Option<(usize, f32)> = None;
     for (index, &value) in logits.iter().enumerate() {
@@ -459,7 +462,7 @@ fn argmax(logits: &[f32]) -> Option<u32> {
     best.map(|(index, _)| index as u32)
 }
 
-/// −log softmax(logits)[token], in f64.
+/// Returns −log softmax(logits)[token], in f64.
 fn negative_log_likelihood(logits: &[f32], token: u32) -> f64 {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&value| f64::from(value - largest).exp()).sum();

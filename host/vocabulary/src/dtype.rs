@@ -1,35 +1,35 @@
 use crate::names::names;
 
 names! {
-    /// Element type of a tensor as it lies in memory, little-endian.
+    /// Element type of a tensor as stored in memory, little-endian.
     DType, "element type" {
         /// IEEE 754 binary32.
         F32 = "f32",
         /// IEEE 754 binary16.
         F16 = "f16",
-        /// The upper half of a binary32.
+        /// bfloat16: the upper half of a binary32.
         Bf16 = "bf16",
-        /// Signed 32 bit.
+        /// Signed 32-bit integer.
         I32 = "i32",
-        /// Signed 16 bit.
+        /// Signed 16-bit integer.
         I16 = "i16",
-        /// Unsigned 16 bit.
+        /// Unsigned 16-bit integer.
         U16 = "u16",
-        /// Signed 8 bit.
+        /// Signed 8-bit integer.
         I8 = "i8",
-        /// Unsigned 8 bit.
+        /// Unsigned 8-bit integer.
         U8 = "u8",
-        /// Signed 64 bit.
+        /// Signed 64-bit integer.
         I64 = "i64",
-        /// Signed 4 bit, weights only; see [`DType::packed_bytes`].
+        /// Signed 4-bit integer, for weights only. See [`DType::packed_bytes`].
         I4 = "i4",
-        /// Signed 2 bit, weights only; see [`DType::packed_bytes`].
+        /// Signed 2-bit integer, for weights only. See [`DType::packed_bytes`].
         I2 = "i2",
     }
 }
 
 impl DType {
-    /// Bits of one element.
+    /// Returns the number of bits of one element.
     pub const fn bits(self) -> u64 {
         match self {
             DType::I64 => 64,
@@ -41,27 +41,27 @@ impl DType {
         }
     }
 
-    /// Bytes of one element; for packed types of the byte that holds it, so multiply extents with
-    /// [`DType::packed_bytes`] there.
+    /// Returns the number of bytes of one element. For packed types this is 1, the byte that
+    /// contains the element: use [`DType::packed_bytes`] for sizes.
     pub const fn bytes(self) -> u64 {
         self.bits().div_ceil(8)
     }
 
-    /// Whether several elements share a byte. Only weights are stored so: two's complement, low
-    /// bits first, every row (the last axis) padded with zero bits to a whole byte.
+    /// Returns whether several elements share a byte. Only weights are stored this way: two's
+    /// complement, low bits first, every row (the last axis) padded with zero bits to a whole byte.
     pub const fn is_packed(self) -> bool {
         self.bits() < 8
     }
 
-    /// Size of a dense row-major tensor; `None` where it does not fit 64 bits.
+    /// Returns the size in bytes of a dense row-major tensor, or `None` if it does not fit 64 bits.
     pub fn packed_bytes(self, shape: &[u64]) -> Option<u64> {
         let Some((last, outer)) = shape.split_last() else { return Some(self.bytes()) };
         let row = last.checked_mul(self.bits())?.div_ceil(8);
         outer.iter().try_fold(row, |bytes, &extent| bytes.checked_mul(extent))
     }
 
-    /// Smallest and largest stored value of the integer types an encoded tensor may have; `None`
-    /// for floats and indices.
+    /// Returns the smallest and largest stored value of the integer types that an encoded tensor
+    /// may have, or `None` for floats and indices.
     pub const fn raw_range(self) -> Option<(i32, i32)> {
         match self {
             DType::I16 => Some((i16::MIN as i32, i16::MAX as i32)),
@@ -74,7 +74,8 @@ impl DType {
         }
     }
 
-    /// The frozen number that crosses the shim contract. Never renumbered.
+    /// Returns the frozen number that identifies the type in the shim contract. Numbers are never
+    /// reassigned.
     pub const fn number(self) -> u32 {
         match self {
             DType::F32 => 1,
@@ -91,13 +92,13 @@ impl DType {
         }
     }
 
-    /// Whether values are floating-point.
+    /// Returns whether values are floating-point.
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F32 | DType::F16 | DType::Bf16)
     }
 
-    /// Whether an activation, a state or a tensor at a shard boundary may have this type: floats,
-    /// and integers of 8 and 16 bits. Indices and packed weights are none.
+    /// Returns whether an activation, a state or a tensor at a shard boundary may have this type.
+    /// True for floats and for integers of 8 and 16 bits, false for indices and packed weights.
     pub const fn is_encodable(self) -> bool {
         !matches!(self, DType::I32 | DType::I64 | DType::I4 | DType::I2)
     }

@@ -9,12 +9,13 @@ use crate::names::names;
 names! {
     /// The three kinds of entry point.
     EntryKind, "kind of entry point" {
-        /// Fills states and nothing else: stops at the last state write, returns hidden rows only
-        /// if a later shard has states to fill.
+        /// Only fills states. Stops at the last state write, and returns hidden rows only if a
+        /// later shard has states to fill.
         Prefill = "prefill",
-        /// Takes rows through every layer: 1 generates, more score or check drafts.
+        /// Runs rows through every layer. One row generates a token, several rows score tokens or
+        /// verify drafts.
         Decode = "decode",
-        /// One pass without states (encoders).
+        /// One pass without states, for encoders.
         Encode = "encode",
     }
 }
@@ -22,11 +23,11 @@ names! {
 /// Name of an entry point: `prefill_128@4096`, `decode_1@4096`, `encode_256`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryName {
-    /// Kind.
+    /// Kind of entry point.
     pub kind: EntryKind,
     /// Static number of rows, at least one.
     pub rows: u32,
-    /// Context capacity in tokens; zero for `encode`, which has no state.
+    /// Context capacity in tokens. Zero for `encode`, which has no state.
     pub context: u32,
 }
 
@@ -47,7 +48,8 @@ impl FromStr for EntryName {
             let forms = "prefill_ROWS@CONTEXT, decode_ROWS@CONTEXT, encode_ROWS".to_owned();
             UnknownName::new("entry point", text, forms)
         };
-        // A number in its one canonical spelling, so that reading and writing a name are inverse.
+        // Only the canonical spelling of a number is accepted, so that formatting and parsing are
+        // inverse.
         let number = |digits: &str| match digits.parse::<u32>() {
             Ok(value) if value > 0 && value.to_string() == digits => Ok(value),
             _ => Err(unknown()),

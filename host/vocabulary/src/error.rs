@@ -1,11 +1,11 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-/// The kind of a failure, classified by what a caller can do about it.
+/// The kind of a failure, classified by how a caller can react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The caller's arguments make no sense.
+    /// The caller passed invalid arguments.
     Argument,
     /// External data is damaged or inconsistent.
     Invalid,
@@ -13,28 +13,28 @@ pub enum ErrorKind {
     Unsupported,
     /// Valid and supported, but made for something else: another version, chip or shim.
     Incompatible,
-    /// A file or a named thing is not there, or cannot be read or written.
+    /// A file or a named item does not exist, or cannot be read or written.
     Missing,
     /// No plan was found, or every plan was refused.
     Planning,
     /// A shim failed while compiling or running.
     Shim,
-    /// Not signed as the host's rules ask, or revoked.
+    /// Not signed as the host's policy requires, or revoked.
     Untrusted,
-    /// Under `strict`, something would have deviated from the request.
+    /// Under `strict`, a result would have deviated from the request.
     Strict,
-    /// The prompt and the reply do not fit into the context.
+    /// The prompt and the reply do not fit the context.
     Context,
-    /// The budget of memory does not hold it.
+    /// The memory budget is too small.
     Memory,
     /// Cancelled by the caller.
     Cancelled,
-    /// A fault of this program.
+    /// A bug in this program.
     Internal,
 }
 
 impl ErrorKind {
-    /// Kebab-case name, as in JSON.
+    /// Returns the kebab-case name, as in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             ErrorKind::Argument => "argument",
@@ -54,7 +54,8 @@ impl ErrorKind {
     }
 }
 
-/// An error for applications: a kind to act on, a message that names what failed, and help.
+/// An error for applications: a kind to act on, a message that names the failed operation, and
+/// help.
 ///
 /// One word wide, so that results stay small.
 pub struct Error(Box<Inner>);
@@ -66,17 +67,17 @@ struct Inner {
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
-/// A result with that error.
+/// A result with [`Error`] as its default error type.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error without a cause.
+    /// Creates an error without a cause.
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error(Box::new(Inner { kind, message: message.into(), help: None, source: None }))
     }
 
-    /// An error that has a cause; its message becomes ours.
+    /// Creates an error from its cause, whose message it adopts.
     #[cold]
     pub fn caused_by(
         kind: ErrorKind,
@@ -87,26 +88,26 @@ impl Error {
         Error(Box::new(Inner { kind, message, help, source: Some(Box::new(error)) }))
     }
 
-    /// The same with help.
+    /// Sets the help, one sentence.
     #[must_use]
     pub fn with_help(mut self, help: impl Into<String>) -> Self {
         self.0.help = Some(help.into());
         self
     }
 
-    /// The same with more to its message.
+    /// Appends `more` to the message.
     #[must_use]
     pub fn with_more(mut self, more: impl fmt::Display) -> Self {
         self.0.message = format!("{}; {more}", self.0.message);
         self
     }
 
-    /// What a caller can act on.
+    /// Returns the kind of failure, on which a caller can act.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// What would help the user, if known: one sentence for a `help:` line.
+    /// Returns advice for the user, if there is any: one sentence for a `help:` line.
     pub fn help(&self) -> Option<&str> {
         self.0.help.as_deref()
     }
@@ -118,7 +119,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// For people, as `fn main() -> Result<(), Error>` prints it; `{:#?}` shows the parts.
+/// Readable output, as `fn main() -> Result<(), Error>` prints it. `{:#?}` shows the parts.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !f.alternate() {
@@ -136,7 +137,7 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        // The message is the source's own; what lies below it is the next cause.
+        // The message is the source's own, so the next cause is the source's source.
         self.0.source.as_ref().and_then(|source| source.source())
     }
 }

@@ -1,27 +1,27 @@
 use crate::names::names;
 
 names! {
-    /// What went wrong at a shim, as far as a program can act on it.
+    /// Class of a shim's error, as far as a program can act on it.
     ErrorClass, "error class" {
-        /// An operation the target has not.
+        /// The target does not support an operation.
         UnsupportedOp = "unsupported-op",
         /// The compiler refused the graph as a whole.
         Unmappable = "unmappable",
-        /// A limit was exceeded; the details name it.
+        /// A limit was exceeded. The error's details name it.
         ResourceLimit = "resource-limit",
-        /// An artefact of another version or chip.
+        /// The artefact was made for another version or chip.
         IncompatibleArtefact = "incompatible-artefact",
-        /// A damaged artefact.
+        /// The artefact is damaged.
         CorruptArtefact = "corrupt-artefact",
-        /// The device went away; every handle but the library's is dead.
+        /// The device was lost. Every handle except the library's is invalid.
         DeviceLost = "device-lost",
-        /// Time ran out.
+        /// The deadline has passed.
         Deadline = "deadline",
-        /// State rows that were needed are gone.
+        /// Required state rows are lost.
         StateLost = "state-lost",
-        /// The caller's mistake.
+        /// The caller made a mistake.
         InvalidArgument = "invalid-argument",
-        /// The shim's mistake.
+        /// The shim has a bug.
         Internal = "internal",
     }
 }

@@ -4,13 +4,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, ErrorKind};
 
-/// A compiler flag with the value asked for.
+/// A compiler flag with the requested value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Flag {
-    /// Name as the schema spells it.
+    /// Name as in the schema.
     pub name: String,
-    /// Value as text; `true`/`false` for a switch.
+    /// Value as text. `true` or `false` for a switch.
     pub value: String,
 }
 
@@ -21,11 +21,11 @@ impl fmt::Display for Flag {
 }
 
 impl Flag {
-    /// Whether `schema` has this flag, set when shards are loaded, and accepts the value.
+    /// Returns whether `schema` has this flag at stage [`FlagStage::Load`].
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Argument`] if it does not accept the value.
+    /// [`ErrorKind::Argument`] if the flag does not accept the value.
     pub fn is_taken_at_load(&self, schema: &[FlagSchema]) -> crate::Result<bool> {
         let Some(known) = schema.iter().find(|known| known.name == self.name) else { return Ok(false) };
         if known.stage == FlagStage::Compile {
@@ -35,7 +35,7 @@ impl Flag {
         Ok(true)
     }
 
-    /// The error that the flag cannot be set, and why.
+    /// Returns the error that the flag cannot be set because of `why`.
     pub fn refused(&self, why: &str) -> Error {
         Error::new(ErrorKind::Argument, format!("flag {self}: {why}"))
             .with_help("`shardwright shim list` lists every flag")
@@ -60,27 +60,27 @@ pub enum FlagType {
         /// The legal words.
         values: Vec<String>,
     },
-    /// Free text of at most so many bytes.
+    /// Free text of limited length.
     Text {
         /// Longest legal value in bytes.
         max_bytes: u32,
     },
 }
 
-/// When a flag takes effect.
+/// The stage at which a flag has its effect.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FlagStage {
-    /// It is passed to the compiler, and artefacts may depend on it: a plan decides it.
+    /// The flag is passed to the compiler, and artefacts may depend on it. Only a plan can set it.
     #[default]
     Compile,
-    /// It is set when shards are loaded, and no artefact depends on it: a plan decides it, and a
-    /// session may decide otherwise, for a bundle too.
+    /// The flag is set when shards are loaded, and no artefact depends on it. A plan sets it, and a
+    /// session may override it, even for a bundle.
     Load,
 }
 
 impl FlagStage {
-    /// The stable kebab-case name.
+    /// Returns the stable kebab-case name.
     pub const fn name(self) -> &'static str {
         match self {
             FlagStage::Compile => "compile",
@@ -93,7 +93,7 @@ impl FlagStage {
     }
 }
 
-/// One flag a shim understands.
+/// One flag that a shim supports.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlagSchema {
@@ -101,19 +101,19 @@ pub struct FlagSchema {
     pub name: String,
     /// Legal values.
     pub values: FlagType,
-    /// Value if the flag is not set; `None` if the vendor does not document it.
+    /// Value if the flag is not set. `None` if the vendor does not document it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
-    /// What it does, in one sentence.
+    /// Effect of the flag, in one sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// When it takes effect.
+    /// Stage at which the flag has its effect.
     #[serde(default, skip_serializing_if = "FlagStage::is_compile")]
     pub stage: FlagStage,
 }
 
 impl FlagSchema {
-    /// Whether `value` is legal; if not, what is.
+    /// Checks whether `value` is legal. The error describes the legal values.
     pub fn accepts(&self, value: &str) -> Result<(), String> {
         match &self.values {
             FlagType::Switch if matches!(value, "true" | "false") => Ok(()),
@@ -130,27 +130,28 @@ impl FlagSchema {
     }
 }
 
-/// The outcome of a flag. An echo in an artefact proves nothing, hence *recorded* is not *applied*.
+/// The outcome of a flag. The echo of a flag in an artefact does not prove an effect, so *recorded*
+/// is not *applied*.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum FlagVerdict {
     /// The flag had an effect.
     Applied {
-        /// The evidence.
+        /// Evidence of the effect.
         evidence: String,
     },
-    /// The compiler echoed it; no effect is shown.
+    /// The compiler echoed the flag, but no effect is proven.
     Recorded,
-    /// Compiling with and without it gave the same code.
+    /// Compiling with and without the flag gave the same code.
     Inert,
-    /// The compiler rejected it.
+    /// The compiler rejected the flag.
     Refused,
-    /// The compiler said nothing about it.
+    /// The compiler did not report on the flag.
     Unknown,
 }
 
 impl FlagVerdict {
-    /// The stable kebab-case name, without the evidence.
+    /// Returns the stable kebab-case name, without the evidence.
     pub const fn name(&self) -> &'static str {
         match self {
             FlagVerdict::Applied { .. } => "applied",

@@ -7,7 +7,7 @@ use crate::names::names;
 use crate::{DType, Segment, UnknownName};
 
 names! {
-    /// How weights are stored.
+    /// The format of stored weights.
     WeightFormat, "weight format" {
         /// 32-bit float.
         F32 = "f32",
@@ -27,56 +27,57 @@ names! {
         W4PerTensor = "w4-per-tensor",
         /// Signed 4 bit, one scale per 32 consecutive input values of an output channel.
         W4Block32 = "w4-block32",
-        /// The same with scales that are 1 to 16 times one scale of the output channel, for chips
-        /// whose blocks have small integers for scales.
+        /// Like `W4Block32`, but each scale is 1 to 16 times one scale of the output channel. For
+        /// chips whose block scales are small integers.
         W4Block32Stepped = "w4-block32-stepped",
         /// Signed 2 bit, one scale per output channel.
         W2PerChannel = "w2-per-channel",
-        /// As the checkpoint stores each: blocks that no other name stands for, or several kinds.
+        /// As stored in the checkpoint, weight by weight: block formats that no other name covers,
+        /// or a mix of formats.
         AsStored = "as-stored",
     }
 }
 
-/// Which values of a weight share a scale.
+/// The set of weight values that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "granularity")]
 pub enum Granularity {
-    /// All of them.
+    /// All values of the weight.
     PerTensor,
-    /// Those of one output channel: index 0 of the shape (of a gathered table: a row).
+    /// The values of one output channel: index 0 of the shape. For a gathered table this is a row.
     PerChannel,
-    /// This many consecutive ones of the last axis; the last block of a row may be shorter.
+    /// `size` consecutive values of the last axis. The last block of a row may be shorter.
     PerBlock {
         /// Values per scale.
         size: u32,
-        /// Whether a block has a minimum too, which is subtracted from its values.
+        /// Whether a block also has a minimum, which is subtracted from its values.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         minimum: bool,
     },
 }
 
 impl Granularity {
-    /// A scale for so many consecutive values, and no minimum.
+    /// Returns the granularity with one scale per `size` consecutive values and no minimum.
     pub const fn blocks(size: u32) -> Granularity {
         Granularity::PerBlock { size, minimum: false }
     }
 }
 
-/// Stored type, and for integers granularity and scale type.
+/// Stored type, with granularity and scale type for integers.
 pub type WeightLayout = (DType, Option<(Granularity, DType)>);
 
 impl WeightFormat {
-    /// Every format that weights can be made in: all but [`WeightFormat::AsStored`].
+    /// Every format that the quantiser can produce: all except [`WeightFormat::AsStored`].
     pub const MADE: &'static [WeightFormat] = Self::ALL.split_at(Self::ALL.len() - 1).0;
 
-    /// Stored type, granularity and scale type; granularity `None` for floats. `None` of
-    /// [`WeightFormat::AsStored`], which stands for several.
+    /// Returns the stored type, with granularity and scale type for integers. Returns `None` for
+    /// [`WeightFormat::AsStored`], which covers several layouts.
     pub const fn layout(self) -> Option<WeightLayout> {
         const CHANNEL: Option<(Granularity, DType)> = Some((Granularity::PerChannel, DType::F32));
         const TENSOR: Option<(Granularity, DType)> = Some((Granularity::PerTensor, DType::F32));
         const BLOCK: Option<(Granularity, DType)> = Some((Granularity::blocks(32), DType::F16));
-        // In f32, although each is an f16: the type distinguishes these scales from free ones
-        // before any exist.
+        // The scales are stored in f32 although each is an f16. The type distinguishes them from
+        // the unrestricted scales of `BLOCK` before any scale exists.
         const STEPPED: Option<(Granularity, DType)> = Some((Granularity::blocks(32), DType::F32));
         Some(match self {
             WeightFormat::F32 => (DType::F32, None),
@@ -94,14 +95,14 @@ impl WeightFormat {
         })
     }
 
-    /// Whether values are integers with scales.
+    /// Returns whether values are integers with scales.
     pub const fn is_quantised(self) -> bool {
         !matches!(self, WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16)
     }
 }
 
-/// Number of scales of a weight of that shape, minimums counted too: of each row they follow its
-/// scales.
+/// Returns the number of scales of a weight of that shape, minimums included. The minimums of a row
+/// follow its scales.
 pub fn scale_count(granularity: Granularity, shape: &[u64]) -> Option<u64> {
     match granularity {
         Granularity::PerTensor => Some(1),
@@ -124,9 +125,9 @@ names! {
         F16 = "f16",
         /// Unsigned 16 bit, affine, calibrated.
         A16 = "a16",
-        /// Signed 16 bit, zero point 0, calibrated.
+        /// 8 bit, with a scale per row computed at run time.
         A16Symmetric = "a16-symmetric",
-        /// 8 bit, scale found at run time per row.
+        /// 8 bit, with a scale per 32 consecutive values of a row computed at run time.
         A8Dynamic = "a8-dynamic",
         /// 8 bit, scale found at run time per 32 consecutive values of a row.
         A8DynamicBlock32 = "a8-dynamic-block32",
@@ -139,7 +140,7 @@ names! {
 }
 
 impl ActivationFormat {
-    /// Returns whether values are integers with calibrated ranges, except for the residual stream.
+    /// Returns whether values are integers with calibrated ranges, apart from the residual stream.
     pub const fn is_static(self) -> bool {
         matches!(self, Self::A16 | Self::A16Symmetric | Self::A16F16Stream | Self::A16SymmetricF16Stream)
     }
@@ -149,8 +150,8 @@ impl ActivationFormat {
         matches!(self, Self::A16Symmetric | Self::A16SymmetricF16Stream)
     }
 
-    /// Returns how many consecutive values of a row share a scale that is found at run time: 0 for
-    /// the whole row, `None` for formats without such scales.
+    /// Returns how many consecutive values of a row share a scale computed at run time: 0 for the
+    /// whole row, `None` for formats without such scales.
     pub const fn dynamic_block(self) -> Option<u32> {
         match self {
             Self::A8Dynamic => Some(0),
@@ -183,14 +184,14 @@ names! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ValueFormat {
-    /// Of activations.
+    /// Format of activations.
     Activations(ActivationFormat),
-    /// Of states.
+    /// Format of states.
     States(StateFormat),
 }
 
 impl ValueFormat {
-    /// Whether it stores values as the float model has them.
+    /// Returns whether values are stored exactly as the float model computes them.
     pub const fn is_exact(self) -> bool {
         matches!(self, Self::Activations(ActivationFormat::F32) | Self::States(StateFormat::F32))
     }
@@ -217,7 +218,7 @@ names! {
 }
 
 impl WeightRole {
-    /// The role of a part of a layer, as graphs name those: `q`, `gate`, `head`.
+    /// Returns the role of a layer's part, by its name in graphs: `q`, `gate`, `head`.
     pub fn of_part(part: &str) -> WeightRole {
         match part {
             "q" | "k" | "v" => WeightRole::AttentionInput,
@@ -235,9 +236,9 @@ impl WeightRole {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RoleFormat {
-    /// The weights.
+    /// Role of the weights.
     pub role: WeightRole,
-    /// Their format.
+    /// Format of the weights.
     pub format: WeightFormat,
 }
 
@@ -250,30 +251,30 @@ pub struct FormatTuple {
     /// Exceptions, sorted by role, each role at most once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<RoleFormat>,
-    /// Format of activations.
+    /// Format of all activations of the shard.
     pub activations: ActivationFormat,
-    /// Format of states.
+    /// Format of all states of the shard.
     pub states: StateFormat,
 }
 
 impl FormatTuple {
-    /// Everything in 32-bit float: the tuple that every complete engine supports.
+    /// All values in 32-bit float: the tuple that every complete engine supports.
     pub const F32: FormatTuple =
         FormatTuple::uniform(WeightFormat::F32, ActivationFormat::F32, StateFormat::F32);
 
-    /// One weight format for all roles.
+    /// Returns a tuple with one weight format for all roles.
     pub const fn uniform(weights: WeightFormat, activations: ActivationFormat, states: StateFormat) -> Self {
         Self { weights, roles: Vec::new(), activations, states }
     }
 
-    /// The weight format of one role.
+    /// Returns the weight format of one role.
     pub fn weight(&self, role: WeightRole) -> WeightFormat {
         self.roles.iter().find(|entry| entry.role == role).map_or(self.weights, |entry| entry.format)
     }
 }
 
-/// Reads what `Display` writes, and `w8-per-channel` alone for weights in that format and
-/// everything else in f32.
+/// Parses the output of `Display`. Also accepts a weight format alone, such as `w8-per-channel`,
+/// with f32 for all other values.
 impl FromStr for FormatTuple {
     type Err = UnknownName;
 
@@ -317,26 +318,26 @@ impl fmt::Display for FormatTuple {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SegmentFormats {
-    /// Which.
+    /// The layers or the component.
     pub segment: Segment,
-    /// Their formats.
+    /// Format tuple of the segment.
     pub formats: FormatTuple,
 }
 
-/// The formats of a shard. Its parts may differ in their weights; activations and states are the
-/// shard's.
+/// The formats of a shard. Segments may differ in their weight formats. Activations and states have
+/// one format in the whole shard.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ShardFormats {
-    /// The same for all of it.
+    /// One tuple for the whole shard.
     Uniform(FormatTuple),
-    /// All of its segments in order; layers that follow each other in equal formats are one.
+    /// All segments in order. Adjacent layers in equal formats form one segment.
     Mixed(Vec<SegmentFormats>),
 }
 
 impl ShardFormats {
-    /// The formats of single layers, and components without layers, in order. `None` of nothing,
-    /// and where they do not agree in activations and states.
+    /// Combines the formats of single layers and components without layers, in order. Returns
+    /// `None` if there are no units or if they differ in activations or states.
     pub fn of<'a>(units: impl IntoIterator<Item = (Segment, &'a FormatTuple)>) -> Option<Self> {
         let mut runs: Vec<SegmentFormats> = Vec::new();
         for (segment, formats) in units {
@@ -362,7 +363,7 @@ impl ShardFormats {
         }
     }
 
-    /// The tuples that occur, in the order of the segments.
+    /// Iterates over the tuples, in the order of the segments.
     pub fn tuples(&self) -> impl Iterator<Item = &FormatTuple> {
         let (one, runs) = match self {
             ShardFormats::Uniform(formats) => (Some(formats), &[][..]),
@@ -371,7 +372,7 @@ impl ShardFormats {
         one.into_iter().chain(runs.iter().map(|run| &run.formats))
     }
 
-    /// The one tuple of all of it; `None` where its parts differ.
+    /// Returns the tuple of the whole shard, or `None` if its segments differ.
     pub fn uniform(&self) -> Option<&FormatTuple> {
         match self {
             ShardFormats::Uniform(formats) => Some(formats),
@@ -386,9 +387,9 @@ impl From<FormatTuple> for ShardFormats {
     }
 }
 
-/// One tuple as it spells itself; of several their segments before each:
-/// `decoder.0-4 w8-per-channel/a16/a8, decoder.4-35 w4-per-channel/a16/a8`, the last layer left
-/// out.
+/// Writes a uniform tuple in its own spelling. Several tuples are written with their segments,
+/// where `0-4` excludes layer 4: `decoder.0-4 w8-per-channel/a16/a8, decoder.4-35
+/// w4-per-channel/a16/a8`.
 impl fmt::Display for ShardFormats {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -405,11 +406,11 @@ impl fmt::Display for ShardFormats {
 }
 
 names! {
-    /// Where the soft-cap of the logits is computed.
+    /// The place where the soft-cap of the logits is computed.
     SoftcapPlace, "place of a soft-cap" {
         /// In the graph of the head, by its target.
         Graph = "graph",
-        /// By the runtime, in f32, on the logits that the head gives.
+        /// By the runtime, in f32, on the logits that the head returns.
         Runtime = "runtime",
     }
 }

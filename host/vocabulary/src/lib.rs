@@ -1,18 +1,17 @@
-//! The plain data all crates share about a target: what it is, what it allows, what it costs, how
-//! it fails.
+//! Plain data about targets that all crates share: descriptions, limits, costs and errors.
 //!
-//! **Job.** The words of plans, profiles, shims, bundles and reports: formats, encodings, entry
-//! points, limits, flags and their verdicts, costs, error classes; and the records of what was
-//! built and what ran: identities, flags, placements, rewrites, notices, tables, where a shard came
-//! from. A *target* is one device of one shim (the HTP of a phone, the CPU engine loaded under some
-//! name).
+//! **Job.** The types of plans, profiles, shims, bundles and reports: formats, encodings, entry
+//! points, limits, flags and their verdicts, costs and error classes. It also has the records of
+//! builds and runs: identities, flags, placements, rewrites, notices, tables and the origin of
+//! shards. A *target* is one device of one shim, such as the HTP of a phone, or the CPU engine
+//! loaded under some name.
 //!
-//! **Not its job.** Nothing here decides anything and nothing here talks to a device: profiles fill
-//! these types, shims report them, planners read them, the plan check holds a plan against them. It
-//! depends on serde and nothing else, so that every crate may stand on it, shims included.
+//! **Not its job.** This crate makes no decisions and does not talk to devices. Profiles fill these
+//! types, shims report them, planners read them, and the plan check compares a plan with them. It
+//! depends only on serde, so that every crate may use it, shims included.
 //!
 //! Every name is written in kebab-case and is stable: it appears in profiles, requests, bundles and
-//! on the command line. `Display` writes that name, `FromStr` reads it, serde uses it:
+//! on the command line. `Display` writes that name, and `FromStr` and serde read it:
 //!
 //! ```
 //! use shardwright_vocabulary::{FormatTuple, WeightFormat, WeightRole};

@@ -5,7 +5,7 @@ use std::fmt;
 /// A word that is not in a closed list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownName {
-    /// What the word should name, such as "provenance".
+    /// The kind of name that was expected, such as "provenance".
     pub what: &'static str,
     /// The word that was passed, cut to a printable length.
     pub value: String,
@@ -14,15 +14,15 @@ pub struct UnknownName {
 }
 
 impl UnknownName {
-    /// Longest part of an unknown word that is repeated in a message; the word may come from a
-    /// hostile file.
+    /// Maximum number of characters of an unknown word that a message repeats. The word may come
+    /// from a hostile file.
     const QUOTED_CHARS: usize = 64;
 
     pub(crate) fn new(what: &'static str, value: &str, expected: String) -> Self {
         Self { what, value: value.chars().take(Self::QUOTED_CHARS).collect(), expected }
     }
 
-    /// Help: the known names.
+    /// Returns the known names, as help for the user.
     pub fn help(&self) -> Option<String> {
         Some(format!("known names: {}", self.expected))
     }
@@ -36,7 +36,8 @@ impl fmt::Display for UnknownName {
 
 impl std::error::Error for UnknownName {}
 
-/// A closed list of names: an enum with `ALL`, `name`, `Display`, `FromStr` and serde by the names.
+/// Defines a closed list of names: an enum with `ALL`, `name`, `Display`, `FromStr` and serde
+/// support based on the names.
 macro_rules! names {
     ($(#[$meta:meta])* $type:ident, $what:literal { $($(#[$case_meta:meta])* $case:ident = $name:literal,)+ }) => {
         $(#[$meta])*
@@ -51,7 +52,7 @@ macro_rules! names {
             /// Every member, in the order of declaration.
             pub const ALL: &'static [$type] = &[$($type::$case,)+];
 
-            /// The stable kebab-case name.
+            /// Returns the stable kebab-case name.
             pub const fn name(self) -> &'static str {
                 match self {
                     $($type::$case => $name,)+

@@ -1,21 +1,21 @@
-//! What a shim needs beside itself on a phone: its vendor's libraries, and what an app declares.
+//! Requirements of a shim on a phone: its vendor's libraries, and the declarations of an app.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Who brings a library to a phone.
+/// The party that installs a library on a phone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BroughtBy {
     /// The application, among its own native libraries.
     App,
-    /// The maker of the phone. An application names it in its manifest to see it.
+    /// The maker of the phone. An application must name the library in its manifest to access it.
     Device,
 }
 
 impl BroughtBy {
-    /// Kebab-case name, as in JSON.
+    /// Returns the kebab-case name, as in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             BroughtBy::App => "app",
@@ -24,42 +24,42 @@ impl BroughtBy {
     }
 }
 
-/// Versions that a shim takes.
+/// Range of versions that a shim supports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VersionRange {
-    /// What is counted: `QNN core API`.
+    /// The versioned interface, such as `QNN core API`.
     pub of: String,
-    /// The oldest.
+    /// The oldest supported version.
     pub min: String,
-    /// The first that is too new; `None` if none is known to be.
+    /// The first version that is too new. `None` if no such version is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub below: Option<String>,
 }
 
-/// A library of a vendor's that a shim drives, or that such a library loads.
+/// A vendor's library that a shim uses, or that such a library loads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NeededLibrary {
-    /// Its file name. `{fact}` stands for a fact of the chip's profile, in capitals:
+    /// File name. `{fact}` is replaced with a fact of the chip's profile, in capitals:
     /// `libQnnHtp{hexagon-arch}Skel.so`.
     pub file: String,
-    /// Who brings it.
+    /// The party that installs the library on the phone.
     pub brought_by: BroughtBy,
-    /// Versions that the shim takes; `None` if it asks for none.
+    /// Versions that the shim supports. `None` if it has no requirement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub versions: Option<VersionRange>,
-    /// Under which terms it may be had and passed on, as far as is known.
+    /// Terms of use and redistribution, as far as they are known.
     pub licence: String,
-    /// Where to get it.
+    /// Where to obtain it.
     pub obtained: String,
-    /// Why it is needed, and what rests on what evidence.
+    /// Why the library is needed, and the evidence for each statement.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
 impl NeededLibrary {
-    /// Its file name on a chip whose facts are these; an unknown fact becomes `*`.
+    /// Returns the file name on a chip with these facts. An unknown fact becomes `*`.
     pub fn file_on(&self, facts: &BTreeMap<String, String>) -> String {
         let mut name = String::new();
         let mut rest = self.file.as_str();
@@ -74,46 +74,46 @@ impl NeededLibrary {
     }
 }
 
-/// What an Android app declares so that a shim works in it.
+/// Declarations that an Android app needs so that a shim works in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AndroidNeeds {
-    /// Whether native libraries must be files of their own, not within the package: a processor
-    /// that loads its half of a library by path finds no other.
+    /// Whether native libraries must be extracted from the package as separate files. A processor
+    /// that loads its part of a library by path does not find libraries inside the package.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub extracted_libraries: bool,
-    /// Variables that are set before the shim is opened. `{libraries}` stands for the folder of
-    /// the app's native libraries.
+    /// Environment variables to set before the shim is opened. `{libraries}` is replaced with the
+    /// folder of the app's native libraries.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, String>,
-    /// Folders of the phone in which a program that is started from a shell, outside of any app,
-    /// looks for its libraries.
+    /// Folders of the phone in which a program started from a shell, outside any app, looks for its
+    /// libraries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_folders: Vec<String>,
-    /// Why, and where that is said.
+    /// Why these declarations are needed, and where the vendor documents them.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }
 
-/// What a shim's manifest says of its needs.
+/// The requirements that a shim's manifest declares.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ShimNeeds {
-    /// The shim.
+    /// Name of the shim.
     pub name: String,
-    /// Who makes the chip or the library.
+    /// Vendor of the chip or the library.
     pub vendor: String,
     /// Name of the shim's own library, without the platform's prefix and suffix.
     pub library: String,
-    /// Under which terms the shim itself may be passed on, if its manifest says so.
+    /// Redistribution terms of the shim itself, if its manifest specifies them.
     pub licence: Option<String>,
-    /// Its vendor's libraries.
+    /// Libraries of the vendor.
     pub needs: Vec<NeededLibrary>,
-    /// What an Android app declares.
+    /// Declarations that an Android app needs.
     pub android: AndroidNeeds,
 }
 
 impl AndroidNeeds {
-    /// Whether nothing is declared.
+    /// Returns whether no declarations are needed.
     pub fn is_empty(&self) -> bool {
         *self == AndroidNeeds::default()
     }

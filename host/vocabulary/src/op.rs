@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// What the value of an attribute is as it crosses the shim contract.
+/// Type of an attribute's value in the shim contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AttributeKind {
     /// An integer, also for booleans (0, 1).
@@ -22,11 +22,12 @@ pub struct OpAttribute {
     pub kind: AttributeKind,
 }
 
-/// Calls the macro named `$with` with every operation, one after the other, as
-/// `Case SW_OP_CASE NUMBER "name" ["operand" …] [attribute: Kind …] "meaning";`.
+/// Calls the macro named `$with` with all operations, each in the form `Case SW_OP_CASE NUMBER
+/// "name" ["operand" …] [attribute: Kind …] "meaning";`.
 ///
-/// This is the one list of operations. Numbers are part of the shim contract: never renumbered,
-/// only appended; semantic operations, which have a decomposition, from 1, primitives from 64.
+/// This is the one list of operations. Numbers are part of the shim contract: they are only
+/// appended and never reassigned. Semantic operations, which have a decomposition, start at 1,
+/// primitives at 64.
 #[macro_export]
 macro_rules! operations {
     ($with:ident) => {
@@ -118,7 +119,7 @@ macro_rules! operations {
 macro_rules! kinds {
     ($($case:ident $constant:ident $number:literal $name:literal [$($operand:literal),*]
         [$($attribute:ident: $kind:ident),*] $meaning:literal;)*) => {
-        /// An operation of the graph, without its attributes' values.
+        /// An operation of the graph, without the values of its attributes.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u32)]
         pub enum OpKind {
@@ -129,7 +130,7 @@ macro_rules! kinds {
             /// Every operation, in the order of the numbers.
             pub const ALL: &'static [OpKind] = &[$(OpKind::$case,)*];
 
-            /// The operation of that number.
+            /// Returns the operation with that number.
             pub const fn from_number(number: u32) -> Option<OpKind> {
                 match number {
                     $($number => Some(OpKind::$case),)*
@@ -137,21 +138,22 @@ macro_rules! kinds {
                 }
             }
 
-            /// Kebab-case name, as in JSON and reports.
+            /// Returns the kebab-case name, as in JSON and reports.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(OpKind::$case => $name,)*
                 }
             }
 
-            /// Its operands as the page for authors of shims shows them; `?` may be missing.
+            /// Returns the operands as documented for authors of shims. An operand that ends in `?`
+            /// is optional.
             pub const fn operands(self) -> &'static [&'static str] {
                 match self {
                     $(OpKind::$case => &[$($operand),*],)*
                 }
             }
 
-            /// The attributes in the order in which they cross the shim contract.
+            /// Returns the attributes in the order of the shim contract.
             pub const fn attributes(self) -> &'static [OpAttribute] {
                 match self {
                     $(OpKind::$case => &[
@@ -160,7 +162,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// What it computes, in one line.
+            /// Returns a one-line description of the computation.
             pub const fn meaning(self) -> &'static str {
                 match self {
                     $(OpKind::$case => $meaning,)*
@@ -173,12 +175,12 @@ macro_rules! kinds {
 operations!(kinds);
 
 impl OpKind {
-    /// The frozen number that crosses the shim contract.
+    /// Returns the frozen number that identifies the operation in the shim contract.
     pub const fn number(self) -> u32 {
         self as u32
     }
 
-    /// Whether a decomposition exists.
+    /// Returns whether the operation has a decomposition.
     pub const fn is_semantic(self) -> bool {
         self.number() < 64
     }

@@ -2,30 +2,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::Provenance;
 
-/// Names of the overheads that the host counts. A target may have others, which planners see.
+/// Names of the overheads that the host counts. A target may have others, which planners also
+/// receive.
 pub mod overhead_names {
-    /// Microseconds that each run of a shard takes beside its computation: the way to the device
+    /// Microseconds of each run of a shard in addition to its computation: the way to the device
     /// and back.
     pub const CALL: &str = "call-microseconds";
-    /// Microseconds that loading a shard takes, whatever its size.
+    /// Microseconds to load a shard, independent of its size.
     pub const LOAD: &str = "load-microseconds";
-    /// Microseconds more for each mebibyte of its artefact.
+    /// Additional microseconds to load a shard, per mebibyte of its artefact.
     pub const LOAD_PER_MEBIBYTE: &str = "load-microseconds-per-mebibyte";
-    /// All of the above.
+    /// All of these names.
     pub const ALL: &[&str] = &[CALL, LOAD, LOAD_PER_MEBIBYTE];
 }
 
-/// What the use of a target takes beside what its shards compute.
+/// A cost of using a target in addition to the computation of its shards.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Overhead {
     /// Kebab-case name, see [`overhead_names`].
     pub name: String,
-    /// How much; the unit follows from the name.
+    /// Amount. The unit follows from the name.
     pub value: u64,
-    /// Where the number comes from.
+    /// Source of the number.
     pub provenance: Provenance,
-    /// What was observed, in one sentence.
+    /// The observation behind the number, in one sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
 }

@@ -1,21 +1,21 @@
 use crate::names::names;
 
 names! {
-    /// Where a number comes from, so that a reader knows how far to trust it.
+    /// Source of a number, so that a reader knows how far to trust it.
     Provenance, "provenance" {
         /// The vendor's shim or manifest states it.
         Declared = "declared",
-        /// Somebody observed it in the field and wrote it down; the profile's note says what was
-        /// seen.
+        /// Someone observed it in the field and recorded it. The profile's note describes the
+        /// observation.
         Reported = "reported",
-        /// The shim was asked by trying.
+        /// Found by testing the shim.
         Probed = "probed",
-        /// A refusal taught it: in this very planning loop, or an earlier one with the same
+        /// Learned from a refusal, in the current planning loop or in an earlier one with the same
         /// compiler.
         Learned = "learned",
-        /// The person at the command line set it.
+        /// The user set it on the command line.
         User = "user",
-        /// Timed on the device itself.
+        /// Measured on the device itself.
         Measured = "measured",
         /// A vendor's simulator computed it.
         Simulated = "simulated",

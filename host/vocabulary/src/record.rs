@@ -1,4 +1,4 @@
-//! Records of what was built and what ran: artefacts, bundles, runs and reports all carry them.
+//! Records of builds and runs, used in artefacts, bundles, runs and reports.
 
 use std::path::PathBuf;
 
@@ -10,42 +10,42 @@ mod shard;
 
 pub use shard::{Beforehand, CompiledHere, PassedOver, Place, ProcessPlacement, ShardOrigin};
 
-/// The planner that answered.
+/// Identity of the planner that made the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlannerIdentity {
-    /// As it describes itself.
+    /// Name that the planner reports.
     pub name: String,
-    /// As it describes itself.
+    /// Version that the planner reports.
     pub version: String,
-    /// Whether it is the one the host carries.
+    /// Whether the planner is the host's built-in one.
     pub built_in: bool,
 }
 
-/// A shim at work.
+/// Identity of a shim that compiled or ran a shard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShimIdentity {
-    /// Its name.
+    /// Name of the shim.
     pub shim: String,
-    /// Its version.
+    /// Version of the shim.
     pub version: String,
-    /// The device it compiled for.
+    /// Device that the shim compiled for.
     pub device: String,
-    /// Whether that is a simulator of the planned target, not the target itself.
+    /// Whether the device is a simulator of the planned target.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub simulated: bool,
 }
 
-/// The outcome of a flag.
+/// A requested flag with its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlagOutcome {
     /// The flag that was requested.
     pub flag: Flag,
-    /// Its outcome.
+    /// Outcome of the flag.
     pub verdict: FlagVerdict,
-    /// The shim's evidence or reason; empty when it gave none.
+    /// The shim's evidence or reason. Empty if the shim gave none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
@@ -54,38 +54,38 @@ pub struct FlagOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RewriteKind {
-    /// A node that the shim does not support as a whole was decomposed into primitives.
+    /// The shim does not support the node as a whole, so it was decomposed into primitives.
     Decomposed,
-    /// A state that the runtime updates.
+    /// The runtime updates the state.
     ByRuntime,
 }
 
-/// A node or state that does not run as the graph has it, and why.
+/// A node or state that runs differently from the graph, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rewrite {
-    /// The entry point.
+    /// Entry point that contains the node or state.
     pub entry: EntryName,
-    /// Node or state.
+    /// Name of the node or state.
     pub name: String,
-    /// In which way.
+    /// Kind of deviation.
     pub rewrite: RewriteKind,
-    /// The shim's reason; empty when it gave none.
+    /// The shim's reason. Empty if the shim gave none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
 
-/// A node that runs elsewhere than on the device itself.
+/// The place of a node as the shim reports it, usually one other than the device itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodePlacement {
-    /// The entry point.
+    /// Entry point that contains the node.
     pub entry: EntryName,
     /// Name of the node.
     pub node: String,
-    /// `cpu`, `fused`, …
+    /// Place, such as `cpu` or `fused`.
     pub place: String,
-    /// Why; empty when the shim gave no reason.
+    /// The shim's reason. Empty if the shim gave none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
@@ -94,12 +94,12 @@ pub struct NodePlacement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NoticeKind {
-    /// A deviation from the request; `--strict` makes it an error.
+    /// A deviation from the request. `--strict` makes it an error.
     Fallback,
-    /// A file was used in spite of the user's rules for signatures. It is reported even where notes
-    /// are not.
+    /// A file was used although it violates the user's signature policy. Reported even if notes are
+    /// hidden.
     Warning,
-    /// Worth knowing.
+    /// Other useful information.
     Note,
 }
 
@@ -107,19 +107,19 @@ pub enum NoticeKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Notice {
-    /// Its importance.
+    /// Importance of the notice.
     pub kind: NoticeKind,
-    /// One sentence.
+    /// Text, one sentence.
     pub text: String,
 }
 
-/// A field or a file of a checkpoint that is not used although it may change replies, or that is
-/// not known.
+/// An unused file or field of a checkpoint, either because it is unknown or although it may change
+/// replies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Ignored {
-    /// The file.
+    /// Path of the file.
     pub file: PathBuf,
-    /// The field, with the names of the objects around it; `None` for the whole file.
+    /// The field, with the names of the enclosing objects. `None` for the whole file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
     /// Why it has no effect.
@@ -127,12 +127,12 @@ pub struct Ignored {
 }
 
 impl Ignored {
-    /// A field of `file` and the reason why it has no effect.
+    /// Creates an entry for a field of `file` with the reason why it has no effect.
     pub fn field(file: impl Into<PathBuf>, field: impl Into<String>, reason: impl Into<String>) -> Self {
         Ignored { field: Some(field.into()), ..Ignored::file(file, reason) }
     }
 
-    /// A file and the reason why it has no effect.
+    /// Creates an entry for a whole file with the reason why it has no effect.
     pub fn file(file: impl Into<PathBuf>, reason: impl Into<String>) -> Self {
         Ignored { file: file.into(), field: None, reason: reason.into() }
     }
@@ -149,17 +149,17 @@ impl std::fmt::Display for Ignored {
 }
 
 impl Notice {
-    /// A deviation from the request.
+    /// Creates a notice of a deviation from the request.
     pub fn fallback(text: impl Into<String>) -> Self {
         Notice { kind: NoticeKind::Fallback, text: text.into() }
     }
 
-    /// A file was used in spite of the user's rules for signatures.
+    /// Creates a notice that a file was used although it violates the user's signature policy.
     pub fn warning(text: impl Into<String>) -> Self {
         Notice { kind: NoticeKind::Warning, text: text.into() }
     }
 
-    /// Worth knowing.
+    /// Creates a notice with other useful information.
     pub fn note(text: impl Into<String>) -> Self {
         Notice { kind: NoticeKind::Note, text: text.into() }
     }

@@ -1,4 +1,4 @@
-//! Components of a model, and the parts of them that form a shard.
+//! Components of a model, and the segments of them that form a shard.
 
 use std::fmt;
 
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::names::names;
 
 names! {
-    /// What a run through components is for. Components of one pass run in a line, one after the
-    /// other, over the same rows; what one pass gives another reads when it runs next.
+    /// Purpose of a run through components. The components of one pass run one after the other over
+    /// the same rows. The output of one pass is read by another pass when that runs next.
     Pass, "pass" {
         /// Every step of generated text, and every text of a model without states.
         Step = "step",
@@ -40,7 +40,7 @@ names! {
         VisionProjector = "vision-projector",
         /// Frames of a clip → the tower's first stream.
         AudioEmbed = "audio-embed",
-        /// The stack of layers over what frames became.
+        /// The stack of layers over audio frames.
         AudioTower = "audio-tower",
         /// The tower's last stream → soft rows.
         AudioProjector = "audio-projector",
@@ -48,17 +48,17 @@ names! {
 }
 
 impl ComponentKind {
-    /// The kind of that name.
+    /// Returns the kind with that name.
     pub fn from_name(name: &str) -> Option<Self> {
         ComponentKind::ALL.iter().copied().find(|kind| kind.name() == name)
     }
 
-    /// Whether it consists of layers, between which it may be cut.
+    /// Returns whether the component consists of layers, between which it may be cut.
     pub const fn is_layered(self) -> bool {
         matches!(self, ComponentKind::Decoder | ComponentKind::VisionTower | ComponentKind::AudioTower)
     }
 
-    /// The pass in which it runs.
+    /// Returns the pass in which the component runs.
     pub const fn pass(self) -> Pass {
         match self {
             ComponentKind::Embed
@@ -75,12 +75,13 @@ impl ComponentKind {
         }
     }
 
-    /// Whether it begins the stream of its pass.
+    /// Returns whether the component begins the residual stream of its pass.
     const fn begins_stream(self) -> bool {
         matches!(self, ComponentKind::Embed | ComponentKind::VisionEmbed | ComponentKind::AudioEmbed)
     }
 
-    /// Whether it ends the stream of its pass: it reads the last one and passes none on.
+    /// Returns whether the component ends the residual stream of its pass: it reads the stream and
+    /// does not pass one on.
     pub const fn ends_stream(self) -> bool {
         matches!(
             self,
@@ -93,7 +94,7 @@ impl ComponentKind {
 }
 
 impl Pass {
-    /// The component of it that consists of layers.
+    /// Returns the component of this pass that consists of layers.
     pub const fn layered(self) -> ComponentKind {
         match self {
             Pass::Step => ComponentKind::Decoder,
@@ -107,9 +108,9 @@ impl Pass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Segment {
-    /// Which component.
+    /// Component that the segment belongs to.
     pub component: ComponentKind,
-    /// First layer and one past the last; both 0 for components without layers.
+    /// First layer and one past the last. Both are 0 for components without layers.
     #[serde(default, skip_serializing_if = "has_no_layers")]
     pub layers: (u32, u32),
 }
@@ -119,24 +120,25 @@ fn has_no_layers(layers: &(u32, u32)) -> bool {
 }
 
 impl Segment {
-    /// A component without layers.
+    /// Returns the segment of a component without layers.
     pub const fn whole(component: ComponentKind) -> Self {
         Segment { component, layers: (0, 0) }
     }
 
-    /// Layers of the decoder.
+    /// Returns the segment of the decoder layers from `first` to `end`, exclusive.
     pub const fn decoder(first: u32, end: u32) -> Self {
         Segment { component: ComponentKind::Decoder, layers: (first, end) }
     }
 
-    /// Whether the layers are a range where the component has some, and none elsewhere.
+    /// Returns whether `layers` is a valid range: not empty for components with layers, `(0, 0)`
+    /// for others.
     pub fn is_consistent(self) -> bool {
         let (first, end) = self.layers;
         if self.component.is_layered() { first < end } else { self.layers == (0, 0) }
     }
 }
 
-/// `decoder.0-12`, `head`
+/// Writes the segment as in `decoder.0-12` or `head`.
 impl fmt::Display for Segment {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.layers {
@@ -146,24 +148,25 @@ impl fmt::Display for Segment {
     }
 }
 
-/// What a shard computes: adjacent segments of one pass in the order in which it runs them, at most
-/// one of each component. A sound list is not empty.
+/// Segments of a shard: adjacent segments of one pass in the order in which they run, at most one
+/// of each component. A valid list is not empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Segments(pub Vec<Segment>);
 
 impl Segments {
-    /// One segment.
+    /// Creates a list of one segment.
     pub fn one(segment: Segment) -> Self {
         Segments(vec![segment])
     }
 
-    /// Whether there is one, and all are consistent and in the order of one pass.
+    /// Returns whether the list is ordered, see [`Segments::is_ordered`], and every segment is
+    /// consistent.
     pub fn is_consistent(&self) -> bool {
         self.is_ordered() && self.0.iter().all(|segment| segment.is_consistent())
     }
 
-    /// Whether there is one, and all are of one pass and in its order.
+    /// Returns whether the list is not empty and its segments are of one pass and in its order.
     pub fn is_ordered(&self) -> bool {
         let follows = |pair: &[Segment]| {
             let [before, after] = [pair[0].component, pair[1].component];
@@ -172,28 +175,29 @@ impl Segments {
         !self.0.is_empty() && self.0.windows(2).all(follows)
     }
 
-    /// The pass they are of; that of a step where there is none.
+    /// Returns the pass of the segments, or [`Pass::Step`] if the list is empty.
     pub fn pass(&self) -> Pass {
         self.0.first().map_or(Pass::Step, |segment| segment.component.pass())
     }
 
-    /// In the order of the pass.
+    /// Iterates over the segments in the order of the pass.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Segment> + Clone + '_ {
         self.0.iter().copied()
     }
 
-    /// Whether it computes a part of that component.
+    /// Returns whether the list has a segment of that component.
     pub fn has(&self, component: ComponentKind) -> bool {
         self.iter().any(|segment| segment.component == component)
     }
 
-    /// First layer of the component with layers and one past the last; both 0 if it has none.
+    /// Returns the first layer and one past the last of the component with layers. Both are 0 if
+    /// there is none.
     pub fn layers(&self) -> (u32, u32) {
         self.iter().find(|segment| segment.component.is_layered()).map_or((0, 0), |segment| segment.layers)
     }
 
-    /// Where the residual stream enters: the number of layers before it, in a pass of `layers`.
-    /// `None` for segments that begin the stream or read none.
+    /// Returns the number of layers before the point where the residual stream enters, in a pass of
+    /// `layers`. Returns `None` for segments that begin the stream or do not read one.
     pub fn stream_enters(&self, layers: u32) -> Option<u32> {
         let first = self.0.first()?;
         match first.component {
@@ -204,14 +208,14 @@ impl Segments {
         }
     }
 
-    /// Where the residual stream leaves: the number of layers before it. `None` for segments that
-    /// do not pass one on.
+    /// Returns the number of layers before the point where the residual stream leaves. Returns
+    /// `None` for segments that do not pass one on.
     pub fn stream_leaves(&self) -> Option<u32> {
         match self.0.last()?.component {
             component if component.begins_stream() => Some(0),
             component if component.ends_stream() => None,
             component if component.is_layered() => Some(self.layers().1),
-            // Beside the stream, which a segment before it began.
+            // This component runs next to the stream, which a segment before it may have begun.
             _ => self.0.first()?.component.begins_stream().then_some(0),
         }
     }
@@ -223,7 +227,7 @@ impl From<Segment> for Segments {
     }
 }
 
-/// `decoder.0-12`, `embed+per-layer-input+decoder.0-35+head`
+/// Writes the segments as in `decoder.0-12` or `embed+per-layer-input+decoder.0-35+head`.
 impl fmt::Display for Segments {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, segment) in self.iter().enumerate() {

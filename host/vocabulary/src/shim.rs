@@ -1,4 +1,4 @@
-//! Descriptions by a shim of itself, its devices and its artefacts.
+//! A shim's descriptions of itself, its devices and its artefacts.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,43 +7,44 @@ use crate::Provenance;
 /// A shim's identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
-    /// `cpu`, `qnn`, …
+    /// Name, such as `cpu` or `qnn`.
     pub name: String,
-    /// Who makes it.
+    /// Vendor of the device that the shim supports.
     pub vendor: String,
-    /// Of the shim itself.
+    /// Version of the shim itself.
     pub version: String,
-    /// What it drives.
+    /// Name, version and path of the vendor's library. `None` if there is none or it is not loaded
+    /// yet.
     pub vendor_library: Option<String>,
-    /// Instances that may be open at once; 0 for any number.
+    /// Maximum number of instances that may be open at once. 0 means unlimited.
     pub instance_limit: u64,
 }
 
 /// A device or offline target of a shim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// Unique within the shim.
+    /// Name, unique within the shim.
     pub name: String,
-    /// Lower case, `mt6989`.
+    /// SoC name in lower case, such as `mt6989`.
     pub soc: Option<String>,
-    /// For people.
+    /// Description for people.
     pub detail: Option<String>,
-    /// Where it is.
+    /// Kind of device: in this machine, offline or simulated.
     pub kind: DeviceKind,
-    /// What a run accepts.
+    /// Memory kinds that a run accepts.
     pub memory_kinds: MemoryKinds,
-    /// What it can address; 0 if not known.
+    /// Bytes that the device can address. 0 if unknown.
     pub memory_bytes: u64,
 }
 
-/// Where a device is.
+/// Kind of a device, by its location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeviceKind {
-    /// In this machine.
+    /// A device of this machine.
     Present,
-    /// A named SoC, compiles only.
+    /// A named SoC that the shim can only compile for.
     Offline,
-    /// A named SoC, runs in a simulator.
+    /// A named SoC that runs in a simulator.
     Simulated,
 }
 
@@ -52,7 +53,7 @@ pub enum DeviceKind {
 pub struct MemoryKinds(pub u32);
 
 impl MemoryKinds {
-    /// Any pointer of the process.
+    /// Any memory of the process.
     pub const HOST: MemoryKinds = MemoryKinds(1);
     /// Memory that the shim allocates.
     pub const SHIM: MemoryKinds = MemoryKinds(2);
@@ -61,51 +62,52 @@ impl MemoryKinds {
     /// Imported AHardwareBuffer.
     pub const HARDWARE_BUFFER: MemoryKinds = MemoryKinds(8);
 
-    /// Both sets.
+    /// Returns the union of both sets.
     pub const fn and(self, other: MemoryKinds) -> MemoryKinds {
         MemoryKinds(self.0 | other.0)
     }
 
-    /// Whether plain memory of the process can be bound.
+    /// Returns whether plain memory of the process can be bound.
     pub const fn host(self) -> bool {
         self.0 & MemoryKinds::HOST.0 != 0
     }
 
-    /// Whether the shim's own buffers can be bound.
+    /// Returns whether the shim's own buffers can be bound.
     pub const fn shim(self) -> bool {
         self.0 & MemoryKinds::SHIM.0 != 0
     }
 }
 
-/// What one run costs.
+/// Estimated cost of one run of an entry point.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Estimate {
     /// Time of one run with all rows, without the uncosted nodes.
     pub time_microseconds: u64,
-    /// Where the number comes from.
+    /// Source of the number.
     pub provenance: Provenance,
-    /// Bytes moved from and to main memory; 0 if unknown.
+    /// Bytes moved from and to main memory. 0 if unknown.
     pub bytes_moved: u64,
-    /// Indices of uncosted nodes; all of them if no time is known.
+    /// Indices of nodes that the time does not include. All nodes if no time is known.
     pub uncosted: Vec<u64>,
-    /// Operations of the vendor's that the entry becomes, which a limit `ops` counts; 0 for one to
-    /// each node. The sum over the layers of a shard must be what the shard is compiled with.
+    /// Number of vendor operations that the entry point is lowered to, as a limit `ops` counts
+    /// them. 0 means one per node. The sum over the layers of a shard must equal the count of the
+    /// compiled shard.
     pub operations: u64,
-    /// Bytes of an artefact of this entry point alone, weights included; 0 if not known.
+    /// Bytes of an artefact with only this entry point, weights included. 0 if unknown.
     pub artefact_bytes: u64,
-    /// Of those, what an artefact holds once for all its entry points.
+    /// Part of `artefact_bytes` that an artefact stores once for all its entry points.
     pub shared_bytes: u64,
 }
 
 /// Whether an artefact can be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Compatibility {
-    /// Made by another shim.
+    /// Made by another shim, for the given reason.
     NotMine(String),
-    /// As good as freshly compiled.
+    /// As good as a new compilation.
     Optimal,
-    /// Compile it again; it may still load, and then runs less well.
+    /// Should be compiled again. It may still load, but runs less well.
     Recompile(String),
-    /// Made by this shim, cannot run here.
+    /// Made by this shim, but cannot run here.
     Unsupported(String),
 }

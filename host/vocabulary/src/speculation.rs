@@ -4,38 +4,40 @@ use serde::{Deserialize, Serialize};
 
 use crate::Provenance;
 
-/// How a chain verifies tokens that a draft proposes: as many as fit into a step of its `decode`
-/// entry point of so many rows, beside the token that is certain.
+/// Speculative decoding of a chain. A draft proposes tokens, and one step of the `decode` entry
+/// point with `rows` rows verifies them, next to the token that is already certain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChosenSpeculation {
-    /// Name of the draft: `lookup`, or that of a smaller model.
+    /// Name of the draft: `lookup`, or the name of a smaller model.
     pub draft: String,
-    /// Rows of the entry point; at least 2.
+    /// Rows of the entry point, at least 2.
     pub rows: u32,
-    /// Expected time of a generated token without it, in thousandths of that with it; `None` where
-    /// times are not known.
+    /// Expected speed-up: time per generated token without speculation divided by the time with it,
+    /// in thousandths. `None` if times are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain_thousandths: Option<u32>,
-    /// How it is known which proposals are right, on which the gain rests.
+    /// Source of the acceptance rates on which the gain is based.
     pub provenance: Provenance,
-    /// Of a smaller model: usual steps by how many tokens of a proposal were right before the first
-    /// wrong one: 0, 1, 2, … A session expects that until it sees otherwise. None for a lookup,
-    /// each of whose proposals has evidence of its own.
+    /// Histogram for a smaller model: entry `n` is the usual number of steps in which exactly `n`
+    /// tokens of a proposal were right before the first wrong one. A session starts with this
+    /// expectation and replaces it with its own observations. Empty for a lookup, whose proposals
+    /// each have evidence of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub accepted_steps: Vec<u32>,
 }
 
 impl ChosenSpeculation {
-    /// Name of the draft that looks up what followed the same tokens earlier in prompt and reply.
+    /// Name of the draft that looks up earlier occurrences of the latest tokens in prompt and
+    /// reply, and proposes their continuation.
     pub const LOOKUP: &'static str = "lookup";
 
-    /// Most numbers of [`accepted_steps`](Self::accepted_steps).
+    /// Maximum length of [`accepted_steps`](Self::accepted_steps).
     pub const ACCEPTED_MAX: usize = 64;
 }
 
 impl fmt::Display for ChosenSpeculation {
-    /// `lookup, up to 15 tokens a step, 1.18x expected (modelled)`
+    /// Writes a summary such as `lookup, up to 15 tokens a step, 1.18x expected (modelled)`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}, up to {} tokens a step", self.draft, self.rows.saturating_sub(1))?;
         match self.gain_thousandths {

@@ -3,15 +3,15 @@ use serde::{Deserialize, Serialize};
 use crate::names::names;
 
 names! {
-    /// What kind of device a target is.
+    /// Kind of a target's device.
     TargetKind, "target kind" {
         /// A neural processing unit.
         Npu = "npu",
         /// A graphics processor.
         Gpu = "gpu",
-        /// The general purpose cores.
+        /// The general-purpose cores.
         Cpu = "cpu",
-        /// A program that stands in for a device; every report about it says so.
+        /// A program that replaces a device. Every report about it states this.
         Simulator = "simulator",
     }
 }
@@ -20,7 +20,7 @@ names! {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Target {
-    /// Name under which a plan refers to it; unique in a request.
+    /// Name of the target in plans, unique in a request.
     pub name: String,
     /// Name of the shim instance that owns it. Two targets share buffers only if shim and device
     /// are equal.

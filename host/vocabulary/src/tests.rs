@@ -183,7 +183,7 @@ fn layers_of_a_shard_may_differ_in_their_weights_alone() {
     assert_eq!((mixed.uniform(), mixed.tuples().count()), (None, 3));
     assert_eq!(layers(0, &[&eight, &tuple("w4-per-channel/a16/a16")]), None);
     assert_eq!(layers(0, &[]), None);
-    // Components stay apart, even in equal formats.
+    // Components stay separate, even in equal formats.
     let (decoder, head) = (Segment::decoder(0, 1), Segment::whole(ComponentKind::Head));
     let embed = Segment::whole(ComponentKind::Embed);
     let joined = ShardFormats::of([(embed, &eight), (decoder, &eight), (head, &four)]).unwrap();
@@ -191,7 +191,7 @@ fn layers_of_a_shard_may_differ_in_their_weights_alone() {
         joined.to_string(),
         "embed w8-per-channel/a16/a8, decoder.0-1 w8-per-channel/a16/a8, head w4-per-channel/a16/a8"
     );
-    // One tuple is written as before there were mixtures.
+    // A single tuple serialises as it did before mixed formats existed.
     let json = |formats: &ShardFormats| serde_json::to_string(formats).unwrap();
     assert_eq!(json(&alike), serde_json::to_string(&four).unwrap());
     for formats in [alike, mixed, joined] {

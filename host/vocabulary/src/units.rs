@@ -1,7 +1,7 @@
-//! How reports show amounts to people: three significant digits in the unit that leaves at least
-//! one digit before the point. Numbers for programs are in JSON, exact and in one unit.
+//! Formatting of amounts in reports: three significant digits, in the unit that leaves at least one
+//! digit before the point. JSON, for programs, has exact numbers in one unit instead.
 
-/// Three significant digits, without zeros at the end of a fraction.
+/// Formats a number with three significant digits, without trailing zeros of a fraction.
 fn significant(value: f64) -> String {
     let before = if value.abs() < 1.0 { 1 } else { value.abs().log10().floor() as i32 + 1 };
     let rounded = match before {
@@ -17,13 +17,13 @@ fn significant(value: f64) -> String {
     }
 }
 
-/// Whether a value is shown as less than another.
+/// Returns whether the formatted value is less than `most`.
 fn shows_below(value: f64, most: f64) -> bool {
     // 999.5 rounds up to four digits.
     value.abs() < most * 0.9995
 }
 
-/// A time: `870 µs`, `9.73 s`.
+/// Formats a time: `870 µs`, `9.73 s`.
 pub fn seconds(seconds: f64) -> String {
     let microseconds = seconds * 1e6;
     match microseconds {
@@ -33,17 +33,17 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// A time in microseconds, as [`seconds`] shows it.
+/// Formats a time in microseconds like [`seconds`].
 pub fn microseconds(microseconds: u64) -> String {
     seconds(microseconds as f64 / 1e6)
 }
 
-/// Tokens in a second: `8470 tokens/s`.
+/// Formats a rate: `8470 tokens/s`.
 pub fn tokens_per_second(rate: f64) -> String {
     format!("{} tokens/s", significant(rate))
 }
 
-/// Bytes: `14.1 MiB`.
+/// Formats a number of bytes: `14.1 MiB`.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if count < 1024 {
@@ -58,20 +58,20 @@ pub fn bytes(count: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// A loss in millionths of a nat: `1 millinat`, `12.1 millinats`.
+/// Formats a loss given in millionths of a nat: `1 millinat`, `12.1 millinats`.
 pub fn micronats(micronats: u64) -> String {
     let shown = significant(micronats as f64 / 1000.0);
     let plural = if shown == "1" { "" } else { "s" };
     format!("{shown} millinat{plural}")
 }
 
-/// A count with its noun: `1 shard`, `2 shards`.
+/// Formats a count with its noun: `1 shard`, `2 shards`.
 pub fn count(count: u64, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural}")
 }
 
-/// The value of a limit or a goal in the unit that its name tells.
+/// Formats the value of a limit or a goal in the unit that its name implies.
 pub fn quantity(name: &str, value: u64) -> String {
     match name {
         "memory" | "size" => bytes(value),

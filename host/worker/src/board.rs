@@ -1,5 +1,5 @@
-//! A page shared by worker and host: the worker's signal handler records the crash there in plain
-//! stores, because after a crash nothing else is sure to work.
+//! A memory page shared by worker and host. The worker's signal handler records a crash there with
+//! plain stores, since nothing else is reliable after a crash.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,25 +7,26 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::os::{self, Region};
 
-/// Content of the page; all zero until a crash. Only atomics, because two processes access it.
+/// Content of the page, all zero until a crash. All fields are atomic, since two processes access
+/// them.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct Board {
     /// The signal that is about to end the worker.
     pub(crate) signal: AtomicU32,
-    /// 1 when `address` is valid.
+    /// 1 if `address` is valid.
     pub(crate) has_address: AtomicU32,
-    /// Address that faulted.
+    /// The address that faulted.
     pub(crate) address: AtomicU64,
-    /// 1 when no memory could be allocated then.
+    /// 1 if no memory could be allocated at that time.
     pub(crate) exhausted: AtomicU32,
 }
 
-/// The page, mapped.
+/// The mapped page.
 pub(crate) struct BoardPage(Region);
 
 impl BoardPage {
-    /// Creates a page, and its descriptor for the other side.
+    /// Creates a page, and a descriptor of it for the other side.
     pub(crate) fn new() -> io::Result<(BoardPage, OwnedFd)> {
         let fd = os::shared_memory(os::page())?;
         let region = Region::map(fd.as_fd(), os::page(), 1)?;
@@ -41,8 +42,8 @@ impl BoardPage {
     }
 
     pub(crate) fn board(&self) -> &Board {
-        // SAFETY: a page is longer than a board and aligned; any bytes are a board, and both sides
-        // use atomics only.
+        // SAFETY: a page is longer than a board and aligned. Any bytes are a valid board, and both
+        // sides only use atomics.
         unsafe { &*self.0.data().cast::<Board>() }
     }
 }

@@ -1,74 +1,72 @@
-//! How workers end, as errors report it.
+//! The ways in which workers end, as reported by errors.
 
 use shardwright_shims::{ProcessError, ShimError};
 use shardwright_vocabulary::{ErrorClass, ErrorKind};
 
 use crate::os;
 
-/// How a worker ended.
+/// The way in which a worker ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WorkerEnd {
-    /// It could not be started or set up.
+    /// The worker could not be started or set up.
     Start {
-        /// The reason.
         reason: String,
     },
-    /// A signal ended it.
+    /// A signal ended the worker.
     Signal {
-        /// Its number.
+        /// Number of the signal.
         signal: i32,
-        /// For faults of memory, the address.
+        /// The address of a memory fault.
         address: Option<u64>,
-        /// The bound buffer at or beside that address.
+        /// The bound buffer at or next to that address.
         touched: Option<Touched>,
     },
-    /// It exited without being asked to.
+    /// The worker exited without a request to do so.
     Exited {
-        /// Its exit code, not 0.
+        /// Exit code, which is not 0.
         code: i32,
     },
-    /// It exited with code 0 before it answered.
+    /// The worker exited with code 0 before it answered.
     NoAnswer,
-    /// It was killed: it exceeded its time limit.
+    /// The worker was killed because it exceeded its time limit.
     OverTime {
         /// The time limit in milliseconds.
         limit_ms: u64,
     },
-    /// It ran out of memory: its cap was reached.
+    /// The worker ran out of memory because it reached its limit.
     OverMemory {
-        /// The cap.
+        /// The memory limit in bytes.
         limit_bytes: u64,
     },
-    /// It was killed: it wrote outside a bound buffer.
+    /// The worker was killed because it wrote outside a bound buffer.
     Overrun(Touched),
-    /// It was killed: it violated the protocol.
+    /// The worker was killed because it violated the protocol.
     Protocol {
-        /// What is wrong.
         reason: String,
     },
-    /// It was killed: it was asked to stop and did not.
+    /// The worker was killed because it did not stop when cancelled.
     Cancelled,
-    /// A terminal's interrupt, which the host should handle, reached it before it had a process
-    /// group of its own.
+    /// A terminal's interrupt, which the host should handle, reached the worker before it had its
+    /// own process group.
     Interrupted,
 }
 
 impl WorkerEnd {
-    /// Whether it ended because of a cancellation or an interrupt.
+    /// Returns whether the worker ended because of a cancellation or an interrupt.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, WorkerEnd::Cancelled | WorkerEnd::Interrupted)
     }
 }
 
-/// A forbidden access beside or in a bound buffer.
+/// A forbidden access next to or in a bound buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touched {
     /// Name of the binding.
     pub binding: String,
-    /// Offset of the first byte accessed, from the buffer's first.
+    /// Offset of the first accessed byte, relative to the start of the buffer.
     pub offset: i64,
-    /// Bytes of the buffer.
+    /// Length of the buffer in bytes.
     pub length: u64,
 }
 
@@ -112,22 +110,21 @@ impl std::fmt::Display for WorkerEnd {
 /// A call that failed because its worker ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerFailure {
-    /// The instance.
+    /// Name of the instance.
     pub shim: String,
-    /// The function of the contract that was called.
+    /// The called function of the contract.
     pub function: &'static str,
-    /// How the worker ended.
     pub end: WorkerEnd,
-    /// Whether it ended before this call, which needed state of that worker.
+    /// Whether the worker ended before this call, which needed state of that worker.
     pub earlier: bool,
-    /// The process; 0 if there was none yet.
+    /// Process id, or 0 if the process did not start.
     pub pid: u32,
-    /// Peak resident memory.
+    /// Peak resident memory in bytes.
     pub peak_memory_bytes: u64,
-    /// Details that a program can act on: `worker` says how it ended; a cap that was reached is
-    /// given as `limit`, `value` and `max`.
+    /// Details for programs: `worker` is the kind of end. If a limit was reached, `limit`, `value`
+    /// and `max` describe it.
     pub details: Vec<(String, String)>,
-    /// The tail of its output.
+    /// The last part of the worker's output.
     pub log_tail: Option<String>,
 }
 
@@ -173,7 +170,7 @@ impl WorkerFailure {
         }
     }
 
-    /// The worker failure behind an error, if there is one.
+    /// Returns the worker failure behind an error, if there is one.
     pub fn of(error: &ShimError) -> Option<&WorkerFailure> {
         match error {
             ShimError::Process(error) => error.cause.downcast_ref(),
@@ -181,12 +178,12 @@ impl WorkerFailure {
         }
     }
 
-    /// Class on which a planner or session acts.
+    /// Returns the error class for planners and sessions.
     ///
-    /// For a shard or buffer: device-lost. For a question about a graph: resource-limit when a cap
-    /// was reached and unmappable when the compiler crashed, because another cut may succeed; the
-    /// error being a [`WorkerFailure`] distinguishes both from an answer of the compiler. Otherwise
-    /// internal. `None` when the caller cancelled.
+    /// For a shard or buffer, it is device-lost. For a query about a graph, another cut may
+    /// succeed, so it is resource-limit if a limit was reached and unmappable if the compiler
+    /// crashed. A compiler's own answer may have the same classes, but is not a [`WorkerFailure`].
+    /// In all other cases it is internal. Returns `None` if the caller cancelled.
     pub fn class(&self) -> Option<ErrorClass> {
         let of_graph = matches!(self.function, "check" | "estimate" | "compile");
         Some(match &self.end {
@@ -202,7 +199,7 @@ impl WorkerFailure {
         })
     }
 
-    /// What would help.
+    /// Returns a suggestion for the user, unless the caller cancelled.
     pub fn help(&self) -> Option<&'static str> {
         Some(match &self.end {
             end if end.is_cancelled() => return None,
@@ -236,7 +233,7 @@ impl From<WorkerFailure> for ShimError {
     }
 }
 
-/// Record of a worker that ended.
+/// Record of the end of a worker.
 #[derive(Clone, Debug)]
 pub(crate) struct ExitReport {
     pub(crate) end: WorkerEnd,

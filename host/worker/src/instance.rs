@@ -1,5 +1,4 @@
-//! The functions of an instance in a worker, each a request over its socket, and opening an
-//! instance.
+//! Opens an instance in a worker. Each of its functions is a request over the worker's socket.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -84,8 +83,8 @@ impl Functions for Instance {
         entry: ShownEntry,
         cancelled: &dyn Fn() -> bool,
     ) -> Result<Vec<Estimate>, ShimError> {
-        // An estimate may involve compiling, and a shim cannot be asked to cancel one: its worker
-        // is killed.
+        // An estimate may involve compiling, and a shim has no way to cancel it. To cancel, the
+        // worker is killed.
         let call =
             Call { cancelled: Some(cancelled), ..Call::plain("estimate", self.0.launcher.caps.compile_time) };
         let worker = self.0.worker()?;
@@ -123,7 +122,7 @@ impl Functions for Instance {
     fn recover(&self, device: &str) -> Result<(), ShimError> {
         let ended = lock(&self.0.worker).as_ref().is_none_or(|worker| worker.ended().is_some());
         if ended {
-            // A new process replaces a recovery.
+            // A new process makes a recovery unnecessary.
             return self.0.worker().map(drop);
         }
         self.0.probe("recover", Ask::Recover { device: device.to_owned() })
@@ -143,7 +142,7 @@ impl Functions for Instance {
         self.0.allocate(length, alignment)
     }
 
-    /// Not supported in a worker.
+    /// Returns an error, as workers do not support this function.
     fn import(&self, _: &str, _: OwnedFd, _: u64, _: u64) -> Result<Buffer, ShimError> {
         Err(ShimError::Missing { shim: self.0.name.clone(), function: "buffer_import".into() })
     }

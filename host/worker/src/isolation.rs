@@ -1,34 +1,34 @@
-//! Which work of shims runs in workers, and opening shims accordingly.
+//! Selects the work of shims that runs in workers, and opens shims accordingly.
 
 use shardwright_shims::{RegistryBuilder, ShimInstance, ShimRegistry};
 use shardwright_vocabulary::{Error, ErrorKind, Notice, Result};
 
 use crate::launcher::Launcher;
 
-/// Which work of shims runs in a process of its own, where a crash, a hang or an endless allocation
-/// of a vendor's library does no harm.
+/// The work of shims that runs in a separate process, where a crash, a hang or an endless
+/// allocation of a vendor's library does no harm.
 ///
-/// Files are mapped. If another program truncates an artefact while it runs, the process it runs in
-/// ends (SIGBUS): the worker with [`Process`](Isolation::Process), this one otherwise. Tables and
-/// checkpoints are mapped in this process in every case.
+/// Files are memory-mapped. If another program truncates an artefact during a run, the process of
+/// the run ends (SIGBUS). That is the worker with [`Process`](Isolation::Process), and otherwise
+/// this process. Tables and checkpoints are always mapped in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Isolation {
-    /// Queries and compiling in a worker if the program `shardwright-worker` is found, else in this
-    /// process with a notice. Running in this process.
+    /// Queries and compiling use a worker if the program `shardwright-worker` is found. Otherwise
+    /// they use this process, with a notice. Shards run in this process.
     #[default]
     Automatic,
-    /// Everything in this process.
+    /// All work runs in this process.
     Off,
-    /// Queries and compiling in a worker, running in this process. Without the worker program it is
+    /// Queries and compiling use a worker. Shards run in this process. A missing worker program is
     /// an error.
     Compile,
-    /// Everything in a worker: a driver crash costs a second, not the application. Without the
-    /// worker program it is an error.
+    /// All work runs in a worker, so a driver crash costs a second instead of the application. A
+    /// missing worker program is an error.
     Process,
 }
 
 impl Isolation {
-    /// Lower-case name, as on the command line.
+    /// Returns the lower-case name, as on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Isolation::Automatic => "automatic",
@@ -39,10 +39,10 @@ impl Isolation {
     }
 }
 
-/// The shims found, and how they are opened.
+/// The shims found, and the way to open them.
 #[derive(Debug)]
 pub struct Shims {
-    /// Usable shims, and those skipped.
+    /// Usable shims, and skipped ones.
     pub registry: ShimRegistry,
     worker: Option<Launcher>,
     runs_isolated: bool,
@@ -69,40 +69,40 @@ impl Shims {
             None => builder,
         }
         .build();
-        // A shim whose query was interrupted is not a missing shim.
+        // Do not treat a shim whose query was interrupted as missing.
         if registry.skipped().iter().any(|skipped| skipped.error.is_cancelled()) {
             return Err(Error::new(ErrorKind::Cancelled, "interrupted while the shims were asked"));
         }
         Ok(Shims { registry, worker, runs_isolated: isolation == Isolation::Process, notice })
     }
 
-    /// A notice for each shim or folder of shims that was skipped, unless one of `told` has its
-    /// reason.
+    /// Returns a notice for each skipped shim or folder of shims, unless one of `told` already has
+    /// the reason.
     pub fn skipped_notices(&self, told: &[Notice]) -> Vec<Notice> {
         let reasons = self.registry.skipped().iter().map(|skipped| skipped.error.to_string());
         let untold = reasons.filter(|reason| !told.iter().any(|notice| notice.text.contains(reason)));
         untold.map(|reason| Notice::note(format!("{reason}; it is skipped"))).collect()
     }
 
-    /// Whether the instance that compiles can run as well.
+    /// Returns whether the instance that compiles can also run shards.
     pub fn compiles_where_it_runs(&self) -> bool {
         self.worker.is_none() || self.runs_isolated
     }
 
-    /// Whether the shim compiles in a process of its own: where there are workers, and where it has
-    /// a manifest. One without is linked into this program, not into the worker.
+    /// Returns whether the shim compiles in a separate process. This requires workers and a
+    /// manifest. A shim without a manifest is linked into this program, not into the worker.
     pub fn compiles_in_a_worker(&self, shim: &str) -> bool {
         let manifest = self.registry.get(shim).and_then(|shim| shim.manifest());
         self.worker.is_some() && manifest.is_some()
     }
 
-    /// Whether the shim's manifest has options for a simulator.
+    /// Returns whether the shim's manifest has options for a simulator.
     pub fn has_simulator(&self, shim: &str) -> bool {
         let manifest = self.registry.get(shim).and_then(|shim| shim.manifest());
         manifest.is_some_and(|manifest| !manifest.simulator.is_empty())
     }
 
-    /// Opens an instance for queries and compiling; `simulated` if a simulator is wanted.
+    /// Opens an instance for queries and compiling. `simulated` selects a simulator.
     pub fn open_to_compile(
         &self,
         shim: &str,
@@ -113,7 +113,8 @@ impl Shims {
         self.open_instance(true, shim, instance, options, simulated)
     }
 
-    /// Opens an instance for running; `simulated` if what it runs was compiled for a simulator.
+    /// Opens an instance for running. Set `simulated` for artefacts that were compiled for a
+    /// simulator.
     pub fn open_to_run(
         &self,
         shim: &str,
@@ -134,7 +135,7 @@ impl Shims {
     ) -> Result<ShimInstance> {
         let manifest = self.registry.get(shim).and_then(|shim| shim.manifest());
         let mut options = options.to_vec();
-        // The manifest supplies a simulator's options that the caller did not set.
+        // Options of a simulator come from the manifest unless the caller set them.
         if let Some(manifest) = manifest.filter(|_| simulated) {
             for (key, value) in &manifest.simulator {
                 if !options.iter().any(|(said, _)| said == key) {

@@ -1,4 +1,4 @@
-//! Where the worker program is, and a worker's limits.
+//! Finds the worker program, and defines a worker's limits.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,32 +11,32 @@ use crate::os;
 /// File name of the worker program.
 const WORKER: &str = "shardwright-worker";
 
-/// Names the worker program for every program that looks for one.
+/// Environment variable with the path of the worker program.
 const WORKER_VARIABLE: &str = "SHARDWRIGHT_WORKER";
 
-/// Sets the memory limit of a worker.
+/// Environment variable with the memory limit of a worker.
 const MEMORY_VARIABLE: &str = "SHARDWRIGHT_WORKER_MEMORY";
 
-/// Sets the time limit of one run in a worker, in seconds.
+/// Environment variable with the time limit of one run in a worker, in seconds.
 const RUN_VARIABLE: &str = "SHARDWRIGHT_WORKER_RUN_SECONDS";
 
-/// With less memory the worker program itself does not start.
+/// The worker program does not start with less memory.
 const LEAST_MEMORY: u64 = 64 << 20;
 
-/// Assumed if the machine's memory is unknown.
+/// The assumed size if the machine's memory is unknown.
 const UNKNOWN_MEMORY: u64 = 16 << 30;
 
-/// Opens shims in workers.
+/// A launcher that opens shims in workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launcher {
-    /// The program `shardwright-worker`, of this release.
+    /// Path of the program `shardwright-worker` of this release.
     pub worker: PathBuf,
     /// Limits of a worker.
     pub caps: Caps,
 }
 
 impl Launcher {
-    /// The worker that [`find_worker`] finds, with the default caps unless
+    /// Returns a launcher with the worker of [`find_worker`] and the default limits, unless
     /// `SHARDWRIGHT_WORKER_MEMORY` or `SHARDWRIGHT_WORKER_RUN_SECONDS` overrides them.
     pub fn found() -> Result<Launcher, ShimError> {
         let named = |variable| std::env::var_os(variable).filter(|named| !named.is_empty());
@@ -51,17 +51,17 @@ impl Launcher {
     }
 }
 
-/// Limits of a worker. One that exceeds them is killed, and the call fails.
+/// Limits of a worker. A worker that exceeds them is killed, and the call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
-    /// For each call except estimating, compiling, loading and running, and for starting.
+    /// Time limit for starting, and for each call except estimating, compiling, loading and
+    /// running.
     pub probe_time: Duration,
-    /// For one compilation or estimate.
+    /// Time limit for one compilation or estimate.
     pub compile_time: Duration,
-    /// For loading a shard, and for one run, whatever its own deadline.
+    /// Time limit for loading a shard, and for one run, independent of the run's own deadline.
     pub run_time: Duration,
-    /// How long a worker may take to stop when asked: a cancelled call, a run past its deadline,
-    /// closing.
+    /// Time limit for stopping: after a cancelled call, after a run's deadline, on closing.
     pub grace: Duration,
     /// Private memory in bytes. Mapped files and shared memory do not count.
     pub memory_bytes: u64,
@@ -99,8 +99,8 @@ impl Caps {
         }
     }
 
-    /// Seven eighths of a machine's memory: beyond that the system would start killing processes,
-    /// and not the worker first.
+    /// Returns seven eighths of a machine's memory. Beyond that the system would start killing
+    /// processes, possibly others than the worker.
     fn memory_of(machine: u64) -> u64 {
         match machine {
             0 => UNKNOWN_MEMORY,
@@ -110,10 +110,10 @@ impl Caps {
 }
 
 impl Default for Caps {
-    /// Half a minute to answer, an hour to compile, two minutes to load or run, a second to stop;
-    /// seven eighths of the machine's memory. A simulator may need longer for a run of a large
-    /// shard, and a compiler was observed to use four times the bytes of its output:
-    /// [`Isolation::found`] reads both limits from the environment.
+    /// Returns half a minute to answer, an hour to compile, two minutes to load or run, a second to
+    /// stop, and seven eighths of the machine's memory. A simulator may need longer for a run of a
+    /// large shard, and a compiler was observed to use four times the bytes of its output.
+    /// [`Launcher::found`] reads both limits from the environment.
     fn default() -> Self {
         Caps {
             probe_time: Duration::from_secs(30),
@@ -125,7 +125,8 @@ impl Default for Caps {
     }
 }
 
-/// The worker program: the one that `SHARDWRIGHT_WORKER` names, else the one beside this program.
+/// Returns the path of the worker program: the value of `SHARDWRIGHT_WORKER`, or else the file next
+/// to this program.
 pub fn find_worker() -> Result<PathBuf, ShimError> {
     let beside = || Some(std::env::current_exe().ok()?.with_file_name(WORKER));
     let named = std::env::var_os(WORKER_VARIABLE).filter(|named| !named.is_empty());
@@ -136,7 +137,7 @@ pub fn find_worker() -> Result<PathBuf, ShimError> {
     }
 }
 
-/// The error that isolation is requested and the worker program is missing.
+/// Creates the error for requested isolation without a worker program.
 pub(crate) fn no_worker(looked: String) -> ShimError {
     ShimError::Process(Box::new(ProcessError {
         kind: ErrorKind::Missing,

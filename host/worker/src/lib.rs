@@ -1,12 +1,15 @@
-//! The worker crate: shims in processes of their own.
+//! Runs shims in separate worker processes.
 //!
 //! **Job.** A vendor's compiler or driver may abort, hang, exit, allocate without bound, or write
-//! out of bounds. A [`Launcher`] opens the same instances as a shim in process, in the program
-//! `shardwright-worker`: queries, compilations and runs go over a socket under [`Caps`] of time and
-//! memory, an artefact streams back into a file of the host, and buffers are memory that both map,
-//! in the worker between guard pages. When the worker ends, or is killed for a cap, the call fails,
-//! and [`WorkerFailure::of`] its error says how; its shards and buffers are dead, and the next
-//! query starts another worker. [`Shims`] are opened here or in a worker, as [`Isolation`] says.
+//! out of bounds. A [`Launcher`] opens the same instances as a shim in process, but in the program
+//! `shardwright-worker`. Queries, compilations and runs use a socket, with time and memory limits
+//! ([`Caps`]). An artefact streams back into a file of the host. Buffers are memory that both
+//! processes map, between guard pages in the worker.
+//!
+//! If the worker ends, or is killed because of a limit, the call fails, and [`WorkerFailure::of`]
+//! its error reports the reason. The worker's shards and buffers are lost, and the next query
+//! starts another worker. [`Isolation`] selects whether [`Shims`] are opened in this process or in
+//! a worker.
 //!
 //! ```no_run
 //! use shardwright_shims::ShimRegistry;
@@ -17,15 +20,15 @@
 //! # Ok::<(), shardwright_shims::ShimError>(())
 //! ```
 //!
-//! It contains faults, not attacks: a worker has the user's rights, and while a run writes a buffer
-//! the host must not read it, as in process. A run costs some ten microseconds more; plain memory
-//! that is bound is copied, and so is everything for a device that accepts only its shim's own
-//! memory. Memory that a shim maps shared or from files does not count against the memory cap. The
-//! death of an idle worker is noticed by the next query or when the instance is dropped; until then
-//! the system keeps its entry in the process table. Linux only, from 5.3 on.
+//! Workers contain faults, not attacks: a worker has the user's rights. While a run writes a
+//! buffer, the host must not read it, as in process. A run costs some ten microseconds more. Plain
+//! memory that is bound is copied, and so is all memory for a device that accepts only its shim's
+//! own memory. Shared and file mappings of a shim do not count against the memory limit. The end of
+//! an idle worker is noticed by the next query or when the instance is dropped. Until then the
+//! system keeps its entry in the process table. Linux only, from 5.3 on.
 //!
-//! **Not its job.** It knows no vendor and checks no answer (`shims` does, in the same way wherever
-//! a shim runs), and does not decide what is compiled or run.
+//! **Not its job.** It does not depend on a vendor. `shims` checks the answers, in the same way
+//! wherever a shim runs. It does not decide what is compiled or run.
 //!
 //! Reading order: [`Isolation`], [`Launcher`], `instance.rs`, `protocol.rs`, `program.rs`.
 

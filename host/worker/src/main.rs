@@ -1,4 +1,4 @@
-//! The program that the host starts to run a shim in a process of its own; see
+//! The program that the host starts to run a shim in a separate process, see
 //! `shardwright_worker::Launcher`.
 
 fn main() {

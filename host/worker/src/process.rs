@@ -1,5 +1,5 @@
-//! One worker process on the host's side: start it, send requests, watch it, and when it ends, kill
-//! the process group, reap it and keep the tail of its output.
+//! One worker process from the host's side. Starts it, sends requests, and monitors it. When it
+//! ends, kills the process group, reaps it and keeps the last part of its output.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
@@ -26,24 +26,24 @@ use crate::protocol::{
 };
 use crate::{lock, os};
 
-/// How often a caller is asked whether to cancel.
+/// Interval for checking whether the caller cancelled.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Bytes kept of the tail of a worker's output.
+/// Number of bytes kept from the end of a worker's output.
 const TAIL_LIMIT: usize = 16 << 10;
 
-/// Most bytes read from its output at one time; a process that prints forever must not block the
-/// host.
+/// Maximum number of output bytes to read at a time, so that a process that prints forever cannot
+/// block the host.
 const DRAIN_LIMIT: usize = 4 << 20;
 
-/// Longest log line of a shim.
+/// Maximum length of a shim's log line in bytes.
 pub(crate) const LINE_LIMIT: usize = 8 << 10;
 
-/// Bytes of one read.
+/// Number of bytes per read.
 const READ_SIZE: usize = 64 << 10;
 
-/// A request to stop, sent outside the channels: a dedicated thread of the worker always listens
-/// for it.
+/// A request to stop, sent outside the channels. A dedicated thread of the worker always waits for
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
     Compile { number: u64 },
@@ -122,38 +122,38 @@ pub(crate) struct Call<'a> {
     /// Time limit, after which the worker is killed.
     pub(crate) time: Duration,
     pub(crate) descriptors: Vec<OwnedFd>,
-    /// Polled often; once true the worker is asked to stop, and killed when it does not within its
-    /// grace.
+    /// Polled often. Once true, the worker receives a request to stop. If it does not stop within
+    /// its grace time, it is killed.
     pub(crate) cancelled: Option<&'a dyn Fn() -> bool>,
-    /// For a compilation: receives its output, and is asked whether to stop.
+    /// Receives the output of a compilation, and reports whether to stop.
     pub(crate) output: Option<&'a mut dyn Output>,
     pub(crate) cancel: Option<Signal>,
-    /// Finds the bound buffer at or beside an address of the worker.
+    /// Finds the bound buffer at or next to an address of the worker.
     pub(crate) touched: &'a dyn Fn(u64) -> Option<Touched>,
 }
 
-/// Nothing is bound.
+/// Finds no buffer, for calls without bound buffers.
 pub(crate) const UNTOUCHED: &dyn Fn(u64) -> Option<Touched> = &|_| None;
 
-/// Why a worker is killed or was found dead.
+/// The reason why a worker is killed or was found dead.
 enum Cause {
-    /// It ended by itself.
+    /// The worker ended by itself.
     Found,
-    /// It is killed for this reason.
+    /// The worker is killed for this reason.
     Killed(WorkerEnd),
 }
 
-/// Its output. Waiters share the descriptors, so that they stay open.
+/// The output of a worker. Waiters share the descriptors, which keeps them open.
 struct Captured {
     pipe: Option<Arc<OwnedFd>>,
     lines: Option<(Arc<OwnedFd>, Decoder)>,
     tail: VecDeque<u8>,
-    /// Bytes printed so far.
+    /// Number of bytes printed so far.
     total: u64,
 }
 
 impl Captured {
-    /// Reads what is available, without waiting.
+    /// Reads available output without waiting.
     fn drain(&mut self, name: &str) {
         let mut buffer = [0; 8 << 10];
         let mut taken = 0;
@@ -209,7 +209,7 @@ impl Captured {
         }
     }
 
-    /// The output after the first `mark` bytes, as far as it was kept.
+    /// Returns the kept part of the output after the first `mark` bytes.
     fn since(&self, mark: u64) -> Option<String> {
         let kept =
             usize::try_from(self.total - mark.min(self.total)).unwrap_or(usize::MAX).min(self.tail.len());
@@ -229,7 +229,8 @@ pub(crate) fn start_failure(name: &str, function: &'static str, reason: String) 
     WorkerFailure::new(name, function, &exit_report, false).into()
 }
 
-/// A running worker. Dropping it closes it, or kills it when that takes longer than its grace.
+/// A running worker. Dropping it closes the worker, or kills it if it does not close within its
+/// grace time.
 pub(crate) struct Worker {
     name: String,
     pid: u32,
@@ -241,7 +242,7 @@ pub(crate) struct Worker {
     board: BoardPage,
     /// Buffers mapped in the worker, with their addresses.
     mapped: Mutex<BTreeMap<u64, u64>>,
-    /// Buffers to be unmapped in the worker with the next request.
+    /// Buffers to unmap in the worker with the next request.
     forgotten: Mutex<Vec<u64>>,
     end: Mutex<Option<Arc<ExitReport>>>,
     shards: std::sync::atomic::AtomicU64,
@@ -249,7 +250,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts the program and has it open the library, which it may refuse.
+    /// Starts the program and lets it open the library, which it may refuse.
     pub(crate) fn start(
         name: &str,
         launcher: &Launcher,
@@ -288,8 +289,8 @@ impl Worker {
             .stdin(Stdio::from(OwnedFd::from(their_control)))
             .stdout(Stdio::from(OwnedFd::from(their_pipe.try_clone()?)))
             .stderr(Stdio::from(OwnedFd::from(their_pipe)))
-            // Its own group: its children can be killed with it, and the host handles a terminal's
-            // interrupt.
+            // A separate group, so that its children can be killed with it, and the host handles a
+            // terminal's interrupt.
             .process_group(0)
             .spawn()?;
         let pid = child.id();
@@ -330,12 +331,12 @@ impl Worker {
         self.shards.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Buffers mapped in the worker; keep the lock while mapping one.
+    /// Returns the buffers mapped in the worker. Keep the lock while mapping one.
     pub(crate) fn mapped(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
         lock(&self.mapped)
     }
 
-    /// Peak resident memory.
+    /// Returns the peak resident memory in bytes.
     pub(crate) fn peak_memory_bytes(&self) -> Option<u64> {
         if let Some(exit_report) = &*lock(&self.end) {
             return Some(exit_report.peak_memory_bytes);
@@ -345,7 +346,7 @@ impl Worker {
         line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
     }
 
-    /// How it ended, if it did; checks the process.
+    /// Checks the process, and returns the way in which it ended, if it did.
     pub(crate) fn ended(&self) -> Option<WorkerEnd> {
         if lock(&self.end).is_none() && self.has_ended(Duration::ZERO) {
             self.bury(Cause::Found, UNTOUCHED);
@@ -358,14 +359,14 @@ impl Worker {
         os::poll(&mut waiting, time).is_ok() && os::is_readable(&waiting[0])
     }
 
-    /// The error for a call that needs this worker, if it has already ended.
+    /// Returns the error for a call that needs this worker, if it has already ended.
     pub(crate) fn gone(&self, function: &'static str) -> Option<ShimError> {
         let end = lock(&self.end);
         let exit_report = end.as_ref()?;
         Some(WorkerFailure::new(&self.name, function, exit_report, true).into())
     }
 
-    /// An error of the host before anything was sent.
+    /// Creates the error for a failure of the host before a request was sent.
     pub(crate) fn host_failure(&self, function: &'static str, error: &io::Error) -> ShimError {
         start_failure(&self.name, function, format!("{error}"))
     }
@@ -380,7 +381,7 @@ impl Worker {
         self.ask_with(Call::plain(function, time), ask)
     }
 
-    /// Sends a request on the control channel and waits for the answer.
+    /// Like [`ask`](Worker::ask), with all options of a call.
     pub(crate) fn ask_with<T: DeserializeOwned>(&self, call: Call<'_>, ask: Ask) -> Result<T, ShimError> {
         self.exchange(&mut lock(&self.control), call, ask)
     }
@@ -398,7 +399,7 @@ impl Worker {
         })
     }
 
-    /// The encoded answer.
+    /// Returns the encoded answer.
     fn answer(&self, channel: &mut Channel, call: &mut Call<'_>, ask: Ask) -> Result<Vec<u8>, ShimError> {
         if let Some(gone) = self.gone(call.function) {
             return Err(gone);
@@ -411,7 +412,7 @@ impl Worker {
         let mut sent = 0;
         let mut stop_by: Option<Instant> = None;
         let mut signalled: Option<Instant> = None;
-        // The other end is closed; it remains to find out why.
+        // Set if the other end is closed. Then only the reason has to be found.
         let mut closed = false;
         let mut open = OpenCall { worker: self, answered: false };
         loop {
@@ -465,7 +466,7 @@ impl Worker {
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    // What it sent before can still be read.
+                    // Bytes that the worker sent earlier can still be read.
                     Err(_) => sent = bytes.len(),
                 }
             }
@@ -477,7 +478,7 @@ impl Worker {
                     if now >= by {
                         return Err(self.end_call(call, Cause::Killed(WorkerEnd::Cancelled)));
                     }
-                    // Sent repeatedly: a signal that arrives before the shim was entered has no
+                    // Send it repeatedly: a signal that arrives before the shim was entered has no
                     // effect on the shim.
                     if let Some(signal) = call.cancel
                         && signalled.is_none_or(|last| now - last >= TICK)
@@ -505,8 +506,8 @@ impl Worker {
                 match channel.receive() {
                     Arrived::Something => {}
                     Arrived::End => closed = true,
-                    // Another process may keep its end of the socket open; the worker itself is
-                    // certainly gone.
+                    // Another process may keep its end of the socket open, but the worker itself
+                    // has certainly ended.
                     Arrived::Nothing => closed = ended,
                 }
             }
@@ -530,8 +531,8 @@ impl Worker {
         self.end_call(&call, Cause::Killed(WorkerEnd::Overrun(touched)))
     }
 
-    /// Kills the process group, reaps the worker and records how it ended; the first caller's cause
-    /// is recorded.
+    /// Kills the process group, reaps the worker and records the way it ended, with the cause of
+    /// the first caller.
     fn bury(&self, cause: Cause, touched: &dyn Fn(u64) -> Option<Touched>) -> Arc<ExitReport> {
         let mut end = lock(&self.end);
         if let Some(exit_report) = &*end {
@@ -581,14 +582,15 @@ impl Worker {
         }
     }
 
-    /// Has a buffer unmapped in the worker, at the latest with the next request.
+    /// Unmaps a buffer in the worker, at the latest with the next request.
     pub(crate) fn forget(&self, buffer: u64) {
         let was_mapped = lock(&self.mapped).remove(&buffer).is_some();
         if !was_mapped || lock(&self.end).is_some() {
             return;
         }
         lock(&self.forgotten).push(buffer);
-        // Immediately, if no request is open; memory freed here should not stay mapped there.
+        // Do it immediately if no request is open, so that memory freed here does not stay mapped
+        // there.
         if let Ok(mut control) = self.control.try_lock() {
             let call = Call::plain("buffer", self.caps.probe_time);
             if let Err(error) = self.exchange::<()>(&mut control, call, Ask::Nothing) {
@@ -599,7 +601,7 @@ impl Worker {
 }
 
 /// A request without an answer. If a panic of the caller left it open, the next request would read
-/// its answer.
+/// the wrong answer.
 struct OpenCall<'a> {
     worker: &'a Worker,
     answered: bool,
@@ -615,13 +617,13 @@ impl Drop for OpenCall<'_> {
 }
 
 impl<'a> Call<'a> {
-    /// A request without descriptors, cancellation or buffers.
+    /// Creates a call without descriptors, cancellation or buffers.
     pub(crate) fn plain(function: &'static str, time: Duration) -> Call<'a> {
         let (descriptors, touched) = (Vec::new(), UNTOUCHED);
         Call { function, time, descriptors, cancelled: None, output: None, cancel: None, touched }
     }
 
-    /// Whether the caller cancelled; `None` if the call cannot be cancelled.
+    /// Returns whether the caller cancelled, or `None` if the call cannot be cancelled.
     fn is_cancelled(&mut self) -> Option<bool> {
         match &mut self.output {
             Some(output) => Some(output.cancelled()),
@@ -629,13 +631,13 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Forwards the frames before the answer, in a compilation.
+    /// Forwards a frame before the answer of a compilation.
     fn report(&mut self, frame: Frame) -> Result<(), Broken> {
         let Some(output) = &mut self.output else {
             return Err(Broken(format!("not an answer of `{}`", self.function)));
         };
         match frame.kind {
-            // A host that cannot write cancels; later output is read and dropped.
+            // A host that cannot write cancels. Later output is read and dropped.
             Kind::Bytes => drop(output.write(&frame.content)),
             Kind::Head => output.head(&frame.content),
             _ => match decode(&frame.content)? {
@@ -654,7 +656,7 @@ impl Drop for Worker {
         if lock(&self.end).is_some() {
             return;
         }
-        // It closes its instance and exits when the host closes the connection.
+        // The worker closes its instance and exits when the host closes the connection.
         let _ = lock(&self.control).stream.shutdown(std::net::Shutdown::Both);
         let start = Instant::now();
         while let Some(left) = self.caps.grace.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {

@@ -1,8 +1,8 @@
-//! The program `shardwright-worker`: opens one shim and executes the host's requests, which arrive
-//! over its standard input, in a process of its own.
+//! The program `shardwright-worker`. It opens one shim in a separate process, and executes the
+//! host's requests, which arrive over its standard input.
 //!
-//! The host is trusted; the shim is not. So the process limits itself before it opens the library,
-//! records its own crash, and ends with the host.
+//! The host is trusted, but the shim is not. So the process limits itself before it opens the
+//! library, records its own crash, and ends with the host.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -34,26 +34,26 @@ use crate::{lock, os};
 mod crash;
 mod shard;
 
-/// Started without a host.
+/// Exit code for a start without a host.
 const EXIT_USAGE: i32 = 64;
-/// The host is gone, or its socket was closed under the worker.
+/// Exit code if the host is gone, or if the shim closed the worker's socket.
 const EXIT_DISCONNECTED: i32 = 70;
-/// It could not set itself up; the reason is printed.
+/// Exit code for a failed setup, whose reason is printed.
 const EXIT_SETUP: i32 = 71;
-/// It panicked; the panic is printed.
+/// Exit code for a panic, which is printed.
 const EXIT_PANIC: i32 = 101;
 
-/// The main function of `shardwright-worker`. `linked` are shims that are linked into the program,
-/// by the name they have in the host's registry.
+/// Runs `shardwright-worker`. `linked` are shims that are linked into the program, by their names
+/// in the host's registry.
 pub fn worker_main(linked: &[(&'static str, SwEntryFunction)]) -> ! {
     std::panic::set_hook(Box::new(|panic| {
         say(&panic.to_string());
         leave(EXIT_PANIC);
     }));
-    // The main thread's stack is what the user's limits leave.
+    // The main thread's stack size depends on the user's limits.
     std::thread::scope(|scope| {
         let work = std::thread::Builder::new().name("work".to_owned()).stack_size(STACK_BYTES);
-        // It ends the process. Without another thread this one does.
+        // The work ends the process. It runs on this thread if another cannot be started.
         if work.spawn_scoped(scope, || work_for_host(linked)).is_err() {
             work_for_host(linked)
         }
@@ -61,7 +61,7 @@ pub fn worker_main(linked: &[(&'static str, SwEntryFunction)]) -> ! {
     leave(EXIT_PANIC)
 }
 
-/// Bytes of stack for the work, vendors' libraries included.
+/// Stack size for the work in bytes, including vendors' libraries.
 const STACK_BYTES: usize = 8 << 20;
 
 /// Writes a line to standard error, which may be closed.
@@ -102,7 +102,7 @@ fn work_for_host(linked: &[(&'static str, SwEntryFunction)]) -> ! {
     };
     line.answer(Ok(Ok::<&Facts, Refusal>(shim.facts())));
     serve(line, &shim);
-    // The instance is closed; skip the vendor's exit handlers.
+    // The instance is closed, so skip the vendor's exit handlers.
     leave(0)
 }
 
@@ -119,7 +119,7 @@ fn fail(reason: &str) -> ! {
 
 /// State shared by all threads of the worker.
 struct Shared {
-    /// Number of the last compilation that was asked to stop.
+    /// Number of the last compilation with a request to stop.
     stopped_compilation: AtomicU64,
     shards: Mutex<HashMap<u64, ShardState>>,
     buffers: Mutex<HashMap<u64, Arc<shard::Mapped>>>,
@@ -130,7 +130,7 @@ struct ShardState {
     canceller: Canceller,
     /// Number of the run in progress.
     running: u64,
-    /// Number of the last run that was asked to stop.
+    /// Number of the last run with a request to stop.
     stopped: u64,
 }
 
@@ -146,7 +146,7 @@ fn shared() -> &'static Shared {
 /// The channel of log lines to the host.
 struct Lines {
     stream: UnixStream,
-    /// Bytes that did not fit at the last attempt; lines are not split.
+    /// Bytes that did not fit at the last attempt. Lines are not split.
     rest: Vec<u8>,
     dropped: u64,
 }
@@ -154,7 +154,7 @@ struct Lines {
 static LINES: OnceLock<Mutex<Lines>> = OnceLock::new();
 
 impl Lines {
-    /// Sends pending bytes; whether all are sent.
+    /// Sends pending bytes. Returns whether all are sent.
     fn flush(&mut self) -> bool {
         while !self.rest.is_empty() {
             match os::send(self.stream.as_fd(), &self.rest, &[]) {
@@ -166,7 +166,7 @@ impl Lines {
         true
     }
 
-    /// Sends pending bytes and the number of lost lines. False when there is still no room.
+    /// Sends pending bytes and the number of lost lines. Returns false if there is still no room.
     fn settle(&mut self) -> bool {
         let flushed = self.flush();
         if flushed && self.dropped > 0 {
@@ -188,8 +188,8 @@ impl Lines {
     }
 }
 
-/// Sends a line of the shim's log to the host. Without room it is dropped, and counted in a later
-/// line: a log must not block a shim.
+/// Sends a line of the shim's log to the host. Without room the line is dropped, and counted in a
+/// later one, since a log must not block a shim.
 fn send_line(level: u32, message: &str) {
     let Some(lines) = LINES.get() else { return };
     let mut lines = lock(lines);
@@ -211,22 +211,22 @@ fn set_up(descriptors: Vec<OwnedFd>, memory_bytes: u64) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     let _ = LINES.set(Mutex::new(Lines { stream, rest: Vec::new(), dropped: 0 }));
     shardwright_shims::send_log_to(send_line);
-    // Before the limits: every thread allocates an alternative signal stack.
+    // Before the limits, as every thread allocates an alternative signal stack.
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || listen(signals))?;
     crash::install(board, memory_bytes)?;
     os::limit_self(memory_bytes)
 }
 
-/// Handles requests to stop. When the host is gone, this process and its children are killed,
-/// whatever the shim is doing: unlike the parent-death signal, which follows the thread that
-/// started a process, this follows the host.
+/// Handles requests to stop. When the host is gone, kills this process and its children, regardless
+/// of the shim's activity. The parent-death signal is not suitable, as it depends on the thread
+/// that started the process, not on the host.
 fn listen(mut signals: UnixStream) {
     let mut bytes = [0; SIGNAL_SIZE];
     loop {
         match signals.read_exact(&mut bytes) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
-            // The shim closed a descriptor that is not its own.
+            // The shim closed a descriptor that it does not own.
             Err(_) => leave(EXIT_DISCONNECTED),
         }
         match Signal::of(bytes) {
@@ -278,7 +278,7 @@ impl Line {
         Line { stream, decoder: Decoder::new(limit), scratch, descriptors: Vec::new() }
     }
 
-    /// Reads the next request and its descriptors, and unmaps the buffers to be forgotten.
+    /// Reads the next request and its descriptors, and unmaps the buffers to forget.
     fn request(&mut self) -> io::Result<(Request, Vec<OwnedFd>)> {
         let invalid = |reason| io::Error::new(io::ErrorKind::InvalidData, reason);
         loop {
@@ -299,8 +299,8 @@ impl Line {
         }
     }
 
-    /// The next request; `None` when the host closed the connection. If the socket fails otherwise,
-    /// the shim broke it, and the process ends.
+    /// Returns the next request, or `None` when the host closed the connection. Any other failure
+    /// means that the shim broke the socket, and ends the process.
     fn next(&mut self) -> Option<(Request, Vec<OwnedFd>)> {
         match self.request() {
             Ok(request) => Some(request),
@@ -347,7 +347,7 @@ impl Line {
         }
     }
 
-    /// Reports why the library is rejected, and ends the process.
+    /// Reports the reason for rejecting the library, and ends the process.
     fn refuse(&mut self, reason: &str, message: String) -> ! {
         self.answer(Ok(Err::<(), Refusal>(Refusal { reason: reason.to_owned(), message })));
         leave(0)
@@ -470,7 +470,7 @@ impl Forward<'_> {
     }
 }
 
-/// A call that was asked to stop before it began.
+/// Creates the error for a call with a request to stop before it began.
 fn cancelled(shim: &str, function: &'static str) -> ShimError {
     ShimError::Failed(Box::new(Failure {
         shim: shim.to_owned(),

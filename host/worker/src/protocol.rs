@@ -1,4 +1,5 @@
-//! The messages between host and worker: typed, in frames of a stated, capped length.
+//! The messages between host and worker. They are typed, in frames with a stated and limited
+//! length.
 //!
 //! ```text
 //! offset  0  kind of frame              1   see `Kind`
@@ -6,9 +7,9 @@
 //!         5  JSON, or bytes of an artefact or of a shim's head
 //! ```
 //!
-//! The host sends one request at a time on a channel and reads frames until the answer; descriptors
-//! travel with a request's first byte. Neither side trusts a length: only bytes that have arrived
-//! are buffered, never more than the cap.
+//! The host sends one request at a time on a channel and reads frames until the answer. Descriptors
+//! are attached to a request's first byte. Neither side trusts a length: only bytes that have
+//! arrived are buffered, never more than the limit.
 
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
@@ -18,30 +19,32 @@ use serde::{Deserialize, Serialize};
 use shardwright_shims::{Chip, Failure, Placement, ShimError, ShownEntry};
 use shardwright_vocabulary::FlagVerdict;
 
-/// Incremented with every change of the messages, although host and worker are of one release.
+/// Version of the messages, incremented with every change, although host and worker have one
+/// release.
 pub(crate) const PROTOCOL: u32 = 4;
 
-/// Longest message to a worker. A check shows a whole entry graph; the largest known has 8 MiB.
+/// Maximum length of a message to a worker in bytes. A check includes a whole entry graph. The
+/// largest known one has 8 MiB.
 pub(crate) const REQUEST_LIMIT: usize = 128 << 20;
 
-/// Longest message from a worker. Verdicts on 100,000 nodes, each refused with a sentence, take
-/// less.
+/// Maximum length of a message from a worker in bytes. It fits verdicts on 100,000 nodes, each
+/// refused with a sentence.
 pub(crate) const ANSWER_LIMIT: usize = 16 << 20;
 
-/// Longest piece of an artefact in one frame.
+/// Maximum number of an artefact's bytes in one frame.
 pub(crate) const PIECE_LIMIT: usize = 1 << 20;
 
-/// Bytes before a frame's content.
+/// Number of bytes before a frame's content.
 const PREFIX: usize = 5;
 
-/// Content of a frame.
+/// Type of a frame's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A request, a report, or a line of a log.
     Message = 1,
     /// Bytes of an artefact.
     Bytes = 2,
-    /// A shim's head.
+    /// The head of a shim.
     Head = 3,
     /// The answer to a request.
     Answer = 4,
@@ -56,18 +59,17 @@ impl Kind {
     }
 }
 
-/// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) kind: Kind,
     pub(crate) content: Vec<u8>,
 }
 
-/// Why received bytes are not a valid message.
+/// The reason why received bytes are not a valid message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Broken(pub(crate) String);
 
-/// Adds a frame to `out`.
+/// Appends a frame to `out`.
 pub(crate) fn put(out: &mut Vec<u8>, kind: Kind, content: &[u8]) -> Result<(), Broken> {
     let length = u32::try_from(content.len())
         .map_err(|_| Broken(format!("a message of {} bytes cannot be sent", content.len())))?;
@@ -99,12 +101,12 @@ pub(crate) fn decode<T: for<'de> Deserialize<'de>>(content: &[u8]) -> Result<T, 
 pub(crate) struct Decoder {
     limit: usize,
     buffer: Vec<u8>,
-    /// Bytes of the buffer that were consumed.
+    /// Number of consumed bytes in the buffer.
     used: usize,
 }
 
 impl Decoder {
-    /// For messages of at most `limit` bytes.
+    /// Creates a decoder for messages of at most `limit` bytes.
     pub(crate) fn new(limit: usize) -> Decoder {
         Decoder { limit, buffer: Vec::new(), used: 0 }
     }
@@ -118,8 +120,8 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next complete frame; `None` when more bytes are needed. After an error the stream is
-    /// unusable.
+    /// Returns the next complete frame, or `None` if more bytes are needed. After an error the
+    /// stream is unusable.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, Broken> {
         let rest = &self.buffer[self.used..];
         let Some((&[kind, a, b, c, d], rest)) = rest.split_first_chunk::<PREFIX>() else { return Ok(None) };
@@ -139,14 +141,14 @@ impl Decoder {
         if self.used == self.buffer.len() {
             self.buffer.clear();
             self.used = 0;
-            // Long messages are rare; their memory is released.
+            // Long messages are rare, so release their memory.
             self.buffer.shrink_to(1 << 16);
         }
         Ok(Some(frame))
     }
 }
 
-/// What a worker opens.
+/// The shim that a worker opens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Library {
@@ -169,11 +171,11 @@ impl Library {
     }
 }
 
-/// Why a worker rejected a library.
+/// The reason why a worker rejected a library.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Refusal {
-    /// A word of `LoadError::reason`.
+    /// A value of `LoadError::reason`.
     pub(crate) reason: String,
     pub(crate) message: String,
 }
@@ -182,7 +184,7 @@ pub(crate) struct Refusal {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Request {
-    /// Shared memories that were freed.
+    /// Freed shared memory to unmap.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) forget: Vec<u64>,
     pub(crate) ask: Ask,
@@ -192,15 +194,15 @@ pub(crate) struct Request {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Ask {
-    /// First, with the descriptors of board, signals and log: sets limits, opens the library,
-    /// answers with `Facts`, or a [`Refusal`].
+    /// The first request, with the descriptors of board, signals and log. The worker sets limits,
+    /// opens the library, and answers with `Facts`, or a [`Refusal`].
     Hello {
         protocol: u32,
         release: String,
         library: Library,
         memory_bytes: u64,
     },
-    /// Opens the instance; everything below needs one.
+    /// Opens the instance, which all requests below need.
     Open {
         name: String,
         options: Vec<(String, String)>,
@@ -225,7 +227,8 @@ pub(crate) enum Ask {
         device: String,
         entry: ShownEntry,
     },
-    /// With the descriptor of the work order. `number` is what a cancel names.
+    /// With the descriptor of the work order. `number` identifies the compilation in a
+    /// cancellation.
     Compile {
         device: String,
         number: u64,
@@ -234,8 +237,8 @@ pub(crate) enum Ask {
         device: String,
         head: Vec<u8>,
     },
-    /// With the descriptors of the file with the artefact, which is `length` bytes at `offset` of
-    /// it, and of the shard's own channel. Runs of it are asked there.
+    /// With the descriptors of the artefact's file and of the shard's own channel for run requests.
+    /// The artefact is `length` bytes at `offset` of the file.
     Load {
         shard: u64,
         device: String,
@@ -243,14 +246,14 @@ pub(crate) enum Ask {
         offset: u64,
         length: u64,
     },
-    /// With the descriptor of a shared memory: `length` bytes at `offset` of it are the buffer.
+    /// With the descriptor of shared memory. The buffer is `length` bytes at `offset` of it.
     Map {
         buffer: u64,
         offset: u64,
         length: u64,
         alignment: u64,
     },
-    /// Does nothing beyond what every request does.
+    /// Only does what every request does, such as unmapping freed memory.
     Nothing,
     Recover {
         device: String,
@@ -260,7 +263,7 @@ pub(crate) enum Ask {
         offset: u64,
         length: u64,
     },
-    /// On a shard's channel. `number` is what a cancel names.
+    /// On a shard's channel. `number` identifies the run in a cancellation.
     Run {
         number: u64,
         entry: u64,
@@ -269,11 +272,11 @@ pub(crate) enum Ask {
         deadline_nanoseconds: Option<u64>,
         largest_logits: Option<NonZeroUsize>,
     },
-    /// On a shard's channel, last.
+    /// The last request on a shard's channel.
     Unload,
 }
 
-/// A bound buffer: a mapped buffer from an offset, with the number of times the host changed it.
+/// A bound buffer: the id of a mapped buffer, an offset, and the number of changes by the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shown(pub(crate) u64, pub(crate) u64, pub(crate) u64);
 
@@ -287,10 +290,10 @@ pub(crate) enum Report {
     MadeFor { fact: String, value: String },
 }
 
-/// Node, whether it is accepted, reason if not.
+/// Number of the node, whether it is accepted, and the reason if not.
 pub(crate) type ReportedVerdict = (u64, bool, String);
 
-/// How a request failed while the worker stayed alive.
+/// The failure of a request while the worker stayed alive.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Fault {
@@ -299,7 +302,7 @@ pub(crate) enum Fault {
     Missing {
         function: String,
     },
-    /// Without a function if the worker cannot answer.
+    /// The function is missing if the worker cannot answer.
     Contract {
         function: Option<String>,
         reason: String,
@@ -308,7 +311,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// The part of an error in the worker that is sent.
+    /// Extracts the part of an error in the worker that is sent.
     pub(crate) fn of(error: ShimError) -> Fault {
         match error {
             ShimError::Failed(failure) => Fault::Failed(*failure),
@@ -320,7 +323,8 @@ impl Fault {
         }
     }
 
-    /// The error it represents. Output printed meanwhile becomes the log of a failure without one.
+    /// Converts back to an error. Output printed meanwhile becomes the log of a failure without
+    /// one.
     pub(crate) fn into_error(
         self,
         shim: &str,
@@ -410,8 +414,8 @@ mod tests {
         requests.chain(reports).chain(answers).collect()
     }
 
-    /// Number of frames a stream yields before it ends or breaks; reading it must be safe for any
-    /// bytes.
+    /// Returns the number of frames a stream yields before it ends or breaks. Reading must be safe
+    /// for any bytes.
     fn read_all(stream: &[u8], piece: usize, limit: usize) -> (usize, Option<Broken>) {
         let mut decoder = Decoder::new(limit);
         let mut frames = 0;
@@ -509,7 +513,7 @@ mod tests {
                 Ok(())
             })
             .unwrap();
-        // Nesting is bounded by the parser, not by the stack.
+        // The parser limits nesting, so it cannot overflow the stack.
         let mut deep = Vec::new();
         put(&mut deep, Kind::Message, &[b'['; 1 << 16]).unwrap();
         assert_eq!(read_all(&deep, 999, ANSWER_LIMIT), (1, None));

@@ -1,5 +1,5 @@
-//! The worker of an instance: starting it, restarting it, and repeating what the previous one was
-//! sent.
+//! The worker of an instance. Starts and restarts it, and repeats earlier announcements to a new
+//! one.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,19 +14,19 @@ use crate::process::{self, Worker};
 use crate::protocol::{Ask, Library};
 use crate::shared::SharedMemory;
 
-/// An instance and its worker, which is started by a request when there is none.
+/// An instance and its worker, which is started by the first request that needs it.
 pub(crate) struct Remote {
     pub(crate) name: String,
     shim: Shim,
     options: Vec<(String, String)>,
-    /// Chips that were announced, and are again whenever a worker is started.
+    /// Announced chips. They are announced again to every new worker.
     pub(crate) chips: Mutex<Vec<Chip>>,
     pub(crate) launcher: Launcher,
     claim: Arc<Claim>,
     pub(crate) worker: Mutex<Option<Arc<Worker>>>,
     started: AtomicU64,
     pub(crate) compilations: AtomicU64,
-    /// Whether the worker has compiled before; an estimate may be made by compiling.
+    /// Whether the worker has compiled before, possibly for an estimate.
     pub(crate) has_compiled: AtomicBool,
     /// Peak memory of workers for one compilation.
     pub(crate) compiled_peak: AtomicU64,
@@ -57,7 +57,7 @@ impl Remote {
         Ok(Arc::new(remote))
     }
 
-    /// The worker; a new one when there is none or it ended.
+    /// Returns the running worker, or starts a new one.
     pub(crate) fn worker(&self) -> Result<Arc<Worker>, ShimError> {
         let mut current = lock(&self.worker);
         if let Some(worker) = &*current {
@@ -76,7 +76,7 @@ impl Remote {
         Ok(worker)
     }
 
-    /// A new worker in which the shim is open.
+    /// Starts a new worker and opens the shim in it.
     fn start(&self) -> Result<Arc<Worker>, ShimError> {
         let library = match self.shim.linked_name() {
             Some(name) => Library::Linked(name.to_owned()),
@@ -103,9 +103,9 @@ impl Remote {
         Ok(Arc::new(worker))
     }
 
-    /// A worker that has compiled nothing yet. Equal work orders give equal bytes only in fresh
-    /// processes, because a vendor's compiler may number objects across the life of its process;
-    /// memory that it retained goes with the process.
+    /// Returns a worker that has not compiled yet. Equal work orders give equal bytes only in fresh
+    /// processes, since a vendor's compiler may number objects across the life of its process.
+    /// Memory that it retained is freed with the process.
     pub(crate) fn fresh(&self) -> Result<Arc<Worker>, ShimError> {
         let worker = match self.has_compiled.load(Ordering::Relaxed) {
             true => self.start()?,
@@ -115,7 +115,7 @@ impl Remote {
         Ok(worker)
     }
 
-    /// Allocates memory of one worker, with which it dies.
+    /// Allocates memory that belongs to one worker and is lost with it.
     pub(crate) fn allocate(&self, length: u64, alignment: u64) -> Result<Buffer, ShimError> {
         let owner = self.worker()?;
         Ok(Buffer::new(SharedMemory::new(length, alignment, Some(owner))?))
@@ -142,7 +142,7 @@ impl Remote {
     }
 }
 
-/// Reopens the same file for reading only, whether it still has a name or not.
+/// Reopens the same file for reading only, even if it has no name any more.
 pub(crate) fn reopened(file: &File) -> std::io::Result<File> {
     use std::os::fd::AsRawFd;
     File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))

@@ -1,4 +1,4 @@
-//! A shard loaded in a worker, with a channel of its own: several shards can run at the same time.
+//! A shard loaded in a worker. It has its own channel, so several shards can run at the same time.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -26,11 +26,11 @@ pub(crate) struct RemoteShard {
     /// Whether its runs can be cancelled.
     cancels: bool,
     shard: u64,
-    /// Shared memory for plain memory that is bound, by entry and binding.
+    /// Shared memory for bound plain memory, by entry and binding.
     copies: BTreeMap<(usize, usize), SharedMemory>,
 }
 
-/// The run in progress, and the run asked to stop; 0 for none.
+/// The run in progress, and the run with a request to stop. 0 means none.
 #[derive(Default)]
 struct Requests {
     running: AtomicU64,
@@ -43,7 +43,7 @@ struct Place {
     offset: u64,
     /// Address at which the memory is mapped in the worker.
     mapped: u64,
-    /// Plain memory of this process that is copied: first byte and length.
+    /// Plain memory of this process that is copied: address and length.
     plain: Option<(*mut u8, usize)>,
 }
 
@@ -87,7 +87,8 @@ impl RemoteShard {
         binding: &Binding,
     ) -> Result<Place, ShimError> {
         let placed = memory.placed(binding, |buffer| {
-            // A buffer of this same worker may be memory of the shim, as far as the shim can tell.
+            // A buffer of this same worker may count as the shim's own memory, since the shim
+            // cannot tell the difference.
             match buffer.memory::<SharedMemory>().and_then(SharedMemory::owner) {
                 None => Ok(false),
                 Some(owner) => match owner.gone("buffer") {
@@ -112,7 +113,7 @@ impl RemoteShard {
         Ok(Place { memory, offset: 0, mapped: 0, plain: Some((placed.pointer, placed.length as usize)) })
     }
 
-    /// Maps the memory in the worker, if it is not mapped yet; returns the address.
+    /// Maps the memory in the worker, if it is not mapped yet. Returns the address.
     fn map(&mut self, memory: &SharedMemory) -> Result<u64, ShimError> {
         let worker = self.worker.clone();
         let mut mapped = worker.mapped();
@@ -157,8 +158,8 @@ impl Shard for RemoteShard {
         for place in &mut places {
             if let Some((from, length)) = place.plain {
                 let count = length.min(place.memory.length() as usize);
-                // SAFETY: `from` is mapped for `length` bytes and taken for this run; the copy is
-                // used by this shard's runs alone, one at a time.
+                // SAFETY: `from` is mapped for `length` bytes and reserved for this run. Only this
+                // shard's runs use the copy, one at a time.
                 unsafe { std::ptr::copy_nonoverlapping(from, place.memory.pointer(), count) };
                 place.memory.changed();
             }
@@ -206,7 +207,7 @@ impl Shard for RemoteShard {
             place.memory.changed();
             if let (Some((to, length)), Ok(())) = (place.plain, &result) {
                 let count = length.min(place.memory.length() as usize);
-                // SAFETY: as above; what is written was taken for writing, or is the caller's
+                // SAFETY: as above. The destination was reserved for writing, or is the caller's
                 // `&mut`.
                 unsafe { std::ptr::copy_nonoverlapping(place.memory.pointer(), to, count) };
             }

@@ -1,5 +1,6 @@
-//! Memory shared by host and workers: bound buffers, each with a guard page behind and before it
-//! where a worker maps it, as close as its alignment allows, and marked bytes in the gaps.
+//! Memory shared by host and workers for bound buffers. Where a worker maps it, a guard page
+//! follows and precedes each buffer, as close as its alignment allows. The gaps are filled with
+//! marked bytes.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,37 +14,37 @@ use crate::lock;
 use crate::os::{self, Region};
 use crate::process::Worker;
 
-/// Value of the padding bytes beside a buffer, which must not change.
+/// Value of the padding bytes next to a buffer, which must not change.
 const MARK: u8 = 0xa5;
 
-/// Marked bytes that are checked before a buffer. Behind it all are checked: fewer than its
-/// alignment.
+/// Number of marked bytes to check before a buffer. All bytes after it are checked, which are fewer
+/// than its alignment.
 const FRONT: usize = 64;
 
-/// Default alignment.
+/// Default alignment in bytes.
 const USUAL_ALIGNMENT: u64 = 64;
 
-/// Largest alignment; address space is reserved for it.
+/// Largest supported alignment in bytes, for which address space is reserved.
 const ALIGNMENT_LIMIT: u64 = 1 << 30;
 
-/// A piece of shared memory; cloning shares it.
+/// A piece of shared memory, which clones share.
 #[derive(Clone)]
 pub(crate) struct SharedMemory(Arc<Inner>);
 
 struct Inner {
-    /// Unique in this process.
+    /// Unique number within this process.
     id: u64,
     fd: OwnedFd,
     region: Region,
-    /// Offset in the region.
+    /// Offset within the region.
     offset: usize,
     length: usize,
     alignment: u64,
-    /// Number of changes since it was made, except by runs of the worker that owns it.
+    /// Number of changes since creation, not counting runs of the worker that owns it.
     changes: AtomicU64,
-    /// The worker it was allocated for, with which it dies.
+    /// The worker that the memory was allocated for. The memory is lost when it ends.
     owner: Option<Arc<Worker>>,
-    /// Workers in which it is mapped.
+    /// Workers that have mapped the memory.
     users: Mutex<Vec<Weak<Worker>>>,
 }
 
@@ -58,7 +59,7 @@ impl Drop for Inner {
 // SAFETY: mapped for that many bytes until the last handle is dropped.
 unsafe impl Memory for SharedMemory {
     fn pointer(&self) -> *mut u8 {
-        // SAFETY: lies within the region, or one past its end.
+        // SAFETY: this is within the region, or one past its end.
         unsafe { self.0.region.data().add(self.0.offset) }
     }
 
@@ -79,7 +80,7 @@ unsafe impl Memory for SharedMemory {
 }
 
 impl SharedMemory {
-    /// Allocates zeroed memory; `alignment` is a power of two, or 0 for 64.
+    /// Allocates zeroed memory. `alignment` is a power of two, or 0 for 64.
     pub(crate) fn new(
         length: u64,
         alignment: u64,
@@ -98,7 +99,7 @@ impl SharedMemory {
         let page = os::page();
         let bytes = usize::try_from(length).map_err(|error| refuse(&error))?;
         let close = usize::try_from(alignment).map_or(page, |alignment| alignment.min(page));
-        // Its end is as near to the guard page as the alignment of its start allows.
+        // Place the end as close to the guard page as the alignment of the start allows.
         let total = bytes.max(1).checked_next_multiple_of(page);
         let taken = bytes.checked_next_multiple_of(close);
         let (Some(total), Some(taken)) = (total, taken) else { return Err(refuse(&"too large")) };
@@ -118,13 +119,13 @@ impl SharedMemory {
         };
         let memory = SharedMemory(Arc::new(memory));
         for (start, end) in memory.margins() {
-            // SAFETY: lies within the region, which has no other user yet.
+            // SAFETY: this is within the region, which has no other user yet.
             unsafe { memory.0.region.data().add(start).write_bytes(MARK, end - start) };
         }
         Ok(memory)
     }
 
-    /// Marked ranges of the region.
+    /// Returns the marked ranges of the region.
     fn margins(&self) -> [(usize, usize); 2] {
         let end = self.0.offset + self.0.length;
         [(self.0.offset.saturating_sub(FRONT), self.0.offset), (end, self.0.region.length())]
@@ -138,7 +139,7 @@ impl SharedMemory {
         &self.0.fd
     }
 
-    /// Offset in the shared memory.
+    /// Returns the offset within the shared memory.
     pub(crate) fn offset(&self) -> u64 {
         self.0.offset as u64
     }
@@ -147,7 +148,7 @@ impl SharedMemory {
         self.0.alignment
     }
 
-    /// The worker it belongs to.
+    /// Returns the worker that the memory belongs to.
     pub(crate) fn owner(&self) -> Option<&Arc<Worker>> {
         self.0.owner.as_ref()
     }
@@ -158,7 +159,7 @@ impl SharedMemory {
         users.push(Arc::downgrade(worker));
     }
 
-    /// Number of changes.
+    /// Returns the number of changes.
     pub(crate) fn changes(&self) -> u64 {
         self.0.changes.load(Ordering::Acquire)
     }
@@ -167,18 +168,18 @@ impl SharedMemory {
         self.0.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// The first marked byte that was changed, as an offset from the buffer's first byte.
+    /// Finds the first changed marked byte, as an offset from the buffer's first byte.
     pub(crate) fn overrun(&self, binding: &str) -> Option<Touched> {
         self.margins().into_iter().find_map(|(start, end)| {
-            // SAFETY: lies within the region. A worker that writes at the same time violates the
-            // contract; then any result is acceptable.
+            // SAFETY: this is within the region. A worker that writes at the same time violates the
+            // contract, and then any result is acceptable.
             let marked = unsafe { std::slice::from_raw_parts(self.0.region.data().add(start), end - start) };
             let at = start + marked.iter().position(|&byte| byte != MARK)?;
             Some(self.touched(binding, at as i64 - self.0.offset as i64))
         })
     }
 
-    /// Converts an address of a worker to an offset, if it lies in or beside this memory, which is
+    /// Converts an address of a worker to an offset, if it is in or next to this memory, which is
     /// mapped there at `mapped`.
     pub(crate) fn locate(&self, binding: &str, mapped: u64, address: u64) -> Option<Touched> {
         let page = os::page() as u64;

@@ -1,5 +1,5 @@
-//! Shims in a worker process: the same behaviour as in this process without faults, and with a
-//! fault a typed error and nothing left behind.
+//! Tests shims in a worker process. Without faults they behave as in this process. A fault results
+//! in a typed error and leaves no resources behind.
 
 mod common;
 
@@ -24,7 +24,7 @@ use shardwright_shims::{
 use shardwright_vocabulary::{Compatibility, EntryKind, ErrorClass, Flag, FlagOutcome, FlagVerdict};
 use shardwright_worker::{Caps, Launcher, WorkerEnd, WorkerFailure, find_worker};
 
-/// The dying shim, found by a registry that opens no library in this process.
+/// Returns a registry with the dying shim that opens no library in this process.
 fn registry() -> &'static ShimRegistry {
     static REGISTRY: OnceLock<(Shims, ShimRegistry)> = OnceLock::new();
     let (_, registry) = REGISTRY.get_or_init(|| {
@@ -50,10 +50,10 @@ fn open(die: &str) -> ShimInstance {
     open_with(die, Caps::default()).unwrap()
 }
 
-/// Long enough for anything that does not hang, on a machine that has other things to do.
+/// Long enough for anything that does not hang, even on a busy machine.
 const MOMENT_MS: u64 = 900;
 
-/// Caps that a shim reaches when it hangs.
+/// Returns limits that a hanging shim reaches.
 fn short() -> Caps {
     let moment = Duration::from_millis(MOMENT_MS);
     Caps { probe_time: moment, compile_time: moment, run_time: moment, grace: moment, ..Caps::default() }
@@ -67,7 +67,7 @@ fn compile(instance: &ShimInstance) -> Result<Artefact, ShimError> {
     instance.compile("npu", &order(), Place::Temporary, &mut ())
 }
 
-/// An artefact of a healthy instance.
+/// Returns an artefact of a healthy instance.
 fn artefact() -> Artefact {
     static ARTEFACT: OnceLock<Artefact> = OnceLock::new();
     ARTEFACT.get_or_init(|| compile(&open("")).unwrap()).clone()
@@ -77,7 +77,7 @@ fn load(instance: &ShimInstance) -> LoadedShard {
     instance.load("npu", &artefact(), &[]).unwrap()
 }
 
-/// Runs the doubling shard over buffers of the instance.
+/// Runs the doubling shard on buffers of the instance.
 fn run(shard: &mut LoadedShard, values: &[f32]) -> Result<Vec<f32>, ShimError> {
     let (x, y) = (shard.allocate(16, 16)?, shard.allocate(16, 16)?);
     x.write()?.copy_from_slice(&f32_bytes(values));
@@ -92,7 +92,7 @@ fn pid(instance: &ShimInstance) -> u32 {
     }
 }
 
-/// Whether there is such a process, dead or alive.
+/// Returns whether there is such a process, running or not yet reaped.
 fn exists(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
@@ -155,7 +155,7 @@ fn a_healthy_shim_answers_as_in_this_process() {
     assert_eq!((times["run"].calls, times["compile"].calls, times["devices"].calls), (1, 1, 2));
     assert!(times["run"].longest <= times["run"].total && !times["run"].total.is_zero());
     let Running::Worker(report) = remote.running() else { panic!() };
-    // One for queries, which estimated, and one that only compiled.
+    // One worker for queries, which estimated, and one that only compiled.
     assert!(report.started == 2 && report.peak_memory_bytes.is_some_and(|bytes| bytes > 1 << 18));
     let pid = pid(&remote);
     drop(remote);
@@ -168,7 +168,7 @@ fn quantised_weights_are_shown_to_a_worker_as_here() {
     shims.dying(None);
     let local = shims.registry().open("dying", "here", &options("check-weights:")).unwrap();
     let remote = open("check-weights:");
-    // Weights the entry does not use are not shown, and the indices of those it uses are arbitrary.
+    // Unused weights are not passed to the shim, and the indices of used ones are arbitrary.
     let weights = [decoder_weights(), common::quantised_weights()].concat();
     let mut entry = common::quantised(EntryKind::Decode, 1, 4);
     for tensor in &mut entry.tensors {
@@ -209,7 +209,7 @@ impl Session {
         ];
         let mut output = vec![0; padded.len() * 4];
         let mut result = Some(&mut output[..]);
-        // Plain memory or the instance's: an input may be in any memory.
+        // Plain memory or the instance's memory: both are allowed for an input.
         let buffers: Vec<Buffer> = inputs
             .iter()
             .map(|(_, bytes)| {
@@ -259,7 +259,7 @@ fn a_decoder_gives_the_same_bits_in_a_worker() {
     let walk = |instance: &ShimInstance, artefact: &Artefact, plain: bool| {
         let state = || instance.allocate("cpu", CONTEXT * KEY * 4, 64).unwrap();
         let states = [state(), state()];
-        // Two shards take turns over the same states: each reads what the other wrote.
+        // Two shards alternate on the same states, and each reads what the other wrote.
         let shard = || instance.load("cpu", artefact, &[]).unwrap();
         let mut sessions = [shard(), shard()].map(|shard| Session { shard, states: states.clone() });
         let mut results = sessions[0].run("prefill_4@8", 0, &hidden[..16], plain);
@@ -282,7 +282,7 @@ fn a_decoder_gives_the_same_bits_in_a_worker() {
     for plain in [false, true] {
         assert!(expected == walk(&remote, &there, plain), "plain memory: {plain}");
     }
-    // A refusal of the shim arrives unchanged.
+    // The shim's refusal is returned unchanged.
     let error = remote.check("npu", &entry, &weights).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -300,7 +300,8 @@ fn shims_that_take_only_their_own_memory_are_given_copies() {
     let mut shard = load(&instance);
     assert!(!shard.entries()[0].bindings[0].memory_kinds.host());
     assert_eq!(run(&mut shard, &[1.0, 2.0, 3.0, 4.0]).unwrap(), [2.0, 4.0, 6.0, 8.0]);
-    // The same buffer twice: changes by the host in between are seen, and so are those by a run.
+    // Binds one buffer twice. The second run sees changes by the host in between, and changes by a
+    // run.
     let (x, y) = (instance.allocate("npu", 32, 16).unwrap(), instance.allocate("npu", 16, 16).unwrap());
     for value in [1.0, 3.0] {
         x.write().unwrap().copy_from_slice(&f32_bytes(&[value; 8]));
@@ -308,7 +309,7 @@ fn shims_that_take_only_their_own_memory_are_given_copies() {
         shard.run(0, 4, &mut [Bound::Buffer(&y), Bound::Buffer(&x)], RunOptions::default()).unwrap();
         assert_eq!(f32_values(&x.read().unwrap()), [vec![4.0 * value; 4], vec![value; 4]].concat());
     }
-    // As in process: plain memory is not accepted.
+    // Plain memory is not accepted, as in process.
     let refused =
         shard.run(0, 4, &mut [Bound::Read(&[0; 16]), Bound::Buffer(&y)], RunOptions::default()).unwrap_err();
     assert!(refused.to_string().contains("takes no plain memory"), "{refused}");
@@ -358,7 +359,7 @@ fn bindings_are_checked_as_in_this_process() {
     assert_eq!(aligned.write().unwrap().as_ptr() as usize % (1 << 16), 0);
 }
 
-/// What the shim does, and what the error of the call says.
+/// A fault of the shim, with the expected error of the call.
 struct Death {
     how: &'static str,
     end: fn(&WorkerEnd) -> bool,
@@ -460,8 +461,8 @@ fn check_death(death: &Death, place: &str, pid: u32, error: &ShimError) {
     }
 }
 
-/// A terminal's interrupt goes to every process of the host's group, including one that was just
-/// forked.
+/// A terminal's interrupt is sent to every process of the host's group, including a newly forked
+/// one.
 #[test]
 fn a_worker_that_is_interrupted_was_cancelled() {
     for place in ["devices", "check"] {
@@ -485,7 +486,7 @@ fn every_death_is_reported_wherever_it_happens() {
     for death in DEATHS {
         let caps = if death.how.contains("hang") { short() } else { Caps { ..Caps::default() } };
         for place in ["devices", "check", "compile-half", "load", "run"] {
-            // Each wait is slow; only the plain one runs everywhere.
+            // Each wait is slow, so only the plain one runs everywhere.
             if death.how.contains("hang") && death.how != "hang" && !matches!(place, "check" | "run") {
                 continue;
             }
@@ -530,7 +531,7 @@ fn a_shim_that_dies_when_it_is_opened_is_skipped_with_that_reason() {
         assert_eq!(error.reason(), "worker-ended");
         assert!(error.to_string().contains(text) && error.help().is_some(), "{error}");
     }
-    // A library that is no shim is rejected there as it is here.
+    // A library that is not a shim is rejected as in this process.
     let shims = Shims::new();
     shims.manifest("dying", "dying", |_| {});
     std::fs::write(shims.library("dying"), b"not a library").unwrap();
@@ -538,7 +539,7 @@ fn a_shim_that_dies_when_it_is_opened_is_skipped_with_that_reason() {
     let error = &registry.skipped()[0].error;
     assert!(matches!(error, LoadError::Elsewhere { .. }), "{error:?}");
     assert_eq!((error.reason(), error.help().is_some()), ("not-a-library", true));
-    // An instance that dies in open, and one whose options are refused.
+    // An instance that dies in open, and one with rejected options.
     let error = open_with("open:abort", Caps::default()).unwrap_err();
     assert_eq!(
         (error.class(), WorkerFailure::of(&error).map(|failure| failure.function)),
@@ -576,7 +577,7 @@ fn a_program_that_is_not_a_worker_is_an_error_too() {
     let missing = open("/nowhere/shardwright-worker");
     assert!(missing.to_string().contains("is not there") && missing.help().is_some(), "{missing}");
     assert_eq!(missing.class(), Some(ErrorClass::InvalidArgument));
-    // A program that says something else on the socket.
+    // A program that sends something else on the socket.
     let directory = tempfile::tempdir().unwrap();
     let talker = directory.path().join("talker");
     std::fs::write(&talker, "#!/bin/sh\nprintf 'hello, world' >&0\nsleep 100\n").unwrap();
@@ -592,14 +593,14 @@ fn a_program_that_is_not_a_worker_is_an_error_too() {
         assert!(error.to_string().contains(text), "{error}");
         assert_eq!(error.class(), Some(ErrorClass::Internal));
     }
-    // There is none beside a test program; the variable is not set here.
+    // A test program has no worker next to it, and the variable is not set here.
     if std::env::var_os("SHARDWRIGHT_WORKER").is_none() {
         assert!(
             find_worker().is_err_and(|error| error.to_string().contains("shardwright-worker` is not there"))
         );
         assert!(Launcher::found().is_err());
     }
-    // Started by hand, it explains itself.
+    // Started manually, it prints an explanation.
     let worker = Command::new(isolation().worker).stdin(Stdio::null()).output().unwrap();
     assert_eq!(worker.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&worker.stderr).contains("started by Shardwright"));
@@ -663,13 +664,13 @@ fn a_compilation_is_asked_to_stop_and_then_killed() {
         assert_eq!(die == "compile:hang", watch.heard == 0);
         assert_eq!(exists(first), !dies);
         assert_empty(directory.path());
-        // Only that compilation was asked to stop, not the next.
+        // Only that compilation was stopped, not the next one.
         if !dies {
             let again = instance.check("npu", &doubling(), &[]).unwrap();
             assert!(again[0].accepted);
         }
     }
-    // A panic of the caller costs the worker, not its own process.
+    // A panic of the caller costs the worker, but not the caller's process.
     struct Panics;
     impl Watch for Panics {
         fn progress(&mut self, _: u32, _: &str) {
@@ -687,7 +688,7 @@ fn a_compilation_is_asked_to_stop_and_then_killed() {
 fn artefacts_appear_complete_or_not_at_all() {
     let directory = tempfile::tempdir().unwrap();
     let place = Place::Directory(directory.path());
-    // Three mebibytes in pieces, and everything a worker reports.
+    // Three mebibytes in pieces, and all kinds of reports.
     let instance = open("compile-large:");
     let artefact = instance.compile("npu", &order(), place, &mut ()).unwrap();
     assert_eq!(artefact.payload().len(), (3 << 20) + 16);
@@ -698,11 +699,11 @@ fn artefacts_appear_complete_or_not_at_all() {
         assert!(WorkerFailure::of(&error).is_some(), "{die}: {error:?}");
         assert_empty(directory.path());
     }
-    // Too short, although the shim reports success: loading it fails as a corrupt artefact.
+    // It is too short, although the shim reports success. Loading it fails as a corrupt artefact.
     let short = open("compile-short:").compile("npu", &order(), Place::Temporary, &mut ()).unwrap();
     let error = open("").load("npu", &short, &[]).unwrap_err();
     assert_eq!(error.class(), Some(ErrorClass::CorruptArtefact));
-    // A directory that cannot be written is the host's failure, and does not cost the worker.
+    // A directory without write access is the host's failure, and does not cost the worker.
     let instance = open("");
     let error = instance.compile("npu", &order(), Place::Directory(Path::new("/proc")), &mut ()).unwrap_err();
     assert!(matches!(error, ShimError::Artefact(_)), "{error:?}");
@@ -711,8 +712,8 @@ fn artefacts_appear_complete_or_not_at_all() {
 
 #[test]
 fn writing_beside_a_buffer_is_found() {
-    // A byte behind, far behind, before; of an output, of an input; and in a gap left by the
-    // alignment.
+    // Writes one byte after, far after or before a buffer. The buffer is an output or an input, and
+    // one byte is in a gap left by the alignment.
     for (die, offset, binding) in [
         ("run-behind:16", 16, "y"),
         ("run-behind:4000", 4000, "y"),
@@ -739,8 +740,8 @@ fn writing_beside_a_buffer_is_found() {
         .unwrap_err();
     assert!(error.to_string().contains("byte 16 of the 16 bytes bound as `y`"), "{error}");
     assert_eq!(y, [7; 16]);
-    // Where the alignment exceeds the length, or before the buffer, the guard page is not adjacent;
-    // marked bytes detect the write.
+    // If the alignment exceeds the length, or before the buffer, the guard page is not adjacent.
+    // Then marked bytes detect the write.
     for (die, length, offset) in
         [("run-before:1", 16, -1), ("run-before:40", 16, -40), ("run-behind:20", 20, 20)]
     {
@@ -824,7 +825,7 @@ fn a_run_is_cancelled_or_killed() {
         let mut cancelled_run = || {
             std::thread::scope(|scope| {
                 let thread = scope.spawn(|| run(&mut shard, &[1.0; 4]).unwrap_err());
-                // A request before the run starts has no effect; the caller repeats it until the
+                // A request before the run starts has no effect, so the caller repeats it until the
                 // run ends.
                 while !thread.is_finished() {
                     canceller.cancel();
@@ -834,8 +835,8 @@ fn a_run_is_cancelled_or_killed() {
             })
         };
         let mut error = cancelled_run();
-        // A request that overtakes the run ends it before the shim, which would not stop, is
-        // called.
+        // If a request arrives before its run, the run ends before the shim is called, which would
+        // not stop.
         for _ in 0..100 {
             if !dies || WorkerFailure::of(&error).is_some() {
                 break;
@@ -889,7 +890,7 @@ fn a_run_past_its_deadline_is_ended_after_its_grace() {
 
 #[test]
 fn the_output_of_a_noisy_shim_is_read_and_blocks_no_call() {
-    // Seven megabytes of output while it answers, and endless output from another thread.
+    // Seven megabytes of output before the answer, and endless output from another thread.
     for die in ["devices:noise", "devices:chatter"] {
         let instance = open(die);
         assert_eq!(instance.devices(None).unwrap().len(), 1);
@@ -919,8 +920,8 @@ fn a_worker_that_hangs_in_closing_is_not_waited_for() {
 
 #[test]
 fn an_answer_that_a_shim_forges_must_have_the_right_type() {
-    // It answers `devices` with limits, which is an invalid answer. For `limits` it is a valid one,
-    // and harmless.
+    // It answers `devices` with limits, which is an invalid answer. For `limits` the answer is
+    // valid and harmless.
     let error = open_with("devices:lie", short()).unwrap().devices(None).unwrap_err();
     let failure = WorkerFailure::of(&error).unwrap();
     assert!(
@@ -958,7 +959,7 @@ fn one_death_ends_the_runs_of_every_shard() {
     let [first, second] = &mut shards;
     std::thread::scope(|scope| {
         let long = scope.spawn(|| {
-            // Until the other one dies.
+            // Repeat until the other one dies.
             loop {
                 if let Err(error) = run(first, &[1.0; 4]) {
                     return error;
@@ -982,7 +983,7 @@ fn one_death_ends_the_runs_of_every_shard() {
             canceller.cancel();
             std::thread::sleep(Duration::from_millis(5));
         }
-        // A run that had not begun needs no worker to end.
+        // A run that had not begun can end without ending the worker.
         let error = run.join().unwrap();
         assert!(error.is_cancelled(), "{error}");
         assert!(
@@ -992,7 +993,7 @@ fn one_death_ends_the_runs_of_every_shard() {
     });
 }
 
-/// Stores the log of its thread.
+/// A listener that stores the log of its thread.
 #[derive(Clone, Default)]
 struct Listener(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
 
@@ -1024,8 +1025,8 @@ impl tracing::Subscriber for Listener {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// In a process of its own: a thread of another test that meets a place of the log for the first
-/// time just as the listener is set may leave it switched off.
+/// Runs in a separate process. If another test's thread reaches a log call for the first time just
+/// as the listener is set, that log call may stay disabled.
 #[test]
 fn log_lines_of_a_shim_arrive_in_the_hosts_log() {
     const ALONE: &str = "SHARDWRIGHT_TEST_LOG";
@@ -1052,7 +1053,7 @@ fn log_lines_of_a_shim_arrive_in_the_hosts_log() {
     let first = &heard[..heard.len().min(20)];
     assert!(heard.iter().any(|line| line == "dying: opened"), "{first:?}");
     assert!(heard.iter().any(|line| line.contains("limits:log")), "the instance is named: {first:?}");
-    // Ten thousand at once: none is truncated, and dropped ones are counted.
+    // Ten thousand lines at once: none is truncated, and dropped ones are counted.
     let lines = heard.iter().filter(|line| line.starts_with("line ")).count();
     let lost =
         |line: &String| line.strip_suffix(" lines were logged too fast and are lost")?.parse::<usize>().ok();
@@ -1064,9 +1065,9 @@ fn log_lines_of_a_shim_arrive_in_the_hosts_log() {
 fn a_linked_shim_is_opened_by_a_worker_that_has_it() {
     let shims = Shims::new();
     let path = shims.dying(None);
-    // SAFETY: the library was just built for this, and is never unloaded.
+    // SAFETY: the library was built for this test, and is never unloaded.
     let library = Box::leak(Box::new(unsafe { libloading::Library::new(path) }.unwrap()));
-    // SAFETY: the contract gives the symbol this type.
+    // SAFETY: the contract defines this type for the symbol.
     let entry = unsafe { library.get::<SwEntryFunction>(b"shardwright_shim_entry") }.unwrap();
     let registry = ShimRegistry::builder().linked("part-of-this", *entry).build();
     assert_eq!(registry.open("dying", "here", &[]).unwrap().devices(None).unwrap().len(), 1);
@@ -1079,7 +1080,7 @@ fn a_linked_shim_is_opened_by_a_worker_that_has_it() {
     );
 }
 
-/// Not a test of its own: the process that the next test kills.
+/// Not a separate test, but the process that the next test kills.
 #[test]
 fn host_that_is_killed() {
     let Some(report) = std::env::var_os("SHARDWRIGHT_TEST_HOST") else { return };
@@ -1119,7 +1120,7 @@ fn a_worker_ends_with_its_host_whatever_it_is_doing() {
     let grandchild = child().unwrap();
     host.kill().unwrap();
     assert_eq!(host.wait().unwrap().signal(), Some(9));
-    // Reparented by now: gone or zombies, but not running.
+    // They have a new parent now. They are gone or zombies, but not running.
     let running = |pid: u32| {
         std::fs::read_to_string(format!("/proc/{pid}/stat"))
             .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with(['Z', 'X']))
@@ -1133,7 +1134,7 @@ fn chip(facts: &[(&str, &str)]) -> Chip {
     Chip { name: "mt1".to_owned(), aliases: vec!["One".to_owned()], facts: facts.collect() }
 }
 
-/// Here and in a worker, before and after that worker was lost.
+/// In this process and in a worker, before and after that worker was lost.
 #[test]
 fn a_chip_is_announced_by_the_facts_a_shim_declares_and_again_to_every_new_worker() {
     let shims = Shims::new();
@@ -1178,7 +1179,7 @@ fn a_chip_is_announced_by_the_facts_a_shim_declares_and_again_to_every_new_worke
     steady.know(&chip(&[("number", "8")])).unwrap();
     assert_eq!(detail(&steady).unwrap().as_deref(), Some("8"));
     Command::new("kill").args(["-9", &pid(&steady).to_string()]).status().unwrap();
-    // A request may arrive before its end is noticed; after that another worker is started.
+    // A request may arrive before its end is noticed. After that another worker is started.
     let again = (0..100).find_map(|_| detail(&steady).ok());
     assert_eq!(again.flatten().as_deref(), Some("8"));
     compile(&steady).unwrap();
@@ -1228,7 +1229,7 @@ fn violations_of_the_contract_are_reported_by_a_worker_as_in_this_process() {
             other => panic!("{other:?}"),
         }
     }
-    // Also if the option that causes it is in the manifest.
+    // This includes options in the manifest.
     shims.manifest("faulty", "faulty", |manifest| {
         manifest["options"] = serde_json::json!({"fault": "open-null", "library": "/a/b.so"});
     });

@@ -1,5 +1,5 @@
-//! Hundreds of worker deaths leave this process unchanged. Alone in its program, because it counts
-//! the resources of the whole process.
+//! Hundreds of ended workers leave this process unchanged. The test is alone in its program, since
+//! it counts the resources of the whole process.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn holdings(directory: &std::path::Path) -> Holdings {
         descriptors: entries("/proc/self/fd"),
         threads: entries("/proc/self/task"),
         children,
-        // Mappings of the allocator vary.
+        // The allocator's mappings vary.
         shared_mappings: maps.lines().filter(|line| line.contains("memfd:") || line.contains(".sw")).count(),
         files: entries(&directory.display().to_string()),
     }
@@ -54,7 +54,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// One call that ends in a death.
+    /// Makes one call that ends the worker.
     fn die(&self, instance: &ShimInstance, place: &str) -> ShimError {
         let buffer = || instance.allocate("npu", 16, 16);
         match place {
@@ -109,7 +109,7 @@ fn hundreds_of_deaths_leave_nothing_behind() {
     let bench = Bench { registry, order, artefact, directory: tempfile::tempdir().unwrap(), _shims: shims };
     bench.deaths(60);
     let before = (holdings(bench.directory.path()), mappings());
-    // Each place and each way to die comes up after thirty.
+    // Each place and each kind of end occurs within thirty cases.
     bench.deaths(cases(120, 1000));
     let after = (holdings(bench.directory.path()), mappings());
     assert_eq!(before.0, after.0);

@@ -1,4 +1,4 @@
-//! Composes a policy, which calls another planner, and that planner into one component.
+//! Composes a policy, which calls another planner, with that planner into one component.
 
 use wasm_encoder::{
     ComponentBuilder, ComponentExportKind, ComponentTypeRef, ComponentValType, InstanceType,
@@ -8,18 +8,20 @@ use wasmparser::{Parser, Payload, Validator};
 
 use crate::BuildError;
 
-/// Imported by planners, implemented by the host.
+/// The interface that planners import and the host implements.
 const HOST: &str = "shardwright:planner/host@0.2.0-draft";
 const API: &str = "shardwright:planner/api@0.2.0-draft";
 
 /// The levels of `log`, in the order of `wit/v0.2/planner.wit`.
 const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
 
-/// A planner that is `policy` (of the world `policy`), whose planner import is connected to
-/// `solver` (of the world `planner`). Both log to the host.
+/// Composes a planner from `policy` (of the world `policy`) and `solver` (of the world `planner`),
+/// which becomes the policy's planner import. Both log to the host.
 ///
-/// Errors: an invalid component, a policy that imports no other planner, or two that do not fit
-/// together.
+/// # Errors
+///
+/// Fails for an invalid component, a policy that does not import another planner, and two
+/// components that do not fit together.
 pub fn compose(policy: &[u8], solver: &[u8]) -> Result<Vec<u8>, BuildError> {
     let failed = |what: &str, reason: String| BuildError::Compose { reason: format!("{what}: {reason}") };
     for (what, component) in [("the policy", policy), ("the solver", solver)] {
@@ -55,7 +57,7 @@ pub fn compose(policy: &[u8], solver: &[u8]) -> Result<Vec<u8>, BuildError> {
     Ok(whole)
 }
 
-/// Whether a component imports another planner.
+/// Returns whether a component imports another planner.
 fn imports_api(component: &[u8]) -> wasmparser::Result<bool> {
     let mut depth = 0_usize;
     for payload in Parser::new(0).parse_all(component) {
@@ -79,7 +81,7 @@ fn imports_api(component: &[u8]) -> wasmparser::Result<bool> {
 mod tests {
     use super::*;
 
-    /// A component with these imports, all unused.
+    /// Creates a component with these imports, all unused.
     fn importing(names: &[&str]) -> Vec<u8> {
         let imports: String = names.iter().map(|name| format!("(import \"{name}\" (instance))")).collect();
         wat::parse_str(format!("(component {imports})")).unwrap()

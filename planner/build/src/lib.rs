@@ -1,12 +1,13 @@
 //! Builds a planner crate into a WebAssembly component.
 //!
-//! **Job.** [`build`] runs `cargo build` for `wasm32-unknown-unknown` with its own target directory
-//! and a fixed profile, independent of the flags of the surrounding build, and [`componentise`]
-//! wraps the module; [`compose`] joins a policy with the planner that it calls. Used by the host's
-//! build script for the built-in planner, by tests, and by anyone who writes a planner in Rust.
+//! **Job.** [`build`] runs `cargo build` for `wasm32-unknown-unknown`, with a separate target
+//! directory and a fixed profile, independent of the flags of the surrounding build.
+//! [`componentise`] wraps the module. [`compose`] joins a policy with the planner that it calls.
+//! Used by the host's build script for the built-in planner, by tests, and by authors of planners
+//! in Rust.
 //!
-//! **Not its job.** It installs nothing, and it does not judge whether the component is a sound
-//! planner.
+//! **Not its job.** It does not install tools, and it does not check whether the component is a
+//! valid planner.
 //!
 //! ```no_run
 //! let planner = shardwright_planner_build::build("my-planner/Cargo.toml".as_ref(), "target/planners".as_ref())?;
@@ -22,8 +23,8 @@ use std::process::{Command, Stdio};
 
 pub use compose::compose;
 
-/// The target planners are compiled for: no system interface, hence no imports but the interface's
-/// own.
+/// The target that planners are compiled for. It has no system interface, so a planner only has the
+/// imports of our interface.
 pub const TARGET: &str = "wasm32-unknown-unknown";
 
 /// Why a planner could not be built.
@@ -36,29 +37,29 @@ pub enum BuildError {
     /// The manifest does not exist.
     #[error("{} is not a Cargo manifest", path.display())]
     MissingManifest {
-        /// The path passed.
+        /// The given path.
         path: PathBuf,
     },
     /// A program could not be started.
     #[error("cannot run `{program}`: {source}")]
     Run {
-        /// The program.
+        /// Name of the program.
         program: String,
-        /// Why.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// Cargo failed.
+    /// Cargo could not build the crate.
     #[error("cargo could not build {}:\n{log}", manifest.display())]
     Cargo {
-        /// The manifest.
+        /// Path of the manifest.
         manifest: PathBuf,
-        /// The end of its output.
+        /// The end of cargo's output.
         log: String,
     },
     /// The crate has no `cdylib`.
     #[error("{} builds no WebAssembly module", manifest.display())]
     NoModule {
-        /// The manifest.
+        /// Path of the manifest.
         manifest: PathBuf,
     },
     /// The module could not be read.
@@ -66,25 +67,25 @@ pub enum BuildError {
     Read {
         /// Path of the module.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// Two components cannot be joined.
     #[error("the planners cannot be joined: {reason}")]
     Compose {
-        /// Which of them, and why.
+        /// The component that does not fit, and why.
         reason: String,
     },
     /// The module is not a planner: it is damaged, or lacks the sections that the bindings add.
     #[error("the module cannot be made a component: {reason}")]
     Componentise {
-        /// Why.
+        /// Error of the encoder.
         reason: String,
     },
 }
 
 impl BuildError {
-    /// Advice, for a `help:` line.
+    /// Returns advice for a `help:` line.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             BuildError::MissingTarget => Some("rustup target add wasm32-unknown-unknown"),
@@ -98,20 +99,20 @@ impl BuildError {
     }
 }
 
-/// Longest part of cargo's output kept in an error.
+/// Maximum bytes of cargo's output that an error contains.
 const LOG_BYTES: usize = 16 * 1024;
 
-/// Build the planner crate of `manifest` and wrap it as a component.
+/// Builds the planner crate of `manifest` and wraps it as a component.
 ///
 /// `target_dir` is Cargo's target directory for planners. Use one for all planners of a workspace,
-/// and another one for each other workspace: the flags that keep paths out of the module are not
+/// and a separate one for each other workspace. The flags that keep paths out of the module are not
 /// part of the names of cargo's files, so two workspaces would replace each other's dependencies.
-/// Never use the project's own, whose lock is taken while build scripts run.
+/// Never use the project's own target directory, which is locked while build scripts run.
 pub fn build(manifest: &Path, target_dir: &Path) -> Result<Vec<u8>, BuildError> {
     componentise(&build_module(manifest, target_dir)?)
 }
 
-/// Build the crate of `manifest` to a core module, without wrapping it.
+/// Builds the crate of `manifest` to a core module, without wrapping it.
 pub fn build_module(manifest: &Path, target_dir: &Path) -> Result<Vec<u8>, BuildError> {
     let manifest = manifest
         .canonicalize()
@@ -138,8 +139,8 @@ pub fn build_module(manifest: &Path, target_dir: &Path) -> Result<Vec<u8>, Build
         .arg("--target-dir")
         .arg(target_dir)
         .env("CARGO_ENCODED_RUSTFLAGS", remap(directory));
-    // Within a hundredth of the smallest planner, and a quarter faster; generators that only run at
-    // build time need no optimisation.
+    // The size is within a hundredth of the smallest planner's, and the planner is a quarter
+    // faster. Generators that only run at build time need no optimisation.
     for (name, value) in [
         ("OPT_LEVEL", "2"),
         ("LTO", "true"),
@@ -165,14 +166,14 @@ pub fn build_module(manifest: &Path, target_dir: &Path) -> Result<Vec<u8>, Build
     std::fs::read(&path).map_err(|source| BuildError::Read { path, source })
 }
 
-/// Wrap a core module, built against the planner bindings, as a component.
+/// Wraps a core module, built against the planner bindings, as a component.
 pub fn componentise(module: &[u8]) -> Result<Vec<u8>, BuildError> {
     let encode = || wit_component::ComponentEncoder::default().validate(true).module(module)?.encode();
     encode().map_err(|error| BuildError::Componentise { reason: format!("{error:#}") })
 }
 
-/// A command without the environment variables of a surrounding Cargo build: its flags, target,
-/// profile and wrappers (clippy) apply to the host.
+/// Creates a command without the environment variables of a surrounding Cargo build, whose flags,
+/// target, profile and wrappers (clippy) are for the host.
 fn clean(program: OsString) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -202,8 +203,8 @@ fn clean(program: OsString) -> Command {
     command
 }
 
-/// Flags that keep the paths of this machine out of the module, so that equal sources produce equal
-/// bytes.
+/// Returns flags that keep the paths of this machine out of the module, so that equal sources give
+/// equal bytes.
 fn remap(directory: &Path) -> OsString {
     let mut flags = OsString::new();
     let mut add = |from: &Path, to: &str| {
@@ -224,7 +225,7 @@ fn remap(directory: &Path) -> OsString {
     flags
 }
 
-/// The outermost directory above `directory` with a lock file: the workspace, whose path
+/// Returns the outermost directory above `directory` with a lock file: the workspace, whose path
 /// dependencies are compiled too.
 fn workspace(directory: &Path) -> PathBuf {
     let roots = directory.ancestors().filter(|ancestor| ancestor.join("Cargo.lock").is_file());
@@ -239,13 +240,13 @@ fn target_installed(directory: &Path) -> Result<(), BuildError> {
         .output()
         .map_err(|source| BuildError::Run { program: "rustc".to_owned(), source })?;
     let libraries = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-    // The directory exists for every known target; only an installed one has libraries.
+    // The directory exists for every known target, but only an installed one has libraries.
     let installed = output.status.success()
         && std::fs::read_dir(libraries).is_ok_and(|mut entries| entries.next().is_some());
     if installed { Ok(()) } else { Err(BuildError::MissingTarget) }
 }
 
-/// Path of the module among the messages of cargo.
+/// Finds the path of the module in the messages of cargo.
 fn artefact(messages: &[u8], manifest: &Path) -> Option<PathBuf> {
     let messages = messages.split(|&byte| byte == b'\n');
     let artefacts = messages.filter_map(|line| serde_json::from_slice::<serde_json::Value>(line).ok());
@@ -276,7 +277,7 @@ mod tests {
         }
     }
 
-    /// A crate in a directory of its own, outside any workspace and without dependencies.
+    /// Creates a crate in a separate directory, outside any workspace and without dependencies.
     fn crate_with(manifest: &str, source: &str) -> tempfile::TempDir {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("src")).unwrap();

@@ -1,6 +1,6 @@
-//! `shardwright-planner-build MANIFEST OUT.wasm`: build a planner crate into a component.
+//! `shardwright-planner-build MANIFEST OUT.wasm`: builds a planner crate into a component.
 //!
-//! A thin front of the library of the same name; it decides nothing.
+//! A thin front end of the library of the same name.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

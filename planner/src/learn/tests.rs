@@ -2,7 +2,7 @@ use super::*;
 use crate::testing::RequestBuilder;
 use crate::{EntryKind, MeasuredTime};
 
-/// Every component in a shard of its own: embedding, decoder, head.
+/// Plans with every component in a separate shard: embedding, decoder, head.
 fn first(request: &Request) -> Plan {
     let apart = Settings { join: false, ..Settings::default() };
     solve(request, &apart).unwrap().into_plan(request)
@@ -24,8 +24,8 @@ fn learned(request: &Request, plan: &Plan, feedback: Feedback) -> Lesson {
     Lesson::learn(request, &[Attempt { plan: plan.clone(), feedback: vec![feedback] }])
 }
 
-/// Limits learned from one refusal of the whole decoder of ten layers, a thousand operations and
-/// ten thousand weight bytes.
+/// Limits learned from one refusal of the whole decoder: ten layers, 1000 operations and 10,000
+/// weight bytes.
 #[test]
 fn refusals_become_limits() {
     let request = RequestBuilder::decoder(10).build();
@@ -33,9 +33,9 @@ fn refusals_become_limits() {
     let resource = Some(ErrorClass::ResourceLimit);
     for (class, details, name, value) in [
         (resource, &[("limit", "ops"), ("value", "1000"), ("max", "400")][..], "ops", 400),
-        // The compiler counts twice as many: its maximum is worth half in our counting.
+        // The compiler counts twice as many operations, so its maximum is halved in our counting.
         (resource, &[("limit", "ops"), ("value", "2000"), ("max", "800")], "ops", 400),
-        // It refused an entry point of which the table has 600, at the same rate.
+        // The refused entry point has 600 operations in the table, at the same rate.
         (
             resource,
             &[("limit", "ops"), ("value", "1200"), ("max", "800"), ("entry", "prefill_128@512")],
@@ -43,7 +43,8 @@ fn refusals_become_limits() {
             400,
         ),
         (resource, &[("limit", "ops"), ("max", "400")], "ops", 400),
-        // A maximum at or above the refused value is not credible; only "below it" is known.
+        // A maximum at or above the refused value is not credible, so only the refused value
+        // counts.
         (resource, &[("limit", "ops"), ("value", "1000"), ("max", "5000")], "ops", 999),
         (resource, &[("limit", "ops")], "ops", 500),
         (resource, &[("limit", "ops"), ("value", "many"), ("max", "few")], "ops", 500),
@@ -55,7 +56,7 @@ fn refusals_become_limits() {
             5100,
         ),
         (resource, &[("limit", "context-bytes")], "context-bytes", 5350),
-        // A limit on a quantity missing from the table: smaller shards.
+        // A limit on a quantity that is missing from the table leads to smaller shards.
         (resource, &[("limit", "vtcm-bytes"), ("value", "9"), ("max", "8")], "ops", 500),
         (resource, &[], "ops", 500),
         (Some(ErrorClass::Unmappable), &[], "ops", 500),
@@ -157,7 +158,7 @@ fn feedback_that_makes_no_sense_teaches_nothing() {
         let lesson = learned(&request, &plan, feedback);
         assert_eq!(lesson.request, request);
     }
-    // Nor does a plan of another request panic.
+    // A plan of another request does not panic either.
     let mut foreign = plan.clone();
     (foreign.shards[1].segments[0].first, foreign.shards[1].segments[0].end) = (3, 900);
     foreign.shards[0].target = 7;
@@ -185,7 +186,8 @@ fn a_history_without_lessons_still_gives_a_new_plan() {
     assert!(history.len() > 1);
 }
 
-/// Two tuples of weights beside f32 ones, of which the second has the down projection in f32.
+/// Creates two tuples with quantised weights in addition to f32. The second has the down projection
+/// in f32.
 fn with_roles() -> (Request, Plan) {
     let mut request = RequestBuilder::decoder(3).formats("w8-per-channel", 1, 4).build();
     let wide = request.formats.len() as u32;
@@ -223,7 +225,7 @@ fn drift_at_a_place_bars_what_is_no_wider_there_and_nothing_else() {
     assert_eq!(barred(&at(("role", "mlp-output"))), [1]);
     assert_eq!(barred(&at(("role", "attention-input"))), [1, 2]);
     assert_eq!(barred(&place), [1, 2]);
-    // All have states of the same width.
+    // All tuples have states of the same width.
     assert_eq!(barred(&at(("values", "states"))), [0, 1, 2]);
 }
 
@@ -237,7 +239,7 @@ fn drift_at_a_place_raises_a_format_there_alone() {
     let history = [Attempt { plan, feedback: vec![feedback] }];
     let settings = Settings { formats: None, ..Settings::default() };
     let mut request = request;
-    // The narrow tuples are preferred.
+    // Puts the narrow tuples first.
     request.formats.rotate_left(1);
     for cost in &mut request.costs {
         cost.formats = (cost.formats + 2) % 3;

@@ -1,16 +1,16 @@
-//! Values of a target's limits under the flags that are set.
+//! Values of a target's limits with the flags that are set.
 
 use crate::table::RangeCost;
 use crate::{Flag, Limit, Target};
 
-/// A limit and its value under the flags in use.
+/// A limit and its value with the flags in use.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bound<'request> {
     pub(super) limit: &'request Limit,
     pub(super) value: u64,
 }
 
-/// The limits of one target that the solver knows, each the tightest of its name.
+/// The limits of one target that the solver supports, the tightest one for each name.
 #[derive(Debug, Default, Clone)]
 pub(super) struct TargetBounds<'request> {
     pub(super) ops: Option<Bound<'request>>,
@@ -23,7 +23,7 @@ pub(super) struct TargetBounds<'request> {
 }
 
 impl<'request> TargetBounds<'request> {
-    /// Under the flags that are set for the target and these.
+    /// Creates the bounds with the flags that are set for the target, and with `more`.
     pub(super) fn new(target: &'request Target, more: &[Flag]) -> Self {
         let under = |limit: &'request Limit| {
             let set = |flag: &Flag| target.recommended.contains(flag) || more.contains(flag);
@@ -46,7 +46,7 @@ impl<'request> TargetBounds<'request> {
         }
     }
 
-    /// The bounds on a single shard, each with the shard's value.
+    /// Iterates over the bounds on a single shard, each with the shard's value.
     pub(super) fn on_shards(&self, cost: &RangeCost) -> impl Iterator<Item = (Bound<'request>, u64)> {
         let pairs = [
             (self.ops, cost.ops),
@@ -58,8 +58,8 @@ impl<'request> TargetBounds<'request> {
         pairs.into_iter().filter_map(|(bound, value)| Some((bound?, value)))
     }
 
-    /// What of a shard's cost may come to exceed a bound if the shard grows up to `most`, in a
-    /// fixed order; 0 where none can.
+    /// Returns those amounts of a shard's cost that can still exceed a bound if the shard grows up
+    /// to `most`, in a fixed order. An amount that cannot is 0.
     pub(super) fn at_stake(&self, cost: &RangeCost, most: &RangeCost) -> [u64; 5] {
         let amount = |bound: Option<Bound<'_>>, of: fn(&RangeCost) -> u64| match bound {
             Some(bound) if of(most) > bound.value => of(cost),
@@ -74,7 +74,7 @@ impl<'request> TargetBounds<'request> {
         ]
     }
 
-    /// A shard's amount of the quantity that a limit of this name bounds.
+    /// Returns a shard's amount of the quantity that a limit with this name bounds.
     pub(super) fn value_of(name: &str, cost: &RangeCost) -> Option<u64> {
         match name {
             "ops" => Some(cost.ops),
@@ -86,7 +86,7 @@ impl<'request> TargetBounds<'request> {
         }
     }
 
-    /// The first bound a single shard exceeds, with the shard's value.
+    /// Returns the first bound that a single shard exceeds, with the shard's value.
     pub(super) fn exceeded(&self, cost: &RangeCost) -> Option<(Bound<'request>, u64)> {
         self.on_shards(cost).find(|(bound, value)| *value > bound.value)
     }

@@ -1,6 +1,6 @@
-//! How the alternatives to each shard fare in the comparison that the search makes: the same checks
-//! and the same objective, with the shard's target, formats or soft-cap replaced. Reasons are
-//! derived from this alone.
+//! Comparison of each shard with its alternatives, as the search compares them: with the same
+//! checks and the same objective, and with the shard's target, formats or soft-cap replaced.
+//! Reasons are derived only from this.
 
 use super::search::Sums;
 use super::{Choice, Goal, Placement, Problem, Relaxed, Settings, Solution, relief};
@@ -10,24 +10,24 @@ use crate::{Refusal, Request, Segment, SoftcapPlace};
 /// The alternatives to the choices of a solution.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Decided {
-    /// One per shard, in order.
+    /// Alternatives of each shard, in order.
     pub(super) shards: Vec<Rivals>,
-    /// Nanoseconds that one more shard has to save.
+    /// Nanoseconds that one additional shard must save.
     pub(super) boundary: u64,
-    /// For every target whether bytes of weights stand in for its times.
+    /// For every target, whether bytes of weights replace its times.
     pub(super) by_bytes: Vec<bool>,
 }
 
 /// The alternatives to one shard.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Rivals {
-    /// The shard's own amounts.
+    /// Amounts of the shard itself.
     pub(super) own: Amounts,
-    /// On the other targets, in the order of the request.
+    /// The shard on the other targets, in the order of the request.
     pub(super) targets: Vec<Rival>,
-    /// On its own target in each other format tuple, in the order of the request.
+    /// The shard on its own target in each other format tuple, in the order of the request.
     pub(super) formats: Vec<Rival>,
-    /// With its soft-cap at the other place.
+    /// The shard with its soft-cap at the other place.
     pub(super) softcap: Option<Rival>,
 }
 
@@ -35,22 +35,22 @@ pub(super) struct Rivals {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rival {
     pub(super) target: u32,
-    /// The format tuple of its first unit.
+    /// Format tuple of its first unit.
     pub(super) formats: u32,
     pub(super) verdict: Verdict,
     /// `None` if the target does not support the shard.
     pub(super) amounts: Option<Amounts>,
 }
 
-/// What a shard comes to.
+/// Amounts that the objective compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Amounts {
-    /// Nanoseconds that the objective counts, with transfers between devices, without what formats
-    /// and shards have to save. Bytes of weights where those stand in for times.
+    /// Nanoseconds that the objective counts, with transfers between devices, but without the
+    /// savings required of formats and shards. Bytes of weights if these replace times.
     pub(super) nanoseconds: u64,
-    /// Layers without a known time.
+    /// Number of layers without a known time.
     pub(super) untimed: u64,
-    /// Millionths of a nat.
+    /// Loss in millionths of a nat.
     pub(super) loss: u64,
 }
 
@@ -63,7 +63,7 @@ pub(super) enum Verdict {
     Unwanted,
     /// The target computes some of its layers wrongly in these formats.
     Barred,
-    /// The loss of some layers is needed and not known.
+    /// The loss of some layers is needed but unknown.
     UnknownLoss,
     /// It exceeds a limit of its target.
     Limit { name: String, value: u64, most: u64 },
@@ -71,18 +71,18 @@ pub(super) enum Verdict {
     Refused,
     /// Other shards read its states elsewhere or in another format.
     States,
-    /// With it the chain exceeds a goal.
+    /// The chain would exceed a goal.
     Goal { name: &'static str, value: u64, most: u64 },
-    /// It is worse in this part of the objective, and equal in the parts before it.
+    /// It is worse in this part of the objective, and equal in the parts before.
     Worse(Goal),
-    /// Equal in every part of the objective: the one named first is chosen.
+    /// It is equal in every part of the objective. The one listed first is chosen.
     Equal,
-    /// Better by itself. The search was cut, or compared whole chains of other shards.
+    /// It is better by itself. The search was cut short, or compared whole chains of other shards.
     Better,
 }
 
 impl Verdict {
-    /// Whether the alternative is a legal plan, so that the objective decided.
+    /// Returns whether the alternative is a legal plan, so that the objective decided.
     pub(super) fn is_legal(&self) -> bool {
         matches!(self, Verdict::Worse(_) | Verdict::Equal | Verdict::Better)
     }
@@ -90,7 +90,9 @@ impl Verdict {
 
 /// Compares a solution with its alternatives, one shard at a time.
 ///
-/// Errors: as for [`solve`](super::solve), for the request.
+/// # Errors
+///
+/// The errors of [`solve`](super::solve) for the request.
 pub(super) fn compare(request: &Request, settings: &Settings, found: &Solution) -> Result<Decided, Refusal> {
     let request = &relief::with_flags(request, &found.relieving);
     let problem = Problem::new(request, settings, found.entries.clone(), Relaxed::default())?;
@@ -107,7 +109,7 @@ struct Comparison<'a> {
     found: &'a Solution,
 }
 
-/// A shard in the terms of the objective.
+/// A shard's contribution to the objective, with its cost and loss.
 struct Weighed {
     sums: Sums,
     cost: RangeCost,
@@ -135,8 +137,8 @@ impl Comparison<'_> {
         }
     }
 
-    /// The shard on another target: in its own formats, or else in the first tuple in which it is a
-    /// legal plan there.
+    /// Compares the shard on another target: in its own formats, otherwise in the first tuple in
+    /// which it is a legal plan there.
     fn on_target(&self, index: usize, own: &Weighed, target: u32) -> Rival {
         let shard = &self.found.shards[index];
         let moved = Placement { target, ..shard.clone() };
@@ -173,7 +175,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// What handing over to and from the shards around this one takes if it is on a target.
+    /// Returns the time of transfers from and to the adjacent shards if this shard is on a target.
     fn transfers(&self, index: usize, target: u32) -> u64 {
         let at = |index: usize| self.found.shards.get(index).map(|shard| shard.target);
         let before = index.checked_sub(1).and_then(at).map(|before| self.problem.transfer(before, target));
@@ -181,7 +183,7 @@ impl Comparison<'_> {
         before.unwrap_or(0).saturating_add(after.unwrap_or(0))
     }
 
-    /// The shard's part of the objective, component by component as the search adds them up.
+    /// Computes the shard's part of the objective, component by component as the search does.
     fn weigh(&self, index: usize, shard: &Placement) -> Result<Weighed, Verdict> {
         let problem = self.problem;
         let one = problem.one_shard();
@@ -205,7 +207,8 @@ impl Comparison<'_> {
         Ok(Weighed { sums, cost: open.unwrap_or_default(), loss })
     }
 
-    /// The formats of a segment on a target as a choice of its whole component, and the units.
+    /// Returns the formats of a segment on a target as a choice of its whole component, with the
+    /// range of its units.
     fn choice(&self, segment: &Segment, shard: &Placement) -> Result<(Choice, usize, usize), Verdict> {
         let missing = || Verdict::Illegal("no part of the model".to_owned());
         let part = self.problem.parts.iter().find(|part| part.component == segment.component);
@@ -224,8 +227,8 @@ impl Comparison<'_> {
         Ok((Choice::new(&units, formats, softcap), first, end))
     }
 
-    /// Why some segments of a shard have no cost. Where their reasons differ, or others have one,
-    /// each reason names its component.
+    /// Returns why some segments of a shard have no cost. If their reasons differ, or other
+    /// segments have a cost, each reason names its component.
     fn illegal_parts(&self, shard: &Placement) -> Verdict {
         let has_cost = |segment: &Segment| {
             let Ok((choice, first, end)) = self.choice(segment, shard) else { return false };
@@ -256,7 +259,7 @@ impl Comparison<'_> {
         Verdict::Illegal(whys.iter().map(named).collect::<Vec<_>>().join("; "))
     }
 
-    /// Why a segment has no cost.
+    /// Returns why a segment has no cost.
     fn illegal(&self, segment: &Segment, shard: &Placement) -> Verdict {
         let problem = self.problem;
         let request = problem.request;
@@ -283,7 +286,7 @@ impl Comparison<'_> {
         Verdict::Unwanted
     }
 
-    /// The first limit, refusal or goal that stands in the way of an alternative.
+    /// Returns the first limit, refusal or goal that rules out an alternative.
     fn obstacle(&self, index: usize, other: &Placement, weighed: &Weighed) -> Option<Verdict> {
         let problem = self.problem;
         let limits = &problem.limits[other.target as usize];
@@ -313,8 +316,8 @@ impl Comparison<'_> {
         self.goal_exceeded(&costs, losses.fold(weighed.loss, u64::saturating_add))
     }
 
-    /// The first goal that shards with these costs and this loss exceed, with the tables and what
-    /// is kept for other chains.
+    /// Returns the first goal that shards with these costs and this loss exceed, including the
+    /// tables and the reserve for other chains.
     fn goal_exceeded(&self, costs: &[&RangeCost], loss: u64) -> Option<Verdict> {
         let problem = self.problem;
         let goals = &problem.request.goals;
@@ -343,7 +346,7 @@ impl Comparison<'_> {
         })
     }
 
-    /// Whether an alternative keeps states elsewhere that other shards read or write.
+    /// Returns whether an alternative moves states that other shards read or write.
     fn moves_states(&self, index: usize, other: &Placement) -> bool {
         let home = |shard: &Placement, segment: &Segment| {
             let place = self.problem.places.get(shard.target as usize);
@@ -375,7 +378,7 @@ impl Comparison<'_> {
     }
 }
 
-/// A shard with one format tuple for all its units.
+/// Returns a shard with one format tuple for all its units.
 fn in_formats(shard: &Placement, formats: u32) -> Placement {
     let of = |segment: &Segment| Segment { formats: vec![formats; segment.formats.len()], ..segment.clone() };
     Placement { segments: shard.segments.iter().map(of).collect(), ..shard.clone() }

@@ -1,4 +1,5 @@
-//! Why a request has no solution: the first constraint without which it would have one.
+//! Diagnosis of a request without solution: finds the first constraint whose removal gives a
+//! solution.
 
 use super::search::{exists, search};
 use super::tables::Tables;
@@ -6,7 +7,7 @@ use super::{Part, Problem, Relaxed, Solution, is_admitted};
 use crate::table::{CostTable, unit_kinds_at};
 use crate::{Goals, Refusal, RefusalKind, names};
 
-/// Of a problem with what `tables` leave of `goals`.
+/// Finds the refusal for a problem whose goals are the rest of `goals` after `tables`.
 pub(super) fn diagnose(problem: &Problem<'_>, tables: &Tables, goals: &Goals) -> Refusal {
     let solvable = |relaxed| {
         let easier = Problem::new(problem.request, problem.settings, problem.entries.clone(), relaxed);
@@ -26,8 +27,8 @@ pub(super) fn diagnose(problem: &Problem<'_>, tables: &Tables, goals: &Goals) ->
             }
         }
     }
-    // What one constraint alone prevents is its refusal; else the first without which, and without
-    // those before it, there would be a plan.
+    // A constraint that alone prevents a plan is the reason. Otherwise it is the first one whose
+    // removal, together with all before it, gives a plan.
     let steps = steps(problem);
     let mut all = Relaxed::default();
     let alone = steps.iter().map(|step| {
@@ -48,17 +49,17 @@ pub(super) fn diagnose(problem: &Problem<'_>, tables: &Tables, goals: &Goals) ->
     Refusal::new(RefusalKind::OverLimit, "no plan fits the limits")
 }
 
-/// Leaves one constraint out.
+/// Removes one constraint.
 type Relax = fn(&mut Relaxed);
 
-/// A constraint that may be left out.
+/// A constraint that may be removed.
 struct Step {
     relax: Relax,
     kind: RefusalKind,
     message: &'static str,
 }
 
-/// The constraints that the request and the settings have.
+/// Returns the constraints of the request and the settings.
 fn steps(problem: &Problem<'_>) -> Vec<Step> {
     let (request, settings) = (problem.request, problem.settings);
     let goals = &request.goals;
@@ -117,7 +118,7 @@ fn steps(problem: &Problem<'_>) -> Vec<Step> {
     present.map(|(_, relax, kind, message)| Step { relax, kind, message }).collect()
 }
 
-/// A quantity that a goal bounds.
+/// A quantity that a goal limits.
 struct Bounded {
     kind: RefusalKind,
     what: &'static str,
@@ -126,8 +127,8 @@ struct Bounded {
     shown: fn(u64) -> String,
 }
 
-/// The refusal of a goal with the least of its quantity that a plan in one format tuple has: the
-/// nearest goal that holds.
+/// Adds to the refusal of a goal the least amount of its quantity in a plan with one format tuple,
+/// which is the nearest goal that can be met.
 fn with_least(
     problem: &Problem<'_>,
     relaxed: Relaxed,
@@ -183,7 +184,7 @@ fn with_least(
             let entries = problem.entries.clone();
             let mut easier = Problem::new(problem.request, &settings, entries, relaxed).ok()?;
             let found = search(&mut easier)?.into_solution(&easier);
-            // What is not known of a loss is no offer.
+            // An unknown loss must not be offered as a goal.
             let known = kind != RefusalKind::OverQuality
                 || found.shards.iter().all(|shard| problem.losses.knows(shard));
             known.then(|| of(problem, &found))
@@ -205,7 +206,7 @@ fn sum(plan: &Solution, of: impl Fn(&super::Placement) -> u64) -> u64 {
     plan.shards.iter().map(of).fold(0, u64::saturating_add)
 }
 
-/// A layer that cannot be placed even alone, and why.
+/// Returns the refusal for a layer that cannot be placed even alone.
 fn single_unit(problem: &Problem<'_>, part: &Part, unit: usize) -> Option<Refusal> {
     let request = problem.request;
     let component = &request.model.components[part.component as usize];
@@ -252,7 +253,7 @@ fn single_unit(problem: &Problem<'_>, part: &Part, unit: usize) -> Option<Refusa
             whys.push(format!("`{target}` as {formats}: {why}"));
         }
     }
-    // A handful of reasons says it; all of them can be many.
+    // A few reasons are enough, because there can be many.
     whys.truncate(4);
     let message = format!("no target takes {what}: {}", whys.join("; "));
     Some(

@@ -1,4 +1,4 @@
-//! From a solution to a plan with its reasons.
+//! Conversion of a solution to a plan with reasons.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,9 @@ mod softcap;
 mod tests;
 
 impl Solution {
-    /// The plan: every boundary in its shard's activation format, the flags set for each target,
-    /// other targets that support the whole model as fallbacks, and a reason for every choice.
+    /// Converts the solution to a plan: every boundary in its shard's activation format, the flags
+    /// set for each target, other targets that support the whole model as fallbacks, and a reason
+    /// for every choice.
     pub fn into_plan(self, request: &Request) -> Plan {
         let mut plan = Plan {
             shards: vec![],
@@ -57,7 +58,7 @@ impl Solution {
         plan
     }
 
-    /// Flags of a target beyond those that are set for it.
+    /// Returns flags of a target in addition to the flags that are set for it.
     fn relieving_flags(&self, target: u32) -> Vec<Flag> {
         let own = self.relieving.iter().filter(|(existing, _)| *existing == target);
         own.map(|(_, flag)| flag.clone()).collect()
@@ -170,7 +171,7 @@ impl Solution {
         self.explain_admission(request, reasons);
     }
 
-    /// Of which plans the time is the least.
+    /// Describes the set of plans among which the time is the least.
     fn leaves(&self, request: &Request) -> String {
         let goals = &request.goals;
         let settings = &self.settings;
@@ -194,7 +195,7 @@ impl Solution {
             _ => "of all legal plans",
         };
         let each = self.decided.boundary / 1000;
-        // Where nothing is cut, limits and preferences left no reason to look at it.
+        // If there is no cut, limits and preferences left no reason to consider one.
         let saves = match (each, self.shards.len()) {
             (0, _) | (_, ..2) => String::new(),
             _ => format!("; one shard more has to save {}", names::microseconds(each)),
@@ -202,7 +203,8 @@ impl Solution {
         format!("{least} {of}{saves}")
     }
 
-    /// The time to the first token where it counts, and goals in time that cannot be judged.
+    /// Explains the time to the first token if it counts, and goals for times that cannot be
+    /// checked.
     fn explain_times(&self, request: &Request, reasons: &mut Vec<Reason>) {
         let goals = &request.goals;
         let mut push = |choice: String, because: String, goal: &str| {
@@ -323,7 +325,7 @@ impl Solution {
         }
     }
 
-    /// Why a layered component is cut as it is.
+    /// Explains the cuts of a component with layers.
     fn explain_layers(
         &self,
         request: &Request,
@@ -365,7 +367,8 @@ impl Solution {
         if let Some(elsewhere) = self.elsewhere(request, (placement, index), segment.component) {
             return elsewhere;
         }
-        // The whole component would fit, but not beside what shares its shards.
+        // The whole component would fit, but not together with the components that share its
+        // shards.
         let whole = siblings().map(|(shard, _)| shard.cost.clone()).reduce(|sum, cost| sum.joined(&cost));
         if let Some((bound, value)) = whole.and_then(|cost| limits.exceeded(&cost)) {
             let limit = bound.limit;
@@ -394,7 +397,7 @@ impl Solution {
         (format!("balanced by {what}: {}", balanced(what, own)), Cause::Cost(what.to_owned()))
     }
 
-    /// Why other layers of a component are on another target.
+    /// Explains why other layers of a component are on another target.
     fn elsewhere(
         &self,
         request: &Request,
@@ -411,7 +414,7 @@ impl Solution {
         Some((format!("the other layers are on `{name}`: {why}"), cause))
     }
 
-    /// Why other layers of a component on the same target are in other formats.
+    /// Explains why other layers of a component on the same target are in other formats.
     fn other_formats(
         &self,
         request: &Request,
@@ -433,7 +436,7 @@ impl Solution {
         Some(decided.unwrap_or_else(|| (because, formats::goal_or_time(request))))
     }
 
-    /// How far the plan may be from the best.
+    /// Describes how far the plan may be from the best one.
     fn distance(&self) -> String {
         if self.settings.effort == Effort::Simple {
             return "how far it is from the best is not known".to_owned();
@@ -444,7 +447,7 @@ impl Solution {
             Goal::Loss => "millionths of a nat",
             _ => "",
         };
-        // Tenths of a percent, rounded up.
+        // In tenths of a percent, rounded up.
         let over = u128::from(gap.value - gap.least) * 1000;
         let Some(tenths) = over.checked_add(u128::from(gap.least)).filter(|_| gap.least > 0) else {
             return format!("{} is {}, and how little is enough is not known", gap.goal.name(), gap.value);
@@ -461,7 +464,7 @@ impl Solution {
         )
     }
 
-    /// Formats that were left out regardless of their cost.
+    /// Explains formats that were excluded regardless of their cost.
     fn explain_admission(&self, request: &Request, reasons: &mut Vec<Reason>) {
         if self.settings.formats.is_some() {
             return;
@@ -479,7 +482,7 @@ impl Solution {
         }
     }
 
-    /// The quantity that the solution is balanced by, and the shard's amount of it.
+    /// Returns the quantity by which the solution is balanced, and the shard's amount of it.
     fn balance_value(&self, placement: &Placement) -> (&'static str, u64) {
         match self.balanced_by {
             super::Balance::Time => ("time", placement.cost.computed().time.unwrap_or(0)),
@@ -491,7 +494,7 @@ impl Solution {
     }
 }
 
-/// An amount of the quantity that shards are balanced by.
+/// Formats an amount of the quantity by which shards are balanced.
 fn balanced(what: &str, amount: u64) -> String {
     if what == "time" { names::microseconds(amount) } else { names::quantity(what, amount) }
 }

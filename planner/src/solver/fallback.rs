@@ -1,9 +1,10 @@
-//! What a plan falls back to, and what a goal for the size leaves for it.
+//! Fallbacks of a plan, and the part of a size goal that is reserved for them.
 //!
-//! A device holds the chains that a plan falls back to beside its first one, so that a goal for the
-//! size is for all of them. Each keeps what it takes at least, in weights of more than two bits.
-//! Where that moves layers away from the first target, or loses more than [`MOST_LOST`] of what
-//! counts, the last target alone keeps it, which every machine has, and then none.
+//! A device stores the fallback chains of a plan next to its first chain, so a size goal covers
+//! them all. For each fallback chain its minimum size is reserved, with weights of more than two
+//! bits. If that moves layers away from the first target, or loses more than [`MOST_LOST`] where
+//! losses count, only the last target, which every machine has, keeps its reserve. If that does not
+//! help either, nothing is reserved.
 
 use super::{
     Effort, Losses, Placement, Problem, Relaxed, Settings, Solution, entry_sets, has_two_bits, search,
@@ -11,11 +12,11 @@ use super::{
 use crate::table::{CostTable, Prefix, unit_kinds};
 use crate::{Cause, Component, Fallback, Format, GatheredTable, Goals, Reason, Refusal, Request, names};
 
-/// The most that the first chain may lose, in millionths of a nat per token, to leave room for
-/// others: what `small` names.
+/// Maximum loss of the first chain, in millionths of a nat per token, to leave room for others.
+/// Equals the loss goal named `small`.
 pub const MOST_LOST: u64 = 300_000;
 
-/// The least that the whole model takes on a target in one format tuple.
+/// Minimum size of the whole model on a target in one format tuple.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Least {
     target: u32,
@@ -23,28 +24,28 @@ pub(super) struct Least {
     bytes: u64,
 }
 
-/// What was kept of a goal for the size.
+/// The part of a size goal that is reserved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Reserve {
     kept: Vec<Least>,
-    /// For what there is no room.
+    /// Chains for which there is no room.
     left_out: Vec<Least>,
 }
 
 impl Reserve {
-    /// Bytes that were kept.
+    /// Returns the reserved bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.kept.iter().map(|chain| chain.bytes).fold(0, u64::saturating_add)
     }
 
-    /// Whether it has room for all that another has room for.
+    /// Returns whether this reserve covers all chains that another one covers.
     pub(super) fn is_as_wide(&self, other: &Reserve) -> bool {
         let has = |chain: &Least| self.kept.iter().any(|own| own.target == chain.target);
         other.kept.iter().all(has)
     }
 }
 
-/// The optimum that leaves room for what it falls back to, as far as it can.
+/// Finds the optimum that leaves room for its fallbacks, as far as possible.
 pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
     let Some(size) = request.goals.size_bytes.filter(|_| settings.falls_back) else {
         return super::solve_whole(request, settings);
@@ -53,8 +54,7 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
     all.retain(|chain| chain.target != FIRST);
     let mut without: Vec<usize> = all.len().checked_sub(1).map_or(Vec::new(), |last| vec![0, last]);
     without.dedup();
-    // What is smaller than the tables and the first chain can be is not searched for, which would
-    // cost fuel.
+    // A size goal below the minimum of tables and first chain is not searched, to save fuel.
     let smallest = |table: &GatheredTable| table.formats.iter().map(|format| format.bytes).min().unwrap_or(0);
     let tables = request.tables.iter().map(smallest).fold(0, u64::saturating_add);
     let least = least_units(request, FIRST).saturating_add(tables);
@@ -80,10 +80,10 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
     }
 }
 
-/// The target that the request names first.
+/// The target that the request lists first.
 const FIRST: u32 = 0;
 
-/// What a solution loses, as far as it counts.
+/// Returns the loss of a solution, or 0 if losses do not count.
 pub(super) fn lost(request: &Request, solution: &Solution) -> u64 {
     if !request.weighs_losses() {
         return 0;
@@ -95,8 +95,8 @@ pub(super) fn lost(request: &Request, solution: &Solution) -> u64 {
     shards.chain(tables.map(u64::from)).fold(0, u64::saturating_add)
 }
 
-/// The least of each target that supports the whole model, in their order, with losses within the
-/// goal if there is one.
+/// Returns the minimum of each target that supports the whole model, in order, with losses within
+/// the goal if there is one.
 fn least_of_each(request: &Request, settings: &Settings) -> Vec<Least> {
     let table = CostTable::new(request);
     let losses = Losses::new(request);
@@ -128,7 +128,7 @@ fn least_of_each(request: &Request, settings: &Settings) -> Vec<Least> {
     whole.filter_map(least).collect()
 }
 
-/// The least bytes of all layers that a target takes, each in any formats.
+/// Returns the minimum bytes of all layers that a target supports, each in any formats.
 fn least_units(request: &Request, target: u32) -> u64 {
     let table = CostTable::new(request);
     let sets = entry_sets(request).ok();
@@ -146,22 +146,24 @@ fn least_units(request: &Request, target: u32) -> u64 {
 }
 
 impl Solution {
-    /// Layers, and components without layers, on a target.
+    /// Returns the number of layers and components without layers on a target.
     pub(super) fn units_on(&self, target: u32) -> u64 {
         self.shards.iter().filter(|shard| shard.target == target).map(Placement::units).sum()
     }
 
-    /// The target with most of them; the first of several.
+    /// Returns the target with most of them, the first one if there are several.
     fn main(&self, request: &Request) -> Option<u32> {
         let targets = indices(request.targets.len());
         targets.max_by_key(|&target| (self.units_on(target), std::cmp::Reverse(target)))
     }
 
-    /// Targets, other than the one with most layers, that support the whole model, in order of
-    /// preference. A CPU computes text in formats of its own where weights are rounded, unless
-    /// losses or bytes count; all others, and it then, have those formats of the plan in which they
-    /// support the model, and the smallest where bytes count. A target that is no CPU and supports
-    /// none of them has all in which it does.
+    /// Returns targets, other than the one with most layers, that support the whole model, in order
+    /// of preference.
+    ///
+    /// For text with rounded weights, a CPU uses its own formats, unless losses or bytes count. In
+    /// all other cases, a target gets the formats of the plan in which it supports the model, and
+    /// the smallest ones if bytes count. A target that is not a CPU and supports none of these gets
+    /// all formats in which it supports the model.
     pub(super) fn fallback(&self, request: &Request) -> Vec<Fallback> {
         let main = self.main(request);
         let mut used: Vec<u32> = Vec::new();
@@ -209,7 +211,7 @@ impl Solution {
             .collect()
     }
 
-    /// What is kept of the goal for the size, and for what there was no room.
+    /// Explains the reserved part of the size goal, and the chains for which there is no room.
     pub(super) fn explain_reserve(&self, request: &Request, reasons: &mut Vec<Reason>) {
         let mut push = |choice: String, because: String| {
             reasons.push(Reason { shard: None, choice, because, cause: Cause::Goal("size".to_owned()) });
@@ -243,7 +245,7 @@ fn indices(count: usize) -> std::ops::Range<u32> {
     0..u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Whether a target alone supports the whole model within its limits.
+/// Returns whether a target alone supports the whole model within its limits.
 fn takes_all(request: &Request, target: u32, effort: Effort) -> bool {
     let place = indices(request.model.components.len()).map(|index| (index, target)).collect();
     let settings = Settings { place, effort, ..Settings::default() };

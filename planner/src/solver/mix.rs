@@ -1,13 +1,16 @@
-//! Which format tuple each layer of a shard has.
+//! Choice of the format tuple of each layer of a shard.
 //!
-//! Layers of a shard may differ in the formats of their weights, so the search over cuts is
-//! offered, for each target and each pair of activations and states, a number of *assignments* of
-//! tuples to the layers of a component. Under a goal in losses those are points on the convex hull
-//! of what is bounded against what is to be least: under a quality goal the layers give up quality
-//! in the order of the time that a millionth saves there, and for the least loss bytes in the order
-//! of the loss that a byte saves (the Lagrangian relaxation of the knapsack). Of a few layers all
-//! assignments are offered. What the search chose is then improved over all shards at once by
-//! [`polish`], a knapsack without cuts.
+//! Layers of a shard may differ in the formats of their weights. For each target and each pair of
+//! activations and states, the search over cuts therefore gets a number of *assignments* of tuples
+//! to the layers of a component. For a few layers it gets all assignments.
+//!
+//! With a goal for losses it gets points on the convex hull of the limited quantity against the
+//! minimised one (the Lagrangian relaxation of the knapsack). With a quality goal, layers give up
+//! quality in the order of time saved per millionth. For the least loss, they give up bytes in the
+//! order of loss saved per byte.
+//!
+//! The choice of the search is then improved over all shards at once by [`polish`], a knapsack
+//! without cuts.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,14 +22,15 @@ use super::{Barred, Goal, Losses, Placement, Problem, Solution, WantedFormat, pr
 use crate::table::{CostTable, RangeCost, takes_part, unit_kinds_at};
 use crate::{Entry, Request, SoftcapPlace};
 
-/// Assignments from the hull that are offered for one target and one pair of activations and
-/// states.
+/// Maximum number of assignments from the hull that are offered for one target and one pair of
+/// activations and states.
 const OFFERED: usize = 10;
 
-/// Assignments of a few layers that are offered whole, at most.
+/// Maximum number of assignments of a few layers for which all are offered.
 const ALL: usize = 64;
 
-/// Labels that the knapsack keeps after each layer: beyond it, its result is an approximation.
+/// Labels that the knapsack keeps after each layer. If there are more, its result is an
+/// approximation.
 const LABELS: usize = 512;
 
 /// The units of a component on one target.
@@ -37,27 +41,27 @@ pub(super) struct Units<'a> {
     pub(super) kinds: &'a [u32],
     pub(super) layered: bool,
     pub(super) target: u32,
-    /// Whether bytes stand in for the times of the target.
+    /// Whether bytes replace the times of the target.
     pub(super) by_bytes: bool,
-    /// [`Settings::gain_within_goal`](super::Settings::gain_within_goal).
+    /// See [`Settings::gain_within_goal`](super::Settings::gain_within_goal).
     pub(super) gain: u32,
     pub(super) entries: &'a [Entry],
     pub(super) wanted: &'a [WantedFormat],
     pub(super) barred: &'a [Barred],
     pub(super) losses: &'a Losses<'a>,
-    /// By layer kind and format tuple; filled when first asked for.
+    /// Costs by layer kind and format tuple, computed on first use.
     pub(super) costs: OnceCell<BTreeMap<(u32, u32), UnitCost>>,
 }
 
-/// What a unit of some kind costs in a format tuple.
+/// Cost of a unit of some kind in a format tuple.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct UnitCost {
     is_legal: bool,
-    /// Of the first entry point, where it is known.
+    /// Time of the first entry point, if it is known.
     microseconds: Option<u64>,
-    /// The same, or what stands in for it; 0 if nothing does.
+    /// That time in nanoseconds, or its replacement by bytes. 0 if there is neither.
     nanoseconds: u64,
-    /// In an artefact: its weights, and what each entry point adds.
+    /// Bytes in an artefact: its weights, and the additions of each entry point.
     bytes: u64,
 }
 
@@ -65,25 +69,25 @@ pub(super) struct UnitCost {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) formats: u32,
-    /// What a goal bounds: millionths of loss, bytes or microseconds.
+    /// Amount of the limited quantity: millionths of loss, bytes or microseconds.
     pub(super) spent: u64,
-    /// What is to be least: nanoseconds, or millionths of loss.
+    /// Amount of the minimised quantity: nanoseconds, or millionths of loss.
     pub(super) value: u64,
 }
 
-/// What is traded for what.
+/// The minimised and the limited quantity of a mixture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trade {
-    /// The least time within a bound on the loss.
+    /// The least time within a limit on the loss.
     LossForTime,
-    /// The least loss within a bound on bytes.
+    /// The least loss within a limit on bytes.
     BytesForLoss,
-    /// The least loss within a bound on the time.
+    /// The least loss within a limit on the time.
     TimeForLoss,
 }
 
 impl Trade {
-    /// `None` without a goal in losses.
+    /// Returns the trade that the goals of a request define, or `None` without a goal for losses.
     pub(super) fn of(request: &Request) -> Option<Self> {
         let goals = &request.goals;
         match goals.least_loss {
@@ -93,7 +97,7 @@ impl Trade {
         }
     }
 
-    /// Most that all shards together may spend.
+    /// Returns the maximum amount of the limited quantity for all shards together.
     pub(super) fn bound(self, request: &Request) -> u64 {
         let goals = &request.goals;
         let bound = match self {
@@ -104,7 +108,7 @@ impl Trade {
         bound.unwrap_or(u64::MAX)
     }
 
-    /// The part of the objective that is to be least.
+    /// Returns the part of the objective that is minimised.
     pub(super) fn goal(self) -> Goal {
         match self {
             Trade::LossForTime => Goal::Time,
@@ -114,18 +118,19 @@ impl Trade {
 }
 
 impl Units<'_> {
-    /// Assignments of the tuples in `usable` to the units, in the order in which equals are
-    /// preferred: mixtures of a class if `mixed`, else each tuple for all units.
+    /// Returns assignments of the tuples in `usable` to the units, in the order in which equals are
+    /// preferred: mixtures of a class if `mixed`, otherwise each tuple for all units.
     ///
-    /// Where layers must have other weights than a tuple, they have those of the first tuple with
-    /// the same activations and states that has them.
+    /// If layers must have other weights than a tuple, they get the first tuple with the required
+    /// weights and the same activations and states.
     pub(super) fn assignments(&self, usable: &[u32], mixed: bool) -> Vec<Vec<u32>> {
         let mut found: Vec<Vec<u32>> = Vec::new();
         let mut alone = usable.to_vec();
         if mixed && self.layered && self.request.weighs_losses() {
             for class in self.classes(usable) {
                 let mixtures = self.mixtures(&class);
-                // Of many layers one tuple for all is rarely the best, and the knapsack finds it.
+                // For many layers, one tuple for all is rarely the best, and the knapsack can find
+                // it.
                 if !mixtures.is_empty() {
                     alone.retain(|formats| !class.contains(formats));
                 }
@@ -138,7 +143,7 @@ impl Units<'_> {
         found
     }
 
-    /// One tuple for all units that may have it.
+    /// Assigns one tuple to all units that may have it.
     fn uniform(&self, formats: u32, usable: &[u32]) -> Vec<u32> {
         let demands = self.demands();
         let meets = |unit: usize, formats: u32| demands.allow((self.component, unit, self.layered), formats);
@@ -161,7 +166,7 @@ impl Units<'_> {
         Demands { request: self.request, wanted: self.wanted, barred: self.barred, target: self.target }
     }
 
-    /// The tuples of each pair of activations and states that has several.
+    /// Returns the tuples of each pair of activations and states, for pairs with several tuples.
     fn classes(&self, usable: &[u32]) -> Vec<Vec<u32>> {
         let mut classes: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
         for &formats in usable {
@@ -171,7 +176,7 @@ impl Units<'_> {
         classes.into_values().filter(|class| class.len() > 1).collect()
     }
 
-    /// What a unit may have of a class; nothing is known of the time of some, so those cost 0.
+    /// Returns the tuples of a class that a unit may have. Unknown times count as 0.
     fn candidates(&self, unit: usize, class: &[u32], trade: Trade) -> Vec<Candidate> {
         let at = u32::try_from(unit).unwrap_or(u32::MAX);
         let of = |&formats: &u32| {
@@ -195,7 +200,7 @@ impl Units<'_> {
         class.iter().filter_map(of).collect()
     }
 
-    /// What a unit of a kind costs in a format tuple.
+    /// Returns the cost of a unit of a kind in a format tuple.
     pub(super) fn cost(&self, kind: u32, formats: u32) -> UnitCost {
         let costs = self.costs.get_or_init(|| {
             let kinds: BTreeSet<u32> = self.kinds.iter().copied().collect();
@@ -228,25 +233,25 @@ impl Units<'_> {
         cost
     }
 
-    /// The time of a unit of this kind in a format tuple, or what stands in for it; 0 if nothing
-    /// does.
+    /// Returns the time of a unit of this kind in a format tuple, or its replacement by bytes. 0 if
+    /// there is neither.
     pub(super) fn nanoseconds(&self, kind: u32, formats: u32) -> u64 {
         self.cost(kind, formats).nanoseconds
     }
 
-    /// Whether the time of a unit in a format tuple is known.
+    /// Returns whether the time of a unit in a format tuple is known.
     fn is_timed(&self, unit: usize, formats: u32) -> bool {
         self.cost(self.kinds[unit], formats).microseconds.is_some()
     }
 
-    /// 1 for a unit that takes part in the first entry point in an unknown time.
+    /// Returns 1 for a unit that runs in the first entry point with an unknown time, otherwise 0.
     fn untimed(&self, unit: usize, formats: u32) -> u64 {
         let takes_part =
             self.entries.first().is_some_and(|&entry| takes_part(self.request, self.kinds[unit], entry));
         u64::from(takes_part && !self.is_timed(unit, formats))
     }
 
-    /// All assignments of a few units, points on the hull of more.
+    /// Returns all assignments if there are few, otherwise points on the hull.
     fn mixtures(&self, class: &[u32]) -> Vec<Vec<u32>> {
         let Some(trade) = Trade::of(self.request) else { return Vec::new() };
         let units: Vec<Vec<Candidate>> =
@@ -261,7 +266,8 @@ impl Units<'_> {
         }
     }
 
-    /// Assignments along the hull that spend no more than the goal allows, the most first.
+    /// Returns assignments along the hull that stay within the goal, the one that uses most of it
+    /// first.
     fn hull_points(&self, units: &[Vec<Candidate>], bound: u64) -> Vec<Vec<u32>> {
         let hulls: Vec<Vec<Candidate>> = units.iter().map(|unit| hull(unit)).collect();
         let mut assignment: Vec<u32> = hulls.iter().map(|hull| hull[0].formats).collect();
@@ -275,7 +281,7 @@ impl Units<'_> {
             assignment[unit] = to.formats;
             points.push(assignment.clone());
         }
-        // Dense where the component takes most of what the goal allows, and the other end.
+        // Dense near the end where the component uses most of the goal, plus the other end.
         let last = points.len() - 1;
         let back = std::iter::once(0).chain((0..OFFERED - 2).map(|place| 1 << place)).chain([last]);
         let mut places: Vec<usize> = back.map(|back| last.saturating_sub(back)).collect();
@@ -284,15 +290,15 @@ impl Units<'_> {
     }
 }
 
-/// Whether two tuples have the same activations and states, so that layers of one shard may have
-/// either.
+/// Returns whether two tuples have the same activations and states, so that layers of one shard may
+/// have either.
 pub(super) fn is_same_class(request: &Request, left: u32, right: u32) -> bool {
     let of =
         |formats: u32| request.formats.get(formats as usize).map(|tuple| (tuple.activations, tuple.states));
     of(left) == of(right)
 }
 
-/// Every choice of one candidate for each unit.
+/// Returns every combination of one candidate for each unit.
 fn products(units: &[Vec<Candidate>]) -> Vec<Vec<u32>> {
     let mut found = vec![Vec::new()];
     for unit in units {
@@ -308,8 +314,8 @@ fn products(units: &[Vec<Candidate>]) -> Vec<Vec<u32>> {
     found
 }
 
-/// The candidates on the lower convex hull of value against what is spent, by rising spending.
-/// Never empty for a unit with candidates; the earliest of equals stays.
+/// Returns the candidates on the lower convex hull of value against spending, by increasing
+/// spending. Never empty for a unit with candidates. Of equal candidates the first one is kept.
 fn hull(unit: &[Candidate]) -> Vec<Candidate> {
     let mut sorted = unit.to_vec();
     sorted.sort_by_key(|candidate| (candidate.spent, candidate.value));
@@ -319,7 +325,7 @@ fn hull(unit: &[Candidate]) -> Vec<Candidate> {
             continue;
         }
         while let [.., before, last] = hull[..] {
-            // `last` lies above the line from `before` to the new candidate.
+            // `last` is above the line from `before` to the new candidate.
             let saved = u128::from(before.value - last.value) * u128::from(candidate.spent - before.spent);
             let whole = u128::from(before.value - candidate.value) * u128::from(last.spent - before.spent);
             if saved > whole {
@@ -332,13 +338,15 @@ fn hull(unit: &[Candidate]) -> Vec<Candidate> {
     hull
 }
 
-/// Steps along the hulls of all units, those first that save most for what they spend.
+/// Returns the steps along the hulls of all units, ordered by value saved per spending, highest
+/// first.
 fn steps(hulls: &[Vec<Candidate>]) -> Vec<(usize, Candidate, Candidate)> {
     let mut steps: Vec<(usize, Candidate, Candidate)> = Vec::new();
     for (unit, hull) in hulls.iter().enumerate() {
         steps.extend(hull.windows(2).map(|pair| (unit, pair[0], pair[1])));
     }
-    // A stable sort: a hull's own steps are in falling order already, and ties stay by unit.
+    // The sort is stable: the steps of one hull are already in decreasing order, and ties keep the
+    // order of units.
     steps.sort_by(|left, right| {
         let saved = |step: &(usize, Candidate, Candidate)| u128::from(step.1.value - step.2.value);
         let lost = |step: &(usize, Candidate, Candidate)| u128::from(step.2.spent - step.1.spent);
@@ -347,12 +355,12 @@ fn steps(hulls: &[Vec<Candidate>]) -> Vec<(usize, Candidate, Candidate)> {
     steps
 }
 
-/// Halvings of what a shard spends until it fits its limits.
+/// Number of bisection steps to find the spending with which a shard fits its limits.
 const FITTING_STEPS: u32 = 10;
 
-/// The least of what a goal in losses trades for, in nanoseconds or millionths of loss: no plan has
-/// less, whatever its cuts. Every unit may be in any formats on any target that takes them, and in
-/// part in others. `None` if a unit can be in none, or the goal cannot be kept.
+/// Returns a lower bound on the minimised quantity of any plan, in nanoseconds or millionths of
+/// loss, for any cuts. Every unit may be in any formats on any target that supports them, and
+/// partly in several. Returns `None` if a unit has no candidates, or the goal cannot be met.
 pub(super) fn least(problem: &Problem<'_>, trade: Trade) -> Option<u64> {
     let mut units: Vec<Vec<Candidate>> = vec![Vec::new(); problem.units()];
     at_every_place(problem, |first, own| {
@@ -369,8 +377,8 @@ pub(super) fn least(problem: &Problem<'_>, trade: Trade) -> Option<u64> {
     Some(price.bound(together, budget))
 }
 
-/// The least ranks of targets and numbers of units without a time, in the order of the objective,
-/// whose other parts are zero: no plan has less, whatever its cuts.
+/// Returns lower bounds on ranks of targets and on units without a time, for any plan and any cuts,
+/// in the order of the objective. The other parts are zero.
 pub(super) fn least_before_costs(problem: &Problem<'_>, trade: Trade) -> Sums {
     let mut units: Vec<Option<Sums>> = vec![None; problem.units()];
     at_every_place(problem, |first, own| {
@@ -391,8 +399,8 @@ pub(super) fn least_before_costs(problem: &Problem<'_>, trade: Trade) -> Sums {
     together
 }
 
-/// Visits what each part may be in on every target that has a choice of it, with the number of
-/// units before the part.
+/// Calls `visit` with the units of each part, on every target and soft-cap place of its choices,
+/// and with the number of units before the part.
 fn at_every_place(problem: &Problem<'_>, mut visit: impl FnMut(usize, &Units<'_>)) {
     let mut first = 0;
     for part in &problem.parts {
@@ -412,19 +420,19 @@ fn at_every_place(problem: &Problem<'_>, mut visit: impl FnMut(usize, &Units<'_>
     }
 }
 
-/// How far a mixture may be from the best one.
+/// Upper bound on the distance of a mixture from the best one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MixBound {
-    /// What was traded.
+    /// The minimised and the limited quantity.
     pub trade: Trade,
-    /// Microseconds, or millionths of loss, of what was mixed.
+    /// Microseconds, or millionths of loss, of the mixture.
     pub value: u64,
-    /// No mixture of these shards within the goal has less.
+    /// Lower bound for all mixtures of these shards within the goal.
     pub least: u64,
 }
 
 impl MixBound {
-    /// From nanoseconds, or millionths of loss.
+    /// Creates a bound from nanoseconds, or from millionths of loss.
     fn new(trade: Trade, value: u64, least: u64) -> Self {
         let unit = if trade == Trade::LossForTime { 1000 } else { 1 };
         Self { trade, value: value / unit, least: least / unit }
@@ -439,15 +447,16 @@ struct Item {
     candidates: Vec<Candidate>,
 }
 
-/// Improves the mixture of a solution: cuts, targets, activations and states stay, and the layers
-/// share what the goal leaves; where time is to be saved, those of timed shards.
+/// Improves the mixture of a solution. Cuts, targets, activations and states stay, and the layers
+/// share the amount that the goal allows. If time is minimised, only layers of timed shards change.
 ///
-/// `None` where there is no goal in losses, nothing to choose, or a shard would exceed a limit.
+/// Returns `None` without a goal for losses, if there is no choice, or if a shard would exceed a
+/// limit.
 pub(super) fn polish(problem: &Problem<'_>, solution: &mut Solution) -> Option<MixBound> {
     improve(problem, solution, knapsack)
 }
 
-/// The same in little time, near the best mixture.
+/// Improves the mixture of a solution like [`polish`], but quickly and only approximately.
 pub(super) fn sketch(problem: &Problem<'_>, solution: &mut Solution) -> Option<MixBound> {
     improve(problem, solution, by_steps)
 }
@@ -481,7 +490,7 @@ fn improve(problem: &Problem<'_>, solution: &mut Solution, mixture: Mixing) -> O
                         own_spent = own_spent.saturating_add(own.spent);
                         items.push(Item { shard: index, segment: place, unit: offset, candidates });
                     }
-                    // What cannot be changed keeps its loss.
+                    // Units that cannot be changed keep their loss.
                     None if trade == Trade::LossForTime => {
                         let unit = u32::try_from(at).unwrap_or(u32::MAX);
                         left = left.checked_sub(losses.of(segment.component, unit, formats)?)?;
@@ -526,9 +535,8 @@ fn improve(problem: &Problem<'_>, solution: &mut Solution, mixture: Mixing) -> O
     Some(MixBound::new(trade, value, least))
 }
 
-/// The shards with the best mixture of their items, `mixed`, and its value. A shard that would
-/// exceed a limit has the best mixture with which it does not, and the others share what that
-/// leaves.
+/// Applies the best mixture `mixed` to the shards, and returns its value. If a shard would exceed a
+/// limit, it gets the best mixture within the limit, and the others share the remaining budget.
 fn within_limits(
     problem: &Problem<'_>,
     shards: &[Placement],
@@ -557,7 +565,7 @@ fn within_limits(
             }
             return Some((found, value));
         };
-        // What the others need at least is not to be had.
+        // Reserve the minimum spending of the others.
         let others = open.iter().filter(|item| item.shard != shard);
         let needed = others.filter_map(|item| item.candidates.iter().map(|own| own.spent).min());
         let left = left.saturating_sub(needed.fold(0, u64::saturating_add));
@@ -571,7 +579,7 @@ fn within_limits(
             let each = own.iter().filter_map(|item| item.candidates.iter().map(|own| own.spent).reduce(of));
             each.fold(0, u64::saturating_add)
         };
-        // More loss takes less room, and so do fewer bytes and less time.
+        // More loss needs less room. Fewer bytes and less time also do.
         let (mut fits, mut exceeds) = match problem.request.goals.least_loss {
             true => (ends(u64::min), now),
             false => (ends(u64::max).min(left), now),
@@ -588,8 +596,7 @@ fn within_limits(
     }
 }
 
-/// The candidates with the formats that were chosen of each item, by shard and in the order of the
-/// items.
+/// Returns the candidates of the chosen formats, by shard and in the order of the items.
 fn by_shard(items: &[&Item], chosen: Vec<u32>) -> Option<BTreeMap<usize, Vec<Candidate>>> {
     let mut found: BTreeMap<usize, Vec<Candidate>> = BTreeMap::new();
     for (item, formats) in items.iter().zip(chosen) {
@@ -599,7 +606,7 @@ fn by_shard(items: &[&Item], chosen: Vec<u32>) -> Option<BTreeMap<usize, Vec<Can
     Some(found)
 }
 
-/// A shard with what is chosen of its items; `None` if it may not be.
+/// Returns a shard with the chosen formats of its items, or `None` if it is not allowed.
 fn fitting(
     problem: &Problem<'_>,
     table: &CostTable<'_>,
@@ -615,8 +622,8 @@ fn fitting(
     recounted(problem, table, &own)
 }
 
-/// The shards with neighbours joined where that changes no format: the search cuts where two of the
-/// assignments it was offered meet, because a loss counts before a cut.
+/// Joins adjacent shards if that does not change a format. The search cuts where two of its offered
+/// assignments meet, because losses count more than cuts.
 fn merged(problem: &Problem<'_>, table: &CostTable<'_>, shards: &[Placement]) -> Vec<Placement> {
     let mut found: Vec<Placement> = Vec::with_capacity(shards.len());
     for shard in shards {
@@ -632,7 +639,7 @@ fn merged(problem: &Problem<'_>, table: &CostTable<'_>, shards: &[Placement]) ->
     if holds(problem, &found) && !over_target_totals(problem, &found) { found } else { shards.to_vec() }
 }
 
-/// Two neighbours as one shard, if they may be one; its cost is that of the first.
+/// Joins two adjacent shards, if they may be joined. The cost is still that of the first one.
 fn both(problem: &Problem<'_>, last: &Placement, next: &Placement) -> Option<Placement> {
     let class = |shard: &Placement| shard.formats().next();
     let alike = last.target == next.target && is_same_class(problem.request, class(last)?, class(next)?);
@@ -653,7 +660,8 @@ fn both(problem: &Problem<'_>, last: &Placement, next: &Placement) -> Option<Pla
     Some(Placement { segments, softcap: last.softcap.or(next.softcap), ..last.clone() })
 }
 
-/// What the goals on bytes, or on the time of a token, leave beside the shards as they are.
+/// Returns the amount that goals for bytes, or for the time of a token, leave in addition to the
+/// current shards.
 fn spendable(problem: &Problem<'_>, solution: &Solution, trade: Trade) -> u64 {
     let goals = &problem.request.goals;
     let left = |goal: Option<u64>, of: fn(&RangeCost) -> u64| {
@@ -667,7 +675,7 @@ fn spendable(problem: &Problem<'_>, solution: &Solution, trade: Trade) -> u64 {
     }
 }
 
-/// Whether shards keep the goals on bytes and times.
+/// Returns whether shards meet the goals for bytes and times.
 fn holds(problem: &Problem<'_>, shards: &[Placement]) -> bool {
     let goals = &problem.request.goals;
     let within = |goal: Option<u64>, of: &dyn Fn(&RangeCost) -> u64| {
@@ -680,8 +688,8 @@ fn holds(problem: &Problem<'_>, shards: &[Placement]) -> bool {
         && within(goals.first_token_microseconds, &|cost| problem.first_token(cost))
 }
 
-/// A shard in its formats with its cost; `None` if it is illegal, was forbidden, or exceeds a
-/// limit.
+/// Returns a shard with its cost computed again, or `None` if it is illegal, forbidden, or exceeds
+/// a limit.
 fn recounted(problem: &Problem<'_>, table: &CostTable<'_>, shard: &Placement) -> Option<Placement> {
     let cost = cost_of(problem, table, shard)?;
     let bounds = &problem.limits[shard.target as usize];
@@ -691,7 +699,7 @@ fn recounted(problem: &Problem<'_>, table: &CostTable<'_>, shard: &Placement) ->
     fits.then_some(shard)
 }
 
-/// Whether the shards of a target together exceed what it holds.
+/// Returns whether the shards of a target together exceed its memory limit.
 fn over_target_totals(problem: &Problem<'_>, shards: &[Placement]) -> bool {
     problem.limits.iter().zip(0_u32..).any(|(bounds, target)| {
         let own = shards.iter().filter(|shard| shard.target == target);
@@ -700,29 +708,30 @@ fn over_target_totals(problem: &Problem<'_>, shards: &[Placement]) -> bool {
     })
 }
 
-/// The least value of the relaxed problem, in which a layer may be partly in one format and partly
-/// in another: a bound on every mixture. `None` if even the least spending is too much.
+/// Returns the least value of the relaxed problem, in which a layer may be partly in one format and
+/// partly in another. This is a lower bound for every mixture. Returns `None` if even the least
+/// spending exceeds the budget.
 fn relaxed(items: &[&Item], budget: u64) -> Option<u64> {
     let hulls: Vec<Vec<Candidate>> = items.iter().map(|item| hull(&item.candidates)).collect();
     let (spent, value, next) = along(&hulls, budget)?;
     Some(next.map_or(value, |(from, to)| {
         let (more, saved) = (to.spent - from.spent, from.value - to.value);
         let part = u128::from(saved) * u128::from(budget - spent) / u128::from(more.max(1));
-        // Rounded up: the bound must not exceed the optimum.
+        // Rounded so that the bound does not exceed the optimum.
         value.saturating_sub(u64::try_from(part).unwrap_or(u64::MAX).saturating_add(1))
     }))
 }
 
-/// What spending is worth where a budget is just spent, in the relaxed problem: nothing where all
-/// fits. At this price the cheapest candidates of all units bound every mixture.
+/// Marginal value of spending at a fully used budget in the relaxed problem, 0 if all units fit. At
+/// this price, the cheapest candidates of all units are a lower bound for every mixture.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Price(u128);
 
 impl Price {
-    /// Bits behind the binary point.
+    /// Number of binary fraction digits.
     const POINT: u32 = 32;
 
-    /// `None` if even the least spending is too much.
+    /// Computes the price for a budget. Returns `None` if even the least spending exceeds it.
     pub(super) fn of<'a>(units: impl Iterator<Item = &'a [Candidate]>, budget: u64) -> Option<Self> {
         let hulls: Vec<Vec<Candidate>> = units.map(hull).collect();
         along(&hulls, budget).map(|(_, _, next)| Self::of_step(next))
@@ -733,7 +742,7 @@ impl Price {
         Self(Self::exactly(saved) / u128::from(more.max(1)))
     }
 
-    /// A value without a share of spending, as prices count it.
+    /// Converts a value to the fixed-point representation of prices.
     pub(super) fn exactly(value: u64) -> u128 {
         u128::from(value) << Self::POINT
     }
@@ -742,25 +751,25 @@ impl Price {
         self.0.saturating_mul(u128::from(spent))
     }
 
-    /// The least sum of value and priced spending.
+    /// Returns the least sum of value and priced spending of a unit.
     pub(super) fn least(self, unit: &[Candidate]) -> u128 {
         let sum = |of: &Candidate| Self::exactly(of.value).saturating_add(self.of_spending(of.spent));
         unit.iter().map(sum).min().unwrap_or(0)
     }
 
-    /// The least value of units with so little left to spend, from their [least](Price::least)
-    /// together.
+    /// Returns a lower bound on the value of units with `left` to spend. `together` is the sum of
+    /// their [least](Price::least).
     pub(super) fn bound(self, together: u128, left: u64) -> u64 {
         let value = together.saturating_sub(self.of_spending(left)) >> Self::POINT;
         u64::try_from(value).unwrap_or(u64::MAX)
     }
 }
 
-/// A step along a hull: what a unit had, and what it has instead.
+/// A step along a hull: the candidate before and after.
 type Exchange = (Candidate, Candidate);
 
-/// Takes the steps along all hulls that a budget allows: what is spent, the value, and the step
-/// that is too much.
+/// Makes the steps along all hulls within a budget. Returns the spending, the value, and the first
+/// step that exceeds the budget.
 fn along(hulls: &[Vec<Candidate>], budget: u64) -> Option<(u64, u64, Option<Exchange>)> {
     let mut spent = hulls.iter().fold(0_u64, |sum, hull| sum.saturating_add(hull[0].spent));
     let mut value = hulls.iter().fold(0_u64, |sum, hull| sum.saturating_add(hull[0].value));
@@ -778,7 +787,7 @@ fn along(hulls: &[Vec<Candidate>], budget: u64) -> Option<(u64, u64, Option<Exch
     Some((spent, value, None))
 }
 
-/// The mixture after every step along the hulls that still fits.
+/// Returns the mixture after every step along the hulls that still fits.
 fn filled(hulls: &[Vec<Candidate>], budget: u64) -> Vec<Candidate> {
     let mut taken: Vec<Candidate> = hulls.iter().map(|hull| hull[0]).collect();
     let mut spent = taken.iter().fold(0_u64, |sum, candidate| sum.saturating_add(candidate.spent));
@@ -792,18 +801,20 @@ fn filled(hulls: &[Vec<Candidate>], budget: u64) -> Vec<Candidate> {
     taken
 }
 
-/// A partial choice: what it spends and has, and the label before with the candidate taken.
+/// A partial mixture: its spending and value, the index of the label before it, and the last
+/// candidate.
 #[derive(Debug, Clone, Copy)]
 struct Label {
     spent: u64,
     value: u64,
-    /// What it costs more than the relaxed optimum, at its price.
+    /// Excess over the relaxed optimum, at its price.
     excess: u64,
     before: u32,
     formats: u32,
 }
 
-/// The Pareto front of two, both by rising spending and falling value; the first of equals stays.
+/// Merges two Pareto fronts, both by increasing spending and decreasing value. Of equal labels the
+/// first one is kept.
 fn front(own: Vec<Label>, more: impl Iterator<Item = Label>) -> Vec<Label> {
     let mut front: Vec<Label> = Vec::with_capacity(2 * own.len());
     let mut keep = |label: Label| {
@@ -822,7 +833,7 @@ fn front(own: Vec<Label>, more: impl Iterator<Item = Label>) -> Vec<Label> {
     front
 }
 
-/// The value and the tuple of each item after every step along the hulls that fits.
+/// Returns the mixture after every step along the hulls that fits.
 fn by_steps(items: &[&Item], budget: u64) -> Option<Mixture> {
     let hulls: Vec<Vec<Candidate>> = items.iter().map(|item| hull(&item.candidates)).collect();
     along(&hulls, budget)?;
@@ -831,15 +842,15 @@ fn by_steps(items: &[&Item], budget: u64) -> Option<Mixture> {
     Some((value, taken.iter().map(|candidate| candidate.formats).collect(), false))
 }
 
-/// Finds the least value of items within a budget.
+/// A function that finds the least value of items within a budget.
 type Mixing = fn(&[&Item], u64) -> Option<Mixture>;
 
-/// A value, the tuple of each item, and whether no mixture has less.
+/// Value, the tuple of each item, and whether this is proven to be the least value.
 type Mixture = (u64, Vec<u32>, bool);
 
-/// The least value within the budget, the tuple of each item, and whether that is exact: the Pareto
-/// front of spending and value, item after item, without what exceeds the relaxed optimum by more
-/// than a mixture that is known. At most [`LABELS`] are kept.
+/// Finds the least value within the budget, the tuple of each item, and whether that is exact.
+/// Builds the Pareto front of spending and value, item by item, without labels whose excess over
+/// the relaxed optimum is larger than that of a known mixture. Keeps at most [`LABELS`] labels.
 fn knapsack(items: &[&Item], budget: u64) -> Option<Mixture> {
     let hulls: Vec<Vec<Candidate>> = items.iter().map(|item| hull(&item.candidates)).collect();
     let (_, _, next) = along(&hulls, budget)?;
@@ -849,11 +860,11 @@ fn knapsack(items: &[&Item], budget: u64) -> Option<Mixture> {
     let least: Vec<u128> = items.iter().map(|item| price.least(&item.candidates)).collect();
     let optimum = least.iter().fold(0_u128, |sum, least| sum.saturating_add(*least));
     let most = Price::exactly(known_value).saturating_add(price.of_spending(budget)).saturating_sub(optimum);
-    // Beyond 64 bits nothing is left out.
+    // An excess beyond 64 bits saturates, so no label is dropped by mistake.
     let narrow = |excess: u128| u64::try_from(excess).unwrap_or(u64::MAX);
     let most = narrow(most);
 
-    // What the items that follow spend at least: nothing beyond it is worth a label.
+    // Minimum spending of the following items. A label that leaves less than that is useless.
     let frugal: Vec<u64> = items
         .iter()
         .map(|item| item.candidates.iter().map(|candidate| candidate.spent).min().unwrap_or(0))
@@ -889,7 +900,7 @@ fn knapsack(items: &[&Item], budget: u64) -> Option<Mixture> {
     }
     let better = layers.last()?.iter().enumerate().filter(|(_, label)| label.value <= known_value);
     let Some((mut at, best)) = better.min_by_key(|(_, label)| label.value) else {
-        // Few labels may lose the mixture that is known.
+        // Limiting the labels may have lost the known mixture.
         return Some((known_value, known.iter().map(|candidate| candidate.formats).collect(), false));
     };
     let value = best.value;

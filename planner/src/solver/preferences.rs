@@ -1,23 +1,23 @@
-//! Preferences that a policy states in a line: formats of some layers, most shards of a component,
-//! the order of goals.
+//! Preferences that a policy can state in one line: formats of some layers, the maximum number of
+//! shards of a component, and the order of goals.
 
 use super::search::Sums;
 use crate::{Refusal, RefusalKind, Request};
 
-/// The weight format required for some layers. Layers of one shard may differ in it.
+/// A weight format that some layers must have. Layers of one shard may differ in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedFormat {
-    /// Component index.
+    /// Index of the component.
     pub component: u32,
-    /// First layer; without meaning for a component without layers.
+    /// First layer. Ignored for a component without layers.
     pub first: u32,
     /// One past the last layer.
     pub end: u32,
-    /// The role of the weights that must have it, one of [`names::ROLES`](crate::names::ROLES).
-    /// `None`: all weights that these layers have. A tuple's exceptions for other components, such
-    /// as `head` for decoder layers, do not matter.
+    /// Role of the weights that must have it, one of [`names::ROLES`](crate::names::ROLES). `None`:
+    /// all weights of these layers. Exceptions of a tuple for other components, such as `head` for
+    /// decoder layers, are ignored.
     pub role: Option<String>,
-    /// Name of the format, which a tuple of the request must have.
+    /// Name of the format. A tuple of the request must have it.
     pub format: String,
 }
 
@@ -27,7 +27,7 @@ impl WantedFormat {
         self.component == component && (!layered || (self.first..self.end).contains(&unit))
     }
 
-    /// Whether a unit of the component has the format in a tuple.
+    /// Returns whether a unit of the component has the format in a tuple.
     fn is_met_by(&self, request: &Request, unit: u32, formats: u32) -> bool {
         let named = |index: u32| {
             request.weight_formats.get(index as usize).is_some_and(|format| format.name == self.format)
@@ -43,8 +43,8 @@ impl WantedFormat {
         }
     }
 
-    /// Whether a unit has weights of a role: by its sensitivities, or where it has none, by whether
-    /// another component has the role's name.
+    /// Returns whether a unit has weights of a role. This depends on its sensitivities, or without
+    /// any on whether another component has the role's name.
     fn has_role(&self, request: &Request, unit: u32, role: &str) -> bool {
         let own = request.sensitivities.iter();
         let mut own = own.filter(|row| (row.component, row.layer) == (self.component, unit)).peekable();
@@ -54,7 +54,8 @@ impl WantedFormat {
         }
     }
 
-    /// Weight formats that some tuple of the request has for all these layers, in order.
+    /// Returns the weight formats that some tuple of the request has for all these layers, in
+    /// order.
     pub fn possible<'r>(&self, request: &'r Request) -> Vec<&'r str> {
         let names = request.weight_formats.iter().map(|format| format.name.as_str());
         let of =
@@ -62,7 +63,7 @@ impl WantedFormat {
         names.filter(of).collect()
     }
 
-    /// Whether each of these layers has the format in some tuple of the request.
+    /// Returns whether each of these layers has the format in some tuple of the request.
     fn is_offered(&self, request: &Request) -> bool {
         let tuples = 0..u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
         let layers = if self.end > self.first { self.first..self.end } else { 0..1 };
@@ -74,17 +75,17 @@ impl WantedFormat {
 /// there. Other layers of the same kind may have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Barred {
-    /// Component index.
+    /// Index of the component.
     pub component: u32,
-    /// The layer; 0 for a component without layers.
+    /// Index of the layer. 0 for a component without layers.
     pub unit: u32,
-    /// Target index.
+    /// Index of the target.
     pub target: u32,
-    /// Index of the tuple.
+    /// Index of the format tuple.
     pub formats: u32,
 }
 
-/// What the formats of units on one target have to keep.
+/// Constraints on the formats of units on one target.
 #[derive(Clone, Copy)]
 pub(super) struct Demands<'a> {
     pub(super) request: &'a Request,
@@ -94,7 +95,8 @@ pub(super) struct Demands<'a> {
 }
 
 impl Demands<'_> {
-    /// Whether a unit may have a tuple: (component, unit, whether it is a layer).
+    /// Returns whether a unit may have a tuple. The unit is (component, unit, whether it is a
+    /// layer).
     pub(super) fn allow(&self, (component, unit, layered): (u32, usize, bool), formats: u32) -> bool {
         let place =
             Barred { component, unit: u32::try_from(unit).unwrap_or(u32::MAX), target: self.target, formats };
@@ -105,7 +107,7 @@ impl Demands<'_> {
             })
     }
 
-    /// Cumulative number of units of a component that must not have their tuples.
+    /// Returns the cumulative number of units of a component that must not have their tuples.
     pub(super) fn violations(&self, component: u32, layered: bool, formats: &[u32]) -> Vec<u32> {
         let mut counts = vec![0_u32];
         for (unit, &formats) in formats.iter().enumerate() {
@@ -130,7 +132,7 @@ pub(super) fn check(request: &Request, wanted: &[WantedFormat]) -> Result<(), Re
     Err(Refusal::new(RefusalKind::Unsupported, message).with("format", &missing.format))
 }
 
-/// What may be given instead.
+/// Describes the offered formats, for an error message.
 pub fn offered(formats: &[&str]) -> String {
     match formats {
         [] => "no format is offered there; `--formats` offers others".to_owned(),
@@ -141,11 +143,11 @@ pub fn offered(formats: &[&str]) -> String {
 /// A part of the objective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Goal {
-    /// Layers on the targets the request names first.
+    /// Layers on the targets that the request lists first.
     Targets,
     /// Few layers without a known time.
     KnownTimes,
-    /// Least loss, where the request asks for the least or the policy for this goal.
+    /// Least loss, if the request or the policy has this goal.
     Loss,
     /// The first formats on targets whose times are modelled.
     ModelledFormats,
@@ -153,12 +155,12 @@ pub enum Goal {
     Time,
     /// Fewest shards.
     Shards,
-    /// The formats the request names first.
+    /// The formats that the request lists first.
     Formats,
 }
 
 impl Goal {
-    /// All, the most important first, as the solver has them by itself.
+    /// All goals, the most important first, in the default order of the solver.
     pub const ALL: [Goal; 7] = [
         Goal::Targets,
         Goal::KnownTimes,
@@ -169,7 +171,7 @@ impl Goal {
         Goal::Formats,
     ];
 
-    /// The name in options and reasons.
+    /// Returns the name in options and reasons.
     pub const fn name(self) -> &'static str {
         match self {
             Goal::Targets => "targets",
@@ -183,8 +185,8 @@ impl Goal {
     }
 }
 
-/// Sums in the order of importance: the goals that are named first, the others after them as they
-/// are by themselves.
+/// Returns sums in the order of importance: first the goals in `order`, then the others in their
+/// default order.
 pub(super) fn in_order(sums: Sums, order: &[Goal]) -> Sums {
     if order.is_empty() {
         return sums;

@@ -1,23 +1,23 @@
-//! Which prefill entry points a chain has: the largest, or where it is known how long prompts
-//! usually are, those with which they take least time.
+//! Choice of prefill entry points of a chain: the largest, or, if the usual lengths of prompts are
+//! known, the set with the least time for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::table::{CostTable, prefill_runs, takes_part, unit_kinds};
 use crate::{Cause, Cost, Entry, EntryKind, Reason, Request, names};
 
-/// Most prefill entry points of a chain: each is one more graph to compile and to load.
+/// Maximum prefill entry points of a chain. Each is one more graph to compile and to load.
 const MOST: usize = 3;
 
-/// Most sizes that are combined: the largest.
+/// Maximum number of sizes that are combined, the largest ones.
 const COMBINED: usize = 8;
 
-/// Sets of prefill entry points to try, best first; `prefills` from the largest down.
+/// Returns sets of prefill entry points to try, best first. `prefills` is sorted from the largest
+/// down.
 ///
-/// The time of a prompt is that of its runs with the whole model on the first targets, and in the
-/// first formats, of which a time is known. Each entry point adds a hundredth: estimates are no
-/// more precise. Where times are not known, or nobody said how long prompts are, the largest is
-/// best.
+/// The time of a prompt is the time of its runs with the whole model, on the first targets and in
+/// the first formats that have a known time. Each entry point adds a hundredth, because estimates
+/// are not more precise. If times or lengths of prompts are unknown, the largest is best.
 pub(super) fn sets(request: &Request, prefills: &[Entry]) -> Vec<Vec<Entry>> {
     let alone = || prefills.iter().map(|entry| vec![*entry]);
     let Some(times) = whole_times(request, prefills) else { return alone().collect() };
@@ -39,7 +39,7 @@ pub(super) fn sets(request: &Request, prefills: &[Entry]) -> Vec<Vec<Entry>> {
     let mut sets: Vec<(u128, Vec<Entry>)> = best.into_iter().flatten().collect();
     sets.sort_by_key(|(time, set)| (*time, set.len()));
     let mut sets: Vec<Vec<Entry>> = sets.into_iter().map(|(_, set)| set).collect();
-    // With fewer rows more fits.
+    // An entry point with fewer rows may fit limits better.
     for set in alone() {
         if !sets.contains(&set) {
             sets.push(set);
@@ -48,7 +48,7 @@ pub(super) fn sets(request: &Request, prefills: &[Entry]) -> Vec<Vec<Entry>> {
     sets
 }
 
-/// Microseconds of all usual prompts together.
+/// Returns the total microseconds of all usual prompts.
 fn time_of(request: &Request, set: &[Entry], times: &[(Entry, u64)]) -> u128 {
     let once = |entry: &Entry| times.iter().find(|(of, _)| of == entry).map_or(0, |(_, time)| *time);
     let of_prompt = |tokens: u32| {
@@ -60,9 +60,9 @@ fn time_of(request: &Request, set: &[Entry], times: &[(Entry, u64)]) -> u128 {
     request.prompts.iter().map(of).fold(0, u128::saturating_add)
 }
 
-/// Microseconds of one run of the whole model at each of these entry points that some target takes
-/// in some formats, in their order; `None` if nobody said how long prompts are, or a part has no
-/// known times.
+/// Returns the microseconds of one run of the whole model at each of these entry points that some
+/// target supports in some formats, in order. Returns `None` if lengths of prompts were not
+/// specified, or a part has no known times.
 fn whole_times(request: &Request, prefills: &[Entry]) -> Option<Vec<(Entry, u64)>> {
     if request.prompts.is_empty() {
         return None;
@@ -85,14 +85,14 @@ fn whole_times(request: &Request, prefills: &[Entry]) -> Option<Vec<(Entry, u64)
     Some(prefills.iter().enumerate().map(|(index, entry)| (*entry, sum(index))).collect())
 }
 
-/// Targets with format tuples, in order of preference.
+/// Iterates over pairs of target and format tuple, in order of preference.
 fn places(request: &Request) -> impl Iterator<Item = (u32, u32)> {
     let count = |length: usize| 0..u32::try_from(length).unwrap_or(u32::MAX);
     let formats = count(request.formats.len());
     count(request.targets.len()).flat_map(move |target| formats.clone().map(move |formats| (target, formats)))
 }
 
-/// The row of a kind, if its target takes it.
+/// Returns the row of a kind, if its target supports it.
 fn legal<'request>(
     table: &CostTable<'request>,
     kind: u32,
@@ -102,8 +102,8 @@ fn legal<'request>(
     table.row(kind, target, formats, entry).filter(|row| row.illegal.is_none())
 }
 
-/// Microseconds of one layer of a kind at each of these entry points, on the first target and in
-/// the first formats that are legal and have a time at all of them.
+/// Returns the microseconds of one layer of a kind at each of these entry points, on the first
+/// target and in the first formats that are legal and have a time at all of them.
 fn times_of(request: &Request, table: &CostTable<'_>, kind: u32, prefills: &[Entry]) -> Option<Vec<u64>> {
     places(request).find_map(|place| {
         let at = |&entry| Some(legal(table, kind, place, entry)?.time?.microseconds);
@@ -111,7 +111,8 @@ fn times_of(request: &Request, table: &CostTable<'_>, kind: u32, prefills: &[Ent
     })
 }
 
-/// Why the chain has these prefill entry points; `None` where that is not for the usual prompts.
+/// Explains the prefill entry points of the chain. Returns `None` if they were not chosen for the
+/// usual prompts.
 pub(super) fn explain(request: &Request, entries: &[Entry]) -> Option<Reason> {
     let is_prefill = |entry: &Entry| entry.kind == EntryKind::Prefill;
     let chosen: Vec<Entry> = entries.iter().copied().filter(is_prefill).collect();
@@ -146,7 +147,8 @@ mod tests {
 
     const SIZES: [u32; 5] = [16, 32, 64, 128, 256];
 
-    /// Two layers with prefills of all sizes, one run of which takes `time` microseconds a layer.
+    /// Creates a request of two layers with prefills of all sizes. One run has `time` microseconds
+    /// per layer.
     fn request(time: impl Fn(u32) -> Option<u64>, prompts: &[(u32, u32)]) -> Request {
         RequestBuilder::decoder(2)
             .times(0, 100)
@@ -176,7 +178,7 @@ mod tests {
         prefills.map(|entry| entry.rows).collect()
     }
 
-    /// Microseconds of a prompt, step by step as a session reads it.
+    /// Returns the microseconds of a prompt, computed step by step as a session reads it.
     fn stepped(sizes: &[u32], tokens: u32, time: impl Fn(u32) -> u64) -> u64 {
         let (mut left, mut total) = (tokens.saturating_sub(1), 0);
         while left > 0 {
@@ -221,7 +223,8 @@ mod tests {
 
     #[test]
     fn prompts_choose_between_few_runs_and_few_rows() {
-        // A run costs the same whatever its rows: fewest runs. A row costs the same: no padding.
+        // If every run has the same cost, fewest runs win. If every row has the same cost, least
+        // padding wins.
         assert_eq!(chosen(&request(|_| Some(1000), &[(200, 1)])), [256]);
         assert_eq!(chosen(&request(|rows| Some(rows.into()), &[(65, 1)])), [64]);
         let both = request(|rows| Some(1000 + 20 * u64::from(rows)), &[(17, 9), (257, 1)]);
@@ -248,7 +251,7 @@ mod tests {
             cost.illegal = Some("too many rows".to_owned());
         }
         assert_eq!(chosen(&request), [32, 16]);
-        // A limit leaves one entry point's bytes.
+        // A limit leaves room for one entry point.
         let mut request = self::request(|rows| Some(1000 + 20 * u64::from(rows)), &[(17, 9), (257, 1)]);
         let own: u64 = solve(&request, &Settings::default()).unwrap().shards[0].cost.artefact_bytes;
         request.goals.size_bytes = Some(own - 1);

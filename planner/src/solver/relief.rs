@@ -1,11 +1,11 @@
-//! Flags that raise a limit, before anything is cut to it.
+//! Flags that raise a limit, tried before a cut at that limit.
 
 use super::Solution;
 use super::bounds::{Bound, TargetBounds};
 use crate::table::{CostTable, Prefix};
 use crate::{Flag, Request};
 
-/// The request with flags added to what its targets recommend.
+/// Returns the request with flags added to the recommended flags of its targets.
 pub(super) fn with_flags(request: &Request, flags: &[(u32, Flag)]) -> Request {
     let mut request = request.clone();
     for (target, flag) in flags {
@@ -14,8 +14,8 @@ pub(super) fn with_flags(request: &Request, flags: &[(u32, Flag)]) -> Request {
     request
 }
 
-/// Flags worth trying: known to the compiler, not set to something else, and known to raise a limit
-/// that made `solution` cut a component, or, without a solution, any limit.
+/// Returns flags worth trying: supported by the compiler, not set to another value, and known to
+/// raise a limit that made `solution` cut a component, or, without a solution, any limit.
 pub(super) fn candidates(request: &Request, solution: Option<&Solution>) -> Vec<(u32, Flag)> {
     let mut found: Vec<(u32, Flag)> = Vec::new();
     for (target, index) in request.targets.iter().zip(0_u32..) {
@@ -38,13 +38,13 @@ pub(super) fn candidates(request: &Request, solution: Option<&Solution>) -> Vec<
     found
 }
 
-/// Whether a layered component was cut on that target because of that limit.
+/// Returns whether a component with layers was cut on that target because of that limit.
 fn cuts(request: &Request, solution: &Solution, target: u32, bounds: &TargetBounds<'_>, name: &str) -> bool {
     binding(request, solution, target, bounds).iter().any(|(_, bound, _)| bound.limit.name == name)
 }
 
-/// Layered components that were cut on that target, each with the bounds that all its layers
-/// together would exceed there, and by what.
+/// Returns the components with layers that were cut on that target, each with the bounds that all
+/// its layers together would exceed there, and by how much.
 pub(super) fn binding<'request>(
     request: &Request,
     solution: &Solution,

@@ -1,5 +1,5 @@
-//! What the rest of a chain costs at least. A partial chain that cannot end better than one that is
-//! known is not followed, which changes no result.
+//! Lower bounds on the cost of the rest of a chain. A partial chain that cannot end better than a
+//! known chain is not continued, which does not change the result.
 
 use super::mix::{self, Candidate, Price, Trade};
 use super::search::{Sums, Used};
@@ -7,44 +7,45 @@ use super::{Choice, Goal, Part, Problem};
 use crate::Goals;
 use crate::table::RangeCost;
 
-/// The least that the units from each cut point to the end of the model contribute.
+/// Lower bounds on the contribution of the units from each cut point to the end of the model.
 pub(super) struct Remainder {
-    /// By part and unit, in the order of the objective.
+    /// Sums by part and unit, in the order of the objective.
     sums: Vec<Vec<Sums>>,
     traded: Option<Traded>,
 }
 
-/// How far a solution may be from the best: no chain that keeps the limits and goals has less than
-/// `least` of what is minimised, and this one has `value`.
+/// Upper bound on the distance of a solution from the best one: every chain within the limits and
+/// goals has at least `least` of the minimised quantity, and this one has `value`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gap {
-    /// What is minimised.
+    /// The minimised quantity.
     pub goal: Goal,
-    /// Nanoseconds, millionths of loss, or a number, that the solution has.
+    /// Amount of the solution, in nanoseconds, in millionths of loss, or as a number.
     pub value: u64,
-    /// The same that every solution has at least. Not every bound is reached.
+    /// Lower bound on the amount of every solution. It may not be reachable.
     pub least: u64,
 }
 
 impl Gap {
-    /// After the solution got better by so much; `None` if it is the best now.
+    /// Reduces the gap after the solution was improved by `saved`. Returns `None` if it is now
+    /// optimal.
     pub(super) fn less(self, saved: u64) -> Option<Self> {
         let value = self.value.saturating_sub(saved);
         (value > self.least).then_some(Self { value, ..self })
     }
 }
 
-/// A bound by Lagrangian relaxation on what a goal trades: what is spent has a price, and every
-/// unit has the formats that are cheapest at it.
+/// A bound by Lagrangian relaxation on the trade of a goal: spending has a price, and every unit
+/// has the cheapest formats at that price.
 struct Traded {
     trade: Trade,
     goals: Goals,
     price: Price,
-    /// Place of what is to be least in the objective.
+    /// Position of the minimised quantity in the objective.
     place: usize,
-    /// By part and unit: value and priced spending together.
+    /// Sums of value and priced spending, by part and unit.
     values: Vec<Vec<u128>>,
-    /// By part and unit: the least that is spent, whatever counts before.
+    /// Least spending, by part and unit, independent of the goals before it.
     spending: Vec<Vec<u64>>,
 }
 
@@ -64,9 +65,9 @@ impl Remainder {
         Self { sums, traded: Traded::new(problem) }
     }
 
-    /// How far a chain of these sums may be from the best of all: what comes first of the objective
-    /// in which it is not proved least. Without what a shard has to save, and times without what is
-    /// `beside` the computation.
+    /// Returns how far a chain with these sums may be from the best one: the first part of the
+    /// objective in which it is not proven least. Excludes the savings required of shards, and for
+    /// times the part `beside` the computation.
     pub(super) fn gap(&self, problem: &Problem<'_>, objective: &Sums, beside: u64) -> Option<Gap> {
         let least = &self.sums[0][0];
         let place = (0..objective.len()).find(|place| objective[*place] > least[*place])?;
@@ -90,7 +91,7 @@ impl Remainder {
         (value > least).then_some(Gap { goal, value, least })
     }
 
-    /// What a chain of these sums before `unit` of a part comes to at least.
+    /// Returns a lower bound on the sums of a chain that has these sums before `unit` of a part.
     pub(super) fn least(&self, sums: &Sums, part: usize, unit: usize) -> Sums {
         let mut least = *sums;
         for (sum, rest) in least.iter_mut().zip(&self.sums[part][unit]) {
@@ -99,8 +100,8 @@ impl Remainder {
         least
     }
 
-    /// Whether no continuation of a chain that comes to `least` is as good as `known` with what is
-    /// left of the goal, or none keeps it.
+    /// Returns whether no continuation of a chain with the lower bound `least` is as good as
+    /// `known` within the rest of the goal, or none meets the goal.
     pub(super) fn excludes(
         &self,
         known: &Sums,
@@ -114,7 +115,7 @@ impl Remainder {
         if traded.spending[part][unit] > left {
             return true;
         }
-        // Only where what comes before does not decide.
+        // Only applies if the parts before it are equal.
         if least[..traded.place] != known[..traded.place] {
             return false;
         }
@@ -140,7 +141,7 @@ impl Traded {
         if !is_bounded || all.iter().any(Vec::is_empty) {
             return None;
         }
-        // Only what is as good as can be in all that counts before.
+        // Keep only candidates that are best in all parts before it.
         let best: Vec<Vec<Candidate>> = all
             .iter()
             .map(|unit| {
@@ -149,7 +150,7 @@ impl Traded {
                 best.map(|(_, candidate)| *candidate).collect()
             })
             .collect();
-        // Without a way to keep the goal all of it bounds nothing.
+        // If the goal cannot be met this way, there is no bound.
         let price = Price::of(best.iter().map(Vec::as_slice), trade.bound(request))?;
         let least = best.iter().map(|unit| price.least(unit));
         let least = by_part(problem, least);
@@ -162,8 +163,8 @@ impl Traded {
     }
 }
 
-/// The least contribution of one unit to a shard that has others. Sums of the least are the least
-/// of sums, for the order of objectives survives addition.
+/// Returns the least contribution of one unit to a shard with other units. The sum of the minima is
+/// the minimum of the sums, because addition preserves the order of objectives.
 fn least_sums(problem: &Problem<'_>, part: &Part, unit: usize, one: &Sums) -> Sums {
     let costs = part.choices.iter().filter_map(|choice| Some((choice, allowed_cost(problem, choice, unit)?)));
     let of_unit = |(choice, cost): (&Choice, RangeCost)| {
@@ -174,14 +175,15 @@ fn least_sums(problem: &Problem<'_>, part: &Part, unit: usize, one: &Sums) -> Su
     costs.map(of_unit).min().unwrap_or_default()
 }
 
-/// What a unit adds to a shard; `None` if its target does not support it, or its loss is not known.
+/// Returns the cost that a unit adds to a shard, or `None` if its target does not support it or its
+/// loss is unknown.
 fn allowed_cost(problem: &Problem<'_>, choice: &Choice, unit: usize) -> Option<RangeCost> {
     let is_known = problem.relaxed.quality || choice.unmeasured[unit + 1] == choice.unmeasured[unit];
     choice.cost_of_unit(unit).filter(|_| is_known)
 }
 
-/// What a unit may spend and what it then has, by any choice of its part, with its contribution to
-/// the objective.
+/// Returns spending and value of a unit for each choice of its part, with its contribution to the
+/// objective.
 fn candidates(
     problem: &Problem<'_>,
     part: &Part,
@@ -204,14 +206,14 @@ fn candidates(
     part.choices.iter().filter_map(of).collect()
 }
 
-/// Figures of all units, by part.
+/// Groups values of all units by part.
 fn by_part<T>(problem: &Problem<'_>, units: impl Iterator<Item = T>) -> Vec<Vec<T>> {
     let mut units = units;
     problem.parts.iter().map(|part| units.by_ref().take(part.units).collect()).collect()
 }
 
-/// Sums of the least of every unit to the end of the model. What remains of a part needs a shard of
-/// its own, which costs `one` more; a part that comes later may join the one before.
+/// Returns sums of the minima of all units up to the end of the model. The rest of a part needs a
+/// separate shard, which costs `one` more. A later part may join the one before.
 fn suffixes<T: Clone + Default>(
     problem: &Problem<'_>,
     least: &[Vec<T>],

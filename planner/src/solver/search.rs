@@ -1,4 +1,4 @@
-//! The dynamic programme.
+//! Search by dynamic programming.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -9,40 +9,40 @@ use super::{Choice, Effort, Goal, LABELS_PER_CUT, Part, Placement, Problem, Solu
 use crate::table::{CostTable, Prefix, RangeCost, call_of, runtime_of, units_of};
 use crate::{Goals, Segment, SoftcapPlace};
 
-/// Numbers of labels kept at one cut point, tried in turn: fewer if the search with more would take
-/// too long.
+/// Maximum numbers of labels per cut point, tried in this order. A smaller number is tried if the
+/// search with more exceeds its budget of comparisons.
 const BEAMS: [usize; 3] = [LABELS_PER_CUT, 32, 4];
 
-/// What extending a label by a shard takes, in comparisons.
+/// Cost of extending a label by a shard, in comparisons.
 const EXTENSION: u64 = 8;
 
-/// Comparisons of labels in one search; the last and narrowest has no such bound. A sandbox allows
-/// two billion units of fuel per call; a comparison takes up to six hundred with what goes on
-/// around it, and a request is searched a few times.
+/// Maximum comparisons of labels in one search. The last and narrowest search is unlimited. A
+/// sandbox allows two billion units of fuel per call. A comparison needs up to six hundred with the
+/// work around it, and a request is searched a few times.
 const COMPARISONS: u64 = 500_000;
 
-/// The least time from which a difference counts, as a share of the whole: estimates are no finer.
-/// Every shard has to save as much.
+/// Smallest relevant difference of times, as one in `NOISE` of the whole, because estimates are not
+/// more precise. Every shard must save as much.
 pub(super) const NOISE: u64 = 100;
 
-/// Resources used by a partial chain. Only those that the request bounds are counted; the rest stay
-/// zero, so that labels which differ in nothing relevant stay comparable.
+/// Resources used by a partial chain. Only resources that the request limits are counted. The
+/// others stay zero, so that labels without a relevant difference stay comparable.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Used {
     memory: u64,
     size: u64,
     loss: u64,
-    /// Known times of a token, and from a prompt to the first one.
+    /// Known times of a token, and from a prompt to the first token.
     token: u64,
     first_token: u64,
-    /// Shards of the component that is being cut, where they are bounded.
+    /// Shards of the component that is being cut, if they are limited.
     shards: u32,
-    /// (shards, bytes) per target; empty where no target bounds them.
+    /// (shards, bytes) per target. Empty if no target limits them.
     targets: Vec<(u64, u64)>,
 }
 
 impl Trade {
-    /// What the goals leave of its bound after a partial chain.
+    /// Returns the rest of the goal's bound after a partial chain.
     pub(super) fn left(self, goals: &Goals, used: &Used) -> u64 {
         let left = |goal: Option<u64>, used: u64| goal.map_or(u64::MAX, |goal| goal.saturating_sub(used));
         match self {
@@ -72,7 +72,7 @@ impl Used {
 }
 
 /// The additive part of the objective: rank of targets, layers without a time, loss, rank of
-/// formats whose times are modelled, nanoseconds, shards, rank of formats.
+/// formats with modelled times, nanoseconds, shards, rank of formats.
 pub(super) type Sums = [u64; Goal::ALL.len()];
 
 /// A partial chain.
@@ -82,13 +82,13 @@ struct Label {
     largest: u64,
     squares: u128,
     used: Used,
-    /// Homes of the donors whose readers come later: (layer, home), sorted.
+    /// Homes of donors with readers in later layers: (layer, home), sorted.
     homes: Vec<(u32, u32)>,
-    /// The target of the last shard; `None` of an empty chain.
+    /// Target of the last shard. `None` for an empty chain.
     target: Option<u32>,
-    /// The last shard, where a component ends that is not the last.
+    /// The last shard, if it ends with a component that is not the last one.
     open: Option<Box<Open>>,
-    /// The label before and the last shard.
+    /// Index of the previous label, and the last shard.
     last: Option<(usize, Step)>,
 }
 
@@ -96,14 +96,14 @@ struct Label {
 #[derive(Debug, Clone)]
 struct Open {
     target: u32,
-    /// Activations and states.
+    /// Formats of activations and states.
     values: (u32, u32),
     cost: RangeCost,
-    /// What of it limits may bound.
+    /// Amounts that limits may bound.
     at_stake: [u64; 5],
-    /// The refused shards, by index, that it would become with certain components.
+    /// Indices of the refused shards that it would become with certain components.
     at_risk: Vec<usize>,
-    /// Whether the shard as it is was forbidden, so that something has to join it.
+    /// Whether the current shard is forbidden, so that a component must join it.
     must_be_joined: bool,
 }
 
@@ -113,15 +113,17 @@ struct Step {
     first: usize,
     end: usize,
     choice: usize,
-    /// Whether it joins the shard before.
+    /// Whether it joins the previous shard.
     joins: bool,
 }
 
 impl Label {
-    /// Whether this label is at least as good in everything, now and after any common continuation.
-    /// `joining` is the most that a component saves by joining the last shard, where whatever joins
-    /// one shard may also be a shard of its own, and `moving` what it costs more to follow a shard
-    /// on another target.
+    /// Returns whether this label is at least as good in every respect, now and after any common
+    /// continuation.
+    ///
+    /// `joining` is an upper bound on the saving of a component that joins the last shard. It is
+    /// `None` if a component that can join a shard may not be able to form a separate one. `moving`
+    /// is the additional cost of following a shard on another target.
     fn dominates(&self, other: &Label, joining: Option<&Sums>, moving: &Sums) -> bool {
         if self.sums > other.sums {
             return false;
@@ -133,7 +135,7 @@ impl Label {
             }
         };
         if !self.is_as_open(other) {
-            // Better even after the other is joined and this one is not.
+            // Better even if a component joins the other one but not this one.
             let Some(joining) = joining else { return false };
             less(joining);
         }
@@ -148,14 +150,15 @@ impl Label {
         better && self.used.at_most(&other.used) && self.homes == other.homes
     }
 
-    /// Whether whatever can join the last shard of another label can join that of this one.
+    /// Returns whether every component that can join the last shard of another label can also join
+    /// this one's.
     fn is_as_open(&self, other: &Label) -> bool {
         match (&self.open, &other.open) {
             (_, None) => self.open.as_ref().is_none_or(|open| !open.must_be_joined),
             (None, Some(_)) => false,
             (Some(own), Some(theirs)) => {
                 (own.target, own.values) == (theirs.target, theirs.values)
-                    // What joins is called less by as much.
+                    // A joining component then saves as many calls.
                     && own.cost.prefill_runs >= theirs.cost.prefill_runs
                     && own.at_risk.iter().all(|refused| theirs.at_risk.contains(refused))
                     && own.at_stake.iter().zip(&theirs.at_stake).all(|(own, theirs)| own <= theirs)
@@ -169,7 +172,7 @@ impl Label {
     }
 }
 
-/// The chain found.
+/// The chain that the search found.
 #[derive(Clone)]
 pub(super) struct Found {
     steps: Vec<Step>,
@@ -178,7 +181,7 @@ pub(super) struct Found {
     gap: Option<Gap>,
 }
 
-/// The best chain; of the simple effort the first that will do.
+/// Finds the best chain. For the simple effort, finds the first legal one.
 pub(super) fn search(problem: &mut Problem<'_>) -> Option<Found> {
     if problem.settings.effort == Effort::Simple {
         return narrowing(problem, &[1], None);
@@ -188,7 +191,7 @@ pub(super) fn search(problem: &mut Problem<'_>) -> Option<Found> {
         let gap = Remainder::new(problem).gap(problem, &found.objective, found.beside(problem));
         return Some(Found { gap, ..found });
     };
-    // Where targets are compared by time, one of them alone has more mixtures than several.
+    // If targets are compared by time, a single target has more mixtures than several.
     let used: BTreeSet<u32> =
         known.steps.iter().map(|step| problem.parts[step.part].choices[step.choice].target).collect();
     if used.len() > 1 && Trade::of(problem.request).is_some() {
@@ -201,14 +204,14 @@ pub(super) fn search(problem: &mut Problem<'_>) -> Option<Found> {
         }
     }
     let bounds = (Remainder::new(problem), known.objective);
-    // What keeps few labels may lose the chain that is known.
+    // A search with few labels may lose the known chain.
     let mut found = narrowing(problem, &BEAMS, Some(&bounds)).unwrap_or(Found { exact: false, ..known });
     found.gap = bounds.0.gap(problem, &found.objective, found.beside(problem));
     Some(found)
 }
 
-/// A chain of long shards, on one target if that is asked for; what a goal in losses makes of their
-/// formats is offered from here on.
+/// Finds a chain of long shards, on one target if `only` is set. With a goal for losses, improves
+/// its formats and offers them to later searches.
 fn mixed(problem: &mut Problem<'_>, only: Option<u32>) -> Option<Found> {
     let found = longest(problem, BEAMS[1], only)?;
     let mut mixed = found.clone().into_solution(problem);
@@ -220,9 +223,9 @@ fn mixed(problem: &mut Problem<'_>, only: Option<u32>) -> Option<Found> {
     Some(other.unwrap_or(found))
 }
 
-/// Whether a chain exists; needs fewer labels than the optimum.
+/// Returns whether a chain exists. Needs fewer labels than finding the optimum.
 pub(super) fn exists(problem: &Problem<'_>) -> bool {
-    // One label and those that used least nearly always lead to one.
+    // One label, plus the labels with the least use, nearly always lead to a chain.
     if longest(problem, 1, None).is_some() {
         return true;
     }
@@ -232,13 +235,13 @@ pub(super) fn exists(problem: &Problem<'_>) -> bool {
             && narrowing(problem, &BEAMS[1..], Some(&any)).is_some())
 }
 
-/// The best chain of shards that are each as long as their formats may be, on one target if that is
-/// asked for, if that is found in time.
+/// Finds the best chain of shards that are each as long as their formats allow, on one target if
+/// `only` is set. Returns `None` if that exceeds the budget.
 fn longest(problem: &Problem<'_>, beam: usize, only: Option<u32>) -> Option<Found> {
     Search { longest: true, only, ..Search::new(problem, beam, None) }.run().ok().flatten()
 }
 
-/// The result with the first of these numbers of labels that ends in time.
+/// Returns the result of the first search within its budget, with these numbers of labels.
 fn narrowing(problem: &Problem<'_>, beams: &[usize], known: Option<&(Remainder, Sums)>) -> Option<Found> {
     for (position, &beam) in beams.iter().enumerate() {
         let mut search = Search::new(problem, beam, known);
@@ -252,10 +255,10 @@ fn narrowing(problem: &Problem<'_>, beams: &[usize], known: Option<&(Remainder, 
     None
 }
 
-/// Reads one quantity of what a label used.
+/// Reads one quantity of a label's use.
 type Quantity = fn(&Used) -> u64;
 
-/// The quantities that goals and preferences bound.
+/// Returns the quantities that goals and preferences limit.
 fn bounded(problem: &Problem<'_>) -> Vec<Quantity> {
     let goals = &problem.request.goals;
     let all: [(bool, Quantity); 6] = [
@@ -269,43 +272,43 @@ fn bounded(problem: &Problem<'_>) -> Vec<Quantity> {
     all.into_iter().filter(|(is_bounded, _)| *is_bounded).map(|(_, used)| used).collect()
 }
 
-/// The search took too long.
+/// The search exceeded its budget of comparisons.
 struct Exceeded;
 
 struct Search<'search, 'request> {
     problem: &'search Problem<'request>,
     beam: usize,
-    /// Comparisons left.
+    /// Remaining comparisons.
     left: u64,
-    /// The most that joining a shard saves of the objective.
+    /// Upper bound on the saving by joining a shard.
     joining: Sums,
-    /// What a shard costs more that follows one on another target.
+    /// Additional cost of a shard that follows one on another target.
     moving: Sums,
-    /// Whether goals in time bound what is called.
+    /// Whether goals for times limit the overhead of calls.
     calls_are_bounded: bool,
-    /// The quantities that the request bounds: of each the label that used least is kept.
+    /// The quantities that the request limits. For each, the label with the least use is kept.
     bounded: Vec<Quantity>,
-    /// The objective of a chain that exists, and what is left of others at least.
+    /// The objective of a known chain, and lower bounds for the rest of others.
     known: Option<&'search (Remainder, Sums)>,
     /// Whether only the longest shards of each choice are tried, which finds a chain quickly.
     longest: bool,
-    /// The only target that is tried.
+    /// The only target to try.
     only: Option<u32>,
     /// Labels that other labels extend.
     arena: Vec<Label>,
-    /// What a shard adds to the objective beside its cost.
+    /// Contribution of a separate shard to the objective in addition to its cost.
     one: Sums,
     exact: bool,
 }
 
-/// Whether two sums together are more than a third, what counts first compared first.
+/// Returns whether the sum of two exceeds a third, compared by importance.
 fn exceeds(own: &Sums, rest: &Sums, known: &Sums) -> bool {
     let places = own.iter().zip(rest).zip(known);
     let mut orders = places.map(|((own, rest), known)| own.saturating_add(*rest).cmp(known));
     orders.find(|order| order.is_ne()).is_some_and(std::cmp::Ordering::is_gt)
 }
 
-/// Whether goals in time bound what is called.
+/// Returns whether goals for times limit the overhead of calls.
 fn calls_are_bounded(problem: &Problem<'_>) -> bool {
     let goals = &problem.request.goals;
     let is_bounded = goals.token_microseconds.is_some() || goals.first_token_microseconds.is_some();
@@ -316,7 +319,7 @@ fn calls_are_bounded(problem: &Problem<'_>) -> bool {
 struct Range {
     step: Step,
     cost: RangeCost,
-    /// What it adds to the objective as a shard of its own.
+    /// Contribution to the objective as a separate shard.
     sums: Sums,
 }
 
@@ -374,15 +377,15 @@ impl<'search, 'request> Search<'search, 'request> {
                         continue;
                     }
                     for end in self.ends(part, choice, first) {
-                        // Costs only grow with the range, so nothing longer can be legal either.
+                        // Costs grow with the range, so a longer range cannot be legal either.
                         let Some(cost) = legal_cost(problem, choice, first, end) else { break };
                         let step = Step { part: index, first, end, choice: position, joins: false };
                         let range = Range::new(problem, part, step, cost);
                         let labels = (self.arena.len() - from) as u64;
                         self.left = self.left.checked_sub(EXTENSION * labels).ok_or(Exceeded)?;
-                        // Only at its beginning a component may join what is before it.
+                        // A component may join the previous shard only with its first unit.
                         let ways: &[bool] = if first == 0 && index > 0 { &[false, true] } else { &[false] };
-                        // What follows a chain that ends here at least.
+                        // Lower bound for the rest of a chain that ends here.
                         let rest = self
                             .known
                             .map(|(remainder, known)| (remainder.least(&range.sums, index, end), known));
@@ -390,7 +393,7 @@ impl<'search, 'request> Search<'search, 'request> {
                             let excluded = |(rest, known): &(Sums, &Sums)| {
                                 ways.len() == 1 && exceeds(&self.arena[label].sums, rest, known)
                             };
-                            // Most chains end here, before anything else of them is counted.
+                            // Most chains are excluded here, before other amounts are computed.
                             if rest.as_ref().is_some_and(excluded) {
                                 continue;
                             }
@@ -410,7 +413,7 @@ impl<'search, 'request> Search<'search, 'request> {
                 label.used.shards = 0;
             }
         }
-        // Of equals the first.
+        // Of equals the first one.
         let Some(best) = frontier.into_iter().min_by_key(Label::objective) else { return Ok(None) };
         let mut steps = Vec::new();
         let mut current = best.last;
@@ -422,7 +425,7 @@ impl<'search, 'request> Search<'search, 'request> {
         Ok(Some(Found { steps, objective: best.sums, exact: self.exact, gap: None }))
     }
 
-    /// Where a shard of a choice that begins at a unit may end.
+    /// Returns the possible ends of a shard of a choice that begins at a unit.
     fn ends(&self, part: &Part, choice: &Choice, first: usize) -> std::ops::RangeInclusive<usize> {
         if !part.layered {
             return part.units..=part.units;
@@ -430,7 +433,7 @@ impl<'search, 'request> Search<'search, 'request> {
         if !self.longest {
             return first + 1..=part.units;
         }
-        // Costs only grow with the range.
+        // Costs grow with the range.
         let (mut legal, mut illegal) = (first, part.units + 1);
         while illegal - legal > 1 {
             let end = usize::midpoint(legal, illegal);
@@ -442,12 +445,12 @@ impl<'search, 'request> Search<'search, 'request> {
         legal.max(first + 1)..=legal
     }
 
-    /// Add a label unless an existing one is at least as good; drop those it beats. The earlier of
-    /// two equals stays, so ties resolve to the earliest choice.
+    /// Adds a label unless an existing one is at least as good, and drops labels that it dominates.
+    /// Of two equals the earlier one stays, so ties resolve to the earliest choice.
     fn insert(&mut self, frontier: &mut Vec<Label>, label: Label) -> Result<(), Exceeded> {
         self.left = self.left.checked_sub(1 + frontier.len() as u64).ok_or(Exceeded)?;
-        // Bounds on the number of shards and on calls, and shards that were refused, distinguish
-        // what joins.
+        // With limits on the number of shards or on calls, or with refused shards, it matters
+        // whether a component joins.
         let alike = !self.problem.forbids() && label.used.targets.is_empty() && !self.calls_are_bounded;
         let joining = alike.then_some(&self.joining);
         if frontier.iter().any(|other| other.dominates(&label, joining, &self.moving)) {
@@ -461,8 +464,8 @@ impl<'search, 'request> Search<'search, 'request> {
         Ok(())
     }
 
-    /// Keep some labels of an overfull cut point: half of them the best, the others spread over the
-    /// rest, and those that used least, which goals may depend on.
+    /// Keeps some labels of an overfull cut point: one half are the best, the other half are spread
+    /// over the rest. Also keeps the labels with the least use, because goals may need them.
     fn prune(&mut self, frontier: &mut Vec<Label>) {
         if frontier.len() <= self.beam + self.bounded.len() {
             return;
@@ -493,13 +496,13 @@ impl Range {
         Self { step, cost, sums }
     }
 
-    /// Donors before the range.
+    /// Iterates over donors before the range.
     fn donors<'part>(&self, part: &'part Part) -> impl Iterator<Item = u32> + 'part {
         let Step { first, end, .. } = self.step;
         part.donors[first..end].iter().flatten().copied().filter(move |donor| (*donor as usize) < first)
     }
 
-    /// Units that are read after the range.
+    /// Iterates over units that are read after the range.
     fn read_later<'part>(&self, part: &'part Part) -> impl Iterator<Item = u32> + 'part {
         let Step { first, end, .. } = self.step;
         let read_later = (first..end).filter(move |&unit| part.last_reader[unit] as usize > end);
@@ -507,7 +510,7 @@ impl Range {
     }
 }
 
-/// Cost of a range if the target supports it within its limits.
+/// Returns the cost of a range if the target supports it within its limits.
 fn legal_cost(problem: &Problem<'_>, choice: &Choice, first: usize, end: usize) -> Option<RangeCost> {
     if !problem.relaxed.quality && choice.unmeasured[end] > choice.unmeasured[first] {
         return None;
@@ -517,7 +520,7 @@ fn legal_cost(problem: &Problem<'_>, choice: &Choice, first: usize, end: usize) 
 }
 
 impl Search<'_, '_> {
-    /// A label with one more shard, or with its last shard joined by a component; `None` where a
+    /// Extends a label by a shard, or by a component that joins its last shard. Returns `None` if a
     /// goal, limit or refusal forbids it.
     fn extend(
         &self,
@@ -532,7 +535,7 @@ impl Search<'_, '_> {
         let (step, cost) = (Step { joins, ..range.step }, &range.cost);
         let end = step.end;
         let open = label.open.as_deref();
-        // What it adds: a shard of its own, or a part of the one before.
+        // Contribution of the range: a separate shard, or a part of the previous one.
         let (added, own) = match joins {
             false => (Cow::Borrowed(cost), range.sums),
             true => {
@@ -575,7 +578,7 @@ impl Search<'_, '_> {
                 }
             }
         }
-        // A whole component may still be joined; anything else is as it will be.
+        // Another component may still join a whole component. Any other shard is final.
         let may_be_joined = end == part.units && step.part + 1 < problem.parts.len();
         let may_be_joined = may_be_joined && problem.settings.join;
         let (mut forbidden, mut at_risk) = (false, Vec::new());
@@ -617,7 +620,7 @@ impl Search<'_, '_> {
         })
     }
 
-    /// What a label with one more range that costs so much uses, if goals and limits of targets
+    /// Returns the use of a label with one more range of that cost, if goals and limits of targets
     /// allow it.
     fn used(
         &self,
@@ -687,7 +690,8 @@ impl Search<'_, '_> {
         Some(used)
     }
 
-    /// The shard that a step after a label ends: its segments, and the place of its soft-cap.
+    /// Returns the shard that a step after a label ends: its segments, and the place of its
+    /// soft-cap.
     fn shard(&self, index: usize, step: Step) -> (Vec<Segment>, Option<SoftcapPlace>) {
         let (mut segments, mut softcap) = (Vec::new(), None);
         for (part, first, choice) in self.steps(index, step).into_iter().rev() {
@@ -701,8 +705,8 @@ impl Search<'_, '_> {
         (segments, softcap)
     }
 
-    /// The steps of the shard that a step after a label ends, from the last to the first: part,
-    /// first unit and choice. All but the last end with their component.
+    /// Returns the steps of the shard that a step after a label ends, from the last to the first:
+    /// part, first unit and choice. All but the last end with their component.
     fn steps(&self, mut index: usize, mut step: Step) -> Vec<(usize, usize, usize)> {
         let mut steps = Vec::new();
         loop {
@@ -715,7 +719,8 @@ impl Search<'_, '_> {
     }
 }
 
-/// The cost of an open shard with a component that joins it; `None` if they do not fit together.
+/// Returns the cost of an open shard with a component that joins it, or `None` if they do not fit
+/// together.
 fn joined_cost(problem: &Problem<'_>, open: &Open, choice: &Choice, cost: &RangeCost) -> Option<RangeCost> {
     let alike = (open.target, open.values) == (choice.target, choice.values);
     let joined = alike.then(|| open.cost.joined(cost))?;
@@ -723,8 +728,8 @@ fn joined_cost(problem: &Problem<'_>, open: &Open, choice: &Choice, cost: &Range
 }
 
 impl Found {
-    /// The time of the objective that is not computation: calls, and what follows a shard on
-    /// another target.
+    /// Returns the part of the objective's time that is not computation: overhead of calls, and
+    /// transfers between targets.
     fn beside(&self, problem: &Problem<'_>) -> u64 {
         let place = problem.place_of(Goal::Time);
         let choice = |step: &Step| &problem.parts[step.part].choices[step.choice];
@@ -741,7 +746,7 @@ impl Found {
         calls.chain(moves).fold(0, u64::saturating_add)
     }
 
-    /// What the search found least of.
+    /// Returns the minimised objective.
     pub(super) fn objective(&self) -> Sums {
         self.objective
     }
@@ -789,7 +794,8 @@ impl Found {
     }
 }
 
-/// The cost of a shard, including the runtime's share; `None` if its target does not support it.
+/// Returns the cost of a shard, including the runtime's share, or `None` if its target does not
+/// support it.
 pub(super) fn cost_of(problem: &Problem<'_>, table: &CostTable<'_>, shard: &Placement) -> Option<RangeCost> {
     let units = units_of(problem.request, &shard.segments, shard.softcap);
     let prefix = Prefix::of_units(problem.request, table, &units, shard.target, &problem.entries);

@@ -1,13 +1,13 @@
-//! Whether proposed tokens are verified, several in a step, and in how many rows.
+//! Choice whether to verify proposed tokens, several per step, and in how many rows.
 //!
-//! Chosen once shards, targets and formats are. It adds one entry point to each shard; where there
-//! is no room for that, the shards are chosen again for both entry points, and that plan is taken
-//! only if no layer leaves its target, nothing that is fallen back to is left out, and no loss
-//! grows. Otherwise nothing is verified.
+//! This is chosen after shards, targets and formats. It adds one entry point to each shard. If
+//! there is no room for it, the shards are chosen again for both entry points. The new plan is used
+//! only if no layer leaves its target, no fallback is dropped, and the loss does not grow.
+//! Otherwise no tokens are verified.
 //!
-//! What it gains follows from the times of a step with one row and with several, and from how many
-//! proposed tokens are right. A time that is not known is no gain. The entry point has to be worth
-//! its place: at least [`LEAST_GAIN`], and as many percent as it makes the artefacts larger.
+//! The gain follows from the times of a step with one row and with several, and from the number of
+//! right tokens per proposal. An unknown time counts as no gain. The gain must be at least
+//! [`LEAST_GAIN`], and at least the percentage by which the entry point enlarges the artefacts.
 
 use super::bounds::TargetBounds;
 use super::{Effort, LEAST_SAVED, Placement, Settings, Solution, fallback, relief};
@@ -19,45 +19,47 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// What verifying has to gain at least, in thousandths: estimates are no more precise.
+/// Minimum gain by verifying, in thousandths, because estimates are not more precise.
 pub const LEAST_GAIN: u64 = 20;
 
-/// Part of the loss by which it may grow unnoticed, as one of so many.
+/// Tolerated growth of the loss, as one in this number.
 const LOSS_NOISE: u64 = 50;
 
 /// Whether proposed tokens are verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Speculate {
-    /// Where it is known to make tokens faster.
+    /// If it is known to make tokens faster.
     #[default]
     Automatic,
     /// Never.
     No,
-    /// In so many rows, wherever there is room.
+    /// With this number of rows, if there is room.
     Rows(u32),
 }
 
-/// Verifying the tokens of a draft in an entry point.
+/// A possible choice: verifying the tokens of a draft at an entry point.
 struct Candidate<'r> {
     draft: &'r Draft,
     entry: Entry,
-    /// Of each shard with this entry point too.
+    /// Cost of each shard with this entry point added.
     costs: Vec<RangeCost>,
     /// Nanoseconds of a step with this entry point.
     step: Option<u64>,
-    /// In thousandths of the time with it; `None` where a time is not known.
+    /// Expected speed-up, in thousandths of the time with it. `None` if a time is unknown.
     gain: Option<u64>,
-    /// The least gain that makes up for the entry point.
+    /// Minimum gain that justifies the entry point, in the same unit.
     needed: u64,
 }
 
-/// Why something is not verified.
+/// Reason against verifying, with its cause.
 type Obstacle = (String, Cause);
 
-/// The optimum, and what is verified with it.
+/// Finds the optimum, and chooses whether and how to verify tokens.
 ///
-/// Errors: as without; `invalid-request` if rows are asked for that the request does not offer, or
-/// that no draft proposes tokens for.
+/// # Errors
+///
+/// The errors without verifying, and `invalid-request` if requested rows are not offered, or there
+/// is no draft.
 pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
     let plain = fallback::solve(request, settings)?;
     if !request.has_states() {
@@ -90,8 +92,8 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
             }
         }
     }
-    // Of those that are no more than an entry point's least gain behind the fastest the one with
-    // fewest rows, then the draft that is named first.
+    // Of the candidates within the least gain of the fastest, prefer fewest rows, then the draft
+    // listed first.
     found.sort_by_key(|candidate| std::cmp::Reverse(candidate.gain));
     let most = found.first().and_then(|candidate| candidate.gain);
     let near = |gain: u64| {
@@ -133,7 +135,8 @@ fn decode(context: u32, rows: u32) -> Entry {
     Entry { kind: EntryKind::Decode, rows, context }
 }
 
-/// The entry points of several rows in this context, fewest rows first; those asked for alone.
+/// Returns the entry points with several rows in this context, fewest rows first, or only the
+/// requested one.
 fn sizes(request: &Request, context: u32, asked: Option<u32>) -> Result<Vec<Entry>, Refusal> {
     let several = |entry: &&Entry| **entry == decode(context, entry.rows) && entry.rows > 1;
     let mut entries: Vec<Entry> = request.entries.iter().filter(several).copied().collect();
@@ -156,8 +159,8 @@ fn sizes(request: &Request, context: u32, asked: Option<u32>) -> Result<Vec<Entr
     Ok(entries)
 }
 
-/// The cost of each shard with one more entry point. Fails, in words, where a target does not take
-/// it.
+/// Returns the cost of each shard with one more entry point. Fails with a message if a target does
+/// not support it.
 fn costs_with(request: &Request, solution: &Solution, entry: Entry) -> Result<Vec<RangeCost>, String> {
     let table = CostTable::new(request);
     let mut entries = solution.entries.clone();
@@ -181,8 +184,8 @@ fn costs_with(request: &Request, solution: &Solution, entry: Entry) -> Result<Ve
     solution.shards.iter().map(of).collect()
 }
 
-/// Nanoseconds of a step at an entry point, with all that the runtime does between shards; `None`
-/// where a time is not known.
+/// Returns the nanoseconds of a step at an entry point, including the runtime's work between
+/// shards. Returns `None` if a time is unknown.
 fn time_of_step(request: &Request, shards: &[Placement], entry: Entry) -> Option<u64> {
     let table = CostTable::new(request);
     let rows = u64::from(entry.rows);
@@ -206,7 +209,7 @@ fn time_of_step(request: &Request, shards: &[Placement], entry: Entry) -> Option
     Some(nanoseconds.saturating_add(moved))
 }
 
-/// Steps of a draft's usual replies, and the tokens they come to with so many rows.
+/// Steps of a draft's usual replies, and the tokens that they produce with a number of rows.
 struct Usual {
     silent: u128,
     proposing: u128,
@@ -225,9 +228,9 @@ impl Usual {
         Usual { silent, proposing, tokens }
     }
 
-    /// Time of a token in steps of one row, in thousandths of the time with proposals: so many
-    /// nanoseconds a step of one and of several rows, and a proposal. `None` where nothing is known
-    /// of the draft.
+    /// Returns the time per token in steps of one row, in thousandths of the time with proposals.
+    /// Arguments are the nanoseconds of a step of one row, of a step of several rows, and of a
+    /// proposal. Returns `None` if nothing is known about the draft.
     fn gain(&self, one: u64, several: u64, proposal: u64) -> Option<u64> {
         let each = u128::from(several) + u128::from(proposal);
         let time = self.silent * u128::from(one) + self.proposing.checked_mul(each)?;
@@ -243,13 +246,13 @@ fn artefact_bytes<'c>(costs: impl Iterator<Item = &'c RangeCost>) -> u64 {
     costs.map(|cost| cost.artefact_bytes).fold(0, u64::saturating_add)
 }
 
-/// `1.18x`
+/// Formats a factor: `1.18x`.
 fn times(thousandths: u64) -> String {
     format!("{}.{:02}x", thousandths / 1000, thousandths % 1000 / 10)
 }
 
 impl<'r> Candidate<'r> {
-    /// `one`: nanoseconds of a step of one row without it.
+    /// Creates a candidate. `one` is the nanoseconds of a step of one row without it.
     fn new(
         request: &Request,
         solution: &Solution,
@@ -292,7 +295,7 @@ impl<'r> Candidate<'r> {
         (why, Cause::Cost("time".to_owned()))
     }
 
-    /// The first limit or goal that the shards of a solution exceed with it.
+    /// Returns the first limit or goal that the shards of a solution exceed with it.
     fn misfit(&self, request: &Request, solution: &Solution) -> Option<Obstacle> {
         let relieved;
         let request = match solution.relieving.is_empty() {
@@ -380,7 +383,7 @@ fn limit(name: &str) -> Cause {
     Cause::Limit(name.to_owned())
 }
 
-/// What verifying holds beside the shards.
+/// Returns the bytes that verifying needs in addition to the shards.
 fn own_bytes(draft: &Draft, entry: Entry) -> u64 {
     draft.row_bytes.saturating_mul(entry.rows.into()).saturating_add(draft.memory_bytes)
 }
@@ -390,8 +393,8 @@ fn without(solution: Solution, (because, cause): Obstacle) -> Solution {
     Solution { about_speculation: Some(Reason { shard: None, choice, because, cause }), ..solution }
 }
 
-/// The optimum among plans that have both entry points, if verifying is worth it there and costs
-/// nothing else.
+/// Finds the optimum among plans that have both entry points, if verifying is worth it there and
+/// the plan is not worse otherwise.
 fn anew<'r>(
     request: &'r Request,
     settings: &Settings,
@@ -410,7 +413,7 @@ fn anew<'r>(
     if units(&found) < units(plain) || !found.reserve.is_as_wide(&plain.reserve) || after > tolerated {
         return None;
     }
-    // What is gained is held against the plan without.
+    // The gain is relative to the plan without verifying.
     let costs = costs_with(request, &found, entry).ok()?;
     let other = Candidate::new(request, plain, draft, (entry, &costs), one);
     let step = time_of_step(request, &found.shards, entry);
@@ -429,7 +432,8 @@ fn anew<'r>(
     (worth && other.misfit(request, &found).is_none()).then_some((found, other))
 }
 
-/// The request with what an entry point adds counted with the one that every shard has.
+/// Returns the request with the costs of the verifying entry point added to those of the entry
+/// point that every shard has.
 fn with_both(request: &Request, draft: &Draft, entry: Entry) -> Request {
     let table = CostTable::new(request);
     let both = |cost: &Cost| {

@@ -1,5 +1,5 @@
-//! Which formats the gathered tables have. They share the goals of size and quality with the
-//! shards and nothing else, so that each set of formats leaves a goal to what is cut and mixed.
+//! Choice of the formats of gathered tables. They only share the goals for size and quality with
+//! the shards, so each set of table formats leaves a rest of these goals for cuts and mixtures.
 
 use std::borrow::Cow;
 
@@ -8,24 +8,25 @@ use super::search::{self, Sums};
 use super::{Effort, Gap, Goal, Problem, Relaxed, Settings, Solution, Trade, diagnose, entry_sets, mix};
 use crate::{Cause, GatheredTable, Goals, Reason, Refusal, RefusalKind, Request, TableFormat, names};
 
-/// Most sets of formats that are tried. Two tables in three formats have nine.
+/// Maximum number of sets of formats that are tried. Two tables in three formats have nine.
 const MOST: usize = 16;
 
 /// A format for each gathered table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Tables {
-    /// Index in the list of each table.
+    /// For each table, the index of the format in its list.
     formats: Vec<u32>,
-    /// Of all tables together.
+    /// Bytes of all tables together.
     bytes: u64,
-    /// What they lose together, as far as it is known.
+    /// Known loss of all tables together.
     micronats: u64,
-    /// By which sets are preferred: the loss where losses count, else the places in the lists.
+    /// Order of preference of sets: the loss if losses count, otherwise the positions in the lists.
     rank: u64,
 }
 
 impl Tables {
-    /// The request with what these leave of its goals; `None` if they exceed one alone.
+    /// Returns the request with the rest of its goals after these tables, or `None` if they alone
+    /// exceed a goal.
     fn rest_of<'r>(&self, request: &'r Request) -> Option<Cow<'r, Request>> {
         let goals = &request.goals;
         let holds = |goal: Option<u64>, own: u64| goal.is_none_or(|goal| own <= goal);
@@ -33,7 +34,8 @@ impl Tables {
         both.then(|| self.at_most_rest_of(request))
     }
 
-    /// The same where nothing is left of a goal that they exceed.
+    /// Returns the request like [`rest_of`](Self::rest_of), with a rest of 0 for a goal that these
+    /// tables exceed.
     fn at_most_rest_of<'r>(&self, request: &'r Request) -> Cow<'r, Request> {
         let goals = &request.goals;
         let left = |goal: Option<u64>, own: u64| goal.map(|goal| goal.saturating_sub(own));
@@ -48,8 +50,8 @@ impl Tables {
         }
     }
 
-    /// What a solution with these comes to, to be compared with those that have others: the
-    /// objective of its shards, times as they are, with the loss of the tables.
+    /// Returns the objective of a solution with these tables, for comparison with other tables. It
+    /// is the objective of its shards, with plain times and with the loss of the tables.
     fn merit(&self, problem: &Problem<'_>, solution: &Solution) -> Sums {
         let losses = &problem.losses;
         let mut sums = Sums::default();
@@ -77,7 +79,7 @@ impl Tables {
         in_order(sums, &problem.settings.order)
     }
 
-    /// A distance from the best with the loss of these.
+    /// Adds the loss of these tables to a gap.
     fn gap(&self, gap: Option<Gap>) -> Option<Gap> {
         let gap = gap?;
         let more = if gap.goal == Goal::Loss { self.micronats } else { 0 };
@@ -85,7 +87,7 @@ impl Tables {
         Some(Gap { value: with(gap.value), least: with(gap.least), ..gap })
     }
 
-    /// What these have of a quantity that a goal bounds.
+    /// Returns these tables' amount of a quantity that a goal limits.
     pub(super) fn part_of(&self, kind: RefusalKind) -> u64 {
         match kind {
             RefusalKind::OverSize => self.bytes,
@@ -94,7 +96,7 @@ impl Tables {
         }
     }
 
-    /// Why no plan has these: a goal that they exceed alone, or what stands in the way of the
+    /// Returns why no plan has these tables: a goal that they alone exceed, or the refusal for the
     /// shards.
     fn refusal(&self, goals: &Goals, shards: impl FnOnce() -> Refusal) -> Refusal {
         let alone = |goal: Option<u64>, kind, what: &str, shown: fn(u64) -> String| {
@@ -117,10 +119,10 @@ impl Tables {
     }
 }
 
-/// The sets of formats that a best plan may have, the preferred one first, the smallest last. Where
-/// sizes do not count there is one.
+/// Returns the sets of formats that a best plan may have, the preferred one first, the smallest
+/// last. If sizes do not count there is only one.
 ///
-/// Errors: `over-quality` where losses count and none is known of a table.
+/// Fails with `over-quality` if losses count and no loss of a table is known.
 fn sets(request: &Request) -> Result<Vec<Tables>, Refusal> {
     let mut sets = vec![Tables::default()];
     for table in &request.tables {
@@ -142,7 +144,7 @@ fn sets(request: &Request) -> Result<Vec<Tables>, Refusal> {
     Ok(sets)
 }
 
-/// Formats of a table with their places and ranks.
+/// Returns the formats of a table with their positions and ranks.
 fn candidates<'t>(
     request: &Request,
     table: &'t GatheredTable,
@@ -169,8 +171,8 @@ fn candidates<'t>(
     Err(Refusal::new(kind, message).with("table", &table.name))
 }
 
-/// Sets of which none is both preferred to another and no larger, from the preferred one to the
-/// smallest; where they are too many, evenly chosen ones with both ends.
+/// Keeps only sets that are smaller than every preferred one, from the preferred one to the
+/// smallest. If there are too many, chooses them evenly, including both ends.
 fn frontier(mut sets: Vec<Tables>) -> Vec<Tables> {
     sets.sort_by(|a, b| (a.rank, a.bytes, &a.formats).cmp(&(b.rank, b.bytes, &b.formats)));
     let mut least = u64::MAX;
@@ -188,7 +190,7 @@ fn frontier(mut sets: Vec<Tables>) -> Vec<Tables> {
     sets
 }
 
-/// The optimum under the flags that the request recommends.
+/// Finds the optimum with the flags that the request recommends.
 pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
     let sets = sets(request)?;
     let mut best: Option<(Solved, usize)> = None;
@@ -218,7 +220,7 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
     if found_with == 1 {
         return Ok(Solution { exact, ..best.solution });
     }
-    // What other tables may come to is not proved worse.
+    // Other tables are not proven to be worse.
     let goal = own.or(gaps.first().copied()).map(|gap| gap.goal);
     let least = gaps.iter().filter(|gap| Some(gap.goal) == goal).map(|gap| gap.least).min();
     let value = match goal {
@@ -230,10 +232,10 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
     Ok(Solution { exact, gap: gap.filter(|gap| gap.value > gap.least), ..best.solution })
 }
 
-/// The sets in the order in which they are tried: by the least that a plan with one comes to where
-/// the least loss is looked for, so that few have to be tried, else from the preferred one on. That
-/// least is known where the objective has nothing but ranks of targets and unknown times before
-/// losses.
+/// Returns the sets in the order in which they are tried. If the loss is minimised, they are
+/// ordered by a lower bound for plans with them, so that few are tried. Otherwise the preferred one
+/// is first. The lower bound is known only if no parts of the objective except ranks of targets and
+/// unknown times come before losses.
 fn in_turn(
     request: &Request,
     settings: &Settings,
@@ -245,7 +247,7 @@ fn in_turn(
     };
     let mut turn = Vec::with_capacity(sets.len());
     for (place, set) in sets.iter().enumerate() {
-        // What cannot keep a goal is tried last.
+        // A set that cannot meet a goal is tried last.
         let mut least = [u64::MAX; Goal::ALL.len()];
         let Some(rest) = set.rest_of(request) else { continue };
         for entries in entry_sets(request)? {
@@ -265,20 +267,20 @@ fn in_turn(
     Ok(turn)
 }
 
-/// A solution with some tables.
+/// A solution with certain tables.
 struct Solved {
     solution: Solution,
     merit: Sums,
-    /// Of shards and tables, as far as it is known.
+    /// Known loss of shards and tables.
     loss: u64,
-    /// What is minimised of a token, without what hands over between shards.
+    /// Minimised time of a token, without transfers between shards.
     nanoseconds: u64,
-    /// Whether no more of the size goal would make the shards better.
+    /// Whether a larger size goal would not improve the shards.
     is_free_of_size: bool,
 }
 
-/// The optimum with these tables; `None` if there is none. `others`: whether it is asked what more
-/// of the size goal would do.
+/// Finds the optimum with these tables, or `None` if there is none. `others` specifies whether to
+/// check the effect of a larger size goal.
 fn solve_within(
     request: &Request,
     settings: &Settings,
@@ -316,8 +318,8 @@ fn solve_within(
     Ok(None)
 }
 
-/// Why there is no plan: with the tables that are preferred, or if it is the size that prevents
-/// one, with the smallest.
+/// Returns why there is no plan: with the preferred tables, or, if the size prevents one, with the
+/// smallest tables.
 fn no_solution(request: &Request, settings: &Settings, sets: &[Tables]) -> Refusal {
     let of = |tables: &Tables| -> Result<Refusal, Refusal> {
         let rest = tables.at_most_rest_of(request);
@@ -343,7 +345,7 @@ fn no_solution(request: &Request, settings: &Settings, sets: &[Tables]) -> Refus
 }
 
 impl Solution {
-    /// Why the tables that have several formats are in theirs.
+    /// Explains the formats of tables with several formats.
     pub(super) fn explain_tables(&self, request: &Request, reasons: &mut Vec<Reason>) {
         for (table, &place) in request.tables.iter().zip(&self.tables) {
             let Some(format) = table.formats.get(place as usize) else { continue };
@@ -405,7 +407,7 @@ mod tests {
 
     const TABLE: [(u64, Option<u32>); 3] = [(8000, Some(0)), (4000, Some(70)), (2000, Some(900))];
 
-    /// Bytes of the artefacts in the only format there is.
+    /// Bytes of the artefacts in the only format.
     const SHARDS: u64 = 6080;
 
     fn sized(size: u64, change: impl FnOnce(&mut Request)) -> Request {
@@ -428,7 +430,7 @@ mod tests {
         };
         for (table, place) in [(8000, 0), (4000, 1), (2000, 2)] {
             let (tables, reasons) = plan(SHARDS + table + 500).unwrap();
-            // The narrower per-layer table has a loss that is not known.
+            // The loss of the narrower per-layer table is unknown.
             assert_eq!(tables, [place, 0], "{table}");
             let said =
                 reasons.iter().find(|reason| reason.choice.starts_with("table embedding in ")).unwrap();
@@ -459,7 +461,7 @@ mod tests {
         assert_eq!(refused.kind, RefusalKind::OverSize, "{}", refused.message);
     }
 
-    /// Where losses do not count, the formats named first are taken as long as they fit.
+    /// If losses do not count, the formats listed first are used as long as they fit.
     #[test]
     fn where_losses_do_not_count_the_order_of_formats_does() {
         let plain = |size: Option<u64>| {
@@ -484,7 +486,7 @@ mod tests {
             assert_eq!(refused.kind, kind, "{}", refused.message);
             assert!(refused.message.contains("table `odd`"), "{}", refused.message);
         }
-        // What tables exceed alone.
+        // Goals that the tables alone exceed.
         let request = RequestBuilder::decoder(1).table("large", &[(9, Some(11))]);
         let request = request.change(|request| request.goals.quality_micronats = Some(10)).build();
         let refused = solve(&request, &Settings::default()).unwrap_err();
@@ -492,7 +494,7 @@ mod tests {
         assert!(refused.message.starts_with("the gathered tables alone lose"), "{}", refused.message);
     }
 
-    /// Many tables in many formats are tried evenly, and both ends of them.
+    /// If there are many sets, evenly spaced ones are tried, including both ends.
     #[test]
     fn of_many_sets_the_preferred_and_the_smallest_are_tried() {
         let formats: Vec<(u64, Option<u32>)> =

@@ -1,4 +1,4 @@
-//! The solver against trying everything.
+//! Tests of the solver against exhaustive search.
 
 use proptest::prelude::*;
 
@@ -6,24 +6,24 @@ use super::*;
 use crate::testing::{RequestBuilder, weight_format};
 use crate::{Body, Cost, Goals, Plan, Sensitivity};
 
-/// A part of a shard of a candidate.
+/// A part of a shard of a candidate chain.
 #[derive(Debug, Clone)]
 struct Piece {
-    /// Component.
+    /// Index of the component.
     index: usize,
     first: usize,
     end: usize,
     target: u32,
-    /// Of each unit.
+    /// Format tuple of each unit.
     formats: Vec<u32>,
-    /// Whether it is in the shard of the piece before.
+    /// Whether it is in the same shard as the piece before.
     joins: bool,
 }
 
-/// The objective as the module documents it.
+/// The objective as documented in the module.
 type Objective = ([u64; 7], u64, u128);
 
-/// Every way to cut, join and place the model.
+/// Returns every way to cut, join and place the model.
 fn candidates(request: &Request) -> Vec<Vec<Piece>> {
     let mut chains: Vec<Vec<Piece>> = vec![vec![]];
     for (index, component) in request.model.components.iter().enumerate() {
@@ -65,7 +65,8 @@ fn extend(
     }
 }
 
-/// The formats that so many layers of a shard may have: all alike, or under a goal in losses any.
+/// Returns the formats that `units` layers of a shard may have: all equal, or with a goal for
+/// losses any.
 fn mixtures(request: &Request, units: usize) -> Vec<Vec<u32>> {
     let tuples = 0..u32::try_from(request.formats.len()).unwrap();
     if !request.weighs_losses() {
@@ -79,15 +80,15 @@ fn mixtures(request: &Request, units: usize) -> Vec<Vec<u32>> {
     all
 }
 
-/// Whether bytes stand in for the times of a target.
+/// Returns whether bytes replace the times of a target.
 fn by_bytes(request: &Request, target: u32) -> bool {
     let goals = &request.goals;
     let mut own = request.costs.iter().filter(|cost| cost.target == target && cost.illegal.is_none());
     goals.quality_micronats.is_some() && !goals.least_loss && own.all(|cost| cost.time.is_none())
 }
 
-/// For every target whether its legal rows of `decode` all have a time; in the order of the
-/// request, adjacent targets of equal rank; and the time every shard has to save.
+/// Returns whether the legal rows of `decode` all have a time, for every target, the rank of every
+/// target, and the time that every shard must save. Adjacent targets may have equal ranks.
 fn known(request: &Request, decode: Entry) -> (Vec<bool>, Vec<u64>, u64) {
     let mut timed = vec![];
     let mut ranks: Vec<u64> = vec![];
@@ -132,7 +133,8 @@ fn known(request: &Request, decode: Entry) -> (Vec<bool>, Vec<u64>, u64) {
     (timed, ranks, request.boundary_nanoseconds + least / 100)
 }
 
-/// Every set of table formats of known loss; where losses do not count those named first.
+/// Returns every set of table formats with known loss. If losses do not count, returns only the
+/// first formats.
 fn table_sets(request: &Request) -> Vec<Vec<u32>> {
     if !request.weighs_losses() {
         return vec![request.first_tables()];
@@ -147,7 +149,8 @@ fn table_sets(request: &Request) -> Vec<Vec<u32>> {
     })
 }
 
-/// Value of a candidate, straight from the rows of the table; `None` if it breaks a constraint.
+/// Computes the value of a candidate directly from the rows of the table, or `None` if it violates
+/// a constraint.
 fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden], tables: &[u32]) -> Option<Objective> {
     let decode = request.entries.iter().find(|entry| entry.kind == EntryKind::Decode).unwrap();
     let (timed, ranks, boundary) = known(request, *decode);
@@ -179,7 +182,7 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden], tables: &
             longest = longest.max(entry_time);
             match entry.kind {
                 EntryKind::Decode => token += entry_time + call,
-                // 511 tokens before the last, 128 at a time.
+                // 511 tokens before the last, in runs of 128.
                 _ if takes_part => first_token += 4 * (entry_time + call),
                 _ => {}
             }
@@ -318,8 +321,8 @@ fn judge(request: &Request, pieces: &[Piece], forbidden: &[Forbidden], tables: &
     Some((sums, largest, squares))
 }
 
-/// The rows of every unit of some pieces at an entry point, `None` for a unit that takes no part;
-/// `None` if one is illegal.
+/// Returns the rows of every unit of some pieces at an entry point. A unit that does not run there
+/// has `None`. Returns `None` if a row is illegal.
 fn rows<'r>(request: &'r Request, pieces: &[Piece], entry: Entry) -> Option<Vec<Option<&'r Cost>>> {
     let mut found = vec![];
     for piece in pieces {
@@ -380,18 +383,18 @@ struct Draw {
     limits: Vec<(usize, usize, u64)>,
     illegal: Vec<(usize, usize)>,
     times: Option<Vec<u64>>,
-    /// A target without times, and a kind without one in the second formats.
+    /// A target without times, and a kind without a time in the second formats.
     untimed: (Option<usize>, Option<usize>),
     modelled: bool,
     boundary: u64,
-    /// What a run of a shard takes on each target, and what follows one on another.
+    /// Overhead of a run of a shard on each target, and of a transfer between targets.
     calls: (u64, u64),
     transfer: u64,
-    /// Bounds on the time of a token and to the first one.
+    /// Limits on the time of a token and of the first token.
     token: Option<u64>,
     first_token: Option<u64>,
     memory: Option<u64>,
-    /// A bound on bytes instead of one on the loss.
+    /// A limit on bytes instead of one on the loss.
     size: Option<u64>,
     quality: Option<(u32, Vec<u32>)>,
     forbidden: Vec<(u32, u32)>,
@@ -495,7 +498,7 @@ fn build(draw: &Draw) -> (Request, Vec<Forbidden>) {
         };
         builder = builder.limit(["npu", "cpu"][target], names[name], value);
     }
-    // Where they are what counts, losses are as large as what a shard has to save.
+    // If losses are minimised, they are as large as the saving that a shard requires.
     let scale = if draw.quality.is_some() && draw.size.is_some() { 25 } else { 1 };
     let scaled = |formats: &Vec<(u64, Option<u32>)>| {
         formats.iter().map(|(bytes, loss)| (*bytes, loss.map(|loss| loss * scale))).collect::<Vec<_>>()
@@ -559,7 +562,7 @@ fn build(draw: &Draw) -> (Request, Vec<Forbidden>) {
             });
         }
     }
-    // Alone, and joined by what surrounds it.
+    // The range alone, and joined with its neighbours.
     let forbidden = draw.forbidden.iter().flat_map(|&(first, end)| {
         let formats = vec![0; (end.max(first) - first) as usize];
         let part = Segment { component: 1, first, end, formats };
@@ -570,7 +573,7 @@ fn build(draw: &Draw) -> (Request, Vec<Forbidden>) {
     (request, forbidden.collect())
 }
 
-/// As many as `PROPTEST_CASES` says.
+/// Uses the number of cases in `PROPTEST_CASES`.
 fn cases() -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     ProptestConfig::with_cases(asked.unwrap_or(2000))
@@ -579,7 +582,7 @@ fn cases() -> ProptestConfig {
 proptest! {
     #![proptest_config(cases())]
 
-    /// The solver finds a plan if there is one, and none is better.
+    /// The solver finds a plan if there is one, and no plan is better.
     #[test]
     fn no_plan_is_better_than_the_solvers(draw in draw()) {
         let (request, forbidden) = build(&draw);
@@ -594,10 +597,11 @@ proptest! {
                 let own = judge(&request, &pieces(&request, &solution), &forbidden, &solution.tables);
                 let sums = |objective: Option<Objective>| objective.map(|(sums, ..)| sums);
                 match solution.exact {
-                    // Of equal sums with other tables the balance is not compared.
+                    // If sums are equal with other tables, the balance is not compared.
                     true if request.goals.size_bytes.is_some() => prop_assert_eq!(sums(own), sums(best)),
                     true => prop_assert_eq!(own, best),
-                    // Once in a hundred thousand draws labels are dropped, and the solver says so.
+                    // Once in a hundred thousand draws, labels are dropped and the solver reports
+                    // it.
                     false => prop_assert!(is_near(own, best), "{:?} of {:?}", own, best),
                 }
                 if let (Some(gap), Some((sums, ..))) = (solution.gap, best) {
@@ -614,14 +618,15 @@ proptest! {
     }
 }
 
-/// Whether a plan is lawful, and what it is first worse in is within a twentieth of the best.
+/// Returns whether a plan is valid, and in the first part in which it is worse, within a twentieth
+/// of the best.
 fn is_near(own: Option<Objective>, best: Option<Objective>) -> bool {
     let Some((own, best)) = own.zip(best) else { return false };
     let differing = own.0.iter().zip(&best.0).find(|(own, best)| own != best);
     differing.is_none_or(|(own, best)| u128::from(*own) * 100 <= u128::from(*best) * 105)
 }
 
-/// Every component in shards of its own.
+/// Returns settings that put every component into separate shards.
 fn apart() -> Settings {
     Settings { join: false, ..Settings::default() }
 }
@@ -651,7 +656,7 @@ fn a_real_depth_is_solved_exactly() {
     let solution = solve(&request, &apart()).unwrap();
     assert!(solution.exact);
     assert_eq!(solution.shards.len(), 2 + 6);
-    // Only the first shard takes the embedding, only the last the head, and one of both is full.
+    // The embedding is in the first shard, the head in the last, and one of these shards is full.
     let solution = solve(&request, &Settings::default()).unwrap();
     assert!(solution.exact);
     assert_eq!(solution.shards.len(), 7);
@@ -669,13 +674,14 @@ fn components_share_a_shard_where_target_formats_and_limits_allow_it() {
     let plan = solve(&request, &Settings::default()).unwrap().into_plan(&request);
     assert_eq!((plan.shards[0].inputs.len(), &plan.shards[0].outputs[0].name[..]), (0, "logits"));
     assert!(plan.reasons.iter().any(|reason| reason.choice == "embed, decoder, head in one shard"));
-    // Where the decoder fills a shard, nothing joins it; where it is cut, what fits does.
+    // If the decoder fills a shard, no component joins it. If it is cut, components join where they
+    // fit.
     assert_eq!(
         shards(&RequestBuilder::decoder(4).limit("npu", "ops", 400).build()),
         [[0, 1], [1, 2]].map(Vec::from)
     );
     assert_eq!(shards(&RequestBuilder::decoder(1).limit("npu", "ops", 100).build()), [[0], [1], [2]]);
-    // Another target, or other activations, need another shard.
+    // Another target, or other activations, need a separate shard.
     let elsewhere = RequestBuilder::decoder(4).target("cpu", "cpu").change(|request| {
         for cost in request.costs.iter_mut().filter(|cost| (cost.kind, cost.target) == (1, 0)) {
             cost.illegal = Some("no head".to_owned());
@@ -692,7 +698,7 @@ fn components_share_a_shard_where_target_formats_and_limits_allow_it() {
         }
     });
     assert_eq!(shards(&otherwise.build()), [vec![0, 1], vec![2]]);
-    // A shard that was refused is joined, or taken apart.
+    // A refused shard is joined with others or split.
     let segments = vec![Segment { component: 0, first: 0, end: 0, formats: vec![0] }];
     let alone = Forbidden { segments, target: 0, softcap: None };
     let joined = Settings { forbidden: vec![alone.clone()], ..Settings::default() };
@@ -798,10 +804,10 @@ fn every_kind_of_refusal_is_found() {
     assert_eq!(refusal.kind, RefusalKind::Exhausted);
 }
 
-/// Goals of size and time hold, or are refused with the nearest that does.
+/// Goals for size and time are met, or refused with the nearest goal that can be met.
 #[test]
 fn goals_hold_or_are_refused_with_the_nearest() {
-    // 100 µs a layer, embedding and head in 32 bits, half of that in 8.
+    // A layer, the embedding and the head have 100 µs in 32 bits, half of that in 8.
     let timed = || {
         RequestBuilder::decoder(4).formats("w8-per-channel", 1, 4).times(0, 100).change(|request| {
             for cost in request.costs.iter_mut().filter(|cost| cost.formats == 1) {
@@ -825,7 +831,7 @@ fn goals_hold_or_are_refused_with_the_nearest() {
     assert!(refused.message.contains("the goal for the time of a token is 299 µs"), "{}", refused.message);
     assert!(refused.details.contains(&("least".to_owned(), "300".to_owned())), "{:?}", refused.details);
 
-    // 511 tokens in four runs of prefill of 128, in which the head takes no part.
+    // 511 tokens in four prefill runs of 128, without the head.
     let first = |goal: u64| {
         let mut request = with(|goals| goals.prompt_tokens = 512);
         request.costs.retain(|cost| (cost.kind, cost.entry.kind) != (1, EntryKind::Prefill));
@@ -854,19 +860,19 @@ fn goals_hold_or_are_refused_with_the_nearest() {
     assert_eq!(refused.kind, RefusalKind::OverSize);
     assert!(refused.message.contains("the goal for the size is 100 bytes"), "{}", refused.message);
 
-    // Of two goals that contradict each other the one is named without which there is a plan.
+    // If two goals contradict each other, the refusal names the one whose removal gives a plan.
     let mut both = with(|goals| goals.token_microseconds = Some(400));
     both.goals.memory_bytes = Some(100);
     let refused = plan(&both).unwrap_err();
     assert_eq!(refused.kind, RefusalKind::OverMemory, "{}", refused.message);
 
-    // Where times are not known, a goal is not judged, and that is said.
+    // If times are unknown, a goal is not checked, and a reason reports that.
     let untimed = RequestBuilder::decoder(4).change(|request| request.goals.token_microseconds = Some(1));
     let (_, said) = reasons(&untimed.build());
     assert!(says(&said, &["token-microseconds ≤ 1 µs is not judged"]), "{said:#?}");
 }
 
-/// Where times and a goal decide, the order in which formats and entry points are named does not.
+/// If times and a goal decide, the order of formats and entry points does not matter.
 #[test]
 fn the_order_of_a_menu_changes_no_timed_plan() {
     for (layers, formats, goal) in [(12, 4, 40_000), (35, 5, 150_000)] {
@@ -901,7 +907,7 @@ fn a_changed_limit_changes_the_plan_and_is_the_reason() {
     assert!(cut(1202).1);
 }
 
-/// The time to the first token counts where an answer has a usual length.
+/// The time to the first token counts if the usual length of an answer is set.
 #[test]
 fn a_call_has_a_price_and_may_have_a_limit() {
     let call = |request: &mut Request, microseconds| {
@@ -909,7 +915,7 @@ fn a_call_has_a_price_and_may_have_a_limit() {
         let provenance = Provenance::Reported;
         request.targets[0].overheads = vec![crate::Overhead { name, value: microseconds, provenance, note }];
     };
-    // Twelve layers, embedding and head of 10 µs.
+    // Twelve layers, embedding and head with 10 µs each.
     let whole = RequestBuilder::decoder(12).times(0, 10).change(|request| call(request, 50)).build();
     let solution = solve(&whole, &Settings::default()).unwrap();
     assert_eq!((solution.shards.len(), solution.time, solution.gap), (1, Some(190), None));
@@ -919,7 +925,7 @@ fn a_call_has_a_price_and_may_have_a_limit() {
     };
     let whole_said = said(solution, &whole);
     assert!(says(&whole_said, &["190 µs per run", "50 µs of it are calls"]), "{whole_said:?}");
-    // No call of more than 50 µs: five layers, with the embedding or the head four.
+    // No call of more than 50 µs: five layers, or four with the embedding or the head.
     let limited = RequestBuilder::decoder(12).times(0, 10).limit("npu", "call-microseconds", 50);
     let limited = limited.change(|request| call(request, 50)).build();
     let solution = solve(&limited, &Settings::default()).unwrap();
@@ -932,7 +938,7 @@ fn a_call_has_a_price_and_may_have_a_limit() {
     untimed.costs.iter_mut().for_each(|cost| cost.time = None);
     let untimed_said = said(solve(&untimed, &Settings::default()).unwrap(), &untimed);
     assert!(says(&untimed_said, &["npu: call-microseconds ≤ 50 µs is not judged"]), "{untimed_said:?}");
-    // A goal in time holds with the calls in it.
+    // A goal for times includes the overhead of calls.
     let mut goal = whole.clone();
     goal.goals.token_microseconds = Some(189);
     let refused = solve(&goal, &Settings::default()).unwrap_err();
@@ -944,7 +950,7 @@ fn a_call_has_a_price_and_may_have_a_limit() {
 fn what_goes_on_elsewhere_has_the_formats_it_takes_there() {
     let request = RequestBuilder::decoder(3).formats("w8-per-channel", 1, 2).target("cpu", "cpu");
     let mut request = request.formats("w4-block32", 1, 4).build();
-    // The second target takes all but the second formats.
+    // The second target supports all formats but the second.
     let refused = |cost: &&mut Cost| (cost.target, cost.formats) == (1, 1);
     request.costs.iter_mut().filter(refused).for_each(|cost| cost.illegal = Some("no".to_owned()));
     let fallback = |formats: u32| {
@@ -962,7 +968,7 @@ fn every_other_target_goes_on_in_order_and_one_that_is_no_cpu_in_formats_of_its_
     let request = RequestBuilder::decoder(3).target("gpu", "gpu").target("cpu", "cpu");
     let mut request = request.formats("w8-per-channel", 1, 2).formats("w4-block32", 1, 4).build();
     request.costs.iter_mut().for_each(|cost| cost.time = None);
-    // The first target takes the second formats alone, the second target all others.
+    // The first target supports only the second formats, the second target all others.
     let refused = |cost: &&mut Cost| match cost.target {
         0 => cost.formats != 1,
         1 => cost.formats == 1,
@@ -973,17 +979,17 @@ fn every_other_target_goes_on_in_order_and_one_that_is_no_cpu_in_formats_of_its_
         |request: &crate::Request| solve(request, &Settings::default()).unwrap().into_plan(request).fallback;
     let chain = |target: u32, formats: &[u32]| crate::Fallback { target, formats: formats.to_vec() };
     assert_eq!(fallback(&request), [chain(1, &[0, 2]), chain(2, &[])]);
-    // One that takes the formats of the plan has no others.
+    // A target that supports the formats of the plan has no others.
     let second = |cost: &&mut Cost| cost.target == 1 && cost.formats == 1;
     request.costs.iter_mut().filter(second).for_each(|cost| cost.illegal = None);
     assert_eq!(fallback(&request), [chain(1, &[1]), chain(2, &[])]);
-    // One that takes the model in no formats at all is none to go on with.
+    // A target that does not support the model in any formats is not a fallback.
     let all = |cost: &&mut Cost| cost.target == 1;
     request.costs.iter_mut().filter(all).for_each(|cost| cost.illegal = Some("no".to_owned()));
     assert_eq!(fallback(&request), [chain(2, &[])]);
 }
 
-/// A device holds what a plan falls back to beside its first chain.
+/// A device stores the fallbacks of a plan next to its first chain.
 #[test]
 fn a_goal_for_the_size_leaves_room_for_what_is_fallen_back_to() {
     let request = RequestBuilder::decoder(4).target("gpu", "gpu").target("cpu", "cpu");
@@ -1007,7 +1013,7 @@ fn a_goal_for_the_size_leaves_room_for_what_is_fallen_back_to() {
     let says = |reasons: &[String], what: &str| reasons.iter().any(|reason| reason.starts_with(what));
 
     let (bytes, all, reasons) = planned(None).unwrap();
-    // Where weights are floats, so are those of every target.
+    // If weights are floats, they are floats on every target.
     assert_eq!((bytes, all), (whole, vec![fallback(1, &[0]), fallback(2, &[0])]));
     assert!(!says(&reasons, "room for"), "{reasons:?}");
 
@@ -1030,7 +1036,7 @@ fn a_goal_for_the_size_leaves_room_for_what_is_fallen_back_to() {
     assert_eq!(refused.kind, RefusalKind::OverSize, "{}", refused.message);
 }
 
-/// Room for a fallback is not worth any loss.
+/// Room for a fallback must not cost an arbitrary loss.
 #[test]
 fn room_for_a_fallback_costs_no_more_than_a_small_model_loses() {
     let request = |micronats: u32| {
@@ -1069,7 +1075,7 @@ fn room_for_a_fallback_costs_no_more_than_a_small_model_loses() {
     }
 }
 
-/// What no chip takes is computed by the next target, which then keeps no room for itself.
+/// If no chip supports a model, the next target computes it and reserves no room for itself.
 #[test]
 fn the_target_that_computes_keeps_no_room_for_itself() {
     let mut request = RequestBuilder::decoder(3).target("cpu", "cpu").build();
@@ -1087,7 +1093,7 @@ fn the_target_that_computes_keeps_no_room_for_itself() {
 
 #[test]
 fn a_short_answer_is_planned_for_its_beginning() {
-    // The second formats take half the time of prefill, and twice that of a token.
+    // The second formats need half the time of prefill, and twice the time of a token.
     let request = |answer: u32| {
         let builder = RequestBuilder::decoder(4).formats("w4-per-channel", 1, 8).times(0, 100);
         let mut request = builder.build();
@@ -1100,7 +1106,7 @@ fn a_short_answer_is_planned_for_its_beginning() {
     };
     let formats = |answer: u32| {
         let settings = Settings { gain: 0, ..Settings::default() };
-        // Of the layers: the head takes no part in prefill.
+        // Formats of the layers, because the head does not run in prefill.
         solve(&request(answer), &settings).unwrap().shards[0].segments[1].formats[0]
     };
     assert_eq!((formats(0), formats(10), formats(100_000)), (0, 1, 0));
@@ -1132,8 +1138,8 @@ fn a_cut_says_whether_narrower_weights_would_help() {
         ),
         "{said:#?}"
     );
-    // For bytes the opposite holds: the solver chooses narrower weights, and if these do not fit
-    // either, a reason says so.
+    // For bytes it is the other way round: the solver chooses narrower weights, and if these do not
+    // fit either, a reason reports it.
     let (plan, said) = reasons(&model().limit("npu", "weight-bytes", 5000).build());
     assert_eq!(plan.shards.len(), 3, "{said:#?}");
     let (_, said) = reasons(&model().limit("npu", "weight-bytes", 4000).build());
@@ -1161,7 +1167,7 @@ fn a_flag_that_raises_a_limit_is_set_before_anything_is_cut() {
     assert!(plan.shards.iter().all(|shard| shard.flags == [set.clone()]));
     assert!(says(&said, &["npu: cores=4", "ops is then 1600, not 400", "four cores plan"]), "{said:#?}");
 
-    // The flag is not set where nothing has to be cut, or where it saves no cut.
+    // The flag is not set if there is no cut, or if it does not save one.
     let (plan, _) = reasons(
         &RequestBuilder::decoder(4)
             .limit("npu", "ops", 400)
@@ -1172,13 +1178,13 @@ fn a_flag_that_raises_a_limit_is_set_before_anything_is_cut() {
     let (plan, _) = reasons(&model().relief("ops", ("cores", "4"), Some(420), "").build());
     assert_eq!(plan.shards.len(), 5);
     assert!(plan.shards.iter().all(|shard| shard.flags.is_empty()));
-    // Without the flag there is no plan at all.
+    // Without the flag there is no plan.
     let only =
         RequestBuilder::decoder(2).limit("npu", "ops", 50).relief("ops", ("cores", "4"), Some(200), "");
     assert_eq!(reasons(&only.build()).0.shards.len(), 3);
 
-    // If a profile recommends the flag it is set from the start; if another value, that value
-    // stays.
+    // If a profile recommends the flag, it is set from the start. If it recommends another value,
+    // that value stays.
     let recommending = |value: &str| {
         let flag = Flag { name: "cores".to_owned(), value: value.to_owned() };
         model()
@@ -1234,8 +1240,8 @@ fn a_reported_count_is_held_beside_the_counts_of_this_lowering() {
     assert!(!says(&said, &["may not apply"]), "{said:#?}");
 }
 
-/// A target with times of every row in two formats, the second taking `percent` of the first; and a
-/// CPU without times.
+/// Creates a target with times of every row in two formats, where the second needs `percent` of the
+/// first, and a CPU without times.
 fn beside_an_untimed_cpu(second: &str, percent: u64) -> RequestBuilder {
     RequestBuilder::decoder(4).formats(second, 1, 2).times(0, 100).target("cpu", "cpu").change(
         move |request| {
@@ -1261,7 +1267,7 @@ fn what_is_not_known_of_one_target_is_unknown_of_that_target_alone() {
         says(&said, &["300 µs per run", "not compared with `cpu`, whose times are not known"]),
         "{said:#?}"
     );
-    // A single tuple without a time is excluded by itself.
+    // A single tuple without a time only excludes itself.
     let gap = |formats: u32| {
         beside_an_untimed_cpu("w4-per-channel", 50).change(move |request| {
             let mut rows =
@@ -1291,7 +1297,7 @@ fn formats_named_first_are_left_for_a_gain_and_not_for_a_microsecond() {
     let request = beside_an_untimed_cpu("w4-per-channel", 99).build();
     let formats = |settings| solve(&request, &settings).unwrap().shards[0].formats().next().unwrap();
     assert_eq!((formats(gain(0)), formats(gain(1)), formats(gain(99))), (1, 0, 0));
-    // A modelled time is no reason to switch formats, except within a quality goal, where it
+    // A modelled time is not a reason to switch formats, except within a quality goal, where it
     // decides.
     let modelled = |goal| {
         let request = beside_an_untimed_cpu("w4-per-channel", 10).change(|request| {
@@ -1346,8 +1352,8 @@ fn two_bits_are_taken_under_a_quality_goal_alone() {
     let (plan, said) = reasons(&two_bits().change(measured).build());
     assert!(plan.shards.iter().all(|shard| shard.uniform_formats() == Some(1)), "{said:#?}");
 
-    // Set in a role they are treated the same. Required by name, or as the only formats, they are
-    // chosen.
+    // Two bits in a single role are handled in the same way. If required by name, or if they are
+    // the only formats, they are chosen.
     let hidden = two_bits().change(|request| {
         request.formats[1].weights = weight_format(request, "w4-per-channel");
         let (role, format) = ("mlp-input".to_owned(), weight_format(request, "w2-per-channel"));
@@ -1366,14 +1372,14 @@ fn two_bits_are_taken_under_a_quality_goal_alone() {
         .change(|request| request.formats[0].weights = weight_format(request, "w2-per-channel"));
     assert_eq!(reasons(&alone.build()).0.shards.len(), 3);
 
-    // If no other format fits, the refusal says so instead of naming a limit.
+    // If no other format fits, the refusal reports that instead of a limit.
     let tight = two_bits().limit("npu", "weight-bytes", 2000).limit("cpu", "weight-bytes", 2000);
     let refused = refusal(&tight.build());
     assert_eq!(refused.kind, RefusalKind::OverQuality, "{}", refused.message);
     assert!(refused.message.contains("only weights of two bits fit"), "{}", refused.message);
 }
 
-/// A decoder with formats that lose differently in every layer, each twice as fast as the one
+/// Creates a decoder with formats whose losses differ in every layer, each twice as fast as the one
 /// before.
 fn of_many_formats(layers: u32, formats: usize, goal: u64) -> Request {
     let kinds = ["w8-per-channel", "w4-block32", "w4-per-channel", "w4-per-tensor"];
@@ -1389,7 +1395,7 @@ fn of_many_formats(layers: u32, formats: usize, goal: u64) -> Request {
     for position in 0..formats - 1 {
         let scale = [20, 1500, 9000, 20_000][position];
         for (component, layer) in (0..layers).map(|layer| (1, layer)).chain([(0, 0), (2, 0)]) {
-            // Differs from layer to layer without a pattern that a cut could follow.
+            // Noise from layer to layer, without a pattern that a cut could follow.
             let noise =
                 u64::from(layer).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695) >> 33;
             let micronats = scale + u32::try_from(noise % u64::from(scale)).unwrap();
@@ -1435,7 +1441,7 @@ fn cuts_are_never_free() {
         };
         let best =
             (0..u32::try_from(formats).unwrap()).filter_map(|formats| uncut(Some(formats))).min().unwrap();
-        // Every shard beyond three saves a hundredth of the time at least.
+        // Every shard beyond three saves at least a hundredth of the time.
         let extra = solution.shards.len() as u64 - 3;
         let saved = best - solution.time.unwrap().min(best);
         let least = solution.shards.iter().map(|shard| shard.cost.time.unwrap()).sum::<u64>();
@@ -1443,7 +1449,7 @@ fn cuts_are_never_free() {
         counts.push(solution.shards.len());
     }
     assert!(counts.iter().all(|&count| count <= 9), "{counts:?}");
-    // A boundary that costs more than a cut can win leaves the decoder whole.
+    // If a boundary costs more than a cut can save, the decoder stays whole.
     let mut request = of_many_formats(10, 3, 40_000);
     request.boundary_nanoseconds = 10_000_000_000;
     assert_eq!(solved(&request), [(0, 10)]);
@@ -1480,14 +1486,14 @@ fn a_size_is_filled_with_what_loses_least() {
             before = own;
             if let Some(bound) = solution.mixed {
                 assert!(bound.least <= bound.value && bound.value == own, "{bound:?}");
-                // Within a thousandth of what loses most.
+                // Within a thousandth of the largest loss.
                 let gap = bound.value - bound.least;
                 assert!(gap * 1000 <= forms.last().unwrap().1, "{layers} layers, {goal} bytes: {bound:?}");
             }
         }
         assert_eq!(before, 0, "with room for it nothing is rounded");
     }
-    // Without room the nearest size is named.
+    // Without room, the nearest size is reported.
     let mut request = of_many_formats(10, 3, 0);
     (request.goals.quality_micronats, request.goals.least_loss) = (None, true);
     request.goals.size_bytes = Some(10);
@@ -1495,7 +1501,7 @@ fn a_size_is_filled_with_what_loses_least() {
     assert_eq!(refused.kind, RefusalKind::OverSize, "{}", refused.message);
 }
 
-/// What a shard of [`of_many_formats`] loses.
+/// Returns the loss of a shard of [`of_many_formats`].
 fn loss_of(request: &Request, shard: &Placement) -> u64 {
     let units = shard.segments.iter().flat_map(|segment| {
         (segment.first..).zip(&segment.formats).map(|(layer, formats)| (segment.component, layer, *formats))
@@ -1521,7 +1527,7 @@ fn a_mixture_of_formats_needs_no_cuts_and_is_near_the_bound() {
         assert!(bound.least <= bound.value && solution.time == Some(bound.value), "{bound:?}");
         let gap = bound.value - bound.least;
         assert!(gap * 1000 <= bound.value * 5, "{layers} layers, {formats} formats, {goal}: {bound:?}");
-        // No uniform form that fits is better.
+        // No uniform format that fits is better.
         for uniform in 0..u32::try_from(formats).unwrap() {
             let settings = Settings { formats: Some(uniform), ..Settings::default() };
             if let Ok(other) = solve(&request, &settings) {
@@ -1533,7 +1539,7 @@ fn a_mixture_of_formats_needs_no_cuts_and_is_near_the_bound() {
         let said = plan.reasons.iter().find(|reason| reason.choice.contains("layers in w4-")).unwrap();
         assert_eq!(said.cause, crate::Cause::Goal("quality".to_owned()));
     }
-    // A goal that leaves one way through is met.
+    // A goal that allows only one assignment is met.
     let mut request = of_many_formats(42, 5, 0);
     let least: u64 = 44 * 20;
     request.goals.quality_micronats = Some(2 * least);
@@ -1542,7 +1548,7 @@ fn a_mixture_of_formats_needs_no_cuts_and_is_near_the_bound() {
 
 #[test]
 fn a_search_that_takes_too_long_is_cut_and_says_so() {
-    // Limits on shards make more labels incomparable than a cut point keeps.
+    // Limits on shards make more labels incomparable than a cut point can keep.
     let mut request = of_many_formats(200, 5, 1_000_000);
     request.targets[0].limits.push(crate::Limit {
         name: "weight-bytes".to_owned(),
@@ -1570,7 +1576,7 @@ fn a_simple_plan_is_the_first_legal_one_in_the_fewest_shards() {
     assert!(solution.shards.iter().all(|shard| (shard.target, shard.uniform_formats()) == (0, Some(0))));
     let plan = solution.into_plan(&request);
     assert!(plan.reasons.iter().any(|reason| reason.choice == "a simple plan"));
-    // A goal is a goal.
+    // A stricter goal is met as well.
     let request = of_many_formats(42, 5, 3000);
     assert!(solve(&request, &simple).is_ok());
     let plan = solve(&of_many_formats(42, 5, 300_000), &simple).unwrap();
@@ -1579,7 +1585,7 @@ fn a_simple_plan_is_the_first_legal_one_in_the_fewest_shards() {
 
 #[test]
 fn a_layer_that_no_format_of_a_goal_fits_is_refused_and_nothing_panics() {
-    // Layer 30 has no measured loss, and what is lossless is refused there.
+    // Layer 30 has no measured loss, and its lossless format is refused there.
     let mut request = of_many_formats(42, 5, 300_000);
     request.sensitivities.retain(|row| (row.component, row.layer) != (1, 30));
     let kind = u32::try_from(request.kinds.len()).unwrap();
@@ -1597,7 +1603,7 @@ fn a_layer_that_no_format_of_a_goal_fits_is_refused_and_nothing_panics() {
     assert_eq!(refused.kind, RefusalKind::OverQuality, "{}", refused.message);
 }
 
-/// Random numbers that are the same everywhere (SplitMix64).
+/// Random numbers that are the same on every machine (SplitMix64).
 struct Numbers(u64);
 
 impl Numbers {
@@ -1617,8 +1623,9 @@ impl Numbers {
     }
 }
 
-/// A model of a real depth: layers of a few kinds on one or two targets, in up to eight formats
-/// with losses in every layer and role; a goal in losses, bytes or time, and sometimes limits.
+/// Creates a model of realistic depth: layers of a few kinds on one or two targets, in up to eight
+/// formats with losses in every layer and role. It has a goal for losses, bytes or time, and
+/// sometimes limits.
 fn large(seed: u64) -> Request {
     const WEIGHTS: [&str; 7] = [
         "w8-per-channel",
@@ -1643,7 +1650,7 @@ fn large(seed: u64) -> Request {
         builder = builder.formats(weights, 16 - 2 * position as u64, 32);
     }
     if numbers.one_in(3) {
-        // It takes all formats, at the same bytes.
+        // The CPU supports all formats, with the same bytes.
         builder = builder.target("cpu", "cpu").change(|request| {
             request.costs.retain(|cost| cost.target == 0);
             let own: Vec<Cost> =
@@ -1652,7 +1659,7 @@ fn large(seed: u64) -> Request {
         });
     }
     let mut request = builder.times(0, 1).times(1, 1).build();
-    // Narrower formats are faster, by a part that differs from kind to kind.
+    // Narrower formats are faster, by a factor that differs from kind to kind.
     let count = request.formats.len() as u64;
     let mut noise = |request: &Request| numbers.within(0..1 + 40 * request.targets.len() as u64);
     for index in 0..request.costs.len() {
@@ -1723,7 +1730,8 @@ fn large(seed: u64) -> Request {
     request
 }
 
-/// What the goal of a request asks to be least, in a solution: millionths of loss, or microseconds.
+/// Returns the amount of the quantity that a request minimises: millionths of loss, or
+/// microseconds.
 fn achieved(request: &Request, solution: &Solution) -> u64 {
     match request.goals.least_loss {
         true => solution.shards.iter().map(|shard| Losses::new(request).of_shard(shard)).sum(),
@@ -1731,15 +1739,15 @@ fn achieved(request: &Request, solution: &Solution) -> u64 {
     }
 }
 
-/// The least of the same by a knapsack that leaves out cuts, limits and what joins: every layer,
-/// and every component without layers, is on any target in any formats. `None` if the goal cannot
-/// be kept. Bytes and microseconds are few enough for a table.
+/// Returns a lower bound on that amount, by a knapsack that ignores cuts, limits and joining: every
+/// layer, and every component without layers, is on any target in any formats. Returns `None` if
+/// the goal cannot be met. Bytes and microseconds are few enough for a table.
 fn relaxed(request: &Request) -> Option<u64> {
     let goals = &request.goals;
     let most = goals.size_bytes.or(goals.token_microseconds);
     let (table, losses) = (CostTable::new(request), Losses::new(request));
     let entries = [request.entries[1], request.entries[0]];
-    // By what is spent, the least that is lost.
+    // The least loss, by spending.
     let mut least = vec![0_u64];
     for (component, index) in request.model.components.iter().zip(0..) {
         for (kind, unit) in unit_kinds(component).into_iter().zip(0..) {
@@ -1772,8 +1780,8 @@ fn relaxed(request: &Request) -> Option<u64> {
     }
 }
 
-/// Requests too large for brute force are solved near a bound that no plan beats. `LARGE_REQUESTS`
-/// says how many are drawn; their numbers are the seeds.
+/// Requests that are too large for exhaustive search are solved close to a lower bound.
+/// `LARGE_REQUESTS` sets how many are drawn. Their numbers are the seeds.
 #[test]
 fn large_requests_are_solved_near_a_bound() {
     let count: u64 = std::env::var("LARGE_REQUESTS").ok().and_then(|count| count.parse().ok()).unwrap_or(60);
@@ -1837,7 +1845,7 @@ fn a_cut_of_what_fits_alone_names_the_limit_that_it_meets_beside_others() {
     assert!(says(&said, &["one shard in place of 2 would have ops 403, the limit is 400"]), "{said:#?}");
 }
 
-/// What activations and states lose is a part of the goal, whatever the weights are.
+/// The losses of activations and states count towards the goal for any weight format.
 #[test]
 fn formats_of_activations_and_states_lose_too() {
     let within = |micronats: u64| {
@@ -1862,11 +1870,11 @@ fn formats_of_activations_and_states_lose_too() {
         let formats: Vec<u32> = solution.shards.iter().flat_map(Placement::formats).collect();
         formats.iter().filter(|formats| **formats == 1).count()
     };
-    // Seven of each of three units: five of its weights and two of its activations.
+    // Each of three units loses seven: five by its weights and two by its activations.
     assert_eq!([0, 6, 7, 14, 20, 21].map(within), [0, 0, 1, 2, 2, 3]);
 }
 
-/// Layers that read a state hold it in the format in which it is written, whatever loses less.
+/// Layers that read a state use the format in which it is written, even if another loses less.
 #[test]
 fn a_state_has_one_format_for_all_its_readers() {
     let request = RequestBuilder::decoder(6).donor(4, 1).donor(5, 1).formats("w8-per-channel", 1, 2);
@@ -1882,7 +1890,7 @@ fn a_state_has_one_format_for_all_its_readers() {
             request.sensitivities.push(sensitivity);
         }
     });
-    // In the narrow format alone the artefacts have 5230 bytes.
+    // In the narrow format alone, the artefacts have 5230 bytes.
     for size in (5500..12_000).step_by(500) {
         let request = request.clone().change(|request| request.goals.size_bytes = Some(size)).build();
         let solution = solve(&request, &Settings::default()).unwrap();

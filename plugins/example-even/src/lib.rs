@@ -1,20 +1,20 @@
 //! An example of a planner to copy: equal numbers of layers, written without the solver.
 //!
-//! **Job.** Puts everything on the request's first target in its first formats, every component in
-//! shards of its own, and cuts each layered component into as few equal pieces as the `ops` limit
-//! of that target allows, or into the number in the option `pieces`. It fills in only what a
-//! planner must.
+//! **Job.** Puts everything on the request's first target in its first formats, with every
+//! component in shards of its own. Cuts each layered component into as few equal pieces as the
+//! `ops` limit of that target allows, or into the number in the option `pieces`. It fills in only
+//! the fields that a planner must.
 //!
 //! **Not its job.** Quality: it ignores bytes, time and loss, and after a refusal it only cuts
-//! finer. So it breaks the rules P6, P8 and P10 of `planner check`: where rows are missing or goals
-//! cannot be met it gives a plan that does not hold, instead of a refusal.
+//! finer. It therefore breaks the rules P6, P8 and P10 of `planner check`: if rows are missing or
+//! goals cannot be met, it returns an invalid plan instead of a refusal.
 
 use shardwright_planner::{
     Attempt, Body, Boundary, BuildTime, Cause, Cost, Description, Entry, EntryKind, OptionDescription, Plan,
     Planner, PrefillPart, Reason, Refusal, RefusalKind, Request, Segment, Shard, SoftcapPlace,
 };
 
-/// Cuts evenly.
+/// A planner that cuts evenly.
 #[derive(Debug)]
 pub struct Even;
 
@@ -46,7 +46,7 @@ impl Planner for Even {
     }
 
     fn revise(request: &Request, previous: &Plan, history: &[Attempt]) -> Result<Plan, Refusal> {
-        // Every attempt before used fewer pieces than the last one, so one more is new.
+        // Every earlier attempt used fewer pieces than the last one, so one more is new.
         let layered = |segment: &Segment| {
             let component = request.model.components.get(segment.component as usize);
             component.is_some_and(|component| component.layer_count() > 0)
@@ -64,7 +64,7 @@ impl Planner for Even {
     }
 }
 
-/// Operations of a layer at the entry point where it has most.
+/// Returns the operations of a layer at its largest entry point.
 fn operations(request: &Request, kind: u32) -> u64 {
     let rows =
         request.costs.iter().filter(|cost: &&Cost| (cost.kind, cost.target, cost.formats) == (kind, 0, 0));
@@ -91,7 +91,7 @@ fn least_pieces(request: &Request) -> u32 {
     pieces
 }
 
-/// `layers` cut into `pieces` runs whose lengths differ by at most one.
+/// Cuts `layers` into `pieces` ranges whose lengths differ by at most one.
 fn ranges(layers: u32, pieces: u32) -> Vec<(u32, u32)> {
     let pieces = pieces.min(layers).max(1);
     let cut = |piece: u32| {

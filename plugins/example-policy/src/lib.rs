@@ -1,8 +1,9 @@
 //! A policy to copy: preferences for a plan, as settings of the solver.
 //!
-//! **Job.** The head stays on the CPU; the first and the last layer of the decoder have weights of
-//! 8 bits, and so have the second matrices of the MLPs between them; the decoder is cut into as few
-//! shards as the option `most-shards` says. The solver chooses the cuts and everything else.
+//! **Job.** The head stays on the CPU. The first and the last layer of the decoder have weights of
+//! 8 bits, and so have the second matrices of the MLPs between them. The decoder is cut into at
+//! most as many shards as the option `most-shards` allows. The solver chooses the cuts and
+//! everything else.
 //!
 //! **Not its job.** To search: `solver::solve` does, and `learn::revise` after a refusal. A planner
 //! without the solver is `example-even`.
@@ -13,15 +14,15 @@ use shardwright_planner::{
     Request, learn, log,
 };
 
-/// The policy.
+/// The planner with this policy.
 #[derive(Debug)]
 pub struct Policy;
 
 shardwright_planner::export_planner!(Policy);
 
-/// Weight format at both ends of the decoder, and of one role between them, where it is offered.
+/// Weight format at both ends of the decoder, and of one role between them, if it is available.
 const FINE: &str = "w8-per-channel";
-/// The role, for an example: a policy takes those that its measurements name.
+/// The role, as an example. A real policy uses the roles that its measurements name.
 const ROLE: &str = "mlp-output";
 
 impl Planner for Policy {
@@ -48,9 +49,9 @@ impl Planner for Policy {
     }
 }
 
-/// The policy, in the terms of the solver.
+/// Translates the policy into settings of the solver.
 fn settings(request: &Request) -> Result<Settings, Refusal> {
-    // 8 bits there and nowhere else: the formats named first count more than time.
+    // 8 bits only there: the order of formats counts more than time.
     let mut settings = Settings { order: vec![Goal::Targets, Goal::Formats], ..Settings::default() };
     let cpu = (0_u32..).zip(&request.targets).find(|(_, target)| target.kind == "cpu");
     if let (Some(head), Some((cpu, _))) = (request.component_named("head"), cpu) {
@@ -93,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// Ten layers on a chip and the CPU, in 32, 4 and 8 bits.
+    /// Returns a request with ten layers on a chip and the CPU, in 32, 4 and 8 bits.
     fn request() -> RequestBuilder {
         RequestBuilder::decoder(10).target("cpu", "cpu").formats("w4-per-channel", 1, 8).formats(FINE, 1, 4)
     }
@@ -103,14 +104,14 @@ mod tests {
         builder.change(|request| request.options.push(option)).build()
     }
 
-    /// The shards of the decoder, each with the name of its layers' weight formats.
+    /// Returns the shards of the decoder, each with the names of its layers' weight formats.
     fn decoder(request: &Request, plan: &Plan) -> Vec<(u32, u32, Vec<String>)> {
         let name = |formats: &u32| request.weight_format(*formats, "other").unwrap().name.clone();
         let decoder = plan.shards.iter().filter_map(|shard| shard.segment(1));
         decoder.map(|part| (part.first, part.end, part.formats.iter().map(name).collect())).collect()
     }
 
-    /// 8 bits at both ends.
+    /// Returns formats with 8 bits at both ends.
     fn ends() -> Vec<String> {
         (0..10).map(|layer| if layer % 9 == 0 { FINE } else { "f32" }.to_owned()).collect()
     }

@@ -1,19 +1,26 @@
 //! The built-in planner: works for any SoC from the request's facts alone.
 //!
-//! **Job.** Passes the request to the SDK's exact solver, with preferences taken from the options,
-//! and after a refusal learns from the whole history. It respects every limit, balances shards by
-//! time or by bytes, gives a reason for every choice, and if no plan is left names the obstacle.
+//! **Job.** Passes the request to the SDK's exact solver, with preferences from the options, and
+//! after a refusal learns from the whole history. It respects every limit, balances shards by time
+//! or by bytes, gives a reason for every choice, and names the obstacle if no plan is left.
 //!
 //! **Not its job.** It knows no vendor and no SoC: a chip's peculiarities are in its profile.
 //!
-//! Options: `balance` (`automatic`, `time`, `bytes`, `ops`), `build` (`ahead`, `just-in-time`),
-//! `softcap` (`automatic`, `graph`, `runtime`), `format` with the beginning of a tuple's name
-//! (`w8-per-channel/a8-dynamic`), `format-gain` with the percent that formats have to save against
-//! those named first, `usual-quality` with the millinats within which formats are chosen where no
-//! goal is stated, `effort` (`thorough`, `simple`), `fallbacks` (`all`, `none`), `speculation`
-//! (`auto`, `none`, or rows), `place.COMPONENT` with the name of a target, `most-shards.COMPONENT`
-//! with a number, `weights.COMPONENT[.FIRST-END]` with a weight format (layers from first to before
-//! end), and `order` with goals that count first.
+//! Options:
+//!
+//! * `balance`: `automatic`, `time`, `bytes` or `ops`
+//! * `build`: `ahead` or `just-in-time`
+//! * `softcap`: `automatic`, `graph` or `runtime`
+//! * `format`: the beginning of a tuple's name (`w8-per-channel/a8-dynamic`)
+//! * `format-gain`: the percentage that formats must save compared with the formats named first
+//! * `usual-quality`: the loss in millinats within which formats are chosen if there is no goal
+//! * `effort`: `thorough` or `simple`
+//! * `fallbacks`: `all` or `none`
+//! * `speculation`: `auto`, `none`, or a number of rows
+//! * `place.COMPONENT`: the name of a target
+//! * `most-shards.COMPONENT`: a number
+//! * `weights.COMPONENT[.FIRST-END][.ROLE]`: a weight format, for layers from first to before end
+//! * `order`: goals that count first
 
 use shardwright_planner::solver::{
     self, Balance, Effort, Goal, Settings, Speculate, WantedFormat, loss_of as lost, solve,
@@ -117,8 +124,8 @@ impl Planner for Generic {
 const SPECULATION: &str = "speculation";
 const USUAL_QUALITY: &str = "usual-quality";
 
-/// Plans within the usual loss where nothing else decides between formats. Where no plan is within:
-/// with the least loss if goals bound bytes, else as if there were no bound.
+/// Plans within the usual loss if neither a goal nor an option decides between formats. If no plan
+/// is within it, plans with the least loss if goals bound bytes, otherwise without a bound.
 fn usually(
     request: &Request,
     settings: Settings,
@@ -149,14 +156,14 @@ fn usually(
             }
         };
     }
-    // The least loss is found with little fuel. That no plan is within a bound takes much.
+    // Finding the least loss needs little fuel. Proving that no plan is within a bound needs much.
     let Ok(least) = plan(&with(Goals { least_loss: true, ..*goals }), &settings) else {
         let plan = plan(request, &settings)?;
         return Ok(bounded_by(plan, usual, ", and not kept: what is lost is not known"));
     };
     match lost(request, &least) {
         Some(micronats) if micronats <= most => {
-            // What is left of a size is worth every gain.
+            // The remaining loss may be used for any gain.
             let wary = Settings { gain_within_goal: settings.gain_within_goal, ..wary };
             match plan(&bounded, &wary) {
                 Ok(plan) => Ok(bounded_by(plan, usual, "")),
@@ -174,7 +181,7 @@ fn usually(
     }
 }
 
-/// A plan with the reason that states the usual loss, and what became of it.
+/// Adds the reason that names the usual loss and whether the plan keeps it.
 fn bounded_by(plan: Plan, usual: u32, rest: &str) -> Plan {
     let reason = Reason {
         shard: None,
@@ -186,7 +193,7 @@ fn bounded_by(plan: Plan, usual: u32, rest: &str) -> Plan {
     Plan { reasons, ..plan }
 }
 
-/// Preferences from the options of a request.
+/// Reads preferences from the options of a request.
 fn settings(request: &Request) -> Result<Settings, Refusal> {
     let mut settings = Settings::default();
     for (name, value) in &request.options {
@@ -297,7 +304,7 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
                     }
                     settings.wanted.push(wanted);
                 }
-                // Another planner's option, or one of a newer version: logged, then ignored.
+                // Another planner's option, or an option of a newer version: logged, then ignored.
                 _ => log(Level::Warn, format!("option `{name}` is unknown and has no effect")),
             },
         }
@@ -309,8 +316,8 @@ const COMPONENT: &str = "the name of a component after the dot";
 const LAYERS: &str = "the name of a component after the dot, layers of it such as `decoder.0-4`, and a role such as \
                       `decoder.0-4.mlp-output`";
 
-/// `decoder`, `decoder.0-4`, `decoder.mlp-output`, `decoder.0-4.mlp-output`: the component, its
-/// layers from the first to before the last, and a role of weights in them.
+/// Parses `decoder`, `decoder.0-4`, `decoder.mlp-output` or `decoder.0-4.mlp-output`: the
+/// component, its layers from the first to before the last, and a role of weights in them.
 fn wanted(request: &Request, place: &str, format: &str) -> Option<WantedFormat> {
     let mut words = place.split('.').peekable();
     let component = request.component_named(words.next()?)?;
@@ -332,7 +339,7 @@ fn wanted(request: &Request, place: &str, format: &str) -> Option<WantedFormat> 
     words.next().is_none().then_some(WantedFormat { component, first, end, role, format })
 }
 
-/// Whether the name of a tuple is `beginning`, or continues after it with another part.
+/// Checks whether the name of a tuple is `beginning`, or continues after it with another part.
 fn begins(name: &str, beginning: &str) -> bool {
     let rest = name.strip_prefix(beginning);
     !beginning.is_empty() && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -350,7 +357,7 @@ mod tests {
         decoder.map(|segment| (segment.first, segment.end)).collect()
     }
 
-    /// Every component in shards of its own.
+    /// Returns a request with every component in shards of its own.
     fn apart(layers: u32) -> RequestBuilder {
         let off = |request: &mut Request| request.options.push(("join".to_owned(), "off".to_owned()));
         RequestBuilder::decoder(layers).change(off)
@@ -418,7 +425,8 @@ mod tests {
         assert_eq!(plan.shards[0].segment(1).unwrap().formats, [0, 1, 1, 0]);
     }
 
-    /// A tuple with an exception for the head serves layers that have none, and not the head.
+    /// A tuple with an exception for the head can be used for layers, which have no head, but not
+    /// for the head.
     #[test]
     fn layers_may_have_a_tuple_whose_exceptions_are_for_other_components() {
         let plan = |option: (&str, &str), known: bool| {
@@ -620,8 +628,8 @@ mod tests {
         }
     }
 
-    /// Ten layers, embedding and head in 4 or 8 bits, without times. Each loses 20,000 millionths
-    /// in 4 bits and 100 in 8.
+    /// Returns a request with ten layers, embedding and head in 4 or 8 bits, without times. Each
+    /// loses 20,000 millionths in 4 bits and 100 in 8.
     fn weighed(usual: &str) -> Request {
         let mut request = RequestBuilder::decoder(10)
             .formats("w4-per-channel", 1, 8)
@@ -659,7 +667,7 @@ mod tests {
     fn without_a_goal_losses_stay_within_what_is_usual() {
         let unasked = "usual without a goal".to_owned();
         assert_eq!(four_bits(&weighed("1000")), (12, unasked.clone()));
-        // 150,000 millionths: seven places in four bits, and five in eight.
+        // 150,000 millionths allow seven places in four bits, and five in eight.
         let request = weighed("150");
         assert_eq!(four_bits(&request), (7, unasked));
         let plan = Generic::make_plan(&request).unwrap();
@@ -670,11 +678,11 @@ mod tests {
         let history = [Attempt { plan: plan.clone(), feedback: vec![feedback] }];
         let next = Generic::revise(&request, &plan, &history).unwrap();
         assert!(next.reasons.iter().any(|reason| reason.choice == "loss ≤ 150 millinats"));
-        // What cannot be kept is said and does not stand in the way.
+        // A bound that cannot be kept is reported, and planning continues.
         let (count, because) = four_bits(&weighed("1"));
         let figures = ", and not kept: this plan loses 240 millinats (";
         assert!(count == 12 && because.contains(figures), "{count}: {because}");
-        // Formats that are asked for, and a goal, decide alone.
+        // Requested formats, or a goal, override the usual loss.
         let mut asked = weighed("150");
         asked.options.push(("format".to_owned(), "w8-per-channel".to_owned()));
         assert_eq!(four_bits(&asked), (0, String::new()));
@@ -683,7 +691,8 @@ mod tests {
         assert_eq!(four_bits(&stated), (12, String::new()));
     }
 
-    /// Beside a size the usual loss is kept where it can be, and else as little is lost as can be.
+    /// With a size goal, the usual loss is kept if possible. Otherwise the loss is as small as
+    /// possible.
     #[test]
     fn a_size_leaves_the_usual_loss_in_force() {
         let sized = |size: u64| {
@@ -700,7 +709,7 @@ mod tests {
         assert!(because.ends_with(" millinats"), "{because}");
     }
 
-    /// Sums that leave 64 bits stay at the largest number, whatever a policy asks for.
+    /// Sums that exceed 64 bits saturate, whatever a policy requests.
     #[test]
     fn costs_of_64_bits_end_in_an_answer() {
         let request = |options: &[(&str, &str)], goals: bool| {

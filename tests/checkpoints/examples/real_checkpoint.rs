@@ -1,5 +1,5 @@
-//! Writes a checkpoint of a published shape with random weights, and the same weights as llama.cpp
-//! reads them.
+//! Writes a checkpoint of a published shape with random weights, and the same weights in
+//! llama.cpp's format.
 //!
 //! ```text
 //! cargo run --release -p shardwright-test-checkpoints --example real_checkpoint -- NAME DIRECTORY [GGUF]

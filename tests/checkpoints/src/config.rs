@@ -83,7 +83,7 @@ pub(crate) fn config(spec: &Spec) -> Value {
     whole
 }
 
-/// `layer_types`, or the number that stands for it.
+/// Adds `layer_types`, or the equivalent pattern number.
 fn pattern(spec: &Spec, older: bool, map: &mut Map<String, Value>) {
     let every = spec.layers.find('F').map_or(spec.depth() + 1, |first| first + 1);
     let regular = (0..spec.depth()).all(|layer| spec.is_full(layer) == (layer + 1).is_multiple_of(every));
@@ -183,7 +183,7 @@ fn qwen3(spec: &Spec, older: bool, map: &mut Map<String, Value>) {
     }
 }
 
-/// `modules.json` and the folders it names.
+/// Writes `modules.json` and the folders it names.
 pub(crate) fn write_modules(spec: &Spec, directory: &Path) -> io::Result<()> {
     let json =
         |name: &str, value: &Value| std::fs::write(directory.join(name), serde_json::to_vec_pretty(value)?);

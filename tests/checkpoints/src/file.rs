@@ -7,16 +7,16 @@ use serde_json::{Map, Value, json};
 /// A tensor of a safetensors file.
 #[derive(Clone, Debug)]
 pub struct StoredTensor {
-    /// Name.
+    /// Name of the tensor.
     pub name: String,
-    /// Element type, as the format spells it.
+    /// Element type as spelled in the format.
     pub dtype: String,
-    /// Extents.
+    /// Extents, outermost first.
     pub shape: Vec<u64>,
 }
 
-/// Writes a safetensors file, tensor after tensor; `content` gives the bytes of the one of that
-/// index, or `None` to leave a hole that reads as zeros.
+/// Writes a safetensors file, tensor after tensor. `content` returns the bytes of the tensor with
+/// that index, or `None` to leave a hole that reads as zeros.
 pub fn write_safetensors(
     path: &Path,
     tensors: &[StoredTensor],
@@ -40,8 +40,8 @@ pub fn write_safetensors(
     file.set_len(head.len() as u64 + lengths.iter().sum::<u64>())
 }
 
-/// What a safetensors file of these tensors begins with, its own length before it, and the bytes of
-/// each tensor.
+/// Returns the beginning of a safetensors file of these tensors, including its length, and the
+/// number of bytes of each tensor.
 pub(crate) fn header(tensors: &[StoredTensor]) -> (Vec<u8>, Vec<u64>) {
     let mut header = Map::new();
     header.insert("__metadata__".to_owned(), json!({"format": "pt"}));
@@ -63,14 +63,14 @@ pub(crate) fn header(tensors: &[StoredTensor]) -> (Vec<u8>, Vec<u64>) {
         lengths.push(length);
     }
     let mut header = Value::Object(header).to_string().into_bytes();
-    // Padded, so that data are aligned for mapping.
+    // Padded, so that the data are aligned for mapping.
     header.resize(header.len().next_multiple_of(8), b' ');
     let mut head = (header.len() as u64).to_le_bytes().to_vec();
     head.extend(header);
     (head, lengths)
 }
 
-/// The bytes of a file with exactly this header, true or not, and these data.
+/// Returns the bytes of a file with exactly this header, correct or not, and these data.
 pub fn raw_safetensors(header: &str, data: &[u8]) -> Vec<u8> {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend_from_slice(header.as_bytes());

@@ -1,5 +1,5 @@
-//! The same weights in the file format of llama.cpp (GGUF 3), named as its models name them, for
-//! measurements beside it.
+//! The weights of a checkpoint in llama.cpp's file format (GGUF 3), with the names of its models,
+//! for comparing measurements.
 
 use std::io;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::pool::{Pool, stored};
 use crate::tokenizer::Vocabulary;
 use crate::{Family, Part, Spec, TensorSpec, resumable, tensors};
 
-/// Data begin, and tensors lie, at multiples of it.
+/// The data and each tensor begin at multiples of this.
 const ALIGNMENT: u64 = 32;
 
 /// Numbers of the format's value types.
@@ -23,7 +23,7 @@ const ARRAY: u32 = 9;
 const TENSOR_F32: u32 = 0;
 const TENSOR_F16: u32 = 1;
 
-/// Kinds of tokens.
+/// Numbers of the kinds of tokens.
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
@@ -34,7 +34,7 @@ const BYTE: i32 = 6;
 pub struct GgufHead(Metadata);
 
 impl GgufHead {
-    /// The head of a model of an architecture.
+    /// Creates the head of a model of an architecture.
     pub fn new(architecture: &str) -> Self {
         GgufHead(Metadata::default()).text("general.architecture", architecture)
     }
@@ -45,19 +45,19 @@ impl GgufHead {
         self
     }
 
-    /// Adds an unsigned number of 32 bits.
+    /// Adds an unsigned 32-bit integer.
     pub fn number(mut self, key: &str, value: u32) -> Self {
         self.0.u32(key, value.into());
         self
     }
 
-    /// Adds a float of 32 bits.
+    /// Adds a 32-bit float.
     pub fn float(mut self, key: &str, value: f64) -> Self {
         self.0.f32(key, value);
         self
     }
 
-    /// Adds a flag.
+    /// Adds a boolean.
     pub fn flag(mut self, key: &str, value: bool) -> Self {
         self.0.bool(key, value);
         self
@@ -69,13 +69,13 @@ impl GgufHead {
         self
     }
 
-    /// Adds a list of integers of 32 bits.
+    /// Adds a list of 32-bit integers.
     pub fn integers(mut self, key: &str, values: &[i32]) -> Self {
         self.0.array(key, I32, values, |bytes, value| bytes.extend(value.to_le_bytes()));
         self
     }
 
-    /// The file.
+    /// Returns the bytes of the file.
     pub fn bytes(&self) -> Vec<u8> {
         let mut file = b"GGUF".to_vec();
         file.extend(3_u32.to_le_bytes());
@@ -86,7 +86,7 @@ impl GgufHead {
     }
 }
 
-/// Key-value pairs, as the file holds them.
+/// Key-value pairs in the encoding of the file.
 #[derive(Debug, Default)]
 struct Metadata {
     count: u64,
@@ -137,13 +137,13 @@ fn text(bytes: &mut Vec<u8>, text: &str) {
 struct Stored {
     name: String,
     shape: Vec<u64>,
-    /// `F32` or `F16`.
+    /// Element type: `F32` or `F16`.
     dtype: &'static str,
     source: Source,
 }
 
 enum Source {
-    /// A tensor of the checkpoint.
+    /// A tensor copied from the checkpoint.
     Tensor(TensorSpec),
     Values(Vec<f32>),
 }
@@ -154,7 +154,7 @@ impl Stored {
     }
 }
 
-/// Writes the model in 16-bit floats, and in 32 bits the tensors that llama.cpp keeps in 32. An
+/// Writes the model in 16-bit floats, except for tensors that llama.cpp keeps in 32 bits. An
 /// interrupted call can be repeated and continues where it stopped.
 pub(crate) fn write(spec: &Spec, name: &str, path: &Path) -> io::Result<()> {
     let stored_tensors = all(spec);
@@ -168,7 +168,7 @@ pub(crate) fn write(spec: &Spec, name: &str, path: &Path) -> io::Result<()> {
     for tensor in &stored_tensors {
         text(&mut head, &tensor.name);
         head.extend((tensor.shape.len() as u32).to_le_bytes());
-        // The innermost extent first.
+        // The innermost extent comes first.
         tensor.shape.iter().rev().for_each(|extent| head.extend(extent.to_le_bytes()));
         head.extend(if tensor.dtype == "F32" { TENSOR_F32 } else { TENSOR_F16 }.to_le_bytes());
         head.extend(u64::to_le_bytes(offset));
@@ -182,8 +182,7 @@ pub(crate) fn write(spec: &Spec, name: &str, path: &Path) -> io::Result<()> {
         let tensor = &stored_tensors[index];
         match &tensor.source {
             Source::Tensor(source) if tensor.dtype == "F32" => {
-                // Published files of Gemma 3 store its norms including the one that the formula
-                // adds.
+                // Published files of Gemma 3 store its norms plus one, as the formula adds it.
                 let one = f32::from(u8::from(adds_one(spec) && source.part != Part::Scalar));
                 let values = tensors::values(spec, source).map(|value| value + one);
                 to.write_all(&stored("F32", values))?;
@@ -200,7 +199,7 @@ fn adds_one(spec: &Spec) -> bool {
     spec.family == Family::Gemma3
 }
 
-/// The tensors under llama.cpp's names; those it does not have are omitted.
+/// Returns the tensors under llama.cpp's names. Tensors that llama.cpp does not have are omitted.
 fn all(spec: &Spec) -> Vec<Stored> {
     let shared_from = spec.depth() - if spec.family == Family::Gemma4 { spec.kv_shared } else { 0 };
     let mut found = Vec::new();
@@ -225,8 +224,8 @@ fn all(spec: &Spec) -> Vec<Stored> {
     found
 }
 
-/// llama.cpp's name of a tensor; `None` for towers and for keys and values that sharing layers do
-/// not use.
+/// Returns llama.cpp's name of a tensor, or `None` for towers and for keys and values that sharing
+/// layers do not use.
 fn named(spec: &Spec, name: &str, shared_from: usize) -> Option<String> {
     let short = name.rsplit_once("language_model.").map_or(name, |(_, rest)| rest);
     let short = short.strip_prefix("model.").unwrap_or(short);
@@ -279,7 +278,7 @@ fn metadata(spec: &Spec, name: &str) -> Metadata {
     let key = |rest: &str| format!("{family}.{rest}");
     all.text("general.architecture", family);
     all.text("general.name", name);
-    // Mostly 16-bit floats.
+    // The file type for mostly 16-bit floats.
     all.u32("general.file_type", 1);
     all.u32(&key("context_length"), spec.context);
     all.u32(&key("embedding_length"), spec.hidden);

@@ -3,13 +3,13 @@
 //!
 //! **Job.** Write a directory in Hugging Face layout (settings and weights) from a [`Spec`]:
 //! family, sizes, layer pattern, element type, number of files, names, leftovers of other layers.
-//! Weights are random from a seed, scaled so that every part of the architecture moves the result,
-//! or absent (a sparse file) where only shapes matter. For measurements, the shapes of published
-//! models with a tokenizer of their size, and the same weights as llama.cpp reads them
+//! Weights are random from a seed, scaled so that every part of the architecture changes the
+//! result, or absent (a sparse file) if only shapes matter. For measurements, write the shapes of
+//! published models with a tokenizer of their size, and the same weights in llama.cpp's format
 //! ([`write_real`], [`write_gguf`]).
 //!
-//! **Not its job.** It reads nothing, depends on no crate of the project, and is **not** used
-//! outside of tests: its functions panic if a spec contradicts itself.
+//! **Not its job.** It does not read checkpoints, depends on no crate of the project, and is
+//! **not** used outside of tests: its functions panic if a spec contradicts itself.
 
 mod config;
 mod effort;

@@ -3,17 +3,19 @@ use std::io::{self, Write};
 
 use crate::{Random, Spec, TensorSpec, tensors};
 
-/// Normal numbers in a pool; a prime, so that no two rows of a matrix are equal.
+/// Number of normally distributed numbers in a pool. It is prime, so that no two rows of a matrix
+/// are equal.
 const NUMBERS: usize = 1_048_573;
 
-/// Values written at once.
+/// Number of values written at once.
 const CHUNK: usize = 1 << 16;
 
-/// Numbers for weights of real sizes, which would take minutes to draw one by one: matrices and
-/// tables are filled from one pool, each from a place of its own.
+/// Numbers for weights of real sizes. Generating each of them would need minutes, so all matrices
+/// and tables are filled from one pool, each from a place of its own.
 pub(crate) struct Pool {
     normals: Vec<f32>,
-    /// The pool times a deviation, in an element type; long enough to be read from any place.
+    /// The pool multiplied by a deviation, in an element type. It is long enough to be read from
+    /// any place.
     scaled: HashMap<(u64, &'static str), Vec<u8>>,
 }
 
@@ -52,7 +54,7 @@ impl Pool {
     }
 }
 
-/// Values as a file holds them.
+/// Encodes values in an element type, in little-endian order.
 pub(crate) fn stored(dtype: &str, values: impl Iterator<Item = f32>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for value in values {

@@ -1,9 +1,9 @@
-/// A small seeded generator; the same numbers on every machine.
+/// A small seeded generator with the same numbers on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// One independent stream per seed and name, so that adding a tensor does not change the
+    /// Creates an independent stream per seed and name, so that adding a tensor does not change the
     /// others.
     pub fn new(seed: u64, name: &str) -> Self {
         // FNV-1a over the name.
@@ -13,7 +13,7 @@ impl Random {
         Random(hash ^ seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
-    /// The next 64 bits (splitmix64).
+    /// Returns the next 64 bits (splitmix64).
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -22,18 +22,18 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Evenly distributed in 0..1.
+    /// Returns a number evenly distributed in 0..1.
     pub fn uniform(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Normally distributed with mean 0 and deviation 1.
+    /// Returns a normally distributed number with mean 0 and deviation 1.
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.bits() % end
     }

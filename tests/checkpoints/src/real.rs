@@ -6,10 +6,10 @@ use crate::pool::Pool;
 use crate::tokenizer::Vocabulary;
 use crate::{Spec, gguf, resumable};
 
-/// Names of the published shapes there are.
+/// Names of the supported published shapes.
 pub const REAL_SHAPES: [&str; 5] = ["gemma3-270m", "gemma3-1b", "gemma4-e2b", "gemma4-e4b", "qwen3-0.6b"];
 
-/// A published shape by its name.
+/// Returns a published shape by its name.
 pub fn real_shape(name: &str) -> Option<Spec> {
     Some(match name {
         "gemma3-270m" => Spec::gemma3_270m(),
@@ -22,8 +22,8 @@ pub fn real_shape(name: &str) -> Option<Spec> {
 }
 
 /// Writes a checkpoint of a real shape with random weights and a tokenizer of its size into an
-/// existing directory, one tensor after the other. An interrupted call that is made again goes on
-/// where it stopped; one that ended before changes nothing.
+/// existing directory, one tensor after the other. If an interrupted call is repeated, it continues
+/// where it stopped. A call on a complete checkpoint changes no file.
 pub fn write_real(spec: &Spec, directory: &Path) -> io::Result<()> {
     let tensors = spec.tensors();
     let stored: Vec<StoredTensor> = tensors
@@ -41,13 +41,13 @@ pub fn write_real(spec: &Spec, directory: &Path) -> io::Result<()> {
     })?;
     let tokenizer = Vocabulary::new(spec.vocabulary as usize).json();
     resumable::write(&directory.join("tokenizer.json"), tokenizer.as_bytes(), &[], |_, _| Ok(()))?;
-    // Last: a directory with settings is a whole checkpoint.
+    // Written last: a directory with settings is a complete checkpoint.
     let config = serde_json::to_vec_pretty(&spec.config())?;
     resumable::write(&directory.join("config.json"), &config, &[], |_, _| Ok(()))
 }
 
-/// Writes the same weights as a GGUF file in 16-bit floats, with a tokenizer of the same tokens; as
-/// [`write_real`] where it is interrupted.
+/// Writes the same weights as a GGUF file in 16-bit floats, with a tokenizer of the same tokens.
+/// Like [`write_real`], it continues an interrupted call.
 ///
 /// # Panics
 /// For an embedding model.

@@ -2,12 +2,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Read as _, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// The beginning of a file is compared in pieces of this many bytes.
+/// Number of bytes in which the beginning of a file is compared at once.
 const PIECE_BYTES: usize = 1 << 16;
 
 /// Writes a file that consists of a head and of parts of known lengths, continuing where an
 /// interrupted call with the same head stopped. Until it is complete, its name ends with
-/// `.partial`. `content` writes the part of that index.
+/// `.partial`. `content` writes the part with that index.
 pub(crate) fn write(
     path: &Path,
     head: &[u8],
@@ -59,7 +59,7 @@ fn length(path: &Path) -> io::Result<Option<u64>> {
     }
 }
 
-/// Whether the file starts with these bytes.
+/// Checks whether the file starts with these bytes.
 fn begins(file: &mut File, head: &[u8]) -> io::Result<bool> {
     file.rewind()?;
     let mut piece = vec![0; PIECE_BYTES];
@@ -92,7 +92,7 @@ mod tests {
             index => part(index, to),
         });
         assert!(error.is_err() && !path.exists());
-        // Half of a further part, as if the process had been killed there.
+        // The beginning of a further part, as if the process had been killed there.
         let partial = partial(&path);
         let mut bytes = std::fs::read(&partial).unwrap();
         bytes.push(b'x');

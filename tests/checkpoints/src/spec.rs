@@ -4,26 +4,25 @@ use std::path::Path;
 use crate::file::{StoredTensor, write_safetensors};
 use crate::{TensorSpec, Towers, config, tensors};
 
-/// Which architecture.
+/// Architecture of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Gemma 3 text.
+    /// Gemma 3 as a text model.
     Gemma3,
-    /// Gemma 4 text.
+    /// Gemma 4 as a text model.
     Gemma4,
-    /// Qwen 3.
     Qwen3,
-    /// EmbeddingGemma: Gemma 3 both ways, with sentence modules.
+    /// EmbeddingGemma: Gemma 3 with attention in both directions, and sentence modules.
     EmbeddingGemma,
 }
 
-/// How `config.json` is spelled.
+/// Spelling of `config.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spelling {
-    /// As checkpoints were first published: thetas at the top, a pattern number, `global_head_dim`,
-    /// `torch_dtype`.
+    /// The spelling of the first published checkpoints: thetas at the top, a pattern number,
+    /// `global_head_dim`, `torch_dtype`.
     Older,
-    /// As the current library writes it: `rope_parameters`, `layer_types`, `per_layer_config`,
+    /// The spelling of the current library: `rope_parameters`, `layer_types`, `per_layer_config`,
     /// `dtype`.
     Newer,
 }
@@ -31,16 +30,15 @@ pub enum Spelling {
 /// Content of the weight files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
-    /// Random numbers.
+    /// Random numbers from the seed.
     Random,
-    /// Nothing: the files have their full length but need no disk space, and read as zeros.
+    /// Holes: the files have their full length but need no disk space, and read as zeros.
     Sparse,
 }
 
-/// A checkpoint to be written.
+/// Specification of a checkpoint to write.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// Architecture.
     pub family: Family,
     /// Spelling of the settings.
     pub spelling: Spelling,
@@ -52,11 +50,11 @@ pub struct Spec {
     pub intermediate: u64,
     /// One letter per layer: `S` sliding, `F` full.
     pub layers: String,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: u64,
-    /// Key/value heads.
+    /// Number of key/value heads.
     pub kv_heads: u64,
-    /// Values per head; in Gemma 4, of sliding layers.
+    /// Values per head. In Gemma 4, of sliding layers only.
     pub head_dim: u64,
     /// Values per head of full layers (Gemma 4).
     pub global_head_dim: u64,
@@ -68,7 +66,7 @@ pub struct Spec {
     pub theta_full: f64,
     /// Rotary base of sliding layers.
     pub theta_sliding: f64,
-    /// Share of the pairs that turn in full layers (Gemma 4).
+    /// Share of the pairs that rotate in full layers (Gemma 4).
     pub partial: f64,
     /// `query_pre_attn_scalar` (Gemma 3).
     pub query_scalar: f64,
@@ -76,9 +74,9 @@ pub struct Spec {
     pub softcap: Option<f64>,
     /// Values per layer of the per-layer inputs (Gemma 4).
     pub per_layer: u64,
-    /// Last layers that share the keys and values of earlier ones (Gemma 4).
+    /// Number of last layers that share the keys and values of earlier ones (Gemma 4).
     pub kv_shared: usize,
-    /// Whether those have a feed-forward block twice as wide.
+    /// Whether these layers have a feed-forward block twice as wide.
     pub double_wide: bool,
     /// Whether the file contains keys and values for the sharing layers anyway.
     pub stale_keys: bool,
@@ -89,22 +87,23 @@ pub struct Spec {
     /// Whether the text model is part of a multimodal checkpoint, with `text_config` and a few
     /// tower tensors.
     pub multimodal: bool,
-    /// The towers of such a checkpoint; `None` for a few tensors that are none.
+    /// The towers of a multimodal checkpoint. `None` writes a few tower tensors without a whole
+    /// tower.
     pub towers: Option<Towers>,
-    /// Prefix of the tensor names; `None` for the library's own.
+    /// Prefix of the tensor names. `None` uses the library's own.
     pub prefix: Option<String>,
     /// Element type: `F32`, `F16` or `BF16`.
     pub dtype: &'static str,
-    /// Weight files; more than one come with an index.
+    /// Number of weight files. Several files have an index.
     pub files: usize,
-    /// Content.
+    /// Content of the weights.
     pub fill: Fill,
     /// Seed of the content.
     pub seed: u64,
 }
 
 impl Spec {
-    /// Gemma 3 at toy size.
+    /// Returns Gemma 3 at toy size.
     pub fn gemma3() -> Self {
         Spec {
             family: Family::Gemma3,
@@ -140,7 +139,7 @@ impl Spec {
         }
     }
 
-    /// Gemma 4 at toy size, with per-layer inputs and shared keys.
+    /// Returns Gemma 4 at toy size, with per-layer inputs and shared keys.
     pub fn gemma4() -> Self {
         Spec {
             family: Family::Gemma4,
@@ -154,17 +153,18 @@ impl Spec {
         }
     }
 
-    /// Qwen 3 at toy size.
+    /// Returns Qwen 3 at toy size.
     pub fn qwen3() -> Self {
         Spec { family: Family::Qwen3, layers: "FFFF".to_owned(), ..Spec::gemma3() }
     }
 
-    /// EmbeddingGemma at toy size.
+    /// Returns EmbeddingGemma at toy size.
     pub fn embeddinggemma() -> Self {
         Spec { family: Family::EmbeddingGemma, dense: vec![48, 24], ..Spec::gemma3() }
     }
 
-    /// Gemma 4 E2B at its real shape, without content: ten gigabytes that need no disk space.
+    /// Returns Gemma 4 E2B at its real shape, without content: ten gigabytes that need no disk
+    /// space.
     pub fn e2b() -> Self {
         Spec {
             spelling: Spelling::Older,
@@ -187,7 +187,7 @@ impl Spec {
         }
     }
 
-    /// Gemma 4 E4B at its real shape, without content.
+    /// Returns Gemma 4 E4B at its real shape, without content.
     pub fn e4b() -> Self {
         Spec {
             hidden: 2560,
@@ -200,7 +200,7 @@ impl Spec {
         }
     }
 
-    /// Gemma 3 270M at its real shape, without content.
+    /// Returns Gemma 3 270M at its real shape, without content.
     pub fn gemma3_270m() -> Self {
         Spec {
             spelling: Spelling::Older,
@@ -219,12 +219,12 @@ impl Spec {
         }
     }
 
-    /// Gemma 3 1B at its real shape, without content.
+    /// Returns Gemma 3 1B at its real shape, without content.
     pub fn gemma3_1b() -> Self {
         Spec { hidden: 1152, intermediate: 6912, layers: "SSSSSF".repeat(4) + "SS", ..Spec::gemma3_270m() }
     }
 
-    /// Qwen 3 0.6B at its real shape, without content.
+    /// Returns Qwen 3 0.6B at its real shape, without content.
     pub fn qwen3_0_6b() -> Self {
         Spec {
             spelling: Spelling::Older,
@@ -241,22 +241,22 @@ impl Spec {
         }
     }
 
-    /// The contents of `config.json`.
+    /// Returns the contents of `config.json`.
     pub fn config(&self) -> serde_json::Value {
         config::config(self)
     }
 
-    /// The tensors of the weight files, in their order.
+    /// Returns the tensors of the weight files, in their order.
     pub fn tensors(&self) -> Vec<TensorSpec> {
         tensors::tensors(self)
     }
 
-    /// Whether layer `index` is full.
+    /// Checks whether layer `index` has full attention.
     pub fn is_full(&self, index: usize) -> bool {
         self.layers.as_bytes()[index] == b'F'
     }
 
-    /// Number of layers.
+    /// Returns the number of layers.
     pub fn depth(&self) -> usize {
         self.layers.len()
     }

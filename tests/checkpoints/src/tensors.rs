@@ -1,10 +1,10 @@
 use crate::pool::stored;
 use crate::{Family, Random, Spec};
 
-/// Beyond most values of a tower, and not all.
+/// Clipping limit of tower values. It exceeds most of the values, but not all.
 const CUT_OFF: f64 = 6.0;
 
-/// Use of a tensor, which decides how its content is scaled.
+/// Use of a tensor, which determines the scale of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Rows gathered by token id.
@@ -23,20 +23,19 @@ pub enum Part {
     Scalar,
     /// A matrix or a kernel that no text model reads.
     Tower,
-    /// Where values of a tower are cut off below.
+    /// Lower clipping limit of tower values.
     Least,
-    /// Where they are cut off above.
+    /// Upper clipping limit of tower values.
     Most,
 }
 
 /// A tensor of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// Name.
+    /// Name of the tensor.
     pub name: String,
-    /// Extents.
+    /// Extents, outermost first.
     pub shape: Vec<u64>,
-    /// Use.
     pub part: Part,
 }
 
@@ -111,20 +110,21 @@ pub(crate) fn tensors(spec: &Spec) -> Vec<TensorSpec> {
     all
 }
 
-/// Random bytes of a tensor.
+/// Returns the random bytes of a tensor.
 pub(crate) fn content(spec: &Spec, tensor: &TensorSpec) -> Vec<u8> {
     stored(spec.dtype, values(spec, tensor))
 }
 
-/// The deviation of values that are normally distributed around 0; `None` for the others. Scales
-/// keep the residual stream near 1 and the logits large enough to distinguish tokens.
+/// Returns the deviation of values that are normally distributed around 0, or `None` for other
+/// tensors. The scales keep the residual stream near 1 and the logits large enough to distinguish
+/// tokens.
 pub(crate) fn deviation(spec: &Spec, tensor: &TensorSpec) -> Option<f64> {
     Some(match tensor.part {
         Part::Embedding if spec.family == Family::Qwen3 => 1.0,
         Part::Embedding => 1.0 / (spec.hidden as f64).sqrt(),
         Part::PerLayerEmbedding => 1.0 / (spec.per_layer as f64).sqrt(),
         Part::Matrix => 1.5 / (tensor.shape[1] as f64).sqrt(),
-        // A kernel has so many values for each of its outputs.
+        // Number of values in a kernel for each output.
         Part::Tower => {
             let inputs = tensor.shape[1..].iter().product::<u64>() as f64;
             spec.towers.as_ref().map_or(1.5, |towers| towers.deviation) / inputs.sqrt()
@@ -135,7 +135,7 @@ pub(crate) fn deviation(spec: &Spec, tensor: &TensorSpec) -> Option<f64> {
     })
 }
 
-/// Random values of a tensor.
+/// Returns the random values of a tensor.
 pub(crate) fn values(spec: &Spec, tensor: &TensorSpec) -> impl Iterator<Item = f32> {
     let mut random = Random::new(spec.seed, &tensor.name);
     let one_plus = matches!(spec.family, Family::Gemma3 | Family::EmbeddingGemma);
@@ -150,10 +150,11 @@ pub(crate) fn values(spec: &Spec, tensor: &TensorSpec) -> impl Iterator<Item = f
                 deviation * random.normal()
             }
             Part::Norm => 1.0 + 0.25 * random.normal() - offset,
-            // Wide enough that attention is far from even; without a further scale, less is enough.
+            // Large enough that attention is far from even. Without a further scale, less is
+            // enough.
             Part::HeadNorm if gemma4 => 0.8 * (1.0 + 0.25 * random.normal()),
             Part::HeadNorm => 1.7 * (1.0 + 0.25 * random.normal()) - offset,
-            // Random signs: a tied head would otherwise repeat the last token for ever.
+            // Random signs, because a tied head would otherwise repeat the last token for ever.
             Part::FinalNorm => {
                 let sign = if random.below(2) == 0 { 1.0 } else { -1.0 };
                 sign * (if qwen { 1.2 } else { 12.0 }) * (1.0 + 0.25 * random.normal()) - offset

@@ -2,10 +2,10 @@ use std::fmt::Write;
 
 /// The contents of a tokenizer of a requested size, by id.
 pub(crate) struct Vocabulary {
-    /// `<pad>`, `<eos>`, `<bos>`, `<unk>`, then one token for each byte, then symbols and what
-    /// merges make of them.
+    /// `<pad>`, `<eos>`, `<bos>`, `<unk>`, then one token for each byte, then symbols and their
+    /// merged unions.
     pub tokens: Vec<String>,
-    /// Pairs that are merged, first ones first.
+    /// Pairs to merge, in order of priority.
     pub merges: Vec<(String, String)>,
 }
 
@@ -13,8 +13,8 @@ pub(crate) struct Vocabulary {
 pub(crate) const SPECIAL: [&str; 4] = ["<pad>", "<eos>", "<bos>", "<unk>"];
 
 impl Vocabulary {
-    /// A byte-fallback BPE of so many tokens and about twice as many merges, as published ones
-    /// have: every token of three symbols and more can be made in two ways.
+    /// Creates a byte-fallback BPE with `count` tokens and about twice as many merges, like
+    /// published ones: every token of three or more symbols can be formed in two ways.
     pub fn new(count: usize) -> Self {
         let mut tokens: Vec<String> = SPECIAL.map(String::from).to_vec();
         tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
@@ -22,8 +22,8 @@ impl Vocabulary {
         let first = tokens.len();
         tokens.extend(symbols.iter().cloned());
         let (mut merges, mut others) = (Vec::new(), Vec::new());
-        // Left halves in order, right halves of one symbol: every union is new, and lengths stay
-        // near those of words.
+        // Left halves are used in order, right halves have one symbol. Every union is new, and
+        // lengths stay near those of real words.
         for at in 0..count.saturating_sub(tokens.len()) {
             let (left, right) =
                 (tokens[first + at / symbols.len()].clone(), symbols[at % symbols.len()].clone());
@@ -40,7 +40,7 @@ impl Vocabulary {
         Vocabulary { tokens, merges }
     }
 
-    /// `tokenizer.json`.
+    /// Returns the contents of `tokenizer.json`.
     pub fn json(&self) -> String {
         let mut vocabulary = String::new();
         for (id, token) in self.tokens.iter().enumerate() {

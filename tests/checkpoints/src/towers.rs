@@ -5,42 +5,43 @@ use crate::{Part, TensorSpec};
 /// Sizes of the towers of Gemma 4.
 #[derive(Clone, Debug)]
 pub struct Towers {
-    /// Deviation of their matrices, times the root of what a result is summed from: 1 keeps that of
-    /// the operand.
+    /// Deviation of the matrices, times the root of the number of summands of a result. 1 preserves
+    /// the deviation of the operand.
     pub deviation: f64,
     /// Values per row of the vision tower.
     pub vision: u64,
     /// Layers of the vision tower.
     pub vision_layers: usize,
-    /// Its heads.
+    /// Heads of the vision tower.
     pub vision_heads: u64,
-    /// Width of its feed-forward block.
+    /// Width of the vision tower's feed-forward block.
     pub vision_intermediate: u64,
     /// Pixels of a side of a patch.
     pub patch: u64,
     /// Rows of each table of positions.
     pub positions: u64,
-    /// Values per row of the audio tower; a feed-forward block is four times as wide.
+    /// Values per row of the audio tower. Its feed-forward block is four times as wide.
     pub audio: u64,
     /// Layers of the audio tower.
     pub audio_layers: usize,
-    /// Its heads.
+    /// Heads of the audio tower.
     pub audio_heads: u64,
-    /// Values per row of what it gives.
+    /// Values per output row of the audio tower.
     pub audio_out: u64,
-    /// Channels of its two convolutions.
+    /// Channels of the audio tower's two convolutions.
     pub channels: [u64; 2],
 }
 
 /// Mel bands of a frame.
 const BANDS: u64 = 128;
 
-/// Rows before a row that attention and the convolution of the audio tower see, and itself.
+/// Number of rows that the audio tower's attention and convolution see: earlier rows, and the row
+/// itself.
 const CONTEXT_LEFT: u64 = 13;
 const KERNEL: u64 = 5;
 
 impl Towers {
-    /// Those of Gemma 4 E2B and E4B.
+    /// Returns the sizes of Gemma 4 E2B and E4B.
     pub fn e2b() -> Self {
         Towers {
             deviation: 1.5,
@@ -58,7 +59,7 @@ impl Towers {
         }
     }
 
-    /// `vision_config` and `audio_config`.
+    /// Returns `vision_config` and `audio_config`.
     pub(crate) fn configs(&self) -> [Value; 2] {
         let vision = json!({
             "model_type": "gemma4_vision",
@@ -100,7 +101,7 @@ impl Towers {
         [vision, audio]
     }
 
-    /// Their tensors, beside a text model that is so wide.
+    /// Returns the tensors of the towers. `text` is the width of the text model.
     pub(crate) fn tensors(&self, text: u64) -> Vec<TensorSpec> {
         let mut all = Tensors(Vec::new());
         let (width, inner) = (self.vision, self.vision_intermediate);
@@ -174,7 +175,7 @@ impl Tensors {
         self.0.push(TensorSpec { name: format!("model.{name}"), shape: shape.to_vec(), part });
     }
 
-    /// A matrix whose operand and results are cut off.
+    /// Adds a matrix whose operand and results are clipped.
     fn clipped(&mut self, name: &str, outputs: u64, inputs: u64) {
         self.add(&format!("{name}.linear.weight"), &[outputs, inputs], Part::Tower);
         for side in ["input", "output"] {

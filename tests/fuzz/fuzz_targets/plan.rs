@@ -1,4 +1,4 @@
-//! libFuzzer's program for the target of its name.
+//! libFuzzer program for the target with the name of this file.
 
 #![no_main]
 

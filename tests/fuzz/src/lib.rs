@@ -2,9 +2,9 @@
 //! packages around them, artefacts' heads, signatures, plans, work orders, tokenizers, templates.
 //!
 //! **Job.** One function per kind, which must return for any bytes, and returns whether they were
-//! accepted. Hashes and lengths are corrected first, since they protect against accidents only and
-//! would otherwise reject every mutation. `RUSTC_BOOTSTRAP=1 cargo fuzz run -s none TARGET` drives
-//! them from `tests`, and the ordinary tests run them over the corpus and over damaged copies of
+//! accepted. Hashes and lengths are corrected first, because they protect only against accidents
+//! and would otherwise reject every mutation. `RUSTC_BOOTSTRAP=1 cargo fuzz run -s none TARGET`
+//! runs them from `tests`, and the ordinary tests run them on the corpus and on damaged copies of
 //! it.
 //!
 //! **Not its job.** It does **not** check that valid input is read correctly: the tests of each
@@ -32,7 +32,7 @@ use shardwright_trust::{Envelope, Revocations};
 /// A target: its name and its function, which returns whether the bytes were accepted.
 pub type Target = (&'static str, fn(&[u8]) -> bool);
 
-/// Every target.
+/// All targets by name.
 pub const TARGETS: &[Target] = &[
     ("checkpoint", checkpoint),
     ("gguf", gguf),
@@ -52,22 +52,23 @@ pub const TARGETS: &[Target] = &[
     ("template", template),
 ];
 
-/// Most bytes of weights of a weight file; they occupy no disk space.
+/// Largest number of bytes of weights in a weight file. They occupy no disk space.
 const MOST_WEIGHTS: u64 = 1 << 24;
 
-/// Two parts of a text: the length of the first comes before it.
+/// Splits a text into two parts. The length of the first part comes before it.
 fn parts(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_at_checked(4)?;
     let length = u32::from_le_bytes(length.try_into().ok()?);
     rest.split_at_checked(usize::try_from(length).ok()?)
 }
 
-/// Two parts as one text, for the corpus.
+/// Joins two parts into one text, for the corpus.
 pub fn joined(first: &[u8], second: &[u8]) -> Vec<u8> {
     [&(first.len() as u32).to_le_bytes(), first, second].concat()
 }
 
-/// Settings, then the head of a weight file after the number of its weights' bytes, which are zero.
+/// Reads settings, then the head of a weight file after the number of its weights' bytes, which are
+/// zero.
 pub fn checkpoint(bytes: &[u8]) -> bool {
     let Some((settings, weights)) = parts(bytes) else { return false };
     let Some((length, head)) = weights.split_at_checked(8) else { return false };
@@ -93,12 +94,12 @@ pub fn checkpoint(bytes: &[u8]) -> bool {
     true
 }
 
-/// Settings, then a GGUF file.
+/// Reads settings, then a GGUF file.
 pub fn gguf(bytes: &[u8]) -> bool {
     whole_checkpoint(bytes, "model.gguf")
 }
 
-/// The head of a GGUF file in memory, and everything that it describes. Without files and a
+/// Reads the head of a GGUF file in memory, and everything that it describes. Without files and a
 /// tokenizer it runs hundreds of times as often as [`gguf_alone`].
 pub fn gguf_head(bytes: &[u8]) -> bool {
     let Ok(head) = Head::read(Path::new("model.gguf"), bytes) else { return false };
@@ -123,10 +124,11 @@ pub fn gguf_head(bytes: &[u8]) -> bool {
     true
 }
 
-/// A GGUF file without settings: the model, its tokenizer and its chat template.
+/// Reads a GGUF file without settings: the model, its tokenizer and its chat template.
 pub fn gguf_alone(bytes: &[u8]) -> bool {
     thread_local! {
-        // Millions of folders would take longer than what is fuzzed.
+        // One folder for all runs, because creating millions of folders would need more time than
+        // the target.
         static FOLDER: Option<tempfile::TempDir> = tempfile::tempdir().ok();
     }
     FOLDER.with(|folder| {
@@ -153,7 +155,7 @@ pub fn gguf_alone(bytes: &[u8]) -> bool {
     })
 }
 
-/// Settings that quantise, then a safetensors file.
+/// Reads settings with quantisation, then a safetensors file.
 pub fn quantised(bytes: &[u8]) -> bool {
     whole_checkpoint(bytes, "model.safetensors")
 }
@@ -186,8 +188,8 @@ fn decode(graph: &Graph) {
 const SEAL: &[u8] = b"{\"shardwright-bundle\":3,\"sha256\":\"";
 const DIGITS: usize = 64;
 
-/// A manifest, in a bundle of no other files. One that names a file counts as accepted if only the
-/// file is missing.
+/// Reads a manifest in a bundle without other files. A manifest that names a file counts as
+/// accepted if only that file is missing.
 pub fn manifest(bytes: &[u8]) -> bool {
     let mut bytes = bytes.to_vec();
     if let Some(after) = bytes.strip_prefix(SEAL).and_then(|rest| rest.get(DIGITS..)) {
@@ -204,14 +206,14 @@ pub fn manifest(bytes: &[u8]) -> bool {
     }
 }
 
-/// Bytes that a packed bundle may have, most of them zeros.
+/// Largest size of a packed bundle in bytes, most of them zeros.
 const MOST_PACKED: u64 = 16 << 20;
 
-/// A packed bundle whose zeros are counted: runs of bytes, each after the number of zeros before it
-/// and its length. One whose parts alone have other bytes than their hashes counts as accepted.
+/// Reads a packed bundle in which zeros are counted: runs of bytes, each after the number of zeros
+/// before it and its length. A bundle counts as accepted if only the hashes of its parts are wrong.
 pub fn packed(bytes: &[u8]) -> bool {
     thread_local! {
-        // One file without a name for all runs, whose zeros are holes: nothing of them is written.
+        // One file without a name for all runs. Its zeros are holes, which are not written.
         static FILE: Option<File> = tempfile::tempfile().ok();
     }
     FILE.with(|file| {
@@ -228,7 +230,7 @@ pub fn packed(bytes: &[u8]) -> bool {
     })
 }
 
-/// Writes the runs, and holes between them.
+/// Writes the runs, with holes between them.
 fn expanded(mut bytes: &[u8], mut to: &File) -> std::io::Result<()> {
     let number = |rest: &mut &[u8]| {
         let (number, after) = rest.split_first_chunk::<4>()?;
@@ -248,7 +250,7 @@ fn expanded(mut bytes: &[u8], mut to: &File) -> std::io::Result<()> {
     to.set_len(length)
 }
 
-/// The same bytes with their zeros counted, for the corpus.
+/// Encodes bytes with their zeros counted, for the corpus.
 pub fn collapsed(bytes: &[u8]) -> Vec<u8> {
     const LEAST: usize = 64;
     let (mut found, mut rest) = (Vec::new(), bytes);
@@ -265,7 +267,7 @@ pub fn collapsed(bytes: &[u8]) -> Vec<u8> {
     found
 }
 
-/// Whether an error is about another file than the manifest.
+/// Checks whether an error is about another file than the manifest.
 fn is_elsewhere(error: &dyn std::error::Error, folder: &Path) -> bool {
     let text = error.to_string();
     text.contains(&folder.display().to_string()) && !text.contains("bundle.json")
@@ -274,8 +276,8 @@ fn is_elsewhere(error: &dyn std::error::Error, folder: &Path) -> bool {
 /// Name of the entry that [`package`] looks for.
 pub const ENTRY: &str = "assets/model.swb";
 
-/// An archive around a packed bundle, such as an app's package. It counts as accepted if the entry
-/// is found, whatever it holds.
+/// Reads an archive around a packed bundle, such as an app's package. It counts as accepted if the
+/// entry is found, whatever its contents.
 pub fn package(bytes: &[u8]) -> bool {
     thread_local! {
         static FOLDER: Option<tempfile::TempDir> = tempfile::tempdir().ok();
@@ -288,20 +290,20 @@ pub fn package(bytes: &[u8]) -> bool {
         let entry = format!("{}!/{ENTRY}", file.display());
         match Bundle::open(&entry) {
             Ok(_) => true,
-            // What is wrong in the entry itself is named by its whole path.
+            // An error in the entry itself names its whole path.
             Err(error) => error.to_string().contains(ENTRY) && error.to_string().contains("another file"),
         }
     })
 }
 
-/// The heads of an artefact, as a bundle stores them.
+/// Reads the heads of an artefact, as a bundle stores them.
 pub fn heads(bytes: &[u8]) -> bool {
     let Ok(heads) = Heads::parse(Path::new("heads"), bytes) else { return false };
     assert_eq!(heads.to_bytes().ok().as_deref(), Some(bytes), "one spelling");
     true
 }
 
-/// The envelope of a signature.
+/// Reads the envelope of a signature.
 pub fn envelope(bytes: &[u8]) -> bool {
     let Ok(envelope) = Envelope::parse(Path::new("a.sig"), bytes) else { return false };
     assert_eq!(envelope.to_bytes()[..], *bytes, "one spelling");
@@ -309,19 +311,19 @@ pub fn envelope(bytes: &[u8]) -> bool {
     true
 }
 
-/// A list of revocations. Its hash is not corrected, so that most mutations end at the envelope.
+/// Reads a list of revocations. Its hash is not corrected, so most mutations end at the envelope.
 pub fn revocations(bytes: &[u8]) -> bool {
     let Ok((list, _)) = Revocations::inspect(Path::new("list"), bytes) else { return false };
     let _ = (list.keys.len(), list.least.iter().map(|least| least.release).max());
     true
 }
 
-/// The file of a tokenizer, which encodes and decodes a text.
+/// Reads the file of a tokenizer, then encodes and decodes a text.
 pub fn tokenizer(bytes: &[u8]) -> bool {
     Tokenizer::from_bytes(bytes, "tokenizer.json").is_ok_and(|tokenizer| works(&tokenizer))
 }
 
-/// The hash of a tokenizer's file, then its index.
+/// Reads the hash of a tokenizer's file, then its index.
 pub fn tokenizer_index(bytes: &[u8]) -> bool {
     let Some((source, index)) = bytes.split_first_chunk::<32>() else { return false };
     let index: IndexBytes = Arc::new(index.to_vec());
@@ -334,7 +336,7 @@ fn works(tokenizer: &Tokenizer) -> bool {
     tokenizer.decode(&ids, true).is_ok()
 }
 
-/// A plan, then the request it answers.
+/// Reads a plan, then its request.
 pub fn plan(bytes: &[u8]) -> bool {
     let Some((plan, request)) = parts(bytes) else { return false };
     let Ok(request) = serde_json::from_slice::<Request>(request) else { return false };
@@ -355,13 +357,13 @@ pub fn plan(bytes: &[u8]) -> bool {
     }
 }
 
-/// Offset of the length of a work order's head, its own length, and the hash of everything after
-/// the prefix.
+/// Offsets of the length of a work order's head, of its own length, and of the hash of everything
+/// after the prefix.
 const LENGTH_AT: usize = 24;
 const HASH_AT: usize = 32;
 const PREFIX: usize = 64;
 
-/// A work order.
+/// Reads a work order.
 pub fn work_order(bytes: &[u8]) -> bool {
     let mut bytes = bytes.to_vec();
     if bytes.len() >= PREFIX {
@@ -381,7 +383,7 @@ pub fn work_order(bytes: &[u8]) -> bool {
     order.interfaces().is_ok()
 }
 
-/// A chat template, on a conversation with everything that templates read.
+/// Renders a chat template for a conversation with everything that templates read.
 pub fn template(bytes: &[u8]) -> bool {
     let Ok(source) = std::str::from_utf8(bytes) else { return false };
     let tokens = [("bos_token", "<bos>"), ("eos_token", "<eos>")];

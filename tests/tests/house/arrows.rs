@@ -1,4 +1,4 @@
-//! Which crate may use which. The table defines the project's structure; any other arrow fails.
+//! Which crate may use which. The table defines the project's structure. Any other arrow fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,9 +29,9 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-planner-build",
         ],
     ),
-    // Lays a bundle out for a channel; it loads nothing.
+    // Lays a bundle out for a channel. Loads no model.
     ("shardwright-delivery", &["shardwright-bundle", "shardwright-vocabulary"]),
-    // Finds and fetches models; it reads none.
+    // Finds and fetches models. Does not read them.
     ("shardwright-hub", &["shardwright-files", "shardwright-vocabulary"]),
     // Built on the public crate, for people and tools.
     (
@@ -135,12 +135,12 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-preprocessing",
         ],
     ),
-    // Looks into a model on a shim, for what is measured of it.
+    // Runs a model on a shim and observes values inside it for measurements.
     (
         "shardwright-forward",
         &["shardwright-shims", "shardwright-reference", "shardwright-graph", "shardwright-vocabulary"],
     ),
-    // Asks shims which chain of a bundle runs.
+    // Queries shims to select the chain of a bundle to run.
     ("shardwright-selection", &["shardwright-bundle", "shardwright-shims", "shardwright-vocabulary"]),
     (
         "shardwright-runtime",
@@ -162,7 +162,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "shardwright-models",
         &["shardwright-graph", "shardwright-gguf", "shardwright-files", "shardwright-vocabulary"],
     ),
-    // A format; what its keys and tensors mean is decided by the crates that read it.
+    // A file format. The crates that read it decide the meaning of its keys and tensors.
     ("shardwright-gguf", &[]),
     (
         "shardwright-planning",
@@ -187,14 +187,14 @@ const ARROWS: &[(&str, &[&str])] = &[
         "shardwright-worker",
         &["shardwright-shims", "shardwright-graph", "shardwright-shim-abi", "shardwright-vocabulary"],
     ),
-    // Keys and signatures, for all crates that read what others may have made.
+    // Keys and signatures, for all crates that read files from untrusted sources.
     ("shardwright-trust", &["shardwright-files", "shardwright-vocabulary"]),
     ("shardwright-text", &["shardwright-gguf", "shardwright-files", "shardwright-vocabulary"]),
     ("shardwright-drafting", &["shardwright-text", "shardwright-vocabulary"]),
     ("shardwright-preprocessing", &["shardwright-files", "shardwright-vocabulary"]),
     // Opens files for all crates that read user-supplied paths.
     ("shardwright-files", &["shardwright-vocabulary"]),
-    // The plain data that all others share; shims reach it through the contract.
+    // Plain data that all other crates share. Shims get it through the contract.
     ("shardwright-vocabulary", &[]),
     ("shardwright-graph", &["shardwright-vocabulary"]),
     ("shardwright-planner", &[]),
@@ -214,7 +214,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardwright-shim-cpu-library", &["shardwright-shim-abi", "shardwright-shim-cpu"]),
     ("shardwright-shim-qnn-library", &["shardwright-shim-abi", "shardwright-shim-qnn"]),
     ("shardwright-shim-neuron-library", &["shardwright-shim-abi", "shardwright-shim-neuron"]),
-    // What the shims of neural processors share; it knows none of them.
+    // Code shared by the shims of neural processors. Does not know any of them.
     ("shardwright-shim-npu", &["shardwright-shim-abi"]),
     ("shardwright-shim-qnn", &["shardwright-shim-abi", "shardwright-shim-npu"]),
     (
@@ -254,10 +254,10 @@ const OPTIONAL_ARROWS: &[(&str, &str, &str)] = &[(
     "the CPU engine linked in, for programs that cannot load a dylib",
 )];
 
-/// What a build script may use beyond the crate's own arrows.
+/// Crates that a build script may use in addition to the crate's own arrows.
 const BUILD_ARROWS: &[(&str, &str, &str)] = &[];
 
-/// What tests may use beyond the crate's own arrows.
+/// Crates that tests may use in addition to the crate's own arrows.
 const TEST_ARROWS: &[(&str, &str, &str)] = &[
     ("shardwright-planning", "shardwright-planner-build", "planners to ask and to be attacked by"),
     ("shardwright-reference", "shardwright-models", "the goldens belong to checkpoints"),
@@ -285,10 +285,10 @@ const TEST_ARROWS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// May use any crate. No other crate may use them.
+/// Crates that may use any crate. No other crate may use them.
 const TESTS: [&str; 2] = ["shardwright-tests", "shardwright-vendor-tests"];
 
-/// Made for the tests of any crate.
+/// Test helper that the tests of any crate may use.
 const TEST_HELPER: &str = "shardwright-test-checkpoints";
 
 #[test]

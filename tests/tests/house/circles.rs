@@ -1,8 +1,8 @@
-//! No circle of imports between the files of a crate crosses its folders.
+//! No import cycle between the files of a crate crosses its folders.
 //!
-//! A file and the files of its own folder (`session.rs` and `session/`) may import each other;
-//! files of one folder may too. But two folders are separate for a reason, and a circle through
-//! both means that neither can be read, tested or moved without the other.
+//! A file and the files of its own folder (`session.rs` and `session/`) may import each other. So
+//! may files of the same folder. Two folders, however, are separate for a reason: with a cycle
+//! through both, neither can be read, tested or moved without the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::path::Path;
 use shardwright_tests::rust_source::code_only;
 use shardwright_tests::tree;
 
-/// `chain::check`; empty for the root of the crate.
+/// Path of a module, such as `chain::check`. Empty for the root of the crate.
 type Module = Vec<String>;
 
 #[test]
@@ -35,7 +35,8 @@ fn no_circle_of_imports_crosses_folders() {
     assert!(wrong.is_empty(), "circles of imports across folders:\n  {}", wrong.join("\n  "));
 }
 
-/// `chain/check.rs` is `chain::check`, `chain.rs` and `chain/mod.rs` are `chain`.
+/// Returns the module of a source file: `chain/check.rs` is `chain::check`, `chain.rs` and
+/// `chain/mod.rs` are `chain`.
 fn module_of(within: &Path) -> Module {
     let mut names: Module =
         within.with_extension("").iter().map(|name| name.to_string_lossy().into_owned()).collect();
@@ -47,7 +48,8 @@ fn module_of(within: &Path) -> Module {
     names
 }
 
-/// The files of a crate by module, and what each imports: the path, and the name it has here.
+/// The modules of a crate with their imports: the imported path, and its name in the importing
+/// module.
 struct Source(BTreeMap<Module, Vec<(Module, String)>>);
 
 impl Source {
@@ -58,7 +60,7 @@ impl Source {
         Source(files.map(|(module, code)| (module.clone(), imports(code))).collect())
     }
 
-    /// The module that defines `path` as seen from `module`; `None` for other crates.
+    /// Returns the module that defines `path` as seen from `module`, or `None` for other crates.
     fn resolve(&self, module: &Module, path: &[String], depth: usize) -> Option<Module> {
         let (first, mut rest) = path.split_first()?;
         let mut at = match first.as_str() {
@@ -78,7 +80,7 @@ impl Source {
             } else if self.0.contains_key(&child) {
                 at = child;
             } else {
-                // Re-exported there: follow it to where it is defined.
+                // A re-export: follow it to the definition.
                 let imported = self.0.get(&at)?.iter().find(|(path, here)| here == name && path.len() > 1);
                 return match imported {
                     Some((path, _)) if depth < 8 => self.resolve(&at, path, depth + 1),
@@ -91,14 +93,14 @@ impl Source {
         Some(at)
     }
 
-    /// Files that import each other across folders.
+    /// Returns the groups of files that import each other across folders.
     fn circles_across_folders(&self) -> BTreeSet<Vec<String>> {
         let uses: BTreeMap<&Module, BTreeSet<Module>> = self
             .0
             .iter()
             .map(|(module, imports)| {
                 let used = imports.iter().filter_map(|(path, _)| self.resolve(module, path, 0));
-                // The files of a folder and the file that declares it belong together.
+                // The files of a folder belong together with the file that declares the folder.
                 let apart = |used: &Module| !used.starts_with(module) && !module.starts_with(used);
                 (module, used.filter(apart).collect())
             })
@@ -123,7 +125,7 @@ impl Source {
     }
 }
 
-/// Everything that `from` imports, and what that imports, and so on.
+/// Returns all modules that `from` imports, directly or through others.
 fn reached<'m>(uses: &'m BTreeMap<&Module, BTreeSet<Module>>, from: &'m Module) -> BTreeSet<&'m Module> {
     let (mut reached, mut next) = (BTreeSet::new(), vec![from]);
     while let Some(module) = next.pop() {
@@ -132,14 +134,14 @@ fn reached<'m>(uses: &'m BTreeMap<&Module, BTreeSet<Module>>, from: &'m Module) 
     reached
 }
 
-/// Modules that `code` declares in files of their own for tests alone.
+/// Returns the modules that `code` declares for tests only, in files of their own.
 fn test_modules(module: &Module, code: &str) -> Vec<Module> {
     let after = code.match_indices("#[cfg(test)]").filter_map(|(at, _)| code[at..].lines().nth(1));
     let names = after.filter_map(|line| line.trim().split_once("mod ")?.1.strip_suffix(';'));
     names.map(|name| [&module[..], &[name.to_owned()]].concat()).collect()
 }
 
-/// The paths named before the first module of tests: `use` and paths from `crate` and `super`.
+/// Returns the paths before the first test module: `use` trees and paths from `crate` and `super`.
 fn imports(code: &str) -> Vec<(Module, String)> {
     let is_tests = |at: usize| code[at..].lines().nth(1).is_some_and(|line| line.trim_end().ends_with('{'));
     let tests = code.match_indices("#[cfg(test)]\nmod ").map(|(at, _)| at).find(|&at| is_tests(at));
@@ -167,7 +169,7 @@ fn imports(code: &str) -> Vec<(Module, String)> {
     imports
 }
 
-/// The paths of a tree such as `a::{b, c::{self, d as e}}`, with their names here.
+/// Expands a tree such as `a::{b, c::{self, d as e}}` into its paths and their local names.
 fn expand(before: &[String], tree: &str, into: &mut Vec<(Module, String)>) {
     let names = |path: &str| -> Module {
         let names = path.split("::").map(str::trim).filter(|name| !name.is_empty() && *name != "self");
@@ -206,10 +208,10 @@ fn circles_are_found_through_folders_and_what_is_exported_again() {
         Source::new(&files).circles_across_folders().into_iter().collect::<Vec<_>>()
     };
     let root = ("lib.rs", "mod a;\nmod b;\npub use b::{B, inner::C as D};\n");
-    // Of one folder, or a file and its own folder.
+    // Cycles within one folder, or between a file and its own folder.
     assert!(circles(&[root, ("a.rs", "use crate::B;"), ("b.rs", "use crate::a::A;")]).is_empty());
     assert!(circles(&[root, ("b.rs", "use inner::C;"), ("b/inner.rs", "use super::B;")]).is_empty());
-    // Through the root, under another name.
+    // A cycle through the root, under another name.
     let inner = ("b/inner.rs", "fn f() { crate::a::f() }");
     assert_eq!(
         circles(&[root, ("a.rs", "use crate::{D, Other};"), ("b.rs", ""), inner]),

@@ -1,5 +1,5 @@
-//! External dependencies: licences that allow shipping, one registry, one version of the engine
-//! planners run in.
+//! External dependencies: licences that allow shipping, one registry, and one version of the engine
+//! that runs planners.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 use cargo_metadata::{CargoOpt, MetadataCommand};
 use shardwright_tests::tree;
 
-/// Licences whose terms a shipped program can keep by naming its authors. An `OR` needs one of
+/// Licences whose terms a shipped program can meet by naming the authors. An `OR` needs one of
 /// them, an `AND` all.
 const LICENCES: &[&str] = &[
     "Apache-2.0",
@@ -25,7 +25,7 @@ const LICENCES: &[&str] = &[
     "BSL-1.0",
 ];
 
-/// Single packages under other terms, and why they may stay.
+/// Packages under other licences, with the licence and why the package may stay.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     (
         "generational-arena",
@@ -49,13 +49,13 @@ fn metadata() -> cargo_metadata::Metadata {
     MetadataCommand::new()
         .manifest_path(tree::root().join("Cargo.toml"))
         .features(CargoOpt::AllFeatures)
-        // Only for this system: crates of other systems need not be downloaded to run this test.
+        // This system only: the test must not require downloading the crates of other systems.
         .other_options(["--filter-platform".to_owned(), "x86_64-unknown-linux-gnu".to_owned()])
         .exec()
         .expect("cargo metadata")
 }
 
-/// Reads `A OR B`, `A AND B`, `(A OR B) AND C`, `A/B`.
+/// Checks whether a licence expression is allowed: `A OR B`, `A AND B`, `(A OR B) AND C`, `A/B`.
 fn is_allowed(expression: &str) -> bool {
     let expression = expression.trim().replace('/', " OR ");
     if let Some((left, right)) = split_at(&expression, " AND ") {
@@ -70,7 +70,7 @@ fn is_allowed(expression: &str) -> bool {
     }
 }
 
-/// Splits at the first operator outside brackets.
+/// Splits an expression at the first operator outside brackets.
 fn split_at(expression: &str, operator: &str) -> Option<(String, String)> {
     let mut depth = 0;
     for (at, character) in expression.char_indices() {
@@ -119,7 +119,7 @@ fn dependencies_come_from_the_registry_or_from_this_tree() {
     assert!(wrong.is_empty(), "from elsewhere: {wrong:?}");
 }
 
-/// A compiled planner is bound to the exact version of the engine.
+/// A compiled planner only runs in the exact engine version that compiled it.
 #[test]
 fn there_is_one_version_of_the_engine() {
     let versions: BTreeSet<_> = metadata()
@@ -147,8 +147,8 @@ fn licence_expressions_are_read_with_brackets() {
     }
 }
 
-/// The crates of the registry that a cargo command compiles, each with its kind, features and level
-/// of optimisation. The pinned cargo lists them only as an unstable feature.
+/// Returns the registry crates that a cargo command compiles, each with its kind, mode, features
+/// and optimisation level. The pinned cargo lists them only as an unstable feature.
 fn compiled_by(command: &[&str]) -> BTreeSet<String> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(tree::root()).env("RUSTC_BOOTSTRAP", "1").args(command);
@@ -166,9 +166,9 @@ fn compiled_by(command: &[&str]) -> BTreeSet<String> {
     crates.collect()
 }
 
-/// `shardwright-test-features` gives dependencies the features of a build of all members, so that a
-/// test run compiles none of the crates of the demo or the program again. Without the compiler of
-/// planners, the crates of its engine have other features.
+/// `shardwright-test-features` gives dependencies the features of a build of all members. A test
+/// run then compiles none of the crates of the demo or the program again. Without the planner
+/// compiler, the crates of its engine have other features.
 #[test]
 fn a_build_of_the_program_compiles_dependencies_as_the_tests_do() {
     const PROGRAM: [&str; 9] = [
@@ -185,7 +185,7 @@ fn a_build_of_the_program_compiles_dependencies_as_the_tests_do() {
     let tests =
         compiled_by(&["test", "--no-run", "--workspace", "--exclude", "shardwright-planning-runtime-only"]);
     let again = |command: &[&str]| -> Vec<String> {
-        // A crate that only the features' package uses.
+        // This crate is used only by the package of features.
         let few = |unit: &String| !unit.starts_with("allocator-api2@");
         compiled_by(command).difference(&tests).filter(|unit| few(unit)).cloned().collect()
     };

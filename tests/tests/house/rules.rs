@@ -1,6 +1,6 @@
 //! The project rules that can be checked in the files: first lines, how-to pages, unsafe code,
 //! stray paths, big files, errors that no test raises. Each scan reads text and reports its
-//! findings with their places; none of them parses Rust.
+//! findings with their places. No scan parses Rust.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use shardwright_tests::rust_source::{code_only, has_word, public_enums, test_part};
 use shardwright_tests::{skipped, tree};
 
-/// The tree's files; without git none, after reporting that.
+/// Returns the project's files. Without git, reports a skipped test and returns none.
 fn files() -> Vec<PathBuf> {
     tree::files().unwrap_or_else(|| {
         skipped("project rules: no git repository to list the project's files");
@@ -32,10 +32,11 @@ fn assert_none(what: &str, found: &[String]) {
 fn every_crate_begins_with_its_job_and_what_is_not_its_job() {
     let mut silent = Vec::new();
     for path in rust_files() {
-        // A program beside a library is its front end; the library documents both.
+        // A program with a library next to it is the library's front end, and the library documents
+        // both.
         let is_root = path.ends_with("src/lib.rs")
             || path.ends_with("src/main.rs") && !tree::root().join(path.with_file_name("lib.rs")).is_file();
-        // A crate has its manifest two folders up; fixtures for the tests of a crate are not
+        // A crate has its manifest two folders up. Fixtures for the tests of a crate are not
         // crates.
         let is_crate = path
             .parent()
@@ -53,7 +54,7 @@ fn every_crate_begins_with_its_job_and_what_is_not_its_job() {
     assert_none("crates that do not introduce themselves", &silent);
 }
 
-/// The pages for extending the project, and what each adds.
+/// Pages on extending the project, with the subject of each.
 const HOW_TO_PAGES: &[(&str, &str)] = &[
     ("plugins/README.md", "a SoC or a planner"),
     ("plugins/javascript/README.md", "a planner in JavaScript"),
@@ -79,7 +80,8 @@ fn the_how_to_pages_are_numbered_lists() {
     assert_none("how-to pages", &wrong);
 }
 
-/// A page that was written with its model: its paths refer to where the model was made.
+/// A page that was written together with its model. Its paths refer to the machine where the model
+/// was trained.
 const FOREIGN_PAGES: &str = "demo-model";
 
 #[test]
@@ -110,7 +112,7 @@ fn what_a_page_names_exists() {
     assert_none("pages", &wrong);
 }
 
-/// The files a page links to; links into the net and within the page are left out.
+/// Returns the files that a page links to, without links to web pages and within the page.
 fn links_in(text: &str) -> impl Iterator<Item = &str> {
     text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter_map(|link| {
         let file = link.split('#').next().unwrap_or_default();
@@ -118,15 +120,15 @@ fn links_in(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `3. Do something`
+/// Checks whether a line is a numbered step such as `3. Do something`.
 fn is_step(line: &str) -> bool {
     let number = line.chars().take_while(char::is_ascii_digit).count();
     number > 0 && line[number..].starts_with(". ")
 }
 
-/// Text in backticks that looks like a path of the tree: a slash between names and no blank.
-/// Omitted are placeholders (`<name>`, `*`, `…`, `my-…`), commands, build outputs (`target/`) and
-/// places on the reader's machine.
+/// Returns texts in backticks that look like paths of the tree: a slash between names and no blank.
+/// Placeholders (`<name>`, `*`, `…`, `my-…`), commands, build outputs (`target/`) and places on the
+/// reader's machine are omitted.
 fn paths_named_in(text: &str) -> Vec<String> {
     let mut fenced = false;
     let mut paths = Vec::new();
@@ -190,10 +192,11 @@ fn unsafe_code_is_only_where_allowed_and_has_a_reason() {
     assert_none("unsafe code", &wrong);
 }
 
-/// Whether a `SAFETY:` comment is on the line, or above it within the same statement and its
+/// Checks whether a `SAFETY:` comment is on the line, or above it within the same statement and its
 /// comment.
 fn has_reason(source: &str, number: usize) -> bool {
-    /// A reason may be a paragraph, and the block may end a long statement.
+    /// Lines to search upwards. A reason may be a paragraph, and the block may end a long
+    /// statement.
     const REACH: usize = 16;
     let lines: Vec<_> = source.lines().take(number + 1).collect();
     lines.iter().rev().take(REACH).any(|line| line.contains("SAFETY:"))
@@ -222,10 +225,10 @@ fn no_file_names_a_place_on_somebodys_machine() {
     assert_none("absolute paths of a machine", &wrong);
 }
 
-/// The largest file allowed in the tree: cloning stays quick.
+/// The largest file allowed in the tree, so that cloning stays quick.
 const LARGEST_FILE_BYTES: u64 = 4 << 20;
 
-/// The one exception: trained weights, which nothing can regenerate bit for bit.
+/// The one exception: trained weights, which cannot be regenerated bit for bit.
 const LARGE_FILE: &str = "demo-model/model.safetensors";
 
 #[test]
@@ -253,15 +256,15 @@ const TESTED_BY_TEXT: &[(&str, &str, &str, &str)] = &[
     ("LoadError", "MissingFunction", "host/shims/tests/shims/loading.rs", "function-missing"),
     // Another crate's opener raises it.
     ("LoadError", "Elsewhere", "host/worker/tests/worker.rs", "LoadError::Elsewhere"),
-    // The certificates of a machine are those of a process.
+    // Certificates apply to a whole process, so the test starts the program with its own.
     ("HubError", "Certificates", "tests/tests/program/hub.rs", "no certificate authorities"),
     ("PackError", "Altered", "host/planning/tests/planning/runtime_only.rs", "was altered"),
     ("TextError", "TemplateOutOfFuel", "host/text/src/template/tests.rs", "\"steps\""),
     ("TextError", "TemplateTooLarge", "host/text/src/template/tests.rs", "builds more than"),
 ];
 
-/// A variant counts as raised when its name occurs in a test of its own crate or in the tests of
-/// the project. That is weak evidence, but all a text scan can give: it finds forgotten variants,
+/// A variant counts as raised if its name occurs in a test of its own crate or in the tests of the
+/// project. That is weak evidence, but all that a text scan can give: it finds forgotten variants,
 /// not wrong tests.
 #[test]
 fn every_error_has_a_test_that_names_it() {
@@ -297,7 +300,7 @@ fn every_error_has_a_test_that_names_it() {
     assert_none("errors that no test names", &unraised);
 }
 
-/// The folder of the nearest manifest.
+/// Returns the folder of the nearest manifest.
 fn crate_of(path: &Path) -> PathBuf {
     path.ancestors()
         .skip(1)
@@ -328,8 +331,8 @@ fn the_scans_read_what_they_should() {
     assert!(!has_reason("let a = unsafe { f() };\n// SAFETY: late", 0));
 }
 
-/// A manifest may disable the empty test programs of its library, which saves compiling it twice;
-/// then the library must contain no tests or doc tests.
+/// A manifest may disable the empty test programs of its library, which saves compiling it twice.
+/// The library must then contain no tests or doc tests.
 #[test]
 fn tests_are_switched_off_only_where_there_are_none() {
     let mut lost = Vec::new();
@@ -339,7 +342,7 @@ fn tests_are_switched_off_only_where_there_are_none() {
         let sources = manifest.with_file_name("src");
         for path in rust_files().iter().filter(|path| path.starts_with(&sources)) {
             let source = tree::read(path);
-            // A program beside the library has a section of its own.
+            // A program next to the library has a section of its own.
             let is_program =
                 path.ends_with("main.rs") || path.components().any(|part| part.as_os_str() == "bin");
             if no_tests && !is_program && code_only(&source).contains("#[test]") {
@@ -357,13 +360,13 @@ fn tests_are_switched_off_only_where_there_are_none() {
     assert_none("tests that nothing runs", &lost);
 }
 
-/// Whether the section of the library has the setting.
+/// Checks whether the library section of the manifest has the setting.
 fn says(manifest: &str, setting: &str) -> bool {
     let library = manifest.split("\n[").find(|section| section.starts_with("lib]"));
     library.is_some_and(|section| section.lines().any(|line| line.trim() == setting))
 }
 
-/// Whether a doc comment has a block of Rust that `rustdoc` would compile.
+/// Checks whether a doc comment has a block of Rust that `rustdoc` would compile.
 fn has_example(source: &str) -> bool {
     let fences = source.lines().filter_map(|line| {
         let line = line.trim_start();
@@ -383,8 +386,8 @@ fn examples_and_settings_are_seen() {
     assert!(says(manifest, "test = false") && !says(manifest, "doctest = false"));
 }
 
-/// Where the program may write to standard error directly: the one place that escapes its output,
-/// and a prompt without foreign text.
+/// Files that may write to standard error directly: the one place that escapes its output, and a
+/// prompt without foreign text.
 const SAYS_ITSELF: [(&str, &str); 2] =
     [("host/cli/src/views.rs", "eprintln!"), ("host/cli/src/commands/run.rs", "eprint!")];
 
@@ -408,11 +411,11 @@ fn the_program_says_everything_through_one_place() {
     assert_none("what a terminal would obey", &found);
 }
 
-/// Columns of a line of comment or prose.
+/// Maximum width of a comment or prose line, in columns.
 const WIDTH: usize = 100;
 
-/// Comments of Rust and prose of pages have one width. Tables, code, links and bench output may be
-/// wider.
+/// Rust comments and the prose of pages have the same width. Tables, code, links and bench output
+/// may be wider.
 #[test]
 fn comments_and_prose_are_at_most_a_hundred_columns_wide() {
     let mut found = Vec::new();
@@ -430,7 +433,7 @@ fn comments_and_prose_are_at_most_a_hundred_columns_wide() {
     assert_none("lines wider than 100 columns", &found);
 }
 
-/// Lines of prose that are too wide, with their numbers.
+/// Returns lines of prose that are too wide, with their numbers.
 fn too_wide(text: &str, is_page: bool) -> Vec<(usize, &str)> {
     let mut in_fence = false;
     let mut found = Vec::new();

@@ -1,18 +1,18 @@
-//! Bundles that a user names are opened by the rules of signatures.
+//! Bundles that a user names are opened under the signature rules.
 
 use std::path::Path;
 
 use shardwright_tests::rust_source::{code_only, test_part};
 use shardwright_tests::{skipped, tree};
 
-/// Crates that get paths of bundles from users.
+/// Crates that receive bundle paths from users.
 const CRATES: &[&str] = &["build", "cli", "delivery", "doctor", "shardwright", "tune", "verify"];
 
-/// Ways to open a bundle that look at no signature.
+/// Ways to open a bundle without checking signatures.
 const WITHOUT_RULES: &[&str] =
     &["Bundle::open(", "Bundle::open_section(", "Bundle::open_volumes(", "Trust::off()"];
 
-/// Files that may, and why.
+/// Files that may use them, with the reason.
 const MAY: &[(&str, &str)] = &[
     ("host/doctor/src/planners.rs", "a pack is made of the planner that a user signs"),
     ("host/doctor/src/shims.rs", "shims are listed, whoever signed them"),

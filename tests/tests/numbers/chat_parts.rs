@@ -23,18 +23,18 @@ fn greedy(model: &Model) -> Session {
     session
 }
 
-/// The recorded picture, as pixels.
+/// Returns the recorded picture as pixels.
 fn picture(goldens: &Goldens) -> ChatPart {
     let pixels = goldens.integers("p1.image_rgb").into_iter().map(|value| value as u8).collect();
     ChatPart::PictureRgb8 { width: 50, height: 38, stride: 150, pixels }
 }
 
-/// The recorded sound, as samples.
+/// Returns the recorded sound as samples.
 fn sound(goldens: &Goldens) -> ChatPart {
     ChatPart::SoundSamples { rate: 16_000, samples: goldens.floats("p2.waveform").1 }
 }
 
-/// The tokens of a reply.
+/// Returns the tokens of a reply.
 fn reply(session: &mut Session, parts: impl IntoIterator<Item = ChatPart>) -> Vec<u32> {
     let mut tokens = Vec::new();
     for event in session.chat_parts(parts).unwrap_or_else(|error| panic!("{error}")) {
@@ -63,7 +63,7 @@ fn pixels_and_samples_are_answered_as_transformers_answers() {
     assert_eq!(reply(&mut session, [picture(&goldens), "and".into(), sound(&goldens)]), wanted("p3"));
     prompt_of(&session, "p3");
 
-    // The same as patches and frames that the app made.
+    // These inputs as patches and frames, which an app can prepare itself.
     let (shape, values) = goldens.floats("p1.pixel_values");
     let positions = goldens.integers("p1.image_position_ids");
     let positions = positions.chunks_exact(2).map(|pair| [pair[0] as i32, pair[1] as i32]).collect();
@@ -91,11 +91,11 @@ fn a_conversation_keeps_its_pictures() {
     drop(second);
     assert!(statistics.reused_tokens + 1 >= length, "{statistics:?} of {length}");
     assert!(session.tokens().contains(&19) && session.tokens().contains(&22));
-    // A third turn of text alone, and the same conversation in a session that never saw it before.
+    // A third turn with text only.
     session.chat("So?").expect("a reply").text().expect("text");
     let logits = session.tokens().to_vec();
     assert_eq!(session.messages().len(), 6);
-    // The oldest turn goes with its picture.
+    // Forgetting the oldest turn removes its picture too.
     assert!(session.forget_oldest_turn());
     session.chat("And now?").expect("a reply").text().expect("text");
     assert!(!session.tokens().contains(&19) && session.tokens().contains(&22), "{:?}", session.tokens());
@@ -138,7 +138,7 @@ fn what_cannot_be_seen_or_heard_is_said_and_leaves_no_turn() {
     assert_eq!(found, ErrorKind::Argument, "{says}");
     let short = ChatPart::SoundSamples { rate: 16_000, samples: vec![0.0; 12] };
     kind(session.chat_parts([short, "?".into()]));
-    // More than the context holds, told before a tower is there.
+    // Nine pictures exceed the context. The error comes before a tower is opened.
     let many = (0..9).map(|_| picture(&goldens)).chain(["?".into()]);
     let (found, says) = kind(session.chat_parts(many));
     assert_eq!(found, ErrorKind::Context, "{says}");
@@ -164,7 +164,7 @@ fn what_cannot_be_seen_or_heard_is_said_and_leaves_no_turn() {
         goldens.ids("p1.greedy")[..2]
     );
 
-    // A template that has no place for it.
+    // A chat template without a placeholder for sounds.
     let deaf = Copy::of(FIXTURE).changed("chat_template.jinja", |text| {
         *text = String::from_utf8_lossy(text).replace("'<|audio|>'", "'(a sound)'").into_bytes();
     });
@@ -174,7 +174,7 @@ fn what_cannot_be_seen_or_heard_is_said_and_leaves_no_turn() {
     assert!(found == ErrorKind::Unsupported && says.contains("no place"), "{says}");
     assert!(session.messages().is_empty());
 
-    // A processor of another model: patches of other widths, and frames of half as many bins.
+    // The settings of another model: patches of another width, or frames with half as many bins.
     for (field, other, part) in [
         ("\"patch_size\": 4", "\"patch_size\": 8", picture(&goldens)),
         ("\"feature_size\": 128", "\"feature_size\": 64", sound(&goldens)),
@@ -223,7 +223,7 @@ fn towers_have_formats_of_their_own() {
     let mut session = greedy(&model);
     let tokens = reply(&mut session, [picture(&goldens), "What is this?".into()]);
     assert_eq!(tokens.len(), goldens.ids("p1.greedy").len());
-    // Ranges are those over pictures of the project's own making.
+    // Ranges are calibrated on pictures that the project generates.
     let model = with("w8-per-channel/a16/a16");
     let mut session = greedy(&model);
     let tokens = reply(&mut session, [picture(&goldens), "What is this?".into()]);
@@ -232,8 +232,8 @@ fn towers_have_formats_of_their_own() {
     assert!(said.iter().any(|notice| notice.text.contains("were calibrated on 8 pictures")), "{said:?}");
 }
 
-/// One bundle holds the text and both towers, and answers in the same words as the checkpoint, with
-/// nothing but the bundle and the shim.
+/// One bundle contains the text model and both towers. It answers like the checkpoint and needs
+/// only the shim.
 #[test]
 fn a_bundle_sees_and_hears_as_its_checkpoint_does() {
     let goldens = Goldens::read();
@@ -258,7 +258,7 @@ fn a_bundle_sees_and_hears_as_its_checkpoint_does() {
         let mut session = greedy(&whole);
         assert_eq!(reply(&mut session, parts), goldens.ids(&format!("{prompt}.greedy")), "{prompt}");
     }
-    // Compiled again, it is the same bundle; and a text alone opens no tower.
+    // Compiling again gives the same bundle. A reply to text alone opens no tower.
     assert_eq!(compiled("again", options()).0.bundle, report.bundle);
     let (_, unused) = compiled("unused", options());
     reply(&mut greedy(&unused), ["hello".into()]);
@@ -269,7 +269,7 @@ fn a_bundle_sees_and_hears_as_its_checkpoint_does() {
     let (found, says) = kind(greedy(&unused).chat_parts([picture(&goldens), "?".into()]));
     assert!(found == ErrorKind::Invalid && says.contains("is missing"), "{found:?}: {says}");
 
-    // One tower alone, for one size of pictures.
+    // A single tower, for one size of pictures.
     let (_, seeing) = compiled("seeing", options().towers([Pass::Picture]));
     let (found, says) = kind(greedy(&seeing).chat_parts([sound(&goldens), "?".into()]));
     assert!(found == ErrorKind::Unsupported && says.contains("no tower for a sound"), "{says}");
@@ -283,8 +283,8 @@ fn a_bundle_sees_and_hears_as_its_checkpoint_does() {
     session.picture_tokens = Some(280);
     assert!(!reply(&mut session, [picture(&goldens), "?".into()]).is_empty());
 
-    // Without the settings of its front ends a checkpoint is a text, which is said in words that
-    // are the same everywhere.
+    // Without front-end settings the checkpoint is compiled as a text model. The notice must not
+    // contain a path, so that it is identical on every machine.
     let blind = Copy::of(FIXTURE).without("processor_config.json");
     options().compile(blind.path(), at("blind"), &mut ()).expect("compiled");
     let bundle = shardwright_bundle::Bundle::open(at("blind")).expect("a bundle");
@@ -293,7 +293,7 @@ fn a_bundle_sees_and_hears_as_its_checkpoint_does() {
         notices.iter().find(|notice| notice.text.contains("towers for pictures and sounds are left out"));
     assert!(said.is_some_and(|notice| !notice.text.contains('/')), "{notices:?}");
 
-    // What cannot be asked of a tower.
+    // Sizes and lengths that no tower supports.
     for (options, part) in [
         (options().picture_sizes([71]), "71 soft tokens"),
         (options().clip_lengths([31]), "31 seconds"),
@@ -308,7 +308,7 @@ fn a_bundle_sees_and_hears_as_its_checkpoint_does() {
     assert_eq!(refused.expect_err("no tower").kind(), ErrorKind::Unsupported);
 }
 
-/// The artefact of the first shard of a pass.
+/// Returns the artefact of the first shard of a pass.
 fn artefact_of(model: &Model, pass: Pass) -> shardwright_bundle::FileReference {
     let variant = model.bundle().expect("a bundle").variant();
     variant.model_of(pass).expect("a tower").chains[0].shards[0].artefact

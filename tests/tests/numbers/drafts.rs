@@ -1,5 +1,5 @@
-//! Drafts on the CPU shim's own library: tokens and bits of logits are those of single steps, in
-//! every format, however many rows a step verifies and wherever the model is cut.
+//! Drafts on the CPU shim's own library: tokens and logits equal single steps bit for bit. This
+//! must be true in every format, however many rows a step verifies and wherever the model is cut.
 
 use shardwright_runtime::{
     Chain, Draft, DraftError, Generation, GenerationEvent, GenerationOptions, Proposal, Session, Speculation,
@@ -12,7 +12,7 @@ use shardwright_vocabulary::FormatTuple;
 
 const REPLY: usize = 40;
 
-/// Knows the text, but for each third token.
+/// A draft that knows the text but proposes a wrong token at every seventh position.
 struct Knows(Vec<u32>);
 
 impl Draft for Knows {
@@ -27,7 +27,7 @@ impl Draft for Knows {
     }
 }
 
-/// A reply, and the bits of the logits after its last token but one.
+/// Generates a reply and returns it with the bits of the logits after its last token but one.
 fn reply(
     session: &mut Session,
     tokenizer: &Tokenizer,
@@ -50,9 +50,9 @@ fn reply(
     (ids, logits)
 }
 
-/// Compares replies with drafts of every length on `chain` with those of single steps on `alone`.
+/// Compares replies with drafts of every length on `chain` with single steps on `alone`.
 fn assert_same(alone: &Chain, chain: &Chain, tokenizer: &Tokenizer, prompt: &[u32], what: &str) {
-    // Without a bound on the tokens that are looked at, every logit has to be right.
+    // The sampler considers all tokens, so every logit has to be right.
     let drawn = SamplingParameters::at_temperature(0.7, 9);
     let (expected, logits) = reply(&mut alone.session().expect("a session"), tokenizer, prompt, drawn);
     let greedy = SamplingParameters::greedy();
@@ -67,7 +67,7 @@ fn assert_same(alone: &Chain, chain: &Chain, tokenizer: &Tokenizer, prompt: &[u3
                 assert_eq!(&ids, expected, "{what}, {length} drafted");
                 (bits, *session.speculation().expect("drafts").statistics())
             };
-            // On a busy machine a whole reply may be over before the draft has read the prompt.
+            // On a busy machine a whole reply may end before the draft has read the prompt.
             let mut tries = (0..10).map(|_| drafted());
             let (bits, counted) = tries.find(|(_, counted)| counted.drafted > 0).expect("drafted once");
             assert!(counted.accepted as usize > REPLY / 3, "{what}, {length} drafted: {counted:?}");

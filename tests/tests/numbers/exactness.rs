@@ -1,5 +1,5 @@
-//! Numbers through the whole project, on the CPU shim's own library: wherever a model is cut,
-//! however a prompt is chunked, on however many threads, the bits are the same, and they agree with
+//! Numbers through the whole project, on the CPU shim's own library. The bits are the same wherever
+//! a model is cut, however a prompt is chunked, and for any number of threads. They also agree with
 //! the oracle.
 //!
 //! Contexts here are long enough for every ring to wrap several times, and every prompt is longer
@@ -19,8 +19,8 @@ use shardwright_tests::shapes::random_spec;
 use shardwright_tests::skipped;
 use shardwright_vocabulary::FormatTuple;
 
-/// Largest distance from the oracle, as [`distance`] measures it. The oracle computes in f64 and
-/// rounds once per operation; the bound covers the f32 arithmetic of the shim.
+/// Largest allowed [`distance`] from the oracle. The oracle computes in f64 and rounds once per
+/// operation. The bound covers the f32 arithmetic of the shim.
 const BOUND: f64 = 3e-4;
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -44,12 +44,12 @@ fn append(session: &mut Session, ids: &[u32]) -> Vec<u32> {
     logits(session)
 }
 
-/// The logits after `ids` in a fresh session.
+/// Returns the logits after `ids` in a fresh session.
 fn fresh(chain: &Chain, ids: &[u32]) -> Vec<u32> {
     append(&mut session(chain), ids)
 }
 
-/// The logits after each of `ids`.
+/// Returns the logits after each of `ids`.
 fn scores(session: &mut Session, ids: &[u32]) -> Vec<Vec<f32>> {
     let mut rows = Vec::new();
     session
@@ -61,8 +61,8 @@ fn scores(session: &mut Session, ids: &[u32]) -> Vec<Vec<f32>> {
     rows
 }
 
-/// Every kind of step: prefill in whole chunks and a remainder, single tokens, many rows with
-/// logits for each.
+/// Runs every kind of step: prefill in whole chunks and a remainder, single tokens, and many rows
+/// with logits for each.
 fn walk(chain: &Chain, ids: &[u32]) -> Vec<Vec<u32>> {
     let (prompt, rest) = ids.split_at(ids.len() / 2);
     let (single, scored) = rest.split_at(5);
@@ -73,7 +73,7 @@ fn walk(chain: &Chain, ids: &[u32]) -> Vec<Vec<u32>> {
     seen
 }
 
-/// Fails with the first row that differs; all bits would fill screens.
+/// Reports the first row that differs, because all bits would fill screens.
 fn assert_same(actual: &[Vec<u32>], expected: &[Vec<u32>], what: &str) {
     assert_eq!(actual.len(), expected.len(), "{what}");
     for (row, (actual, expected)) in actual.iter().zip(expected).enumerate() {
@@ -85,7 +85,8 @@ fn assert_same(actual: &[Vec<u32>], expected: &[Vec<u32>], what: &str) {
     }
 }
 
-/// Largest difference in a row over the row's largest value, or over 1 where that is larger.
+/// Returns the largest difference in a row, relative to the row's largest value or to 1 if that is
+/// larger.
 fn distance(actual: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(actual.len(), expected.len());
     let scale = expected.iter().fold(1.0_f64, |scale, value| scale.max(f64::from(value.abs())));
@@ -97,7 +98,7 @@ fn distance(actual: &[f32], expected: &[f32]) -> f64 {
     differences.fold(0.0, f64::max)
 }
 
-/// The positions a window can reach back; the whole context if a layer has none.
+/// Returns the largest window of a ring state in positions, or 1 without rings.
 fn window(graph: &Graph) -> usize {
     let windows = graph.states.iter().filter_map(|state| match state.kind {
         StateKind::Ring { window } => Some(window as usize),
@@ -106,7 +107,7 @@ fn window(graph: &Graph) -> usize {
     windows.max().unwrap_or(1)
 }
 
-/// Whether a layer after the cut reads the state of one before it.
+/// Checks whether a layer after the cut reads the state of a layer before it.
 fn shares_across(graph: &Graph, cut: u32) -> bool {
     (cut..graph.layers()).any(|layer| graph.donor_of(layer).is_some_and(|donor| donor < cut))
 }
@@ -145,8 +146,7 @@ fn three_four_and_all_shards_change_no_bit() {
     }
 }
 
-/// The encoder fixture, and others of its kind.
-/// Layers of one shard in different formats compute what each computes in a shard of its own.
+/// Layers of one shard in different formats compute the same as each layer in a shard of its own.
 #[test]
 fn a_mixture_of_formats_in_one_shard_is_that_of_several_shards() {
     let tuples: Vec<FormatTuple> =
@@ -159,7 +159,7 @@ fn a_mixture_of_formats_in_one_shard_is_that_of_several_shards() {
         let ids = tokens(&graph, 12);
         let bench = Bench::in_formats(&graph, &menu(32, &[4], &[1]), &tuples);
         let layers = graph.layers();
-        // Neighbours differ, and no pattern of the layer kinds is followed.
+        // Neighbours differ, and the formats do not follow the pattern of the layer kinds.
         let formats: Vec<u32> = (0..layers).map(|layer| layer * layer % 4).collect();
         let mixed = bench.chain(&Cut { formats: formats.clone(), ..Cut::default() });
         let expected = walk(&mixed, &ids);
@@ -168,7 +168,7 @@ fn a_mixture_of_formats_in_one_shard_is_that_of_several_shards() {
             let cut = Cut { before, formats: formats.clone(), ..Cut::default() };
             assert_same(&walk(&bench.chain(&cut), &ids), &expected, &format!("{folder} {cut:?}"));
         }
-        // A mixture that changed nothing would prove nothing.
+        // The test is only meaningful if the mixture differs from uniform formats.
         for uniform in 0..4 {
             let cut = Cut { formats: vec![uniform; layers as usize], ..Cut::default() };
             assert_ne!(walk(&bench.chain(&cut), &ids), expected, "{folder}: all in tuple {uniform}");
@@ -176,6 +176,7 @@ fn a_mixture_of_formats_in_one_shard_is_that_of_several_shards() {
     }
 }
 
+/// Returns the encoder fixture and variants of it.
 fn encoders() -> Vec<(String, Graph)> {
     let base = Spec::embeddinggemma;
     let specs = [
@@ -216,7 +217,7 @@ fn every_cut_of_an_encoder_changes_no_bit() {
     }
 }
 
-/// Two openings of one shim: the decoder on the second, all else on the first.
+/// Returns two openings of one shim: the decoder runs on the second, all else on the first.
 fn two_instances() -> [Opened; 2] {
     [Opened::cpu("first"), Opened::cpu("second")]
 }
@@ -259,7 +260,7 @@ fn a_reader_is_never_parted_from_its_donor() {
             assert!(matches!(fault, PlanFault::StateNotShareable { .. }), "{fault}");
             assert!(fault.to_string().contains("state-not-shareable"), "{fault}");
             assert!(fault.help().is_some());
-            // Shards that were built together but loaded separately make no chain either.
+            // Shards that were built together but loaded separately cannot form a chain either.
             let built = bench.build(&Cut { decoders: vec![0, 0], ..apart });
             let places: Vec<usize> =
                 built.iter().map(|shard| usize::from(shard.segments.layers().0 == layer)).collect();
@@ -282,7 +283,7 @@ fn boundaries_on_one_instance_are_shared_and_between_two_copied_and_counted() {
         append(&mut session, &ids);
         session.placement()
     };
-    // Layers 0 to 5 write states, the others read those of 4 and 5.
+    // Layers 0 to 5 write states. The other layers read the states of 4 and 5.
     let shared = record(&Cut::before(&[3, 7]));
     assert!(!shared.boundaries.is_empty());
     for boundary in &shared.boundaries {
@@ -334,8 +335,8 @@ fn boundaries_on_one_instance_are_shared_and_between_two_copied_and_counted() {
     }
 }
 
-/// The decoder on the C example, all else on the CPU shim; `None` if there is no C compiler to
-/// build it.
+/// Returns instances with the decoder on the C example and all else on the CPU shim, or `None` if
+/// the C example was not built.
 fn beside_the_c_example() -> Option<[Opened; 2]> {
     if shims().get("template-c").is_none() {
         skipped("the C example shim was not built, so no shard ran on it");
@@ -355,8 +356,8 @@ fn a_decoder_on_the_c_example_agrees_with_the_oracle() {
         let bench = Bench::new(&graph, &menu(96, &[16, 4], &[1, 16]), &instances);
         let oracle = ReferenceModel::new(&graph, Arrangement::whole(96)).expect("a reference");
         let expected = oracle.logits(&ids).expect("a reference");
-        // The whole decoder; all of it in pieces; and the first layers on the CPU shim where no
-        // state is shared.
+        // The whole decoder, all of it in pieces, and the first layers on the CPU shim if no state
+        // is shared across that cut.
         let middle = graph.layers() / 2;
         let mut cuts = vec![
             Cut { before: vec![], around: 0, decoders: vec![1], ..Cut::default() },
@@ -382,10 +383,10 @@ fn a_decoder_on_the_c_example_agrees_with_the_oracle() {
             }
             println!("{folder} {cut:?}: logits {worst:.1e}");
             assert!(worst <= BOUND, "{folder} {cut:?}: {worst:e}");
-            // Prefill on that shim fills the same states.
+            // Prefill on that shim writes the same states.
             let prompted = distance(&floats(&fresh(&chain, &ids)), &expected.row(ids.len() - 1));
             assert!(prompted <= BOUND, "{folder} {cut:?}: {prompted:e}");
-            // Plain loops in a fixed order keep every bit across cuts as well.
+            // Plain loops in a fixed order preserve every bit across cuts as well.
             if cut.decoders == [1] {
                 let rows: Vec<_> = rows.iter().map(|row| bits(row)).collect();
                 let whole = whole.get_or_insert_with(|| rows.clone());
@@ -398,7 +399,7 @@ fn a_decoder_on_the_c_example_agrees_with_the_oracle() {
     }
 }
 
-/// Ways to pass the same tokens to a session piece by piece.
+/// Returns ways to pass the same tokens to a session piece by piece.
 fn pieces(length: usize) -> Vec<Vec<usize>> {
     let mut random = Random::new(7, "pieces");
     let mut ways = vec![vec![1; length], vec![length - 1, 1], vec![1, length - 1]];
@@ -421,8 +422,8 @@ fn chunks_and_pieces_change_no_bit() {
         let graph = committed(folder);
         let ids = tokens(&graph, 150);
         let (prompt, after) = ids.split_at(140);
-        // A ring's capacity follows from the largest entry of the plan. The scoring entry of 64
-        // rows keeps it equal.
+        // A ring's capacity depends on the largest entry of the plan. The scoring entry of 64 rows
+        // keeps it equal.
         let chain = |prefill: &[u32], decode: &[u32]| {
             let largest = [decode, &[64]].concat();
             Bench::cpu(&graph, &menu(160, prefill, &largest), 1).chain(&Cut::before(&[graph.layers() / 2]))
@@ -457,8 +458,7 @@ fn chunks_and_pieces_change_no_bit() {
             assert_eq!(logits(&session), whole, "{what}");
             assert_same(&end(&mut session), &whole_end, &what);
         }
-        // Scored rows: 64 at a time, and every row equal to the logits after a prompt that ends
-        // there.
+        // Rows are scored 64 at a time. Every row equals the logits after a prompt that ends there.
         let mut scored = session(&mixed);
         let rows = scores(&mut scored, prompt);
         assert_eq!(bits(&rows[139]), whole, "{folder}");
@@ -487,7 +487,7 @@ fn a_continued_session_equals_a_fresh_one() {
         assert_eq!((end, continued.remaining()), (256, 0));
         let error = continued.append(&ids[..1]).expect_err("a full context");
         assert!(matches!(error, SessionError::PromptTooLong { .. }), "{error}");
-        // A refused call loses nothing.
+        // A refused call keeps the history.
         assert_eq!(continued.tokens().len(), 256);
     }
 }
@@ -501,7 +501,8 @@ fn a_truncated_session_equals_a_fresh_one() {
         let chain = bench.chain(&Cut::before(&[graph.layers() / 2]));
         let ids = tokens(&graph, 200);
         let other: Vec<u32> = ids.iter().rev().copied().collect();
-        // Back by one, by the largest entry, by one more than rings keep, to the start, to nothing.
+        // Back by one, by the largest entry, by one more than rings keep, further, and to an empty
+        // history.
         for back in [1, 16, 17, 50, 119, 120] {
             let mut session = session(&chain);
             append(&mut session, &ids[..120]);
@@ -520,7 +521,7 @@ fn a_truncated_session_equals_a_fresh_one() {
                 fresh(&chain, &history),
                 "{folder} back by {back}"
             );
-            // And vice versa: from the new history back to the old one.
+            // And in the other direction: from the new history back to the old one.
             let prompted = session.prompt(&ids).expect("a prompt");
             assert_eq!(prompted.reused + prompted.run, ids.len());
             assert_eq!(logits(&session), fresh(&chain, &ids), "{folder} back by {back} and again");
@@ -538,7 +539,7 @@ fn a_run_that_ends_early_leaves_no_trace() {
         let ids = tokens(&graph, 120);
         let mut session = session(&chain);
         append(&mut session, &ids[..50]);
-        // Already expired; and expiring midway, after any number of steps.
+        // One deadline has already expired. The others may expire after any number of steps.
         let limits =
             [Duration::ZERO, Duration::from_micros(200), Duration::from_millis(1), Duration::from_millis(3)];
         for limit in limits {
@@ -574,7 +575,7 @@ fn sessions_of_one_chain_do_not_disturb_each_other() {
     let ids = tokens(&graph, 400);
     let prompts: Vec<&[u32]> = ids.chunks(100).collect();
     let expected: Vec<_> = prompts.iter().map(|prompt| fresh(&chain, prompt)).collect();
-    // In turns …
+    // Alternately …
     let mut sessions: Vec<_> = prompts.iter().map(|_| session(&chain)).collect();
     for piece in 0..10 {
         for (session, prompt) in sessions.iter_mut().zip(&prompts) {
@@ -583,7 +584,7 @@ fn sessions_of_one_chain_do_not_disturb_each_other() {
     }
     let actual: Vec<_> = sessions.iter().map(logits).collect();
     assert_same(&actual, &expected, "in turns");
-    // … and at once.
+    // … and concurrently.
     let actual: Vec<_> = std::thread::scope(|scope| {
         let running: Vec<_> = prompts.iter().map(|&prompt| scope.spawn(|| fresh(&chain, prompt))).collect();
         running.into_iter().map(|thread| thread.join().expect("no panic")).collect()
@@ -593,7 +594,8 @@ fn sessions_of_one_chain_do_not_disturb_each_other() {
 
 #[test]
 fn threads_change_no_bit() {
-    // The demo model's layers are large enough to be shared among threads; the fixtures' are not.
+    // The demo model's layers are large enough to be split among threads. The layers of the
+    // fixtures are not.
     for folder in [DEMO_MODEL, "tests/fixtures/gemma4_text", "tests/fixtures/gemma3_text"] {
         let graph = committed(folder);
         let ids = tokens(&graph, 260);
@@ -603,7 +605,7 @@ fn threads_change_no_bit() {
             let bench = Bench::cpu(&graph, &menu, threads);
             let chain = bench.chain(&Cut::before(&[graph.layers() / 2]));
             let walked = walk(&chain, &ids);
-            // One-shot, in pieces, continued.
+            // In one call, in pieces, and continued.
             let once = fresh(&chain, &ids);
             let mut session = session(&chain);
             for piece in ids.chunks(37) {
@@ -619,15 +621,15 @@ fn threads_change_no_bit() {
     }
 }
 
-/// Largest [`distance`] from the oracle over all of `ids`: of the residual stream after every
-/// layer, and of the logits.
+/// Returns the largest [`distance`]s from the oracle over all of `ids`: for the residual stream
+/// after every layer, and for the logits.
 ///
-/// The oracle runs everything at once over linear states, so it knows neither rings nor chunks.
+/// The oracle runs everything at once over linear states, so it uses neither rings nor chunks.
 fn distances(graph: &Graph, bench: &Bench<'_>, ids: &[u32]) -> (f64, f64) {
     let oracle = ReferenceModel::new(graph, Arrangement::whole(ids.len() as u64)).expect("a reference");
     let trace = oracle.trace(ids).expect("a reference");
     let expected = trace.logits.as_ref().expect("logits");
-    // Cut before every layer, so that each of them outputs its result.
+    // Cut before every layer, so that each layer outputs its result.
     let chain = bench.chain(&Cut::before(&bench.cuts().collect::<Vec<_>>()));
     let width = graph.hidden as usize;
     let (mut hidden, mut logits) = (0.0_f64, 0.0_f64);
@@ -652,7 +654,7 @@ fn distances(graph: &Graph, bench: &Bench<'_>, ids: &[u32]) -> (f64, f64) {
         })
         .unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(seen, ids.len() * (graph.layers() as usize + 1));
-    // Prefill gives the same as scoring; so the logits above hold for prompts too.
+    // Prefill gives the same results as scoring, so the checks above apply to prompts too.
     let mut prompted = session(&chain);
     append(&mut prompted, ids);
     let last = distance(prompted.logits().expect("logits"), &expected.row(ids.len() - 1));
@@ -683,7 +685,7 @@ fn the_demo_model_is_right_over_its_whole_context() {
     println!("demo model: 1024 tokens, hidden {hidden:.1e}, logits {logits:.1e}, {:?}", start.elapsed());
     assert!(hidden <= BOUND && logits <= BOUND, "hidden {hidden:e}, logits {logits:e}");
 
-    // The same bits token by token, in one prompt, and with rows that never went through a prefill.
+    // Single tokens, one prompt, and scored rows without a prefill give the same bits.
     let chain = bench.chain(&Cut::default());
     let mut single = session(&chain);
     for capacity in single.placement().states.iter().map(|state| state.capacity) {
@@ -703,9 +705,9 @@ fn the_demo_model_is_right_over_its_whole_context() {
     assert_eq!(single.remaining(), 0);
 }
 
-/// The effect of rounding between primitives alone on the oracle's logits: how much a model
-/// amplifies the last bit. Wide heads on a narrow stream, unscaled and with random weights, amplify
-/// it a lot.
+/// Measures the effect on the oracle's logits of rounding between primitives alone: how much a
+/// model amplifies the last bit. Wide heads on a narrow stream, unscaled and with random weights,
+/// amplify it a lot.
 fn rounding(graph: &Graph, ids: &[u32]) -> f64 {
     let logits = |form| {
         let arrangement = Arrangement { form, ..Arrangement::whole(ids.len() as u64) };
@@ -719,7 +721,7 @@ fn rounding(graph: &Graph, ids: &[u32]) -> f64 {
 #[test]
 fn checkpoints_of_other_shapes_are_right_and_cut_without_a_bit_changed() {
     const SEEDS: Range<u64> = 0..48;
-    /// However much a shape amplifies the last bit, a result beyond this bound is wrong.
+    /// A result beyond this bound is wrong, however much a shape amplifies the last bit.
     const CEILING: f64 = 1e-2;
     let (mut worst_hidden, mut worst_logits, mut worst_rounding) = (0.0_f64, 0.0_f64, 0.0_f64);
     for seed in SEEDS {

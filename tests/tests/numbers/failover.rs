@@ -1,5 +1,5 @@
-//! A chip that dies costs the user a second, not the reply: the session continues on the CPU from
-//! its history of tokens, to the same text, and reports it; under `--strict` it is an error
+//! A chip that dies costs the user a second, not the reply. The session continues on the CPU from
+//! its history of tokens, gives the same text, and reports the move. Under `--strict` it fails
 //! instead.
 
 use std::fs;
@@ -21,12 +21,12 @@ use shardwright_worker::{Caps, Launcher, WorkerEnd, WorkerFailure};
 
 const QUESTION: &str = "What does bug mean?";
 
-/// Asks the demo model.
+/// Builds a command that sends the question to a model.
 fn ask(checkpoint: &str) -> Run {
     shardwright(["run", checkpoint, "--chat", "--greedy", "--prompt", QUESTION])
 }
 
-/// The demo model's answer on this machine's CPU, without a failure.
+/// Returns the demo model's answer on this machine's CPU, without a failure.
 fn undisturbed() -> String {
     ask(DEMO_MODEL).succeeds()
 }
@@ -35,7 +35,7 @@ fn lines<'o>(outcome: &'o Outcome, start: &str) -> Vec<&'o str> {
     outcome.stderr.lines().filter(|line| line.starts_with(start)).collect()
 }
 
-/// The one line that says where the reply resumed.
+/// Returns the only line that reports where the reply resumed.
 fn move_notice(outcome: &Outcome) -> &str {
     let notices = lines(outcome, "fallback:");
     assert_eq!(notices.len(), 1, "{}", outcome.stderr);
@@ -54,7 +54,7 @@ fn the_plan_for_the_chip_runs_on_it_and_names_the_cpu_to_go_on_with() {
     let chain = serde_json::json!([{ "target": "cpu", "formats": [shards[0]["formats"]] }]);
     assert_eq!(plan["fallback"], chain, "{plan}");
 
-    // Without a failure nothing is moved, and the text is the CPU's.
+    // Without a failure the reply stays on the chip, and the text equals the CPU's.
     let outcome =
         chip.planned_by(ask(DEMO_MODEL)).arguments(["--isolation", "process", "--strict"]).outcome();
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
@@ -66,7 +66,7 @@ fn the_plan_for_the_chip_runs_on_it_and_names_the_cpu_to_go_on_with() {
 fn whatever_the_chip_dies_of_the_text_is_the_undisturbed_one() {
     let expected = undisturbed();
     let chip = Chip::new();
-    // At the first run, during the prompt, early and late in the reply.
+    // Failures at the first run, during the prompt, and early and late in the reply.
     for (how, run, word) in [
         ("abort", 1, "SIGABRT"),
         ("abort", 4, "SIGABRT"),
@@ -93,7 +93,7 @@ fn an_error_is_enough_no_process_has_to_die() {
         assert_eq!((outcome.code, &outcome.stdout), (Some(0), &expected), "{}", outcome.stderr);
         assert!(move_notice(&outcome).contains("fell off its bus"));
     }
-    // `--quiet` hides statistics, but not this.
+    // `--quiet` hides statistics, but not this notice.
     let outcome = chip.planned_by(ask(DEMO_MODEL)).argument("--quiet").outcome();
     move_notice(&outcome);
 }
@@ -114,7 +114,8 @@ fn the_last_line_of_json_tells_the_move() {
     assert_eq!((&moved["from"]["shim"], &moved["to"][0]["shim"]), (&CHIP.into(), &"cpu".into()), "{moved}");
     assert!(moved["error"].as_str().is_some_and(|error| error.contains("SIGABRT")), "{moved}");
     assert!(moved["tokens"].as_u64() > Some(0), "{moved}");
-    // Two seconds are promised; a loaded machine may take longer, and the actual time is printed.
+    // The documented time is two seconds. A loaded machine may need longer, so the actual time is
+    // printed.
     let seconds = moved["seconds_to_catch_up"].as_f64().unwrap_or_else(|| panic!("{moved}"));
     println!("{} tokens were run again; {seconds:.2} s from the loss to the next token", moved["tokens"]);
     assert!(seconds.is_finite() && seconds > 0.0);
@@ -171,7 +172,7 @@ fn a_bundle_goes_on_with_its_second_chain() {
         assert_eq!(outcome.code, Some(8), "{how}: {}", outcome.stderr);
     }
 
-    // A bundle that was compiled to run only on the chip.
+    // A bundle without a fallback: compiled to run only on the chip.
     let only = compile(&["--strict"]);
     assert_eq!(names(&only), ["primary"]);
     chip.fails_in("abort", 25);
@@ -184,7 +185,7 @@ fn on_the_chip(chip: &Chip, isolation: Isolation) -> OpenOptions {
     OpenOptions::new().search_path(chip.search_path()).soc(CHIP).isolation(isolation)
 }
 
-/// In the default formats of a chip without known ones.
+/// Returns options in the stored formats, which are the default for a chip without known formats.
 fn on_the_cpu() -> OpenOptions {
     let options = OpenOptions::new().search_path(program::search_path()).isolation(Isolation::Off);
     options.formats("stored".parse().expect("a choice"))
@@ -194,7 +195,7 @@ fn opened(options: &OpenOptions, checkpoint: &str) -> Model {
     options.open(tree::root().join(checkpoint)).unwrap_or_else(|error| panic!("{checkpoint}: {error}"))
 }
 
-/// A reply of `tokens` tokens.
+/// Returns the text of a reply of `tokens` tokens.
 fn reply(session: &mut Session, text: &str, tokens: usize) -> shardwright::Result<String> {
     session.options.sampling.do_sample = false;
     session.options.max_tokens = Some(tokens);
@@ -280,7 +281,7 @@ fn a_chip_that_hangs_is_left_at_its_cap() {
     assert!(error.contains("run") && error.contains(CHIP), "{error}");
     assert!(matches!(record.moves[0].before.shards[0].process, ProcessPlacement::Worker { .. }));
 
-    // Without a fallback it is an error that says what happened to the worker.
+    // Without a fallback, the error reports how the worker ended.
     let chip = Chip::that_dies("hang", 1);
     let registry = ShimRegistry::builder().isolated(isolation.clone()).directory(chip.shims()).build();
     let alone = registry.open_isolated(CHIP, CHIP, &[], &isolation).unwrap_or_else(|error| panic!("{error}"));
@@ -293,8 +294,8 @@ fn a_chip_that_hangs_is_left_at_its_cap() {
     assert!(matches!(end, WorkerEnd::OverTime { limit_ms: 1500 }), "{end:?}");
 }
 
-/// The rows of a picture are those of the tower that took over, the reply is the undisturbed one,
-/// and the text stays where it was: of a checkpoint and of a bundle.
+/// The tower that takes over computes the rows of the picture, the reply is unchanged, and the text
+/// model stays on its chip. Applies to a checkpoint and to a bundle.
 #[test]
 fn a_tower_that_is_lost_is_run_again_elsewhere() {
     let chip = Chip::new();
@@ -315,7 +316,7 @@ fn a_tower_that_is_lost_is_run_again_elsewhere() {
     };
     let undisturbed = seen(&options.open(&checkpoint).expect("opened")).expect("a reply").0;
     let opened = [options.open(&checkpoint).expect("opened"), of_bundle.open(&bundle).expect("a bundle")];
-    // Of instances that are opened from now on: those of towers.
+    // Applies to instances opened from now on, so only to the towers.
     chip.fails_in("lost", 1);
     for model in opened {
         assert_eq!(seen(&model).expect("a reply"), (undisturbed.clone(), 0));

@@ -1,5 +1,5 @@
-//! Bounds on the cost of formats for the demo model on the CPU shim, on a part of the held-out
-//! rows. `benches/formats.rs` uses all of them.
+//! Bounds on the quality cost of formats for the demo model on the CPU shim, on a part of the
+//! held-out rows. `benches/formats.rs` uses all of them.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use shardwright_tests::formats::{
     calibration, held_out, loss_text, moment_texts, open, weight_error,
 };
 
-/// The case of these formats, with tables as stored.
+/// Returns the case with these formats and tables as stored.
 fn case(formats: &str) -> Case {
     let plain = |case: &&Case| case.formats == formats && case.tables() == "stored";
     *CASES.iter().find(plain).unwrap_or_else(|| panic!("no case {formats}"))
@@ -18,7 +18,7 @@ fn case(formats: &str) -> Case {
 #[test]
 fn formats_cost_what_they_may() {
     let cache = tempfile::tempdir().expect("a temporary folder");
-    // Two prompts, so that 128 tokens are chosen; of prose and chat every tenth row.
+    // Two prompts, so that 128 tokens are chosen, and every tenth row of prose and chat.
     let part = Recorded::some(2, 10, 96);
     let effort = Effort { rows: 12, steps: 12, greedy: 64 };
     let cost = |formats: &str| Cost::of(case(formats), &part, effort, cache.path());
@@ -41,25 +41,26 @@ fn formats_cost_what_they_may() {
     let losses: Vec<_> = all.iter().map(|cost| (cost.case.formats, loss(cost))).collect();
     println!("{losses:#?}");
     assert!(all.iter().all(|cost| cost.nll.is_finite()), "{losses:?}");
-    // In both directions: a likelihood that rises by more than that is a fault too.
+    // Bounded in both directions, because a likelihood that rises by more than that is a fault too.
     assert!(loss(&w8).abs() <= W8_PER_CHANNEL_LOSS_MAX, "{losses:?}");
     assert!(loss(&w4).abs() <= W4_BLOCK32_LOSS_MAX, "{losses:?}");
     assert!(loss(&f16).abs() <= 0.1 && loss(&a16).abs() <= 2.0 && loss(&a8).abs() <= 1.0, "{losses:?}");
-    // So little text tells two bits from four; which scales they have, each layer alone tells.
+    // This short text distinguishes two bits from four. Differences between kinds of scales show
+    // only in the errors of single layers.
     assert!(loss(&w4) < loss(&w2) && loss(&w4_channel) < loss(&w2), "{losses:?}");
     let worst = |cost: &Cost| cost.worst_layer().map_or(0.0, |(_, error)| error);
     let errors = [&w8, &w8_tensor, &w4, &w4_channel, &w2].map(worst);
     assert!(errors.is_sorted() && errors[0] > 0.0, "{errors:?}");
-    // A scale per block rounds activations less than one per row.
+    // One scale per block rounds activations less than one scale per row.
     let errors = [&w8, &a8_blocks, &a8].map(worst);
     assert!(errors.is_sorted() && loss(&a8_blocks).abs() <= 0.2, "{errors:?} {losses:?}");
     assert!(w8.as_float > 120 && w4.as_float > 96 && w2.as_float < 64, "{w8:?} {w4:?} {w2:?}");
 
-    // Text that calibration has not seen is not clipped.
+    // Text outside the calibration set is not clipped.
     let a16_alone = cost("bf16/a16/f32");
     assert!(worst(&a16_alone) < 4e-3, "{a16_alone:?}");
 
-    // Fewer bits, fewer bytes.
+    // Fewer bits need fewer bytes.
     let bytes = [&stored, &w8, &w4, &w4_channel, &w2].map(|cost| cost.weight_bytes);
     assert!(bytes.is_sorted_by(|a, b| a > b), "{bytes:?}");
     assert_eq!(a16.state_bytes * 4, stored.state_bytes);
@@ -67,8 +68,8 @@ fn formats_cost_what_they_may() {
 
     // The running model agrees with the reference on the same graph.
     for cost in all {
-        // Sums of blocks are rounded to f32, so a value may be rounded to the next step in the
-        // product after, which changes a row by as much as the rounding of rows itself.
+        // Sums of blocks are rounded to f32, so the next product may round a value to the
+        // neighbouring step. That changes a row by as much as quantising rows does.
         let bound = if cost.case == a8_blocks.case { 2e-2 } else { 1e-2 };
         assert!(cost.off_reference.1 < bound, "{cost:?}");
     }
@@ -77,8 +78,8 @@ fn formats_cost_what_they_may() {
     }
 }
 
-/// Error of normally distributed numbers with the best scales: searched finely over 2,000 rows of
-/// 256 by a separate program, those of blocks with either sign.
+/// Error of each format for normally distributed numbers with the best scales. A separate program
+/// found them by a fine search over 2,000 rows of 256, with either sign for the scales of blocks.
 const NORMAL: [(WeightFormat, f64); 7] = [
     (WeightFormat::W8PerChannel, 0.006_98),
     (WeightFormat::W8PerTensor, 0.009_37),
@@ -94,8 +95,8 @@ fn scales_are_as_good_as_scales_can_be() {
     for (format, best) in NORMAL {
         let error = weight_error(format);
         println!("{format} {error}");
-        // The model's matrices are close to normal; one scale for a whole matrix depends on its
-        // largest value.
+        // The model's matrices are close to normal. A single scale for a whole matrix depends on
+        // its largest value.
         assert!((0.98..1.08).contains(&(error / best)), "{format}: {error} of {best}");
     }
 }
@@ -106,9 +107,9 @@ fn the_reference_finds_the_same_likelihood_in_the_same_formats() {
     let part = Recorded::some(1, 60, 40);
     let tabled =
         CASES.iter().find(|case| case.embedding == "w8-per-channel" && case.per_layer == "w4-block32");
-    // A value near the middle between two steps is rounded to either side, and everything that
-    // depends on it differs as much as if it had been rounded again: over some eighty tokens that
-    // is as much as the cost of the format itself. With 65,536 steps the effect is small.
+    // A value near the middle between two steps may be rounded to either side. Everything that
+    // depends on it then differs as much as after another rounding. Over some eighty tokens that
+    // equals the cost of the format itself. With 65,536 steps the effect is small.
     const EIGHT_BITS: f64 = 1e-2;
     const SIXTEEN_BITS: f64 = 1e-3;
     let cases = [
@@ -128,7 +129,7 @@ fn the_reference_finds_the_same_likelihood_in_the_same_formats() {
     }
 }
 
-/// Consecutive ids that no calibration text shares with an evaluation row.
+/// Number of consecutive ids that no calibration text shares with an evaluation row.
 const WINDOW: usize = 16;
 
 #[test]
@@ -137,7 +138,7 @@ fn calibration_and_evaluation_share_no_text() {
     let model = open(&case("bf16/a16/f32"), cache.path());
     let (calibration, evaluation) = (calibration(), held_out());
 
-    // These are what the model was calibrated on.
+    // The model was calibrated on these texts.
     let tokens: usize = calibration.iter().map(Vec::len).sum();
     assert!(calibration.len() > 10 && tokens > 2000 && evaluation.len() == 111);
     let notice_text = format!("calibrated on {tokens} tokens");

@@ -1,4 +1,5 @@
-//! Forward passes a layer at a time: they give what the reference gives, whatever is looked at.
+//! Forward passes, one layer at a time: they give the reference's results whichever values are
+//! observed.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +18,13 @@ fn engine(threads: u32) -> Engine {
     Engine::new(cpu, "cpu")
 }
 
-/// Sequences of several lengths, none the largest that the others are padded to but one.
+/// Returns sequences of several lengths. All but the longest are padded.
 fn sequences(graph: &Graph) -> Vec<Vec<u32>> {
     [5, 23, 1, 40].map(|length| chain::tokens(graph, length)).into()
 }
 
-/// Everything a pass shows: by sequence the values that came out, by sequence and key those that
-/// matrices are multiplied with.
+/// Everything that a pass shows: the results by sequence, and the inputs of matrices by sequence
+/// and key.
 type Shown = (Vec<Vec<f32>>, BTreeMap<(usize, String), Vec<f32>>);
 
 fn passed(graph: &Graph, engine: &Engine, sequences: &[Vec<u32>]) -> Shown {
@@ -107,7 +108,7 @@ fn a_part_takes_weights_in_other_formats() {
     let recipe = Recipe::new(&graph, &formats, TableFormats::default());
     let narrow = quantise(&graph, &recipe, &mut Unwatched).expect("it is made");
     let (engine, sequences) = (engine(2), sequences(&graph));
-    // The last layer alone, and what comes before and after it as stored.
+    // Only the last layer is quantised. The parts before and after it are as stored.
     let last = (graph.layers() - 1, graph.layers());
     let mut pass = Pass::new(&graph, &engine, &sequences).expect("sequences");
     let mut results = vec![Vec::new(); sequences.len()];

@@ -1,4 +1,5 @@
-//! Derivatives: what goes back through a model is what a small change of a weight changes.
+//! Derivatives: the gradient from a backward pass predicts the effect of a small change of a
+//! weight.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +17,12 @@ fn engine() -> Engine {
     Engine::new(cpu, "cpu")
 }
 
-/// Numbers between −1 and 1 that look random.
+/// Returns a number between −1 and 1 that looks random.
 fn number(index: usize) -> f32 {
     (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(20) as u16 as f32 / 32768.0 - 1.0
 }
 
-/// What the loss is: a sum of all logits, each times a number of its own.
+/// Returns the factor of a logit. The loss is the sum of all logits times their factors.
 fn factor(sequence: usize, row: usize, column: usize) -> f32 {
     number(column * 31 + row * 7919 + sequence * 104_729)
 }
@@ -43,7 +44,7 @@ fn is_product(node: &EntryNode) -> bool {
     node.op == Op::Linear
 }
 
-/// By weight: the derivative of the loss by it, `[N, K]`.
+/// Computes the derivative of the loss by each weight, `[N, K]`.
 fn derivatives(graph: &Graph, sequences: &[Vec<u32>]) -> BTreeMap<String, Vec<f64>> {
     let engine = engine();
     let mut pass = Pass::recorded(graph, &engine, sequences).expect("sequences");
@@ -52,7 +53,7 @@ fn derivatives(graph: &Graph, sequences: &[Vec<u32>]) -> BTreeMap<String, Vec<f6
     }
     let mut back = Backward::of(pass).expect("it was recorded");
     let mut found: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    // By name of the product's result: the weight, and what it is multiplied with.
+    // By name of the product's result: the names of the weight and of the other factor.
     let products = std::cell::RefCell::new(BTreeMap::new());
     let values = |entry: &EntryGraph, tensor| {
         let mut readers = entry.nodes.iter().filter(|node| is_product(node) && node.inputs[0] == tensor);
@@ -94,7 +95,7 @@ fn derivatives(graph: &Graph, sequences: &[Vec<u32>]) -> BTreeMap<String, Vec<f6
     found
 }
 
-/// The graph with a weight changed by so many times its values times numbers of their own.
+/// Returns the graph with `by` times [`number`] added to each value of a weight, in f32.
 fn changed(graph: &Graph, index: usize, by: f32) -> Graph {
     let mut graph = graph.clone();
     let weight = &graph.weights[index];
@@ -131,7 +132,7 @@ fn a_change_of_a_weight_changes_the_loss_by_its_derivative() {
                 derivative.iter().enumerate().map(|(at, value)| value * f64::from(number(at))).sum();
             let ends = [step, -step].map(|by| loss(&changed(&graph, index, by), &sequences));
             let found = (ends[0] - ends[1]) / (2.0 * f64::from(step));
-            // What the direction could change at most, if the signs agreed.
+            // The norm of the derivative, as the scale of the tolerance.
             let most = derivative.iter().map(|value| value * value).sum::<f64>().sqrt();
             assert!(
                 (found - expected).abs() <= 0.02 * expected.abs() + 0.02 * most,
@@ -142,7 +143,7 @@ fn a_change_of_a_weight_changes_the_loss_by_its_derivative() {
     }
 }
 
-/// Blocks of integers go back as the floats that they stand for.
+/// Stored blocks of integers give the same derivatives as the floats they represent.
 #[test]
 fn stored_blocks_go_back_as_their_values() {
     let made = chain::made(&Spec::qwen3());

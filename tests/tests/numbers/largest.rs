@@ -9,7 +9,8 @@ use shardwright_tests::bundles::some_tokens;
 use shardwright_tests::program::search_path;
 use shardwright_tests::worker;
 
-/// A head with more rows than one task of the engine, of a width that is split.
+/// Describes a model whose head has more rows than one task of the engine, and a width that is
+/// split.
 fn checkpoint() -> Spec {
     Spec { vocabulary: 5000, hidden: 256, ..Spec::gemma3() }
 }
@@ -20,14 +21,14 @@ fn open(folder: &std::path::Path, format: &str, isolation: Isolation) -> Model {
     options.open(folder).unwrap_or_else(|error| panic!("{format}: {error}"))
 }
 
-/// Indices of the largest, best first, ties by lower index.
+/// Returns the indices of the largest logits, best first, ties by lower index.
 fn order(logits: &[f32]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|a, b| logits[*b].partial_cmp(&logits[*a]).expect("numbers").then(a.cmp(b)));
     order
 }
 
-/// How many logits of some steps were omitted, of all.
+/// Returns how many logits of some steps were omitted, and the number of all logits.
 fn left_out(model: &Model, wanted: usize) -> (usize, usize) {
     let [mut whole, mut part] = [(); 2].map(|()| model.chain().session().expect("a session"));
     part.set_largest_logits(NonZeroUsize::new(wanted));
@@ -67,7 +68,7 @@ fn the_largest_logits_are_those_of_all() {
         }
         assert_eq!(left_out(&model, 5000).0, 0);
     }
-    // Heads of other weights are not split.
+    // Heads with other weight formats are not split.
     let model = open(folder.path(), "w4-block32/a8-dynamic", Isolation::Off);
     assert_eq!(left_out(&model, 1).0, 0);
 }

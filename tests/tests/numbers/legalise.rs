@@ -1,6 +1,6 @@
 //! Legalisation against a shim that accepts as little as a real chip might: only primitives, 16-bit
-//! activations, states it only reads, positions as tensors. Everything else is refused by name;
-//! what it accepts gives the oracle's numbers.
+//! activations, states it only reads, positions as tensors. Everything else is refused by name.
+//! Accepted graphs give the oracle's numbers.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ fn models() -> impl Iterator<Item = (&'static str, Graph)> {
     text_fixtures().chain([DEMO_MODEL]).map(|folder| (folder, committed(folder)))
 }
 
-/// The names of the results that a graph computes by a semantic operation.
+/// Returns the names of the results that a graph computes by a semantic operation.
 fn semantic(graph: &EntryGraph) -> BTreeSet<&str> {
     let nodes = graph.nodes.iter().filter(|node| node.op.is_semantic() && node.op != Op::StateUpdate);
     nodes.map(|node| node.name.as_str()).collect()
@@ -58,7 +58,7 @@ fn what_is_left_are_primitives_tables_and_states_that_are_only_read() {
                 assert!(entry.nodes.iter().all(|node| node.op != Op::Convert), "{what}");
                 assert!(entry.tensors.iter().all(|tensor| !tensor.is_index()), "{what}");
 
-                // Every operation of the model is in the record, with a reason, and beyond those
+                // The record contains every operation of the model with a reason, and otherwise
                 // only the operations they were decomposed into.
                 let plain = graph
                     .entry(shard.component, shard.layers.0..shard.layers.1, entry.point, Default::default())
@@ -76,8 +76,8 @@ fn what_is_left_are_primitives_tables_and_states_that_are_only_read() {
                 assert!(parts.iter().all(|name| is_part(name)), "{what}: {parts:?}");
                 assert!(legal.decomposed.values().all(|reason| !reason.is_empty()), "{what}");
 
-                // Every update became outputs of new rows; states written by another shard are read
-                // unchanged.
+                // Every update became outputs of new rows. States written by another shard are only
+                // read.
                 for port in &entry.states {
                     let role = Role::StateRows { state: port.id };
                     assert_eq!(entry.output(&role).is_some(), port.written, "{what}");
@@ -88,7 +88,7 @@ fn what_is_left_are_primitives_tables_and_states_that_are_only_read() {
                     }
                 }
 
-                // Tables instead of positions, of exactly the kinds the operations call for.
+                // Tables replace positions, exactly of the kinds that the operations require.
                 let has = |wanted: &dyn Fn(&Op) -> bool| plain.nodes.iter().any(|node| wanted(&node.op));
                 let bound =
                     |wanted: &dyn Fn(&Role) -> bool| entry.inputs.iter().any(|(_, role)| wanted(role));
@@ -117,8 +117,8 @@ fn what_is_left_are_primitives_tables_and_states_that_are_only_read() {
     }
 }
 
-/// Each question is about a whole entry point: nodes accepted before are shown again together with
-/// the new ones.
+/// Each query covers a whole entry point: nodes accepted before are shown again together with the
+/// new ones.
 #[test]
 fn every_question_is_about_a_whole_entry_point() {
     let shim = picky::open(&[]);
@@ -203,8 +203,8 @@ fn a_refused_primitive_is_reported_with_its_layer_and_reason() {
     }
 }
 
-/// A conversion at a port is an operation like any other: here to a float, which is refused by the
-/// name of the port.
+/// A conversion at a port is an operation like any other. Here it converts to a float, and the
+/// refusal names the port.
 #[test]
 fn a_port_in_another_type_is_refused_by_its_name() {
     for wanted in [PortSide::Input, PortSide::Output] {
@@ -225,7 +225,7 @@ fn a_port_in_another_type_is_refused_by_its_name() {
     }
 }
 
-/// Positions, and rows of the largest entry point.
+/// Positions of the context, and rows of the largest entry point.
 const CONTEXT: u32 = 64;
 const ROWS: u32 = 8;
 
@@ -233,10 +233,10 @@ fn numbers_menu() -> EntryMenu {
     menu(CONTEXT, &[ROWS], &[1, ROWS])
 }
 
-/// Tokens for calibration; the following ones are run.
+/// Number of tokens for calibration. The model runs on the tokens after them.
 const CALIBRATION: usize = 96;
 
-/// A model in the picky shim's formats, calibrated on other text than it is run on.
+/// A model in the picky shim's formats, calibrated on different text than it runs on.
 struct Calibrated {
     name: String,
     float: Graph,
@@ -268,7 +268,7 @@ impl Calibrated {
             let known = ranges.get(key).copied().unwrap_or(range);
             ranges.insert(key.to_owned(), known.union(range));
         };
-        // The mean over a short text is larger than that over a long one.
+        // A mean over a short text can be larger than one over a long text.
         let texts = match float.is_generative() {
             true => vec![calibration],
             false => [1, 5, CALIBRATION].map(|length| &calibration[..length]).to_vec(),
@@ -290,7 +290,7 @@ impl Calibrated {
         Formatted { graph: &self.graph, encodings: Encodings::of(&A16W8, &self.ranges) }
     }
 
-    /// The chain on the picky shim, cut before these layers.
+    /// Builds the chain on the picky shim, cut before these layers.
     fn chain(&self, before: &[u32], ports: picky::PortEncodings<'_>) -> Chain {
         let (shim, model) = (picky::open(&[]), self.formatted());
         let shards = model.legalise(&numbers_menu(), before, &shim, ports);
@@ -302,7 +302,7 @@ impl Calibrated {
         Arrangement { context: CONTEXT.into(), rows: ROWS.into(), cuts: before.to_vec(), form }
     }
 
-    /// The expected results of the quantised model, cut and chunked the same.
+    /// Returns the oracle of the quantised model, cut and chunked in the same way.
     fn oracle(&self, before: &[u32], ports: Vec<(PortSide, Role, Encoding)>) -> ReferenceModel<'_> {
         let encodings = Encodings { ports, ..Encodings::of(&A16W8, &self.ranges) };
         ReferenceModel::new_encoded(&self.graph, self.arrangement(before, Form::ByRuntime), encodings)
@@ -310,8 +310,8 @@ impl Calibrated {
     }
 }
 
-/// Every kind of step: a prompt in whole chunks and a remainder, single tokens, many rows with
-/// logits for each.
+/// Splits the tokens for every kind of step: a prompt in whole chunks and a remainder, single
+/// tokens, and many rows with logits for each.
 fn split(ids: &[u32]) -> (&[u32], &[u32], &[u32]) {
     let (rest, scored) = ids.split_at(ids.len() - 2 * ROWS as usize);
     let (prompt, single) = rest.split_at(rest.len() - 4);
@@ -348,7 +348,8 @@ fn walk_oracle(oracle: &ReferenceModel<'_>, ids: &[u32]) -> Vec<Vec<f32>> {
     seen
 }
 
-/// Largest distance in steps of the logits' encoding, and how many logits differ at all.
+/// Returns the largest distance in steps of the logits' encoding, and the number of logits that
+/// differ at all.
 fn apart(actual: &[Vec<f32>], expected: &[Vec<f32>], step: f32) -> (f32, usize) {
     assert_eq!(actual.len(), expected.len());
     let pairs = actual.iter().flatten().zip(expected.iter().flatten());
@@ -367,23 +368,23 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
-/// The step of the logits.
+/// Returns the step of the logits' encoding.
 fn logits_step(chain: &Chain) -> f32 {
     let head = chain.description().shards.last().expect("a head");
     let port = head.entries[0].ports.iter().find(|port| port.role == Role::Logits).expect("logits");
     port.encoding.expect("encoded logits").scale.get()
 }
 
-/// Cosines of rows of logits to others, ascending.
+/// Computes the cosines between rows of logits, in ascending order.
 fn cosines(actual: &[Vec<f32>], expected: &[Vec<f32>]) -> Vec<f64> {
     let mut cosines: Vec<f64> = actual.iter().zip(expected).map(|(a, b)| cosine(a, b)).collect();
     cosines.sort_by(f64::total_cmp);
     cosines
 }
 
-/// Two implementations of one definition, with nothing else in common: they agree in every bit of
-/// every logit. The distance of the quantised model from the one in floats is caused by the
-/// formats; generated weights and tokens amplify it a lot.
+/// Two implementations that share only the definition agree in every bit of every logit. The
+/// formats cause the distance between the quantised model and the model in floats. Generated
+/// weights and tokens amplify it a lot.
 #[test]
 fn the_picky_shim_gives_what_the_oracle_says_the_quantised_model_gives() {
     for model in Calibrated::all() {
@@ -402,8 +403,8 @@ fn the_picky_shim_gives_what_the_oracle_says_the_quantised_model_gives() {
     }
 }
 
-/// The same definition holds whether the states are written in the graph, on the CPU shim, or by
-/// the runtime.
+/// The results are the same whether the graph writes the states, on the CPU shim, or the runtime
+/// does.
 #[test]
 fn both_kinds_of_update_give_the_same_numbers() {
     for model in Calibrated::all() {
@@ -417,7 +418,7 @@ fn both_kinds_of_update_give_the_same_numbers() {
         let step = logits_step(&chain);
         assert_eq!(apart(&in_graph, &by_runtime, step).1, 0, "{}: the oracle, in either form", model.name);
 
-        // The CPU shim supports more; here it is shown primitives and state updates, as another
+        // The CPU shim supports more. Here it is shown primitives and state updates, as another
         // chip would need them.
         let cpu = shims().open("cpu", "cpu", &[("threads".to_owned(), "1".to_owned())]).expect("a CPU shim");
         let device = cpu.devices(None).expect("devices")[0].name.clone();
@@ -450,14 +451,14 @@ fn both_kinds_of_update_give_the_same_numbers() {
     }
 }
 
-/// Layers before which each model is cut, into two and into three.
+/// Returns the layers before which each model is cut, into two and into three.
 fn cuts(graph: &Graph) -> [Vec<u32>; 3] {
     let layers = graph.layers();
     [vec![1], vec![layers / 2], vec![1, layers - 1]]
 }
 
-/// Both sides of a cut have the encoding of one range, so nothing is converted, neither in a shard
-/// nor between two.
+/// Both sides of a cut have the encoding of one range, so there are no conversions, neither within
+/// a shard nor between two.
 #[test]
 fn cuts_convert_nothing_and_change_no_bit() {
     for model in Calibrated::all() {
@@ -483,8 +484,8 @@ fn cuts_convert_nothing_and_change_no_bit() {
     }
 }
 
-/// A boundary in 16-bit integers with other steps than the inside: a conversion on each side, which
-/// the shim accepts.
+/// A boundary in 16-bit integers with a different step than the inside: each side has a conversion,
+/// which the shim accepts.
 #[test]
 fn a_port_in_other_steps_is_converted_on_both_sides() {
     let model = Calibrated::new(TEXT_FIXTURES[1]);
@@ -494,7 +495,7 @@ fn a_port_in_other_steps_is_converted_on_both_sides() {
     };
     let chain = model.chain(&[2], &ports);
     let actual = walk(&chain, &model.ids);
-    // The oracle encodes the ports of every component that way; the residual stream passes through
+    // The oracle encodes the ports of every component that way. The residual stream passes through
     // all of them anyway.
     let everywhere = [PortSide::Input, PortSide::Output].map(|side| (side, Role::Hidden, wide)).to_vec();
     let all = |_: &EntryGraph, _: PortSide, role: &Role| (*role == Role::Hidden).then_some(wide);
@@ -535,12 +536,12 @@ fn what_a_picky_shard_binds() {
             }
         }
     }
-    // Prefill, decode of one row and of several.
+    // Entry points for prefill, for decoding one row, and for decoding several.
     assert_eq!(by_runtime, 3 * model.graph.states.len());
 }
 
-/// A limit on the number of operations is not a verdict on a node: compiling fails with the numbers
-/// a planner needs.
+/// A limit on the number of operations is not a verdict on a node. Compiling fails instead, with
+/// the numbers a planner needs.
 #[test]
 fn a_limit_on_operations_is_reported_when_compiling() {
     let model = Calibrated::new(TEXT_FIXTURES[3]);
@@ -576,10 +577,10 @@ fn options_that_are_not_there_are_refused() {
     }
 }
 
-/// An encoder has no states: its rows see each other through a mask of their own.
+/// An encoder has no states. Its rows see each other through a mask of their own.
 #[test]
 fn an_encoder_is_taken_and_agrees() {
-    // Texts of the second one have values beyond the calibrated ranges.
+    // Texts of the second fixture have values beyond the calibrated ranges.
     let least = [0.98, 0.97];
     EMBEDDING_FIXTURES.into_iter().zip(least).for_each(|(folder, least)| encoder_agrees(folder, least));
 }
@@ -609,7 +610,7 @@ fn encoder_agrees(folder: &str, least: f64) {
     }
 }
 
-/// Any shape, any cut: the legalised model agrees with the oracle, bit by bit.
+/// For any shape and any cut, the legalised model agrees with the oracle bit by bit.
 #[test]
 fn checkpoints_of_other_shapes_agree_wherever_they_are_cut() {
     const SEEDS: std::ops::Range<u64> = 0..16;

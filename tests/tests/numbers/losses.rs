@@ -1,4 +1,4 @@
-//! Losses that are measured on the engine a change at a time: those of the reference.
+//! Losses measured on the engine, one change at a time, equal the reference's.
 
 use shardwright::{OpenOptions, WeightRounding};
 use shardwright_build::{SensitivityReport, open_checkpoint, sensitivity_text};
@@ -8,8 +8,8 @@ use shardwright_tests::checkpoints::{EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::{program, tree};
 use shardwright_vocabulary::WeightFormat;
 
-/// Relative difference of a loss that the order of sums may make, and nats per token below which
-/// float arithmetic decides.
+/// Relative difference of a loss that the order of sums may cause, and nats per token below which
+/// float rounding dominates.
 const TOLERANCE: f64 = 0.01;
 const NOISE: f64 = 2e-8;
 
@@ -23,7 +23,7 @@ fn measured(checkpoint: &str, formats: &[&str]) -> SensitivityReport {
     report.unwrap_or_else(|error| panic!("{error} ({:?})", error.help())).0
 }
 
-/// Nats per token of a row.
+/// Returns the loss of a row in nats per token.
 fn loss(report: &SensitivityReport, place: (Option<ComponentKind>, u32), what: &str, format: &str) -> f64 {
     let is_it = |row: &&shardwright_build::LossRow| {
         row.component == place.0.map(|kind| kind.to_string())
@@ -67,8 +67,8 @@ fn losses_are_those_of_the_reference() {
     }
 }
 
-/// Values in fewer bits lose more, wherever they are, and none of them loses what 4 bits of all
-/// weights do.
+/// Values in fewer bits lose more, wherever they are. None of them loses as much as all weights in
+/// 4 bits.
 #[test]
 fn values_lose_more_in_fewer_bits() {
     let report = measured(TEXT_FIXTURES[1], &["bf16/a16/a16", "w4-block32/a8-dynamic/a8"]);

@@ -1,5 +1,5 @@
-//! Perplexity and KL divergence, against sums made here of the logits of the plain evaluator and of
-//! single steps.
+//! Perplexity and KL divergence, compared with sums computed here from the logits of the plain
+//! evaluator and of single steps.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ const TEXT: &str = "In the beginning God created the heaven and the earth. And t
                     strife of interests masquerading as a contest of principles. Define a bug: an \
                     unwanted and unintended property of a program or piece of hardware.\n";
 
-/// Tokens of a window; odd, so that its halves differ.
+/// Tokens of a window. The number is odd, so that its halves differ.
 const WINDOW: u32 = 23;
 
 fn open(checkpoint: &str, formats: &str) -> Model {
@@ -54,19 +54,19 @@ impl TextFile {
     }
 }
 
-/// The ids of the text, without the line end at its end, the BOS token first.
+/// Returns the ids of the text, with the BOS token and without the line break at its end.
 fn ids(model: &Model) -> Vec<u32> {
     let tokenizer = model.tokenizer().expect("a tokenizer");
     tokenizer.encode(TEXT.trim_end(), true).expect("ids")
 }
 
-/// ln softmax in f64.
+/// Computes the logarithm of the softmax in f64.
 fn log_softmax(logits: &[f32]) -> Vec<f64> {
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
     logits.iter().map(|&logit| f64::from(logit) - sum.ln()).collect()
 }
 
-/// Mean and standard error of the mean as `llama-perplexity` has them.
+/// Computes the mean and its standard error as `llama-perplexity` does.
 fn mean_and_error(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -78,7 +78,7 @@ fn close(got: f64, wanted: f64, tolerance: f64) {
     assert!((got - wanted).abs() <= tolerance * wanted.abs(), "{got}, expected {wanted}");
 }
 
-/// Counts nats by the plain evaluator: of windows with these ids, the tokens from `first` on.
+/// Computes the nats of the tokens from `first` on in each window, using the plain evaluator.
 fn nats_by_evaluator(windows: &[Vec<u32>], first: usize) -> Vec<f64> {
     let checkpoint = Checkpoint::open(tree::root().join(DEMO_MODEL)).expect("a checkpoint");
     let evaluator = ReferenceModel::new(checkpoint.graph(), Arrangement::whole(64)).expect("an evaluator");
@@ -98,7 +98,7 @@ fn second_halves_of_windows_are_scored_behind_a_bos_token() {
     let windows: Vec<Vec<u32>> =
         ids.chunks_exact(WINDOW as usize).map(|window| [&ids[..1], &window[1..]].concat()).collect();
     assert!(windows.len() >= 3 && !ids.len().is_multiple_of(WINDOW as usize), "{} ids", ids.len());
-    // 11 tokens of context, and the logits behind the twelfth are the first that count.
+    // There are 11 tokens of context. The logits after the twelfth token are the first that count.
     let nats = nats_by_evaluator(&windows, 12);
     let (mean, error) = mean_and_error(&nats);
     close(report.likelihood.nll.value, mean, 1e-4);
@@ -163,7 +163,7 @@ fn divergences_are_sums_over_all_tokens_of_the_vocabulary() {
     close(against.kl.median.value, middle, 1e-5);
     let errors = [against.kl.mean, against.kl.median, against.kl.p95, against.kl.p99, against.nll_difference];
     assert!(errors.iter().all(|figure| figure.error.is_some_and(|error| error > 0.0)), "{errors:?}");
-    // A model is as far from itself as it should be.
+    // The comparison with itself must report no divergence.
     let report = TextFile::new(TEXT.as_bytes()).measured(&reference, Some(&reference), options);
     let against = report.against.expect("a comparison");
     assert_eq!((against.kl.max, against.same_top.value), (0.0, 1.0));
@@ -236,7 +236,8 @@ fn tokenizers_that_split_differently_are_refused() {
         .expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Incompatible);
     assert!(error.to_string().contains("differently from token 0 on"), "{error}");
-    // Alone it is measured, and no window begins with a token that its tokenizer does not add.
+    // Alone it can be measured, and no window begins with a BOS token that its tokenizer does not
+    // add.
     assert!(!text.measured(&other, None, options).text.bos);
 }
 

@@ -111,7 +111,7 @@ fn the_oldest_turns_are_forgotten_and_the_system_s_stays() {
     let mut session = greedy(&model);
     session.options.max_tokens = Some(4);
     session.system("Be brief.");
-    // Until the context is full, as it happens in a conversation.
+    // Continue until the context is full, as in a conversation.
     let full = loop {
         match session.chat("What is politics, and what is it not?") {
             Ok(reply) => drop(ended(reply)),
@@ -181,7 +181,7 @@ fn two_targets_in_one_chain_say_the_same_and_count_what_crosses() {
     assert_eq!(copied("decoder", "decoder"), 0, "neighbours on one device share their buffers");
 }
 
-/// The first tokens of a continuation.
+/// Returns the first tokens of a continuation as text.
 fn short(reply: Reply<'_>) -> String {
     let text = reply.take(40).filter_map(|event| match event.expect("an event") {
         GenerationEvent::TextDelta { text } => Some(text),

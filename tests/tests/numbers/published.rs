@@ -1,9 +1,9 @@
-//! Published models on the CPU in float, from the folder and from the GGUF file: prompts give the
+//! Published models on the CPU in float, from the folder and from the GGUF file. Prompts give the
 //! ids of transformers, and greedy replies equal its replies. Each weight of a file equals the
 //! folder's weight.
 //!
-//! Where the two largest logits of the oracle are nearer to each other than [`NEAR_TIE`], rounding
-//! may decide otherwise. The reply is not compared behind such a place.
+//! If the oracle's two largest logits are closer than [`NEAR_TIE`], rounding may decide otherwise.
+//! The reply is not compared after such a step.
 
 use std::path::{Path, PathBuf};
 
@@ -18,12 +18,12 @@ use shardwright_text::{GenerationConfig, Tokenizer};
 
 const NEAR_TIE: f64 = 0.01;
 
-/// The result of transformers for a prompt.
+/// The results of transformers for a prompt.
 struct Prompt {
     text: String,
     ids: Vec<u32>,
     greedy: Vec<u32>,
-    /// Of each step, the largest logits and their tokens.
+    /// For each step, the largest logits and their tokens.
     top: Vec<Vec<(u32, f64)>>,
 }
 
@@ -42,7 +42,7 @@ impl Prompt {
     }
 }
 
-/// The folder of the fetched models.
+/// Returns the folder of the fetched models.
 fn models() -> Option<PathBuf> {
     let folder = std::env::var_os("SHARDWRIGHT_MODELS").map(PathBuf::from);
     if folder.is_none() {
@@ -51,7 +51,7 @@ fn models() -> Option<PathBuf> {
     folder
 }
 
-/// A greedy reply of at most so many tokens, without the token that ended it.
+/// Returns a greedy reply of at most `most` tokens, without the token that ended it.
 fn reply(session: &mut Session, ids: &[u32], most: usize) -> Vec<u32> {
     session.clear();
     session.options.sampling.do_sample = false;
@@ -65,8 +65,8 @@ fn reply(session: &mut Session, ids: &[u32], most: usize) -> Vec<u32> {
     tokens
 }
 
-/// Replies equal the oracle's but for near ties: of the folder in floats, and of the file, whose
-/// blocks are multiplied as stored and have the same values.
+/// Checks that replies equal the oracle's except for near ties: from the folder in floats, and from
+/// the file, whose blocks are multiplied as stored and have the same values.
 fn agrees(name: &str) {
     let Some(models) = models() else { return };
     let folder = models.join(name).join("folder");
@@ -100,7 +100,7 @@ fn replies_agree(name: &str, folder: &Path, source: &Path, formats: &str) {
             }
             compared += 1;
         }
-        // A reply ends no earlier than the oracle's, whose last token may be the one that ends it.
+        // A reply must not end earlier than the oracle's, whose last token may be a stop token.
         let next = greedy[..steps.min(greedy.len())].get(tokens.len());
         let mut ends = tokens.last().into_iter().chain(next);
         let is_whole = next.is_none() || ends.any(|id| stops.contains(id));
@@ -109,7 +109,7 @@ fn replies_agree(name: &str, folder: &Path, source: &Path, formats: &str) {
     assert!(compared > prompts * steps / 2, "{compared} tokens and {ties} near ties");
 }
 
-/// The `gguf` package computed the folder's values.
+/// The `gguf` package computed the values in the folder.
 #[test]
 fn a_file_and_its_folder_are_the_same_model() {
     let Some(models) = models() else { return };
@@ -142,7 +142,7 @@ fn a_file_and_its_folder_are_the_same_model() {
     }
 }
 
-/// A file alone runs: configuration, tokenizer and template come from it.
+/// A file alone is enough: configuration, tokenizer and template come from it.
 #[test]
 fn a_file_alone_answers() {
     let Some(models) = models() else { return };
@@ -152,7 +152,7 @@ fn a_file_alone_answers() {
     let mut session = model.session().expect("a session");
     (session.options.sampling.do_sample, session.options.max_tokens) = (false, Some(16));
     let answer = session.chat("What is the capital of France?").expect("a reply").text().expect("text");
-    // As the first page says.
+    // The answer must match the first page.
     assert!(tree::read("README.md".as_ref()).contains(&format!("`{answer}`")), "{answer}");
 }
 
@@ -166,8 +166,8 @@ fn smollm2_135m_replies_as_transformers_does() {
     agrees("smollm2-135m");
 }
 
-/// Texts of every kind: pieces of the project's files, characters of many scripts, and spellings of
-/// special tokens.
+/// Generates texts of every kind: pieces of the project's files, characters of many scripts, and
+/// spellings of special tokens.
 fn texts(count: usize) -> Vec<String> {
     let files = ["README.md", "docs/architecture.md", "host/text/src/sampler.rs", "demo-model/train.py"];
     let files = files.map(|file| tree::read(file.as_ref()).chars().collect::<Vec<char>>());
@@ -210,7 +210,7 @@ fn texts(count: usize) -> Vec<String> {
     (0..count).map(|_| text()).collect()
 }
 
-/// The folder's tokenizer is transformers' conversion of the file.
+/// The folder's tokenizer is the one that transformers converts from the file.
 #[test]
 fn texts_become_the_ids_of_transformers_conversion() {
     let Some(models) = models() else { return };

@@ -1,4 +1,4 @@
-//! Checkpoints that come quantised, on the CPU shim as they are stored: the results of the same
+//! Checkpoints that come quantised run on the CPU shim as stored and give the results of the same
 //! model in floats.
 
 use shardwright_build::stored_formats;
@@ -9,14 +9,13 @@ use shardwright_tests::chain::{Bench, Cut, menu, tokens};
 use shardwright_tests::tree::root;
 use shardwright_vocabulary::{DType, Granularity};
 
-/// Largest difference from the reference over its largest value.
+/// Largest allowed difference from the reference, relative to its largest value.
 const BOUND: f64 = 3e-4;
 
-/// Folder of `tests/fixtures/quantised`, and the formats it is stored in.
+/// Folders of `tests/fixtures/quantised`, with the formats they are stored in.
 const FOLDERS: [(&str, &str); 9] = [
     ("gguf_q4_0", "w4-block32[head=f16]/f32/f32"),
     ("gguf_q4_0_gemma3", "w4-block32[head=bf16]/f32/f32"),
-    // Integers of eight bits in blocks have no name; the norms are what has one.
     ("gguf_q8_0", "w8-block32/f32/f32"),
     ("compressed_pack4_channel", "w4-per-channel[head=bf16]/f32/f32"),
     ("compressed_int8_channel", "w8-per-channel[head=bf16]/f32/f32"),
@@ -26,7 +25,7 @@ const FOLDERS: [(&str, &str); 9] = [
     ("gptq8_group32", "w8-per-channel[mlp-output=w8-block32][head=bf16]/f32/f32"),
 ];
 
-/// The same graph with the values of its weights as floats.
+/// Returns the graph with the values of its weights as floats.
 fn widened(graph: &Graph) -> Graph {
     let mut graph = graph.clone();
     for weight in &mut graph.weights {
@@ -61,7 +60,7 @@ fn integers_and_scales_as_stored_give_the_results_of_their_values() {
             let scales = weight.quantisation.as_ref();
             scales.is_some_and(|scales| !matches!(scales.granularity, Granularity::PerBlock { .. }))
         };
-        // Scales of blocks multiply weights, which rounds nothing; others multiply sums.
+        // Block scales multiply weights, which needs no rounding. Other scales multiply sums.
         match graph.weights.iter().any(whole) {
             false => assert!(found == wide, "{folder}"),
             true => assert_ne!(found, wide, "{folder}"),

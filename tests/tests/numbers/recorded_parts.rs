@@ -1,5 +1,5 @@
-//! `verify --golden` of prompts that hold pictures and sounds: the towers and the text are compared
-//! with what transformers recorded.
+//! `verify --golden` for prompts with pictures and sounds: the towers and the text are compared
+//! with recordings of transformers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,13 +12,13 @@ use shardwright_tests::towers::FIXTURE;
 use shardwright_tests::tree;
 use tempfile::TempDir;
 
-/// Exit codes.
+/// Exit codes of failed comparisons and of invalid input.
 const FAILED: i32 = 1;
 const INVALID: i32 = 4;
 
 type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 
-/// The recorded tensors after a change, in a folder of their own.
+/// Writes the recorded tensors after a change into a folder of their own.
 fn recorded(change: impl FnOnce(&mut Tensors)) -> TempDir {
     let bytes = std::fs::read(tree::root().join(FIXTURE).join("goldens.safetensors")).expect("goldens");
     let read = SafeTensors::deserialize(&bytes).expect("tensors");
@@ -47,7 +47,7 @@ fn report(run: Run, code: i32) -> Value {
     serde_json::from_str(&outcome.stdout).expect("a report")
 }
 
-/// Names of the comparisons of the whole chain that failed.
+/// Returns the names of failed comparisons of the whole chain.
 fn differ(report: &Value) -> Vec<&str> {
     let all = report["comparisons"].as_array().expect("comparisons");
     all.iter().filter(|one| one["passed"] == false).filter_map(|one| one["what"].as_str()).collect()
@@ -74,7 +74,7 @@ fn pictures_and_sounds_are_compared_from_their_features_to_the_last_token() {
 fn a_recorded_row_that_is_another_is_found_in_the_tower_and_in_the_text() {
     let goldens = recorded(|tensors| {
         let (_, _, rows) = tensors.get_mut("p1.image.soft").expect("rows");
-        // The sign of the first row.
+        // Flips the signs in the first row.
         rows[..64 * 4].chunks_exact_mut(4).for_each(|value| value[3] ^= 0x80);
     });
     let found = report(verifies(goldens.path(), "256"), FAILED);
@@ -103,7 +103,7 @@ fn prompts_that_cannot_be_run_are_named_with_the_reason() {
     ] {
         assert!(skipped.contains(&wanted), "no `{wanted}` in {skipped:#?}");
     }
-    // The tower gives a row more than is recorded.
+    // The tower returns one row more than recorded.
     assert_eq!(found["towers"][0]["recorded"]["passed"], false, "{found:#}");
     assert_eq!(found["towers"][1]["recorded"], Value::Null, "{found:#}");
     let found = report(verifies(&tree::root().join(FIXTURE), "64"), 0);

@@ -1,6 +1,6 @@
-//! Sessions that are released under memory pressure and resumed say the same tokens as undisturbed
-//! ones: in a conversation, between tokens, after turns were forgotten, with pictures, after a
-//! chip was lost.
+//! Sessions that are released under memory pressure and resumed generate the same tokens as
+//! undisturbed ones: in a conversation, between tokens, after turns were forgotten, with pictures,
+//! and after a chip was lost.
 
 use shardwright::{
     BundleOptions, CancelHandle, ChatPart, ErrorKind, GenerationEvent, GenerationStatistics, Isolation,
@@ -22,7 +22,7 @@ fn opened(checkpoint: &str) -> Model {
 
 fn session(model: &Model) -> Session {
     let mut session = model.session().expect("a session");
-    // Drawn, so that the sampler's state counts too.
+    // Sampled, so that the sampler's state matters too.
     session.options.sampling.do_sample = true;
     session.options.sampling.temperature = 0.8;
     session.options.sampling.seed = 7;
@@ -30,7 +30,8 @@ fn session(model: &Model) -> Session {
     session
 }
 
-/// The tokens of a reply, released before tokens that `when` picks.
+/// Returns the tokens of a reply that is released after each token for which `when` is true, with
+/// its statistics.
 fn tokens(mut reply: Reply<'_>, when: impl Fn(usize) -> bool) -> (Vec<u32>, GenerationStatistics) {
     let mut said = Vec::new();
     while let Some(event) = reply.next() {
@@ -54,7 +55,7 @@ fn between_turns() {
     let (mut plain, mut disturbed) = (session(&model), session(&model));
     for (turn, question) in QUESTIONS.into_iter().enumerate() {
         let (wanted, _) = tokens(plain.chat(question).expect("a reply"), never);
-        // Once, twice, and resumed by hand.
+        // Released once, released twice, and resumed by hand.
         for _ in 0..turn {
             disturbed.release();
         }
@@ -70,7 +71,7 @@ fn between_turns() {
     }
     let said = |session: &Session| format!("{:?}", session.messages());
     assert_eq!(said(&disturbed), said(&plain));
-    // What was forgotten is not run again.
+    // Forgotten turns are not run again.
     for session in [&mut plain, &mut disturbed] {
         assert!(session.forget_oldest_turn());
     }
@@ -150,14 +151,14 @@ fn a_budget_counts_what_is_loaded_and_not_what_is_released() {
     let memory = open(None).expect("opened").memory();
     assert_eq!((memory.used, memory.budget), (memory.weights, None));
     assert!(memory.weights > 0 && memory.tables > 0, "{memory:?}");
-    // By the manifest, it is known before anything is loaded what the chain takes.
+    // The manifest gives the memory of the chain before anything is loaded.
     let counted = memory.weights + memory.session.states + memory.session.logits;
     let error = open(Some(counted - 1)).err().expect("too little by one byte");
     assert_eq!(error.kind(), ErrorKind::Memory, "{error}");
     let said = error.to_string();
     assert!(said.contains(&format!("needs {counted} bytes")) && said.contains("KV cache"), "{said}");
     assert!(error.help().is_some_and(|help| help.contains("--context")), "{:?}", error.help());
-    // What shards hand over is known when they are loaded.
+    // The size of the buffers between shards is known only after loading them.
     let error = open(Some(counted)).expect("opened").session().err().expect("no room for buffers");
     assert_eq!(error.kind(), ErrorKind::Memory, "{error}");
 

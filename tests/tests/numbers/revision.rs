@@ -1,6 +1,6 @@
-//! A compiler has undocumented limits. The C example, built with a limit it does not announce,
-//! represents one: after a refusal the model is planned again from the refusal alone, which is
-//! reported, gives the right results, and is remembered.
+//! A compiler has undocumented limits. The C example, built with a limit that it does not announce,
+//! represents one. After a refusal the model is planned again using only the refusal. The new plan
+//! is reported, gives the right results, and is remembered.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,11 +19,12 @@ use shardwright_tests::{plans, tree};
 use shardwright_worker::Isolation;
 use tempfile::TempDir;
 
-/// Layers that share keys and values, and per-layer inputs: the fixture that is hardest to cut.
+/// The fixture that is hardest to cut: layers share keys and values, and there are per-layer
+/// inputs.
 const CHECKPOINT: &str = TEXT_FIXTURES[1];
 
-/// A folder with the shim `stingy`, which silently supports only entries of at most `ops` nodes,
-/// and the profile of the chip `tightchip` that it serves.
+/// Returns a folder with the shim `stingy`, which silently supports only entries of at most `ops`
+/// nodes, and the profile of the chip `tightchip` that it serves.
 fn tight_chip(ops: u32) -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     compile_shim(folder.path(), ops);
@@ -74,7 +75,7 @@ fn cache(chip: &TempDir) -> PathBuf {
     chip.path().join("cache")
 }
 
-/// Files of limits that were learned on the chip.
+/// Returns the files of limits that were learned on the chip.
 fn lessons(chip: &TempDir) -> Vec<PathBuf> {
     let folder = cache(chip).join("shardwright/limits");
     let entries = fs::read_dir(folder).into_iter().flatten();
@@ -86,7 +87,7 @@ fn decoder_shards_on<'plan>(plan: &'plan Value, target: &str) -> Vec<&'plan Valu
     shards.filter(|shard| plans::holds(shard, "decoder") && shard["target"] == target).collect()
 }
 
-/// The notice about plans that were refused.
+/// Returns the notice about plans that were refused.
 fn revised(report: &Value) -> Option<&str> {
     let notices = report["notices"].as_array().expect("a list of notices").iter();
     notices.filter_map(Value::as_str).find(|text| text.contains("refused and revised"))
@@ -97,7 +98,7 @@ fn a_refused_plan_is_revised_and_then_right() {
     const OPS: u32 = 120;
     let chip = tight_chip(OPS);
 
-    // No sign of the limit before a shard is compiled.
+    // The limit is not visible before a shard is compiled.
     let plan = on_the_chip("plan", &chip).json();
     let whole = decoder_shards_on(&plan, "tightchip");
     assert_eq!(whole.len(), 1, "{plan}");
@@ -133,8 +134,8 @@ fn a_revised_chain_says_what_the_cpu_says() {
     assert_eq!(revised.stdout, plain.stdout);
 }
 
-/// A revised plan counts as a plan: it contains no fallback as long as all of it runs where it
-/// should. This model has no part that the shim lacks an operation for.
+/// A revised plan counts as a plan, not as a fallback, as long as all of it runs on its target. The
+/// shim supports all operations of this model.
 #[test]
 fn strictly_a_revised_plan_is_fine_and_another_place_is_not() {
     let verify = |chip: &TempDir| runs_on_the_chip("verify", TEXT_FIXTURES[0], chip).argument("--strict");
@@ -147,8 +148,8 @@ fn strictly_a_revised_plan_is_fine_and_another_place_is_not() {
     assert!(stderr.contains("decoder"), "{stderr}");
 }
 
-/// A limit learned from a refusal is stored, so that the next plan is right the first time, until
-/// its file is removed or damaged or the user overrides it.
+/// A limit learned from a refusal is stored, so that the next plan is right the first time. It
+/// applies until its file is removed or damaged or the user overrides it.
 #[test]
 fn what_was_learned_makes_the_next_plan_right_first_time() {
     const OPS: u32 = 120;
@@ -184,7 +185,7 @@ fn what_was_learned_makes_the_next_plan_right_first_time() {
         "{report}"
     );
 
-    // The user's limit overrides it; the refusal comes back, and is handled.
+    // The user's limit overrides it. The refusal occurs again and is handled.
     let overridden = on_the_chip("verify", &chip).arguments(["--limit", "ops=100000"]).json();
     assert!(
         revised(&overridden).is_some() && overridden["notices"].to_string().contains("does not count"),
@@ -205,7 +206,7 @@ fn what_was_learned_makes_the_next_plan_right_first_time() {
     assert!(!plan["notices"].to_string().contains("learned"), "{plan}");
 }
 
-/// The same limit set in advance makes the first plan valid.
+/// If the limit is set in advance, the first plan is already valid.
 #[test]
 fn a_limit_set_in_advance_needs_no_refusal() {
     let chip = tight_chip(120);
@@ -217,7 +218,7 @@ fn a_limit_set_in_advance_needs_no_refusal() {
     assert_eq!(revised(&report), None, "{report}");
 }
 
-/// A layer has more nodes than this: no cut helps, and the decoder runs where it fits.
+/// A layer has more nodes than this. No cut helps, so the decoder runs elsewhere.
 #[test]
 fn what_no_cut_makes_small_enough_runs_elsewhere() {
     let chip = tight_chip(12);
@@ -228,7 +229,7 @@ fn what_no_cut_makes_small_enough_runs_elsewhere() {
 }
 
 /// The example planner does not learn from refusals. Its second answer equals its first, so the
-/// built-in one takes over, with the refusal; under `--strict` there is no second planner.
+/// built-in planner takes over with the refusal. Under `--strict` there is no second planner.
 #[test]
 fn a_planner_that_does_not_learn_is_replaced_and_that_is_said() {
     let chip = tight_chip(120);
@@ -247,15 +248,15 @@ fn a_planner_that_does_not_learn_is_replaced_and_that_is_said() {
     assert!(stderr.contains("even"), "{stderr}");
 }
 
-/// A chip that fails as `tests/shims/faults.h` says, and a command for it.
+/// Builds a command for a chip that fails as `tests/shims/faults.h` specifies.
 fn fails(chip: &Chip, command: &str, faults: &[&str]) -> Run {
     chip.has_faults(faults);
     let cache = chip.shims().join("cache");
     chip.planned_by(shardwright([command, CHECKPOINT])).environment("XDG_CACHE_HOME", cache)
 }
 
-/// Refusals of the compiler, its time and its memory reach the planner alike: a shard of fewer
-/// operations is planned, and that is right.
+/// The planner handles timeouts and exhausted memory of the compiler like refusals: it plans shards
+/// with fewer operations, and the results are right.
 #[test]
 fn what_a_compiler_fails_in_is_planned_otherwise() {
     let chip = Chip::new();
@@ -271,7 +272,7 @@ fn what_a_compiler_fails_in_is_planned_otherwise() {
     }
 }
 
-/// A compiler that takes all the memory of its process ends it.
+/// A compiler that uses up the memory of its process ends the process.
 #[test]
 fn memory_that_ends_the_worker_reaches_the_planner() {
     let chip = Chip::new();
@@ -283,8 +284,8 @@ fn memory_that_ends_the_worker_reaches_the_planner() {
     assert!(said.contains("memory"), "{said}");
 }
 
-/// What compiles and cannot be loaded is planned otherwise, by those who run it and those who only
-/// compile.
+/// A shard that compiles but cannot be loaded is planned differently, by commands that run the
+/// model and by commands that only compile it.
 #[test]
 fn what_cannot_be_loaded_is_planned_otherwise() {
     let chip = Chip::new();
@@ -306,7 +307,7 @@ fn what_cannot_be_loaded_is_planned_otherwise() {
     );
 }
 
-/// Stores nothing, and records what was compiled.
+/// A store that keeps no artefacts and records the names of compiled shards.
 #[derive(Default)]
 struct Compiled(Vec<String>);
 
@@ -346,6 +347,6 @@ fn shards_that_the_next_plan_keeps_are_not_compiled_again() {
     let settled = settle(&mut source, &options, Purpose::Run, &mut compiled, &mut ()).expect("a plan holds");
     let notices = &settled.report.notices;
     assert!(notices.iter().any(|notice| notice.text.contains("refused and revised")), "{notices:?}");
-    // Before the decoder was refused, the components in front of it were compiled.
+    // The components before the decoder were compiled before it was refused, and only once.
     assert_eq!(compiled.0.len(), settled.shards.len(), "{:?}", compiled.0);
 }

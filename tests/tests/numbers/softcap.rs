@@ -1,5 +1,5 @@
-//! The soft-cap of the logits in the graph of the head or by the runtime, as the plan says: the
-//! same tokens, the same numbers, and in every report where it is computed.
+//! The soft-cap of the logits, computed in the graph of the head or by the runtime as the plan
+//! specifies. Tokens and numbers are the same, and every report names the place.
 
 use serde_json::Value;
 use shardwright::{BundleOptions, Model, OpenOptions};
@@ -11,7 +11,7 @@ use shardwright_tests::tree;
 
 /// Gemma 4, whose logits are capped at 30.
 const CHECKPOINT: &str = TEXT_FIXTURES[1];
-/// Gemma 3, whose logits are not.
+/// Gemma 3, whose logits are not capped.
 const UNCAPPED: &str = TEXT_FIXTURES[0];
 
 fn open(place: &str) -> Model {
@@ -107,7 +107,7 @@ fn a_bundle_runs_as_its_plan_says() {
         assert_eq!(report["passed"], true, "{report}");
         assert!(report["boundaries"].to_string().contains("logits before their soft-cap"), "{report}");
     }
-    // A bundle is verified by the plan that it records, whatever would be planned now.
+    // A bundle is verified against its recorded plan, whatever the planner would choose now.
     let report = shardwright(["verify", CHECKPOINT, "--bundle", &path]).arguments(few).json();
     assert_eq!(report["passed"], true, "{report}");
     assert!(report["boundaries"].to_string().contains("logits before their soft-cap"), "{report}");

@@ -1,4 +1,4 @@
-//! Thoughts of a model, apart from its answers and left out of later turns.
+//! Thoughts of a model are separate from its answers and are left out of later turns.
 
 use shardwright::{ErrorKind, GenerationEvent, Model, OpenOptions, Session};
 use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, TEXT_FIXTURES};
@@ -7,7 +7,8 @@ use shardwright_tests::scripted::scripted;
 use shardwright_tests::tree;
 use shardwright_text::{ChatTemplate, Message, RenderOptions, Tokenizer};
 
-/// The template of the demo model is Gemma 4's: `<|channel>Q<channel|>Z<turn|>`.
+/// Tokens of the scripted model, each with its successor. The demo model uses Gemma 4's template:
+/// `<|channel>Q<channel|>Z<turn|>`.
 const PAIRS: [(&str, &str); 4] =
     [("\n", "<|channel>"), ("<|channel>", "Q"), ("Q", "<channel|>"), ("<channel|>", "Z")];
 
@@ -64,7 +65,7 @@ fn thinking_is_switched_and_limited() {
         drop(reply);
         session.clear();
     }
-    // `<|turn>system\n<|think|><turn|>\n`
+    // The additional text is `<|turn>system\n<|think|><turn|>\n`.
     assert!(prompts[1] > prompts[0] + 3, "{prompts:?}");
     session.options.max_thought_tokens = Some(0);
     let mut reply = session.chat("hello").expect("a reply");
@@ -78,7 +79,7 @@ fn thinking_is_switched_and_limited() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
-/// A checkpoint's own rules and limits apply to replies.
+/// The rules and limits of the checkpoint apply to replies.
 #[test]
 fn replies_keep_to_the_generation_settings_of_the_checkpoint() {
     let reply = |settings: &[(&str, serde_json::Value)]| {

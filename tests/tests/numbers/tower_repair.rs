@@ -1,5 +1,5 @@
-//! A tower that overflows on its chip is found by `verify` and raised by `verify --repair`, and the
-//! repaired bundle hears what transformers hears.
+//! `verify` finds a tower that overflows on its chip, and `verify --repair` raises its precision.
+//! The repaired bundle answers a sound like transformers.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +11,11 @@ use shardwright_tests::towers::{FIXTURE, Goldens};
 use shardwright_tests::tree;
 use tempfile::TempDir;
 
-/// What is offered, best first: half floats; the same with down projections in single ones; single.
+/// Formats that are offered, best first: half floats, half floats with down projections in single
+/// precision, and single precision.
 const FORMATS: [&str; 3] = ["f16", "f16[mlp-output=f32]", "f32"];
 
-/// A chip with faults, and a bundle that it compiled.
+/// A chip with faults, and a bundle compiled by it.
 struct Bench {
     chip: Chip,
     folder: TempDir,
@@ -50,7 +51,7 @@ impl Bench {
         run.argument("-o").argument(self.path("repaired")).json()
     }
 
-    /// The words that a bundle answers to the recorded sound with.
+    /// Returns the tokens that a bundle answers to the recorded sound.
     fn hears(&self, bundle: &str, goldens: &Goldens) -> Vec<u32> {
         let options = BundleOptions::new().search_path(self.chip.search_path()).threads(2);
         let model = options.open(self.path(bundle)).unwrap_or_else(|error| panic!("{error}"));
@@ -70,7 +71,7 @@ impl Bench {
     }
 }
 
-/// Pass, layer, role, values and evidence of every fault.
+/// Lists pass, layer, role, values and evidence of every fault.
 fn faults(report: &Value) -> Vec<String> {
     let word = |value: &Value| match value {
         Value::Null => "-".to_owned(),
@@ -113,8 +114,8 @@ fn a_clip_that_overflows_is_found_and_heard_again() {
     assert!(shown.contains("f16[mlp-output=f32]"), "{shown}");
 }
 
-/// What is shown is right, so that shorter shards are compiled. The text has a node of the same
-/// name: both are repaired, each by a plan of its own.
+/// The values are right when they are shown, so shorter shards are compiled. The text has a node of
+/// the same name: both are repaired, each by a plan of its own.
 #[test]
 fn a_fault_of_text_and_picture_that_is_right_where_it_is_shown_is_found_in_shorter_shards() {
     let bench = Bench::new("picture", &["fused layer.1.down-projection 16 0.02"]);

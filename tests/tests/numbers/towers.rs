@@ -1,6 +1,6 @@
-//! Pictures and sounds through the whole project, on the CPU shim's own library: towers as
-//! transformers computes them, bits that no cut, thread count or padding changes, and prompts with
-//! soft rows in sessions.
+//! Pictures and sounds through the whole project, on the CPU shim's own library: towers give the
+//! results of transformers, cuts, thread counts and padding do not change a bit, and sessions
+//! accept prompts with soft rows.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use shardwright_runtime::{Chain, Prompt, Session, SessionError, SoftRows, Trunca
 use shardwright_tests::chain::{Bench, Cut, encode_menu, menu};
 use shardwright_tests::towers::{Goldens, checkpoint, prompt};
 
-/// Largest difference of a tower from transformers', and of logits.
+/// Largest allowed differences from transformers, of towers and of logits.
 const TOWER: f32 = 5e-4;
 const LOGITS: f32 = 1e-2;
 
-/// Rows of the entry points that are tried: as many as are valid, and more.
+/// Returns the rows of the entry points to test: the number of valid rows, and more.
 fn entry_rows(pass: Pass) -> [u32; 2] {
     match pass {
         Pass::Picture => [567, 630],
@@ -42,7 +42,7 @@ fn difference(found: &[f32], wanted: &[f32]) -> f32 {
     each.fold(0.0, |worst: f32, d| if d.is_nan() { f32::INFINITY } else { worst.max(d) })
 }
 
-/// Eight bits, each row quantised as it comes.
+/// Eight-bit weights, and activations quantised per row at run time.
 #[test]
 fn towers_in_eight_bits_are_near() {
     let (checkpoint, goldens) = (checkpoint(), Goldens::read());
@@ -82,7 +82,7 @@ fn towers_are_those_of_transformers_however_they_are_cut() {
             let worst = difference(&scaled, &wanted[..scaled.len()]);
             assert!(worst <= TOWER, "{what}: {worst:e}");
             println!("{what}: {worst:.1e}");
-            // What lies in its memories from the run before changes nothing.
+            // Values left in its memory by the previous run have no effect.
             let again = given.encoded(&mut tower).expect("again");
             assert_eq!(bits(again.values()), bits(soft.values()), "{what}");
             match &first {
@@ -95,7 +95,7 @@ fn towers_are_those_of_transformers_however_they_are_cut() {
     }
 }
 
-/// The parts of the three recorded prompts that have some.
+/// The picture and the sound of the three recorded prompts, as soft rows.
 struct Prompts {
     rows: Vec<(Pass, Arc<SoftRows>)>,
     goldens: Goldens,
@@ -167,7 +167,7 @@ fn sessions_keep_soft_rows_cut_them_whole_and_run_them_again() {
     let places: Vec<usize> = (0..ids.len()).filter(|&place| ids[place] == 19).collect();
     let (begin, end) = (places[0], places[places.len() - 1] + 1);
 
-    // The same prompt runs nothing; of another picture everything from it on.
+    // Repeating the prompt runs no token. With another picture, all from the picture on is run.
     let mut session = chain.session().expect("a session");
     let logits = prompts.prompted(&mut session, "p3");
     assert_eq!(logits, fresh("p3"));
@@ -181,7 +181,7 @@ fn sessions_keep_soft_rows_cut_them_whole_and_run_them_again() {
     let darker = Arc::new(SoftRows::new(picture.width(), values, [7; 32]).expect("rows"));
     let other = [(Pass::Picture, darker), prompts.rows[1].clone()];
     let ran = session.prompt_parts(&prompt(&ids, &other)).expect("another picture");
-    // What sliding layers overwrote is run again.
+    // Positions that sliding layers overwrote are run again.
     assert!([0, begin].contains(&ran.reused) && ran.reused + ran.run == ids.len(), "{ran:?}");
     let darker = bits(session.logits().expect("logits"));
     assert_ne!(darker, logits, "the model looks at it");
@@ -189,14 +189,14 @@ fn sessions_keep_soft_rows_cut_them_whole_and_run_them_again() {
     alone.prompt_parts(&prompt(&ids, &other)).expect("another picture");
     assert_eq!(bits(alone.logits().expect("logits")), darker);
 
-    // Cut within a picture: where it begins. States of sliding layers may be lost by it.
+    // A cut within a picture moves to its beginning. It may lose states of sliding layers.
     let cut = session.truncate(end - 2).expect("cut");
     assert!(matches!(cut, Truncation::Free | Truncation::StateLost { .. }));
     assert_eq!(session.tokens().len(), begin);
     session.append_parts(&prompt(&ids[begin..], &prompts.rows)).expect("the first picture again");
     assert_eq!(bits(session.logits().expect("logits")), logits);
 
-    // The history goes on elsewhere, and after its states were lost, with its soft rows.
+    // The history with its soft rows continues on another chain, and after its states were lost.
     let mut moved = session.resume_on(&bench.chain(&Cut::default())).expect("another chain");
     let (next, after) = ([5_u32], |session: &mut Session| {
         session.append(&[5]).expect("a token");
@@ -210,7 +210,7 @@ fn sessions_keep_soft_rows_cut_them_whole_and_run_them_again() {
     alone.prompt_parts(&prompt(&longer, &prompts.rows)).expect("in one prompt");
     assert_eq!(bits(alone.logits().expect("logits")), elsewhere);
 
-    // A call that is cancelled goes on where it stopped.
+    // A cancelled call continues where it stopped.
     let mut session = chain.session().expect("a session");
     session.cancel_handle().cancel();
     let error = session.prompt_parts(&prompt(&ids, &prompts.rows)).expect_err("cancelled");
@@ -244,7 +244,7 @@ fn what_towers_and_sessions_cannot_run_is_refused() {
     broken.values[7] = f32::NAN;
     let error = broken.encoded(&mut pictures).expect_err("no number");
     assert!(matches!(error, SessionError::SoftRowsNotFinite { .. }), "{error}");
-    // The picture after it is as ever.
+    // The next picture is not affected.
     let rows = given.encoded(&mut pictures).expect("rows");
     let mut alone = tower_chain(&checkpoint, Pass::Picture, 576, 1, &[]).tower().expect("a tower");
     assert_eq!(bits(rows.values()), bits(given.encoded(&mut alone).expect("rows").values()));

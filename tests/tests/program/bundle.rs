@@ -1,5 +1,5 @@
 //! A bundle equals its checkpoint: the same bits in every format, and the same files from the same
-//! inputs; damaged bundles, or ones made by a missing shim or another version, are refused by name.
+//! inputs. Damaged bundles, and bundles of a missing shim or another version, are refused by name.
 use std::fs;
 use std::path::Path;
 
@@ -19,7 +19,7 @@ use shardwright_tests::checkpoints::{
 use shardwright_tests::chip::{CHIP, Chip};
 use shardwright_tests::{program, tree};
 
-/// In this process, without messages about a worker.
+/// Returns options to run in this process, without messages about a worker.
 fn here() -> OpenOptions {
     OpenOptions::new().search_path(program::search_path()).isolation(Isolation::Off)
 }
@@ -39,7 +39,7 @@ fn refusal(options: &BundleOptions, bundle: &Path) -> shardwright::Error {
     }
 }
 
-/// All results of a model, as bits.
+/// Returns all results of a model as bits.
 fn answers(model: &Model) -> Vec<Vec<u32>> {
     if model.chain().is_generative() {
         let ids = some_tokens(model, 44);
@@ -52,7 +52,7 @@ fn answers(model: &Model) -> Vec<Vec<u32>> {
     ["a text", "another one, rather longer than the first"].map(embed).to_vec()
 }
 
-/// Compiles and opens with the same options, and compares.
+/// Compiles and opens with the same options, and compares the results.
 fn is_its_checkpoint(checkpoint: &str, options: &OpenOptions, what: &str) {
     let path = tree::root().join(checkpoint);
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -95,7 +95,7 @@ fn so_it_does_in_every_kind_of_format() {
         let choice = formats.parse().unwrap_or_else(|error| panic!("{formats}: {error}"));
         is_its_checkpoint(checkpoint, &here().formats(choice), formats);
     }
-    // Every further family in one of them, or in all.
+    // Each further family in one of the formats, or in all.
     for (index, checkpoint) in FURTHER_FIXTURES.into_iter().enumerate() {
         for (_, formats) in formats.iter().cycle().skip(index).take(cases(1, formats.len())) {
             let choice = formats.parse().unwrap_or_else(|error| panic!("{formats}: {error}"));
@@ -141,7 +141,7 @@ fn the_same_inputs_give_the_same_files() {
     }
 }
 
-/// Every file of a bundle with the fields of the manifest that name it.
+/// Returns every file of a bundle with the fields of the manifest that name it.
 fn files(compiled: &Compiled) -> Vec<(String, std::path::PathBuf)> {
     let bundle = Bundle::open(compiled.path()).unwrap_or_else(|error| panic!("{error}"));
     let references = bundle.manifest().references();
@@ -168,7 +168,7 @@ fn a_changed_bit_of_any_file_that_is_used_is_found() {
         if bits == 0 {
             continue;
         }
-        // The first bit, the last, and three somewhere between.
+        // The first bit, the last, and three random ones.
         let mut somewhere = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 16) % bits
@@ -261,8 +261,7 @@ fn a_manifest_that_is_not_of_its_artefacts_is_incompatible() {
     opened(&compiled.path());
 }
 
-/// A flag that a plan has for loading, and that the shim here does not know, is passed over, which
-/// is said.
+/// A plan's load flag that the shim here does not support is ignored, which is reported.
 #[test]
 fn a_load_flag_that_no_shim_knows_is_passed_over_and_said() {
     let compiled = Compiled::from(TEXT_FIXTURES[3], ["--context", "64"]);
@@ -279,7 +278,7 @@ fn a_load_flag_that_no_shim_knows_is_passed_over_and_said() {
     assert_eq!(error.kind(), ErrorKind::Strict, "{error}");
 }
 
-/// A bundle for a chip, made on a machine with its shim.
+/// Compiles a bundle for a chip on a machine with the chip's shim.
 fn for_the_chip(chip: &Chip, strict: bool) -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = folder.path().join("bundle");
@@ -315,7 +314,7 @@ fn without_the_shim_the_second_chain_runs_and_that_is_said() {
     assert!([ErrorKind::Missing, ErrorKind::Strict].contains(&error.kind()), "{:?} {error}", error.kind());
     assert!(error.to_string().contains(CHIP), "{error}");
 
-    // Compiled under `strict`, there is no second chain.
+    // Compiled under `strict`, the bundle has no second chain.
     let (_kept, bundle) = for_the_chip(&chip, true);
     let error = refusal(&bundle_here(), &bundle);
     assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
@@ -329,7 +328,7 @@ fn a_shim_of_another_version_says_whether_it_takes_a_bundle() {
     let with = bundle_here().search_path(chip.search_path());
     let (_only, only) = for_the_chip(&chip, true);
 
-    // Its compiler would produce something else today, but it accepts existing artefacts.
+    // Its compiler would now produce other artefacts, but it accepts existing ones.
     chip.behaves_as("recompile");
     let model = with.open(&bundle).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(model.bundle_chain(), Some("primary"));
@@ -395,8 +394,7 @@ fn strict_refuses_what_a_compiler_does_otherwise_than_asked() {
     }
 }
 
-/// Where only libraries can be stored, as in an Android package, the manifest is part of the
-/// program.
+/// If only libraries can be stored, as in an Android package, the manifest is part of the program.
 #[test]
 fn a_library_alone_runs_a_bundle_by_a_manifest_in_code() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,5 +1,5 @@
-//! `calibration-text`: a model's own replies, drawn again where a run was killed, and what they are
-//! for.
+//! `calibration-text`: a model's own replies, resumed after a run was killed, and their use in
+//! calibration.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! A plan that falls back to another chip and then to the CPU: each has a chain in its own formats,
+//! A plan that falls back to another chip and then to the CPU. Each has a chain in its own formats,
 //! and a person sees which of them runs, and why the others do not. Both chips are the CPU shim
 //! under another name.
 
@@ -17,14 +17,14 @@ use tempfile::TempDir;
 
 const CHECKPOINT: &str = "tests/fixtures/gemma3_text";
 
-/// A machine with two chips beside its CPU: `alpha` falls back to `beta`.
+/// A machine with two chips and a CPU. `alpha` falls back to `beta`.
 struct Machine {
     alpha: Chip,
     beta: Chip,
     folder: TempDir,
 }
 
-/// What is in the machine.
+/// The chips that are present in the machine.
 #[derive(Clone, Copy, Debug)]
 enum Here {
     Both,
@@ -60,7 +60,7 @@ impl Machine {
         self.folder.path().join("bundle")
     }
 
-    /// A command in a machine that has so much.
+    /// Adds the options with which a command finds these chips.
     fn with(&self, here: Here, run: Run) -> Run {
         match here {
             Here::Both => self.alpha.found_by(self.beta.found_by(run)),
@@ -88,7 +88,7 @@ fn fallbacks(outcome: &Outcome) -> Vec<&str> {
     outcome.stderr.lines().filter(|line| line.starts_with("fallback:")).collect()
 }
 
-/// Succeeds and says these fallbacks, each with its words.
+/// Asserts success and exactly these fallback messages, each with its words.
 fn says(outcome: &Outcome, expected: &[&[&str]]) {
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     let found = fallbacks(outcome);
@@ -118,7 +118,7 @@ fn every_target_of_the_plan_has_a_chain_in_its_own_formats() {
         { "target": "cpu", "formats": [] },
     ]);
     assert_eq!(variant["plan"]["fallback"], planned, "{report}");
-    // Formats of its own: those of the profile for any machine.
+    // Own formats: the formats of the profile for any machine.
     let own = "embed w8-per-channel/a8-dynamic-block32/f16, \
                decoder.0-7 w8-per-channel/a8-dynamic-block32/f16, \
                head w8-block32/a8-dynamic-block32/f16";
@@ -141,11 +141,11 @@ fn every_target_of_the_plan_has_a_chain_in_its_own_formats() {
         ("cpu", vec![("cpu", "cpu")], vec![own.to_owned()]),
     ];
     assert_eq!(seen, expected);
-    // Under `--strict` nothing takes over, and nothing is compiled to do so.
+    // Under `--strict` there is no fallback chain, so none is compiled.
     let strict = machine.compiles("alpha", &["--strict"]).json();
     assert_eq!(strict["variants"][0]["chains"], json!(["primary"]), "{strict}");
 
-    // The same is said before anything is compiled.
+    // A dry run reports the same chains.
     let dry = || {
         let run = shardwright(["compile", CHECKPOINT, "--context", "64", "--soc", "alpha", "--dry-run"]);
         machine.with(Here::Both, run)
@@ -165,7 +165,8 @@ fn every_target_of_the_plan_has_a_chain_in_its_own_formats() {
     }
 }
 
-/// A goal for the size is for all that a device holds; the last chain is the first to go without.
+/// A size goal applies to all data on a device. If it is too small, the last chain is left out
+/// first.
 #[test]
 fn a_goal_for_the_size_holds_with_every_chain() {
     let chip = json!({ "formats": formats(&[("w8-per-channel", true), ("w4-block32", true)]) });
@@ -216,7 +217,7 @@ fn a_goal_for_the_size_holds_with_every_chain() {
     }
 }
 
-/// Bytes of what is no artefact and no table.
+/// Returns the bytes of files that are neither artefacts nor tables.
 fn texts(bundle: &Path) -> u64 {
     let bundle = Bundle::open(bundle).expect("a bundle");
     let manifest = bundle.manifest();
@@ -246,7 +247,7 @@ fn what_is_missing_is_said_and_the_next_chain_runs() {
         );
         assert!(!said.contains("fallback:"), "{said}");
     }
-    // What is here and refuses is passed over like what is not.
+    // A chip that is present but refuses is skipped like a missing one.
     machine.alpha.behaves_as("unsupported");
     machine.beta.behaves_as("broken");
     let moved_on: &[&str] = &["chain `primary` does not run here", "the chip's compiler has moved on"];
@@ -276,8 +277,8 @@ fn damage_is_an_error_and_no_reason_to_fall_back() {
     }
 }
 
-/// In equal formats all three say the same, so that a session that is moved says what an
-/// undisturbed one does.
+/// All three chains have the same formats here, so a session that is moved generates the same text
+/// as an undisturbed one.
 #[test]
 fn a_session_that_loses_a_device_twice_goes_on_with_its_tokens() {
     let machine = Machine::of(&json!({ "fallback": ["beta"] }));
@@ -304,11 +305,12 @@ fn a_session_that_loses_a_device_twice_goes_on_with_its_tokens() {
             says(&outcome, &[&first, &second]);
         }
     }
-    // The first chip alone; the next one stays.
+    // Only the first chip fails. The session stays on the next one.
     machine.beta.fails_in("nothing", 0);
     says(&bundled().outcome(), &[&first]);
     says(&just_in_time().outcome(), &[&first]);
-    // One that is lost as soon as the other goes on is passed over like one that does not open.
+    // A chip that is already broken when the session moves to it is skipped like one that does not
+    // open.
     machine.beta.behaves_as("broken");
     let passed: &[&str] = &["failed on alpha", "resumed on cpu", "chain `beta`", "libchip.so"];
     says(&bundled().outcome(), &[passed]);
@@ -329,13 +331,13 @@ fn a_fallback_that_cannot_be_made_is_said_and_the_others_are() {
     says(&outcome, &[words]);
     assert!(outcome.stdout.contains("chains primary, cpu"), "{}", outcome.stdout);
     machine.beta.fails_in("nothing", 0);
-    // The bundle says what it lacks: not by itself a fallback.
+    // The bundle reports the missing chain. That alone is not a fallback.
     let outcome = machine.runs(Here::Both).argument("--strict").outcome();
     says(&outcome, &[]);
     let note = "note: the plan falls back to chain `beta`, which was not compiled";
     assert!(outcome.stderr.contains(note), "{}", outcome.stderr);
 
-    // What is not there to be compiled for is left out of the plan.
+    // A chip that cannot be compiled for here is left out of the plan.
     let shims = program::folder().join("shims");
     let profiles = machine.beta.shims().with_file_name("profiles");
     let run = shardwright(["compile", CHECKPOINT, "--context", "64", "--soc", "alpha", "-o"]);
@@ -362,7 +364,8 @@ fn profiles_that_fall_back_to_nothing_sensible_are_refused() {
     }
 }
 
-/// Where the bundle has several variants, the machine is asked first.
+/// With several variants in the bundle, chips of the machine come before the variant for any
+/// machine.
 #[test]
 fn another_chip_of_the_machine_runs_before_what_is_for_any_machine() {
     let machine = Machine::new();
@@ -390,13 +393,13 @@ fn another_chip_of_the_machine_runs_before_what_is_for_any_machine() {
         let (code, said) = machine.runs(Here::Beta).argument("--strict").refuses();
         assert!(code == 9 && said.contains(why[0]), "{code} {said}");
         says(&machine.runs(Here::Neither).outcome(), &[]);
-        // The order of variants in the manifest means nothing.
+        // The order of variants in the manifest has no effect.
         let writer = BundleWriter::create(machine.bundle()).unwrap_or_else(|error| panic!("{error}"));
         let mut manifest = writer.previous().cloned().expect("a manifest");
         manifest.variants.rotate_left(1);
         writer.finish(&manifest).unwrap_or_else(|error| panic!("{error}"));
     }
-    // Within a variant it is the order in which they are tried.
+    // Within a variant, the order of chains is the order of tries.
     let writer = BundleWriter::create(machine.bundle()).unwrap_or_else(|error| panic!("{error}"));
     let mut manifest = writer.previous().cloned().expect("a manifest");
     let variant = manifest.variants.iter_mut().find(|variant| variant.soc == "alpha").expect("a variant");
@@ -444,7 +447,7 @@ fn a_tower_falls_back_as_the_text_does() {
     };
     let undisturbed = seen(&options.open(&checkpoint).expect("opened")).expect("a reply").0;
     let opened = open();
-    // Of instances that are opened from now on: those of towers.
+    // Applies to instances opened from now on, so only to the towers.
     machine.alpha.fails_in("lost", 1);
     machine.beta.fails_in("lost", 1);
     for model in opened {
@@ -456,7 +459,7 @@ fn a_tower_falls_back_as_the_text_does() {
     }
 }
 
-/// What was compiled for a chip and runs on another of its architecture: text and tower alike.
+/// A bundle for a chip runs on another chip of its architecture, text and tower alike.
 #[test]
 fn a_tower_runs_on_the_device_that_was_found_for_it() {
     let machine = Machine::of(&json!({}));
@@ -485,7 +488,7 @@ fn a_tower_runs_on_the_device_that_was_found_for_it() {
     let (text, said) = seen(&model).expect("a reply");
     assert_eq!(text, expected);
     assert!(said.len() == 1 && said[0].contains("self-test of chain `picture` on this machine"), "{said:?}");
-    // A tower that the chip takes no more falls back by itself.
+    // A tower that the chip does not accept any more falls back alone.
     let model = opened(&open);
     machine.alpha.behaves_as("unsupported");
     let (text, said) = seen(&model).expect("a reply");

@@ -1,5 +1,5 @@
-//! `shardwright bench` as a user runs it: rows, JSON, memory and phases; refusals. Nothing is
-//! asserted about times.
+//! `shardwright bench` as a user runs it: rows, JSON, memory and phases, and refusals. Times are
+//! not checked.
 
 use serde_json::Value;
 use shardwright_tests::checkpoints::{Copy, EMBEDDING_FIXTURE, TEXT_FIXTURES};
@@ -7,7 +7,7 @@ use shardwright_tests::program::{Run, shardwright};
 
 const FIXTURE: &str = TEXT_FIXTURES[0];
 
-/// Small sizes on two threads.
+/// Prepares a bench of small sizes on two threads.
 fn bench(checkpoint: &str) -> Run {
     shardwright(["bench", checkpoint, "-p", "8", "-n", "4", "-r", "2", "-t", "2"])
 }
@@ -16,8 +16,8 @@ fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().expect("a list").iter().map(|number| number.as_f64().expect("a number")).collect()
 }
 
-/// What the CPU shim finds fastest for single rows is kept, told by `doctor`, given to the next
-/// process, and forced otherwise by a flag.
+/// The CPU shim's fastest method for single rows is cached, reported by `doctor`, used by the next
+/// process, and overridden by a flag.
 #[test]
 fn what_was_measured_is_kept_and_told() {
     let cache = tempfile::tempdir().expect("a folder");
@@ -40,7 +40,7 @@ fn what_was_measured_is_kept_and_told() {
     assert_eq!(found(&bench(&[])), [(Some(value.clone()), true)], "it was kept");
     let forced = bench(&["--flag", "streams=1"]);
     assert_eq!(found(&forced), [], "what is kept is not used where a flag decides");
-    // In a worker it is the same, and `measured` asks for a new measurement.
+    // A worker uses the same cache, and `measured` requests a new measurement.
     let worker = bench(&["--isolation", "process", "--flag", "products=scalar"]);
     assert_eq!(found(&worker), [(Some(value.clone()), true)]);
     std::fs::remove_dir_all(cache.path().join("shardwright/measured")).expect("it is there");
@@ -82,8 +82,8 @@ fn a_bench_tells_speeds_phases_memory_and_the_plan() {
             result["test"].as_str().is_some_and(|test| test.starts_with("tg"))
         );
     }
-    // Two repetitions: of a prompt a prefill and the step of its last token, and of four tokens a
-    // step each.
+    // Two repetitions: a prompt runs a prefill and the step of its last token, and four tokens run
+    // one step each.
     let head = |result: &Value| {
         let shards = result["shards"].as_array().expect("shards").iter();
         let mut heads =

@@ -1,4 +1,4 @@
-//! `shardwright compile`, `run DIR`, `embed DIR` and `inspect` as a user runs them: a bundle
+//! `shardwright compile`, `run DIR`, `embed DIR` and `inspect` as a user runs them. A bundle
 //! answers as its checkpoint does, an interrupted compilation is resumed, and damaged or
 //! contradictory input is refused.
 
@@ -21,7 +21,7 @@ use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::tree;
 use shardwright_vocabulary::{Notice, NoticeKind};
 
-/// What the demo of the README plans for.
+/// The target of the README's demo.
 const DEMO_TARGET: [&str; 6] = ["--soc", "mt6989", "--limit", "ops=400", "--on", "cpu"];
 
 fn none() -> [&'static str; 0] {
@@ -36,7 +36,7 @@ fn generate(what: &str) -> Run {
     shardwright(["run", what, "--prompt", "And it came to pass", "--max-tokens", "16", "--greedy"])
 }
 
-/// Is refused like any bad input: with the name of the fault, and help.
+/// Asserts a refusal of bad input, with the name of the fault, and help.
 fn refused(run: Run, code: i32, words: &[&str]) {
     let (actual, stderr) = run.refuses();
     assert_eq!(actual, code, "{stderr}");
@@ -67,7 +67,7 @@ fn a_gguf_file_embeds_what_its_checkpoint_embeds() {
     let (found, expected) = (vector(FILE), vector(EMBEDDING_FIXTURE));
     assert_eq!(found.len(), expected.len());
     let farthest = found.iter().zip(&expected).map(|(one, other)| (one - other).abs()).fold(0.0, f64::max);
-    // Norms of the file are one more, rounded to 32 bits.
+    // The file stores norms plus one, rounded to 32 bits.
     assert!(farthest < 1e-5, "{farthest}");
     let shown = shardwright(["show", FILE]).succeeds();
     assert!(shown.contains("assumed: vectors divided by their length"), "{shown}");
@@ -93,8 +93,8 @@ fn the_demo_model_answers_from_its_bundle_and_says_where() {
     assert_eq!((from_bundle.code, from_checkpoint.code), (Some(0), Some(0)), "{}", from_bundle.stderr);
     assert_eq!(from_bundle.stdout, from_checkpoint.stdout);
     assert!(from_bundle.stderr.contains("*emulated on cpu*"), "{}", from_bundle.stderr);
-    // Notes of the compilation are shown when the bundle runs, except those about the libraries of
-    // that machine, and about a start from a checkpoint that took long.
+    // Notes of the compilation are shown when the bundle runs, except notes about the libraries of
+    // that machine, and about a slow start from a checkpoint.
     let passing = |line: &&str| line.contains("cannot be used") || line.contains("prepared in");
     let lasting = |line: &&str| line.starts_with("note:") && !passing(line);
     for line in from_checkpoint.stderr.lines().filter(lasting) {
@@ -131,7 +131,7 @@ fn it_needs_neither_its_checkpoint_nor_a_certain_folder() {
     let elsewhere = tempfile::tempdir().expect("a temporary folder");
     assert_eq!(generate(&shown(&folder.path().join("bundle"))).within(elsewhere.path()).succeeds(), expected);
     refused(generate("nothing").within(folder.path()), 3, &["nothing"]);
-    // In a folder that is not writable.
+    // The folder is not writable.
     assert_eq!(
         generate(&shown(&folder.path().join("bundle"))).within(Path::new("/proc")).succeeds(),
         expected
@@ -163,7 +163,8 @@ fn compiling_twice_gives_the_same_bytes_wherever() {
     assert_eq!(contents(&one).keys().collect::<Vec<_>>(), contents(&other).keys().collect::<Vec<_>>());
     assert!(contents(&one) == contents(&other));
 
-    // Over itself: nothing changes; over another model's: that one is gone.
+    // Compiling into the bundle's own folder changes no file. Compiling into another model's bundle
+    // replaces it.
     let again: Value = serde_json::from_str(&report(&one, &root, DEMO_MODEL)).expect("JSON");
     assert_eq!(again["bundle"], first["bundle"]);
     assert!(contents(&one) == contents(&other));
@@ -172,8 +173,7 @@ fn compiling_twice_gives_the_same_bytes_wherever() {
     assert!(contents(&one) == contents(&fresh.path()));
 }
 
-/// Files below the folder with the name of an unfinished one, or in a place where they do not
-/// belong.
+/// Returns files below the folder with the name of an unfinished file, or in the wrong place.
 fn leftovers(bundle: &Path) -> Vec<PathBuf> {
     let belongs = |path: &Path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -227,7 +227,8 @@ fn a_killed_compilation_is_taken_up_and_ends_in_the_same_bytes() {
     }
     assert!(killed >= moments / 2, "{killed} of {moments} were killed before they ended");
 
-    // Killed while it replaces a bundle, either the old one or the new one exists.
+    // If the program is killed while it replaces a bundle, either the old one or the new one
+    // exists.
     let bundle = folder.path().join("replaced");
     for moment in &[5_u32, 2, 8][..cases(1, 3)] {
         shardwright(["compile", TEXT_FIXTURES[3], "-o", &shown(&bundle)]).succeeds();
@@ -309,18 +310,19 @@ fn a_dry_run_says_what_each_chip_would_get_and_makes_nothing() {
     for word in ["mt6989", "sm8750", "generic", "tokens/s", "Nothing was compiled"] {
         assert!(text.contains(word), "no `{word}` in {text}");
     }
-    // One that cannot be is said and loses no other; alone it is an error, and so is no place.
+    // An unknown chip is reported, and the others are still planned. If no chip is left, or there
+    // is no output path, it is an error.
     let outcome = shardwright(["compile", DEMO_MODEL, "--soc", "mt1,generic", "--dry-run"]).outcome();
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("not compiled for mt1") && outcome.stderr.contains("help: "));
     refused(shardwright(["compile", DEMO_MODEL, "--soc", "mt1", "--dry-run"]), 3, &["mt1"]);
     refused(shardwright(["compile", DEMO_MODEL]), 2, &["--output"]);
-    // What does not fit is refused before anything is compiled.
+    // A plan that does not fit is refused before compiling.
     let small = ["compile", DEMO_MODEL, "--size", "100KB", "--dry-run"];
     refused(shardwright(small), 7, &["bytes"]);
 }
 
-/// Every refused option is tested in `cli_options`.
+/// `cli_options` tests every refused option.
 #[test]
 fn what_is_of_this_machine_is_an_argument_of_a_bundle_too() {
     let bundle = Compiled::from(TEXT_FIXTURES[3], none());
@@ -332,15 +334,15 @@ fn what_is_of_this_machine_is_an_argument_of_a_bundle_too() {
         assert_eq!(generate(&path).arguments(arguments).succeeds(), expected, "{arguments:?}");
     }
     assert_eq!(generate(&path).argument("--strict").succeeds(), expected);
-    // A bundle for no chip in particular runs on one with a name.
+    // A bundle for any machine runs on a chip with a name.
     assert_eq!(generate(&path).arguments(["--soc", "mt6989"]).succeeds(), expected);
     refused(shardwright(["embed", &path, "a text"]), 5, &["cannot embed"]);
 }
 
-/// Sequences that a terminal would act on, and a line that imitates one of the program's.
+/// Control sequences for a terminal, and a line that imitates one of the program's.
 const FORGED: &str = "harmless\r\u{1b}[2K\u{9b}31mnothing\nfallback: forged\u{202e}";
 
-/// Whether none of it is in the text except in escaped form.
+/// Checks that the text contains these characters only in escaped form.
 fn is_disarmed(text: &str) -> bool {
     let acts = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
     !text.contains(acts) && !text.lines().any(|line| line.starts_with("fallback: forged"))
@@ -369,7 +371,7 @@ fn what_a_bundle_says_is_shown_and_not_obeyed() {
     }
 }
 
-/// A work order as passed to a shim's compile.
+/// Writes a work order as it is passed to a shim's compile.
 fn work_order(folder: &Path) -> PathBuf {
     let graph = committed(TEXT_FIXTURES[3]);
     let menu = menu(64, &[16], &[1]);
@@ -423,7 +425,7 @@ fn inspect_knows_everything_that_is_ours() {
     let planner = shown(&program::folder().join("planners/generic.wasm"));
     refused(shardwright(["inspect", &planner]), 5, &["planner check"]);
 
-    // Damaged ones of each kind.
+    // Damaged files of each kind.
     for what in [&artefact, &order] {
         let mut bytes = fs::read(what).expect("read");
         let middle = bytes.len() / 2;
@@ -464,7 +466,7 @@ fn inspect_of_a_damaged_bundle_names_the_file_and_exits_with_1() {
     refused(generate(&path), 4, &[&name]);
 }
 
-/// The longest artefact of a bundle of the trained model: long enough that it is not hashed at
+/// Returns the longest artefact of a bundle of the trained model. It is too long to be hashed at
 /// every use.
 fn long_artefact(bundle: &Compiled) -> PathBuf {
     let manifest = bundle.variant_json();
@@ -476,8 +478,8 @@ fn long_artefact(bundle: &Compiled) -> PathBuf {
     file
 }
 
-/// An attacker who changes an artefact can correct the hash it contains; the manifest's is of the
-/// whole file.
+/// An attacker who changes an artefact can correct the hash it contains. The manifest's hash covers
+/// the whole file.
 #[test]
 fn an_artefact_changed_and_mended_is_not_run() {
     let bundle = Compiled::from(DEMO_MODEL, none());
@@ -503,14 +505,14 @@ fn an_artefact_changed_and_mended_is_not_run() {
     assert_eq!(generate(&path).succeeds(), expected);
 }
 
-/// Across starts: cached facts about a bundle become invalid with the first change to it.
+/// Facts about a bundle that are cached between starts become invalid with the first change to it.
 #[test]
 fn remembered_proofs_do_not_outlive_a_change() {
     let bundle = Compiled::from(DEMO_MODEL, none());
     let path = shown(&bundle.path());
     let cache = tempfile::tempdir().expect("a temporary folder");
     let run = || generate(&path).environment("XDG_CACHE_HOME", cache.path());
-    // A file must have been unchanged for some seconds before its time stamp is trusted.
+    // A file's time stamp is trusted only if the file was unchanged for some seconds before.
     std::thread::sleep(std::time::Duration::from_secs(5));
     let expected = run().succeeds();
     assert_eq!(run().succeeds(), expected);
@@ -534,7 +536,7 @@ fn remembered_proofs_do_not_outlive_a_change() {
     }
     assert_eq!(run().succeeds(), expected);
 
-    // Proofs that others may have written are not trusted, and that is reported.
+    // Proofs that other users may have written are not trusted, and that is reported.
     fs::create_dir_all(&proofs).expect("made");
     fs::set_permissions(&proofs, fs::Permissions::from_mode(0o777)).expect("set");
     let outcome = run().outcome();
@@ -565,7 +567,7 @@ fn strict_refuses_what_a_bundle_says_was_done_otherwise() {
     assert!(!into.join("bundle.json").exists());
 }
 
-/// A closed terminal interrupts the compilation, too: nothing reads its output any more.
+/// A closed terminal also interrupts the compilation, and its output has no reader any more.
 #[test]
 fn compiling_survives_readers_that_go_away() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -583,8 +585,8 @@ fn compiling_survives_readers_that_go_away() {
     generate(&shown(&bundle)).succeeds();
 }
 
-/// Every way a plan can deviate from the request, from `plan` over `run` and `compile` to the
-/// bundle.
+/// Covers every way in which a plan can deviate from the request, from `plan`, `run` and `compile`
+/// to the bundle.
 #[test]
 fn a_shard_that_left_its_chip_is_refused_under_strict_everywhere() {
     let chip = Chip::new();
@@ -610,7 +612,7 @@ fn a_shard_that_left_its_chip_is_refused_under_strict_everywhere() {
     said(chip.found_by(generate(&bundle)));
     refused(chip.found_by(generate(&bundle)).argument("--strict"), 9, &["not on testchip"]);
 
-    // An explicit request for the CPU is no fallback.
+    // An explicit request for the CPU is not a fallback.
     let asked =
         || chip.planned_by(generate(TEXT_FIXTURES[3])).arguments(["--planner-option", "place.head=cpu"]);
     asked().argument("--strict").succeeds();

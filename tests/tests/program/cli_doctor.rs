@@ -1,5 +1,5 @@
-//! `shardwright doctor`: it reports what exists, survives every shim, and predicts how a bundle
-//! would run.
+//! `shardwright doctor` reports the parts of an installation, survives every shim, and predicts how
+//! a bundle would run.
 
 use std::fs;
 use std::path::Path;
@@ -21,14 +21,14 @@ fn named<'v>(value: &'v Value, list_name: &str, name: &str) -> &'v Value {
     found.unwrap_or_else(|| panic!("no `{name}` among `{list_name}`: {value}"))
 }
 
-/// The program alone in a folder: without shims, planners or profiles.
+/// The program alone in a folder, without shims, planners or profiles.
 struct Alone(TempDir);
 
 impl Alone {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let copy = folder.path().join("shardwright");
-        // A copy if the two are on different disks.
+        // Copy it if the two are on different disks.
         if fs::hard_link(program::executable(), &copy).is_err() {
             fs::copy(program::executable(), &copy).expect("copied");
         }
@@ -49,7 +49,7 @@ impl Alone {
     }
 }
 
-/// A library with a manifest, made of C source, named `name`.
+/// Compiles a library from C source, with a manifest named `name`.
 fn shim(folder: &Path, name: &str, source: &str) {
     let file = folder.join(format!("{name}.c"));
     fs::write(&file, source).expect("written");
@@ -186,7 +186,7 @@ fn a_bundle_is_checked_for_how_it_would_run() {
         assert_eq!((&shard["state"], &shard["device"]), (&"optimal".into(), &"cpu".into()), "{shard}");
     }
 
-    // The same bundle where its shim is not.
+    // On a machine without the shim of the bundle.
     let outcome = Alone::new().runs(&["doctor", &bundle, "--format", "json"]);
     assert_eq!(outcome.code, Some(3), "{}{}", outcome.stdout, outcome.stderr);
     let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
@@ -260,7 +260,8 @@ fn what_is_no_bundle_is_refused() {
     assert!(code != 0 && stderr.contains("bundle.json"), "{stderr}");
 }
 
-/// Variables that do not concern a user of the program: for builds, tests, and recording calls.
+/// Environment variables for builds, tests and recording calls, which users of the program do not
+/// need.
 const NOT_A_USERS: [&str; 4] = [
     "SHARDWRIGHT_HOST_TARGET",
     "SHARDWRIGHT_NEURON_RECORDER",

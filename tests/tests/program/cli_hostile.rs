@@ -1,5 +1,5 @@
-//! Bad input through the program's own commands: each is refused with a message, a `help:` line and
-//! a non-zero exit code, without a panic, a hang or an answer.
+//! Bad input through the program's own commands. Each input is refused with a message, a `help:`
+//! line and a non-zero exit code, without a panic, a hang or an answer.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,7 +16,7 @@ use shardwright_tests::tree;
 
 const FIXTURE: &str = "tests/fixtures/qwen3";
 
-/// One way to damage a checkpoint and a word the refusal must contain.
+/// One way to damage a checkpoint, and a word that the refusal must contain.
 struct Case {
     name: &'static str,
     spoil: fn(Copy) -> Copy,
@@ -27,7 +27,7 @@ const fn case(name: &'static str, spoil: fn(Copy) -> Copy, says: &'static str) -
     Case { name, spoil, says }
 }
 
-/// The name of some tensor that is not an embedding.
+/// Returns the name of a tensor that is not an embedding.
 fn some_norm(header: &Value) -> String {
     header
         .as_object()
@@ -165,7 +165,7 @@ fn spoiled_checkpoints_are_refused_by_name() {
     }
 }
 
-/// A pipe without a writer, in the place of a file.
+/// Creates a pipe without a writer in place of a file.
 fn pipe(path: &Path) {
     let _ = fs::remove_file(path);
     assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo starts").success());
@@ -207,7 +207,7 @@ fn a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for() {
     assert!(listing.contains("odd.shim.json") && listing.contains("a pipe"), "{listing}");
 }
 
-/// Bytes that are no text are refused with their place, and a conversation goes on.
+/// Bytes that are not UTF-8 are refused with their place, and a conversation continues.
 #[test]
 fn bytes_that_are_not_utf8_cost_their_line() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -244,7 +244,7 @@ fn what_never_ends_is_read_to_its_cap() {
     let (code, stderr) = shardwright(["embed", EMBEDDING_FIXTURE]).input(zero).refuses();
     assert!(code == 2 && stderr.contains("standard input has more than"), "{stderr}");
 
-    // A length of nothing, and bytes without an end.
+    // A device of length zero, and a file of a gigabyte.
     let copy = Copy::of(EMBEDDING_FIXTURE);
     for (path, bytes) in contents(&tree::root().join(EMBEDDING_FIXTURE)) {
         let to = copy.path().join(path);
@@ -266,7 +266,7 @@ fn what_never_ends_is_read_to_its_cap() {
     embed_of("more than 1048576 bytes");
 }
 
-/// A risk that no check can rule out is documented where the user decides about it.
+/// The documentation of the option must mention a risk that no check can rule out.
 #[test]
 fn the_help_says_what_isolation_does_not_save_from() {
     let help = shardwright(["run", "--help"]).succeeds();
@@ -354,7 +354,7 @@ fn a_limit_nothing_meets_is_a_planning_failure_with_its_reason() {
     assert!(stderr.contains("ops"), "{stderr}");
 }
 
-/// A limit so low that nothing fits on the chip: its work goes to the CPU, which is a fallback.
+/// With so low a limit no shard fits on the chip. Its work moves to the CPU, which is a fallback.
 #[test]
 fn a_plan_that_leaves_the_chip_is_said_and_refused_under_strict() {
     let plan = || shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--limit", "ops=3"]);
@@ -370,9 +370,9 @@ fn planners_that_are_none_are_refused_under_strict_and_replaced_otherwise() {
         ("garbage.wasm", b"\x7fELF and so on".to_vec()),
         ("text.wasm", b"(component)".to_vec()),
         ("empty.wasm", Vec::new()),
-        // A core module: the right magic number, not a component.
+        // A core module, which has the right magic number but is not a component.
         ("core.wasm", b"\0asm\x01\0\0\0".to_vec()),
-        // A component that exports nothing.
+        // A component without exports.
         ("hollow.wasm", b"\0asm\x0d\0\x01\0".to_vec()),
     ] {
         let path = folder.path().join(name);
@@ -457,7 +457,7 @@ fn several_first_starts_at_once_all_run() {
     assert_eq!(names.filter(|name| name.ends_with(".cwasm")).count(), 1);
 }
 
-/// Where the system has no memory for a planner, a plan is made without one, and that is reported.
+/// If the system has no memory for a planner, a plan is made without one, and that is reported.
 #[cfg(target_os = "linux")]
 #[test]
 fn without_memory_for_the_planner_there_is_a_plan_without_one() {
@@ -472,14 +472,14 @@ fn without_memory_for_the_planner_there_is_a_plan_without_one() {
             .args(more)
             .current_dir(tree::root())
             .env("XDG_CACHE_HOME", cache.path())
-            // Address space of threads would count too.
+            // The address space of threads would count too.
             .env("MALLOC_ARENA_MAX", "1")
             .env("RAYON_NUM_THREADS", "1")
             .output()
             .expect("a shell");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    // How much the program itself takes depends on how it was built.
+    // The memory that the program itself needs depends on its build.
     let mut limits = (100_000..=300_000).rev().step_by(10_000);
     let refused = |limit: &u32| limited(*limit, &["--strict"]).0 != Some(0);
     let limit = limits.find(refused).expect("a limit that is too low");

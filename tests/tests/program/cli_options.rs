@@ -9,12 +9,12 @@ use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURE
 use shardwright_tests::chip::{CHIP, Chip};
 use shardwright_tests::program::{Run, shardwright};
 
-/// Exit codes.
+/// Exit codes of invalid arguments and unsupported requests.
 const ARGUMENT: i32 = 2;
 const UNSUPPORTED: i32 = 5;
 const STRICT: i32 = 9;
 
-/// Is refused like any bad input: with the name of the fault, and help.
+/// Asserts a refusal of bad input, with the name of the fault, and help.
 fn refused(run: Run, code: i32, words: &[&str]) {
     let (actual, stderr) = run.refuses();
     assert_eq!(actual, code, "{stderr}");
@@ -23,7 +23,7 @@ fn refused(run: Run, code: i32, words: &[&str]) {
     }
 }
 
-/// The options of a command, as clap prints them, each with the placeholder of its value.
+/// Returns the options of a command as clap prints them, each with the placeholder of its value.
 fn options_of(command: &str) -> Vec<(String, Option<String>)> {
     let help = shardwright([command, "--help"]).succeeds();
     let options = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
@@ -82,7 +82,7 @@ const OF_A_BUNDLE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Options about the machine that runs it, for every command.
+/// Options about the machine that runs the command, for every command.
 const OF_THIS_MACHINE: [&str; 18] = [
     "--soc",
     "--flag",
@@ -104,11 +104,11 @@ const OF_THIS_MACHINE: [&str; 18] = [
     "--version",
 ];
 
-/// Values, of which each option accepts one.
+/// Values to try. Each option accepts one of them.
 const VALUES: [&str; 9] =
     ["ops=400", "embedding=w8-per-channel", "stored", "128", "cpu", "500ms", "speed", "nearest", "picture"];
 
-/// The command with an option and the first value that it accepts.
+/// Returns the command with an option and the first value that it accepts.
 fn with_option(command: &[&str], name: &str, has_value: bool) -> Run {
     if !has_value {
         return shardwright(command).argument(name);
@@ -142,7 +142,7 @@ fn every_option_is_refused_of_which_a_bundle_leaves_no_choice() {
     }
 }
 
-/// Report formats, and weight formats.
+/// `--format` is the format of reports, `--formats` the formats of weights.
 #[test]
 fn format_and_formats_are_distinguished() {
     for (option, value, says) in [
@@ -160,7 +160,7 @@ fn format_and_formats_are_distinguished() {
 fn an_option_is_refused_where_it_says_nothing() {
     let generates = TEXT_FIXTURES[0];
     let cases: &[(&[&str], i32, &[&str])] = &[
-        // Sampling options where nothing is sampled.
+        // Sampling options without sampling.
         (&["run", generates, "--prompt", "x", "--greedy", "--seed", "3"], 2, &["--seed"]),
         (&["run", generates, "--prompt", "x", "--temperature", "0", "--top-k", "3"], 2, &["--top-k"]),
         // A template without that feature.
@@ -168,7 +168,7 @@ fn an_option_is_refused_where_it_says_nothing() {
         // A simulator that does not exist.
         (&["run", generates, "--prompt", "x", "--on", "simulator"], 2, &["generic", "--soc"]),
         (&["plan", generates, "--on", "simulator"], 2, &["generic", "--soc"]),
-        // Names that are not learned, listed or known.
+        // Limits that are not learned, tables that are not listed, and unknown names.
         (&["plan", generates, "--limit", "speed=3"], 2, &["speed", "weight-bytes"]),
         (&["plan", generates, "--planner-option", "nonsense=1"], 2, &["nonsense", "place.COMPONENT"]),
         (&["plan", generates, "--planner", "even", "--planner-option", "balance=ops"], 2, &["pieces"]),
@@ -190,11 +190,11 @@ fn an_option_is_refused_where_it_says_nothing() {
             &["build"],
         ),
         (&["verify", generates, "--threshold", "nll=1", "--threshold", "nll=2"], 2, &["nll"]),
-        // A repair has a bundle and writes another.
+        // A repair needs a bundle and writes another one.
         (&["verify", generates, "--repair"], 2, &["--bundle"]),
         (&["verify", generates, "--bundle", "x", "--repair"], 2, &["--output"]),
         (&["verify", generates, "--compilations", "3"], 2, &["--repair"]),
-        // Missing paths.
+        // Paths that do not exist.
         (&["plan", generates, "--profiles", "no/such/folder"], 3, &["--profiles", "no/such/folder"]),
         (&["plan", generates, "--planners", "README.md"], 3, &["--planners", "README.md"]),
         (&["run", generates, "--prompt", "x", "--shims", "no/such/folder"], 3, &["--shims"]),
@@ -215,7 +215,7 @@ fn an_option_is_refused_where_it_says_nothing() {
     }
     let completions = shardwright(["completions", "bash", "--format", "json"]).outcome();
     assert!(completions.code == Some(2) && completions.stderr.contains("no JSON"), "{}", completions.stderr);
-    // Options that the parser itself refuses, because they need another or belong to another
+    // Options that the parser itself refuses, because they need another option or belong to another
     // command.
     for (arguments, word) in [
         (&["bench", generates, "--probe-mebibytes", "3"][..], "--probe"),
@@ -256,7 +256,7 @@ fn a_wrong_command_line_ends_with_help() {
     }
 }
 
-/// A command of another program, or one with a slip, leads to the one that is meant.
+/// A command of another program, or a typing error, is answered with the intended command.
 #[test]
 fn an_unknown_command_is_answered_with_the_one_that_is_meant() {
     for (name, meant) in [
@@ -282,7 +282,7 @@ fn how_much_is_logged_is_what_the_command_line_says() {
     assert!(said.contains("DEBUG"), "the variable counts where -v does not: {said}");
 }
 
-/// A folder with a library and a manifest of another name, which breaks off.
+/// Creates a folder with a library and a truncated manifest of another name.
 fn broken_shim() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     fs::write(folder.path().join("acme.shim.json"), r#"{ "manifest": 1,"#).expect("written");
@@ -290,7 +290,8 @@ fn broken_shim() -> tempfile::TempDir {
     folder
 }
 
-/// The log as it is needs `-v` or the variable; otherwise each problem is reported once, as a note.
+/// The original log lines need `-v` or the variable. Otherwise each problem is reported once, as a
+/// note.
 #[test]
 fn a_skipped_shim_is_reported_once_and_as_a_note() {
     let folder = broken_shim();
@@ -308,7 +309,7 @@ fn a_skipped_shim_is_reported_once_and_as_a_note() {
             "{lines:?}"
         );
     }
-    // Lists have it themselves.
+    // Lists contain the skipped shim themselves.
     for list in [&["shim", "list"][..], &["doctor"]] {
         let outcome = on(list).outcome();
         assert_eq!(outcome.stderr, "", "{list:?}");
@@ -320,7 +321,8 @@ fn a_skipped_shim_is_reported_once_and_as_a_note() {
     assert!(on(&generate).environment("SHARDWRIGHT_LOG", "info").outcome().stderr.contains(raw));
 }
 
-/// A shim that is needed is an error or a notice with its reason, and no second one.
+/// If the skipped shim is needed, the error or notice has the reason, and there is no second
+/// message.
 #[test]
 fn a_skipped_shim_that_a_plan_needs_is_reported_once() {
     let folder = broken_shim();
@@ -335,7 +337,7 @@ fn a_skipped_shim_that_a_plan_needs_is_reported_once() {
     for (command, soc, more, code) in [
         ("plan", "acme-1", &[][..], 0),
         ("run", "acme-1", &prompt, 3),
-        // No target takes it, counted without the shim.
+        // No target accepts the model. Operations are counted without the shim.
         ("plan", "acme-2", &["--limit", "ops=60"], 7),
     ] {
         let run = shardwright([command, TEXT_FIXTURES[1], "--soc", soc, "--shims"]).argument(folder.path());
@@ -346,7 +348,7 @@ fn a_skipped_shim_that_a_plan_needs_is_reported_once() {
     }
 }
 
-/// A warning that no report has is a note too.
+/// A warning that is in no report is a note too.
 #[test]
 fn a_damaged_cache_of_a_tokenizer_is_a_note() {
     let cache = tempfile::tempdir().expect("a temporary folder");
@@ -437,7 +439,7 @@ fn a_prompt_with_a_picture_token_is_refused() {
     }
 }
 
-/// The folder layout of `cargo xtask build`, without any variable set.
+/// Uses the folder layout of `cargo xtask build`, without any variable set.
 #[test]
 fn the_simulator_beside_the_program_is_found_where_one_is_asked_for_and_nowhere_else() {
     let target = ["--soc", "mt6989", "--formats", "w8-per-channel/a16-symmetric/a16", "--context", "64"];

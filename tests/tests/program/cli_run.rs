@@ -37,7 +37,7 @@ fn a_cut_answer_is_the_uncut_answer() {
     assert_eq!(ask(&DEMO_TARGET), ask(&[]));
 }
 
-/// Each control token is one token where it counts and some letters where it does not.
+/// A control token is one token if it is interpreted, and several letters if it is text.
 #[test]
 fn a_turn_that_spells_out_control_tokens_forges_none() {
     let tokens = |prompt: &str, more: &[&str]| {
@@ -55,7 +55,7 @@ fn a_turn_that_spells_out_control_tokens_forges_none() {
     assert_eq!(tokens("hello", &[]), tokens("hello", &["--control-tokens-in-text"]));
 }
 
-/// Their soft tokens are counted as positions of the prompt.
+/// Soft tokens are counted as positions of the prompt.
 #[test]
 fn pictures_and_sounds_stand_before_the_prompt() {
     const FILES: &str = "host/preprocessing/tests/preprocessing/files";
@@ -76,7 +76,7 @@ fn pictures_and_sounds_stand_before_the_prompt() {
     let (ended, seen, with_picture) = answered(&["--image", &picture]);
     assert_eq!(ended["reason"], "max-tokens");
     assert_ne!(words, seen);
-    // Of at most 70, and what stands around them.
+    // The picture has at most 70 soft tokens, with a few tokens around them.
     let (text, with_picture) = (text.expect("a number"), with_picture.expect("a number"));
     assert!((text + 40..=text + 72).contains(&with_picture), "{text} and {with_picture}");
     assert_eq!(answered(&["--image", &picture]).1, seen);
@@ -87,8 +87,8 @@ fn pictures_and_sounds_stand_before_the_prompt() {
     let both = answered(&["--image", &picture, "--audio", &sound]).2.expect("a number");
     assert_eq!(both - with_picture, heard.expect("a number") - text);
 
-    // A tower is planned for the chip that the text is planned for. Where the chip does not take
-    // it, that is said, or refused.
+    // A tower is planned for the same chip as the text. If the chip does not support it, that is
+    // reported, or refused under `--strict`.
     let chip = ["--image", &picture, "--soc", "mt6989", "--on", "cpu"];
     ask(MULTIMODAL_FIXTURE, &chip).arguments(["--strict"]).succeeds();
     let stored = ["--tower-formats", "stored"];
@@ -106,7 +106,7 @@ fn pictures_and_sounds_stand_before_the_prompt() {
     assert!(code == 5 && says.contains("WAV"), "{code}: {says}");
 }
 
-/// Thoughts go to standard error, so that standard output has the answer alone.
+/// Thoughts are written to standard error, so that standard output contains only the answer.
 #[test]
 fn thoughts_are_shown_apart_from_the_answer() {
     let pairs = [("\n", "<|channel>"), ("<|channel>", "Q"), ("Q", "<channel|>"), ("<channel|>", "Z")];
@@ -133,7 +133,8 @@ fn thoughts_are_shown_apart_from_the_answer() {
     );
 }
 
-/// A model with a chat template replies, and continues a text with `--raw`. One without continues.
+/// A model with a chat template replies, and continues a text with `--raw`. A model without a
+/// template continues.
 #[test]
 fn models_with_a_template_chat_unless_they_are_told_not_to() {
     let run = |model: &str, more: &[&str]| {
@@ -152,7 +153,7 @@ fn models_with_a_template_chat_unless_they_are_told_not_to() {
     });
     let bare = bare.path().display().to_string();
     assert_eq!(run(&bare, &ask), run(&bare, &[&ask[..], &["--raw"]].concat()));
-    // A text that is piped in is one turn.
+    // Piped text is one turn.
     let folder = tempfile::tempdir().expect("a folder");
     let question = folder.path().join("question");
     std::fs::write(&question, "What is faith?\n").expect("written");
@@ -223,7 +224,7 @@ fn the_plan_says_where_its_limits_come_from() {
     assert!(ordinary.contains("2600") && ordinary.contains("reported"), "{ordinary}");
 }
 
-/// The results of a plan, and their basis, for people and for programs.
+/// The results of a plan and their basis, in text and in JSON.
 #[test]
 fn the_plan_says_what_it_comes_to_and_what_that_rests_on() {
     let target = ["--soc", "mt6989", "--limit", "ops=400"];
@@ -262,7 +263,7 @@ fn the_plan_says_what_it_comes_to_and_what_that_rests_on() {
     assert!(held(1) == artefacts && held(2) > artefacts + sum("state_bytes") && held(3) > held(2), "{plan}");
     assert_eq!(plan["forecast"]["verdict"]["fits"], "whole", "{plan}");
     assert!(text.contains("\nfits mt6989: decode holds "), "{text}");
-    // Without a change of format nothing is lost, and the CPU's times come from a formula.
+    // If the formats stay the same there is no loss, and the CPU's times come from a formula.
     let stored = shardwright(["plan", DEMO_MODEL]).json();
     assert_eq!(stored["totals"]["loss"], serde_json::json!({"known": "none"}), "{stored}");
     assert_eq!(stored["totals"]["times"][0]["time"]["provenance"], "modelled", "{stored}");
@@ -338,7 +339,7 @@ fn a_quality_to_keep_decides_between_formats() {
     assert!(decoder(&loose).iter().all(|formats| formats.contains("w4-block32")), "{loose}");
     assert!(decoder(&strict).iter().any(|formats| !formats.contains("w4-block32")), "{strict}");
 
-    // Eight bits lose little, and that is not nothing.
+    // Eight bits lose little, but not zero.
     for formats in ["w4-block32", "w8-per-channel"] {
         let without_stored = shardwright(["plan", TEXT_FIXTURES[0], "--formats", formats, "--quality", "0"]);
         let outcome = without_stored.outcome();
@@ -351,7 +352,8 @@ fn a_quality_to_keep_decides_between_formats() {
     }
 }
 
-/// Between the losses of two formats a budget is spent layer by layer, and no cut is made for it.
+/// If the goal is between the losses of two formats, layers get different formats, and the shard is
+/// not cut for that.
 #[test]
 fn a_quality_to_keep_mixes_formats_inside_a_shard() {
     let asked = |command: &str, quality: &str| {
@@ -361,7 +363,7 @@ fn a_quality_to_keep_mixes_formats_inside_a_shard() {
     let loss = |plan: &Value| plan["totals"]["loss"]["micronats"].as_u64().expect("a measured loss");
     let time = |plan: &Value| plan["totals"]["times"][0]["time"]["microseconds"].as_u64().expect("a time");
     let loose = asked("plan", "100000").json();
-    // Half of what the faster format loses everywhere, in thousandths of a nat.
+    // Half of the loss of the faster format, in thousandths of a nat.
     let budget = loss(&loose) / 2000;
     let mixed = asked("plan", &budget.to_string()).json();
     let strict = asked("plan", &(budget / 3).to_string()).json();
@@ -375,7 +377,7 @@ fn a_quality_to_keep_mixes_formats_inside_a_shard() {
 
     let verified = asked("verify", &budget.to_string()).json();
     assert_eq!(verified["passed"], true, "{verified}");
-    // A bundle says the same of its shards.
+    // The bundle reports the same formats for its shards.
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = folder.path().join("bundle").display().to_string();
     asked("compile", &budget.to_string()).arguments(["-o", &bundle]).succeeds();

@@ -9,14 +9,15 @@ use shardwright_tests::checkpoints::{
 };
 use shardwright_tests::program::{Run, shardwright};
 
-/// A fixture cut for a phone into several shards, emulated.
+/// Prepares a run on a fixture that is cut into several shards for a phone, emulated.
 fn cut(checkpoint: &str) -> Run {
     // Further fixtures have fewer layers, and each fewer operations.
     let limit = if FURTHER_FIXTURES.contains(&checkpoint) { "ops=100" } else { "ops=200" };
     shardwright(["verify", checkpoint, "--soc", "mt6989", "--on", "cpu", "--limit", limit])
 }
 
-/// The same in floats that the chip takes and that hold the checkpoint's exactly.
+/// Like [`cut`], but in floats that the chip supports and that represent the checkpoint's values
+/// exactly.
 fn cut_exactly(checkpoint: &str) -> Run {
     cut(checkpoint).arguments(["--formats", "f32/f32/f32"])
 }
@@ -25,7 +26,7 @@ fn list<'v>(value: &'v Value, name: &str) -> &'v [Value] {
     value[name].as_array().unwrap_or_else(|| panic!("no list `{name}` in {value}"))
 }
 
-/// Comparisons of every shard alone whose outcome affects the result.
+/// Returns the comparison of every shard alone that affects the result.
 fn judged(report: &Value) -> &Value {
     let mut judged = list(report, "boundaries").iter().filter(|boundaries| boundaries["judged"] == true);
     let found = judged.next().unwrap_or_else(|| panic!("nothing is judged: {report}"));
@@ -33,7 +34,7 @@ fn judged(report: &Value) -> &Value {
     found
 }
 
-/// All results of a shard, by name of the entry point.
+/// Returns all results of a shard, by name of the entry point.
 fn outputs(shard: &Value) -> impl Iterator<Item = (&str, &Value)> {
     list(shard, "entries").iter().flat_map(|entry| {
         let name = entry["entry"].as_str().expect("a name");
@@ -147,7 +148,7 @@ fn in_other_formats_shards_give_what_the_quantised_graph_gives() {
     }
 }
 
-/// The layer that was broken, and the shard of the broken model that contains it.
+/// Returns the layer that was broken, and the shard of the broken model that contains it.
 fn self_tested(run: Run) -> (u64, Value) {
     let report = run.argument("--self-test").json();
     assert_eq!(report["passed"], true, "{report}");
@@ -161,7 +162,7 @@ fn self_tested(run: Run) -> (u64, Value) {
         _ => false,
     };
     for shard in list(boundaries, "shards") {
-        // Each shard is fed exact values, so no other shard sees the fault.
+        // Each shard gets exact values, so no other shard sees the fault.
         assert_eq!(shard["passed"], !holds(&shard), "{shard}");
     }
     let shard = list(boundaries, "shards").iter().find(holds).expect("a shard holds the layer");
@@ -171,7 +172,7 @@ fn self_tested(run: Run) -> (u64, Value) {
 #[test]
 fn verify_finds_the_layer_it_broke_itself() {
     for checkpoint in [TEXT_FIXTURES[1], DEMO_MODEL] {
-        // All 111 held-out rows are run twice only in thorough runs.
+        // Only thorough runs run all 111 held-out rows twice.
         let rows = cases("4", "111");
         let (layer, shard) = self_tested(shardwright(["verify", checkpoint, "--evaluation", rows]));
         assert_eq!(shard["first_divergent_layer"], layer, "{shard}");
@@ -184,7 +185,7 @@ fn verify_finds_the_layer_within_its_shard() {
         let (layer, shard) = self_tested(run);
         let first = shard["layers"][0].as_u64().expect("a layer");
         for (entry, output) in outputs(&shard) {
-            // Embedding and logits in the shard are of no layer.
+            // The shard's embedding and logits belong to no layer.
             let Some(of) = output["layer"].as_u64() else { continue };
             assert!(of >= first);
             assert_eq!(output["passed"], of < layer, "{entry} {output}");
@@ -226,7 +227,7 @@ fn how_much_is_run_can_be_said() {
 
 #[test]
 fn goldens_of_another_model_are_a_difference_not_a_failure_to_compare() {
-    // The same shapes of everything that is compared, but other weights.
+    // All compared tensors have the same shapes, but the weights differ.
     let outcome = shardwright(["verify", TEXT_FIXTURES[0], "--golden", TEXT_FIXTURES[3]]).outcome();
     assert!(matches!(outcome.code, Some(code) if code != 0), "{}", outcome.stdout);
     assert!(!outcome.stdout.is_empty() || outcome.stderr.contains("error:"), "{}", outcome.stderr);
@@ -245,12 +246,12 @@ fn a_model_in_other_formats_is_held_to_what_these_formats_lose() {
     let text = verify().succeeds();
     assert!(text.contains("ok   KL divergence from the model as stored: "), "{text}");
 
-    // What is set counts, and the likelihood alone does not save it.
+    // Every threshold of the user counts, and passing the likelihood is not enough.
     let tight = verify().arguments(["--threshold", "kl=1e-9", "--threshold", "nll=9"]).outcome();
     assert_eq!(tight.code, Some(1), "{}", tight.stderr);
     assert!(tight.stdout.contains("FAIL KL divergence"), "{}", tight.stdout);
 
-    // Without text there is no divergence, and the report says so.
+    // Without text there is no divergence, which is reported.
     let none = ["--rows", "0", "--formats", "w4-block32/f32/f32", "--format", "json"];
     let none = shardwright(["verify", TEXT_FIXTURES[3]]).arguments(none).outcome();
     let report: Value = serde_json::from_str(&none.stdout).unwrap_or_else(|_| panic!("{}", none.stderr));
@@ -261,7 +262,8 @@ fn a_model_in_other_formats_is_held_to_what_these_formats_lose() {
             .any(|text| text.as_str().is_some_and(|text| text.contains("--rows 0")))
     );
 
-    // A model that keeps all values is compared with recorded numbers, and so only if asked.
+    // A model with unchanged values is compared with recorded numbers, and with a divergence only
+    // on request.
     let exact = || shardwright(["verify", TEXT_FIXTURES[3]]).arguments(&few[..6]);
     assert_eq!(exact().json()["divergence"], Value::Null);
     let asked = exact().arguments(["--threshold", "kl=1e-3"]).json();
@@ -280,16 +282,16 @@ fn without_recorded_outputs_the_reference_says_what_is_right() {
         assert!(rows.map(|(_, output)| output["rows"].as_u64().unwrap_or(0)).sum::<u64>() > 0, "{report}");
         let text = shardwright(["verify", path]).arguments(few).succeeds();
         assert!(text.contains("`--golden DIR` names recorded ones"), "{text}");
-        // A folder that is named has to hold some.
+        // A named folder must contain goldens.
         let (code, stderr) = shardwright(["verify", path, "--golden", path]).refuses();
         assert!(code != 0 && stderr.contains("goldens.safetensors"), "{stderr}");
     }
-    // A broken layer is found without them.
+    // A broken layer is found without goldens too.
     let checkpoint = Copy::of(TEXT_FIXTURES[1]).without("goldens.safetensors");
     self_tested(shardwright(["verify"]).argument(checkpoint.path()));
 }
 
-/// A bundle and the options it was compiled with.
+/// Compiles a bundle and returns its path.
 fn compiled(folder: &std::path::Path, options: &[&str]) -> String {
     let bundle = folder.join("bundle").display().to_string();
     shardwright(["compile", TEXT_FIXTURES[1], "-o", &bundle]).arguments(options).succeeds();
@@ -304,7 +306,7 @@ fn a_bundles_own_artefacts_are_proved_and_the_proof_is_kept_in_it() {
     let verify = || shardwright(["verify", TEXT_FIXTURES[1], "--bundle", &bundle]).arguments(OPTIONS);
     let report = verify().argument("--store").json();
     assert_eq!((&report["passed"], &report["bundle_chain"]), (&true.into(), &"primary".into()), "{report}");
-    // A shipped bundle exposes no layers within a shard; the shard's outputs are compared anyway.
+    // A shipped bundle exposes no layers within a shard. The shard's outputs are compared anyway.
     let shards = list(judged(&report), "shards");
     let decoders = shards.iter().filter(|shard| !shard["layers"].is_null());
     for shard in decoders {
@@ -336,7 +338,7 @@ fn a_bundles_own_artefacts_are_proved_and_the_proof_is_kept_in_it() {
     assert!(code == 6 && stderr.contains("compiled from checkpoint"), "{stderr}");
 }
 
-/// Stops at the first stage whose name contains a word.
+/// A watcher that stops at the first stage whose name contains a word.
 struct Impatient {
     word: &'static str,
     seen: std::cell::Cell<bool>,
@@ -360,7 +362,7 @@ fn it_tells_how_far_it_is_and_can_be_stopped_there() {
         root.join(TEXT_FIXTURES[3]),
         shardwright::OpenOptions::new().search_path(shardwright_tests::program::search_path()),
     );
-    // As a whole, then each shard.
+    // During the run of the whole model, and then during the run of single shards.
     for word in ["p1 as a whole", "p0 through embed", "p2 through embed"] {
         let mut watch = Impatient { word, seen: false.into() };
         let options = shardwright_verify::VerifyOptions::new();
@@ -379,7 +381,8 @@ fn tokens_that_do_not_count_are_said_not_to() {
     let text = verify().succeeds();
     let greedy = text.lines().find(|line| line.contains(" greedy: ")).expect("a line of tokens");
     assert!(greedy.starts_with("not judged greedy: "), "{greedy}");
-    // A bound of the user affects the result, and so does the checkpoint itself.
+    // With a bound from the user, tokens affect the result. They also do for the unchanged
+    // checkpoint.
     let bound = verify().arguments(["--threshold", "greedy=0.01"]).argument("--format=json").outcome();
     let report: Value = serde_json::from_str(&bound.stdout).expect("JSON");
     assert_eq!(report["tokens"]["greedy_judged"], true, "{report}");
@@ -408,17 +411,17 @@ fn what_was_not_run_is_not_taken_for_proved() {
     let strict = verify().argument("--strict").outcome();
     assert_eq!(strict.code, Some(9), "{}", strict.stderr);
     assert!(strict.stderr.contains("was not run") && strict.stderr.contains("help:"), "{}", strict.stderr);
-    // If everything was run, nothing more is reported.
+    // If everything was run, there is no further message.
     let all = shardwright(["verify", TEXT_FIXTURES[3], "--strict"]).succeeds();
     assert!(all.trim_end().ends_with("\npassed"), "{all}");
 }
 
-/// The options of compiling come from the bundle; others have other work orders
+/// The options of compiling come from the bundle. Other options give other work orders
 /// (`BuildError::NotInBundle`).
 #[test]
 fn a_bundle_is_verified_by_the_options_that_it_records() {
     let fixture = TEXT_FIXTURES[3];
-    // Random weights in 4 and 8 bits, over a few tokens: the likelihood is not what is tested.
+    // Random weights in 4 and 8 bits, over a few tokens. The likelihood is not tested here.
     let few = ["--rows", "8", "--steps", "1", "--greedy", "1", "--evaluation", "1", "--threshold", "nll=1"];
     for options in [
         &["--soc", "mt6989", "--on", "cpu", "--limit", "ops=200", "--context", "96"][..],
@@ -440,7 +443,7 @@ fn a_bundle_is_verified_by_the_options_that_it_records() {
         let said = ["the bundle has no artefact for", "leave out the options of compiling"];
         assert!(code == 6 && said.iter().all(|said| stderr.contains(said)), "{options:?}: {stderr}");
     }
-    // Of a calibration text it records the digest.
+    // The bundle only records the digest of a calibration text.
     let own = ["--formats", "w8-per-channel/a16/a8", "--calibration-text", "README.md"];
     let bundle = Compiled::from(fixture, own);
     let verify = || shardwright(["verify", fixture, "--bundle"]).argument(bundle.path()).arguments(few);

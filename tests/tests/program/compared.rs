@@ -1,4 +1,4 @@
-//! `plan` for several chips at once: a table, the plans behind `-v`, and the worst exit code.
+//! `plan` for several chips at once: a table, the full plans with `-v`, and the worst exit code.
 
 use shardwright_tests::checkpoints::DEMO_MODEL;
 use shardwright_tests::program::{Run, shardwright};
@@ -20,7 +20,7 @@ fn several_chips_are_compared_in_one_table() {
         for chip in chips {
             assert!(chip["bytes"].as_u64() > Some(0) && chip["held_bytes"].as_u64() > Some(0), "{chip}");
             assert!(chip["shards"].as_u64() > Some(0) && chip["fits"].is_string(), "{chip}");
-            // What is said of one chip alone is what is said of it beside others.
+            // The comparison reports the same values as a plan for the chip alone.
             let alone =
                 shardwright(["plan", DEMO_MODEL, "--soc", chip["soc"].as_str().expect("a name")]).json();
             let rate = &alone["forecast"]["speed"]["per_1000_seconds"];
@@ -46,14 +46,14 @@ fn the_exit_code_is_that_of_the_worst_chip() {
     assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
     assert!(outcome.stdout.contains("generic") && outcome.stdout.contains("no plan"), "{}", outcome.stdout);
     assert!(outcome.stdout.contains("mt1: ") && outcome.stdout.contains("help: "), "{}", outcome.stdout);
-    // No chip holds so little (7), and one is unknown (3).
+    // No chip can run the model in so few bytes (7), and one chip is unknown (3).
     let outcome = plan(&["mt1,mt6989"], &["--size", "100KB", "--format", "json"]).outcome();
     assert_eq!(outcome.code, Some(7), "{}", outcome.stderr);
     for option in ["--html", "--write-request"] {
         let (code, stderr) = plan(&["mt6989,generic"], &[option, "x"]).refuses();
         assert!(code == 2 && stderr.contains(option) && stderr.contains("one chip"), "{code}: {stderr}");
     }
-    // Elsewhere several names are no chip's.
+    // Other commands read several names as one, which matches no chip.
     let (code, stderr) =
         shardwright(["run", DEMO_MODEL, "--prompt", "x", "--soc", "mt6989", "--soc", "generic"]).refuses();
     assert!(code == 3 && stderr.contains("mt6989,generic"), "{code}: {stderr}");

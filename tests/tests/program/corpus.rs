@@ -1,6 +1,6 @@
-//! The fuzz targets over their committed corpus: every file of it is accepted, as intended; and
-//! whole, truncated and damaged it gives a result. `SHARDWRIGHT_WRITE_CORPUS=1` rewrites it, which
-//! is necessary when a format has changed.
+//! The fuzz targets on their committed corpus. Every file is accepted as intended, and the whole,
+//! truncated and damaged file gives a result. `SHARDWRIGHT_WRITE_CORPUS=1` rewrites the corpus,
+//! which is necessary after a change of format.
 
 #[path = "../../fuzz/src/lib.rs"]
 mod targets;
@@ -21,16 +21,16 @@ use shardwright_trust::{Envelope, Kind, LeastRelease, Revocations, SecretKey, St
 use shardwright_vocabulary::EntryKind;
 use targets::{ENTRY, TARGETS, collapsed, joined};
 
-/// Largest file of the corpus: a fuzzer that starts from large ones is slow.
+/// Largest file of the corpus, in bytes. A fuzzer that starts from large files is slow.
 const LARGEST: usize = 60_000;
-/// Damaged copies of each file.
+/// Number of damaged copies of each file.
 const DAMAGED: u64 = 60;
 
 fn corpus(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target)
 }
 
-/// Files of a target, sorted.
+/// Returns the files of a target, sorted.
 fn files(target: &str) -> Vec<PathBuf> {
     let mut files: Vec<_> =
         fs::read_dir(corpus(target)).expect("a folder").flatten().map(|file| file.path()).collect();
@@ -38,8 +38,8 @@ fn files(target: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Checkpoints of every supported family, as small as possible: settings, and the head of a weight
-/// file.
+/// Returns checkpoints of several families, as small as possible: settings, and the head of a
+/// weight file.
 fn checkpoints() -> Vec<(&'static str, Vec<u8>)> {
     let families = [("gemma3", Spec::gemma3()), ("gemma4", Spec::gemma4()), ("qwen3", Spec::qwen3())];
     let one = |(name, spec): (&'static str, Spec)| {
@@ -56,7 +56,7 @@ fn checkpoints() -> Vec<(&'static str, Vec<u8>)> {
     families.into_iter().map(one).collect()
 }
 
-/// Whole checkpoints from the fixtures: settings, and the weight file of that name.
+/// Returns whole checkpoints from the fixtures: settings, and the weight file of that name.
 fn fixtures(weights: &str, folders: &[&'static str]) -> Vec<(&'static str, Vec<u8>)> {
     let one = |&folder: &&'static str| {
         let path = root().join("tests/fixtures/quantised").join(folder);
@@ -67,7 +67,7 @@ fn fixtures(weights: &str, folders: &[&'static str]) -> Vec<(&'static str, Vec<u
     folders.iter().map(one).collect()
 }
 
-/// GGUF files as small as their vocabularies allow.
+/// Returns GGUF files as small as their vocabularies allow.
 fn gguf_files() -> Vec<(&'static str, Vec<u8>)> {
     let small = |spec: Spec| Spec {
         vocabulary: 300,
@@ -90,11 +90,11 @@ fn gguf_files() -> Vec<(&'static str, Vec<u8>)> {
     families.into_iter().map(one).collect()
 }
 
-/// Quantised matrices in safetensors, a folder for each way of packing them.
+/// Folders of quantised matrices in safetensors, one for each way of packing them.
 const QUANTISED: [&str; 4] =
     ["gptq4_channel", "awq_symmetric", "compressed_pack4_asymmetric", "compressed_int8_tensor"];
 
-/// A layer and the end of a decoder, each with its weights.
+/// Returns work orders for a layer and for the end of a decoder, each with its weights.
 fn work_orders() -> Vec<(&'static str, Vec<u8>)> {
     let graph = made(&Spec { layers: "FF".to_owned(), ..Spec::qwen3() });
     let one = |(name, component, layers, kind): (&'static str, _, _, _)| {
@@ -115,7 +115,7 @@ fn work_orders() -> Vec<(&'static str, Vec<u8>)> {
     .into()
 }
 
-/// Templates that use the parts of the language.
+/// Returns templates that use the parts of the language.
 fn templates() -> Vec<(&'static str, Vec<u8>)> {
     let demo = fs::read(root().join("demo-model/chat_template.jinja")).expect("a template");
     let tools = "{% set ns = namespace(found=false) %}{% for message in messages %}\
@@ -131,7 +131,7 @@ fn templates() -> Vec<(&'static str, Vec<u8>)> {
     vec![("demo", demo), ("tools", tools.into()), ("python", python.into())]
 }
 
-/// A signature and a list of revocations.
+/// Returns a signature and a list of revocations.
 fn signatures() -> [(&'static str, Vec<u8>); 2] {
     let key = SecretKey::from_seed([7; 32]);
     let statement = Statement::of(Kind::Bundle, "demo", 3, b"something").expect("a name");
@@ -141,7 +141,7 @@ fn signatures() -> [(&'static str, Vec<u8>); 2] {
     [("envelope", Envelope::sign(&statement, &key).to_bytes().to_vec()), ("revocations", list)]
 }
 
-/// Tokenizers of both kinds, small enough for a fuzzer.
+/// Returns tokenizers of both kinds, small enough for a fuzzer.
 fn tokenizers() -> Vec<(&'static str, Vec<u8>)> {
     let small = |model: &str| {
         format!(
@@ -162,7 +162,7 @@ fn tokenizers() -> Vec<(&'static str, Vec<u8>)> {
     vec![("merging", small(&merging.to_string()))]
 }
 
-/// The index of a tokenizer, after the hash of what it is made from.
+/// Returns the index of a tokenizer, after the hash of its source.
 fn tokenizer_index() -> Vec<u8> {
     let (_, bytes) = tokenizers().remove(0);
     let folder = tempfile::tempdir().expect("a folder");
@@ -174,7 +174,7 @@ fn tokenizer_index() -> Vec<u8> {
     [Digest::of(&bytes).bytes().as_slice(), &index].concat()
 }
 
-/// An archive with the entry of a bundle, stored, after one that has nothing to do with it.
+/// Returns an archive with a stored bundle, after an unrelated entry.
 fn package() -> Vec<u8> {
     let (mut bytes, mut directory) = (Vec::new(), Vec::new());
     for (name, content) in [("classes.dex", &b"code"[..]), (ENTRY, b"no bundle")] {
@@ -196,8 +196,8 @@ fn write(target: &str, name: &str, bytes: &[u8]) {
     fs::write(corpus(target).join(format!("{name}.bin")), bytes).expect("written");
 }
 
-/// The files that the program writes when it compiles a fixture: the manifest, the plan and its
-/// request.
+/// Writes the files of the corpus that the program makes when it compiles a fixture: the manifest,
+/// the plan and its request.
 fn write_bundle() {
     let bundle = Compiled::from("tests/fixtures/qwen3", ["--context", "64"]);
     write("manifest", "cpu", &fs::read(bundle.manifest()).expect("a manifest"));
@@ -212,7 +212,7 @@ fn write_bundle() {
     write("packed", "cpu", &collapsed(&without_content(&bundle.path())));
 }
 
-/// A packed bundle whose files have zeros instead of their bytes, but for the manifest.
+/// Returns a packed bundle in which all files except the manifest contain zeros.
 fn without_content(bundle: &Path) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("cpu.swb");
@@ -263,7 +263,7 @@ fn every_file_of_the_corpus_is_taken() {
     }
 }
 
-/// The next of a sequence of numbers, the same in every run.
+/// Returns the next of a sequence of numbers, the same in every run.
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -287,7 +287,7 @@ fn no_target_minds_damage() {
                     match next(&mut state) % 5 {
                         0 => damaged[at] ^= 1 << (next(&mut state) % 8),
                         1 => damaged[at] = [0, 1, 0x7f, 0x80, 0xff][(next(&mut state) % 5) as usize],
-                        // Replaces a character by one that is likely in text.
+                        // Replace a character by one that is likely in text.
                         2 => damaged[at] = b"0189-.e[{\"n"[(next(&mut state) % 11) as usize],
                         3 => damaged[at] = damaged[at].wrapping_add(1),
                         _ => {

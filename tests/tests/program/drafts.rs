@@ -1,5 +1,5 @@
-//! Drafts as a user has them: the reply is the same, what they did is told, and one that does not
-//! fit is refused.
+//! Drafts as a user sees them: the reply is the same, their effect is reported, and a draft that
+//! does not fit is refused.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use shardwright_tests::program::{Run, shardwright};
 /// A prompt whose greedy reply repeats itself.
 const PROMPT: &str = "In the beginning God created";
 
-/// A reply of 48 tokens, and its statistics.
+/// Returns a reply of 48 tokens, and its statistics.
 fn reply(run: Run) -> (String, Value) {
     let output = run.arguments(["--raw", "--prompt", PROMPT, "-n", "48", "--format", "json"]).succeeds();
     let last = output.lines().last().expect("a last line");
@@ -25,7 +25,7 @@ fn count(statistics: &Value, name: &str) -> u64 {
     statistics[name].as_u64().unwrap_or_else(|| panic!("no {name} in {statistics}"))
 }
 
-/// With entry points of several rows, whatever times say.
+/// Prepares a run with entry points of several rows, whatever the estimated times are.
 fn verifying(arguments: &[&str]) -> Run {
     shardwright(["run", DEMO_MODEL, "--planner-option", "speculation=16"]).arguments(arguments)
 }
@@ -46,7 +46,8 @@ fn a_reply_with_drafts_is_the_reply_without() {
             }
         }
     }
-    // The same model expects just what it says itself, and with lookup before it is asked for less.
+    // The model as its own draft proposes exactly its reply. With lookup in front of it, it gets
+    // fewer requests.
     let (expected, _) = reply(verifying(&["--draft", "off", "--greedy"]));
     for drafts in [&["--draft", DEMO_MODEL][..], &["--draft", "lookup", "--draft", DEMO_MODEL]] {
         let (text, statistics) = reply(verifying(drafts).argument("--greedy"));
@@ -79,7 +80,8 @@ fn a_bundle_verifies_where_its_plan_does() {
     }
 }
 
-/// The demo model with another token under one id: as many tokens, and another vocabulary.
+/// Returns the demo model with another token under one id: the vocabulary has the same size but
+/// differs.
 fn other_vocabulary() -> Copy {
     let copy = Copy::of(DEMO_MODEL);
     let path = copy.path().join("tokenizer.json");
@@ -159,7 +161,7 @@ fn a_draft_with_a_shorter_context_expects_nothing_beyond_it() {
     assert!((1..40).contains(&count(&statistics, "drafted_tokens")), "{statistics}");
 }
 
-/// The demo model with a last norm that is no number.
+/// Returns the demo model with NaNs in its last norm.
 fn broken() -> Copy {
     let copy = Copy::of(DEMO_MODEL);
     let path = copy.path().join("model.safetensors");
@@ -173,7 +175,7 @@ fn broken() -> Copy {
         .find(|(name, _)| name.ends_with(".norm.weight") && !name.contains("layers"))
         .expect("a last norm");
     let at = |side: usize| norm["data_offsets"][side].as_u64().expect("an offset") as usize + head;
-    // Of every floating-point type.
+    // These bytes are NaN in every floating-point type.
     bytes[at(0)..at(1)].fill(0xff);
     fs::write(&path, bytes).expect("written");
     copy
@@ -208,7 +210,7 @@ fn a_plan_rests_on_conversations_like_the_usual_ones() {
     let passage = "In the beginning God created the heaven and the earth, and the earth was without form";
     let repeats = write("repeats.txt", &format!("Say again: {passage}\t{passage}, and void.\n").repeat(3));
     let new = write("new.txt", "What is a hacker?\tOne who writes programs well.\n");
-    // By estimates, whatever was measured on this machine.
+    // An empty cache makes the plan use estimates, whatever was measured on this machine.
     let plan = |text: &str| {
         shardwright(["plan", DEMO_MODEL, "--usual-text", text]).environment("XDG_CACHE_HOME", folder.path())
     };
@@ -233,8 +235,8 @@ fn a_plan_rests_on_conversations_like_the_usual_ones() {
     }
 }
 
-/// A model of which the demo model is a perfect draft takes several times as long, so that its plan
-/// verifies what the demo model proposes as soon as that was measured.
+/// The demo model is a perfect draft of a model that is several times as slow. Once that is
+/// measured, the slow model's plan verifies its proposals.
 #[test]
 fn a_smaller_model_that_was_measured_is_what_a_plan_counts_on() {
     let (deeper, cache) = (deeper(24), tempfile::tempdir().expect("a folder"));
@@ -265,7 +267,7 @@ fn a_smaller_model_that_was_measured_is_what_a_plan_counts_on() {
         (&"demo-model".into(), &"measured".into())
     );
     assert!(speculation["gain_thousandths"].as_u64() > Some(1000), "{speculation}");
-    // The draft's time is stated by the times that the plan has for the model.
+    // The plan derives the draft's time from its times of the model.
     let request = cache.path().join("request.json");
     ask(&plan).argument("--write-request").argument(&request).succeeds();
     let request: Value = serde_json::from_slice(&fs::read(&request).expect("read")).expect("JSON");
@@ -280,7 +282,7 @@ fn a_smaller_model_that_was_measured_is_what_a_plan_counts_on() {
     assert!((microseconds - planned).abs() <= 1.0 + planned / 100.0, "{stated} {one} {times}");
     let show = ask(&plan).succeeds();
     assert!(show.contains("\nproposals demo-model, up to"), "{show}");
-    // Only where it is named: nothing else says where the draft lies.
+    // The draft must be named: its path is not stored anywhere else.
     let unnamed = ask(&plan[..4]).json();
     assert_ne!(unnamed["speculation"]["draft"], "demo-model");
     let off = ask(&["plan", &deeper, "--draft", "off"]).json();
@@ -302,14 +304,14 @@ fn a_smaller_model_that_was_measured_is_what_a_plan_counts_on() {
     for words in ["verifies what `demo-model` proposes", "lookup proposes in its place"] {
         assert!(unnamed.stderr.contains(words), "no `{words}` in {}", unnamed.stderr);
     }
-    // A checkpoint that is run with it is planned for it.
+    // A checkpoint that is run with the draft is planned for it.
     let (text, statistics) =
         reply(ask(&["run", &deeper, "--context", "256", "--greedy", "--draft", DEMO_MODEL]));
     assert_eq!(text, expected);
     assert!(count(&statistics, "accepted_tokens") > 0, "{statistics}");
 }
 
-/// What stands in for a chip says how often a draft is right, and not how long it takes there.
+/// An emulated chip shows how often a draft is right, but not the draft's time on the chip.
 #[test]
 fn times_beside_what_only_stands_in_for_a_chip_are_not_kept() {
     let cache = tempfile::tempdir().expect("a folder");
@@ -325,7 +327,7 @@ fn times_beside_what_only_stands_in_for_a_chip_are_not_kept() {
     let right = draft["accepted_steps"].as_array().expect("a histogram");
     assert!(right.iter().filter_map(Value::as_u64).sum::<u64>() > 10, "{draft}");
     assert_eq!(draft["times"], serde_json::json!({}), "{draft}");
-    // By the same rule of the checkpoint, and beside the CPU itself they are.
+    // This applies to the checkpoint too. On the CPU itself, times are stored.
     let tune = ["tune", DEMO_MODEL, "--minutes", "0", "--draft", DEMO_MODEL];
     if cases(false, true) {
         let again = ask(&tune).arguments(emulated).json();

@@ -1,5 +1,5 @@
 //! The program under limits of the system: closed streams, no further threads, small files and
-//! stacks.
+//! small stacks.
 
 use std::process::{Command, Stdio};
 
@@ -27,7 +27,7 @@ fn limited(limit: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
 
 const RUN: [&str; 6] = ["run", DEMO_MODEL, "--prompt", "What is faith?", "-n", "8"];
 
-/// The reply, or an error of the program's own: no panic and no signal.
+/// Asserts a reply, or an error of the program: no panic and no signal.
 #[cfg(unix)]
 fn answers(limit: &str) {
     let (code, reply, says) = limited(limit, &RUN);
@@ -43,10 +43,10 @@ fn answers(limit: &str) {
 #[cfg(unix)]
 fn limits_of_the_system_end_in_a_reply_or_an_error() {
     for limit in [
-        // Standard error closed, and full.
+        // Standard error is closed or full.
         "exec 2>&-",
         "exec 2>/dev/full",
-        // No file may grow: caches are left out.
+        // No file may grow, so caches are left out.
         "ulimit -f 0",
         "ulimit -s 256",
         "ulimit -n 12",
@@ -57,7 +57,8 @@ fn limits_of_the_system_end_in_a_reply_or_an_error() {
     assert_eq!(code, Some(0), "{reply}");
     let (code, reply, says) = limited("ulimit -s 256", &RUN);
     assert_eq!(code, Some(0), "{reply}{says}");
-    // An allocation that fails ends a process without an error: little address space is refused.
+    // A failed allocation ends a process without an error message, so too small an address space is
+    // refused.
     let (code, _, says) = limited("ulimit -v 125000", &RUN);
     assert!(code == Some(11) && says.contains("address space is limited to 122 MiB"), "{code:?}: {says}");
     let (code, plan, says) = limited("ulimit -f 0", &["plan", DEMO_MODEL, "--soc", "mt6989", "--no-measure"]);

@@ -1,5 +1,5 @@
-//! Compares the first page with what it describes: the output of `cargo xtask demo`, profiles,
-//! fixtures and the example of the public crate.
+//! Compares the first page with the parts of the project it describes: the output of
+//! `cargo xtask demo`, profiles, fixtures and the example of the public crate.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -11,14 +11,14 @@ fn page() -> String {
     tree::read(Path::new("README.md"))
 }
 
-/// A section of the first page.
+/// Returns a section of the first page.
 fn section(title: &str) -> String {
     let page = page();
     let found = page.split("\n## ").find(|section| section.starts_with(title));
     found.unwrap_or_else(|| panic!("no section `{title}`")).to_owned()
 }
 
-/// The paragraph of the first page about the demo, in one line.
+/// Returns the paragraph of the first page about the demo, in one line.
 fn promise() -> String {
     let section = section("Try it");
     let paragraph =
@@ -26,7 +26,7 @@ fn promise() -> String {
     paragraph.replace('\n', " ")
 }
 
-/// The lines between fences of a language.
+/// Returns the lines between fences of a language.
 fn block<'t>(text: &'t str, language: &str) -> Vec<&'t str> {
     let opening = format!("```{language}");
     let from = text.lines().skip_while(|line| *line != opening).skip(1);
@@ -35,7 +35,7 @@ fn block<'t>(text: &'t str, language: &str) -> Vec<&'t str> {
     block
 }
 
-/// The cells of a table's rows, without the header, of the table whose header begins so.
+/// Returns the cells of the rows of the table with this header, without the header.
 fn table(text: &str, header: &str) -> Vec<Vec<String>> {
     let from = text.lines().skip_while(|line| !line.starts_with(&format!("| {header} |"))).skip(2);
     let cells = |row: &str| row.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect();
@@ -44,9 +44,9 @@ fn table(text: &str, header: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// Both streams of `cargo xtask demo`, which `.ci/run` recorded in the file that
-/// `SHARDWRIGHT_DEMO_OUTPUT` names. The command cannot run here: it builds the program that other
-/// tests start.
+/// Returns both streams of `cargo xtask demo`, which `.ci/run` recorded in the file that
+/// `SHARDWRIGHT_DEMO_OUTPUT` names. The command cannot run here, because it builds the program that
+/// other tests start.
 fn output() -> Option<String> {
     let Some(file) = std::env::var_os("SHARDWRIGHT_DEMO_OUTPUT").map(PathBuf::from) else {
         skipped("the demo: SHARDWRIGHT_DEMO_OUTPUT does not name its output, as `.ci/run` does");
@@ -55,7 +55,7 @@ fn output() -> Option<String> {
     Some(std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display())))
 }
 
-/// The rows of the demo's table of shards, which begin with the number of the shard.
+/// Returns the rows of the demo's table of shards. They begin with the number of the shard.
 fn shards(output: &str) -> Vec<&str> {
     let table = output.split("\n\n").find(|part| part.starts_with("shard ")).expect("a table of shards");
     table.lines().skip(1).take_while(|row| row.starts_with(|c: char| c.is_ascii_digit())).collect()
@@ -70,7 +70,7 @@ fn the_demo_does_what_the_first_page_promises() {
     let promised = promised.unwrap_or_else(|| panic!("no number of shards: {promise}")) + 1;
     assert_eq!(shards(&output).len(), promised, "{output}");
     assert!(promise.contains("*emulated on cpu*"), "{promise}");
-    // The page leaves lines out, and the end of the reply.
+    // The page omits some lines, and the end of the reply.
     for line in block(&section("Try it"), "text").into_iter().filter(|line| !line.is_empty()) {
         assert!(output.lines().any(|printed| printed.starts_with(line)), "no `{line}` in {output}");
     }
@@ -131,7 +131,7 @@ fn picture(output: &str) -> String {
     drawn
 }
 
-/// `SHARDWRIGHT_WRITE_SCREENS=1` draws it again.
+/// `SHARDWRIGHT_WRITE_SCREENS=1` draws the picture again.
 #[test]
 fn the_picture_is_the_plan_of_the_demo() {
     let Some(output) = output() else { return };
@@ -182,7 +182,7 @@ fn the_table_of_chips_has_every_profile() {
     assert_eq!(missing, profiles);
 }
 
-/// `model_type`s of the fixtures, and the rows of the table of models.
+/// The `model_type` of fixtures, and their rows in the table of models.
 const ROWS: [(&str, &str); 13] = [
     ("gemma3_text", "Gemma 3"),
     ("gemma4", "Gemma 4"),
@@ -212,7 +212,7 @@ fn the_table_of_models_has_every_family_that_was_compared() {
         used.insert(row.unwrap_or_else(|| panic!("{model_type}: no row begins with {begins}")));
     }
     assert_eq!(used.len(), rows.len(), "a row without a fixture");
-    // The oracles of published weights.
+    // Models with recorded outputs of published weights.
     let published: BTreeSet<&str> =
         rows.iter().map(|row| &*row[2]).filter(|weights| *weights != "none").collect();
     assert_eq!(published, BTreeSet::from(["Gemma 3 270M", "SmolLM2 135M"]));

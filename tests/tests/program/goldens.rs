@@ -1,5 +1,6 @@
-//! What embeds, sees and hears is tested on a chip that it was not compiled for, as what generates
-//! is: it runs if it makes there what it made on the CPU, and the next chain runs if not.
+//! Bundles that embed, see or hear are tested on a chip that they were not compiled for, like
+//! bundles that generate. A chain runs there if it gives the results recorded on the CPU. Otherwise
+//! the next chain runs.
 
 use serde_json::{Value, json};
 use shardwright::{BundleOptions, ChatPart, ErrorKind, Isolation, Model, OpenOptions};
@@ -9,11 +10,11 @@ use shardwright_tests::chip::{CHIP, Chip};
 use shardwright_tests::program::shardwright;
 use shardwright_tests::tree;
 
-/// Exit codes.
+/// Exit codes of incompatible and invalid bundles.
 const INCOMPATIBLE: i32 = 6;
 const INVALID: i32 = 4;
 
-/// Turns the rows round, of which a list is.
+/// Changes the sign of all values in the rows.
 fn turned(rows: &mut Value) {
     for row in rows.as_array_mut().expect("rows") {
         for value in row["values"].as_array_mut().expect("values") {
@@ -22,7 +23,7 @@ fn turned(rows: &mut Value) {
     }
 }
 
-/// A chip of four bits, whose CPU has floats.
+/// Builds a chip with 4-bit weights, while its CPU chain has floats.
 fn of_four_bits() -> Chip {
     let formats = json!({ "weights": "w4-block32", "activations": "f32", "states": "f32" });
     Chip::named(
@@ -66,7 +67,7 @@ fn an_embedding_model_runs_on_a_sibling_if_its_vectors_are_near() {
         assert!(failed.stderr.contains("fallback: ") && failed.stderr.contains(said), "{}", failed.stderr);
         let (code, said) = embed().argument("--strict").refuses();
         assert!(code == INCOMPATIBLE && said.contains("at most 0.25, and 2 times"), "{code} {said}");
-        // An older form, and nothing to test it by.
+        // Goldens of an older version, and a bundle without goldens.
         with_goldens(&bundle, |_| Some(json!({ "goldens": 1, "ids": [1, 2], "rows": [] })));
         let (code, said) = embed().refuses();
         assert!(code == INVALID && said.contains("they are version 1, this host reads 2"), "{code} {said}");
@@ -76,7 +77,7 @@ fn an_embedding_model_runs_on_a_sibling_if_its_vectors_are_near() {
     }
 }
 
-/// A reply to a picture and a sound, and what was said of the towers.
+/// Returns the reply to a picture and a sound, and the notices about the towers.
 fn reply(model: &Model) -> shardwright::Result<(String, Vec<String>)> {
     let mut session = model.session()?;
     (session.options.sampling.do_sample, session.options.max_tokens) = (false, Some(4));
@@ -125,7 +126,8 @@ fn a_tower_runs_on_a_sibling_if_its_rows_are_near_and_falls_back_alone_if_not() 
     assert!(failed.len() == 1 && failed[0].contains("chain `clip` does not run here"), "{said:?}");
     let error = reply(&opened(true)).expect_err("no other chain is allowed");
     assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
-    // Of other towers and of the text is no word.
+    // Goldens of the clip tower are missing. Those of the text and the other tower are not
+    // mentioned.
     with_goldens(&bundle, |mut goldens| {
         goldens["towers"].as_object_mut().expect("towers").remove("clip");
         Some(goldens)

@@ -12,13 +12,13 @@ use shardwright_tests::{skipped, tree};
 /// Variable that `cargo xtask test` sets to the path of the program from npm.
 const VARIABLE: &str = "SHARDWRIGHT_COMPONENTIZE_QJS";
 
-/// The cuts of a plan: segments, target.
+/// Returns the cuts of a plan: segments and target of each shard.
 fn cuts(plan: &Value) -> Vec<[Value; 2]> {
     let shards = plan["shards"].as_array().expect("a list of shards").iter();
     shards.map(|shard| ["segments", "target"].map(|member| shard[member].clone())).collect()
 }
 
-/// Builds as `package.json` says, into that folder; `None` if the tools are missing.
+/// Builds into the folder as `package.json` specifies. Returns `None` if the tools are missing.
 fn built(script: &str, folder: &Path) -> Option<PathBuf> {
     let Some(tool) = std::env::var_os(VARIABLE) else {
         skipped("a planner in JavaScript: nothing to make a component with");
@@ -38,14 +38,14 @@ fn built(script: &str, folder: &Path) -> Option<PathBuf> {
     Some(component)
 }
 
-/// The verdict on a planner, whichever it is.
+/// Returns the verdict of `planner check` on a planner.
 fn check(component: &Path) -> Value {
     let checked = shardwright(["planner", "check", "--format", "json"]).argument(component).outcome();
     assert!(matches!(checked.code, Some(0 | 1)), "{}{}", checked.stdout, checked.stderr);
     serde_json::from_str(&checked.stdout).expect("JSON")
 }
 
-/// The rules that a planner broke.
+/// Returns the rules that a planner broke.
 fn broken(checked: &Value) -> Vec<&str> {
     let rules = checked["rules"].as_array().expect("rules").iter();
     rules.filter(|rule| rule["verdict"] == "broken").filter_map(|rule| rule["id"].as_str()).collect()
@@ -56,7 +56,7 @@ fn the_example_in_javascript_cuts_as_the_one_in_rust() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let Some(component) = built("build", folder.path()) else { return };
 
-    // The page says which rules it breaks.
+    // The page lists the rules that it breaks.
     let checked = check(&component);
     assert_eq!(checked["name"], "even-js", "{checked}");
     let broken = broken(&checked);
@@ -81,7 +81,7 @@ fn the_example_in_javascript_cuts_as_the_one_in_rust() {
     assert!(code == 7 && stderr.contains("this planner is for models that decode"), "{code}: {stderr}");
 }
 
-/// Formats in 4 bits, with 8 in one role, and in 8.
+/// Formats in 4 bits, in 4 bits with 8 in one role, and in 8 bits.
 const FORMATS: [&str; 3] = [
     "w4-per-channel/a16-symmetric/a16",
     "w4-per-channel[mlp-output=w8-per-channel]/a16-symmetric/a16",
@@ -98,7 +98,7 @@ fn a_policy_in_javascript_asks_the_built_in_solver() {
     let (_, stderr) = shardwright(["planner", "check"]).argument(&policy).refuses();
     assert!(stderr.contains("shardwright:planner/api"), "by itself it has an unsatisfied import: {stderr}");
     compose(&policy).succeeds();
-    // It keeps every rule but for numbers next to 2^64, which the engine inside cannot pass.
+    // It follows every rule, except for numbers near 2^64, which its engine cannot pass.
     let checked = check(&joined);
     assert_eq!(checked["name"], "policy-js", "{checked}");
     assert!(broken(&checked).iter().all(|rule| ["P10", "P12"].contains(rule)), "{checked}");

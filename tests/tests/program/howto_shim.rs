@@ -1,6 +1,6 @@
 //! Follows the page for vendors: create a shim in either language outside this tree, build it, see
-//! it listed, run a model on it. Then the C template by hand: copy, compile with the system's C
-//! compiler, put it beside its manifest.
+//! it listed, and run a model on it. Then the C template by hand: copy it, compile it with the
+//! system's C compiler, and put the library next to its manifest.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ use shardwright_tests::checkpoints::TEXT_FIXTURES;
 use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::{plans, tree};
 
-/// A copy of the template under another name, compiled into `folder`.
+/// Compiles a copy of the template under another name into `folder`.
 fn copied_shim(name: &str, folder: &Path) {
     let template = tree::root().join("vendor-shims/template/c");
     let source = tempfile::tempdir().expect("a temporary folder");
@@ -95,7 +95,7 @@ fn a_hash_that_does_not_fit_is_a_reason_not_to_load() {
     assert!(report.contains("hash") || report.contains("sha256"), "{report}");
 }
 
-/// The chip is fictional; the copied shim serves it, and its results are right.
+/// The chip is fictional. The copied shim serves it, and its results are right.
 #[test]
 fn a_profile_that_names_the_copied_shim_runs_a_model_on_it() {
     let (shims, profiles) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
@@ -127,7 +127,7 @@ fn follow(name: &str, language: &str) -> tempfile::TempDir {
     let report = begun.argument(outside.path()).json();
     let folder = outside.path().join(name);
     assert_eq!(report["folder"], folder.display().to_string(), "{report}");
-    // The versions of this tree's lock file, so that nothing is downloaded.
+    // Uses the versions of this tree's lock file, so that cargo downloads no crates.
     fs::copy(tree::root().join("Cargo.lock"), folder.join("Cargo.lock")).expect("copied");
     let mut build = Command::new("sh");
     build.arg(folder.join("build.sh")).env("PROFILE", cases("dev", "release"));
@@ -180,7 +180,7 @@ fn a_shim_begun_in_rust_runs_what_it_takes() {
     assert_eq!(target("decoder").as_deref(), Some("cpu"), "{plan}");
 }
 
-/// A shim begun in C, with a text of one of its files changed, built.
+/// Creates a shim in C, changes a text in one of its files, and builds it.
 fn changed(file: &str, from: &str, to: &str) -> tempfile::TempDir {
     let outside = tempfile::tempdir().expect("a temporary folder");
     shardwright(["shim", "new", "acme", "--within"]).argument(outside.path()).succeeds();
@@ -194,14 +194,14 @@ fn changed(file: &str, from: &str, to: &str) -> tempfile::TempDir {
     outside
 }
 
-/// The program on a chip that such a shim serves.
+/// Prepares a run on a chip that such a shim serves.
 fn on_changed(outside: &tempfile::TempDir, arguments: &[&str]) -> program::Run {
     let folder = outside.path().join("acme");
     let run = shardwright(arguments.iter().copied()).arguments(["--soc", "acme-1", "--shims"]);
     run.argument(folder.join("shims")).argument("--profiles").argument(folder.join("profiles"))
 }
 
-/// Not on the phone on which the bundle is opened first.
+/// The fault must not be found only on the phone that first opens the bundle.
 #[test]
 fn bindings_that_contradict_the_graph_are_found_when_it_is_compiled() {
     let outside = changed("shim.c", ".bytes = t->elements * 4", ".bytes = 1");
@@ -211,7 +211,7 @@ fn bindings_that_contradict_the_graph_are_found_when_it_is_compiled() {
     assert!(stderr.contains("binding `") && stderr.contains(" in 1 bytes, which takes "), "{stderr}");
 }
 
-/// A compiler that crashes is reported as that, and not as a limit that does not exist.
+/// A compiler that crashes is reported as a crash, not as a limit that does not exist.
 #[test]
 fn a_compiler_that_crashes_is_reported_as_a_crash() {
     let begins = "sw_error *program_compile(const sw_work_order *order, const sw_compile_output *output) {\n";

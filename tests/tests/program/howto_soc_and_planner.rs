@@ -1,5 +1,5 @@
-//! After the program is built, a fictional chip (a profile) and an unknown planner (a `.wasm`) are
-//! added to folders. Both are used, and removing them is noticed.
+//! A fictional chip (a profile) and an unknown planner (a `.wasm`) are added to folders after the
+//! program is built. Both are used, and removing them is noticed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::{plans, qnn, tree};
 use tempfile::TempDir;
 
-/// Formats for Qualcomm's compiler: the fixture is small, and its decoder stays one shard.
+/// Formats for Qualcomm's compiler. The fixture is small, and its decoder stays one shard.
 const A16W8_QUALCOMM: &str = "w8-per-channel/a16/a8";
 
 fn folder() -> TempDir {
@@ -29,7 +29,7 @@ fn drop_profile(folder: &Path, ops: u64) {
     fs::write(folder.join("fictional.json"), profile.to_string()).expect("written");
 }
 
-/// The example planner, built with the rest, under a name unknown to the program.
+/// Copies the example planner, built with the rest, under a name unknown to the program.
 fn drop_planner(folder: &Path) {
     let built = program::folder().join("planners/even.wasm");
     fs::copy(&built, folder.join("third.wasm"))
@@ -63,7 +63,7 @@ fn a_profile_dropped_into_a_folder_is_a_chip() {
     plan("fictional").refuses();
 }
 
-/// What a chip takes beside computing is a matter of its profile, as is what a plan makes of it.
+/// A chip's overhead outside computing comes from its profile, and affects the plan.
 #[test]
 fn a_profile_says_what_calls_and_loading_take() {
     let folder = folder();
@@ -177,18 +177,18 @@ fn a_recorded_request_can_be_replayed_on_a_planner() {
     let replay = || shardwright(["planner", "replay"]).argument(&request);
     let even = replay().argument("--planner").argument(folder.path().join("third.wasm")).json();
     assert_eq!(even["name"], "even", "{even}");
-    // Without a name the built-in one is asked; its plan is the one that was made.
+    // Without a name, the built-in planner is called. Its plan is the same as before.
     let own = replay().json();
     assert_eq!(own["name"], "generic", "{own}");
     let plan = shardwright(["plan", DEMO_MODEL, "--soc", "mt6989"]).json();
     assert_eq!(own["shards"].as_array().map(Vec::len), plan["shards"].as_array().map(Vec::len), "{own}");
-    // The plan is there as the interface has it.
+    // The plan is included in the form of the interface.
     let shards = own["plan"]["shards"].as_array().expect("a plan");
     assert!(!shards.is_empty() && shards.iter().all(|shard| shard["entries"].is_array()), "{own}");
     assert!(own["fuel"].as_u64() > Some(1000) && own["fuel"].as_u64() < own["fuel_limit"].as_u64());
     assert!(own["memory"].as_u64() > Some(1000) && own["memory"].as_u64() < own["memory_limit"].as_u64());
 
-    // What is no request is named, with how to make one.
+    // A file that is not a request is named, with a hint on how to write one.
     fs::write(&request, "{}").expect("written");
     let (code, stderr) = replay().refuses();
     assert!(code == 4 && stderr.contains("request.json"), "{code}: {stderr}");
@@ -208,7 +208,7 @@ fn a_planner_is_held_to_numbered_rules() {
     let text = check("generic.wasm").succeeds();
     assert!(text.contains("P13") && text.contains("13 held, 0 broken"), "{text}");
 
-    // The example ignores goals, as its page says.
+    // The example ignores goals, as its page documents.
     let outcome = check("even.wasm").outcome();
     assert_eq!(outcome.code, Some(1), "{}{}", outcome.stdout, outcome.stderr);
     let broken = check("even.wasm").arguments(["--format", "json"]).outcome();
@@ -222,19 +222,20 @@ fn a_planner_is_held_to_numbered_rules() {
     assert!(code == 2 && stderr.contains("pieces"), "{code}: {stderr}");
 }
 
-/// A target folder for planners of another workspace. It begins as a copy of the folder of this
-/// workspace's planners, so that common dependencies are compiled once, and is not that folder,
-/// since two workspaces would replace each other's files.
+/// Returns a target folder for planners of another workspace. It begins as a copy of the folder of
+/// this workspace's planners, so that common dependencies are compiled once. It is a separate
+/// folder, because two workspaces would replace each other's files.
 fn planners_of_others() -> PathBuf {
     let target = program::folder().parent().expect("the target folder").to_owned();
     let (own, others) = (target.join("planners"), target.join("planners-of-others"));
     if !others.exists() {
-        // Cargo's locks: another test may be building a planner.
+        // Cargo's locks, because another test may be building a planner.
         let locks = ["release", "wasm32-unknown-unknown/release"].map(|folder| {
             let lock = File::open(own.join(folder).join(".cargo-lock")).ok()?;
             lock.lock().ok().map(|()| lock)
         });
-        // With times, by which cargo tells what is fresh. Without a copy, more is compiled.
+        // The copy keeps file times, which cargo uses to detect changes. Without a copy, more is
+        // compiled.
         if locks.iter().all(Option::is_some) {
             let copied = Command::new("cp").arg("-a").args([&own, &others]).status();
             assert!(copied.is_ok_and(|status| status.success()), "{} is not copied", own.display());
@@ -243,13 +244,15 @@ fn planners_of_others() -> PathBuf {
     others
 }
 
-/// As the page says, outside this tree: created, built, checked, used, packed, trusted.
+/// Follows the page outside this tree: a planner is created, built, checked, used, packed and
+/// trusted.
 #[test]
 fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     let outside = folder();
     let path = |name: &str| outside.path().join(name);
     shardwright(["planner", "new", "thrifty", "--within"]).argument(outside.path()).succeeds();
-    // The versions of this tree's lock file, so that nothing is downloaded; and the existing build.
+    // Uses the versions of this tree's lock file, so that cargo downloads no crates, and the
+    // existing build.
     fs::copy(tree::root().join("Cargo.lock"), path("thrifty/Cargo.lock")).expect("copied");
     let target = planners_of_others();
     let built = shardwright(["planner", "build"]).argument(path("thrifty")).argument("-o");
@@ -266,7 +269,7 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     let head = shards.last().expect("shards");
     assert_eq!((&head["shard"], &head["target"]), (&"head".into(), &"cpu".into()), "{asked}");
 
-    // Its preferences are no fallback, also if none is accepted.
+    // Its preferences are not a fallback, even if none is possible.
     let plan = |options: &[&str]| {
         let plan = shardwright(["plan", DEMO_MODEL, "--planner"]).argument(path("thrifty.wasm"));
         plan.arguments(options.iter().copied())
@@ -274,7 +277,8 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     let strict = plan(&["--soc", "sm8850", "--strict"]).json();
     let head = strict["shards"].as_array().and_then(|shards| shards.last()).expect("shards");
     assert_eq!(head["target"], "cpu", "{strict}");
-    // What has to be cut is cut as often as it may be, and goes elsewhere where that is not enough.
+    // A shard that is too large is cut as often as allowed. If that is not enough, it moves to
+    // another target.
     let limit = ["--soc", "sm8850", "--limit", "artefact-bytes=2500000", "--planner-option"];
     for (most, target) in [("most-shards=2", "sm8850"), ("most-shards=1", "cpu")] {
         let cut = plan(&[&limit[..], &[most]].concat()).json();
@@ -296,7 +300,7 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     let from_pack = from_pack.argument(path("thrifty.pack")).json();
     assert_eq!(from_pack["planner"]["name"], "thrifty", "{from_pack}");
 
-    // One that stops says why, on one line.
+    // A planner that stops reports the reason on one line.
     let source = path("thrifty/src/lib.rs");
     let text = fs::read_to_string(&source).expect("read");
     let broken = text.replacen(
@@ -340,8 +344,8 @@ fn profiles_that_are_wrong_are_named() {
     }
 }
 
-/// A shipped profile under a name unknown to the program and the shims, with its facts replaced by
-/// these; `None` removes one.
+/// Copies a shipped profile under a name unknown to the program and the shims, with some facts
+/// replaced. `None` removes a fact.
 fn drop_copy(folder: &Path, of: &str, facts: &[(&str, Option<&str>)]) {
     let text = fs::read(tree::root().join(format!("plugins/profiles/{of}.json"))).expect("a profile");
     let mut profile: Value = serde_json::from_slice(&text).expect("JSON");
@@ -370,7 +374,7 @@ fn vector(document: &Value) -> Vec<f64> {
     found.as_array().expect("numbers").iter().map(|value| value.as_f64().expect("a number")).collect()
 }
 
-/// A sentence vector of the dropped chip, computed in its vendor's simulator.
+/// Returns a sentence vector for the copied chip, computed in its vendor's simulator.
 fn embedded(folder: &Path, formats: &str, more: impl FnOnce(Run) -> Run) -> Vec<f64> {
     let run = shardwright(["embed", EMBEDDING_FIXTURE, "a text", "--context", "32", "--soc", "nobodys"]);
     let run = run.arguments(["--on", "simulator", "--planner", "even", "--formats", formats, "--profiles"]);
@@ -384,7 +388,7 @@ fn assert_same_direction(found: &[f64]) {
     assert!(dot >= 0.99, "cosine {dot}");
 }
 
-/// A bundle for the dropped chip's simulator.
+/// Compiles a bundle for the copied chip's simulator.
 fn compiled(folder: &Path) -> Compiled {
     let folder = folder.to_str().expect("text");
     let target = ["--soc", "nobodys", "--on", "simulator", "--planner", "even", "--context", "32"];
@@ -402,12 +406,13 @@ fn a_renamed_snapdragon_compiles_and_runs_in_its_vendors_simulator() {
     let folder = folder();
     drop_copy(folder.path(), "sm8850", &[]);
     assert_same_direction(&embedded(folder.path(), A16W8_QUALCOMM, |run| run.arguments(["--strict"])));
-    // The shim is at hand, and says so.
+    // The shim is available, which is reported.
     let plan = shardwright(["plan", EMBEDDING_FIXTURE, "--context", "32", "--soc", "nobodys", "--profiles"]);
     let plan = plan.argument(folder.path()).json().to_string();
     assert!(!plan.contains("not at hand") && !plan.contains("counted in primitives"), "{plan}");
 
-    // The chip's facts are stored in the bundle: the profile need not exist where it runs.
+    // The chip's facts are stored in the bundle, so the profile need not exist on the machine that
+    // runs it.
     let bundle = compiled(folder.path());
     let shown = bundle.path().display().to_string();
     fs::remove_file(folder.path().join("nobodys.json")).expect("removed");
@@ -425,14 +430,14 @@ fn code_is_made_for_the_number_of_a_profile_or_by_its_architecture_and_that_is_s
         return;
     }
     let folder = folder();
-    // Another chip the library knows.
+    // Another chip that the library knows.
     drop_copy(folder.path(), "sm8850", &[("soc-id", Some("97"))]);
     let other = compiled(folder.path());
     let document = shardwright(["inspect"]).argument(other.path()).json().to_string();
     assert!(document.contains("\"soc\":97") && document.contains("\"arch\":81"), "{document}");
     assert!(!other.variant_json()["notices"].to_string().contains("made for soc-id"));
 
-    // One it does not know.
+    // A chip that the library does not know.
     drop_copy(folder.path(), "sm8850", &[("soc-id", Some("999"))]);
     let unknown = compiled(folder.path());
     let notices = unknown.variant_json()["notices"].to_string();
@@ -447,7 +452,7 @@ fn code_is_made_for_the_number_of_a_profile_or_by_its_architecture_and_that_is_s
     let (_, stderr) = strict.argument("--profiles").argument(folder.path()).refuses();
     assert!(stderr.contains("does not know 999"), "{stderr}");
 
-    // None at all is no fallback: nothing else was asked for.
+    // A missing number is not a fallback, because no specific chip was requested.
     drop_copy(folder.path(), "sm8850", &[("soc-id", None), ("vtcm-megabytes", Some("16"))]);
     assert_same_direction(&embedded(folder.path(), A16W8_QUALCOMM, |run| run.argument("--strict")));
     let bare = compiled(folder.path());
@@ -490,7 +495,8 @@ fn a_profile_that_a_shim_says_against_is_refused_with_the_fact_and_the_file() {
     }
 }
 
-/// The size of parts that were reported to load, and the modelled room of a context.
+/// Compares two limits: the size of shards that were reported to load, and the modelled space of a
+/// context.
 #[test]
 fn a_plan_says_which_of_two_limits_it_obeyed() {
     let folder = folder();
@@ -532,7 +538,7 @@ fn a_renamed_dimensity_compiles_and_runs_in_the_simulator() {
     let folder = folder();
     drop_copy(folder.path(), "mt6989", &[]);
     assert_same_direction(&embedded(folder.path(), A16W8, |run| with_shim(run).argument("--strict")));
-    // Weights of 4 bits by channel are refused or taken as the profile says.
+    // The profile decides whether 4-bit weights per channel are refused or supported.
     let four = |facts: &[(&str, Option<&str>)]| {
         drop_copy(folder.path(), "mt6991", facts);
         let plan = shardwright(["plan", EMBEDDING_FIXTURE, "--soc", "nobodys", "--planner", "even"]);

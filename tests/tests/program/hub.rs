@@ -1,4 +1,4 @@
-//! Models of a hub: pulled by the program from a hub on this machine, and used by their ids.
+//! Models of a hub, pulled from a hub on this machine and used by their ids.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -23,13 +23,13 @@ use crate::terminal::Terminal;
 #[path = "../../../host/hub/tests/hub/server.rs"]
 mod server;
 
-/// The id of the demo model on the hub of the tests.
+/// The id of the demo model on the test hub.
 const ID: &str = "shard/wright-demo";
 
 /// Longest wait, on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A checkpoint of the tree as a model of a hub.
+/// Serves a checkpoint of the tree as a model on a hub.
 fn hub(checkpoint: &str, instead: impl Fn(&Hub, &Request) -> Option<Reply> + Send + Sync + 'static) -> Hub {
     let folder = tree::root().join(checkpoint);
     let entries = fs::read_dir(&folder).expect("a checkpoint").map(|entry| entry.expect("an entry").path());
@@ -40,7 +40,7 @@ fn hub(checkpoint: &str, instead: impl Fn(&Hub, &Request) -> Option<Reply> + Sen
     Hub::serve(Model { id: ID.to_owned(), files: files.collect() }, instead)
 }
 
-/// A command with a cache and a hub of its own, and no token.
+/// Prepares a command with its own cache and hub, and no token.
 fn at(hub: &str, cache: &TempDir, arguments: &[&str]) -> Run {
     shardwright(arguments)
         .environment("HF_HUB_CACHE", cache.path())
@@ -50,14 +50,14 @@ fn at(hub: &str, cache: &TempDir, arguments: &[&str]) -> Run {
         .environment("HF_HUB_OFFLINE", "")
 }
 
-/// A place that no hub is at.
+/// An address without a hub.
 const NOWHERE: &str = "http://127.0.0.1:1";
 
 fn cache() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
 
-/// The file that a pull has begun.
+/// Returns the file of an unfinished pull.
 fn partial(cache: &TempDir) -> Option<PathBuf> {
     let blobs = fs::read_dir(cache.path().join("models--shard--wright-demo/blobs")).ok()?;
     let found = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "incomplete");
@@ -86,10 +86,10 @@ fn stopped_with(signal: &str, hub: &Hub, cache: &TempDir) -> (Option<i32>, Strin
     (ended.status.code(), String::from_utf8(ended.stderr).expect("UTF-8"))
 }
 
-/// Bytes of the weights that a connection gives before it stalls.
+/// Bytes of the weights that a connection sends before it stalls.
 const SENT: usize = 1_000_000;
 
-/// A hub of the demo model that stalls in the weights for the first so many connections.
+/// Serves a hub with the demo model that stalls in the weights for the first `times` connections.
 fn stalling(times: usize) -> Hub {
     hub(DEMO_MODEL, move |hub, request| {
         let reply = hub.own(request);
@@ -129,12 +129,12 @@ fn a_killed_pull_is_continued_and_its_model_runs_by_its_id_without_a_network() {
     };
     assert_eq!(reply(ID), reply(DEMO_MODEL));
     assert_eq!(reply(&format!("{ID}@{COMMIT}")), reply(DEMO_MODEL));
-    // By the name of the model, not of its commit; by other commands too.
+    // The name is the model's, not its commit's. Other commands accept the id too.
     let shown = at(NOWHERE, &cache, &["show", ID]).succeeds();
     assert!(shown.contains("wright-demo") && !shown.contains(COMMIT), "{shown}");
     at(NOWHERE, &cache, &["plan", ID]).succeeds();
 
-    // Nothing is fetched again, and a person reads where it is and its licence.
+    // The files are not fetched again, and the output shows their path and licence.
     let text = at(&hub.url, &cache, &["pull", ID]).succeeds();
     assert!(text.contains("licence: apache-2.0") && text.contains(&snapshot.display().to_string()), "{text}");
     assert!(!text.contains(" fetched") && text.contains("was there"), "{text}");
@@ -190,7 +190,7 @@ fn refusals_of_the_hub_reach_the_user_and_tokens_do_not() {
 
     let offline = at(NOWHERE, &cache, &["pull", ID]).environment("HF_HUB_OFFLINE", "1");
     assert!(offline.refuses().1.contains("HF_HUB_OFFLINE"));
-    // Options outweigh the environment.
+    // Options override the environment.
     let (_, stderr) = at(NOWHERE, &cache, &["pull", ID, "--hub", "ftp://elsewhere"]).refuses();
     assert!(stderr.contains("ftp://elsewhere"), "{stderr}");
     for twice in [["--revision", "x"], ["--file", "y"]] {
@@ -198,7 +198,7 @@ fn refusals_of_the_hub_reach_the_user_and_tokens_do_not() {
         assert_eq!(at(NOWHERE, &cache, &arguments).refuses().0, 2);
     }
     assert_eq!(at(NOWHERE, &cache, &["pull", "../x"]).refuses().0, 2);
-    // A machine without certificates, as containers are.
+    // A machine without certificates, such as a container.
     let (_, stderr) = at("https://127.0.0.1:1", &cache, &["pull", ID])
         .environment("SSL_CERT_FILE", "/dev/null")
         .environment("SSL_CERT_DIR", cache.path())
@@ -209,7 +209,7 @@ fn refusals_of_the_hub_reach_the_user_and_tokens_do_not() {
 /// Certificate and key of `localhost`.
 const LOCALHOST: &str = "tests/fixtures/localhost.pem";
 
-/// Serves a hub over TLS too, a request for each connection. Returns the address.
+/// Serves a hub over TLS as well, with one request per connection. Returns the address.
 fn encrypted(hub: &Hub) -> String {
     let pem = tree::root().join(LOCALHOST);
     let certificate = CertificateDer::from_pem_file(&pem).expect("a certificate");
@@ -225,14 +225,14 @@ fn encrypted(hub: &Hub) -> String {
         for stream in listener.incoming().map_while(Result::ok) {
             let connection = ServerConnection::new(Arc::clone(&config)).expect("a connection");
             let mut stream = StreamOwned::new(connection, stream);
-            // The other side may refuse the certificate.
+            // The client may refuse the certificate.
             let _ = forward(&mut stream, &plain);
         }
     });
     format!("https://localhost:{port}")
 }
 
-/// Passes one request on, and its answer back.
+/// Forwards one request, and returns its answer.
 fn forward(stream: &mut (impl Read + Write), plain: &str) -> std::io::Result<()> {
     let (mut request, mut byte) = (Vec::new(), [0]);
     while !request.ends_with(b"\r\n\r\n") {
@@ -263,7 +263,7 @@ fn a_hub_is_used_over_tls_if_this_machine_trusts_its_certificate() {
     assert_eq!(report["files"][0]["fetched"], true, "{report}");
     let authorised = |request: &Request| request.header("authorization") == Some("Bearer secret");
     assert!(hub.requests().iter().all(authorised), "{:?}", hub.requests());
-    // Signed by itself, and by nobody that this machine trusts otherwise.
+    // The certificate is self-signed, so the system's authorities do not trust it.
     if let Some(system) = ["/etc/ssl/certs/ca-certificates.crt"].iter().find(|path| Path::new(path).is_file())
     {
         let before = hub.requests().len();

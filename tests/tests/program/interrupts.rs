@@ -1,5 +1,5 @@
-//! An interrupt from the terminal during a conversation: the current reply ends and the
-//! conversation continues, any number of times; at the prompt, the program ends.
+//! An interrupt from the terminal during a conversation. The current reply ends and the
+//! conversation continues, any number of times. At the prompt, the program ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -30,8 +30,8 @@ impl Conversation {
         let mut child = Command::new(program::executable())
             .current_dir(tree::root())
             .args(["run", DEMO_MODEL, "--chat", "--max-tokens", "900", "--context", "1024"])
-            // So high a temperature that nearly all tokens are equally likely: a reply rarely ends
-            // by itself.
+            // At this temperature nearly all tokens are equally likely, so a reply rarely ends by
+            // itself.
             .args(["--temperature", "6", "--top-k", "0", "--top-p", "1", "--threads", "1"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -57,15 +57,15 @@ impl Conversation {
     }
 
     fn say(&mut self, line: &str) {
-        // The end of the previous reply may still be in the pipe, and is not the beginning of this
-        // one.
+        // The end of the previous reply may still be in the pipe. It must not count as the
+        // beginning of this one.
         thread::sleep(Duration::from_millis(200));
         while self.said.try_recv().is_ok() {}
-        // The program may have ended; that is noticed when no output comes.
+        // The program may have ended. That is noticed when no output comes.
         let _ = writeln!(self.lines, "{line}");
     }
 
-    /// Whether a reply has begun; none does after the program ended.
+    /// Waits for the beginning of a reply. Returns false if the program ended.
     fn hears(&self) -> bool {
         match self.said.recv_timeout(PATIENCE) {
             Ok(()) => true,
@@ -74,7 +74,7 @@ impl Conversation {
         }
     }
 
-    /// The summary at the end of a reply; `None` if the program ended.
+    /// Returns the summary at the end of a reply, or `None` if the program ended.
     fn summary(&self) -> Option<String> {
         loop {
             match self.errors.recv_timeout(PATIENCE) {
@@ -92,7 +92,7 @@ fn interrupt(child: &Child) {
     assert!(sent.success(), "the program is gone");
 }
 
-/// The exit code.
+/// Waits for the exit code.
 fn ended(child: &mut Child) -> Option<i32> {
     for _ in 0..PATIENCE.as_millis() / 50 {
         if let Some(status) = child.try_wait().expect("waited for") {
@@ -100,12 +100,12 @@ fn ended(child: &mut Child) -> Option<i32> {
         }
         thread::sleep(Duration::from_millis(50));
     }
-    // It hangs; it is not needed any more.
+    // It hangs and is not needed any more.
     let _ = child.kill();
     panic!("the program goes on");
 }
 
-/// Three replies that are interrupted one after the other; `None` if one was finished before its
+/// Interrupts three replies one after the other. Returns `None` if a reply was finished before its
 /// interrupt, which then reached the prompt.
 fn three_interrupted() -> Option<Conversation> {
     let mut conversation = Conversation::begin();
@@ -125,13 +125,13 @@ fn three_interrupted() -> Option<Conversation> {
 #[test]
 fn each_reply_can_be_interrupted_and_the_prompt_ends_the_program() {
     let mut conversation = (0..10).find_map(|_| three_interrupted()).expect("three replies are interrupted");
-    // It waits for the next line now.
+    // By now it waits for the next line.
     thread::sleep(Duration::from_millis(500));
     interrupt(&conversation.child);
     assert_eq!(ended(&mut conversation.child), Some(INTERRUPTED));
 }
 
-/// Runs the program and interrupts it after that time; returns its exit code and its messages.
+/// Runs the program and interrupts it after `delay`. Returns its exit code and its messages.
 fn interrupted_after(arguments: &[&str], delay: Duration) -> (Option<i32>, String) {
     let mut child = Command::new(program::executable())
         .current_dir(tree::root())
@@ -152,7 +152,7 @@ fn interrupted_after(arguments: &[&str], delay: Duration) -> (Option<i32>, Strin
     (code, output.join().expect("no panic").expect("text"))
 }
 
-/// Whatever it is doing, it ends as interrupted: no shim is blamed, and no reply continues.
+/// The program ends as interrupted at any moment. It blames no shim, and no reply continues.
 #[test]
 fn an_interrupt_is_never_lost_and_blames_no_shim() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -166,8 +166,8 @@ fn an_interrupt_is_never_lost_and_blames_no_shim() {
     for milliseconds in (20..=500).step_by(shardwright_test_checkpoints::cases(120, 24)) {
         for arguments in commands {
             let (code, stderr) = interrupted_after(arguments, Duration::from_millis(milliseconds));
-            // Before it installs its handler the system ends it; a short reply or a compilation may
-            // be done by then.
+            // Before the handler is installed, the system ends the program. A short reply or a
+            // compilation may be finished by then.
             let done = code == Some(0) && (arguments[0] == "compile" || stderr.contains("ended by"));
             assert!(code.is_none() || code == Some(INTERRUPTED) || done, "{arguments:?}: {code:?} {stderr}");
             assert!(!stderr.contains("report this to"), "{arguments:?} after {milliseconds} ms: {stderr}");
@@ -185,7 +185,7 @@ fn embedding_of_texts_is_abandoned() {
         .stderr(Stdio::null())
         .spawn()
         .expect("the program starts");
-    // Minutes of them.
+    // Enough text for minutes.
     let texts = "a text of some words that takes a while\n".repeat(100_000);
     child.stdin.take().expect("piped").write_all(texts.as_bytes()).expect("it listens");
     thread::sleep(Duration::from_secs(1));
@@ -193,7 +193,7 @@ fn embedding_of_texts_is_abandoned() {
     assert_eq!(ended(&mut child), Some(INTERRUPTED));
 }
 
-/// A worker that was interrupted before it answered: its answer is unknown, so no shim counts as
+/// A worker was interrupted before it answered. Its answer is unknown, so no shim counts as
 /// missing.
 #[cfg(unix)]
 #[test]

@@ -1,5 +1,5 @@
-//! Shards in worker processes, through the whole project: the same bits as in this process, and
-//! when a worker dies the history of tokens suffices to continue.
+//! Shards in worker processes, through the whole project. The bits are the same as in this process,
+//! and when a worker dies, the history of tokens suffices to continue.
 
 use std::process::Command;
 
@@ -44,7 +44,7 @@ fn a_model_in_workers_gives_the_same_bits_and_survives_one() {
         let chain = here.chain(&Cut { decoders: vec![], ..cut.clone() });
         let expected = walk(&mut chain.session().expect("a session"));
 
-        // Three shards of the decoder in two workers; where a shared state does not allow that, the
+        // Three shards of the decoder in two workers. If a shared state does not allow that, the
         // cut differs.
         let instances = [isolated("first"), isolated("second")];
         let bench = Bench::over(&graph, &menu, instances.to_vec());

@@ -1,6 +1,6 @@
-//! `isolation = process` through the public crate: all work of a shim happens in a worker, and
-//! every guarantee of the project holds as without it: goldens, exact bits, cuts, continued and
-//! truncated sessions, the placement record.
+//! `isolation = process` through the public crate. All work of a shim happens in a worker, and
+//! every guarantee of the project is kept: goldens, exact bits, cuts, continued and truncated
+//! sessions, and the placement record.
 use std::collections::BTreeSet;
 
 use shardwright::NoticeKind;
@@ -16,13 +16,13 @@ use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::{tree, worker};
 use shardwright_vocabulary::ProcessPlacement;
 
-/// In the stored formats: which others a planner prefers depends on where the model is cut.
+/// Returns options in the stored formats, because a planner's preferred formats depend on the cuts.
 fn with(isolation: Isolation) -> OpenOptions {
     let options = OpenOptions::new().search_path(program::search_path()).isolation(isolation);
     options.formats("stored".parse().expect("a choice"))
 }
 
-/// Cut into several shards.
+/// Returns options that cut the model into several shards.
 fn cut(isolation: Isolation) -> OpenOptions {
     with(isolation).soc("mt6989").on(Executor::Cpu).limit("ops", 200)
 }
@@ -81,7 +81,8 @@ fn sessions_continue_truncate_and_share_keys_across_shards() {
     if !worker::is_here("sessions_continue_truncate_and_share_keys_across_shards") {
         return;
     }
-    // Of gemma 4, later layers read the keys of earlier ones; of all, some layers keep a ring.
+    // In Gemma 4, later layers read the keys of earlier ones. In all three, some layers keep a
+    // ring.
     for checkpoint in [TEXT_FIXTURES[1], TEXT_FIXTURES[0], TEXT_FIXTURES[3]] {
         let here = opened(&with(Isolation::Off), checkpoint);
         let there = opened(&cut(Isolation::Process), checkpoint);
@@ -135,7 +136,7 @@ fn the_record_names_the_worker_and_what_is_shared_is_not_copied() {
     assert!(record.shards.len() > 3, "{record:?}");
     let workers = pids(&record);
     assert!(!workers.contains(&std::process::id()));
-    // A worker for each target in use.
+    // There is one worker for each target in use.
     let instances: BTreeSet<&str> = record.shards.iter().map(|shard| shard.place.instance.as_str()).collect();
     assert_eq!(workers.len(), instances.len(), "{record:?}");
     for shard in &record.shards {
@@ -148,7 +149,7 @@ fn the_record_names_the_worker_and_what_is_shared_is_not_copied() {
     assert_eq!(json["shards"][0]["process"], "worker", "{json}");
     assert!(json["shards"][0]["pid"].is_u64(), "{json}");
 
-    // Compiling alone in a worker leaves running in this process.
+    // If only compiling is isolated, the model runs in this process.
     let model = opened(&cut(Isolation::Compile), TEXT_FIXTURES[1]);
     let mut session = model.chain().session().expect("a session");
     session.append(&ids).expect("run");
@@ -196,7 +197,7 @@ fn a_bundle_runs_in_a_worker_and_is_the_same_bundle_when_made_in_one() {
     assert!(!pids(&session.placement()).contains(&std::process::id()));
 }
 
-/// This program has no worker beside it.
+/// This program has no worker in its folder.
 #[test]
 fn without_a_worker_automatic_says_so_and_process_is_an_error() {
     if std::env::var_os("SHARDWRIGHT_WORKER").is_some() {
@@ -222,8 +223,8 @@ fn without_a_worker_automatic_says_so_and_process_is_an_error() {
     let bundle = Compiled::from::<&str>(TEXT_FIXTURES[3], []);
     let options = |isolation| BundleOptions::new().search_path(program::search_path()).isolation(isolation);
     let model = options(Isolation::Automatic).open(bundle.path()).unwrap_or_else(|error| panic!("{error}"));
-    // Nothing is compiled, and a bundle runs in this process even with a worker: there is nothing
-    // to report.
+    // A bundle compiles no shard and runs in this process even with a worker, so there is no
+    // notice.
     assert!(model.notices_of_opening().is_empty(), "{:?}", model.notices_of_opening());
     let error = match options(Isolation::Process).open(bundle.path()) {
         Ok(_) => panic!("opened"),

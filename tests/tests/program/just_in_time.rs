@@ -1,6 +1,6 @@
-//! A bundle whose artefacts cannot be used here: recompiled on this machine if its plan allows that
-//! and the checkpoint is available, otherwise the plan's next chain, or an error; either way it is
-//! reported with its reason.
+//! A bundle whose artefacts cannot be used here. They are recompiled on this machine if the plan
+//! allows that and the checkpoint is available. Otherwise the plan's next chain runs, or opening
+//! fails. In each case the reason is reported.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const CHECKPOINT: &str = TEXT_FIXTURES[3];
 
-/// A bundle for a chip, compiled ahead, whose plan allows recompiling it or does not.
+/// A bundle for a chip, compiled ahead. Its plan may allow recompiling.
 struct Made {
     chip: Chip,
     folder: TempDir,
@@ -93,7 +93,7 @@ fn where_the_plan_allows_it_a_chain_is_compiled_here_and_its_cost_is_reported() 
             }
             answer => made.chip.behaves_as(answer),
         }
-        // It is part of the plan: not a fallback.
+        // Recompiling is part of the plan, not a fallback.
         let options = made.options().strict(true).checkpoint(checkpoint());
         let model = options.open(made.path()).unwrap_or_else(|error| panic!("{what}: {error}"));
         let (text, record) = reply(&model);
@@ -128,7 +128,7 @@ fn without_the_checkpoint_the_next_chain_runs_and_a_suggestion_is_reported() {
         made.options().checkpoint(tree::root().join(TEXT_FIXTURES[0])).open(made.path()).expect("the next");
     assert!(notices(&other).contains("is not the checkpoint the bundle was made of"), "{}", notices(&other));
 
-    // The program says the same.
+    // The program reports the same.
     let run = |more: &[&str]| {
         let path = made.path();
         let run =
@@ -168,7 +168,7 @@ fn where_the_plan_does_not_allow_it_nothing_is_compiled() {
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");
 }
 
-/// A start on this chip, its flags behind `run BUNDLE`.
+/// Starts `run BUNDLE` on this chip, with further arguments.
 fn start(made: &Made, more: &[&str]) -> Outcome {
     let run = shardwright(["run"]).argument(made.path()).environment("XDG_CACHE_HOME", made.cache());
     let run = run.arguments(["--greedy", "-n", "4", "--prompt", "hello"]);
@@ -199,7 +199,7 @@ fn a_chain_compiled_here_is_kept_for_the_next_start() {
     assert!(second.stderr.contains("was compiled on this machine earlier"), "{}", second.stderr);
 }
 
-/// A machine that is taken for a chip by its name compiles for it like one that has it.
+/// A machine that the user names as a chip compiles for it like a machine with that chip.
 #[test]
 fn a_chip_that_is_named_is_compiled_for_too() {
     let made = Made::with("just-in-time");
@@ -213,7 +213,7 @@ fn a_chip_that_is_named_is_compiled_for_too() {
         "{}",
         anew.stderr
     );
-    // Without the checkpoint the next chain runs, and one notice has both reasons.
+    // Without the checkpoint the next chain runs, and one notice contains both reasons.
     let without = start(&made, &["--soc", CHIP]);
     assert_eq!(without.code, Some(0), "{}", without.stderr);
     assert_eq!(without.stderr.matches("moved on").count(), 1, "{}", without.stderr);
@@ -226,7 +226,7 @@ fn a_chip_that_is_named_is_compiled_for_too() {
     assert!(!next.stderr.contains("compiled on this machine"), "{}", next.stderr);
 }
 
-/// A compiler that refuses here too does not help; both failures are reported.
+/// A compiler that refuses here too does not help. Both failures are reported.
 #[test]
 fn a_failure_of_compiling_here_is_reported_beside_the_first() {
     let made = Made::with("just-in-time");
@@ -237,8 +237,8 @@ fn a_failure_of_compiling_here_is_reported_beside_the_first() {
     assert!(said.contains("moved on") && said.contains("compiling it here failed too"), "{said}");
 }
 
-/// The chains of a bundle gather from one table, whatever the plan makes of it, and so does one
-/// that is compiled anew.
+/// All chains of a bundle gather from one table, even if the plan quantises it, and so does a
+/// recompiled chain.
 #[test]
 fn a_table_that_the_plan_rounds_is_the_bundles() {
     let made = Made::with("just-in-time");
@@ -250,7 +250,7 @@ fn a_table_that_the_plan_rounds_is_the_bundles() {
     let whole = compile(1 << 40);
     let totals = &whole.variants[0].plan.totals;
     assert_eq!(format(&whole), WeightFormat::Bf16, "{:?}", whole.variants[0].plan.tables);
-    // Both chains have the formats that are stored.
+    // The bytes fit both chains in their stored formats, and three quarters of the tables.
     let rounded = compile(2 * totals.artefacts.bytes + totals.table_bytes * 3 / 4);
     assert_eq!(format(&rounded), WeightFormat::W8PerChannel, "{:?}", rounded.variants[0].plan.tables);
     assert_eq!(rounded.variants[0].chains, ["primary", "cpu"]);

@@ -1,5 +1,5 @@
-//! Artefacts compiled for a chip are kept for the next start, and trusted only where no one else
-//! can have changed them.
+//! Artefacts compiled for a chip are cached for the next start, and trusted only if other users
+//! cannot have changed them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,8 +13,8 @@ use shardwright_tests::program::shardwright;
 
 const SAID: &str = ": kept in ";
 
-/// Runs the model for the chip with its own cache: its messages, and whether something was compiled
-/// and kept.
+/// Runs the model for the chip with its own cache. Returns its messages, and whether artefacts were
+/// compiled and cached.
 fn run(cache: &Path, more: &[&str]) -> (String, bool) {
     let run = shardwright(["run", TEXT_FIXTURES[3], "--prompt", "a b", "-n", "8", "--greedy"]);
     let outcome = run.arguments(more.iter().copied()).environment("XDG_CACHE_HOME", cache).outcome();
@@ -22,7 +22,7 @@ fn run(cache: &Path, more: &[&str]) -> (String, bool) {
     (outcome.stdout, outcome.stderr.contains(SAID))
 }
 
-/// The artefacts in a cache.
+/// Returns the artefacts in a cache.
 fn artefacts(cache: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(cache.join("shardwright/artefacts")).expect("kept");
     let paths = entries.map(|entry| entry.expect("an entry").path());
@@ -37,9 +37,9 @@ fn a_second_start_for_a_chip_takes_what_the_first_compiled() {
     assert!(kept && !artefacts(cache.path()).is_empty());
     assert_eq!(run(cache.path(), &chip), (text.clone(), false));
 
-    // Another context is another work order.
+    // Another context gives another work order.
     assert!(run(cache.path(), &[&chip[..], &["--context", "64"]].concat()).1);
-    // An incomplete file is compiled again, whichever it is.
+    // Any incomplete file is compiled again.
     for path in artefacts(cache.path()) {
         let mut bytes = fs::read(&path).expect("read");
         let middle = bytes.len() / 2;
@@ -49,7 +49,7 @@ fn a_second_start_for_a_chip_takes_what_the_first_compiled() {
     assert_eq!(run(cache.path(), &chip), (text.clone(), true));
     assert_eq!(run(cache.path(), &chip), (text.clone(), false));
 
-    // In a folder that others may write to, nothing is kept and nothing trusted.
+    // A folder that other users may write to is not used as a cache.
     let folder = cache.path().join("shardwright/artefacts");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("changed");
     assert_eq!(run(cache.path(), &chip), (text, false));
@@ -61,7 +61,7 @@ fn a_second_start_for_a_chip_takes_what_the_first_compiled() {
     );
 }
 
-/// A small model on the CPU is prepared quickly.
+/// A small model on the CPU is prepared quickly, so it is not cached.
 #[test]
 fn a_small_model_on_the_cpu_leaves_nothing_behind() {
     let cache = tempfile::tempdir().expect("a temporary folder");
@@ -69,7 +69,7 @@ fn a_small_model_on_the_cpu_leaves_nothing_behind() {
     assert!(!cache.path().join("shardwright/artefacts").exists());
 }
 
-/// A rebuilt shim may produce something else under the same version.
+/// A rebuilt shim may produce other artefacts under the same version.
 #[test]
 fn another_library_of_a_shim_compiles_anew() {
     let outside = tempfile::tempdir().expect("a temporary folder");
@@ -89,7 +89,7 @@ fn another_library_of_a_shim_compiles_anew() {
     assert_eq!(run(outside.path(), &chip), (text, true));
 }
 
-/// With the shapes of Gemma 3 270M, in 8 bits on the CPU.
+/// Uses the shapes of Gemma 3 270M, in 8 bits on the CPU.
 #[test]
 #[ignore = "writes a gigabyte; the command in CONTRIBUTING.md runs it"]
 fn a_large_model_is_quick_the_second_time() {

@@ -1,5 +1,5 @@
-//! What opening a bundle hashes and says of it: once for a user, then nothing; wherever nothing can
-//! be remembered, every time. Progress, cancellation, and which chains may take over.
+//! Hashing when a bundle is opened, and its reports. A user's bundle is hashed once, and every time
+//! if proofs cannot be stored. Also tests progress, cancellation, and which chains may take over.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,8 @@ use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::{skipped, tree};
 use tempfile::TempDir;
 
-/// A bundle whose files were written long enough ago to be remembered, and a folder for proofs.
+/// Compiles a bundle and waits until its files are old enough for proofs. Returns it with a folder
+/// for proofs.
 fn settled(checkpoint: &str) -> (Compiled, TempDir) {
     let compiled = Compiled::from(checkpoint, [] as [&str; 0]);
     std::thread::sleep(Duration::from_secs(5));
@@ -35,7 +36,7 @@ fn verified(model: &Model) -> Verified {
     model.verified().expect("of a bundle").clone()
 }
 
-/// Bytes of the files that an opening of the whole bundle uses, each once.
+/// Returns the bytes of the files that opening the whole bundle uses, each counted once.
 fn used_bytes(model: &Model) -> u64 {
     let bundle = model.bundle().expect("a bundle");
     let variant = bundle.variant();
@@ -50,12 +51,12 @@ fn used_bytes(model: &Model) -> u64 {
     files.iter().map(|file| file.bytes).sum()
 }
 
-/// What was reported.
+/// A watcher that records progress.
 #[derive(Default)]
 struct Seen {
     places: Vec<u32>,
     stages: Vec<String>,
-    /// How often it may still be asked before it asks to stop; `None` for ever.
+    /// How many more queries it answers before it requests a stop. `None` never stops.
     patience: Option<std::cell::Cell<u32>>,
 }
 
@@ -109,7 +110,7 @@ fn the_first_opening_hashes_with_progress_and_the_next_hashes_nothing() {
     assert_eq!(logits(&model, &ids[..4], &ids[4..]), expected);
     drop(model);
 
-    // Moved, its files are the same; copied, they are others; changed, they are refused.
+    // A moved bundle has the same files, a copied one has others, and a changed one is refused.
     let elsewhere = proofs.path().join("moved");
     fs::rename(compiled.path(), &elsewhere).expect("moved");
     assert_eq!(verified(&open(&options, &elsewhere)).hashed.bytes, 0);
@@ -175,14 +176,14 @@ fn an_opening_is_cancelled_wherever_it_is_and_remembers_nothing_half() {
         }
         cancelled += 1;
         assert!(seen.places.is_sorted() && seen.places.last() != Some(&1000), "{:?}", seen.places);
-        // What is remembered are files that were hashed to their ends; the rest is hashed now.
+        // Only files that were hashed to their ends have proofs. The rest is hashed now.
         let notes = if proofs.exists() { contents(&proofs).len() } else { 0 };
         let model = open(&options, &compiled.path());
         let hashed = verified(&model).hashed.bytes;
         assert!(hashed <= whole && (notes > 0) == (hashed < whole), "{notes} notes, {hashed} of {whole}");
     }
     assert!(cancelled > 10, "cancelled {cancelled} times");
-    // Where everything is verified too.
+    // Cancelling also works if every file is verified.
     let mut seen = Seen { patience: Some(2.into()), ..Seen::default() };
     let error = options(folder.path()).verify_all(true).open_watched(compiled.path(), &mut seen);
     assert_eq!(error.err().expect("cancelled").kind(), ErrorKind::Cancelled);
@@ -192,7 +193,7 @@ fn an_opening_is_cancelled_wherever_it_is_and_remembers_nothing_half() {
 #[test]
 fn without_a_place_for_proofs_every_opening_hashes_and_says_how_to_name_one() {
     let (compiled, folder) = settled(TEXT_FIXTURES[3]);
-    // Root may write anywhere, but not into a file as if it were a folder.
+    // Root may write anywhere, but cannot use a file as a folder.
     let file = folder.path().join("file");
     fs::write(&file, b"").expect("written");
     let nowhere = options(&file).remember_no_proofs();
@@ -225,7 +226,7 @@ fn without_a_place_for_proofs_every_opening_hashes_and_says_how_to_name_one() {
     }
 }
 
-/// In a name space of its own, where the folder is mounted for reading alone.
+/// Runs in a namespace in which the folder is mounted read-only.
 #[test]
 fn it_opens_from_a_file_system_that_is_only_read() {
     let (compiled, folder) = settled(TEXT_FIXTURES[3]);
@@ -251,7 +252,7 @@ shift; exec \"$@\"";
     assert_eq!((second.code, &second.stdout), (Some(0), &expected), "{}", second.stderr);
 }
 
-/// As another user: the proofs of the first are not believed, and that is said.
+/// Runs as another user, who does not trust the proofs of the first. That is reported.
 #[test]
 fn proofs_of_another_user_are_not_believed() {
     let (compiled, folder) = settled(TEXT_FIXTURES[3]);
@@ -273,7 +274,7 @@ fn proofs_of_another_user_are_not_believed() {
     }
 }
 
-/// A bundle for a chip with a second chain for the CPU.
+/// Compiles a bundle for a chip with a second chain for the CPU.
 fn for_the_chip(chip: &Chip) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = folder.path().join("bundle");
@@ -289,8 +290,8 @@ fn a_policy_says_which_chains_may_take_over() {
     let (_folder, bundle) = for_the_chip(&chip);
     let only = |names: &[&str]| FallbackPolicy::Only(names.iter().map(|&name| name.to_owned()).collect());
     let policies = [
-        // Whether it opens on a machine whose chip is missing, and whether a session goes on when
-        // the chip is lost.
+        // Whether it opens on a machine without the chip, and whether a session continues when the
+        // chip is lost.
         (FallbackPolicy::Allow, true, true),
         (FallbackPolicy::AtOpening, true, false),
         (only(&["cpu"]), true, true),
@@ -353,7 +354,7 @@ fn a_chain_beyond_the_budget_is_passed_over_before_it_is_read() {
     assert_eq!((model.bundle_variant(), model.memory().weights), (Some("generic"), large));
     drop(model);
 
-    // Neither fits: what the smaller needs is said.
+    // Neither variant fits, and the memory that the smaller one needs is reported.
     let error = options.clone().memory_budget(1).open(bundle.path()).err().expect("nothing fits");
     assert_eq!(error.kind(), ErrorKind::Memory, "{error}");
     let said = error.to_string();
@@ -361,7 +362,7 @@ fn a_chain_beyond_the_budget_is_passed_over_before_it_is_read() {
     assert!(said.contains(least) && said.contains("are mapped and not counted"), "{said}");
     let strict = options.clone().memory_budget(1).strict(true).open(bundle.path()).err().expect("strict");
     assert_eq!(strict.kind(), ErrorKind::Memory, "{strict}");
-    // So with the program, which runs what fits as it runs without a budget.
+    // The program does the same. A model that fits runs as it does without a budget.
     let run =
         |command: &[&str], budget: &[&str]| shardwright(command).argument(bundle.path()).arguments(budget);
     let generate = ["run", "--prompt", "In the beginning", "--max-tokens", "8", "--greedy"];
@@ -376,7 +377,7 @@ fn a_chain_beyond_the_budget_is_passed_over_before_it_is_read() {
     let smaller = run(&generate, &["--memory-budget", &large.to_string()]).outcome();
     assert_eq!(smaller.code, Some(0), "{}", smaller.stderr);
     assert!(smaller.stderr.contains("fallback: ") && smaller.stderr.contains("the memory budget is"));
-    // A chain that is passed over is not even read: damage to it is not seen.
+    // A skipped chain is not even read, so damage to it is not detected.
     let path = bundle.file(&artefacts("generic")[0]);
     let mut content = fs::read(&path).expect("read");
     let middle = content.len() / 2;

@@ -1,5 +1,5 @@
-//! `shardwright pack`, and packed bundles as a user runs them: from a file, from an app's package,
-//! wherever they lie in it.
+//! `shardwright pack`, and packed bundles as a user runs them: from a file, and from an app's
+//! package at any offset.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ fn pack(bundle: &Path, to: &Path) -> Run {
     shardwright(["pack"]).argument(bundle).argument("-o").argument(to)
 }
 
-/// A package with the file at a multiple of `alignment` and of nothing larger.
+/// Creates a package in which the file has exactly this alignment.
 fn package(folder: &Path, file: &Path, alignment: usize) -> PathBuf {
     let package = folder.join(format!("app-{alignment}.apk"));
     let script = "import sys, zipfile
@@ -66,7 +66,7 @@ fn a_packed_bundle_answers_as_its_directory_does() {
     assert_eq!(doctor["bundle"]["would_run"]["chain"], "primary", "{doctor}");
     assert_eq!(doctor["bundle"]["copied_bytes"], Value::Null, "mapped");
 
-    // Another user's file, from which nothing can be written beside it.
+    // A read-only file, as from another user, next to which no file can be written.
     let mut permissions = fs::metadata(&packed).expect("there").permissions();
     permissions.set_readonly(true);
     fs::set_permissions(&packed, permissions).expect("set");

@@ -1,7 +1,7 @@
-//! The commands in fences of a page are run as written: by a shell, in the order of the page, in a
+//! Runs the commands in fences of a page as written: by a shell, in the order of the page, in a
 //! folder that looks like a fresh clone with a build, without any of the project's variables set.
 //!
-//! The built program replaces `cargo xtask run --` and is found as `shardwright`; fixtures are at
+//! The built program replaces `cargo xtask run --` and is found as `shardwright`. Fixtures are at
 //! `path/to/checkpoint`. Commands that are not run are listed, with the reason.
 
 use std::fs;
@@ -16,7 +16,7 @@ use shardwright_tests::checkpoints::{
 use shardwright_tests::{program, qnn, skipped, tree};
 use tempfile::TempDir;
 
-/// Pages that are no instructions: one written with its model, and output of benches.
+/// Pages that are not instructions: one written with its model, and the output of benches.
 const NO_INSTRUCTIONS: [&str; 2] = ["demo-model", "tests/benches/results"];
 
 /// Commands that are not run, and why.
@@ -123,8 +123,7 @@ const WEIGHTS: &str = "model.safetensors";
 /// An action in the folder of a page's commands.
 type Deed = fn(&Path);
 
-/// Actions that a reader takes by hand, or by a command that is not run, before a command of a
-/// page.
+/// Actions before a command of a page that a reader does by hand, or by a command that is not run.
 const BY_HAND: &[(&str, Deed)] = &[
     ("shardwright plan CHECKPOINT --soc my-chip --profiles profiles-here", |folder| {
         let text = tree::read(Path::new("plugins/profiles/generic.json"));
@@ -150,7 +149,7 @@ struct PageCommand {
     text: String,
 }
 
-/// The pages with commands in fences, and those commands.
+/// Returns the pages with commands in fences, and those commands.
 fn pages() -> Vec<(PathBuf, Vec<PageCommand>)> {
     let Some(files) = tree::files() else {
         skipped("commands of pages: no git repository to list the project's files");
@@ -167,7 +166,7 @@ fn pages() -> Vec<(PathBuf, Vec<PageCommand>)> {
     pages.filter(|(_, on_page)| !on_page.is_empty()).collect()
 }
 
-/// The shell commands in the fences of a page: one each, without comments, continuation lines
+/// Returns the shell commands in the fences of a page, without comments and with continuation lines
 /// joined.
 fn commands(page: &str) -> Vec<PageCommand> {
     let (mut fence, mut found, mut begun) = (None, Vec::new(), None::<PageCommand>);
@@ -197,7 +196,7 @@ fn commands(page: &str) -> Vec<PageCommand> {
     found
 }
 
-/// A clone with a build, as far as the commands of a page need it.
+/// Creates a clone with a build, as far as the commands of a page need it.
 fn clone() -> TempDir {
     let clone = tempfile::tempdir().expect("a temporary folder");
     let root = tree::root();
@@ -209,7 +208,7 @@ fn clone() -> TempDir {
         fs::create_dir_all(clone.path().join(folder)).expect("a folder");
     }
     link(program::folder(), "target/debug");
-    // Trained: the cost of formats for a random model would exceed any bound.
+    // A trained model, because the cost of formats for a random model would exceed any bound.
     let generates = root.join(DEMO_MODEL);
     link(&generates, "path/to/checkpoint");
     link(&generates, "CHECKPOINT");
@@ -219,7 +218,7 @@ fn clone() -> TempDir {
     link(&files.join("smooth.jpg"), "picture.jpg");
     link(&files.join("sine_16k.flac"), "sound.flac");
     link(&program::executable(), "bin/shardwright");
-    // Besides building, `cargo xtask run` sets the path of a fetched library.
+    // In addition to building, `cargo xtask run` sets the path of a fetched library.
     let fetched = std::env::var("SHARDWRIGHT_QNN_LIB").unwrap_or_default();
     let cargo = format!(
         "#!/bin/sh\n\
@@ -234,14 +233,14 @@ fn clone() -> TempDir {
     clone
 }
 
-/// Pages whose commands keep what later plans of the same checkpoint rest on: in a cache of their
-/// own, since other tests plan for it meanwhile.
+/// Pages whose commands store measurements that change later plans of the same checkpoint. They use
+/// a separate cache, because other tests plan for it meanwhile.
 const KEEP_MEASUREMENTS: [&str; 2] = ["docs/sensitivity.md", "docs/tuning.md"];
 
-/// A time limit of the pages, and the shorter one that commands are run with here.
+/// A time limit in the pages, and the shorter one used here.
 const MINUTES: (&str, &str) = ("--minutes 1", "--minutes 0.1");
 
-/// Runs a command as a reader's shell would, with this cache if not the user's.
+/// Runs a command as a reader's shell would, with this cache or the user's.
 fn run(text: &str, clone: &Path, cache: Option<&Path>) -> Result<(), String> {
     let text = &text.replace(MINUTES.0, cases(MINUTES.1, MINUTES.0));
     let mut path = clone.join("bin").into_os_string();
@@ -265,7 +264,7 @@ fn run(text: &str, clone: &Path, cache: Option<&Path>) -> Result<(), String> {
     }
 }
 
-/// Whether a command needs Qualcomm's library.
+/// Checks whether a command needs Qualcomm's library.
 fn needs_qnn(text: &str) -> bool {
     text.contains("--soc sm8850")
 }
@@ -278,7 +277,7 @@ fn is_listed(text: &str) -> bool {
     NOT_RUN.iter().any(|(listed, _)| *listed == text)
 }
 
-/// Runs the commands that `chosen` picks.
+/// Runs the commands for which `chosen` is true.
 fn follow(chosen: impl Fn(&Path, &str) -> bool) {
     let mut failed = Vec::new();
     for (page, on_page) in pages() {
@@ -303,7 +302,7 @@ fn the_commands_of_the_first_page_work() {
     follow(|page, text| is_first(page) && !needs_qnn(text));
 }
 
-/// In its simulation, which takes a second per token.
+/// Uses Qualcomm's simulator, which needs a second per token.
 #[test]
 fn the_commands_for_qualcomm_s_chips_work() {
     if qnn::library() {

@@ -1,5 +1,5 @@
-//! `perplexity` as a user runs it: its report, that an interrupted run resumes to the same figures,
-//! and what it refuses.
+//! `perplexity` as a user runs it: its report, its refusals, and that an interrupted run resumes to
+//! the same figures.
 
 use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
 use std::fs;
@@ -19,7 +19,7 @@ const TEXT: &str = "docs/using.md";
 /// Exit code that a shell reports for an interrupted program.
 const INTERRUPTED: i32 = 130;
 
-/// A cache of its own.
+/// A separate cache.
 struct Place(TempDir);
 
 impl Place {
@@ -32,7 +32,7 @@ impl Place {
         run.environment("XDG_CACHE_HOME", self.0.path())
     }
 
-    /// Starts it and waits until some windows are kept.
+    /// Starts the command and waits until `windows` windows are stored.
     fn begin(&self, more: &[&str], windows: usize) -> Child {
         let child = Command::new(program::executable())
             .current_dir(tree::root())
@@ -50,7 +50,7 @@ impl Place {
         child
     }
 
-    /// The files of finished windows.
+    /// Returns the files of finished windows.
     fn kept(&self) -> Vec<PathBuf> {
         let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
         let folder = self.0.path().join("shardwright/perplexities");
@@ -59,7 +59,7 @@ impl Place {
     }
 }
 
-/// The windows that an earlier call had measured, which are taken out of the report.
+/// Removes the number of resumed windows from the report and returns it.
 fn take_resumed(report: &mut Value) -> u64 {
     let resumed = report["text"]["resumed"].take();
     resumed.as_u64().expect("a number")
@@ -80,7 +80,7 @@ fn interrupted_and_damaged_it_resumes_to_the_same_figures() {
     killed.wait().expect("waited");
     let before = place.kept().len();
     assert!(before >= 5);
-    // An interrupt from the terminal ends it too, and says how to go on.
+    // An interrupt from the terminal ends it too.
     let mut interrupted = place.begin(&more, before + 5);
     let sent = Command::new("kill").args(["-INT", &interrupted.id().to_string()]).status().expect("kill");
     assert!(sent.success());
@@ -95,7 +95,7 @@ fn interrupted_and_damaged_it_resumes_to_the_same_figures() {
     assert_eq!(take_resumed(&mut report), kept.len() as u64 - 1);
     assert_eq!(report, wanted);
     assert!(place.kept().is_empty());
-    // The next call measures again, with other steps and threads to the same figures.
+    // The next call measures again. Other steps and threads give the same figures.
     let mut again = place.run(&more).arguments(["-t", "1", "--planner-option", "speculation=none"]).json();
     assert_eq!(take_resumed(&mut again), 0);
     for part in ["likelihood", "text"] {
@@ -104,7 +104,7 @@ fn interrupted_and_damaged_it_resumes_to_the_same_figures() {
     assert_eq!(again["against"]["kl"], wanted["against"]["kl"]);
 }
 
-/// A library of the same version, whose code may differ.
+/// A library of the same version may contain other code.
 #[test]
 fn windows_of_another_library_are_measured_again() {
     let place = Place::new();
@@ -156,13 +156,13 @@ fn the_report_has_what_was_run_and_every_figure_with_its_error() {
         );
         assert!(number(&likelihood["nll"]["error"]) > 0.0 && number(&likelihood["perplexity_error"]) > 0.0);
     }
-    // Both are planned as stored.
+    // Both models are planned as stored.
     let against = &report["against"];
     assert_eq!((&against["kl"]["max"], &against["same_top"]["value"]), (&json!(0.0), &json!(1.0)));
     for name in ["mean", "median", "p95", "p99"] {
         assert_eq!(against["kl"][name], json!({ "value": 0.0, "error": 0.0 }));
     }
-    // Said to people too.
+    // The text report shows it too.
     let shown = place.run(&more).succeeds();
     for words in
         ["3 of 512 tokens, side by side", "765 tokens, 255 of each", "± ", "top token", "1000 resamples"]
@@ -212,7 +212,7 @@ fn what_cannot_be_measured_ends_with_the_code_of_its_kind() {
         let (found, stderr) = shardwright(["perplexity", DEMO_MODEL, "--text"]).argument(&text).refuses();
         assert!(found == code && stderr.contains(words), "{found}: {stderr}");
     }
-    // Steps are no larger than a small context.
+    // Steps are not larger than a small context.
     let small = place.run(&["--context", "8", "--chunks", "2"]).json();
     assert_eq!((&small["text"]["window"], &small["text"]["scored"]), (&json!(8), &json!(6)));
 }

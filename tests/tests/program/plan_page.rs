@@ -11,14 +11,14 @@ use shardwright_tests::program::{Run, shardwright};
 use shardwright_tests::{skipped, tree};
 use tempfile::TempDir;
 
-/// A plan of several shards.
+/// Prepares a plan of several shards.
 fn plan(checkpoint: impl AsRef<Path>, page: &Path) -> Run {
     shardwright(["plan", "--soc", "mt6989", "--limit", "ops=400", "--html"])
         .argument(page)
         .argument(checkpoint.as_ref())
 }
 
-/// The layers that a plan names, each with its shard.
+/// Returns the layers in a plan, each with its shard.
 fn layers(plan: &Value) -> Vec<Value> {
     let shards = plan["shards"].as_array().expect("shards");
     shards.iter().flat_map(|shard| shard["by_layer"].as_array().expect("layers").clone()).collect()
@@ -33,7 +33,7 @@ fn a_page_is_written_beside_the_usual_output() {
     let text = fs::read_to_string(&page).expect("a page");
     assert!(text.starts_with("<!doctype html>") && text.ends_with("</html>\n"), "{text}");
     assert!(!text.contains("what was there before"));
-    // The report is the same, and what it says is on the page: each layer once.
+    // The report is the same, and the page shows its content: each layer once.
     let other = folder.path().join("other.html");
     assert_eq!(plan(DEMO_MODEL, &other).json(), with_page);
     assert_eq!(fs::read_to_string(&other).expect("a page"), text);
@@ -49,7 +49,7 @@ fn a_page_is_written_beside_the_usual_output() {
     assert!(code == 3 && stderr.contains(&folder.path().display().to_string()), "{stderr}");
 }
 
-/// The fixture plans both its towers; each writes a page and a request of its own.
+/// The fixture plans both its towers. Each writes a page and a request of its own.
 #[test]
 fn the_files_of_towers_lie_beside_those_of_the_text() {
     let folder = TempDir::new().expect("a folder");
@@ -107,8 +107,8 @@ fn two_plans_are_compared() {
     assert!(code == 4 && stderr.contains("README.md"), "{stderr}");
 }
 
-/// Texts with too little contrast against what is behind them, by the formula of WCAG 2.2: at least
-/// 4.5.
+/// JavaScript that lists texts with a contrast to their background below 4.5, by the formula of
+/// WCAG 2.2.
 const FAINT: &str = r"(() => {
   const channels = (colour) => colour.match(/[\d.]+/g).map(Number);
   const light = (colour) => {
@@ -135,7 +135,8 @@ const FAINT: &str = r"(() => {
   return faint;
 })()";
 
-/// What the panel shows: nothing, or its text, and whether all of it is in the window.
+/// JavaScript that returns null for a hidden panel, or its text and whether all of it is in the
+/// window.
 const PANEL: &str = r"(() => {
   const panel = document.getElementById('detail');
   const box = panel.getBoundingClientRect();
@@ -143,7 +144,7 @@ const PANEL: &str = r"(() => {
   return panel.hidden ? null : { text: panel.innerText, seen };
 })()";
 
-/// Whether the panel leaves the layer that is pointed at to be seen.
+/// JavaScript that checks whether the panel leaves the selected layer visible.
 const UNCOVERED: &str = r"(() => {
   const layer = document.querySelector('.cell.shown');
   const box = layer.getBoundingClientRect();
@@ -157,8 +158,8 @@ fn panel(browser: &mut Browser) -> Value {
     browser.evaluate(PANEL)
 }
 
-/// Looks at the page at two widths and in both colour schemes, and uses it by mouse, by keyboard
-/// and without its script. Pictures are left in `target/tmp`, to be looked at by eye too.
+/// Views the page at two widths and in both colour schemes, and uses it by mouse, by keyboard and
+/// without its script. Pictures are left in `target/tmp`, so that people can look at them too.
 #[test]
 #[ignore = "needs Chromium: see CONTRIBUTING.md"]
 fn a_page_is_looked_at_and_used_in_a_browser() {
@@ -167,7 +168,7 @@ fn a_page_is_looked_at_and_used_in_a_browser() {
         return;
     };
     let folder = TempDir::new().expect("a folder");
-    // A checkpoint whose name would be an element, and would say so in the title.
+    // A checkpoint whose name would be an HTML element that changes the title.
     let named = folder.path().join("<img src=x onerror=\"document.title='obeyed'\">");
     symlink(tree::root().join(DEMO_MODEL), &named).expect("a link");
     let page = folder.path().join("page.html");
@@ -184,13 +185,13 @@ fn a_page_is_looked_at_and_used_in_a_browser() {
             let picture = pictures.join(format!("plan-page-{width}-{scheme}.png"));
             fs::write(&picture, browser.picture()).expect("written");
             let mut ask = |question: &str| browser.evaluate(question);
-            // Its own script runs, and nothing else does.
+            // The page's own script runs, and no other one does.
             assert_eq!(ask("document.documentElement.className"), "scripted", "{look}");
             assert_eq!(ask("document.querySelectorAll('img, iframe, script, link').length"), 1, "{look}");
             let title = ask("document.title");
             assert!(title.as_str().is_some_and(|title| title.starts_with("<img")), "{look}: {title}");
             assert_eq!(ask("document.querySelectorAll('.cell').length"), layers.len(), "{look}");
-            // It fits and can be read and touched.
+            // The page fits, is readable, and works by touch.
             assert_eq!(ask("getComputedStyle(document.body).backgroundColor"), ground, "{look}");
             assert!(ask("document.documentElement.scrollWidth").as_u64() <= Some(width.into()), "{look}");
             assert_eq!(ask(FAINT), json!([]), "{look}");
@@ -198,7 +199,7 @@ fn a_page_is_looked_at_and_used_in_a_browser() {
                          .filter((box) => box.width < 24 || box.height < 24).length";
             assert_eq!(ask(small), 0, "{look}");
 
-            // Pointed at, a layer shows its figures and the reasons of its shard.
+            // Pointing at a layer shows its figures and the reasons of its shard.
             assert_eq!(panel(&mut browser), Value::Null, "{look}");
             browser.point_at(LAYER);
             let shown = panel(&mut browser);
@@ -211,7 +212,7 @@ fn a_page_is_looked_at_and_used_in_a_browser() {
             assert_eq!(shown["seen"], true, "{look}: {shown}");
             browser.point_at("h1");
             assert_eq!(panel(&mut browser), Value::Null, "{look}");
-            // Clicked, it stays until it is sent away.
+            // After a click the panel stays until it is dismissed.
             browser.click(LAYER);
             assert_eq!(browser.evaluate(UNCOVERED), true, "{look}");
             let picture = pictures.join(format!("plan-page-{width}-{scheme}-panel.png"));
@@ -220,7 +221,7 @@ fn a_page_is_looked_at_and_used_in_a_browser() {
             assert_eq!(panel(&mut browser)["text"], text, "{look}");
             browser.press("Escape", 27);
             assert_eq!(panel(&mut browser), Value::Null, "{look}");
-            // With the keyboard alone, every layer is reached.
+            // Every layer can be reached with the keyboard alone.
             browser.evaluate("document.querySelector('.head').focus()");
             let (mut reached, mut tabs) = (Vec::new(), 0);
             while reached.len() < layers.len() {
@@ -244,7 +245,7 @@ fn a_page_is_looked_at_and_used_in_a_browser() {
         }
     }
 
-    // Without scripts a layer leads to its row, and the reasons stand on the page.
+    // Without scripts a layer links to its row, and the reasons are on the page.
     browser.call("Emulation.setScriptExecutionDisabled", json!({ "value": true }));
     browser.open(&page);
     browser.click(LAYER);

@@ -1,4 +1,4 @@
-//! What a plan is best in where goals bound bytes and times, and goals that a profile states.
+//! What a plan optimises when goals bound bytes and times, and goals in a profile.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use shardwright_tests::checkpoints::{DEMO_MODEL, TEXT_FIXTURES};
 use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::tree;
 
-/// Weight formats of the layers of a plan.
+/// Returns the weight formats of the layers of a plan.
 fn weights(plan: &Value) -> Vec<String> {
     let shards = plan["shards"].as_array().expect("shards").iter();
     let layers = shards.flat_map(|shard| shard["by_layer"].as_array().expect("layers"));
@@ -18,7 +18,7 @@ fn weights(plan: &Value) -> Vec<String> {
     formats.map(|formats| formats.split('/').next().unwrap_or_default().to_owned()).collect()
 }
 
-/// Bytes of all artefacts and tables, and what is lost.
+/// Returns the bytes of all artefacts and tables, and the loss.
 fn size_and_loss(plan: &Value) -> (u64, u64) {
     let totals = &plan["totals"];
     let loss = &totals["loss"];
@@ -38,8 +38,8 @@ fn a_size_on_the_cpu_is_filled_with_what_loses_least() {
         let weights = weights(&plan);
         let tables = plan["tables"].as_array().expect("tables").iter();
         let tables: Vec<&str> = tables.map(|table| table["format"].as_str().expect("a format")).collect();
-        // A table of half a layer's bytes loses less than a layer. At 9 MB, eight bits for a
-        // channel of most layers leave room for both tables in eight bits.
+        // Quantising a table with half a layer's bytes loses less than quantising a layer. At 9 MB,
+        // eight bits per channel for most layers leave room for both tables in eight bits.
         match size {
             "20MB" => assert_eq!(tables, ["bf16", "bf16"]),
             "9MB" => assert_eq!(tables, ["w8-per-channel", "w8-per-channel"]),
@@ -61,9 +61,10 @@ fn a_size_on_the_cpu_is_filled_with_what_loses_least() {
         }
         before = loss;
     }
-    // Unasked nothing is rounded; too little is refused with the least that is enough.
+    // Without a goal no weight is rounded. Too small a size is refused with the smallest one that
+    // is enough.
     assert_eq!(size_and_loss(&shardwright(["plan", DEMO_MODEL]).json()).1, 0);
-    // With tables that the user wants wider than they could be, what they would have to be is said.
+    // If tables that the user fixed are too wide, the error suggests the formats they need.
     let wide =
         ["plan", DEMO_MODEL, "--size", "6MB", "--table", "embedding=bf16", "--table", "per-layer=bf16"];
     let (_, stderr) = shardwright(wide).refuses();
@@ -72,16 +73,16 @@ fn a_size_on_the_cpu_is_filled_with_what_loses_least() {
     }
     let (code, stderr) = shardwright(["plan", DEMO_MODEL, "--size", "3MB"]).refuses();
     assert!(code == 7 && stderr.contains("the nearest that a plan holds is 5.0 MiB"), "{code}: {stderr}");
-    // The mixture runs.
+    // The mixture of formats runs.
     let text =
         shardwright(["run", DEMO_MODEL, "--size", "6MB", "--prompt", "The old house", "--max-tokens", "8"]);
     assert!(!text.succeeds().trim().is_empty());
-    // Tables that are named are not chosen.
+    // The planner does not change tables that the user fixed.
     let named = shardwright(["plan", DEMO_MODEL, "--size", "9MB", "--table", "embedding=bf16"]).json();
     assert_eq!(named["tables"][0]["format"], "bf16", "{named}");
 }
 
-/// What one goal had measured serves every later one, tables included.
+/// Losses measured for one goal are used for every later one, tables included.
 #[test]
 fn a_size_is_filled_by_what_an_earlier_goal_had_measured() {
     let cache = tempfile::tempdir().expect("a temporary folder");
@@ -119,7 +120,7 @@ fn without_a_goal_a_plan_for_a_chip_is_within_what_is_usual() {
     assert!(strict.to_string().contains("loss ≤ 100 millinats"), "{strict}");
     let (all, few) = (weights(&strict).len(), named(&strict));
     assert!(few < all && few > 0, "{few} of {all}: {:?}", weights(&strict));
-    // Whoever asks for formats or states a goal has those.
+    // Formats and goals of the user are respected.
     let wide = plan(&["--planner-option", "usual-quality=1000"]);
     assert_eq!(named(&wide), weights(&wide).len(), "{wide}");
     let formats = ["--formats", "w4-block32-stepped[head=w8-per-channel]/a16/a8"];
@@ -134,7 +135,7 @@ fn without_a_goal_a_plan_for_a_chip_is_within_what_is_usual() {
     assert!(sized.to_string().contains("loss ≤ 150 millinats"), "{sized}");
 }
 
-/// Qwen 3 0.6B by its configuration alone, for Snapdragon 8 Elite.
+/// Plans Qwen 3 0.6B from its configuration alone, for Snapdragon 8 Elite.
 fn qwen(folder: &std::path::Path, more: &[&str]) -> Run {
     let configuration = json!({
         "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": false,
@@ -185,14 +186,14 @@ fn a_size_on_a_chip_keeps_the_usual_loss_or_says_what_is_lost() {
     assert!(because.contains("not kept: ") && because.contains(&figure), "{figure}: {because}");
 }
 
-/// The search for tables and layers within a size takes the most fuel.
+/// The search for tables and layers within a size needs the most fuel.
 #[test]
 fn a_size_for_a_deep_model_is_planned_within_the_fuel() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let config = Spec::e2b().config().to_string();
     std::fs::write(folder.path().join("config.json"), config).expect("written");
     for soc in ["sm8850", "mt6989"] {
-        // The estimates of a vendor's compiler would take minutes.
+        // The estimates of a vendor's compiler would need minutes.
         let run =
             shardwright(["plan"]).argument(folder.path()).environment("SHARDWRIGHT_QNN_LIB", "/nowhere");
         let plan = run.arguments(["--soc", soc, "--context", "4096", "--size", "4GB"]).json();
@@ -206,7 +207,7 @@ fn a_size_for_a_deep_model_is_planned_within_the_fuel() {
 fn a_goal_on_memory_that_a_shorter_context_keeps_says_so() {
     let plan = |context: &str| {
         let formats = ["--formats", "w8-per-channel/a8-dynamic/f16", "--context", context];
-        // What is verified would give way before the context does.
+        // Without this option, the planner would drop speculation before it shortens the context.
         let plain = ["--planner-option", "speculation=none"];
         shardwright(["plan", DEMO_MODEL]).arguments(formats).arguments(plain)
     };
@@ -252,13 +253,13 @@ fn a_profile_states_goals_and_a_planner() {
     assert_eq!(goal(&stated), Some(json!(50_000_000)), "{stated}");
     let said = stated["notices"].to_string();
     assert!(said.contains("planner even, memory 50000000 bytes"), "{said}");
-    // A user's goals and planner win.
+    // A user's goals and planner override the profile's.
     let own = plan().arguments(["--memory", "60MB", "--planner", "generic"]).json();
     assert_eq!((goal(&own), &own["planner"]["name"]), (Some(json!(60_000_000)), &json!("generic")), "{own}");
     let own = plan().arguments(["--size", "60MB"]).json();
     assert_eq!(goal(&own), None, "a goal of the user's stands for all of the profile's: {own}");
 
-    // A planner that is not there is replaced, and that is said; under `--strict` it is an error.
+    // A missing planner is replaced, and that is reported. Under `--strict` it is an error.
     write(json!("nowhere"), Value::Null);
     profile_without_goals(&folder.path().join("stated.json"));
     let replaced = plan().json();
@@ -267,20 +268,20 @@ fn a_profile_states_goals_and_a_planner() {
     let (_, stderr) = plan().argument("--strict").refuses();
     assert!(stderr.contains("nowhere"), "{stderr}");
 
-    // A path is refused: a profile that came from elsewhere names no file of this machine.
+    // A path is refused: a profile from elsewhere must not name a file of this machine.
     write(json!("../planner.wasm"), json!({}));
     let (_, stderr) = plan().refuses();
     assert!(stderr.contains("is a path") && stderr.contains("stated.json"), "{stderr}");
 }
 
-/// The member `goals` may be absent, not null.
+/// Removes the member `goals`, which may be absent but not null.
 fn profile_without_goals(path: &std::path::Path) {
     let mut profile: Value = serde_json::from_slice(&fs::read(path).expect("a profile")).expect("JSON");
     profile.as_object_mut().expect("an object").remove("goals");
     fs::write(path, profile.to_string()).expect("written");
 }
 
-/// The rows of the prefills of a plan, and its reason for them.
+/// Returns the prefill entry points of a plan, and its reason for them.
 fn prefills(plan: &Value) -> (Vec<String>, String) {
     let entries = plan["shards"][0]["entries"].as_array().expect("entries").iter();
     let names = entries.map(|entry| entry["entry"].as_str().expect("a name").to_owned());
@@ -300,10 +301,10 @@ fn the_prefills_of_a_chip_suit_the_usual_prompts() {
     assert!(names.len() > 1 && names.contains(&"prefill_16@1024".to_owned()), "{names:?}");
     assert!(because.contains("with prefill_256@1024 alone"), "{because}");
     assert_eq!(short["forecast"]["speed"]["prompt_tokens"], 29, "the mean: {short}");
-    // A CPU computes the rows that are filled, whatever an entry point holds.
+    // A CPU computes only the rows that are filled, whatever the size of an entry point.
     let cpu = shardwright(["plan", DEMO_MODEL, "--usual-prompt", "10:20,400"]).json();
     assert_eq!(prefills(&cpu), (vec!["prefill_128@1024".to_owned()], String::new()));
-    // Which of them read a prompt changes no answer.
+    // The choice of prefill entry points does not change the answer.
     let text = "The old house stood at the end of a long road, and nobody had lived there for years.";
     let run = |prompts: &str| {
         let run = shardwright(["run", DEMO_MODEL]).arguments(chip).argument(prompts);

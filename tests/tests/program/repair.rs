@@ -1,5 +1,5 @@
-//! `verify --repair`: a bundle that drifts on a chip which computes some operation wrongly is
-//! repaired by one command, whatever the fault, and the bundle that comes of it verifies.
+//! `verify --repair`: one command repairs a bundle that drifts on a chip with a faulty operation,
+//! whatever the fault, and the repaired bundle verifies.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,19 +15,20 @@ use shardwright_tests::program::{Run, shardwright};
 use shardwright_tests::tree;
 use tempfile::TempDir;
 
-/// What is offered, best first: integers; the same with a down projection in floats; floats.
+/// Formats that are offered, best first: integers, integers with a down projection in floats, and
+/// floats.
 const FORMATS: [&str; 3] = ["w8-per-channel", "w8-per-channel[mlp-output=f32]", "f32"];
 
 /// A chip, a checkpoint and bundles.
 struct Bench {
     chip: Chip,
     folder: TempDir,
-    /// Tokens of the prompt that a verification takes.
+    /// Tokens of the prompt that a verification uses.
     tokens: usize,
 }
 
-/// Five sliding layers per full one, layers that read the keys of others, per-layer inputs,
-/// feed-forwards of two widths: E2B, narrow.
+/// Describes a narrow E2B: five sliding layers per full one, layers that read the keys of others,
+/// per-layer inputs, and feed-forwards of two widths.
 fn narrow() -> Spec {
     Spec {
         layers: "SSSSF".repeat(7),
@@ -47,7 +48,7 @@ fn narrow() -> Spec {
 }
 
 impl Bench {
-    /// A checkpoint with one recorded prompt, compiled for a chip that works.
+    /// Creates a checkpoint with one recorded prompt, compiled for a chip that works.
     fn new(spec: &Spec) -> Bench {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let bench = Bench { chip: Chip::new(), folder, tokens: 12 };
@@ -81,13 +82,13 @@ impl Bench {
         formats.iter().fold(run, |run, formats| run.arguments(["--formats", formats]))
     }
 
-    /// Compiles the bundle by the chip as it is.
+    /// Compiles the bundle with the chip in its current state.
     fn compile(&self, formats: &[&str]) {
         self.runs("compile", formats).argument("-o").argument(self.path("bundle")).succeeds();
     }
 
     fn verifies(&self, bundle: &Path, formats: &[&str]) -> Run {
-        // What rounding costs a model of random numbers says nothing.
+        // The rounding loss of a model with random weights is meaningless.
         let few = ["--steps", "2", "--greedy", "1", "--threshold", "nll=9", "--rows"];
         let run = self.runs("verify", formats).arguments(few).argument(self.tokens.to_string());
         run.argument("--bundle").argument(bundle)
@@ -99,7 +100,8 @@ impl Bench {
     }
 }
 
-/// Layer, role, values and evidence of a fault, as `17 mlp-output activations own-error`.
+/// Formats layer, role, values and evidence of a fault, such as
+/// `17 mlp-output activations own-error`.
 fn place(fault: &Value) -> String {
     let word = |name: &str| match &fault[name] {
         Value::Null => "-".to_owned(),
@@ -109,7 +111,7 @@ fn place(fault: &Value) -> String {
     ["layer", "role", "values", "evidence"].map(word).join(" ")
 }
 
-/// The faults that were found in each attempt.
+/// Returns the faults that were found in each attempt.
 fn faults(report: &Value) -> Vec<Vec<String>> {
     let attempts = report["attempts"].as_array().expect("attempts").iter();
     attempts
@@ -132,8 +134,8 @@ fn holds(bench: &Bench, formats: &[&str], report: &Value) {
     }
 }
 
-/// Compiles the bundle of a chip with these faults. It drifts: a repair finds that, and thorough
-/// runs check it before.
+/// Compiles the bundle of a chip with these faults. The bundle drifts, which a repair finds.
+/// Thorough runs check it before.
 fn drifting(bench: &Bench, faults: &[&str], formats: &[&str]) {
     bench.chip.has_faults(faults);
     bench.compile(formats);
@@ -146,7 +148,7 @@ fn compilations(report: &Value) -> u64 {
     report["compilations"].as_u64().expect("a count")
 }
 
-/// The same at the widths of E2B, but for its vocabulary.
+/// Uses the widths of E2B, except for its vocabulary.
 #[test]
 #[ignore = "takes minutes and 10 GB; `cargo test -p shardwright-tests --test program widths_of_e2b -- --ignored`"]
 fn an_operation_that_overflows_is_found_at_the_widths_of_e2b() {
@@ -168,7 +170,8 @@ fn an_operation_that_overflows_is_found_at_the_widths_of_e2b() {
     assert_eq!(report["verification"]["passed"], true, "{report}");
 }
 
-/// One compilation with further outputs shows layer and role, and one makes the shard anew.
+/// One compilation with further outputs shows layer and role, and a second one compiles the
+/// repaired shard.
 #[test]
 fn an_operation_that_overflows_is_found_and_raised_alone() {
     let bench = Bench::new(&narrow());
@@ -177,7 +180,7 @@ fn an_operation_that_overflows_is_found_and_raised_alone() {
     let report = bench.repairs(&FORMATS).json();
     assert_eq!(faults(&report), [["17 mlp-output activations own-error"]], "{report}");
     assert_eq!(compilations(&report), 2, "{report}");
-    // The chain for the CPU is that of the bundle.
+    // The CPU chain comes from the original bundle.
     assert_eq!(report["compiled"]["artefacts_reused"], 2, "{report}");
     holds(&bench, &FORMATS, &report);
     verify_ends_with(0, &bench, "repaired", &FORMATS);
@@ -213,7 +216,7 @@ fn a_fault_in_a_kv_cache_raises_the_format_of_states() {
     holds(&bench, &formats, &report);
 }
 
-/// The layers in front of the fault write no states that would show where it is.
+/// The layers before the fault write no states that would show its place.
 #[test]
 fn drift_that_disappears_with_further_outputs_is_found_in_shorter_shards() {
     let bench = Bench::new(&narrow());
@@ -249,7 +252,7 @@ fn a_bundle_that_holds_is_copied() {
 #[test]
 fn where_no_plan_verifies_the_reason_is_given_and_no_bundle_is_left() {
     let bench = Bench::new(&narrow());
-    // Floats overflow there too, and the decoder may go nowhere else.
+    // Floats overflow there too, and the decoder must stay on the chip.
     drifting(&bench, &["overflow layer.17.down-projection 32 0.05"], &FORMATS);
     let refuses = |run: Run, words: &[&str]| {
         let (code, stderr) = run.refuses();
@@ -267,12 +270,12 @@ fn where_no_plan_verifies_the_reason_is_given_and_no_bundle_is_left() {
             .argument(bench.path("bundle")),
         &["is the bundle to be repaired", "--output"],
     );
-    // Left to it, the planner has the CPU compute what the chip cannot.
+    // If the planner may choose, it moves the faulty work to the CPU.
     let report = bench.repairs(&FORMATS).json();
     holds(&bench, &FORMATS, &report);
 }
 
-/// What a repair compiled before it was stopped is there for the next.
+/// Shards compiled by a stopped repair are used by the next one.
 #[test]
 fn an_interrupted_repair_goes_on_where_it_stopped() {
     let bench = Bench::new(&narrow());
@@ -290,7 +293,7 @@ fn a_repair_that_is_killed_leaves_no_half_written_bundle() {
     drifting(&bench, &["overflow layer.17.down-projection 8 0.05"], &FORMATS);
     for &milliseconds in &[900, 300, 1500, 2100][..cases(1, 4)] {
         bench.repairs(&FORMATS).killed_after(Duration::from_millis(milliseconds));
-        // The bundle that drifts stays as it is.
+        // The original bundle is not changed.
         shardwright(["inspect", "--verify"]).argument(bench.path("bundle")).succeeds();
         if Bundle::open(bench.path("repaired")).is_ok() {
             shardwright(["inspect", "--verify"]).argument(bench.path("repaired")).succeeds();
@@ -300,12 +303,13 @@ fn a_repair_that_is_killed_leaves_no_half_written_bundle() {
     holds(&bench, &FORMATS, &report);
 }
 
-/// A token has to be faster than a run of the chip: by what was measured no plan for it is.
+/// The goal is shorter than a single run of the chip. With measured times, no plan for the chip
+/// meets it.
 #[test]
 fn measured_times_reach_the_planner() {
     let bench = Bench::new(&Spec { layers: "SSSSF".repeat(2), kv_shared: 5, ..narrow() });
     bench.compile(&FORMATS);
-    // What moves to the CPU takes some milliseconds where other work runs, so the goal is far off.
+    // Work moved to the CPU needs some milliseconds if other programs run, so the goal is far off.
     bench.chip.has_faults(&["slow - 50000 0"]);
     let fast = ["--tokens-per-second", "40"];
     let report = bench.repairs(&FORMATS).arguments(fast).json();

@@ -1,5 +1,5 @@
-//! `compile --rounding compensated` as a user runs it: what it says, that its bytes follow from the
-//! checkpoint, the text and the format alone, and that it is resumed.
+//! `compile --rounding compensated` as a user runs it: its reports, that its bytes depend only on
+//! the checkpoint, the text and the format, and that it is resumed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ const COMPENSATED: [&str; 2] = ["--rounding", "compensated"];
 const SAID: &str = "moments of what weights are multiplied with were taken";
 const KEPT: &str = "moments of what weights are multiplied with are kept of";
 
-/// A cache of its own and a bundle beside it.
+/// A separate cache with a bundle.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -36,12 +36,12 @@ impl Place {
         self.0.path().join("bundle")
     }
 
-    /// Compiles here; what was said.
+    /// Compiles and returns the messages.
     fn compile(&self, more: &[&str]) -> String {
         self.compile_with(more, None)
     }
 
-    /// The same with so many threads for what the host computes.
+    /// Like [`compile`](Self::compile), with this number of threads for the host's computations.
     fn compile_with(&self, more: &[&str], threads: Option<&str>) -> String {
         let bundle = self.bundle().display().to_string();
         let run = shardwright(["compile", CHECKPOINT, "-o", &bundle]).arguments(FORMATS).arguments(more);
@@ -55,12 +55,12 @@ impl Place {
         outcome.stdout + &outcome.stderr
     }
 
-    /// The files of the bundle.
+    /// Returns the files of the bundle.
     fn contents(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         contents(&self.bundle())
     }
 
-    /// Files of moments in the cache.
+    /// Counts files of moments in the cache.
     fn moments(&self) -> usize {
         files_below(&self.cache())
             .into_iter()
@@ -82,7 +82,7 @@ fn weights_rounded_by_moments_depend_on_checkpoint_text_and_format_alone() {
     assert!(said.contains(SAID) && said.contains("turns, code, numbers, languages, long"), "{said}");
     assert!(first.moments() > 10);
     let wanted = first.contents();
-    // Moments are kept, and one thread sums and rounds to the same bytes as all.
+    // Moments are cached, and one thread sums and rounds to the same bytes as all threads.
     let said = first.compile(&COMPENSATED);
     assert!(said.contains(KEPT) && !said.contains(SAID), "{said}");
     assert!(first.contents() == wanted);
@@ -91,7 +91,7 @@ fn weights_rounded_by_moments_depend_on_checkpoint_text_and_format_alone() {
     assert!(single.contents() == wanted);
     let nearest = Place::new();
     assert!(!nearest.compile(&["--rounding", "nearest"]).contains(SAID));
-    // The manifest has the options that were named.
+    // The manifest contains the options of the user.
     let made = |mut contents: BTreeMap<PathBuf, Vec<u8>>| {
         contents.remove(Path::new("bundle.json")).expect("a manifest");
         contents
@@ -100,7 +100,7 @@ fn weights_rounded_by_moments_depend_on_checkpoint_text_and_format_alone() {
     let by_default = Place::new();
     by_default.compile(&[]);
     assert!(made(by_default.contents()) == made(wanted.clone()));
-    // On the CPU weights stay as they are stored unless other formats are offered.
+    // On the CPU, weights stay as stored unless other formats are offered.
     let place = Place::new();
     let bundle = place.bundle().display().to_string();
     let compile = shardwright(["compile", CHECKPOINT, "-o", &bundle]).arguments(COMPENSATED);
@@ -108,7 +108,7 @@ fn weights_rounded_by_moments_depend_on_checkpoint_text_and_format_alone() {
     let stored = stored.stdout + &stored.stderr;
     assert!(stored.contains("has nothing to round") && !stored.contains(SAID), "{stored}");
     assert!(!said.contains("has nothing to round"), "{said}");
-    // Other text, other moments.
+    // Another text gives other moments.
     let text = first.0.path().join("text");
     std::fs::write(&text, "What is a pot?\tA pot holds water.\n").expect("written");
     let text = text.display().to_string();
@@ -168,7 +168,7 @@ fn plans_are_run_and_lose_less_by_the_usual_rounding() {
     assert_eq!(measured(&["--no-measure"]), Value::Null);
     let shown = run(&[]).succeeds();
     assert!(shown.contains("tokens of built-in text (unseen)") && shown.contains("before that was run"));
-    // What is as stored loses nothing, and a quality goal is held against what was measured.
+    // Stored formats have no loss, and a quality goal is compared with the measured loss.
     let stored = shardwright(["plan", CHECKPOINT]);
     assert_eq!(stored.environment("XDG_CACHE_HOME", place.cache()).json()["measured"], Value::Null);
     let goal = run(&["--quality", "100000"]).json();

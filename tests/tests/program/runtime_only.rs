@@ -1,4 +1,4 @@
-//! The runtime on a phone must stay small: the runtime feature of the public crate pulls in no
+//! The runtime on a phone must stay small. The runtime feature of the public crate includes no
 //! compiler, no checkpoint reader and no builder, and still runs bundles.
 
 use std::collections::BTreeSet;
@@ -11,7 +11,8 @@ use shardwright_tests::checkpoints::DEMO_MODEL;
 use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::tree;
 
-/// The names of all packages below `package`, without what only runs at build time or in tests.
+/// Returns the names of all packages below `package`, without packages that only run at build time
+/// or in tests.
 fn packages_below(package: &str, flags: &[&str]) -> BTreeSet<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -35,7 +36,7 @@ fn packages_below(package: &str, flags: &[&str]) -> BTreeSet<String> {
     listing.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
 
-/// Packages that no program that only runs models may contain.
+/// Packages that must not be in a program that only runs models.
 const TOO_MUCH: &[&str] = &[
     "cranelift-codegen",
     "cranelift-frontend",
@@ -70,7 +71,7 @@ fn the_default_build_of_the_public_crate_is_the_runtime_alone() {
     assert_small(&with_shim);
 }
 
-/// Planning on a device and carrying out its plans needs no checkpoint reader either.
+/// Planning and building on a device need no checkpoint reader either.
 #[test]
 fn a_device_plans_and_builds_without_checkpoints() {
     let packages = packages_below("shardwright", &["--no-default-features", "--features", "planning"]);
@@ -79,8 +80,8 @@ fn a_device_plans_and_builds_without_checkpoints() {
     assert_small(&other);
 }
 
-/// The interpreter shares some containers with the compiler (`cranelift-entity` and the like), not
-/// its code.
+/// The interpreter shares some containers with the compiler (`cranelift-entity` and the like), but
+/// not its code.
 #[test]
 fn planning_without_its_compiler_has_no_compiler() {
     let packages = packages_below("shardwright-planning", &["--no-default-features"]);
@@ -88,9 +89,9 @@ fn planning_without_its_compiler_has_no_compiler() {
     assert_small(&packages);
 }
 
-/// A program that only runs bundles, with the default features and the CPU shim linked in: from
-/// `SHARDWRIGHT_RUNTIME_ONLY_DIR` (`cargo xtask test` sets it), otherwise built now. It is copied,
-/// because the workspace's own example replaces the one that was built.
+/// Returns the path of a program that only runs bundles, with the default features and the CPU shim
+/// linked in. It comes from `SHARDWRIGHT_RUNTIME_ONLY_DIR` (`cargo xtask test` sets it), or is
+/// built now. It is copied, because the workspace's own example replaces the built one.
 fn example(name: &str, folder: &Path) -> PathBuf {
     let copy = folder.join(name);
     let built = match std::env::var_os("SHARDWRIGHT_RUNTIME_ONLY_DIR") {
@@ -106,7 +107,7 @@ fn example(name: &str, folder: &Path) -> PathBuf {
     copy
 }
 
-/// `<target>/<profile>/deps/<this>`
+/// Returns the target folder: this program is `<target>/<profile>/deps/<this>`.
 fn target_folder() -> PathBuf {
     let this = std::env::current_exe().expect("the test program's own path");
     this.ancestors().nth(3).expect("deps lies in the profile's folder").to_owned()
@@ -117,7 +118,7 @@ fn a_program_without_a_compiler_runs_a_bundle_to_the_same_text() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let example = example("run_bundle", folder.path());
     let bytes = std::fs::read(&example).expect("the example was built");
-    // The panics of all code in a program name its source files.
+    // Panic messages contain the source file names of all code in a program.
     let names = |name: &str| bytes.windows(name.len()).any(|window| window == name.as_bytes());
     assert!(
         names("host/runtime/src") || names("runtime/src/session"),
@@ -136,7 +137,7 @@ fn a_program_without_a_compiler_runs_a_bundle_to_the_same_text() {
         let mut command = Command::new(&example);
         command.arg(directory).arg(prompt).env("SHARDWRIGHT_SHIM_PATH", shims).output().expect("it runs")
     };
-    // The built-in shim, alone and with the others in a folder: nothing is reported about either.
+    // The built-in shim, alone and with the other shims in a folder. Neither case gives a message.
     for shims in [PathBuf::new(), program::folder().join("shims")] {
         let output = run(&bundle.path(), &shims);
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -151,8 +152,8 @@ fn a_program_without_a_compiler_runs_a_bundle_to_the_same_text() {
     assert!(stderr.contains("error:") && stderr.contains("help:"), "{stderr}");
 }
 
-/// The program of `docs/how-to/integrate.md`: it says what it hashed and what it takes, and answers
-/// as a session that is never released.
+/// The program of `docs/how-to/integrate.md` reports hashing and memory, and answers like a session
+/// that is never released.
 #[test]
 fn the_example_of_an_app_keeps_its_budget_and_its_answers() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,4 +1,4 @@
-//! The output on a terminal of 80 columns, compared with files: a changed screen is to be reviewed.
+//! The output on a terminal of 80 columns, compared with files. A changed screen must be reviewed.
 //! `SHARDWRIGHT_WRITE_SCREENS=1` rewrites them.
 
 use std::fs;
@@ -8,10 +8,10 @@ use shardwright_tests::program::{Run, shardwright};
 use shardwright_tests::tree;
 
 const COLUMNS: usize = 80;
-/// Most lines of a screen, a tall one.
+/// Largest number of lines of a screen, for a tall terminal.
 const LINES: usize = 50;
 
-/// The program in a terminal of that width, on a machine without vendors' libraries.
+/// Prepares a run in a terminal of that width, on a machine without vendors' libraries.
 fn at_a_terminal<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Run {
     let run = shardwright(arguments).environment("COLUMNS", COLUMNS.to_string());
     ["SHARDWRIGHT_QNN_LIB", "SHARDWRIGHT_NEURON_LIB"]
@@ -42,7 +42,7 @@ fn is_as_recorded(name: &str, screen: &str) {
 fn the_list_of_shims_is_a_line_each() {
     let screen = at_a_terminal(["shim", "list"]).succeeds();
     is_as_recorded("shim-list.txt", &screen);
-    // Their locations and declarations are shown with `-v`.
+    // `-v` shows their locations and declarations.
     let full = at_a_terminal(["shim", "list", "-v"]).succeeds();
     assert!(full.starts_with(&screen) && full.contains("library:") && full.contains("contract"), "{full}");
 }

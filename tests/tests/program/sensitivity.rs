@@ -1,5 +1,5 @@
-//! `sensitivity` as a user runs it: what it keeps, that it is resumed to the same, and that plans
-//! rest on it and say so.
+//! `sensitivity` as a user runs it: its stored files, that it is resumed to the same result, and
+//! that plans use the losses and report so.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,11 +18,11 @@ use tempfile::TempDir;
 const CHECKPOINT: &str = TEXT_FIXTURES[1];
 const FORMATS: [&str; 4] = ["--formats", "w8-per-channel/a8-dynamic/f16", "--formats", "w4-block32/a16/a8"];
 
-/// Little text, over which moments are soon taken.
+/// A short text, so that moments are computed quickly.
 const TEXT: &str = "What is a pot?\tA pot holds water.\nAnd a lid?\tA lid covers a pot.\n\
                     Who walks there?\tThe king walks in the garden, and his men behind him.\n";
 
-/// A cache of its own, and a text.
+/// A separate cache, and a text.
 struct Place {
     folder: TempDir,
     text: PathBuf,
@@ -36,7 +36,7 @@ impl Place {
         Place { folder, text }
     }
 
-    /// With another cache and the same text.
+    /// Creates another cache with the same text.
     fn beside(&self) -> Self {
         Place { text: self.text.clone(), ..Place::new() }
     }
@@ -58,7 +58,7 @@ impl Place {
         self.path().join("shardwright/sensitivities")
     }
 
-    /// The files that are kept.
+    /// Returns the stored files.
     fn kept(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         contents(&self.losses())
     }
@@ -101,7 +101,8 @@ fn killed_while_losses_are_measured_files_and_tables_are_the_same() {
             .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
-        // The first before anything is measured, the others when so many losses are there.
+        // The first run is killed before any measurement, the others once that many losses are
+        // stored.
         let wanted_now = all * moment / moments;
         let start = Instant::now();
         while kept() < wanted_now && start.elapsed() < Duration::from_secs(120) {
@@ -110,7 +111,7 @@ fn killed_while_losses_are_measured_files_and_tables_are_the_same() {
         assert!(child.try_wait().expect("waiting").is_none(), "it ended before {wanted_now} losses");
         child.kill().expect("killed");
         child.wait().expect("waited");
-        // What is there is whole, but for a file that was being written under another name.
+        // All stored files are complete, except for a temporary one that was being written.
         if place.losses().is_dir() {
             for (path, bytes) in place.kept().iter().filter(|(path, _)| wanted.contains_key(*path)) {
                 assert!(*bytes == wanted[path], "{}", path.display());
@@ -130,7 +131,7 @@ fn neither_threads_nor_interruptions_change_a_loss() {
     let table = first.sensitivity(&["-t", "2"]).succeeds();
     let run = single.sensitivity(&["-t", "1"]).environment("RAYON_NUM_THREADS", "1");
     assert_eq!(run.succeeds(), table);
-    // Some losses are lost: only those are measured again, to the same.
+    // Some losses are removed. Only these are measured again, to the same values.
     let mut lost = 0;
     for path in first.kept().into_keys().filter(|path| is_loss(path)).step_by(5) {
         fs::remove_file(first.losses().join(path)).expect("removed");
@@ -142,7 +143,7 @@ fn neither_threads_nor_interruptions_change_a_loss() {
     assert!(first.kept() == single.kept());
 }
 
-/// A plan says how much of its loss is measured: nothing, a part, all.
+/// A plan reports which share of its loss is measured: none, a part, or all.
 #[test]
 fn plans_rest_on_what_is_measured() {
     let place = Place::new();
@@ -170,7 +171,7 @@ fn plans_rest_on_what_is_measured() {
     let text = plan().succeeds();
     assert!(text.contains("(the sum of measured losses)"), "{text}");
 
-    // Every third loss is lost.
+    // Every third loss is removed.
     for path in place.kept().into_keys().filter(|path| is_loss(path)).step_by(3) {
         fs::remove_file(place.losses().join(path)).expect("removed");
     }
@@ -185,14 +186,14 @@ fn plans_rest_on_what_is_measured() {
     plan().arguments(["--html", &page]).succeeds();
     assert!(fs::read_to_string(&page).expect("a page").contains(&said));
 
-    // Another rounding, and another text, are measured on their own.
+    // Another rounding and another text are measured separately.
     let other = place.sensitivity(&["--rounding", "compensated", "--minutes", "0"]).json();
     assert_eq!(self::measured(&other), (0, all));
     let text = place.path().join("other");
     fs::write(&text, TEXT.lines().next().expect("a line")).expect("written");
     let other = place.run(["sensitivity", CHECKPOINT, "--minutes", "0", "--text"]).argument(text);
     assert_eq!(self::measured(&other.arguments(FORMATS).json()), (0, all));
-    // A plan with a goal measures what is missing, and nothing else.
+    // A plan with a goal measures only the missing losses.
     let outcome = plan().arguments(["--quality", "100000"]).outcome();
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     assert_eq!(loss(), after);
@@ -215,11 +216,11 @@ fn what_cannot_be_measured_is_refused() {
     let nowhere = place.path().join("nothing");
     fs::create_dir(&nowhere).expect("made");
     let shims = nowhere.display().to_string();
-    // The program's own folder of shims is looked into as well, so that this one is no lack.
+    // The program also searches its own folder of shims, so an empty folder is not an error.
     place.sensitivity(&["--shims", &shims, "--minutes", "0"]).succeeds();
 }
 
-/// Nothing is expected of an encoder's losses, and a part of them is not shown as the whole.
+/// There are no expected losses for an encoder, and a part of its losses is not shown as the whole.
 #[test]
 fn an_encoder_is_measured_as_a_whole() {
     let place = Place::new();

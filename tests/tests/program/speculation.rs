@@ -1,5 +1,4 @@
-//! Whether proposed tokens are verified, as a user sees it: in plans, in bundles and in what is
-//! told of both.
+//! Verification of proposed tokens as a user sees it: in plans, in bundles, and in reports on both.
 
 use std::fs;
 
@@ -12,7 +11,7 @@ use shardwright_vocabulary::EntryKind;
 
 const CHECKPOINT: &str = TEXT_FIXTURES[1];
 
-/// Rows of the decodes of every shard, which are the same.
+/// Returns the rows of the decode entry points, which are equal in all shards.
 fn decodes(plan: &Value) -> Vec<u64> {
     let of = |shard: &Value| -> Vec<u64> {
         let entries = shard["entries"].as_array().expect("entry points").iter();
@@ -50,7 +49,7 @@ fn a_plan_has_the_rows_that_are_asked_for_and_says_so() {
             "{screen}"
         );
     }
-    // What is known of the CPU decides, and is told either way.
+    // The CPU's estimates decide, and the reason is reported in both cases.
     let auto = plan("auto").json();
     let said = auto["reasons"].to_string();
     assert!(said.contains("verifies what lookup") || said.contains("no proposals"), "{said}");
@@ -69,8 +68,8 @@ fn a_plan_has_the_rows_that_are_asked_for_and_says_so() {
     assert!(refused.contains("several rows that are offered have 4, 16"), "{refused}");
 }
 
-/// A bundle records what each of its chains verifies: that of the chip, and that of the CPU, which
-/// goes on when the chip is lost.
+/// A bundle records the speculation of each of its chains: the chip's, and the CPU's, which takes
+/// over when the chip is lost.
 #[test]
 fn every_chain_of_a_bundle_says_what_it_verifies() {
     let chip = Chip::new();

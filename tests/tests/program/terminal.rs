@@ -1,4 +1,4 @@
-//! Interactive use: the program runs in a terminal that `script` (of util-linux) provides, 80
+//! Interactive use. The program runs in a terminal that `script` (of util-linux) provides, 80
 //! columns wide, and receives keys.
 
 use std::io::{Read, Write};
@@ -31,13 +31,13 @@ impl Terminal {
         Terminal::begin_with(&[], arguments)
     }
 
-    /// With these variables.
+    /// Starts the program with these variables.
     pub fn begin_with(variables: &[(&str, &str)], arguments: &[&str]) -> Terminal {
         let program = program::executable();
         let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
         let words: Vec<String> = arguments.iter().map(|word| quoted(word)).collect();
-        // A shell that runs tests in the background makes them ignore interrupts, which programs in
-        // a terminal do not.
+        // A shell that runs tests in the background makes them ignore interrupts. Programs in a
+        // terminal do not ignore them.
         let command = format!(
             "stty cols 80 rows 24; exec env --default-signal=INT {} {}",
             quoted(&program.to_string_lossy()),
@@ -77,7 +77,7 @@ impl Terminal {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until this text is shown after the first `after` bytes; returns the length of the
+    /// Waits until this text is shown after the first `after` bytes. Returns the length of the
     /// output then.
     pub fn until(&mut self, text: &str, after: usize) -> usize {
         let begun = Instant::now();
@@ -93,7 +93,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until that much was shown.
+    /// Waits until that many bytes were shown.
     fn reaches(&self, to: usize) {
         let begun = Instant::now();
         while self.shown().len() < to {
@@ -102,7 +102,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until no more output comes for a while; returns its length then.
+    /// Waits until no more output comes for a while. Returns the length of the output then.
     fn rests(&self) -> usize {
         let mut before = self.shown().len();
         loop {
@@ -115,7 +115,7 @@ impl Terminal {
         }
     }
 
-    /// The exit code, and all that was shown.
+    /// Returns the exit code, and all output.
     pub fn ended(mut self) -> (Option<i32>, String) {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
@@ -158,7 +158,7 @@ fn a_chat_greets_is_interrupted_reply_by_reply_and_is_left() {
         for _ in 0..10 {
             terminal.press(&format!("{turn}\r"));
             seen = terminal.until(turn, seen);
-            // The reply has begun; it is over in less than a second.
+            // The reply has begun. It will end in less than a second.
             terminal.reaches(seen + 20);
             terminal.press(INTERRUPT);
             seen = terminal.until("tokens/s", seen);
@@ -177,7 +177,7 @@ fn a_chat_greets_is_interrupted_reply_by_reply_and_is_left() {
     terminal.press("/nothing\r");
     seen = terminal.until("there is no command /nothing", seen);
     seen = terminal.until("> ", seen);
-    // At the prompt the first clears the line, and the second leaves.
+    // At the prompt, the first interrupt clears the line, and the second one exits.
     terminal.press("half a sen");
     seen = terminal.until("half a sen", seen);
     terminal.press(INTERRUPT);
@@ -200,7 +200,7 @@ fn a_chat_ends_with_the_input_and_a_prompt_is_announced() {
     }
 }
 
-/// The percentages that a bar showed, in their order.
+/// Returns the percentages that a bar showed, in their order.
 fn percentages(shown: &str) -> Vec<u32> {
     let number = |before: &str| {
         let digits: String = before.chars().rev().take_while(char::is_ascii_digit).collect();
@@ -233,7 +233,7 @@ fn a_bar_says_what_it_is_about_and_only_grows() {
     assert_eq!(code, Some(0), "{shown:?}");
     let found = percentages(&shown);
     assert!(found.len() > 3 && found.is_sorted(), "{found:?}");
-    // No transient line is wider than the terminal: it would leave a line behind.
+    // No transient line is wider than the terminal. Otherwise it would leave a line behind.
     let bar = shown.split(['\r', '\n']).filter(|line| line.contains('%'));
     for line in bar {
         let plain = console(line);
@@ -241,7 +241,7 @@ fn a_bar_says_what_it_is_about_and_only_grows() {
     }
 }
 
-/// The visible text of a line.
+/// Returns the visible text of a line.
 fn console(line: &str) -> String {
     let mut seen = String::new();
     let mut pieces = line.split('\u{1b}');
@@ -253,7 +253,7 @@ fn console(line: &str) -> String {
     seen
 }
 
-/// Whatever it is doing when Ctrl-C is pressed, it ends as interrupted and blames no shim.
+/// If Ctrl-C is pressed at any moment, the program ends as interrupted and blames no shim.
 #[test]
 fn ctrl_c_ends_every_command_at_every_moment() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -289,7 +289,7 @@ fn replies_and_notes_are_broken_between_words() {
         Terminal::begin(&[&question[..], &["--context", "256", "--soc", "mt6989", "--on", "cpu"]].concat())
             .ended();
     assert_eq!(code, Some(0), "{shown:?}");
-    // The bar writes over itself.
+    // The bar overwrites its line.
     let lines: Vec<String> = shown.split(['\r', '\n']).map(console).collect();
     for line in &lines {
         assert!(line.chars().count() <= 80, "{line:?}");

@@ -1,4 +1,4 @@
-//! Writers that die at any moment or cannot write any further byte: what is there is whole or is
+//! Writers that die at any moment, or cannot write any further byte. A file is either complete or
 //! not used, and the next run completes it.
 
 use std::fs;
@@ -16,7 +16,7 @@ fn compile(into: &Path) -> Run {
     shardwright(["compile", TEXT_FIXTURES[0], "--context", "64", "-o"]).argument(into)
 }
 
-/// No bundle, or all of one.
+/// Asserts that there is no bundle, or a complete one.
 fn expect_nothing_or_all(path: &Path, what: &str) {
     match Bundle::open(path) {
         Ok(bundle) => bundle.verify_all(|_| ()).unwrap_or_else(|error| panic!("{what}: {error}")),
@@ -25,7 +25,7 @@ fn expect_nothing_or_all(path: &Path, what: &str) {
     }
 }
 
-/// For two chips at once.
+/// Prepares a compilation for two chips at once.
 fn compile_two(into: &Path) -> Run {
     compile(into).arguments(["--soc", "mt6989,generic", "--on", "cpu", "--jobs", "2"])
 }
@@ -43,7 +43,7 @@ fn killed_at_any_moment_compilations_for_two_chips_leave_nothing_half_written_an
 fn killed_at_any_moment(compile: fn(&Path) -> Run, moments: u32) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let whole = folder.path().join("whole");
-    // What caches keep is there from then on, and a compilation takes as long each time.
+    // Fill the caches, so that every compilation needs the same time.
     compile(&folder.path().join("first")).succeeds();
     let start = Instant::now();
     compile(&whole).succeeds();
@@ -51,7 +51,8 @@ fn killed_at_any_moment(compile: fn(&Path) -> Run, moments: u32) {
     let expected = contents(&whole);
     let mut killed = 0;
     for moment in 0..moments {
-        // Every fifth begins anew, the others go on where the one before was killed.
+        // Every fifth compilation starts from the beginning. The others continue where the previous
+        // one was killed.
         let into = folder.path().join(format!("bundle-{}", moment / 5));
         let at = took.mul_f64(f64::from(moment + 1) / f64::from(moments + 1));
         killed += u32::from(!compile(&into).killed_after(at));
@@ -65,8 +66,8 @@ fn killed_at_any_moment(compile: fn(&Path) -> Run, moments: u32) {
     assert!(killed >= moments / 4, "{killed} of {moments} were killed before they ended");
 }
 
-/// Runs the program so that no file of it grows beyond so many blocks of 512 bytes: writing fails
-/// at the byte after.
+/// Runs the program with a limit of `blocks` blocks of 512 bytes on its files. Writing fails at the
+/// byte after.
 fn bounded(blocks: u64, arguments: &[&str]) -> (Option<i32>, String) {
     let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
@@ -95,7 +96,7 @@ fn a_writer_that_fails_at_any_byte_says_where_and_the_next_run_completes() {
     let steps = cases(8, 40);
     for step in 0..steps as u64 {
         let blocks = step * largest / steps as u64;
-        // What a cache cannot keep is not missed; what the bundle lacks is an error.
+        // A missing cache entry is not an error. A missing file of the bundle is.
         let (code, said) =
             bounded(blocks, &["compile", TEXT_FIXTURES[0], "--context", "64", "-o", &shown(&into)]);
         expect_nothing_or_all(&into, &format!("{blocks} blocks"));

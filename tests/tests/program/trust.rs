@@ -1,4 +1,4 @@
-//! Signatures as a user meets them: made, required, revoked, withdrawn; and what is said of each.
+//! Signatures as a user sees them: made, required, revoked and withdrawn, with the reports on each.
 
 mod commands;
 mod variants;
@@ -11,13 +11,13 @@ use shardwright_tests::checkpoints::TEXT_FIXTURES;
 use shardwright_tests::program::{self, Run, shardwright};
 use tempfile::TempDir;
 
-/// Exit code of a file that is not signed as the rules ask.
+/// Exit code of a file that is not signed as the rules require.
 const UNTRUSTED: i32 = 12;
 
-/// Exit code of a shim that is not there, as one that is not signed.
+/// Exit code of a missing shim, which includes an unsigned one.
 const MISSING: i32 = 3;
 
-/// Exit code of a signature that is none.
+/// Exit code of an invalid signature.
 const INVALID: i32 = 4;
 
 /// A bundle, a signed shim to run it, and a key.
@@ -60,7 +60,7 @@ impl Bench {
         run.environment("XDG_CACHE_HOME", self.path("cache"))
     }
 
-    /// With the signed shim alone, and signatures required.
+    /// Prepares a run with the bench's shim alone, and signatures required.
     fn requires(&self, bundle: &Path) -> Run {
         let run = self.generates(bundle).arguments(["--signatures", "require", "--trust", &self.public]);
         run.argument("--shims").argument(self.path("shims"))
@@ -93,18 +93,18 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     assert_eq!((warned.code, &warned.stdout), (Some(0), &expected));
     let notes = |shown: &str| shown.lines().filter(|line| line.contains("is not signed")).count();
     assert!(notes(&warned.stderr) >= 2, "the bundle and the shim: {}", warned.stderr);
-    // A warning is no note that can be silenced.
+    // A warning is not a note that can be silenced.
     let quiet = bench.generates(&bundle).arguments(["--signatures", "warn", "--quiet"]).outcome();
     assert!(notes(&quiet.stderr) >= 2, "the bundle and the shim: {}", quiet.stderr);
     assert!(quiet.stderr.lines().all(|line| line.starts_with("warning: ")), "{}", quiet.stderr);
-    // Who names a key wants it to count.
+    // A user who names a key wants it to be checked.
     let named = || bench.generates(&bundle).arguments(["--trust", &bench.public]);
     assert!(notes(&named().outcome().stderr) >= 2, "{}", named().outcome().stderr);
     assert_eq!(notes(&named().arguments(["--signatures", "off"]).outcome().stderr), 0);
 
     let signed = bench.signs(&bundle).arguments(["--name", "demo", "--release", "3"]).json();
     assert_eq!((&signed["kind"], &signed["name"]), (&"bundle".into(), &"demo".into()), "{signed}");
-    // Now the shim is what is not signed.
+    // Now the bundle is signed, but the shim is not.
     refused(bench.requires(&bundle), MISSING, &["no shim is named `cpu`", "shim.json` is not signed"]);
     refused(bench.signs(&bench.manifest()), UNTRUSTED, &["hash of its library", "shim hash"]);
     shardwright(["shim", "hash"]).argument(bench.manifest()).succeeds();
@@ -116,7 +116,7 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     let inspected = shardwright(["inspect"]).argument(&bundle).succeeds();
     assert!(inspected.contains("signed as `demo`, release 3"), "{inspected}");
 
-    // Another bundle of the same key is not the one that is meant.
+    // Another bundle signed with the same key is not the expected one.
     let expects =
         |name: &str| bench.generates(&bundle).arguments(["--trust", &bench.public, "--expect", name]);
     let words = ["is signed as `demo`", "expected `gemma`"];
@@ -158,14 +158,14 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     std::fs::write(&plan, planned).expect("written");
     usage(shardwright(["plan", "diff"]).argument(&plan).argument(&plan));
 
-    // Packed, the signature goes with it; a packed one is signed in its place.
+    // Packing keeps the signature. A packed bundle is signed in place.
     let packed = bench.path("demo.swb");
     shardwright(["pack"]).argument(&bundle).argument("-o").argument(&packed).succeeds();
     assert_eq!(bench.requires(&packed).succeeds(), expected);
     bench.signs(&packed).arguments(["--name", "demo", "--release", "4"]).succeeds();
     assert_eq!(bench.requires(&packed).succeeds(), expected);
 
-    // What is laid out for others is signed as it is written.
+    // A bundle that is laid out for others is signed while it is written.
     let hub = bench.path("hub");
     let run = shardwright(["pack", "--licence", "apache-2.0", "--signed-as", "demo", "--release", "5"]);
     let run = run.argument(&bundle).argument("--hf").argument(&hub);
@@ -177,14 +177,14 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     let shown = shardwright(["trust", "show"]).argument(&share).succeeds();
     assert!(shown.contains("`demo`, release 5"), "{shown}");
 
-    // Another library in the place of the signed one.
+    // Another library in place of the signed one.
     let library = bench.manifest().with_extension("").with_extension("so");
     let mut bytes = fs::read(&library).expect("a library");
     bytes.push(0);
     fs::write(&library, bytes).expect("written");
     refused(bench.requires(&bundle), MISSING, &["no shim is named `cpu`", "SHA-256"]);
 
-    // The bundle was changed; the key is another's; the signature is none.
+    // A changed bundle, a signature by another key, and an invalid signature.
     let manifest = bundle.join("bundle.json");
     let text = fs::read_to_string(&manifest).expect("a manifest");
     fs::write(&manifest, text.replacen("\"family\":\"", "\"family\":\"x", 1)).expect("written");
@@ -213,7 +213,7 @@ fn a_withdrawn_release_a_revoked_key_and_an_older_list_are_refused() {
     let expected = with(&first).succeeds();
     let second = bench.revokes(2, &["--least", "bundle:demo:4"]);
     refused(with(&second), UNTRUSTED, &["release 3", "`demo`", "least to be used is 4", "later release"]);
-    // The list that allowed it is refused from now on.
+    // The older list, which allowed the bundle, is now refused.
     refused(with(&first), UNTRUSTED, &["number 1, and number 2 was used here", "latest list"]);
     bench.signs(&bundle).arguments(["--name", "demo", "--release", "4"]).succeeds();
     assert_eq!(with(&second).succeeds(), expected);
@@ -229,13 +229,13 @@ fn a_withdrawn_release_a_revoked_key_and_an_older_list_are_refused() {
     assert!(shown.contains(&format!("revoked: {}", bench.public)), "{shown}");
     let run = bench.requires(&bundle).arguments(["--trust", root]).argument("--revocations").argument(&list);
     refused(run, UNTRUSTED, &["was revoked (list 1)", &bench.public]);
-    // A list that nobody trusted signed.
+    // A list that was not signed with a trusted key.
     refused(with(&list), UNTRUSTED, &["not a trusted key", root]);
     fs::write(&list, "nonsense").expect("written");
     refused(with(&list), INVALID, &["damaged"]);
 }
 
-/// The built-in planner does not take the place of one that the rules refuse.
+/// The built-in planner does not replace a planner that the rules refuse.
 #[test]
 fn a_planner_that_is_not_signed_as_required_ends_planning() {
     let bench = Bench::new();
@@ -249,14 +249,14 @@ fn a_planner_that_is_not_signed_as_required_ends_planning() {
     bench.signs(&planner).succeeds();
     let plan = plans().succeeds();
     assert!(plan.contains("even"), "{plan}");
-    // The file of a planner that was changed since.
+    // The file of the planner was changed after signing.
     let mut bytes = fs::read(&planner).expect("read");
     *bytes.last_mut().expect("bytes") ^= 1;
     fs::write(&planner, bytes).expect("written");
     refused(plans(), UNTRUSTED, &["even.wasm"]);
 }
 
-/// The public half of a key is shown again when somebody makes it once more.
+/// If the key file exists, its public half is shown again.
 #[test]
 fn a_key_that_exists_is_kept_and_its_public_half_is_shown() {
     let bench = Bench::new();

@@ -1,5 +1,5 @@
-//! `tune` as a user runs it: what it keeps, that it is resumed to the same, that it finds a plan
-//! that estimates hide, and that later plans rest on it and say so.
+//! `tune` as a user runs it: its stored files, that it is resumed to the same result, that it finds
+//! a plan that estimates hide, and that later plans use it and report so.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 const CHECKPOINT: &str = TEXT_FIXTURES[1];
 
-/// A cache of its own.
+/// A separate cache.
 struct Place(TempDir);
 
 impl Place {
@@ -43,7 +43,7 @@ impl Place {
         self.path().join("shardwright").join(name)
     }
 
-    /// The files of a folder of the cache that are whole.
+    /// Returns the complete files in a folder of the cache.
     fn kept(&self, name: &str) -> BTreeMap<PathBuf, Vec<u8>> {
         let folder = self.folder(name);
         match folder.is_dir() {
@@ -57,14 +57,14 @@ fn is_json(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
 }
 
-/// How many plans were timed.
+/// Returns the number of plans that were timed.
 fn timed(report: &Value) -> usize {
     let tried = report["tried"].as_array().expect("a list").iter();
-    // The default plan is timed by itself.
+    // The default plan is always timed.
     1 + tried.filter(|tried| !tried["ratio"].is_null()).count()
 }
 
-/// Whether the plan of later commands is the default plan, or one that is faster beyond the spread.
+/// Checks whether later commands use the default plan, or a plan that is faster beyond the spread.
 fn is_default_or_faster(report: &Value) -> bool {
     let ratio = &report["ratio"];
     let is_default = report["before"]["plan"] == report["after"]["plan"];
@@ -85,7 +85,7 @@ fn killed_at_any_moment_it_goes_on_to_the_same_tables() {
             .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
-        // Later each time, until a run ends before it is killed.
+        // The time increases with each try, until a run ends before it is killed.
         let until = Duration::from_millis(20 + 4000 * moment as u64 / moments as u64);
         let start = Instant::now();
         while start.elapsed() < until && child.try_wait().expect("waiting").is_none() {
@@ -104,7 +104,7 @@ fn killed_at_any_moment_it_goes_on_to_the_same_tables() {
     assert!(known.iter().all(|(path, bytes)| trials.get(path) == Some(bytes)));
     assert_eq!(trials.len(), timed(&report), "{report}");
     assert!(!times.is_empty() && is_default_or_faster(&report), "{report}");
-    // The tables follow from what was measured alone, whatever was kept of them before.
+    // The tables are derived from the trials alone, whatever was stored before.
     fs::remove_dir_all(place.folder("times")).expect("removed");
     assert_eq!(place.tune(&[]).json(), report);
     assert!(place.kept("times") == times && place.kept("trials") == trials);
@@ -125,7 +125,7 @@ fn on_the_cpu_no_plan_becomes_slower_and_later_plans_say_what_they_rest_on() {
         assert!(number("low") <= number("median") && number("median") <= number("high"), "{spread}");
         assert!(number("samples") >= 3.0, "{spread}");
     }
-    // Said to people as well; nothing is measured again.
+    // The text report contains this too, without another measurement.
     let text = place.tune(&[]).succeeds();
     for words in ["outcome", "default plan", "for later plans, in", "no loss"] {
         assert!(text.contains(words), "no `{words}` in {text}");
@@ -135,7 +135,7 @@ fn on_the_cpu_no_plan_becomes_slower_and_later_plans_say_what_they_rest_on() {
     let plan = place.run(&["plan", CHECKPOINT, "--context", "64"]).succeeds();
     assert!(plan.contains("were measured by `shardwright tune`"), "{plan}");
     assert!(plan.contains("(measured)"), "{plan}");
-    // With another number of threads the times are others, and none is known.
+    // With another number of threads the times differ, and none has been measured.
     let other = place.run(&["plan", CHECKPOINT, "--context", "64", "-t", "7"]).succeeds();
     assert!(!other.contains("(measured)"), "{other}");
     fs::remove_dir_all(place.folder("times")).expect("removed");
@@ -145,7 +145,7 @@ fn on_the_cpu_no_plan_becomes_slower_and_later_plans_say_what_they_rest_on() {
 #[test]
 fn a_plan_that_estimates_hide_is_found_and_made_from_then_on() {
     let (chip, place) = (Chip::new(), Place::new());
-    // Weights in 32 bits make it slow, and its estimates do not say so.
+    // Weights in 32 bits make it slow, but its estimates do not show that.
     let formats = ["--formats", "f32", "--formats", "w8-per-channel"];
     let run = |command: &str, more: &[&str]| {
         let run = chip.planned_by(place.run(&[command, CHECKPOINT, "--context", "64"]));
@@ -172,18 +172,18 @@ fn a_plan_that_estimates_hide_is_found_and_made_from_then_on() {
     assert!(report["ratio"]["high"].as_f64() < Some(0.9), "{report}");
     assert_eq!(report["change"]["same"], false, "{report}");
     assert_ne!(report["before"]["plan"], report["after"]["plan"], "{report}");
-    // Another measurement may prefer another of the plans that are about as fast.
+    // Another measurement may prefer another plan with about the same speed.
     let bundle = place.path().join("bundle").display().to_string();
     run("compile", &["-o", &bundle]).succeeds();
     let planned = run("plan", &[]).json();
     assert!(!places(&planned).contains(&default[0]), "{planned}");
     let text = run("tune", &[]).succeeds();
     assert!(text.contains("faster by more than the spread") && text.contains("ratio"), "{text}");
-    // What was measured on the chip says nothing of its cut on the CPU.
+    // Measurements on the chip do not apply to its cut on the CPU.
     assert_eq!(places(&run("plan", &["--on", "cpu"]).json()), default);
 
-    // A bundle of that plan is tuned by its checkpoint, where nothing was measured yet: its plan is
-    // timed beside the default plan of its options.
+    // A bundle with that plan is tuned with its checkpoint, in a cache without measurements. Its
+    // plan is timed together with the default plan for its options.
     let elsewhere = Place::new();
     let tuned = chip.found_by(elsewhere.run(&["tune", &bundle, "--checkpoint", CHECKPOINT])).json();
     assert_eq!(tuned["before"]["plan"], report["before"]["plan"], "{tuned}");
@@ -205,7 +205,7 @@ fn on_a_simulator_times_count_for_the_simulator_alone() {
     let plan = |on: &str| place.run(&["plan", CHECKPOINT, "--context", "64", "--soc", "mt6989", "--on", on]);
     assert!(plan("simulator").succeeds().contains("were measured by `shardwright tune`"));
     assert!(!plan("cpu").succeeds().contains("were measured by"));
-    // On the CPU it says that these are not the chip's times.
+    // On the CPU, the report states that these are not the chip's times.
     let emulated = place.tune(&asked).arguments(["--on", "cpu"]).succeeds();
     assert!(emulated.contains("*emulated on cpu*"), "{emulated}");
 }

@@ -1,4 +1,4 @@
-//! Amounts as reports show them: three digits in a unit that suits them, and nouns in the number.
+//! Quantities in reports have three digits in a suitable unit, and nouns in the right number.
 
 use std::fs;
 
@@ -6,8 +6,8 @@ use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURE
 use shardwright_tests::program::shardwright;
 use tempfile::TempDir;
 
-/// Words that are not to be read in a report: numbers of more digits than anyone reads before a
-/// unit, decimal megabytes beside binary ones, and one of several.
+/// Returns words that must not be in a report: numbers with too many digits for their unit, decimal
+/// megabytes (reports use binary units), and a plural after 1.
 fn faults(text: &str) -> Vec<String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let bare =
@@ -40,7 +40,7 @@ fn faults_are_found() {
     assert!(faults(fine).is_empty(), "{:?}", faults(fine));
 }
 
-/// Visible text of a page.
+/// Returns the visible text of a page.
 fn without_markup(page: &str) -> String {
     let mut text = String::new();
     let mut is_inside = false;

@@ -1,5 +1,5 @@
-//! What happens late in an opening, or after it, is watched too: a tower that a turn opens is
-//! hashed with progress, and a self-test ends between its runs.
+//! Late work of an opening is watched too: a tower that a turn opens is hashed with progress, and a
+//! self-test can be stopped between its runs.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -17,18 +17,18 @@ use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::towers::Goldens;
 use shardwright_tests::{skipped, tree};
 
-/// What was reported.
+/// A watcher that records progress.
 #[derive(Default)]
 struct Seen {
     places: Vec<u32>,
     stages: Vec<String>,
-    /// Asked for in a stage that begins so.
+    /// Start of the name of the stage to watch.
     of: &'static str,
-    /// How often it was asked there.
+    /// Number of cancellation queries in that stage.
     asked: Cell<u32>,
-    /// After how many of those it asks to stop.
+    /// Number of queries after which it requests a stop.
     patience: Option<u32>,
-    /// Used there, in the place of an answer.
+    /// Handle to cancel with in that stage, instead of a query.
     handle: Option<CancelHandle>,
 }
 
@@ -66,7 +66,7 @@ fn session(model: &Model) -> Session {
     session
 }
 
-/// A turn with a picture, and what is replied.
+/// Runs a turn with a picture and returns the reply.
 fn looks(session: &mut Session, watch: &mut dyn Watch) -> Result<String, Error> {
     let goldens = Goldens::read();
     let pixels: Vec<u8> = goldens.integers("p1.image_rgb").into_iter().map(|value| value as u8).collect();
@@ -74,7 +74,7 @@ fn looks(session: &mut Session, watch: &mut dyn Watch) -> Result<String, Error> 
     session.chat_parts_watched([picture, "What is this?".into()], watch)?.text()
 }
 
-/// Bytes of the files that a tower uses, each once.
+/// Returns the bytes of the files that a tower uses, each counted once.
 fn bytes_of_tower(model: &Model) -> u64 {
     let variant = model.bundle().expect("a bundle").variant();
     let tower = variant.model_of(Pass::Picture).expect("a tower");
@@ -112,7 +112,7 @@ fn a_tower_is_hashed_with_progress_and_once() {
     let [(Pass::Picture, first)] = verified.as_slice() else { panic!("one tower: {verified:?}") };
     assert_eq!(first.hashed.bytes, bytes_of_tower(&model));
     assert!(first.to_string().contains("B/s; "), "{first}");
-    // The turn after it opens none.
+    // The next turn opens no tower.
     let mut seen = Seen::of("hashing");
     assert_eq!(looks(&mut session(&model), &mut seen).expect("a reply"), expected);
     assert!(seen.asked.get() == 0 && model.verified_towers() == verified, "{:?}", seen.stages);
@@ -128,7 +128,7 @@ fn a_tower_is_hashed_with_progress_and_once() {
         }
     }
 
-    // The program says so too.
+    // The program reports it too.
     let look = |more: &[&str]| {
         let run = shardwright(["run", "--prompt", "What is this?", "-n", "2", "--greedy", "--image"]);
         let run = run.argument("host/preprocessing/tests/preprocessing/files/smooth.jpg");
@@ -143,7 +143,7 @@ fn a_tower_is_hashed_with_progress_and_once() {
     let [text, tower] = said.as_slice() else { panic!("of the text, and of the tower: {said:?}") };
     assert!(!text.contains("tower") && tower.starts_with("note: the tower of a picture: "), "{said:?}");
 
-    // Whoever watches ends it wherever it is, and the next turn is as if nothing had been.
+    // A watcher can cancel at any point, and the next turn is not affected.
     let mut cancelled = 0;
     for patience in 0..100 {
         let model = open(&folder.path().join(format!("watched-{patience}")));
@@ -158,7 +158,7 @@ fn a_tower_is_hashed_with_progress_and_once() {
         assert_eq!(looks(&mut session, &mut ()).expect("a reply"), expected);
     }
     assert!(cancelled >= 3, "cancelled {cancelled} times");
-    // So does the handle of the session, once.
+    // The session's handle cancels once as well.
     let model = open(&folder.path().join("handle"));
     let mut session = session(&model);
     let mut seen = Seen { handle: Some(session.cancel_handle()), ..Seen::of("hashing") };
@@ -201,7 +201,8 @@ fn a_self_test_ends_between_its_runs_and_is_done_whole_the_next_time() {
         assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
         assert_eq!(seen.asked.get(), patience + 1);
         assert!(seen.places.last() != Some(&1000), "{:?}", seen.places);
-        // Nothing of it is remembered: it is done whole, and then not again.
+        // The cancelled test leaves no proof. The next opening runs the whole test, and later ones
+        // do not.
         for expected in [(runs, 1), (0, 0)] {
             let mut seen = Seen::of(TESTING);
             let model = open(&proofs, &mut seen).unwrap_or_else(|error| panic!("{error}"));

@@ -1,5 +1,5 @@
-//! A checkpoint whose weights are elsewhere: `plan` gives the plan of the whole one and says so,
-//! and everything else refuses, names the file and says what would help.
+//! A checkpoint whose weights are elsewhere. `plan` gives the plan of the whole checkpoint and
+//! reports that. All other commands refuse, name the missing file and give help.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, TEXT_FIXTURES};
 use shardwright_tests::program::shardwright;
 
-/// The plan without its notices, which say where times came from, and the notices.
+/// Splits a plan into the plan without notices, and the notices, which report the source of times.
 fn apart(mut plan: Value) -> (Value, Vec<String>) {
     let notices = plan["notices"].take();
     leave_out_losses(&mut plan);
@@ -15,7 +15,7 @@ fn apart(mut plan: Value) -> (Value, Vec<String>) {
     (plan, texts.map(str::to_owned).collect())
 }
 
-/// What is expected to be lost follows from the weights, where they are.
+/// Removes expected losses, which depend on the weights if these are present.
 fn leave_out_losses(value: &mut Value) {
     match value {
         Value::Object(members) => {
@@ -31,7 +31,8 @@ fn leave_out_losses(value: &mut Value) {
 
 #[test]
 fn headers_are_enough_to_plan() {
-    // Without a bound on losses, which differ a little: weights that are not here are drawn.
+    // Without a bound on losses: weights that are missing are replaced by random ones, so losses
+    // differ a little.
     let unbounded = ["--soc", "sm8850", "--planner-option", "usual-quality=100000"];
     let targets = [&unbounded[..], &["--soc", "mt6989", "--context", "256"], &[]];
     for (fixture, target) in TEXT_FIXTURES.into_iter().chain([DEMO_MODEL]).zip(targets.into_iter().cycle()) {
@@ -56,7 +57,7 @@ fn headers_are_enough_to_plan() {
     }
 }
 
-/// Goals in losses hold against what is expected of weights that are normally distributed.
+/// Loss goals use the expected losses of normally distributed weights.
 #[test]
 fn headers_are_enough_for_a_goal_in_losses() {
     let copy = Copy::of(DEMO_MODEL).only_header();

@@ -4,34 +4,38 @@ use std::ptr::NonNull;
 use crate::error::{Error, ErrorClass, Result};
 use crate::shim::Buffer;
 
-/// Aligned, zeroed process memory. Pages that are never touched stay unbacked.
+/// Aligned, zeroed process memory. Pages that are never accessed cost no physical memory.
 pub struct HostBuffer {
-    /// The allocation, and the offset into it where the buffer starts.
+    /// The allocation. The buffer starts `skip` bytes into it.
     base: NonNull<u8>,
     layout: Layout,
     skip: usize,
     length: usize,
 }
 
-/// Alignment that allocators provide by default. A larger one would make the allocator zero memory
-/// by writing, which touches every page of a large buffer, so a larger alignment is reached by
-/// allocating a little more instead.
+/// Alignment that allocators provide by default. With a larger one the allocator zeroes memory by
+/// writing, which makes every page of a large buffer resident. So this type allocates a little more
+/// memory and skips to an aligned address.
 const NATURAL: usize = 16;
 
-// SAFETY: the memory is owned and reached only through raw pointers whose users keep the contract's
-// rules for overlap.
+// SAFETY: the memory is owned. It is accessed only through raw pointers whose users follow the
+// contract's rules for overlap.
 unsafe impl Send for HostBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for HostBuffer {}
 
 impl HostBuffer {
-    /// Allocates; `alignment` is a power of two, or 0 for 64.
+    /// Allocates `length` zeroed bytes. `alignment` is a power of two, or 0 for 64.
+    ///
+    /// # Errors
+    ///
+    /// If the alignment is not a power of two, or the memory is not available.
     pub fn new(length: usize, alignment: usize) -> Result<Self> {
         let alignment = if alignment == 0 { 64 } else { alignment };
         let impossible = || {
             Error::invalid_argument(format!("no buffer of {length} bytes aligned to {alignment} is possible"))
         };
-        // Also refuses alignments that are no power of two.
+        // This also rejects alignments that are not a power of two.
         Layout::from_size_align(length, alignment).map_err(|_| impossible())?;
         let more = if alignment > NATURAL { alignment } else { 0 };
         let size = length.checked_add(more).ok_or_else(impossible)?.max(1);
@@ -57,8 +61,8 @@ impl Drop for HostBuffer {
 // SAFETY: the allocation lives until drop, does not move and has `length` bytes.
 unsafe impl Buffer for HostBuffer {
     fn pointer(&self) -> *mut u8 {
-        // SAFETY: less than the alignment, by which the allocation is longer where it is more than
-        // the natural one.
+        // SAFETY: `skip` is less than the alignment. If the alignment exceeds the natural one, the
+        // allocation is longer by it.
         unsafe { self.base.as_ptr().add(self.skip) }
     }
 
@@ -91,7 +95,7 @@ mod tests {
         }
     }
 
-    /// Pages in memory of this process.
+    /// Returns the resident pages of this process.
     #[cfg(target_os = "linux")]
     fn resident() -> usize {
         let text = std::fs::read_to_string("/proc/self/statm").unwrap();
@@ -103,7 +107,8 @@ mod tests {
     fn memory_that_nobody_touches_is_not_there() {
         let before = resident();
         let buffer = HostBuffer::new(1 << 28, 4096).unwrap();
-        // 65 536 pages of 4 KiB, a sixteenth of which other tests may take meanwhile.
+        // The buffer is 65 536 pages of 4 KiB. Other tests may allocate up to a sixteenth of that
+        // meanwhile.
         assert!(resident().saturating_sub(before) < 4096, "the buffer is resident");
         assert_eq!(buffer.length(), 1 << 28);
     }

@@ -7,15 +7,15 @@ use crate::export::c_string;
 use crate::raw;
 use crate::shim::FlagOutcome;
 
-/// Sinks of a compilation: the artefact's bytes, its head, progress, flag verdicts and node
-/// placements.
+/// The host's callbacks during a compilation. They receive the artefact's bytes, its head,
+/// progress, flag verdicts and node placements.
 pub struct CompileOutput<'a> {
     raw: raw::SwCompileOutput,
     _host: PhantomData<&'a raw::SwCompileOutput>,
 }
 
 impl CompileOutput<'_> {
-    /// The caller vouches for the functions in `raw`.
+    /// Wraps the callbacks. The caller guarantees that the functions in `raw` are valid.
     pub(crate) unsafe fn new(raw: raw::SwCompileOutput) -> Result<Self> {
         let complete = raw.write.is_some()
             && raw.head.is_some()
@@ -30,10 +30,10 @@ impl CompileOutput<'_> {
         }
     }
 
-    /// Appends to the artefact. An error means the host accepts no more; return it.
+    /// Appends to the artefact. On an error the host accepts no more bytes: return the error.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let Some(write) = self.raw.write else { return Err(incomplete()) };
-        // SAFETY: `new`'s caller vouched for the function; `bytes` outlives the call.
+        // SAFETY: the caller of `new` guaranteed the function. `bytes` outlives the call.
         match unsafe { write(self.raw.context, bytes.as_ptr().cast(), bytes.len() as u64) } {
             0 => Ok(()),
             _ if self.cancelled() => Err(Error::new(ErrorClass::Cancelled, "the compilation was cancelled")),
@@ -41,8 +41,8 @@ impl CompileOutput<'_> {
         }
     }
 
-    /// Sets the head, which [`Shim::compatibility`](crate::Shim::compatibility) answers from. Once,
-    /// at most 64 KiB.
+    /// Sets the head, from which [`Shim::compatibility`](crate::Shim::compatibility) answers. Call
+    /// it once, with at most 64 KiB.
     pub fn head(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.len() > raw::SW_HEAD_LIMIT as usize {
             return Err(Error::resource_limit(
@@ -52,19 +52,22 @@ impl CompileOutput<'_> {
             ));
         }
         let Some(head) = self.raw.head else { return Err(incomplete()) };
-        // SAFETY: `new`'s caller vouched for the function; `bytes` outlives the call.
+        // SAFETY: the caller of `new` guaranteed the function. `bytes` outlives the call.
         match unsafe { head(self.raw.context, bytes.as_ptr().cast(), bytes.len() as u64) } {
             0 => Ok(()),
             _ => Err(Error::internal("the host refused the head; it is set once")),
         }
     }
 
-    /// Reports progress, and returns a [`Cancelled`](ErrorClass::Cancelled) error when the
-    /// compilation should stop.
+    /// Reports progress.
+    ///
+    /// # Errors
+    ///
+    /// A [`Cancelled`](ErrorClass::Cancelled) error if the compilation should stop.
     pub fn progress(&mut self, per_mille: u32, stage: &str) -> Result<()> {
         let stage: CString = c_string(stage);
         if let Some(progress) = self.raw.progress {
-            // SAFETY: `new`'s caller vouched for the function; `stage` outlives the call.
+            // SAFETY: the caller of `new` guaranteed the function. `stage` outlives the call.
             unsafe { progress(self.raw.context, per_mille.min(1000), stage.as_ptr()) }
         }
         if self.cancelled() {
@@ -73,13 +76,13 @@ impl CompileOutput<'_> {
         Ok(())
     }
 
-    /// Whether the host asked to stop.
+    /// Returns whether the host requested a stop.
     pub fn cancelled(&self) -> bool {
-        // SAFETY: `new`'s caller vouched for the function.
+        // SAFETY: the caller of `new` guaranteed the function.
         self.raw.cancelled.is_some_and(|cancelled| unsafe { cancelled(self.raw.context) } != 0)
     }
 
-    /// Reports the outcome of a flag and the evidence for it, or why there is none.
+    /// Reports the outcome of a flag, and the evidence for it or why there is no evidence.
     pub fn flag(&mut self, name: &str, outcome: FlagOutcome, evidence: &str) {
         let (name, evidence) = (c_string(name), c_string(evidence));
         let verdict = raw::SwFlagVerdict {
@@ -90,13 +93,13 @@ impl CompileOutput<'_> {
             evidence: evidence.as_ptr(),
         };
         if let Some(flag) = self.raw.flag {
-            // SAFETY: `new`'s caller vouched for the function; `verdict` and its strings outlive
-            // the call.
+            // SAFETY: the caller of `new` guaranteed the function. `verdict` and its strings
+            // outlive the call.
             unsafe { flag(self.raw.context, &verdict) }
         }
     }
 
-    /// Reports that a node runs somewhere else than on the device itself.
+    /// Reports that a node does not run on the device itself, and where it runs instead.
     pub fn placement(&mut self, entry: u64, node: u64, place: &str, reason: Option<&str>) {
         let (place, reason) = (c_string(place), reason.map(c_string));
         let placement = raw::SwPlacement {
@@ -107,14 +110,14 @@ impl CompileOutput<'_> {
             reason: reason.as_ref().map_or(std::ptr::null(), |reason| reason.as_ptr()),
         };
         if let Some(function) = self.raw.placement {
-            // SAFETY: `new`'s caller vouched for the function; `placement` and its strings outlive
-            // the call.
+            // SAFETY: the caller of `new` guaranteed the function. `placement` and its strings
+            // outlive the call.
             unsafe { function(self.raw.context, &placement) }
         }
     }
 
-    /// Reports a chip fact read back from the compiled code, under the name the shim declared for
-    /// it. The host reports where it differs from the profile.
+    /// Reports a chip fact read back from the compiled code, under the name that the shim declared
+    /// for it. The host reports a difference from the chip's profile.
     pub fn made_for(&mut self, fact: &str, value: &str) {
         let (key, value) = (c_string(fact), c_string(value));
         let fact = raw::SwOption {
@@ -123,8 +126,8 @@ impl CompileOutput<'_> {
             value: value.as_ptr(),
         };
         if let Some(function) = self.raw.made_for {
-            // SAFETY: `new`'s caller vouched for the function; `fact` and its strings outlive the
-            // call.
+            // SAFETY: the caller of `new` guaranteed the function. `fact` and its strings outlive
+            // the call.
             unsafe { function(self.raw.context, &fact) }
         }
     }

@@ -27,7 +27,7 @@ use crate::shim::{
 };
 use crate::view::{self, EntryView, WorkOrderView};
 
-/// Text as a C string; NUL bytes within it become spaces.
+/// Converts text to a C string. NUL bytes within it become spaces.
 pub(crate) fn c_string(text: &str) -> CString {
     CString::new(text).unwrap_or_else(|_| CString::new(text.replace('\0', " ")).unwrap_or_default())
 }
@@ -40,8 +40,8 @@ fn pointer(text: &Option<CString>) -> *const c_char {
     text.as_ref().map_or(ptr::null(), |text| text.as_ptr())
 }
 
-/// A `sw_error` and the data it points to. `raw` is first, so that a pointer to one is a pointer to
-/// the other.
+/// A `sw_error` and the data it points to. `raw` is the first member, so that a pointer to the one
+/// is also a pointer to the other.
 #[repr(C)]
 struct OwnedError {
     raw: SwError,
@@ -100,7 +100,7 @@ fn panic_text(payload: Box<dyn Any + Send>) -> String {
     text
 }
 
-/// Runs `body`; its error or panic becomes an error object.
+/// Runs `body` and converts its error or panic to an error object.
 fn guard(body: impl FnOnce() -> Result<()>) -> *mut SwError {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => ptr::null_mut(),
@@ -111,7 +111,7 @@ fn guard(body: impl FnOnce() -> Result<()>) -> *mut SwError {
     }
 }
 
-/// Runs `body`, which has no way to report a failure except the log.
+/// Runs `body`, which can only report a failure to the log.
 fn guard_silently(body: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
         log(SW_LOG_ERROR, &format!("a shim panicked while freeing: {}", panic_text(payload)));
@@ -123,7 +123,7 @@ struct HostLog {
     context: *mut c_void,
 }
 
-// SAFETY: the contract lets the log function be called with its context from any thread until the
+// SAFETY: the contract allows calling the log function with its context from any thread until the
 // process ends.
 unsafe impl Send for HostLog {}
 // SAFETY: as above.
@@ -131,21 +131,20 @@ unsafe impl Sync for HostLog {}
 
 static HOST_LOG: OnceLock<HostLog> = OnceLock::new();
 
-/// Sends a line to the host's log. `level`: `SW_LOG_…`. Dropped when the host has no log.
+/// Sends a line to the host's log, with a level `SW_LOG_…`. Drops it if the host has no log.
 pub fn log(level: u32, message: &str) {
     if let Some(host) = HOST_LOG.get() {
         let message = c_string(message);
-        // SAFETY: promised by the host when it handed the function over; `message` outlives the
-        // call.
+        // SAFETY: the host promised this when it passed the function. `message` outlives the call.
         unsafe { (host.function)(host.context, level, message.as_ptr()) }
     }
 }
 
-/// `shardwright_shim_entry` of a Rust shim.
+/// Implements `shardwright_shim_entry` for a Rust shim.
 ///
 /// # Safety
 ///
-/// The pointers are as the contract says.
+/// The pointers are valid under the contract.
 pub unsafe extern "C" fn entry<T: Shim>(host: *const SwHost, answer: *mut SwAnswer) {
     if answer.is_null() {
         return;
@@ -154,9 +153,9 @@ pub unsafe extern "C" fn entry<T: Shim>(host: *const SwHost, answer: *mut SwAnsw
     if unsafe { answer.cast::<u64>().read() } < u64::from(SW_MINIMUM_ANSWER) {
         return;
     }
-    // Written member by member: a later host's struct may be longer than this crate's, and an
-    // earlier one's is never shorter than the minimum, which covers all of these.
-    // SAFETY: not null, long enough, and the host's for this call.
+    // Written member by member: a later host's struct may be longer than this crate's. An earlier
+    // host's struct has at least the minimum size, which covers all of these members.
+    // SAFETY: not null, long enough, and owned by the host for this call.
     let (low, high, version, table, refusal) = unsafe {
         (
             &mut (*answer).version_min,
@@ -168,7 +167,7 @@ pub unsafe extern "C" fn entry<T: Shim>(host: *const SwHost, answer: *mut SwAnsw
     };
     (*low, *high) = (SW_VERSION_0_1, SW_VERSION);
     let result = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: as the contract says.
+        // SAFETY: guaranteed by the contract.
         let host = unsafe { view::value(host, "host") }?;
         if host.version_min > SW_VERSION || host.version_max < SW_VERSION_0_1 {
             return Err(Error::invalid_argument(format!(
@@ -188,7 +187,7 @@ pub unsafe extern "C" fn entry<T: Shim>(host: *const SwHost, answer: *mut SwAnsw
             *version = SW_VERSION;
             *table = &Table::<T>::TABLE;
         }
-        // Leaked: the contract keeps refusals for the whole process, and there are few.
+        // Leaked: the contract keeps refusals for the whole process, and there are only a few.
         Ok(Err(error)) => *refusal = CString::into_raw(c_string(&error.message)),
         Err(payload) => {
             let reason = format!("the shim panicked: {}", panic_text(payload));
@@ -197,7 +196,7 @@ pub unsafe extern "C" fn entry<T: Shim>(host: *const SwHost, answer: *mut SwAnsw
     }
 }
 
-/// `0.1`
+/// Formats a contract version, for example `0.1`.
 pub fn version_text(version: u32) -> String {
     format!("{}.{}", version >> 16, version & 0xffff)
 }
@@ -210,20 +209,20 @@ extern "C" fn root_module<T: Shim>() -> RootModuleResult {
     abi_stable::library::__call_root_module_loader(module::<T>)
 }
 
-/// The abi_stable export of a Rust shim; used by [`export_shim!`](crate::export_shim).
+/// Builds the abi_stable export of a Rust shim. [`export_shim!`](crate::export_shim) uses it.
 pub const fn lib_header<T: Shim>() -> LibHeader {
-    // SAFETY: `root_module` returns a `ShimModuleRef`, nothing else.
+    // SAFETY: `root_module` always returns a `ShimModuleRef`.
     unsafe { LibHeader::from_constructor::<ShimModuleRef>(root_module::<T>, CheckTypeLayout::Yes) }
 }
 
-/// Behind `sw_shim *`.
+/// The Rust value behind `sw_shim *`.
 struct Instance<T> {
     shim: T,
 }
 
-/// Behind `sw_shard *`.
+/// The Rust value behind `sw_shard *`.
 struct Shard {
-    /// Reached only by the run that holds `running`, and by unload.
+    /// Accessed only by unload and by the run that set `running`.
     inner: UnsafeCell<Box<dyn LoadedShard>>,
     entries: Vec<LoadedEntry>,
     flags: Vec<FlagReport>,
@@ -231,7 +230,7 @@ struct Shard {
     cancelled: AtomicBool,
 }
 
-/// Behind `sw_buffer *`.
+/// The Rust value behind `sw_buffer *`.
 struct BufferHandle {
     buffer: Box<dyn Buffer>,
 }
@@ -240,15 +239,17 @@ fn null(what: &str) -> Error {
     Error::invalid_argument(format!("the {what} is null"))
 }
 
+/// Borrows the Rust value behind a handle.
+///
 /// # Safety
 ///
-/// `handle` is null or came from `Box::into_raw` of a `T` and was not freed.
+/// `handle` is null, or came from `Box::into_raw` of a `T` and was not freed.
 unsafe fn handle<'a, T, H>(handle: *mut H, what: &str) -> Result<&'a T> {
     // SAFETY: promised by the caller.
     unsafe { handle.cast::<T>().as_ref() }.ok_or_else(|| null(what))
 }
 
-/// Number, range and choices of a kind of value.
+/// Returns the number, range and choices of a flag's kind.
 fn raw_kind(kind: &FlagKind) -> (u32, i64, i64, &[String]) {
     match kind {
         FlagKind::Boolean => (SW_FLAG_BOOLEAN, 1, 0, &[]),
@@ -261,8 +262,8 @@ fn raw_kind(kind: &FlagKind) -> (u32, i64, i64, &[String]) {
 
 struct Table<T>(PhantomData<T>);
 
-// SAFETY (all functions below): the host calls them with pointers as `shim.h` says; handles come
-// from this table.
+// SAFETY (all functions below): the host passes pointers as `shim.h` specifies. Handles come from
+// this table.
 impl<T: Shim> Table<T> {
     const TABLE: SwTable = SwTable {
         size: size_of::<SwTable>() as u64,
@@ -298,13 +299,13 @@ impl<T: Shim> Table<T> {
     };
 
     unsafe fn shim<'a>(pointer: *mut SwShim) -> Result<&'a T> {
-        // SAFETY: the host hands back what `open` made.
+        // SAFETY: the host passes back an instance that `open` made.
         Ok(&unsafe { handle::<Instance<T>, _>(pointer, "instance") }?.shim)
     }
 
     unsafe extern "C" fn describe(sink: *const SwDescriptionSink) -> *mut SwError {
         guard(|| {
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let sink = unsafe { view::value(sink, "sink") }?;
             let reported = T::describe();
             let (name, vendor, version) =
@@ -319,7 +320,7 @@ impl<T: Shim> Table<T> {
                 instance_limit: reported.instance_limit,
             };
             let function = sink.item.ok_or_else(|| null("sink function"))?;
-            // SAFETY: the host's function; the item outlives the call.
+            // SAFETY: the function is the host's, and the item outlives the call.
             unsafe { function(sink.context, &item) };
             Ok(())
         })
@@ -327,7 +328,7 @@ impl<T: Shim> Table<T> {
 
     unsafe extern "C" fn facts(sink: *const SwFactSink) -> *mut SwError {
         guard(|| {
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let sink = unsafe { view::value(sink, "sink") }?;
             let function = sink.item.ok_or_else(|| null("sink function"))?;
             for reported in T::facts() {
@@ -346,7 +347,7 @@ impl<T: Shim> Table<T> {
                     minimum,
                     maximum,
                 };
-                // SAFETY: the host's function; the item outlives the call.
+                // SAFETY: the function is the host's, and the item outlives the call.
                 unsafe { function(sink.context, &item) };
             }
             Ok(())
@@ -355,7 +356,7 @@ impl<T: Shim> Table<T> {
 
     unsafe extern "C" fn chip(shim: *mut SwShim, chip: *const SwChip) -> *mut SwError {
         guard(|| {
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let (shim, chip) = unsafe { (Self::shim(shim)?, view::chip(chip)?) };
             shim.chip(chip)
         })
@@ -368,13 +369,13 @@ impl<T: Shim> Table<T> {
         shim: *mut *mut SwShim,
     ) -> *mut SwError {
         guard(|| {
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let options = unsafe { view::options(options, option_count, "option") }?;
             if shim.is_null() {
                 return Err(null("place for the instance"));
             }
             let instance = Box::new(Instance { shim: T::open(&options)? });
-            // SAFETY: not null, the host's for this call.
+            // SAFETY: not null, and owned by the host for this call.
             unsafe { shim.write(Box::into_raw(instance).cast()) };
             Ok(())
         })
@@ -395,11 +396,11 @@ impl<T: Shim> Table<T> {
         sink: *const SwDeviceSink,
     ) -> *mut SwError {
         guard(|| {
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let (shim, sink) = unsafe { (Self::shim(shim)?, view::value(sink, "sink")?) };
             let soc = match soc.is_null() {
                 true => None,
-                // SAFETY: as the contract says.
+                // SAFETY: guaranteed by the contract.
                 false => Some(unsafe { view::text(soc, "SoC") }?),
             };
             let function = sink.item.ok_or_else(|| null("sink function"))?;
@@ -415,7 +416,7 @@ impl<T: Shim> Table<T> {
                     memory_kinds: reported.memory_kinds.0,
                     memory_bytes: reported.memory_bytes,
                 };
-                // SAFETY: the host's function; the item outlives the call.
+                // SAFETY: the function is the host's, and the item outlives the call.
                 unsafe { function(sink.context, &item) };
             }
             Ok(())
@@ -428,9 +429,9 @@ impl<T: Shim> Table<T> {
         sink: *const SwLimitSink,
     ) -> *mut SwError {
         guard(|| {
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let (shim, sink) = unsafe { (Self::shim(shim)?, view::value(sink, "sink")?) };
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let device = unsafe { view::text(device, "device") }?;
             let function = sink.item.ok_or_else(|| null("sink function"))?;
             for reported in shim.limits(device)? {
@@ -444,7 +445,7 @@ impl<T: Shim> Table<T> {
                     reserved: 0,
                     note: pointer(&note),
                 };
-                // SAFETY: the host's function; the item outlives the call.
+                // SAFETY: the function is the host's, and the item outlives the call.
                 unsafe { function(sink.context, &item) };
             }
             Ok(())
@@ -457,9 +458,9 @@ impl<T: Shim> Table<T> {
         sink: *const SwFlagSink,
     ) -> *mut SwError {
         guard(|| {
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let (shim, sink) = unsafe { (Self::shim(shim)?, view::value(sink, "sink")?) };
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let device = unsafe { view::text(device, "device") }?;
             let function = sink.item.ok_or_else(|| null("sink function"))?;
             for reported in shim.flags(device)? {
@@ -480,7 +481,7 @@ impl<T: Shim> Table<T> {
                     minimum,
                     maximum,
                 };
-                // SAFETY: the host's function; the item outlives the call.
+                // SAFETY: the function is the host's, and the item outlives the call.
                 unsafe { function(sink.context, &item) };
             }
             Ok(())
@@ -494,9 +495,9 @@ impl<T: Shim> Table<T> {
         sink: *const SwVerdictSink,
     ) -> *mut SwError {
         guard(|| {
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let (shim, sink) = unsafe { (Self::shim(shim)?, view::value(sink, "sink")?) };
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let (device, entry) = unsafe { (view::text(device, "device")?, EntryView::new(entry)?) };
             let function = sink.item.ok_or_else(|| null("sink function"))?;
             for (node, reported) in shim.check(device, entry)?.into_iter().enumerate() {
@@ -511,7 +512,7 @@ impl<T: Shim> Table<T> {
                     reserved: 0,
                     reason: pointer(&reason),
                 };
-                // SAFETY: the host's function; the item outlives the call.
+                // SAFETY: the function is the host's, and the item outlives the call.
                 unsafe { function(sink.context, &item) };
             }
             Ok(())
@@ -525,9 +526,9 @@ impl<T: Shim> Table<T> {
         sink: *const SwEstimateSink,
     ) -> *mut SwError {
         guard(|| {
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let (shim, sink) = unsafe { (Self::shim(shim)?, view::value(sink, "sink")?) };
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let (device, entry) = unsafe { (view::text(device, "device")?, EntryView::new(entry)?) };
             let function = sink.item.ok_or_else(|| null("sink function"))?;
             if let Some(reported) = shim.estimate(device, entry)? {
@@ -547,7 +548,7 @@ impl<T: Shim> Table<T> {
                     artefact_bytes: reported.artefact_bytes,
                     shared_bytes: reported.shared_bytes,
                 };
-                // SAFETY: the host's function; the item outlives the call.
+                // SAFETY: the function is the host's, and the item outlives the call.
                 unsafe { function(sink.context, &item) };
             }
             Ok(())
@@ -561,11 +562,11 @@ impl<T: Shim> Table<T> {
         output: *const SwCompileOutput,
     ) -> *mut SwError {
         guard(|| {
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let (shim, device) = unsafe { (Self::shim(shim)?, view::text(device, "device")?) };
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let (order, output) = unsafe { (WorkOrderView::new(order)?, view::value(output, "output")?) };
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             shim.compile(device, order, &mut unsafe { CompileOutput::new(output) }?)
         })
     }
@@ -578,9 +579,9 @@ impl<T: Shim> Table<T> {
         sink: *const SwCompatibilitySink,
     ) -> *mut SwError {
         guard(|| {
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let (shim, device) = unsafe { (Self::shim(shim)?, view::text(device, "device")?) };
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let (head, sink) = unsafe { (bytes(head, head_length, "head")?, view::value(sink, "sink")?) };
             let (answer, reason) = match shim.compatibility(device, head)? {
                 Compatibility::NotMine(reason) => (SW_COMPATIBILITY_NOT_MINE, Some(reason)),
@@ -596,7 +597,7 @@ impl<T: Shim> Table<T> {
                 reason: pointer(&reason),
             };
             let function = sink.item.ok_or_else(|| null("sink function"))?;
-            // SAFETY: the host's function; the item outlives the call.
+            // SAFETY: the function is the host's, and the item outlives the call.
             unsafe { function(sink.context, &item) };
             Ok(())
         })
@@ -611,19 +612,19 @@ impl<T: Shim> Table<T> {
         shard: *mut *mut SwShard,
     ) -> *mut SwError {
         guard(|| {
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let (shim, device) = unsafe { (Self::shim(shim)?, view::text(device, "device")?) };
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let artefact = unsafe { view::value(artefact, "artefact") }?;
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let options = unsafe { view::options(options, option_count, "option") }?;
             if shard.is_null() {
                 return Err(null("place for the shard"));
             }
             let mapped = Artefact {
-                // SAFETY: as the contract says, until unload.
+                // SAFETY: guaranteed by the contract until unload.
                 head: unsafe { bytes(artefact.head, artefact.head_length, "head") }?,
-                // SAFETY: as the contract says, until unload.
+                // SAFETY: guaranteed by the contract until unload.
                 bytes: unsafe { bytes(artefact.pointer, artefact.length, "artefact") }?,
                 file: (artefact.fd >= 0).then_some((artefact.fd, artefact.fd_offset)),
             };
@@ -631,8 +632,8 @@ impl<T: Shim> Table<T> {
             let entries = inner.entries()?;
             check_entries(&entries)?;
             let flags = inner.flag_verdicts();
-            // SAFETY: only the lifetime changes. The shard borrows the instance and the mapping;
-            // the contract keeps both until unload drops the shard.
+            // SAFETY: only the lifetime changes. The shard borrows the instance and the mapping.
+            // The contract keeps both until unload drops the shard.
             let inner: Box<dyn LoadedShard> =
                 unsafe { std::mem::transmute::<Box<dyn LoadedShard + '_>, Box<dyn LoadedShard>>(inner) };
             let handle = Box::new(Shard {
@@ -642,7 +643,7 @@ impl<T: Shim> Table<T> {
                 running: AtomicBool::new(false),
                 cancelled: AtomicBool::new(false),
             });
-            // SAFETY: not null, the host's for this call.
+            // SAFETY: not null, and owned by the host for this call.
             unsafe { shard.write(Box::into_raw(handle).cast()) };
             Ok(())
         })
@@ -656,12 +657,12 @@ impl<T: Shim> Table<T> {
         buffer: *mut *mut SwBuffer,
     ) -> *mut SwError {
         guard(|| {
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let (shim, device) = unsafe { (Self::shim(shim)?, view::text(device, "device")?) };
             let too_large = |_| Error::resource_limit("host-memory", length, isize::MAX as u64);
             let length = usize::try_from(length).map_err(too_large)?;
             let alignment = usize::try_from(alignment).map_err(too_large)?;
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             unsafe { give_buffer(shim.allocate(device, length, alignment)?, buffer) }
         })
     }
@@ -673,9 +674,9 @@ impl<T: Shim> Table<T> {
         buffer: *mut *mut SwBuffer,
     ) -> *mut SwError {
         guard(|| {
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let (shim, device) = unsafe { (Self::shim(shim)?, view::text(device, "device")?) };
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let import = unsafe { view::value(import, "import") }?;
             let import = match import.kind {
                 SW_MEMORY_DMA_BUF => {
@@ -688,14 +689,14 @@ impl<T: Shim> Table<T> {
                     return Err(Error::invalid_argument(format!("memory kind {other} cannot be imported")));
                 }
             };
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             unsafe { give_buffer(shim.import(device, import)?, buffer) }
         })
     }
 
     unsafe extern "C" fn recover(shim: *mut SwShim, device: *const c_char) -> *mut SwError {
         guard(|| {
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let (shim, device) = unsafe { (Self::shim(shim)?, view::text(device, "device")?) };
             shim.recover(device)
         })
@@ -708,9 +709,9 @@ impl<T: Shim> Table<T> {
         sink: *const SwInspectionSink,
     ) -> *mut SwError {
         guard(|| {
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let (shim, sink) = unsafe { (Self::shim(shim)?, view::value(sink, "sink")?) };
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             let content = unsafe { bytes(content, length, "file") }?;
             let function = sink.item.ok_or_else(|| null("sink function"))?;
             if let Some(reported) = shim.inspect(content)? {
@@ -728,7 +729,7 @@ impl<T: Shim> Table<T> {
                     format: format.as_ptr(),
                     document: document.as_ptr(),
                 };
-                // SAFETY: the host's function; the item outlives the call.
+                // SAFETY: the function is the host's, and the item outlives the call.
                 unsafe { function(sink.context, &item) };
             }
             Ok(())
@@ -736,6 +737,8 @@ impl<T: Shim> Table<T> {
     }
 }
 
+/// Borrows untrusted bytes.
+///
 /// # Safety
 ///
 /// `pointer` is null or `length` readable bytes for `'a`.
@@ -750,7 +753,8 @@ unsafe fn bytes<'a>(pointer: *const c_void, length: u64, what: &str) -> Result<&
     Ok(unsafe { std::slice::from_raw_parts(pointer.cast(), length as usize) })
 }
 
-/// Checks what the rest of this file relies on.
+/// Checks that bindings have a possible alignment, size and number of strides. The rest of this
+/// file relies on that.
 fn check_entries(entries: &[LoadedEntry]) -> Result<()> {
     for entry in entries {
         for binding in &entry.bindings {
@@ -772,9 +776,11 @@ fn check_entries(entries: &[LoadedEntry]) -> Result<()> {
     Ok(())
 }
 
+/// Passes a buffer to the host.
+///
 /// # Safety
 ///
-/// `place` is null or the host's for this call.
+/// `place` is null or owned by the host for this call.
 unsafe fn give_buffer(buffer: Box<dyn Buffer>, place: *mut *mut SwBuffer) -> Result<()> {
     if place.is_null() {
         return Err(null("place for the buffer"));
@@ -804,7 +810,7 @@ unsafe extern "C" fn unload(shard: *mut SwShard) {
 
 unsafe extern "C" fn entries(shard: *mut SwShard, sink: *const SwLoadedEntrySink) -> *mut SwError {
     guard(|| {
-        // SAFETY: as the contract says.
+        // SAFETY: guaranteed by the contract.
         let (shard, sink) = unsafe { (handle::<Shard, _>(shard, "shard")?, view::value(sink, "sink")?) };
         let function = sink.item.ok_or_else(|| null("sink function"))?;
         for (index, reported) in shard.entries.iter().enumerate() {
@@ -817,7 +823,7 @@ unsafe extern "C" fn entries(shard: *mut SwShard, sink: *const SwLoadedEntrySink
                 context: reported.context,
                 binding_count: reported.bindings.len() as u64,
             };
-            // SAFETY: the host's function; the item outlives the call.
+            // SAFETY: the function is the host's, and the item outlives the call.
             unsafe { function(sink.context, &item) };
         }
         Ok(())
@@ -826,7 +832,7 @@ unsafe extern "C" fn entries(shard: *mut SwShard, sink: *const SwLoadedEntrySink
 
 unsafe extern "C" fn flag_verdicts(shard: *mut SwShard, sink: *const SwFlagVerdictSink) -> *mut SwError {
     guard(|| {
-        // SAFETY: as the contract says.
+        // SAFETY: guaranteed by the contract.
         let (shard, sink) = unsafe { (handle::<Shard, _>(shard, "shard")?, view::value(sink, "sink")?) };
         let function = sink.item.ok_or_else(|| null("sink function"))?;
         for reported in &shard.flags {
@@ -838,7 +844,7 @@ unsafe extern "C" fn flag_verdicts(shard: *mut SwShard, sink: *const SwFlagVerdi
                 reserved: 0,
                 evidence: evidence.as_ptr(),
             };
-            // SAFETY: the host's function; the item outlives the call.
+            // SAFETY: the function is the host's, and the item outlives the call.
             unsafe { function(sink.context, &item) };
         }
         Ok(())
@@ -854,7 +860,7 @@ fn entry_of(shard: &Shard, index: u64) -> Result<&LoadedEntry> {
 
 unsafe extern "C" fn bindings(shard: *mut SwShard, entry: u64, sink: *const SwBindingSink) -> *mut SwError {
     guard(|| {
-        // SAFETY: as the contract says.
+        // SAFETY: guaranteed by the contract.
         let (shard, sink) = unsafe { (handle::<Shard, _>(shard, "shard")?, view::value(sink, "sink")?) };
         let function = sink.item.ok_or_else(|| null("sink function"))?;
         for (index, reported) in entry_of(shard, entry)?.bindings.iter().enumerate() {
@@ -877,14 +883,14 @@ unsafe extern "C" fn bindings(shard: *mut SwShard, entry: u64, sink: *const SwBi
                 scale: reported.scale,
                 zero_point: reported.zero_point,
             };
-            // SAFETY: the host's function; the item outlives the call.
+            // SAFETY: the function is the host's, and the item outlives the call.
             unsafe { function(sink.context, &item) };
         }
         Ok(())
     })
 }
 
-/// Marks a shard as not running when dropped, also by a panic.
+/// Marks a shard as not running when dropped, even by a panic.
 struct Running<'a>(&'a AtomicBool);
 
 impl Drop for Running<'_> {
@@ -895,7 +901,7 @@ impl Drop for Running<'_> {
 
 unsafe extern "C" fn run(shard: *mut SwShard, run: *const SwRun) -> *mut SwError {
     guard(|| {
-        // SAFETY: as the contract says.
+        // SAFETY: guaranteed by the contract.
         let (shard, run) = unsafe { (handle::<Shard, _>(shard, "shard")?, view::value(run, "run")?) };
         if shard.running.swap(true, Ordering::Acquire) {
             return Err(Error::invalid_argument("the shard is already running"));
@@ -916,16 +922,17 @@ unsafe extern "C" fn run(shard: *mut SwShard, run: *const SwRun) -> *mut SwError
         }
         let mut bound = Vec::with_capacity(entry.bindings.len());
         for (index, binding) in entry.bindings.iter().enumerate() {
-            // SAFETY: the array has `bound_count` elements, compared above.
+            // SAFETY: the array has `bound_count` elements, which was compared above.
             let passed = unsafe { view::value(*run.bounds.add(index), "bound") }?;
-            // SAFETY: as the contract says.
+            // SAFETY: guaranteed by the contract.
             bound.push(unsafe { bind(binding, &passed) }?);
         }
         let deadline = match run.deadline_nanoseconds {
             0 => None,
             nanoseconds => Instant::now().checked_add(Duration::from_nanos(nanoseconds)),
         };
-        // SAFETY: `running` was taken above, so no other run is inside; unload waits for the run.
+        // SAFETY: `running` was set above, so no other run is active. The host does not unload
+        // during a run.
         let inner = unsafe { &mut *shard.inner.get() };
         inner.run(Run {
             entry: run.entry as usize,
@@ -937,9 +944,11 @@ unsafe extern "C" fn run(shard: *mut SwShard, run: *const SwRun) -> *mut SwError
     })
 }
 
+/// Checks the memory for a binding and borrows it for a run.
+///
 /// # Safety
 ///
-/// The bound memory is valid for `'a`, and overlaps nothing else if it is written.
+/// The bound memory is valid for `'a`. If it is written, it does not overlap other bound memory.
 unsafe fn bind<'a>(binding: &crate::Binding, passed: &SwBound) -> Result<Bound<'a>> {
     let refuse = |text: String| {
         Err(Error::invalid_argument(format!("binding `{}`: {text}", binding.name))
@@ -953,7 +962,7 @@ unsafe fn bind<'a>(binding: &crate::Binding, passed: &SwBound) -> Result<Bound<'
     let start = if passed.buffer.is_null() {
         passed.pointer.cast::<u8>()
     } else {
-        // SAFETY: the host hands back what this table made.
+        // SAFETY: the host passes back a handle that this table made.
         let existing = &unsafe { handle::<BufferHandle, _>(passed.buffer, "buffer") }?.buffer;
         let end = passed.offset.checked_add(binding.bytes);
         if end.is_none_or(|end| end > existing.length() as u64) {
@@ -969,7 +978,7 @@ unsafe fn bind<'a>(binding: &crate::Binding, passed: &SwBound) -> Result<Bound<'
         if pointer.is_null() {
             return Ok(Bound { memory: Memory::Opaque, buffer });
         }
-        // SAFETY: within the buffer, compared above.
+        // SAFETY: within the buffer, which was compared above.
         unsafe { pointer.add(passed.offset as usize) }
     };
     if length > 0 && (start.is_null() || !(start as usize).is_multiple_of(binding.alignment as usize)) {
@@ -991,7 +1000,7 @@ unsafe fn bind<'a>(binding: &crate::Binding, passed: &SwBound) -> Result<Bound<'
 
 unsafe extern "C" fn cancel(shard: *mut SwShard) {
     guard_silently(|| {
-        // SAFETY: as the contract says; only the atomic is touched.
+        // SAFETY: guaranteed by the contract. Only the atomic is accessed.
         if let Ok(shard) = unsafe { handle::<Shard, _>(shard, "shard") } {
             shard.cancelled.store(true, Ordering::Relaxed);
         }
@@ -1013,7 +1022,7 @@ unsafe extern "C" fn buffer_map(
     place: *mut *mut c_void,
 ) -> *mut SwError {
     guard(|| {
-        // SAFETY: as the contract says.
+        // SAFETY: guaranteed by the contract.
         let existing = unsafe { handle::<BufferHandle, _>(buffer, "buffer") }?;
         let pointer = existing.buffer.pointer();
         if pointer.is_null() {
@@ -1022,7 +1031,7 @@ unsafe extern "C" fn buffer_map(
         if place.is_null() {
             return Err(null("place for the pointer"));
         }
-        // SAFETY: not null, the host's for this call.
+        // SAFETY: not null, and owned by the host for this call.
         unsafe { place.write(pointer.cast()) };
         Ok(())
     })
@@ -1036,7 +1045,7 @@ unsafe extern "C" fn buffer_sync(
     direction: u32,
 ) -> *mut SwError {
     guard(|| {
-        // SAFETY: as the contract says.
+        // SAFETY: guaranteed by the contract.
         let existing = unsafe { handle::<BufferHandle, _>(buffer, "buffer") }?;
         let within = offset.checked_add(length).is_some_and(|end| end <= existing.buffer.length() as u64);
         if !within {

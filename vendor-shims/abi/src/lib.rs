@@ -2,14 +2,15 @@
 //! layer for writing a shim in Rust.
 //!
 //! **Job.** [`raw`] repeats the header struct for struct. [`Shim`] and [`LoadedShard`] are the
-//! traits an author implements, with checked [views](EntryView) over the tables the host passes.
-//! [`export_shim!`] turns an implementation into the exported symbol, catches panics at every entry
-//! point, and adds the struct layouts by which the host detects a shim built against other structs.
+//! traits that an author implements, with checked [views](EntryView) over the tables the host
+//! passes. [`export_shim!`] turns an implementation into the exported symbol, catches panics at
+//! every entry point, and adds the struct layouts by which the host detects a shim built against
+//! other structs.
 //!
-//! **Not its job.** It loads no library and parses no file (the host's `shims` crate does), and it
-//! computes nothing.
+//! **Not its job.** Loading libraries and parsing files, which the host's `shims` crate does, and
+//! computing operations.
 //!
-//! A shim that takes no operation yet, as an author begins:
+//! The starting point for an author, a shim that does not support any operation yet:
 //!
 //! ```
 //! use shardwright_shim_abi::{
@@ -104,13 +105,13 @@ pub use view::{
     EntryView, NodeView, PortView, QuantisationView, TensorIndex, TensorView, WeightView, WorkOrderView,
 };
 
-/// Exports a [`Shim`] as a shared library: the C symbol `shardwright_shim_entry`, and the
-/// abi_stable root module that carries the layouts of the contract's structs.
+/// Exports a [`Shim`] from a shared library: the C symbol `shardwright_shim_entry`, and the
+/// abi_stable root module with the layouts of the contract's structs.
 ///
-/// One program can contain these symbols once. To link a shim into a program as well, put it into a
-/// crate that exports nothing and gives out [`export::entry`], and use the macro in a second crate
+/// A program can contain these symbols only once. To also link a shim into a program, put it into a
+/// crate without exported symbols that provides [`export::entry`]. Use the macro in a second crate
 /// of type `cdylib`, as `vendor-shims/cpu` and `vendor-shims/cpu/library` do. A shim's profile must
-/// keep `panic = "unwind"`: an aborting panic cannot be caught.
+/// keep `panic = "unwind"`, because an aborting panic cannot be caught.
 ///
 /// ```
 /// use shardwright_shim_abi::*;
@@ -149,19 +150,21 @@ pub use view::{
 macro_rules! export_shim {
     ($shim:ty) => {
         const _: () = {
+            /// The entry function that the host calls.
+            ///
             /// # Safety
             ///
-            /// The pointers are as the contract says.
+            /// The pointers are valid under the contract.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn shardwright_shim_entry(
                 host: *const $crate::raw::SwHost,
                 answer: *mut $crate::raw::SwAnswer,
             ) {
-                // SAFETY: the caller's promise is the same.
+                // SAFETY: the caller makes the same promise.
                 unsafe { $crate::export::entry::<$shim>(host, answer) }
             }
 
-            // The name abi_stable looks for; a test compares it.
+            // The name that abi_stable looks for. A test compares it.
             #[unsafe(export_name = "_1as_0lib_1header_0root_bmodule_bloader")]
             pub static SHIM_MODULE: $crate::abi_stable::library::LibHeader =
                 $crate::export::lib_header::<$shim>();

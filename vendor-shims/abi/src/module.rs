@@ -1,6 +1,6 @@
-//! The abi_stable side door of Rust shims: a root module carrying the entry function, and with its
-//! type the layout of every struct of the contract. The host never calls through it; it only
-//! compares layouts.
+//! The abi_stable root module of Rust shims. It contains the entry function, and its type contains
+//! the layout of every struct of the contract. The host only compares the layouts and never calls
+//! through the module.
 
 use abi_stable::StableAbi;
 use abi_stable::library::RootModule;
@@ -8,16 +8,16 @@ use abi_stable::sabi_types::VersionStrings;
 
 use crate::raw::{SwAnswer, SwHost, SwTable};
 
-/// Export of a Rust shim besides the C symbol.
+/// Export of a Rust shim in addition to the C symbol.
 #[repr(C)]
 #[derive(StableAbi)]
 #[sabi(kind(Prefix(prefix_ref = ShimModuleRef, prefix_fields = ShimModulePrefix)))]
 #[sabi(missing_field(panic))]
 pub struct ShimModule {
-    /// The function behind `shardwright_shim_entry`.
+    /// The function behind the C symbol `shardwright_shim_entry`.
     #[sabi(last_prefix_field)]
     pub entry: unsafe extern "C" fn(host: *const SwHost, answer: *mut SwAnswer),
-    /// Never set; present only for the layouts reachable from the table.
+    /// Never set. Present only for the layouts that are reachable from the table.
     pub table: Option<unsafe extern "C" fn() -> *const SwTable>,
 }
 

@@ -4,7 +4,7 @@ use shardwright_vocabulary::{DeviceKind, FlagStage, Provenance};
 
 use crate::raw;
 
-/// `SW_DEVICE_…`
+/// Returns the contract's number of a device kind, `SW_DEVICE_…`.
 pub const fn device_kind(kind: DeviceKind) -> u32 {
     match kind {
         DeviceKind::Present => raw::SW_DEVICE_PRESENT,
@@ -13,7 +13,7 @@ pub const fn device_kind(kind: DeviceKind) -> u32 {
     }
 }
 
-/// `SW_FLAG_STAGE_…`
+/// Returns the contract's number of a flag stage, `SW_FLAG_STAGE_…`.
 pub const fn flag_stage(stage: FlagStage) -> u32 {
     match stage {
         FlagStage::Compile => raw::SW_FLAG_STAGE_COMPILE,
@@ -21,7 +21,7 @@ pub const fn flag_stage(stage: FlagStage) -> u32 {
     }
 }
 
-/// `SW_PROVENANCE_…`
+/// Returns the contract's number of a provenance, `SW_PROVENANCE_…`.
 pub const fn provenance(provenance: Provenance) -> u32 {
     match provenance {
         Provenance::Declared => raw::SW_PROVENANCE_DECLARED,

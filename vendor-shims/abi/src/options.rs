@@ -17,17 +17,21 @@ impl<'a> Options<'a> {
         Options { pairs }
     }
 
-    /// All pairs in the order passed.
+    /// Returns all pairs in the order in which they were passed.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a str)> + '_ {
         self.pairs.iter().copied()
     }
 
-    /// The value of a key; the last one if it appears twice.
+    /// Returns the value of a key. If the key appears twice, the last value counts.
     pub fn get(&self, key: &str) -> Option<&'a str> {
         self.pairs.iter().rev().find(|(existing, _)| *existing == key).map(|(_, value)| *value)
     }
 
-    /// The value of a key as a number.
+    /// Parses the value of a key as a number.
+    ///
+    /// # Errors
+    ///
+    /// If the value is not a number in range.
     pub fn number<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>> {
         self.get(key)
             .map(|value| {
@@ -39,7 +43,7 @@ impl<'a> Options<'a> {
             .transpose()
     }
 
-    /// Refuses any key that is not listed, so that a misspelt option is never ignored.
+    /// Rejects any key that is not listed, so that a misspelt option is never ignored.
     pub fn only(&self, known: &[&str]) -> Result<()> {
         match self.pairs.iter().find(|(key, _)| !known.contains(key)) {
             None => Ok(()),

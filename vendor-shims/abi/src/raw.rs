@@ -1,7 +1,7 @@
 //! The Rust twin of `include/shim.h`, struct for struct and number for number.
 //!
-//! The header documents every member, its owner, lifetime and null-ness; this file repeats names
-//! only. A layout test compares the two through a C compiler.
+//! The header documents the owner, lifetime and null-ness of every member. This file only repeats
+//! the names. A layout test compares the two through a C compiler.
 
 #![allow(missing_docs, reason = "the header documents every member; the text should exist once")]
 
@@ -169,37 +169,37 @@ pub const SW_MINIMUM_IMPORT: u32 = 40;
 pub const SW_MINIMUM_BOUND: u32 = 40;
 pub const SW_MINIMUM_RUN: u32 = 56;
 pub const SW_MINIMUM_TABLE: u32 = 144;
-/// The contract version this crate speaks.
+/// The contract version that this crate implements.
 pub const SW_VERSION: u32 = SW_VERSION_0_1;
 
-/// The one exported symbol, NUL-terminated.
+/// Name of the one exported symbol, NUL-terminated.
 pub const SW_ENTRY_SYMBOL: &std::ffi::CStr = c"shardwright_shim_entry";
 
-/// `sw_shim`, opaque
+/// `sw_shim`: an open instance of a shim, opaque to the host.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwShim {
     _private: [u8; 0],
 }
 
-/// `sw_shard`, opaque
+/// `sw_shard`: a loaded artefact, opaque to the host.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwShard {
     _private: [u8; 0],
 }
 
-/// `sw_buffer`, opaque
+/// `sw_buffer`: device-visible memory, opaque to the host.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwBuffer {
     _private: [u8; 0],
 }
 
-/// `sw_entry_function`
+/// `sw_entry_function`: the type of the exported entry function.
 pub type SwEntryFunction = unsafe extern "C" fn(host: *const SwHost, answer: *mut SwAnswer);
 
-/// `sw_detail`
+/// `sw_detail`: one key and value of an error.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwDetail {
@@ -208,7 +208,7 @@ pub struct SwDetail {
     pub value: *const c_char,
 }
 
-/// `sw_error`
+/// `sw_error`: an error object, made by the shim and freed with `error_free`.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwError {
@@ -222,7 +222,7 @@ pub struct SwError {
     pub detail_count: u64,
 }
 
-/// `sw_host`
+/// `sw_host`: the host's versions, name and log function.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwHost {
@@ -234,7 +234,7 @@ pub struct SwHost {
     pub log_context: *mut c_void,
 }
 
-/// `sw_answer`
+/// `sw_answer`: the shim's answer to the entry call, a table or a refusal.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwAnswer {
@@ -247,7 +247,7 @@ pub struct SwAnswer {
     pub refusal: *const c_char,
 }
 
-/// `sw_option`
+/// `sw_option`: a key and value as text.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwOption {
@@ -256,7 +256,7 @@ pub struct SwOption {
     pub value: *const c_char,
 }
 
-/// `sw_description`
+/// `sw_description`: name, vendor and version of a shim.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwDescription {
@@ -268,7 +268,7 @@ pub struct SwDescription {
     pub instance_limit: u64,
 }
 
-/// `sw_device`
+/// `sw_device`: a device that the shim reports.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwDevice {
@@ -281,7 +281,7 @@ pub struct SwDevice {
     pub memory_bytes: u64,
 }
 
-/// `sw_limit`
+/// `sw_limit`: a numeric limit of a device and its provenance.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwLimit {
@@ -293,7 +293,7 @@ pub struct SwLimit {
     pub note: *const c_char,
 }
 
-/// `sw_flag`
+/// `sw_flag`: a compile-time or load-time flag and its legal values.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwFlag {
@@ -309,7 +309,7 @@ pub struct SwFlag {
     pub maximum: i64,
 }
 
-/// `sw_verdict`
+/// `sw_verdict`: whether the shim supports a node.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwVerdict {
@@ -320,7 +320,7 @@ pub struct SwVerdict {
     pub reason: *const c_char,
 }
 
-/// `sw_estimate`
+/// `sw_estimate`: estimated cost of one run of an entry.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwEstimate {
@@ -336,7 +336,7 @@ pub struct SwEstimate {
     pub shared_bytes: u64,
 }
 
-/// `sw_flag_verdict`
+/// `sw_flag_verdict`: outcome of a flag and the evidence for it.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwFlagVerdict {
@@ -347,7 +347,7 @@ pub struct SwFlagVerdict {
     pub evidence: *const c_char,
 }
 
-/// `sw_placement`
+/// `sw_placement`: where a compiled node runs.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwPlacement {
@@ -358,7 +358,7 @@ pub struct SwPlacement {
     pub reason: *const c_char,
 }
 
-/// `sw_compatibility`
+/// `sw_compatibility`: whether the shim can load an artefact.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwCompatibility {
@@ -368,7 +368,7 @@ pub struct SwCompatibility {
     pub reason: *const c_char,
 }
 
-/// `sw_inspection`
+/// `sw_inspection`: format and JSON document of an identified file.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwInspection {
@@ -377,7 +377,7 @@ pub struct SwInspection {
     pub document: *const c_char,
 }
 
-/// `sw_loaded_entry`
+/// `sw_loaded_entry`: an entry that a loaded shard can run.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwLoadedEntry {
@@ -389,7 +389,7 @@ pub struct SwLoadedEntry {
     pub binding_count: u64,
 }
 
-/// `sw_binding`
+/// `sw_binding`: one tensor that a run binds.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwBinding {
@@ -411,7 +411,7 @@ pub struct SwBinding {
     pub zero_point: i64,
 }
 
-/// `sw_fact`
+/// `sw_fact`: a fact of a chip's profile that the shim reads.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwFact {
@@ -426,7 +426,7 @@ pub struct SwFact {
     pub maximum: i64,
 }
 
-/// `sw_description_sink`
+/// `sw_description_sink`: callback that receives a description.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwDescriptionSink {
@@ -435,7 +435,7 @@ pub struct SwDescriptionSink {
     pub item: Option<unsafe extern "C" fn(context: *mut c_void, description: *const SwDescription)>,
 }
 
-/// `sw_device_sink`
+/// `sw_device_sink`: callback that receives devices.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwDeviceSink {
@@ -444,7 +444,7 @@ pub struct SwDeviceSink {
     pub item: Option<unsafe extern "C" fn(context: *mut c_void, device: *const SwDevice)>,
 }
 
-/// `sw_limit_sink`
+/// `sw_limit_sink`: callback that receives limits.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwLimitSink {
@@ -453,7 +453,7 @@ pub struct SwLimitSink {
     pub item: Option<unsafe extern "C" fn(context: *mut c_void, limit: *const SwLimit)>,
 }
 
-/// `sw_flag_sink`
+/// `sw_flag_sink`: callback that receives flags.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwFlagSink {
@@ -462,7 +462,7 @@ pub struct SwFlagSink {
     pub item: Option<unsafe extern "C" fn(context: *mut c_void, flag: *const SwFlag)>,
 }
 
-/// `sw_flag_verdict_sink`
+/// `sw_flag_verdict_sink`: callback that receives flag verdicts.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwFlagVerdictSink {
@@ -471,7 +471,7 @@ pub struct SwFlagVerdictSink {
     pub item: Option<unsafe extern "C" fn(context: *mut c_void, verdict: *const SwFlagVerdict)>,
 }
 
-/// `sw_verdict_sink`
+/// `sw_verdict_sink`: callback that receives verdicts on nodes.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwVerdictSink {
@@ -480,7 +480,7 @@ pub struct SwVerdictSink {
     pub item: Option<unsafe extern "C" fn(context: *mut c_void, verdict: *const SwVerdict)>,
 }
 
-/// `sw_estimate_sink`
+/// `sw_estimate_sink`: callback that receives an estimate.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwEstimateSink {
@@ -489,7 +489,7 @@ pub struct SwEstimateSink {
     pub item: Option<unsafe extern "C" fn(context: *mut c_void, estimate: *const SwEstimate)>,
 }
 
-/// `sw_compatibility_sink`
+/// `sw_compatibility_sink`: callback that receives a compatibility answer.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwCompatibilitySink {
@@ -498,7 +498,7 @@ pub struct SwCompatibilitySink {
     pub item: Option<unsafe extern "C" fn(context: *mut c_void, compatibility: *const SwCompatibility)>,
 }
 
-/// `sw_inspection_sink`
+/// `sw_inspection_sink`: callback that receives an inspection.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwInspectionSink {
@@ -507,7 +507,7 @@ pub struct SwInspectionSink {
     pub item: Option<unsafe extern "C" fn(context: *mut c_void, inspection: *const SwInspection)>,
 }
 
-/// `sw_loaded_entry_sink`
+/// `sw_loaded_entry_sink`: callback that receives loaded entries.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwLoadedEntrySink {
@@ -516,7 +516,7 @@ pub struct SwLoadedEntrySink {
     pub item: Option<unsafe extern "C" fn(context: *mut c_void, entry: *const SwLoadedEntry)>,
 }
 
-/// `sw_binding_sink`
+/// `sw_binding_sink`: callback that receives bindings.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwBindingSink {
@@ -525,7 +525,7 @@ pub struct SwBindingSink {
     pub item: Option<unsafe extern "C" fn(context: *mut c_void, binding: *const SwBinding)>,
 }
 
-/// `sw_fact_sink`
+/// `sw_fact_sink`: callback that receives facts.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwFactSink {
@@ -534,7 +534,7 @@ pub struct SwFactSink {
     pub item: Option<unsafe extern "C" fn(context: *mut c_void, fact: *const SwFact)>,
 }
 
-/// `sw_chip`
+/// `sw_chip`: a chip as its profile describes it.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwChip {
@@ -546,7 +546,7 @@ pub struct SwChip {
     pub fact_count: u64,
 }
 
-/// `sw_quantisation`
+/// `sw_quantisation`: how stored integers encode real values.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwQuantisation {
@@ -562,7 +562,7 @@ pub struct SwQuantisation {
     pub zero_point_count: u64,
 }
 
-/// `sw_weight`
+/// `sw_weight`: a constant tensor of a work order.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwWeight {
@@ -577,7 +577,7 @@ pub struct SwWeight {
     pub quantisation: *const SwQuantisation,
 }
 
-/// `sw_tensor`
+/// `sw_tensor`: a tensor of an entry.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwTensor {
@@ -589,7 +589,7 @@ pub struct SwTensor {
     pub quantisation: *const SwQuantisation,
 }
 
-/// `sw_attribute`
+/// `sw_attribute`: a named attribute of a node.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwAttribute {
@@ -604,7 +604,7 @@ pub struct SwAttribute {
     pub text: *const c_char,
 }
 
-/// `sw_node`
+/// `sw_node`: an operation of an entry.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwNode {
@@ -621,7 +621,7 @@ pub struct SwNode {
     pub attribute_count: u64,
 }
 
-/// `sw_port`
+/// `sw_port`: an input or output of an entry.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwPort {
@@ -636,7 +636,7 @@ pub struct SwPort {
     pub zero_point: i64,
 }
 
-/// `sw_constant`
+/// `sw_constant`: a tensor of an entry whose values are a weight.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwConstant {
@@ -646,7 +646,7 @@ pub struct SwConstant {
     pub weight: *const SwWeight,
 }
 
-/// `sw_entry`
+/// `sw_entry`: an entry point of a work order.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwEntry {
@@ -668,7 +668,7 @@ pub struct SwEntry {
     pub constant_count: u64,
 }
 
-/// `sw_work_order`
+/// `sw_work_order`: the entries, weights, flags and options of one compilation.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwWorkOrder {
@@ -684,7 +684,7 @@ pub struct SwWorkOrder {
     pub option_count: u64,
 }
 
-/// `sw_compile_output`
+/// `sw_compile_output`: callbacks of a compilation.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwCompileOutput {
@@ -699,7 +699,7 @@ pub struct SwCompileOutput {
     pub made_for: Option<unsafe extern "C" fn(context: *mut c_void, fact: *const SwOption)>,
 }
 
-/// `sw_artefact`
+/// `sw_artefact`: a mapped compiled artefact.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwArtefact {
@@ -713,7 +713,7 @@ pub struct SwArtefact {
     pub fd_offset: u64,
 }
 
-/// `sw_import`
+/// `sw_import`: foreign memory to import.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwImport {
@@ -725,7 +725,7 @@ pub struct SwImport {
     pub length: u64,
 }
 
-/// `sw_bound`
+/// `sw_bound`: memory for one binding of a run.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwBound {
@@ -736,7 +736,7 @@ pub struct SwBound {
     pub length: u64,
 }
 
-/// `sw_run`
+/// `sw_run`: arguments of one run.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwRun {
@@ -749,7 +749,7 @@ pub struct SwRun {
     pub largest_logits: u64,
 }
 
-/// `sw_table`
+/// `sw_table`: the functions of a shim.
 #[repr(C)]
 #[derive(StableAbi)]
 pub struct SwTable {

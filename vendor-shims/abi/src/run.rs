@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::error::{Error, ErrorClass, Result};
 use crate::shim::Buffer;
 
-/// A mapped compiled artefact, readable as long as the shard made from it.
+/// A mapped compiled artefact. It stays readable as long as the shard made from it.
 #[derive(Clone, Copy, Debug)]
 pub struct Artefact<'m> {
     pub(crate) head: &'m [u8],
@@ -14,37 +14,38 @@ pub struct Artefact<'m> {
 }
 
 impl<'m> Artefact<'m> {
-    /// The head set by compile.
+    /// Returns the head that compile set.
     pub fn head(&self) -> &'m [u8] {
         self.head
     }
 
-    /// The bytes written by compile, page-aligned.
+    /// Returns the bytes that compile wrote, page-aligned.
     pub fn bytes(&self) -> &'m [u8] {
         self.bytes
     }
 
-    /// Descriptor of the mapped file, and the offset of [`Artefact::bytes`] in it. The host keeps
-    /// ownership of the descriptor.
+    /// Returns the descriptor of the mapped file and the offset of [`Artefact::bytes`] in it. The
+    /// host keeps ownership of the descriptor.
     pub fn file(&self) -> Option<(i32, u64)> {
         self.file
     }
 }
 
-/// One run: which entry, how many rows, and what is bound. Fields are public so that bindings can
-/// be borrowed one by one.
+/// Arguments of one run: the entry, the number of valid rows, and the bound memory. Fields are
+/// public so that bindings can be borrowed one by one.
 pub struct Run<'a> {
     /// Index of the loaded entry.
     pub entry: usize,
-    /// Valid rows, 1 to the entry's rows.
+    /// Number of valid rows, from 1 to the entry's rows.
     pub rows: usize,
-    /// One per binding of the entry, in the same order, each with exactly the binding's length and
-    /// at least its alignment.
+    /// Memory for each binding of the entry, in the same order. Each has exactly the binding's
+    /// length and at least its alignment.
     pub bound: Vec<Bound<'a>>,
-    /// Number of the largest logits of each row that must be exact (ties go to the lower index);
-    /// every other logit may be too small, never too large. `None`: all of them. May be ignored.
+    /// How many of the largest logits of each row must be exact (ties go to the lower index). Every
+    /// other logit may be too small, never too large. `None`: all logits must be exact. A shim may
+    /// ignore this.
     pub largest_logits: Option<NonZeroUsize>,
-    /// Cancellation and deadline.
+    /// Cancellation and deadline of the run.
     pub control: Control<'a>,
 }
 
@@ -56,8 +57,8 @@ pub struct Control<'a> {
 }
 
 impl Control<'_> {
-    /// Fails when the run was cancelled or its deadline has passed. Cheap without a deadline; call
-    /// it once per layer or so.
+    /// Fails if the run was cancelled or its deadline has passed. The call is cheap without a
+    /// deadline. Call it about once per layer.
     pub fn proceed(&self) -> Result<()> {
         if self.cancelled.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorClass::Cancelled, "the run was cancelled"));
@@ -74,7 +75,7 @@ impl Control<'_> {
 pub(crate) enum Memory<'a> {
     Read(&'a [u8]),
     Write(&'a mut [u8]),
-    /// The buffer cannot be mapped; only the shim's own type knows its content.
+    /// The buffer cannot be mapped. Only the shim's own buffer type can access its content.
     Opaque,
 }
 
@@ -84,7 +85,7 @@ pub struct Bound<'a> {
     pub(crate) buffer: Option<(&'a dyn Buffer, usize)>,
 }
 
-/// An element type of a typed view: every bit pattern is a value.
+/// An element type of a typed view. Every bit pattern is a valid value.
 pub trait Element: private::Sealed + Copy {}
 
 mod private {
@@ -97,7 +98,7 @@ macro_rules! elements {
 elements!(f32, i32, i16, u16, i8, u8, i64);
 
 impl<'a> Bound<'a> {
-    /// The bytes; empty for a buffer that cannot be mapped.
+    /// Returns the bytes, or an empty slice for a buffer that cannot be mapped.
     pub fn bytes(&self) -> &[u8] {
         match &self.memory {
             Memory::Read(bytes) => bytes,
@@ -106,7 +107,11 @@ impl<'a> Bound<'a> {
         }
     }
 
-    /// The bytes of an output or state.
+    /// Returns the bytes of an output or state.
+    ///
+    /// # Errors
+    ///
+    /// If the memory is not writable or cannot be mapped.
     pub fn bytes_mut(&mut self) -> Result<&mut [u8]> {
         match &mut self.memory {
             Memory::Write(bytes) => Ok(bytes),
@@ -114,17 +119,17 @@ impl<'a> Bound<'a> {
         }
     }
 
-    /// Typed view of an input, or of an output or state to read back.
+    /// Returns a typed view of an input, or of an output or state to read back.
     pub fn values<T: Element>(&self) -> Result<&[T]> {
         typed(self.bytes())
     }
 
-    /// Typed view of an output or state.
+    /// Returns a typed view of an output or state.
     pub fn values_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         typed_mut(self.bytes_mut()?)
     }
 
-    /// The bytes of an input for as long as the run.
+    /// Returns the bytes of an input, borrowed for the whole run.
     pub fn into_bytes(self) -> Result<&'a [u8]> {
         match self.memory {
             Memory::Read(bytes) => Ok(bytes),
@@ -133,7 +138,7 @@ impl<'a> Bound<'a> {
         }
     }
 
-    /// The bytes of an output or state for as long as the run.
+    /// Returns the bytes of an output or state, borrowed for the whole run.
     pub fn into_bytes_mut(self) -> Result<&'a mut [u8]> {
         match self.memory {
             Memory::Write(bytes) => Ok(bytes),
@@ -141,17 +146,17 @@ impl<'a> Bound<'a> {
         }
     }
 
-    /// Typed view of an input for as long as the run.
+    /// Returns a typed view of an input, borrowed for the whole run.
     pub fn into_values<T: Element>(self) -> Result<&'a [T]> {
         typed(self.into_bytes()?)
     }
 
-    /// Typed view of an output or state for as long as the run.
+    /// Returns a typed view of an output or state, borrowed for the whole run.
     pub fn into_values_mut<T: Element>(self) -> Result<&'a mut [T]> {
         typed_mut(self.into_bytes_mut()?)
     }
 
-    /// The shim's buffer and the offset into it, when one is bound rather than plain memory.
+    /// Returns the shim's buffer and the offset into it. `None` if plain memory is bound.
     pub fn buffer(&self) -> Option<(&'a dyn Buffer, usize)> {
         self.buffer
     }
@@ -165,16 +170,24 @@ fn misaligned<T>() -> Error {
     Error::invalid_argument(format!("the bytes are not whole, aligned elements of {} bytes", size_of::<T>()))
 }
 
-/// Bytes as elements; refused when misaligned or not whole.
+/// Reinterprets bytes as elements.
+///
+/// # Errors
+///
+/// If the bytes are misaligned or not a whole number of elements.
 pub fn typed<T: Element>(bytes: &[u8]) -> Result<&[T]> {
-    // SAFETY: `Element` is sealed to integers and floats, of which every bit pattern is a value.
+    // SAFETY: `Element` is sealed to integers and floats, for which every bit pattern is a value.
     let (before, values, after) = unsafe { bytes.align_to::<T>() };
     if before.is_empty() && after.is_empty() { Ok(values) } else { Err(misaligned::<T>()) }
 }
 
-/// Bytes as elements; refused when misaligned or not whole.
+/// Reinterprets mutable bytes as elements.
+///
+/// # Errors
+///
+/// If the bytes are misaligned or not a whole number of elements.
 pub fn typed_mut<T: Element>(bytes: &mut [u8]) -> Result<&mut [T]> {
-    // SAFETY: as in `typed`; and every value of `T` is valid bytes.
+    // SAFETY: like in `typed`. In addition, every value of `T` is valid as bytes.
     let (before, values, after) = unsafe { bytes.align_to_mut::<T>() };
     if before.is_empty() && after.is_empty() { Ok(values) } else { Err(misaligned::<T>()) }
 }

@@ -1,28 +1,28 @@
-//! Structs of the contract as a reader receives them: as many bytes as their writer knew, the rest
-//! zero.
+//! Reads structs of the contract from the other side, whatever their length. Members beyond the
+//! writer's struct are zero.
 //!
 //! Host and shim may be compiled from headers of different minor versions. Rule 2 of `shim.h` lets
-//! structs grow at their end, so either side may receive one that is shorter or longer than its
-//! own; both sides read them through this module.
+//! structs grow at their end. So either side may receive a struct that is shorter or longer than
+//! its own. Both sides read structs through this module.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use crate::raw::*;
 
-/// Sizes are whole multiples of this, so that no member is covered by half.
+/// Sizes are whole multiples of this, so that a size never ends inside a member.
 const STEP: u64 = 8;
 
 /// A struct of the contract.
 ///
 /// # Safety
 ///
-/// It is `repr(C)`, its first member is `size: u64`, no member is aligned to more than eight bytes,
-/// and all bytes zero are a value of it.
+/// The type is `repr(C)`, its first member is `size: u64`, no member is aligned to more than eight
+/// bytes, and all-zero bytes are a valid value.
 pub unsafe trait Struct: Sized {
-    /// As in the header.
+    /// Name of the struct in the header.
     const NAME: &'static str;
-    /// Minimum size that a writer may pass. Members beyond the size passed read as 0.
+    /// Minimum size that a writer may pass. Members beyond the passed size read as 0.
     const MINIMUM: u32;
 }
 
@@ -31,8 +31,8 @@ macro_rules! structs {
         const _: () = assert!($minimum as usize <= size_of::<$rust>());
         const _: () = assert!(align_of::<$rust>() == STEP as usize && ($minimum as u64).is_multiple_of(STEP));
 
-        // SAFETY: `raw` holds `repr(C)` structs of numbers, pointers and optional functions alone,
-        // each with its size in front.
+        // SAFETY: `raw` contains only `repr(C)` structs of numbers, pointers and optional
+        // functions, each with its size as first member.
         unsafe impl Struct for $rust {
             const NAME: &'static str = $c;
             const MINIMUM: u32 = $minimum;
@@ -89,8 +89,8 @@ structs! {
     SwTable = "sw_table", SW_MINIMUM_TABLE;
 }
 
-/// A struct in the other side's memory. It may be shorter or longer than `T`, so it is only ever
-/// copied, never borrowed.
+/// A struct in the other side's memory. It may be shorter or longer than `T`, so it is always
+/// copied and never borrowed.
 #[repr(transparent)]
 pub struct Ref<'a, T>(*const T, PhantomData<&'a T>);
 
@@ -103,8 +103,11 @@ impl<T> Clone for Ref<'_, T> {
 impl<T> Copy for Ref<'_, T> {}
 
 impl<T: Struct> Ref<'_, T> {
-    /// Checks only the size; an error says that the pointer is null or the struct is below its
-    /// minimum size.
+    /// Checks only the size of a struct.
+    ///
+    /// # Errors
+    ///
+    /// If the pointer is null, or the size is below the minimum or not a multiple of eight.
     ///
     /// # Safety
     ///
@@ -125,34 +128,35 @@ impl<T: Struct> Ref<'_, T> {
         Ok(Ref(pointer, PhantomData))
     }
 
-    /// Without a check.
+    /// Wraps a pointer without a check.
     ///
     /// # Safety
     ///
-    /// [`new`](Ref::new) took the pointer before.
+    /// [`new`](Ref::new) accepted the pointer before.
     pub(crate) unsafe fn trusted(pointer: *const T) -> Self {
         Ref(pointer, PhantomData)
     }
 
-    /// The struct's value: members that the writer does not know are 0, and those that `T` does not
+    /// Copies the struct. Members that the writer does not know are 0. Members that `T` does not
     /// have are left out.
     ///
-    /// `size` keeps the writer's value, so that a reader can tell which members the writer knew.
+    /// `size` keeps the writer's value, so that a reader can determine which members the writer
+    /// knew.
     pub fn get(&self) -> T {
-        // SAFETY: `new` checked the size; the struct has that many bytes.
+        // SAFETY: `new` checked the size, and the struct has that many bytes.
         let size = unsafe { self.0.cast::<u64>().read() };
         let covered = usize::try_from(size).unwrap_or(usize::MAX).min(size_of::<T>());
         let mut value = MaybeUninit::<T>::zeroed();
-        // SAFETY: both sides have that many bytes, and the value is new. All zero is a `T`, and so
-        // is one whose members were each copied or left zero: sizes are multiples of eight, so none
-        // was copied by half.
+        // SAFETY: both sides have that many bytes, and the value is new. An all-zero value is a
+        // valid `T`. It stays valid after the copy, because sizes are multiples of eight: every
+        // member was copied whole or left zero.
         unsafe {
             std::ptr::copy_nonoverlapping(self.0.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), covered);
             value.assume_init()
         }
     }
 
-    /// Its address.
+    /// Returns the address of the struct.
     pub(crate) fn address(&self) -> usize {
         self.0 as usize
     }
@@ -162,8 +166,8 @@ impl<T: Struct> Ref<'_, T> {
 mod tests {
     use super::*;
 
-    /// A device in as many words of memory as its writer knew; those after the first six would be a
-    /// later minor version's.
+    /// Returns a device in as many words of memory as its writer knew. Words after the first six
+    /// stand for members of a later minor version.
     fn device(words: usize) -> Vec<u64> {
         let mut memory = vec![words as u64 * STEP, 0, 0, 0, 1 | 5 << 32, 1 << 33, 77, 78];
         memory.truncate(words);
@@ -171,7 +175,8 @@ mod tests {
     }
 
     fn read(memory: &[u64]) -> Result<SwDevice, String> {
-        // SAFETY: the memory holds as many bytes as its first word says, or none of them is read.
+        // SAFETY: the memory has as many bytes as its first word states, or is not read beyond that
+        // word.
         Ok(unsafe { Ref::new(memory.as_ptr().cast::<SwDevice>()) }?.get())
     }
 
@@ -190,7 +195,7 @@ mod tests {
         let mut odd = device(6);
         odd[0] = 44;
         assert_eq!(read(&odd).err().unwrap(), "`sw_device` of 44 bytes, no multiple of 8");
-        // SAFETY: null is looked for.
+        // SAFETY: a null pointer is rejected before it is read.
         let none = unsafe { Ref::new(std::ptr::null::<SwDevice>()) };
         assert_eq!(none.err().unwrap(), "a struct is null");
     }

@@ -1,5 +1,5 @@
-//! Safe views over the tables of a work order. The tables are checked as a whole on entry (every
-//! pointer, count, index and string), so that reading them cannot fail.
+//! Safe views over the tables of a work order. The tables are checked as a whole on entry: every
+//! pointer, count, index and string. Reading them afterwards cannot fail.
 
 use std::ffi::{CStr, c_char};
 
@@ -9,8 +9,8 @@ use crate::raw;
 use crate::shim::Chip;
 use crate::sized::{Ref, Struct};
 
-/// Longest string accepted over the contract. Names and reasons are short; anything longer is a
-/// mistake.
+/// Longest string accepted over the contract, in bytes. Names and reasons are short, so anything
+/// longer is a mistake.
 const TEXT_LIMIT: usize = 1 << 16;
 
 /// Highest rank of a tensor.
@@ -20,6 +20,8 @@ fn broken(what: impl std::fmt::Display) -> Error {
     Error::invalid_argument(format!("the host's tables are broken: {what}"))
 }
 
+/// Reads a string of at most [`TEXT_LIMIT`] bytes.
+///
 /// # Safety
 ///
 /// `pointer` is null or a NUL-terminated string valid for `'a`.
@@ -35,10 +37,12 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a 
     text.to_str().map_err(|_| broken(format!("{what} is not UTF-8")))
 }
 
+/// Checks every struct of an array.
+///
 /// # Safety
 ///
-/// `pointer` is null or an array of `count` pointers, each null or to a struct starting with its
-/// size, valid for `'a`.
+/// `pointer` is null or an array of `count` pointers. Each is null or points to a struct that
+/// starts with its size and is valid for `'a`.
 unsafe fn structs<'a, T: Struct>(
     pointer: *const *const T,
     count: u64,
@@ -61,6 +65,8 @@ unsafe fn structs<'a, T: Struct>(
     Ok(unsafe { std::slice::from_raw_parts(pointer.cast::<Ref<'a, T>>(), count) })
 }
 
+/// Borrows an array of numbers.
+///
 /// # Safety
 ///
 /// `pointer` is null or an array of `count` plain numbers valid for `'a`.
@@ -76,6 +82,8 @@ unsafe fn numbers<'a, T: Copy>(pointer: *const T, count: u64, what: &str) -> Res
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
+/// Reads key and value pairs.
+///
 /// # Safety
 ///
 /// `pointer` is an array of `count` options valid for `'a`.
@@ -95,11 +103,11 @@ pub(crate) unsafe fn options<'a>(
     Ok(Options::new(pairs))
 }
 
-/// A chip as its profile describes it.
+/// Reads a chip as its profile describes it.
 ///
 /// # Safety
 ///
-/// `pointer` is null or a chip valid for `'a`, as the contract says.
+/// `pointer` is null or a chip that is valid for `'a` under the contract.
 pub(crate) unsafe fn chip<'a>(pointer: *const raw::SwChip) -> Result<Chip<'a>> {
     // SAFETY: promised by the caller.
     unsafe {
@@ -111,7 +119,8 @@ pub(crate) unsafe fn chip<'a>(pointer: *const raw::SwChip) -> Result<Chip<'a>> {
     }
 }
 
-/// Bits, smallest and largest value of the stored integers that may have scales.
+/// Returns the bits, smallest and largest value of a stored integer type that may have scales.
+/// Returns `None` for other types.
 fn stored_range(dtype: u32) -> Option<(u32, i32, i32)> {
     Some(match dtype {
         raw::SW_DTYPE_I16 => (16, i16::MIN.into(), i16::MAX.into()),
@@ -124,7 +133,7 @@ fn stored_range(dtype: u32) -> Option<(u32, i32, i32)> {
     })
 }
 
-/// Number of scales and minimums that a quantisation of a tensor of that shape has.
+/// Computes how many scales and minimums a quantisation of a tensor of that shape has.
 fn scales_of(quantisation: &raw::SwQuantisation, shape: &[u64]) -> Result<u64> {
     let axis = quantisation.axis as usize;
     if quantisation.kind == raw::SW_QUANTISATION_PER_TENSOR {
@@ -152,9 +161,9 @@ fn scales_of(quantisation: &raw::SwQuantisation, shape: &[u64]) -> Result<u64> {
         .ok_or_else(|| broken(format!("the scales of {shape:?} are too many")))
 }
 
-/// Kind, bits, axis and counts fit the tensor; a per-tensor scale, where present, is finite, and
-/// zero points are stored values. The scales of a weight are checked when they are read: see
-/// [`QuantisationView::scale_values`].
+/// Checks that kind, bits, axis and counts fit the tensor. A single scale, if present, must be
+/// finite. Zero points must be within the range of the stored type. Several scales are only checked
+/// when they are read, see [`QuantisationView::scale_values`].
 ///
 /// # Safety
 ///
@@ -211,6 +220,8 @@ unsafe fn check_weight(weight: &raw::SwWeight) -> Result<()> {
     Ok(())
 }
 
+/// Checks the rank and returns the extents.
+///
 /// # Safety
 ///
 /// `shape` is null or `rank` numbers.
@@ -222,9 +233,11 @@ unsafe fn check_shape<'a>(rank: u32, shape: *const u64, what: &str) -> Result<&'
     unsafe { numbers(shape, u64::from(rank), what) }
 }
 
+/// Checks every table, string and tensor index of an entry.
+///
 /// # Safety
 ///
-/// `pointer` is null or an entry valid for the call, as the contract says.
+/// The entry is valid for the call under the contract.
 unsafe fn check_entry(entry: &raw::SwEntry) -> Result<()> {
     // SAFETY: promised by the caller.
     unsafe {
@@ -282,7 +295,7 @@ unsafe fn check_entry(entry: &raw::SwEntry) -> Result<()> {
     Ok(())
 }
 
-/// The struct behind a pointer, if it is not null and has at least its minimum size.
+/// Returns the struct behind a pointer if it is not null and has at least its minimum size.
 ///
 /// # Safety
 ///
@@ -293,21 +306,21 @@ unsafe fn one<'a, T: Struct>(pointer: *const T, what: &str) -> Result<Ref<'a, T>
     unsafe { Ref::new(pointer) }.map_err(|reason| broken(format!("{what}: {reason}")))
 }
 
-/// The value of that struct; members that its writer does not know are zero.
+/// Copies the struct behind a pointer. Members that its writer does not know are zero.
 ///
 /// # Safety
 ///
-/// As for [`one`], for the call.
+/// Like [`one`], but the struct only needs to be valid for the call.
 pub(crate) unsafe fn value<T: Struct>(pointer: *const T, what: &str) -> Result<T> {
     // SAFETY: promised by the caller.
     Ok(unsafe { one(pointer, what) }?.get())
 }
 
-/// Arrays that were checked on entry.
+/// Borrows an array that `structs` checked on entry.
 ///
 /// # Safety
 ///
-/// The array passed `structs` before.
+/// [`structs`] accepted the array before.
 unsafe fn checked<'a, T: Struct>(pointer: *const *const T, count: u64) -> &'a [Ref<'a, T>] {
     if count == 0 {
         return &[];
@@ -316,9 +329,11 @@ unsafe fn checked<'a, T: Struct>(pointer: *const *const T, count: u64) -> &'a [R
     unsafe { std::slice::from_raw_parts(pointer.cast::<Ref<'a, T>>(), count as usize) }
 }
 
+/// Borrows an array that `numbers` checked on entry.
+///
 /// # Safety
 ///
-/// The array passed `numbers` before.
+/// [`numbers`] accepted the array before.
 unsafe fn checked_numbers<'a, T>(pointer: *const T, count: u64) -> &'a [T] {
     if count == 0 {
         return &[];
@@ -327,30 +342,36 @@ unsafe fn checked_numbers<'a, T>(pointer: *const T, count: u64) -> &'a [T] {
     unsafe { std::slice::from_raw_parts(pointer, count as usize) }
 }
 
+/// Borrows a string that `text` checked on entry.
+///
 /// # Safety
 ///
-/// The string passed `text` before.
+/// [`text`] accepted the string before.
 unsafe fn checked_text<'a>(pointer: *const c_char) -> &'a str {
-    // SAFETY: promised by the caller; UTF-8 was checked then.
+    // SAFETY: promised by the caller. UTF-8 was checked on entry.
     unsafe { std::str::from_utf8_unchecked(CStr::from_ptr(pointer).to_bytes()) }
 }
 
+/// Wraps a quantisation that was checked on entry, or null.
+///
 /// # Safety
 ///
-/// Null, or the quantisation passed `one` before.
+/// The pointer is null, or [`one`] accepted the quantisation before.
 unsafe fn checked_quantisation<'a>(pointer: *const raw::SwQuantisation) -> Option<QuantisationView<'a>> {
     // SAFETY: promised by the caller.
     (!pointer.is_null()).then(|| QuantisationView(unsafe { Ref::trusted(pointer) }))
 }
 
-/// Everything to compile: entries that share weights and states.
+/// One compilation: entries that share weights and states, flags and options.
 #[derive(Clone, Copy)]
 pub struct WorkOrderView<'a>(Ref<'a, raw::SwWorkOrder>);
 
 impl<'a> WorkOrderView<'a> {
+    /// Checks a whole work order.
+    ///
     /// # Safety
     ///
-    /// `pointer` is null or a work order valid for `'a`, as the contract says.
+    /// `pointer` is null or a work order that is valid for `'a` under the contract.
     pub(crate) unsafe fn new(pointer: *const raw::SwWorkOrder) -> Result<Self> {
         // SAFETY: promised by the caller.
         unsafe {
@@ -369,13 +390,13 @@ impl<'a> WorkOrderView<'a> {
         }
     }
 
-    /// Content hash, for logs and caches.
+    /// Returns the content hash of the order, for logs and caches.
     pub fn name(&self) -> &'a str {
         // SAFETY: checked in `new`.
         unsafe { checked_text(self.0.get().name) }
     }
 
-    /// The entry points.
+    /// Returns the entry points.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = EntryView<'a>> + use<'a> {
         // SAFETY: checked in `new`.
         unsafe { checked(self.0.get().entries, self.0.get().entry_count) }
@@ -383,7 +404,7 @@ impl<'a> WorkOrderView<'a> {
             .map(|entry| EntryView(*entry))
     }
 
-    /// Every weight once.
+    /// Returns every weight of the order once, even if several entries use it.
     pub fn weights(&self) -> impl ExactSizeIterator<Item = WeightView<'a>> + use<'a> {
         // SAFETY: checked in `new`.
         unsafe { checked(self.0.get().weights, self.0.get().weight_count) }
@@ -391,13 +412,13 @@ impl<'a> WorkOrderView<'a> {
             .map(|weight| WeightView(*weight))
     }
 
-    /// Compiler flags; each needs a verdict.
+    /// Returns the compiler flags. Each needs a verdict.
     pub fn flags(&self) -> Options<'a> {
         // SAFETY: checked in `new`, so it cannot fail.
         unsafe { options(self.0.get().flags, self.0.get().flag_count, "flag") }.unwrap_or_default()
     }
 
-    /// Options for the shim rather than its compiler.
+    /// Returns the options for the shim, as opposed to flags for its compiler.
     pub fn options(&self) -> Options<'a> {
         // SAFETY: checked in `new`, so it cannot fail.
         unsafe { options(self.0.get().options, self.0.get().option_count, "option") }.unwrap_or_default()
@@ -407,17 +428,17 @@ impl<'a> WorkOrderView<'a> {
 /// Index of a tensor within its entry.
 pub type TensorIndex = u32;
 
-/// One entry point: static shapes, nodes in an order in which they can run.
+/// One entry point: static shapes, and nodes in an order in which they can run.
 #[derive(Clone, Copy)]
 pub struct EntryView<'a>(Ref<'a, raw::SwEntry>);
 
 impl<'a> EntryView<'a> {
-    /// A checked view over an entry's table. The host passes tables to a shim; a shim's tests build
-    /// their own.
+    /// Checks an entry's table and returns a view of it. The host passes tables to a shim. A shim's
+    /// tests build their own.
     ///
     /// # Safety
     ///
-    /// `pointer` is null or an entry valid for `'a`, as the contract says.
+    /// `pointer` is null or an entry that is valid for `'a` under the contract.
     pub unsafe fn new(pointer: *const raw::SwEntry) -> Result<Self> {
         // SAFETY: promised by the caller.
         unsafe {
@@ -427,28 +448,28 @@ impl<'a> EntryView<'a> {
         }
     }
 
-    /// `prefill_128@4096`
+    /// Returns the name, for example `prefill_128@4096`.
     pub fn name(&self) -> &'a str {
         // SAFETY: checked on entry.
         unsafe { checked_text(self.0.get().name) }
     }
 
-    /// `SW_ENTRY_…`
+    /// Returns the kind of entry, `SW_ENTRY_…`.
     pub fn kind(&self) -> u32 {
         self.0.get().kind
     }
 
-    /// Static row count.
+    /// Returns the static row count.
     pub fn rows(&self) -> u64 {
         self.0.get().rows
     }
 
-    /// Number of positions its linear states hold; for an encoder equal to the rows.
+    /// Returns how many positions the linear states have. For an encoder this equals the rows.
     pub fn context(&self) -> u64 {
         self.0.get().context
     }
 
-    /// All tensors, by index.
+    /// Returns all tensors, by index.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorView<'a>> + use<'a> {
         // SAFETY: checked on entry.
         unsafe { checked(self.0.get().tensors, self.0.get().tensor_count) }
@@ -456,35 +477,35 @@ impl<'a> EntryView<'a> {
             .map(|tensor| TensorView(*tensor))
     }
 
-    /// The tensor of an index of this entry.
+    /// Returns the tensor at an index.
     ///
     /// # Panics
     ///
-    /// When the index is not one of this entry.
+    /// If the entry has no tensor at that index.
     pub fn tensor(&self, index: TensorIndex) -> TensorView<'a> {
         // SAFETY: checked on entry.
         TensorView(unsafe { checked(self.0.get().tensors, self.0.get().tensor_count) }[index as usize])
     }
 
-    /// The operations, in an order in which they can run.
+    /// Returns the operations, in an order in which they can run.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = NodeView<'a>> + use<'a> {
         // SAFETY: checked on entry.
         unsafe { checked(self.0.get().nodes, self.0.get().node_count) }.iter().map(|node| NodeView(*node))
     }
 
-    /// Inputs bound before a run.
+    /// Returns the inputs, which are bound before a run.
     pub fn inputs(&self) -> impl ExactSizeIterator<Item = PortView<'a>> + use<'a> {
         // SAFETY: checked on entry.
         unsafe { checked(self.0.get().inputs, self.0.get().input_count) }.iter().map(|port| PortView(*port))
     }
 
-    /// Outputs of a run. A written state is input and output under one name.
+    /// Returns the outputs of a run. A written state is input and output under one name.
     pub fn outputs(&self) -> impl ExactSizeIterator<Item = PortView<'a>> + use<'a> {
         // SAFETY: checked on entry.
         unsafe { checked(self.0.get().outputs, self.0.get().output_count) }.iter().map(|port| PortView(*port))
     }
 
-    /// Tensors that are weights.
+    /// Returns the tensors whose values are weights.
     pub fn constants(&self) -> impl ExactSizeIterator<Item = (TensorIndex, WeightView<'a>)> + use<'a> {
         // SAFETY: checked on entry.
         unsafe { checked(self.0.get().constants, self.0.get().constant_count) }.iter().map(|constant| {
@@ -500,70 +521,73 @@ impl<'a> EntryView<'a> {
 pub struct TensorView<'a>(Ref<'a, raw::SwTensor>);
 
 impl<'a> TensorView<'a> {
-    /// Unique within the entry.
+    /// Returns the name, which is unique within the entry.
     pub fn name(&self) -> &'a str {
         // SAFETY: checked on entry.
         unsafe { checked_text(self.0.get().name) }
     }
 
-    /// `SW_DTYPE_…`
+    /// Returns the element type, `SW_DTYPE_…`.
     pub fn dtype(&self) -> u32 {
         self.0.get().dtype
     }
 
-    /// Extents, outermost first.
+    /// Returns the extents, outermost first.
     pub fn shape(&self) -> &'a [u64] {
         // SAFETY: checked on entry.
         unsafe { checked_numbers(self.0.get().shape, u64::from(self.0.get().rank)) }
     }
 
-    /// Number of elements; saturates.
+    /// Returns the number of elements, saturating at `u64::MAX`.
     pub fn elements(&self) -> u64 {
         self.shape().iter().fold(1_u64, |product, &extent| product.saturating_mul(extent))
     }
 
-    /// How its values are stored; `None` for plain numbers.
+    /// Returns how the values are stored. `None` means plain numbers.
     pub fn quantisation(&self) -> Option<QuantisationView<'a>> {
         // SAFETY: null or checked on entry.
         unsafe { checked_quantisation(self.0.get().quantisation) }
     }
 }
 
-/// A constant tensor.
+/// A constant tensor of a work order.
 #[derive(Clone, Copy)]
 pub struct WeightView<'a>(Ref<'a, raw::SwWeight>);
 
 impl<'a> WeightView<'a> {
-    /// Name in the checkpoint.
+    /// Returns the name in the checkpoint.
     pub fn name(&self) -> &'a str {
         // SAFETY: checked on entry.
         unsafe { checked_text(self.0.get().name) }
     }
 
-    /// Its part in the network: `q`, `down`, `norm`, …
+    /// Returns the weight's part in the network: `q`, `down`, `norm`, …
     pub fn part(&self) -> &'a str {
         // SAFETY: checked on entry.
         unsafe { checked_text(self.0.get().part) }
     }
 
-    /// `SW_DTYPE_…`
+    /// Returns the element type, `SW_DTYPE_…`.
     pub fn dtype(&self) -> u32 {
         self.0.get().dtype
     }
 
-    /// Extents, outermost first.
+    /// Returns the extents, outermost first.
     pub fn shape(&self) -> &'a [u64] {
         // SAFETY: checked on entry.
         unsafe { checked_numbers(self.0.get().shape, u64::from(self.0.get().rank)) }
     }
 
-    /// Stored length, also when the bytes are missing.
+    /// Returns the stored length in bytes, even if the bytes themselves are missing.
     pub fn length(&self) -> u64 {
         self.0.get().length
     }
 
-    /// The stored bytes, page-aligned. They may be missing during check and estimate, which is an
-    /// error here.
+    /// Returns the stored bytes, page-aligned.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are missing, as they may be during check and estimate.
     pub fn bytes(&self) -> Result<&'a [u8]> {
         if self.0.get().length == 0 {
             return Ok(&[]);
@@ -571,24 +595,24 @@ impl<'a> WeightView<'a> {
         if self.0.get().data.is_null() {
             return Err(broken(format!("weight `{}` has no bytes here", self.name())));
         }
-        // SAFETY: the contract promises `length` bytes until the call returns; the length fits
+        // SAFETY: the contract promises `length` bytes until the call returns, and the length fits
         // `isize`.
         Ok(unsafe { std::slice::from_raw_parts(self.0.get().data.cast(), self.0.get().length as usize) })
     }
 
-    /// How its values are stored; `None` for plain numbers.
+    /// Returns how the values are stored. `None` means plain numbers.
     pub fn quantisation(&self) -> Option<QuantisationView<'a>> {
         // SAFETY: null or checked on entry.
         unsafe { checked_quantisation(self.0.get().quantisation) }
     }
 
-    /// Equal for the same weight, across entries of a work order.
+    /// Returns a value that is equal for the same weight across the entries of a work order.
     pub fn identity(&self) -> usize {
         self.0.address()
     }
 }
 
-/// Exact value of a binary16.
+/// Converts a binary16 to f32 exactly.
 fn widen_f16(bits: u16) -> f32 {
     let (exponent, fraction) = (i32::from(bits >> 10) & 0x1f, f32::from(bits & 0x3ff));
     let magnitude = match exponent {
@@ -600,47 +624,48 @@ fn widen_f16(bits: u16) -> f32 {
     if bits & 0x8000 == 0 { magnitude } else { -magnitude }
 }
 
-/// How stored integers encode real values: `real = (stored − zero point) · scale`, less a minimum
+/// How stored integers encode real values: `real = (stored − zero point) · scale`, minus a minimum
 /// if blocks have one.
 #[derive(Clone, Copy)]
 pub struct QuantisationView<'a>(Ref<'a, raw::SwQuantisation>);
 
 impl<'a> QuantisationView<'a> {
-    /// `SW_QUANTISATION_…`
+    /// Returns the kind, `SW_QUANTISATION_…`.
     pub fn kind(&self) -> u32 {
         self.0.get().kind
     }
 
-    /// The axis along which scales change.
+    /// Returns the axis along which scales change.
     pub fn axis(&self) -> u32 {
         self.0.get().axis
     }
 
-    /// Elements per scale, when in blocks.
+    /// Returns the elements per scale, for blocks.
     pub fn block(&self) -> u64 {
         self.0.get().block
     }
 
-    /// Stored bits per value.
+    /// Returns the stored bits per value.
     pub fn bits(&self) -> u32 {
         self.0.get().bits
     }
 
-    /// `SW_DTYPE_…` of the scales.
+    /// Returns the type of the scales, `SW_DTYPE_…`.
     pub fn scale_dtype(&self) -> u32 {
         self.0.get().scale_dtype
     }
 
-    /// Number of scales and minimums, also when their bytes are missing.
+    /// Returns the number of scales and minimums, even if their bytes are missing.
     pub fn scale_count(&self) -> u64 {
         self.0.get().scale_count
     }
 
-    /// The scales, widened, of every row with the minimums that follow them.
+    /// Returns the scales, widened to f32. If blocks have minimums, each row's minimums follow its
+    /// scales.
     ///
     /// # Errors
     ///
-    /// When one is not finite or their bytes are missing.
+    /// If the bytes are missing or a value is not finite.
     pub fn scale_values(&self) -> Result<Vec<f32>> {
         let bytes = self.scales()?;
         let values: Vec<f32> = match self.0.get().scale_dtype {
@@ -661,7 +686,11 @@ impl<'a> QuantisationView<'a> {
         }
     }
 
-    /// The scales' bytes; an error when they are missing.
+    /// Returns the bytes of the scales and minimums.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are missing, or the scales are not of a float type.
     pub fn scales(&self) -> Result<&'a [u8]> {
         let width: u64 = match self.0.get().scale_dtype {
             raw::SW_DTYPE_F32 => 4,
@@ -676,7 +705,7 @@ impl<'a> QuantisationView<'a> {
         unsafe { numbers(self.0.get().scales.cast(), length, "scale") }
     }
 
-    /// The zero points; empty when all are 0.
+    /// Returns the zero points. Empty means that all are 0.
     pub fn zero_points(&self) -> Result<&'a [i32]> {
         if self.0.get().zero_points.is_null() {
             return Ok(&[]);
@@ -686,33 +715,33 @@ impl<'a> QuantisationView<'a> {
     }
 }
 
-/// An operation.
+/// An operation of an entry.
 #[derive(Clone, Copy)]
 pub struct NodeView<'a>(Ref<'a, raw::SwNode>);
 
 impl<'a> NodeView<'a> {
-    /// `SW_OP_…`
+    /// Returns the operation, `SW_OP_…`.
     pub fn op(&self) -> u32 {
         self.0.get().op
     }
 
-    /// Version of the operation's meaning.
+    /// Returns the version of the operation's meaning.
     pub fn op_version(&self) -> u32 {
         self.0.get().op_version
     }
 
-    /// Unique within the entry.
+    /// Returns the name, which is unique within the entry.
     pub fn name(&self) -> &'a str {
         // SAFETY: checked on entry.
         unsafe { checked_text(self.0.get().name) }
     }
 
-    /// The decoder layer it belongs to.
+    /// Returns the decoder layer of the node, if it belongs to one.
     pub fn layer(&self) -> Option<u32> {
         u32::try_from(self.0.get().layer).ok()
     }
 
-    /// Operands; `None` for an optional one that is absent.
+    /// Returns the operands. `None` is an absent optional operand.
     pub fn inputs(&self) -> impl ExactSizeIterator<Item = Option<TensorIndex>> + use<'a> {
         // SAFETY: checked on entry.
         unsafe { checked_numbers(self.0.get().inputs, self.0.get().input_count) }
@@ -720,7 +749,11 @@ impl<'a> NodeView<'a> {
             .map(|&index| (index != raw::SW_NO_TENSOR).then_some(index))
     }
 
-    /// The operand at a place; an error if it is absent.
+    /// Returns the operand at a place.
+    ///
+    /// # Errors
+    ///
+    /// If the operand is absent.
     pub fn input(&self, place: usize) -> Result<TensorIndex> {
         self.optional_input(place).ok_or_else(|| {
             Error::invalid_argument(format!("node `{}` has no input {place}", self.name()))
@@ -728,18 +761,22 @@ impl<'a> NodeView<'a> {
         })
     }
 
-    /// The operand at a place, if present.
+    /// Returns the operand at a place, if present.
     pub fn optional_input(&self, place: usize) -> Option<TensorIndex> {
         self.inputs().nth(place).flatten()
     }
 
-    /// Results.
+    /// Returns the tensors that the operation computes.
     pub fn outputs(&self) -> &'a [TensorIndex] {
         // SAFETY: checked on entry.
         unsafe { checked_numbers(self.0.get().outputs, self.0.get().output_count) }
     }
 
-    /// The single result.
+    /// Returns the only result.
+    ///
+    /// # Errors
+    ///
+    /// If the node does not have exactly one result.
     pub fn output(&self) -> Result<TensorIndex> {
         match self.outputs() {
             [output] => Ok(*output),
@@ -768,12 +805,12 @@ impl<'a> NodeView<'a> {
             })
     }
 
-    /// An integer attribute.
+    /// Returns an integer attribute.
     pub fn attribute_i64(&self, name: &str) -> Result<i64> {
         Ok(self.attribute(name, raw::SW_ATTRIBUTE_INTEGER)?.integer)
     }
 
-    /// A count or size attribute.
+    /// Returns an integer attribute that is a count or a size. A negative value is an error.
     pub fn attribute_usize(&self, name: &str) -> Result<usize> {
         let value = self.attribute_i64(name)?;
         usize::try_from(value).map_err(|_| {
@@ -781,18 +818,18 @@ impl<'a> NodeView<'a> {
         })
     }
 
-    /// A float attribute.
+    /// Returns a float attribute.
     pub fn attribute_f32(&self, name: &str) -> Result<f32> {
         Ok(self.attribute(name, raw::SW_ATTRIBUTE_FLOAT)?.number as f32)
     }
 
-    /// A word attribute.
+    /// Returns a text attribute.
     pub fn attribute_text(&self, name: &str) -> Result<&'a str> {
         // SAFETY: checked on entry.
         Ok(unsafe { checked_text(self.attribute(name, raw::SW_ATTRIBUTE_TEXT)?.text) })
     }
 
-    /// A list attribute.
+    /// Returns an attribute that is a list of integers.
     pub fn attribute_list(&self, name: &str) -> Result<&'a [i64]> {
         let attribute = self.attribute(name, raw::SW_ATTRIBUTE_INTEGERS)?;
         // SAFETY: checked on entry.
@@ -805,38 +842,39 @@ impl<'a> NodeView<'a> {
 pub struct PortView<'a>(Ref<'a, raw::SwPort>);
 
 impl<'a> PortView<'a> {
-    /// The tensor.
+    /// Returns the index of the bound tensor.
     pub fn tensor(&self) -> TensorIndex {
         self.0.get().tensor
     }
 
-    /// `SW_ROLE_…`
+    /// Returns the role, `SW_ROLE_…`.
     pub fn role(&self) -> u32 {
         self.0.get().role
     }
 
-    /// Name of the binding it becomes; a state's input and output share it.
+    /// Returns the name of the binding that the port becomes. A state's input and output share it.
     pub fn name(&self) -> &'a str {
         // SAFETY: checked on entry.
         unsafe { checked_text(self.0.get().name) }
     }
 
-    /// Detail of the role: capacity of slots, asset, first layer, state.
+    /// Returns the detail of the role: the capacity of slots, the asset, the first layer or the
+    /// state.
     pub fn index(&self) -> u64 {
         self.0.get().index
     }
 
-    /// `SW_DTYPE_…` of the boundary encoding.
+    /// Returns the type of the boundary encoding, `SW_DTYPE_…`.
     pub fn dtype(&self) -> u32 {
         self.0.get().dtype
     }
 
-    /// Of the boundary encoding; 1 for floats.
+    /// Returns the scale of the boundary encoding, 1 for floats.
     pub fn scale(&self) -> f64 {
         self.0.get().scale
     }
 
-    /// Of the boundary encoding; 0 for floats.
+    /// Returns the zero point of the boundary encoding, 0 for floats.
     pub fn zero_point(&self) -> i64 {
         self.0.get().zero_point
     }

@@ -1,10 +1,12 @@
-//! Products of integers on 64-bit ARM, the engine's and plain loops of the same product over the
-//! same packed weights, for counting their instructions: `cargo xtask aarch64 --instructions`.
+//! Integer products on 64-bit ARM, for counting instructions with
+//! `cargo xtask aarch64 --instructions`: the engine's kernels and plain loops of the same products
+//! over the same packed weights.
 //!
-//! A call is `instructions CASE TIMES`: it makes operands, multiplies so many times, and compares
-//! the engine's integers with the plain loop's. Two counts of instructions differ by those of the
-//! products. Without arguments it prints the cases and the multiply-adds of a product, one a line.
-//! Elsewhere it says so and does nothing. It measures no time: an emulator has no such processor's.
+//! Call it as `instructions CASE engine|plain TIMES`. It creates operands, runs the product TIMES
+//! times, and checks some results against the definition. The instruction counts of two runs with
+//! different TIMES differ only by the products. Without arguments it prints each case and the
+//! multiply-adds of its product, one a line. On other architectures it prints a message and exits.
+//! It does not measure time, because an emulator does not reproduce a processor's timing.
 
 fn main() {
     #[cfg(target_arch = "aarch64")]
@@ -32,10 +34,10 @@ mod aarch64 {
     const BLOCK: usize = 32;
     /// Rows of a prompt: a multiple of the tiles of both plain loops.
     const ROWS: usize = 48;
-    /// Bytes of a panel of sixteen outputs, in eight bits.
+    /// Bytes of a panel of sixteen outputs at eight bits.
     const PANEL: usize = INPUTS * LANES;
 
-    /// Rows, stored type and level.
+    /// Name, rows, stored type and level.
     type Case = (&'static str, usize, IntegerType, DotLevel);
     const CASES: [Case; 4] = [
         ("row-int8-dot", 1, IntegerType::I8, DotLevel::NeonDot),
@@ -146,7 +148,7 @@ mod aarch64 {
             self.check(name, rows, &out);
         }
 
-        /// By definition, for some results.
+        /// Compares some results with the definition.
         fn check(&self, name: &str, rows: usize, out: &[f32]) {
             for row in [0, rows - 1] {
                 for output in [0, 17, OUTPUTS - 1] {
@@ -169,7 +171,7 @@ mod aarch64 {
                 concat!("sdot {sum:v}.4s, {w:v}.16b, {q:v}.4b[", $lane, "]"),
                 sum = inout(vreg) $sum,
                 w = in(vreg) $w,
-                // An element is taken of the lower sixteen registers.
+                // An element operand must be in one of the lower sixteen registers.
                 q = in(vreg_low16) $q,
                 options(pure, nomem, nostack, preserves_flags),
             )
@@ -177,7 +179,8 @@ mod aarch64 {
     }
 
     /// # Safety
-    /// The processor has the product of four bytes; operands of [`INPUTS`] and [`OUTPUTS`].
+    /// The processor must support the dot product of four bytes. Operands have [`INPUTS`] inputs
+    /// and [`OUTPUTS`] outputs.
     #[target_feature(enable = "neon")]
     unsafe fn row(weights: &[u8], q: &[i8], out: &mut [f32]) {
         for (panel, out) in weights.chunks_exact(PANEL).zip(out.chunks_exact_mut(LANES)) {
@@ -203,7 +206,7 @@ mod aarch64 {
     }
 
     /// # Safety
-    /// As [`row`].
+    /// See [`row`].
     #[target_feature(enable = "neon")]
     unsafe fn row_in_blocks(weights: &[u8], scales: &[[u16; LANES]], q: &[i8], out: &mut [f32]) {
         const BLOCKS: usize = INPUTS / BLOCK;
@@ -254,10 +257,10 @@ mod aarch64 {
         }
     }
 
-    /// Four rows by a panel.
+    /// Multiplies four rows at a time with each panel.
     ///
     /// # Safety
-    /// As [`row`].
+    /// See [`row`].
     #[target_feature(enable = "neon")]
     unsafe fn many(weights: &[u8], q: &[i8], out: &mut [f32]) {
         for (index, panel) in weights.chunks_exact(PANEL).enumerate() {
@@ -298,11 +301,11 @@ mod aarch64 {
         }
     }
 
-    /// Four rows by eight outputs in products of two by two over eight inputs; operands of a panel
-    /// are laid out for them first.
+    /// Multiplies four rows by eight outputs in products of two by two over eight inputs. The
+    /// weights of each panel are first copied into the required layout.
     ///
     /// # Safety
-    /// As [`row`], of pairs of rows.
+    /// See [`row`]. In addition, the processor must support `smmla`, and rows come in pairs.
     #[target_feature(enable = "neon")]
     unsafe fn pairs(weights: &[u8], q: &[i8], out: &mut [f32]) {
         // [eight inputs][sixteen outputs][eight bytes]

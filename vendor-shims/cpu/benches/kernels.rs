@@ -1,5 +1,5 @@
-//! Prints the throughput of the kernels on this machine, after checking that they give the bits of
-//! the scalar twin.
+//! Prints the throughput of the kernels on this machine, after checking that they produce the same
+//! bits as the scalar twin.
 //!
 //! `cargo bench -p shardwright-shim-cpu --bench kernels [-- PART… [THREADS…]]`, where PART is
 //! `peak`, `read`, `integer`, `head`, `linear` or `attention`.
@@ -11,11 +11,11 @@
 //! `head` finds the top-k logits of split heads, and compares with computing all logits, split and
 //! unsplit.
 //!
-//! Timings are medians of wall-clock time, of a machine that does nothing else.
+//! Timings are medians of wall-clock time and assume an otherwise idle machine.
 //!
-//! Bandwidth of one row is bound by memory: compare it with the line `read`. Rate of many rows is
-//! bound by the multiply-add units: compare it with the lines `peak`, of registers alone. AMX's
-//! tiles have no such line.
+//! The bandwidth of one row is bound by memory: compare it with the line `read`. The rate of many
+//! rows is bound by the multiply-add units: compare it with the lines `peak`, which use registers
+//! alone. AMX's tiles have no such line.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -37,8 +37,8 @@ fn values(count: usize) -> Vec<f32> {
     shardwright_shim_testing::values(count, count as u64, 1.0)
 }
 
-/// Median of several timings, in seconds of wall-clock time. CPU time will not do, although it
-/// would suit a busy machine: it is counted in ticks, of which the shortest timing misses some.
+/// Returns the median of several timings, in seconds of wall-clock time. CPU time would suit a busy
+/// machine, but it is counted in ticks, which are too coarse for the shortest timings.
 fn median(mut run: impl FnMut()) -> f64 {
     let first = Instant::now();
     run();
@@ -54,8 +54,7 @@ fn median(mut run: impl FnMut()) -> f64 {
     timings[timings.len() / 2]
 }
 
-/// The matrices of a model: name, layers, inputs and outputs of each matrix of a layer, and of the
-/// head.
+/// A model's matrices: name, layers, inputs and outputs of each matrix of a layer, and of the head.
 type Model = (&'static str, usize, [(usize, usize); 4], (usize, usize));
 
 const MODELS: [Model; 2] = [
@@ -63,7 +62,7 @@ const MODELS: [Model; 2] = [
     ("1b", 26, [(1152, 1536), (1024, 1152), (1152, 13_824), (6912, 1152)], (1152, 262_144)),
 ];
 
-/// A matrix of a model, in memory of its own.
+/// A matrix of a model in its own memory.
 struct Matrix {
     inputs: usize,
     outputs: usize,
@@ -80,7 +79,7 @@ impl Matrix {
         Matrix {
             inputs,
             outputs,
-            // As integers any bytes will do.
+            // Any bytes are valid integers.
             data: (0..panels * geometry.panel_bytes(kind))
                 .map(|at| (at as u32).wrapping_mul(2_654_435_769).to_be_bytes()[0])
                 .collect(),
@@ -103,7 +102,7 @@ impl Matrix {
     }
 }
 
-/// Bandwidth at which the weights are read, in GB/s.
+/// Measures the bandwidth at which the weights are read, in GB/s.
 fn probe(pool: &Pool, matrices: &[Matrix]) -> f64 {
     const PART: usize = 1 << 20;
     let parts: Vec<&[u8]> = matrices.iter().flat_map(|matrix| matrix.data.chunks(PART)).collect();
@@ -127,7 +126,7 @@ fn integers() {
         ("i4", IntegerType::I4, None, None),
         ("i8/32", IntegerType::I8, Some(32), None),
         ("i4/32", IntegerType::I4, Some(32), None),
-        // Rows with a scale per block too.
+        // This case has one scale per block for many rows too.
         ("i8 r", IntegerType::I8, None, Some(32)),
         ("i8/32r", IntegerType::I8, Some(32), Some(32)),
         ("i4/32r", IntegerType::I4, Some(32), Some(32)),
@@ -233,14 +232,14 @@ fn assert_bits(got: &[f32], expected: &[f32], what: &str) {
     );
 }
 
-/// Thread counts to try: those of the command line, or 1 and 2.
+/// Returns the thread counts from the command line, or 1 and 2.
 fn thread_counts() -> Vec<usize> {
     let asked: Vec<usize> = std::env::args().skip(1).filter_map(|count| count.parse().ok()).collect();
     if asked.is_empty() { vec![1, 2] } else { asked }
 }
 
-/// Roughly normal, within −127 and 127, with a third of the range as deviation, as rows scaled to
-/// their largest value have.
+/// Returns roughly normal values within −127 and 127, with a deviation of a third of the range,
+/// like rows scaled to their largest value.
 fn normal(count: usize) -> Vec<i8> {
     let uniform = values(4 * count);
     let sum = |four: &[f32]| four.iter().sum::<f32>() / 4.0 * 127.0;
@@ -340,7 +339,7 @@ fn main() {
     sections.into_iter().filter(|(name, _)| chosen(name)).for_each(|(_, section)| section());
 }
 
-/// What the multiply-add units do at most, on all threads.
+/// Prints the peak rate of the multiply-add units on all threads.
 fn peaks() {
     const ROUNDS: usize = 1 << 20;
     for threads in thread_counts() {
@@ -358,7 +357,8 @@ fn peaks() {
                 2.0 * made as f64 / seconds / 1e9
             );
         }
-        // Where a product of four bytes is several instructions, the first of them leave the loop.
+        // Levels that need several instructions for a product of four bytes are skipped: the
+        // compiler moves the first of these instructions out of the loop.
         let single = |level: &DotLevel| !matches!(level.name(), "scalar" | "avx2" | "neon");
         for level in DotLevel::available().into_iter().filter(single) {
             let mut made = 0;
@@ -406,7 +406,7 @@ fn linears() {
     let f32_panels = values(packed_elements(inputs, outputs));
     let bf16_panels: Vec<u16> = f32_panels.iter().map(|v| (v.to_bits() >> 16) as u16).collect();
     let f16_panels: Vec<u16> = (0..bf16_panels.len()).map(|i| 0x2c00 | (i % 0x3ff) as u16).collect();
-    // As integers any bytes will do.
+    // Any bytes are valid integers.
     let bytes: Vec<u8> = f32_panels.iter().map(|v| (v.to_bits() >> 12) as u8).collect();
     let i8_panels: Vec<i8> = bytes.iter().map(|byte| *byte as i8).collect();
     let block_scales = f16_panels[..packed_elements(inputs, outputs) / 32].as_chunks().0;
@@ -478,7 +478,7 @@ fn attentions() {
             let encoding = Encoding { element, scale, zero_point };
             // Any bytes are valid keys and values, except as f32, which get real values.
             let stored = |values: &'static [f32]| {
-                // SAFETY: plain bytes, four of each value.
+                // SAFETY: the bytes are plain, four for each value.
                 let bytes = unsafe {
                     std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), values.len() * element.bytes())
                 };

@@ -1,16 +1,15 @@
-//! What a decode step of several rows costs beside one of a single row, as where drafts are
-//! verified: whole decoders in the shapes of Gemma 3 270M and 1B with random weights, through the
-//! contract, after checking that every row has the bits that it has alone.
+//! Measures the cost of a decode step of several rows relative to one row, as in the verification
+//! of drafts. Whole decoders in the shapes of Gemma 3 270M and 1B with random weights run through
+//! the contract, after a check that every row has the same bits as alone.
 //!
 //! `cargo bench -p shardwright-shim-cpu --bench rows [-- MODEL… FORMAT… [all-logits] [THREADS…]]`,
 //! where MODEL is `270m` or `1b` and FORMAT `int8` (a scale per output) or `int4` (one per 32
 //! inputs).
 //!
-//! Steps ask for the largest logit of each row, or for all, after 512 tokens, with a KV cache of 16
-//! bits. A step
-//! of several rows is timed between two of one row; ratios to their mean are printed as median, and
-//! lower and upper quartile, and beside them the ratio of the shortest times, which other programs
-//! on the machine disturb least.
+//! Steps compute the largest logit of each row, or all logits, after 512 tokens, with a KV cache of
+//! 16 bits. A step of several rows is timed between two steps of one row. The benchmark prints the
+//! median and the quartiles of the ratios to the mean of the two. It also prints the ratio of the
+//! shortest times, which other programs on the machine disturb least.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -41,7 +40,7 @@ const MODELS: [Model; 2] = [
     Model { name: "1b", layers: 26, hidden: 1152, inner: 6912 },
 ];
 
-/// Memory that outlives runs: outputs are not allocated anew, which would be timed too.
+/// Memory that outlives runs. Allocating outputs in each run would be timed too.
 #[derive(Clone, Copy)]
 struct Lasting(*mut u8, u64);
 
@@ -51,10 +50,10 @@ thread_local! {
 
 impl Lasting {
     fn new(bytes: Vec<u8>) -> Lasting {
-        // Eight bytes at a time, for their alignment.
+        // Allocates words of eight bytes, for their alignment.
         let mut words = vec![0u64; bytes.len().div_ceil(8)];
         let place = words.as_mut_ptr().cast::<u8>();
-        // SAFETY: so many bytes are there.
+        // SAFETY: the allocation has at least as many bytes.
         unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         std::mem::forget(words);
         Lasting(place, bytes.len() as u64)
@@ -69,7 +68,7 @@ impl Lasting {
     }
 
     fn bits(&self) -> &[u32] {
-        // SAFETY: aligned, leaked, and written by runs alone.
+        // SAFETY: the memory is aligned and leaked, and only runs write to it.
         unsafe { std::slice::from_raw_parts(self.0.cast(), self.1 as usize / 4) }
     }
 }
@@ -86,7 +85,7 @@ impl Memory for Lasting {
     }
 }
 
-/// Random weights of a decoder, layer after layer, then the head's.
+/// Random weights of a decoder: the layers in order, then the head.
 struct Weights {
     layers: Vec<[Weight; 7]>,
     head: Weight,
@@ -96,7 +95,7 @@ struct Weights {
 
 impl Weights {
     fn new(model: &Model, four: bool) -> Weights {
-        // Roughly normal bytes as rows scaled to their largest value have, a prime number of them:
+        // Roughly normal bytes, like rows scaled to their largest value. Their number is prime, so
         // rows differ.
         let uniform = values(4 * 1_048_583, 7, 1.0);
         let pool: Vec<u8> =
@@ -223,7 +222,7 @@ fn entry(model: &Model, weights: &Weights, rows: u64) -> Builder {
     b
 }
 
-/// Everything bound but the rows of a step.
+/// Returns all bindings except the rows of a step.
 fn states(model: &Model) -> HashMap<String, Lasting> {
     let mut bound = HashMap::new();
     for index in 0..model.layers {
@@ -237,7 +236,7 @@ fn states(model: &Model) -> HashMap<String, Lasting> {
     bound
 }
 
-/// Binds the rows from `first` on of an entry of so many rows.
+/// Binds rows from `first` on, for an entry of `most` rows.
 fn bind(model: &Model, bound: &mut HashMap<String, Lasting>, first: usize, most: u64) {
     let hidden: Vec<f32> =
         (0..most as usize).flat_map(|row| values(model.hidden as usize, (first + row) as u64, 2.0)).collect();
@@ -278,7 +277,7 @@ fn measure(model: &Model, four: bool, wanted: u64, threads: usize) {
             assert_eq!(largest(&logits[row * vocabulary..][..vocabulary]), expected, "row {row} of {rows}");
         }
     }
-    // The way in which one row reads weights is found meanwhile.
+    // These runs let the shim find the fastest way to read weights for one row.
     (0..30).for_each(|_| loaded.run_for_largest(&one, 1, &mut alone, wanted).expect("ran"));
     let mut timed = |rows: usize| {
         let (entry, bound) = if rows == 1 { (&one, &mut alone) } else { (&several, &mut together) };

@@ -1,14 +1,15 @@
-//! What a token and a prompt could cost: the products of Gemma 3 270M or 1B with weights packed as
-//! the engine packs them, and nothing else. No norms, attention, sampling, cache or contract;
-//! threads meet after each dependent product. The engine's tokens per second are compared with
-//! these.
+//! Measures an upper bound for the speed of a token and a prompt: only the products of Gemma 3 270M
+//! or 1B, with weights packed as in the engine. There are no norms, attention, sampling, cache or
+//! contract. Threads synchronise after each dependent product. Compare the engine's tokens per
+//! second with these results.
 //!
 //! `cargo bench -p shardwright-shim-cpu --bench skeleton [-- MODEL… [THREADS…]]`, where MODEL is
-//! `270m` or `1b`. Needs AVX-512 VNNI; elsewhere it says so and measures nothing.
+//! `270m` or `1b`. The benchmark needs AVX-512 VNNI. On other processors it prints a message and
+//! exits.
 //!
 //! Decode reads every weight once, int8 with one scale per output and int4 with an f16 scale per 32
-//! inputs. Prefill multiplies 504 rows, twelve at a time, with int8 weights. Medians of wall-clock
-//! time, of a machine that does nothing else.
+//! inputs. Prefill multiplies 504 rows, twelve at a time, with int8 weights. Results are medians of
+//! wall-clock time and assume an otherwise idle machine.
 
 fn main() {
     #[cfg(target_arch = "x86_64")]
@@ -32,7 +33,8 @@ mod products {
     const TILE: usize = 12;
     const HEAD: usize = 262_144;
 
-    /// Layers, and inputs and outputs of the matrices of a layer, of which each waits for the last.
+    /// Name, layers, inputs and outputs of the matrices of a layer, and of the head. Each matrix
+    /// depends on the result of the previous one.
     type Model = (&'static str, usize, [(usize, usize); 4], (usize, usize));
     const MODELS: [Model; 2] = [
         ("270m", 18, [(640, 1536), (1024, 640), (640, 4096), (2048, 640)], (640, HEAD)),
@@ -60,7 +62,7 @@ mod products {
         }
     }
 
-    /// Bytes of sixteen outputs: at four bits each block has its scales before it.
+    /// Returns the bytes of sixteen outputs. At four bits, each block is preceded by its scales.
     fn panel(inputs: usize, bits: usize) -> usize {
         match bits {
             8 => inputs * LANES,
@@ -68,7 +70,7 @@ mod products {
         }
     }
 
-    /// A quantised row: as many values as the longest input has.
+    /// A quantised row with as many values as the longest input.
     struct Row {
         values: Vec<i8>,
         sums: Vec<i32>,
@@ -111,7 +113,7 @@ mod products {
         let quads = row.values.as_ptr().cast::<i32>();
         for block in 0..inputs / BLOCK {
             let mut sums = [_mm512_set1_epi32(-8 * row.sums[block]), _mm512_setzero_si512()];
-            // SAFETY: a block has sixteen scales and four vectors; the row has its 32 values.
+            // SAFETY: a block has sixteen scales and four vectors, and the row has its 32 values.
             unsafe {
                 let begin = weights.add(block * (2 * LANES + BLOCK * LANES / 2));
                 for vector in 0..4 {
@@ -132,7 +134,7 @@ mod products {
         unsafe { _mm512_storeu_ps(out, results) }
     }
 
-    /// Twelve rows by a panel.
+    /// Multiplies twelve rows with a panel.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     unsafe fn many(weights: *const u8, rows: &[i8], stride: usize, inputs: usize, out: *mut f32, ld: usize) {
         let flip = _mm512_set1_epi8(-128);
@@ -153,12 +155,12 @@ mod products {
         }
     }
 
-    /// Results that threads write to places of their own.
+    /// Results to which several threads write, each to its own places.
     struct Shared(*mut f32);
     // SAFETY: every task writes its own panels.
     unsafe impl Sync for Shared {}
 
-    /// Threads meet here; they spin.
+    /// A barrier on which threads spin.
     struct Barrier {
         arrived: AtomicUsize,
         phase: AtomicUsize,
@@ -179,8 +181,8 @@ mod products {
         }
     }
 
-    /// Seconds of each repetition of all matrices, one after the other, on so many threads: `task`
-    /// multiplies a part of the panels of a matrix.
+    /// Returns the median seconds for multiplying all matrices once, one after the other, on
+    /// `threads` threads. `task` multiplies some panels of a matrix.
     fn timed(
         matrices: &[Matrix],
         threads: usize,
@@ -252,7 +254,7 @@ mod products {
         );
     }
 
-    /// A result of the first panel, one product after the other.
+    /// Computes a result of the first panel, one product after the other.
     fn by_definition(matrix: &Matrix, bits: usize, row: &Row, output: usize) -> f32 {
         let mut sum = 0i32;
         for k in 0..matrix.inputs {

@@ -13,9 +13,9 @@
 //! end checksum of the weights u64, magic `SWCPUEND`
 //! ```
 //!
-//! Little-endian. Nothing in it depends on the instruction set: every kernel reads the same tiles
-//! and panels as they are. The program is verified at every load; the weights, which are mapped and
-//! may be large, only on request.
+//! All numbers are little-endian. The layout does not depend on the instruction set: every kernel
+//! reads the same tiles and panels unchanged. The program is verified at every load. The weights
+//! are mapped and may be large, so they are verified only on request.
 
 use std::collections::BTreeSet;
 
@@ -29,13 +29,14 @@ pub const FORMAT: u32 = 12;
 const HEADER: u64 = 64;
 const TRAILER: u64 = 16;
 const PAGE: u64 = 4096;
-/// Longest program: a decomposed model of a hundred layers has about 20 000 steps of 70 bytes; in
-/// memory a step takes up to forty times its encoding.
+/// Largest size of a program in bytes. A decomposed model of a hundred layers has about 20 000
+/// steps of 70 bytes. In memory a step needs up to forty times its encoded size.
 const MAX_PROGRAM: u64 = 12 << 20;
 /// First line of a head.
 const HEAD: &str = "shardwright-cpu-artefact";
 
-/// Checksum that changes with any single bit and any swap; not a protection against intent.
+/// A checksum that changes with any single bit and any swap. It does not protect against deliberate
+/// changes.
 #[derive(Clone, Debug)]
 pub struct Checksum {
     state: u64,
@@ -51,7 +52,7 @@ impl Default for Checksum {
 }
 
 impl Checksum {
-    /// Adds bytes; how they are split has no effect.
+    /// Adds bytes. The split into calls has no effect on the result.
     pub fn add(&mut self, mut bytes: &[u8]) {
         self.length += bytes.len() as u64;
         while self.count > 0 && self.count < 8 && !bytes.is_empty() {
@@ -79,7 +80,7 @@ impl Checksum {
         self.state ^= self.state >> 32;
     }
 
-    /// The sum.
+    /// Returns the checksum.
     pub fn finish(mut self) -> u64 {
         self.pending[self.count..].fill(0);
         self.mix(u64::from_le_bytes(self.pending));
@@ -94,8 +95,8 @@ fn checksum(parts: &[&[u8]]) -> u64 {
     sum.finish()
 }
 
-/// Writes an artefact: `weights` streams the weight section of `length` bytes into the function
-/// passed to it.
+/// Writes an artefact. The `weights` callback streams the weight section of `length` bytes into the
+/// function it receives.
 pub fn write<E: From<CpuError>>(
     program: &Program,
     length: u64,
@@ -132,12 +133,10 @@ pub fn write<E: From<CpuError>>(
     sink(END)
 }
 
-/// An artefact whose program is verified and proved in bounds.
+/// An artefact whose program is verified and proved to stay in bounds.
 #[derive(Debug)]
 pub struct Artefact<'m> {
-    /// The checked program.
     pub program: Program,
-    /// The weight section.
     pub weights: &'m [u8],
     sum: u64,
 }
@@ -147,7 +146,7 @@ fn corrupt(offset: u64, reason: impl Into<String>) -> CpuError {
 }
 
 impl<'m> Artefact<'m> {
-    /// Reads untrusted bytes.
+    /// Parses and verifies untrusted bytes.
     pub fn read(bytes: &'m [u8]) -> Result<Artefact<'m>, CpuError> {
         let total = bytes.len() as u64;
         let part = |offset: u64, length: u64, what: &str| {
@@ -212,8 +211,8 @@ impl<'m> Artefact<'m> {
     }
 }
 
-/// The head stored beside an artefact: format, version, types of the weights, and the encodings of
-/// the bindings.
+/// Returns the head that is stored next to an artefact: format, version, types of the weights, and
+/// encodings of the bindings.
 pub fn head(program: &Program) -> Vec<u8> {
     let mut weights = BTreeSet::new();
     for step in program.entries.iter().flat_map(|entry| &entry.steps) {
@@ -249,7 +248,7 @@ fn joined(words: BTreeSet<impl AsRef<str>>) -> String {
     words.iter().map(AsRef::as_ref).collect::<Vec<&str>>().join(",")
 }
 
-/// The format named by a head; `None` if the head is not one of this shim's.
+/// Returns the format in a head, or `None` if the head is not from this shim.
 pub fn format_of(head: &[u8]) -> Option<u32> {
     let text = std::str::from_utf8(head).ok()?;
     let mut lines = text.lines();

@@ -1,57 +1,60 @@
-//! A choice among ways of doing the same work, by measuring them while they work.
+//! Chooses among several ways of doing the same work, by timing them during real work.
 //!
-//! Processors differ in what is fastest, and no bit of a result depends on it. So work takes turns
-//! in the ways there are until one was always the fastest, at least [`LEAST`] times, or each was
-//! timed [`ROUNDS`] times, of which the best median counts. After some more work the question is
-//! asked again, since a thread may have moved to another core, or the memory become busy.
+//! Processors differ in which way is fastest, and no bit of a result depends on it. The ways
+//! alternate in rounds. A way is chosen when it was always the fastest for at least [`LEAST`]
+//! rounds. Otherwise each way is timed for [`ROUNDS`] rounds and the best median wins. After some
+//! more work the measurement is repeated, since a thread may have moved to another core, or memory
+//! may have become busy.
 
 use std::fmt::Display;
 use std::time::Duration;
 
-/// Most rounds of each way. The median of five is not moved by one that was interrupted.
+/// Most rounds of each way. One interrupted round does not change the median of five.
 const ROUNDS: usize = 5;
 /// Fewest rounds of each way.
 const LEAST: usize = 2;
-/// Work after which the choice is confirmed, in rounds: 15 rounds are a two-hundredth of it.
+/// Work after which the choice is measured again, in rounds. 15 rounds of measuring are a
+/// two-hundredth of it.
 const AGAIN: u64 = 3200;
 
-/// A choice in progress, or made.
+/// A choice that is in progress or complete.
 #[derive(Debug)]
 pub struct Choice<W> {
-    /// The last is the one to begin with.
+    /// The ways. The last one is used first.
     ways: Vec<W>,
     /// Least work of a round.
     round: u64,
-    /// Nanoseconds per unit of work in the rounds so far, of each way.
+    /// Nanoseconds per unit of work in each round so far, for each way.
     paces: Vec<[f64; ROUNDS]>,
-    /// Rounds that are done, of all ways together.
+    /// Completed rounds of all ways together.
     done: usize,
-    /// Whether pages were touched, which the first round does.
+    /// Whether the first round, which touches the pages, is over.
     is_warm: bool,
-    /// Whether a choice was made and stands.
+    /// Whether a choice was made and is in use.
     is_made: bool,
-    /// Whether one was ever made by measuring.
+    /// Whether a choice was ever made by measuring.
     was_made: bool,
-    /// Of the round in progress, or since the choice was made.
+    /// Work and time of the round in progress, or since the choice was made.
     work: u64,
     time: Duration,
     chosen: W,
 }
 
-/// What was measured.
+/// The result of a measurement.
 #[derive(Debug, PartialEq)]
 pub struct Found<W> {
-    /// The fastest.
+    /// The fastest way.
     pub way: W,
-    /// Nanoseconds per unit of work of each.
+    /// Each way with its nanoseconds per unit of work.
     pub paces: Vec<(W, f64)>,
 }
 
 impl<W: Copy + PartialEq> Choice<W> {
-    /// Among `ways`, of which the last is the best guess, in rounds of at least `round` of work.
+    /// Creates a choice among `ways`, whose last element is the best guess. Each round has at least
+    /// `round` units of work.
     ///
     /// # Panics
-    /// Without ways.
+    /// If `ways` is empty.
     pub fn among(ways: &[W], round: u64) -> Choice<W> {
         let chosen = *ways.last().expect("a way");
         Choice {
@@ -68,33 +71,35 @@ impl<W: Copy + PartialEq> Choice<W> {
         }
     }
 
-    /// The way for the next work.
+    /// Returns the way for the next work.
     pub fn now(&self) -> W {
         match self.is_made {
             true => self.chosen,
-            // The one to begin with comes first: it is the best guess where there is little work.
+            // The best guess comes first, since it is used alone if there is little work.
             false => self.ways[self.turn()],
         }
     }
 
-    /// The best way that is known: the chosen one, or the one to begin with.
+    /// Returns the best way so far: the chosen one, or the initial guess.
     pub fn best(&self) -> W {
         self.chosen
     }
 
-    /// Whether the best way was found by measuring; also while that is confirmed.
+    /// Reports whether the best way was found by measuring. Stays true while the choice is measured
+    /// again.
     pub fn was_made(&self) -> bool {
         self.was_made
     }
 
-    /// Whose round it is.
+    /// Returns the index of the way whose round it is.
     fn turn(&self) -> usize {
         self.ways.len() - 1 - self.done % self.ways.len()
     }
 
-    /// So much work took so much time in this way. Where that ends a measurement, what was found.
+    /// Records that `work` units took `time` with `way`. Returns the result if that completes a
+    /// measurement.
     pub fn took(&mut self, way: W, work: u64, time: Duration) -> Option<Found<W>> {
-        // Another thread may have ended a round meanwhile.
+        // Another thread may have ended the round in the meantime.
         if way != self.now() {
             return None;
         }
@@ -137,7 +142,8 @@ impl<W: Copy + PartialEq> Choice<W> {
 }
 
 impl<W: Display> Found<W> {
-    /// For people: the speed of each way, the unit of work being a thousand-millionth of `unit`.
+    /// Formats the speed of each way for log messages. `unit` names 10⁹ units of work per second,
+    /// for example GB/s for bytes.
     pub fn speeds(&self, unit: &str) -> String {
         let each =
             self.paces.iter().map(|(way, pace)| format!("{:.1} {unit} with {way}", 1.0 / pace.max(1e-9)));
@@ -152,8 +158,8 @@ mod tests {
     const ROUND: u64 = 64 << 20;
     const WAYS: [u32; 3] = [1, 4, 8];
 
-    /// Units of work, each as fast as `pace` says, in nanoseconds for 1,000 of it; gives what was
-    /// found and by which of them.
+    /// Records `units` pieces of work. `pace` returns the nanoseconds per 1,000 units of work.
+    /// Returns the result and the piece that completed it.
     fn run(
         choice: &mut Choice<u32>,
         units: usize,
@@ -169,7 +175,7 @@ mod tests {
         found
     }
 
-    /// Of all, once pages were touched.
+    /// Creates a choice among all ways, after the round that touches pages.
     fn all() -> Choice<u32> {
         let mut choice = Choice::among(&WAYS, ROUND);
         assert_eq!(choice.took(8, ROUND, Duration::from_secs(1)), None);
@@ -197,7 +203,7 @@ mod tests {
     #[test]
     fn rounds_that_were_interrupted_do_not_count() {
         let mut choice = all();
-        // The first two rounds of the fastest way take a little longer than the others'.
+        // In its first two rounds the fastest way is slightly slower than the others.
         let pace = |unit, way| match way {
             1 if unit < 6 => 31 - u64::from(unit < 3) * 2,
             1 => 25,
@@ -205,7 +211,7 @@ mod tests {
         };
         let (last, _) = run(&mut choice, 15, ROUND, pace).expect("it is found");
         assert_eq!((last, choice.now()), (14, 1));
-        // Or one of each is interrupted.
+        // One round of each way is interrupted.
         let mut choice = all();
         let pace = |unit: usize, way| match way {
             _ if unit / 3 == way as usize / 3 => 250,
@@ -222,7 +228,7 @@ mod tests {
         let pace = |_, way| if way == 4 { 25 } else { 30 };
         let (last, _) = run(&mut choice, 1000, ROUND / 4, pace).expect("it is found");
         assert_eq!(last, 4 * 6 - 1);
-        // What was fastest is so no more.
+        // The previously fastest way is no longer the fastest.
         let again = ROUND * AGAIN / 4;
         let pace = |_, way| if way == 1 { 25 } else { 30 };
         assert_eq!(run(&mut choice, 3, again, pace), None);

@@ -1,73 +1,59 @@
 use shardwright_shim_abi::{Error, ErrorClass};
 
-/// Why the CPU shim refuses or fails. Becomes an [`Error`] of the contract with a class a planner
-/// can act on.
+/// An error of the CPU shim. It converts into an [`Error`] of the contract, with a class that
+/// planners can act on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CpuError {
     /// A valid graph that this shim cannot run.
     #[error("{what} `{name}`: {reason}")]
     Unsupported {
-        /// `node`, `input`, …
+        /// Kind of the object: `node`, `input`, …
         what: &'static str,
-        /// Its name.
         name: String,
-        /// What is not supported.
         reason: String,
-        /// Decoder layer, when known.
+        /// Decoder layer, if known.
         layer: Option<u32>,
     },
     /// A graph that contradicts itself.
     #[error("entry `{entry}`: {reason}")]
     InvalidGraph {
-        /// The entry.
         entry: String,
-        /// The contradiction.
         reason: String,
     },
     /// A weight whose bytes do not fit its shape.
     #[error("weight `{name}`: {reason}")]
     InvalidWeight {
-        /// The weight.
         name: String,
-        /// What does not fit.
         reason: String,
     },
     /// A size above this shim's limit.
     #[error("{limit} is {value}, at most {max} are taken")]
     Limit {
-        /// The limited quantity.
         limit: &'static str,
-        /// The requested value.
         value: u64,
-        /// The limit.
         max: u64,
     },
-    /// Damaged bytes.
+    /// An artefact with damaged bytes.
     #[error("artefact at byte {offset}: {reason}")]
     CorruptArtefact {
-        /// Byte offset.
         offset: u64,
-        /// What is wrong.
         reason: String,
     },
     /// An artefact of another format.
     #[error("artefact format {found}, this shim reads {expected}")]
     IncompatibleArtefact {
-        /// Format of the artefact.
         found: u32,
-        /// Format of this shim.
+        /// Format that this shim reads.
         expected: u32,
     },
-    /// A run that asks for something impossible.
+    /// A run with impossible arguments.
     #[error("{reason}")]
     InvalidRun {
-        /// What.
         reason: String,
     },
     /// A device this shim does not have.
     #[error("no device `{name}`")]
     UnknownDevice {
-        /// The name.
         name: String,
     },
     /// A flag or option value outside its range.
@@ -75,23 +61,21 @@ pub enum CpuError {
     InvalidValue {
         /// Flag or option.
         name: String,
-        /// The rejected value.
         value: String,
-        /// Legal values.
+        /// Valid values.
         expected: String,
     },
-    /// The system gave no memory.
+    /// The system could not provide memory.
     #[error("no memory for {bytes} bytes of {what}")]
     OutOfMemory {
         /// Purpose of the memory.
         what: &'static str,
-        /// How much.
         bytes: u64,
     },
 }
 
 impl CpuError {
-    /// Class of the contract.
+    /// Returns the error class of the contract.
     pub fn class(&self) -> ErrorClass {
         match self {
             CpuError::Unsupported { .. } => ErrorClass::UnsupportedOp,
@@ -106,7 +90,7 @@ impl CpuError {
         }
     }
 
-    /// A suggestion, for a `help:` line.
+    /// Returns a suggestion for a `help:` line.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             CpuError::Unsupported { .. } => Some("decompose the node into primitives"),

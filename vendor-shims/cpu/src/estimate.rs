@@ -1,4 +1,4 @@
-//! Modelled time of an entry, for planners that have no measurement yet.
+//! Estimates the time of an entry with a model, for planners that have no measurement yet.
 
 use shardwright_shim_abi::raw::SW_DTYPE_F32;
 use shardwright_shim_abi::{Estimate, Provenance, WeightView};
@@ -8,20 +8,21 @@ use crate::lower::{Graph, Operation, Rounding, recognise};
 /// Multiply-adds per core and microsecond: a core of 3 GHz with two 8-wide units reaches 48 000,
 /// half of it in practice.
 const MULTIPLY_ADDS: u64 = 24_000;
-/// The same of bytes: a vector holds four times as many of them as of floats. Measured at 128 rows,
-/// AVX-512 with VNNI beside AVX-512: 2.7 to 3.1 times the rate of floats.
+/// Byte multiply-adds per core and microsecond: a vector holds four times as many bytes as floats.
+/// With 128 rows, AVX-512 with VNNI was measured at 2.7 to 3.1 times the rate of floats with
+/// AVX-512.
 const BYTE_MULTIPLY_ADDS: u64 = 3 * MULTIPLY_ADDS;
-/// The same with a scale for every block of a row, which is multiplied in block by block. Measured
-/// as [`BYTE_MULTIPLY_ADDS`]: 0.70 to 0.74 of that rate.
+/// Byte multiply-adds per core and microsecond with a scale for every block of a row. Measured like
+/// [`BYTE_MULTIPLY_ADDS`], at 0.70 to 0.74 of that rate.
 const BLOCK_MULTIPLY_ADDS: u64 = 2 * MULTIPLY_ADDS;
-/// Bytes per microsecond from main memory, all cores together: a phone or a small server core
+/// Bytes per microsecond from main memory for all cores together. A phone or a small server core
 /// reaches 10 GB/s or more.
 const BYTES: u64 = 10_000;
-/// Values per core and microsecond of elementwise steps, which are bound by cache.
+/// Values per core and microsecond of elementwise steps, which are limited by the cache.
 const VALUES: u64 = 1_000;
 
-/// The longer of compute time at the cores' rate and transfer time at the memory's bandwidth,
-/// summed over the nodes.
+/// Estimates the time of a graph. For each node it uses the longer of compute time at the cores'
+/// rate and transfer time at the memory's bandwidth, and adds up all nodes.
 pub fn estimate(graph: &Graph<'_>, threads: u64) -> Estimate {
     let threads = threads.max(1);
     let mut nanoseconds = 0u64;
@@ -71,7 +72,7 @@ pub fn estimate(graph: &Graph<'_>, threads: u64) -> Estimate {
                 (outputs.saturating_mul(last(1)), outputs, weights)
             }
             Operation::MeanRows { rows } => (0, outputs.saturating_mul(rows as u64), 0),
-            // Written in place: only the new rows move.
+            // The state is updated in place, so only the new rows move.
             Operation::StateUpdate => (0, graph.input(index, 1).map_or(0, |new| new.elements()) as u64, 0),
             Operation::Reshape => (0, 0, 0),
             _ => (0, outputs, weights),
@@ -93,7 +94,7 @@ pub fn estimate(graph: &Graph<'_>, threads: u64) -> Estimate {
     }
 }
 
-/// Bytes of a weight with its scales.
+/// Returns the bytes of a weight with its scales.
 fn stored_bytes(weight: &WeightView<'_>) -> u64 {
     let scales = weight.quantisation().map_or(0, |quantisation| {
         let width = if quantisation.scale_dtype() == SW_DTYPE_F32 { 4 } else { 2 };

@@ -31,7 +31,8 @@ use crate::simd::Level;
 use crate::simd::dot::DotLevel;
 use crate::tuning::{Shape, Tuning};
 
-/// Zeroed f32 values that start on a cache line. Pages that no step touches stay unbacked.
+/// Zeroed f32 values that start on a cache line. Pages that no step touches are never backed by
+/// memory.
 struct Values {
     buffer: HostBuffer,
     count: usize,
@@ -52,17 +53,17 @@ impl Values {
     }
 }
 
-/// How products of bytes are computed, which changes no bit of a result.
+/// Selects how byte products are computed. No selection changes a bit of a result.
 pub struct Ways {
-    /// What is found fastest.
+    /// Measurements that find the fastest way.
     pub tuning: Arc<Tuning>,
-    /// Where it was decided instead, the streams that one row reads.
+    /// Streams for one row, if a flag sets them.
     pub streams: Option<Streams>,
-    /// And the products of many rows.
+    /// Instructions for many rows, if a flag sets them.
     pub products: Option<DotLevel>,
 }
 
-/// A loaded program: weights in place, memory planned.
+/// A loaded program with its weights in place and its memory allocated.
 pub struct Engine<'m> {
     program: Program,
     weights: &'m [u8],
@@ -73,20 +74,20 @@ pub struct Engine<'m> {
     level: Level,
     dot: DotLevel,
     ways: Ways,
-    /// Buffer reused from run to run.
+    /// Buffer reused by all runs.
     visible: Vec<Visible>,
     blocks: Vec<attention::Block>,
     bases: Bases,
 }
 
-/// Bound tensors, valid only during a run.
+/// Tensors bound for a run, valid only during that run.
 #[derive(Default)]
 struct Bases(Vec<Base>);
 
 // SAFETY: the addresses are used only by the run that wrote them, under its borrow of the engine.
 unsafe impl Send for Bases {}
 
-/// A bound tensor: its first byte, its number of elements, and their encoding.
+/// Address, number of elements, and encoding of a bound tensor.
 #[derive(Clone, Copy)]
 struct Base {
     pointer: *mut u8,
@@ -95,7 +96,7 @@ struct Base {
 }
 
 impl<'m> Engine<'m> {
-    /// Allocates what the program planned; weights stay where they are.
+    /// Allocates the memory that the program planned. Weights stay in the mapped artefact.
     pub fn new(
         artefact: Artefact<'m>,
         pool: Arc<Pool>,
@@ -133,12 +134,10 @@ impl<'m> Engine<'m> {
         })
     }
 
-    /// The loaded program.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Runs one entry.
     pub fn run(&mut self, mut run: Run<'_>) -> Result<(), Error> {
         let invalid = |reason: String| CpuError::InvalidRun { reason };
         let entry =
@@ -212,7 +211,7 @@ impl<'m> Engine<'m> {
     }
 }
 
-/// Number of scratch values that a step needs; `None` on overflow.
+/// Returns the number of scratch values that a step needs, or `None` on overflow.
 fn scratch_values(entry: &Entry, step: &Step, threads: usize) -> Option<usize> {
     match step {
         Step::Attention { heads, window, keys, k, v, rows, .. } => {
@@ -262,7 +261,7 @@ fn is_encoded(entry: &Entry, operand: Operand) -> bool {
     }
 }
 
-/// Whether a step is an attention of unencoded rows that all see each other.
+/// Checks whether a step is an attention of unencoded rows that all see each other.
 fn sees_all(entry: &Entry, step: &Step) -> bool {
     let Step::Attention { window: 0, keys: AttentionKeys::Rows { causal: false }, k, v, .. } = step else {
         return false;
@@ -270,7 +269,7 @@ fn sees_all(entry: &Entry, step: &Step) -> bool {
     ![k, v].iter().any(|operand| is_encoded(entry, **operand))
 }
 
-/// The panels of a checked program, where they are mapped.
+/// Returns the mapped panels of a checked program.
 fn packed<'m>(section: &'m [u8], weights: &PackedWeights) -> Result<Panels<'m>, Error> {
     let [panels, scales] = weights.bytes().unwrap_or_default();
     let bytes = &section[weights.offset as usize..][..panels as usize];
@@ -286,7 +285,7 @@ fn packed<'m>(section: &'m [u8], weights: &PackedWeights) -> Result<Panels<'m>, 
     Ok(Panels { data, scales, inputs: weights.inputs as usize, outputs: weights.outputs as usize })
 }
 
-/// As [`packed`], of tiles.
+/// Returns the mapped tiles of a checked program.
 fn tiles<'m>(section: &'m [u8], weights: &PackedTiles) -> Result<Tiles<'m>, Error> {
     let [bytes, scales] = weights.bytes();
     Ok(Tiles {
@@ -298,7 +297,7 @@ fn tiles<'m>(section: &'m [u8], weights: &PackedTiles) -> Result<Tiles<'m>, Erro
     })
 }
 
-/// As [`packed`], of weights in two parts.
+/// Returns the mapped weights in two parts of a checked program.
 fn split<'m>(section: &'m [u8], weights: &PackedSplit) -> Result<Split<'m>, Error> {
     let [high, low, spread, scales] =
         weights.parts().map(|(offset, bytes)| &section[offset as usize..][..bytes as usize]);
@@ -335,7 +334,7 @@ struct Memory<'r> {
 }
 
 impl<'r> Memory<'r> {
-    /// First byte, number of elements, and their encoding.
+    /// Returns the address, number of elements, and encoding of an operand.
     fn locate(&self, operand: Operand) -> (*mut u8, usize, Encoding) {
         let (pointer, available, encoding) = match operand.place {
             Place::Arena => (self.arena.cast(), self.arena_values, Encoding::F32),
@@ -349,11 +348,11 @@ impl<'r> Memory<'r> {
         };
         let (offset, elements) = (operand.offset as usize, operand.elements as usize);
         assert!(offset <= available && elements <= available - offset, "the program was checked");
-        // SAFETY: within the place by the assertion.
+        // SAFETY: the range is inside the place, by the assertion above.
         (unsafe { pointer.add(offset * encoding.element.bytes()) }, elements, encoding)
     }
 
-    /// As [`Memory::locate`], for unencoded values.
+    /// Returns the address and number of elements of an unencoded operand.
     fn direct(&self, operand: Operand) -> (*mut f32, usize) {
         let (pointer, elements, encoding) = self.locate(operand);
         assert!(encoding.is_direct(), "the program was checked");
@@ -368,7 +367,7 @@ impl<'r> Memory<'r> {
     }
 
     /// # Safety
-    /// As [`Memory::write`].
+    /// See [`Memory::write`].
     unsafe fn stored_mut(&self, operand: Operand) -> StoredMut<'r> {
         let (pointer, elements, encoding) = self.locate(operand);
         // SAFETY: as `read`, and exclusive by the caller's promise.
@@ -378,20 +377,20 @@ impl<'r> Memory<'r> {
 
     fn read(&self, operand: Operand) -> &'r [f32] {
         let (pointer, elements) = self.direct(operand);
-        // SAFETY: the memory is initialised and outlives the run; the check of the program proved
-        // that no step writes what it reads, and the contract that written bindings overlap
-        // nothing.
+        // SAFETY: the memory is initialised and outlives the run. The check of the program proved
+        // that no step writes memory that it reads, and by the contract a written binding overlaps
+        // no other.
         unsafe { std::slice::from_raw_parts(pointer, elements) }
     }
 
     fn read_i32(&self, operand: Operand) -> &'r [i32] {
         let (pointer, elements) = self.direct(operand);
-        // SAFETY: as `read`; every bit pattern is an i32.
+        // SAFETY: as `read`, and every bit pattern is a valid i32.
         unsafe { std::slice::from_raw_parts(pointer.cast(), elements) }
     }
 
     /// # Safety
-    /// Nothing else that this step touches overlaps the operand, which lies in writable memory.
+    /// The operand must be in writable memory and must not overlap any other operand of this step.
     unsafe fn write(&self, operand: Operand) -> &'r mut [f32] {
         let (pointer, elements) = self.direct(operand);
         // SAFETY: as `read`, and exclusive by the caller's promise.
@@ -410,7 +409,7 @@ struct Stage<'r, 'e> {
     dot: DotLevel,
     streams: Streams,
     ways: &'e Ways,
-    /// Bytes of weights that products of one row have read, and the time of these products.
+    /// Bytes of weights read by products of one row, and the time of these products.
     streamed: (u64, Duration),
     visible: &'e mut Vec<Visible>,
     blocks: &'e mut Vec<attention::Block>,
@@ -424,7 +423,7 @@ impl Stage<'_, '_> {
         for (index, step) in entry.steps.iter().enumerate() {
             control.proceed()?;
             if self.rows < integer::many(self.dot) && streamed(step).is_some() {
-                // The last step is followed by the first of the next token.
+                // After the last step, the first step of the next token follows.
                 let next = entry.steps[index + 1..].iter().chain(&entry.steps).find_map(streamed);
                 let pieces = next.unwrap_or_default();
                 self.pool.announce(
@@ -439,8 +438,8 @@ impl Stage<'_, '_> {
     fn step(&mut self, step: &Step) -> Result<(), Error> {
         let Stage { memory, level, dot, streams, pool, rows: valid, .. } = *self;
         let read = |operand: &Operand| memory.read(*operand);
-        // SAFETY: `Program::check` proved for every step that the memory it writes is writable and
-        // disjoint from what it reads.
+        // SAFETY: `Program::check` proved for every step that it writes only writable memory that
+        // is disjoint from the memory it reads.
         let write = |operand: &Operand| unsafe { memory.write(*operand) };
         match step {
             Step::Linear { x, rows, weights, bias, bounds, out } => {
@@ -663,7 +662,8 @@ impl Stage<'_, '_> {
         Ok(())
     }
 
-    /// Fills in which keys each row sees, and returns the number of rows of the keys.
+    /// Stores the keys that each row sees in `self.visible`, and returns the number of rows of the
+    /// keys.
     fn see(
         &mut self,
         keys: AttentionKeys,
@@ -698,8 +698,8 @@ impl Stage<'_, '_> {
     }
 }
 
-/// Offset and bytes, in the weight section, of the data that a step reads once from front to back,
-/// if any.
+/// Returns offset and length in bytes, within the weight section, of the data that a step reads
+/// once from front to back. Returns `None` for steps without such data.
 fn streamed(step: &Step) -> Option<[(u64, u64); PIECES]> {
     let mut pieces = [(0, 0); PIECES];
     match step {

@@ -1,12 +1,13 @@
 //! The CPU shim: the fast engine and last fallback.
 //!
 //! **Job.** Checks, compiles, loads and runs work orders on the processor, behind the stable shim
-//! contract. A compiled artefact is memory-mapped: packed weights, a program and a static memory
-//! plan. Every output element is reduced in an order that follows from the reduction length and the
-//! kernel alone, so rows, blocks, threads, cuts and instruction sets change no bit of a result.
+//! contract. A compiled artefact is memory-mapped and contains packed weights, a program and a
+//! static memory plan. Every output element is reduced in an order that depends only on the
+//! reduction length and the kernel. Rows, blocks, threads, cuts and instruction sets therefore
+//! change no bit of a result.
 //!
-//! **Not its job.** It parses no file of the host but its own artefacts, plans nothing, keeps no
-//! positions and owns no session; it knows no model family.
+//! **Not its job.** It reads no files except its own artefacts, does not plan, keeps no positions,
+//! owns no session and knows no model family.
 //!
 //! Reading order: [`CpuShim`], `lower` (an entry graph becomes a program), [`program`], `artefact`,
 //! `execute`, [`kernels`], [`simd`].

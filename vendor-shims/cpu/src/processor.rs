@@ -1,13 +1,14 @@
-//! The name of the processor, which is part of what a device says of itself.
+//! The processor's name, which is part of the device description.
 
 use std::collections::BTreeSet;
 
-/// The model, as Linux reports it; `None` where it does not. Several kinds of core are joined.
+/// Returns the model as Linux reports it, or `None` if it does not. Several kinds of core are
+/// joined.
 pub fn model() -> Option<String> {
     named(&std::fs::read_to_string("/proc/cpuinfo").ok()?)
 }
 
-/// On x86 `model name`; on ARM the numbers of implementers and parts, in their order.
+/// Returns `model name` on x86, and the sorted numbers of implementers and parts on ARM.
 fn named(cpuinfo: &str) -> Option<String> {
     let field = |line: &str, name: &str| {
         let (field, value) = line.split_once(':')?;
@@ -24,7 +25,7 @@ fn named(cpuinfo: &str) -> Option<String> {
             (!part.is_empty()).then(|| format!("implementer {implementer} part {part}")).into_iter().collect()
         }
     };
-    // It is a file of the system, yet a report is no place for a long or odd text.
+    // The text comes from the system, but a report must not contain long or odd text.
     let text: String = found.join(", ").chars().filter(|c| !c.is_control()).take(96).collect();
     (!text.is_empty()).then_some(text)
 }

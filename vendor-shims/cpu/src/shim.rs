@@ -27,17 +27,19 @@ const DEVICE: &str = "cpu";
 const THREADS: &str = "threads";
 const STREAMS: &str = "streams";
 const PRODUCTS: &str = "products";
-/// Lets the engine measure which is fastest.
+/// Value of a flag that lets the engine measure which way is fastest.
 const MEASURED: &str = "measured";
 
-/// One instance.
+/// One instance of the CPU shim.
 ///
-/// Options: `threads`, threads that share a kernel (0, the default: one per available core). Shards
-/// of an instance share them; a shard that runs while another does computes alone.
+/// The option `threads` sets the number of threads that share a kernel. With 0, the default, the
+/// artefact's own request applies, or one thread per performance core if there is none. Shards of
+/// an instance share the threads. A shard that runs while another one is running uses only its
+/// calling thread.
 pub struct CpuShim {
     threads: usize,
     pools: Mutex<Vec<(usize, Weak<Pool>)>>,
-    /// What was measured, for each level that shards were loaded with.
+    /// Measurements for each level that shards were loaded with.
     tunings: Mutex<Vec<(DotLevel, Arc<Tuning>)>>,
 }
 
@@ -59,7 +61,7 @@ fn known_device(device: &str) -> Result<()> {
 }
 
 impl CpuShim {
-    /// The pool with this many threads, started if no loaded shard has one.
+    /// Returns the pool with this many threads. Starts it if no loaded shard uses one.
     fn pool(&self, threads: usize) -> Arc<Pool> {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         pools.retain(|(_, pool)| pool.strong_count() > 0);
@@ -84,8 +86,9 @@ impl CpuShim {
     }
 }
 
-/// The value of a load-time flag for how products of bytes are computed, `None` to measure, and its
-/// report. `nearest` is what is used where the registers in use do not allow it.
+/// Reads a load-time flag for how byte products are computed, and reports its outcome. Returns
+/// `None` if the engine should measure. `nearest` returns the way to use if the registers in use do
+/// not support the requested one.
 fn way<T: Copy + PartialEq + Display>(
     options: &Options<'_>,
     name: &str,
@@ -115,7 +118,7 @@ fn way<T: Copy + PartialEq + Display>(
     Ok(Some(used))
 }
 
-/// The values of such a flag.
+/// Returns the valid values of such a flag.
 fn choices<T: Display>(all: &[T]) -> Vec<String> {
     [MEASURED.to_owned()].into_iter().chain(all.iter().map(T::to_string)).collect()
 }
@@ -256,7 +259,8 @@ impl Shim for CpuShim {
             length,
             |bytes| {
                 written += bytes.len() as u64;
-                // About once per percent, so that cancellation is noticed soon at negligible cost.
+                // Progress is reported about once per percent, so that cancellation takes effect
+                // soon at negligible cost.
                 if written - reported > length / 100 {
                     reported = written;
                     output.progress(

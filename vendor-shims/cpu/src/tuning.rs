@@ -1,4 +1,5 @@
-//! What an instance finds to be fastest on its processor, while it runs. Its shards share it.
+//! Measurements of the fastest ways on this processor, collected during runs. The shards of an
+//! instance share them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,12 +11,12 @@ use crate::choice::Choice;
 use crate::kernels::integer::Streams;
 use crate::simd::dot::DotLevel;
 
-/// Fewest bytes of weights of a round of one row, so that caches hold little of it and the clock is
-/// fine enough.
+/// Fewest bytes of weights in a round of one row, so that caches contain little of them and the
+/// clock is fine enough.
 const STREAMED: u64 = 64 << 20;
-/// Fewest products of a round of many rows: a millisecond or so.
+/// Fewest products in a round of many rows: about a millisecond.
 const MULTIPLIED: u64 = 1 << 28;
-/// Fewest products of a step that stands for others.
+/// Fewest products of a step whose measurement is representative of other steps.
 const SAMPLE: u64 = 1 << 26;
 
 /// The choices of one level.
@@ -24,25 +25,23 @@ pub struct Tuning {
     products: Mutex<Products>,
 }
 
-/// Which products many rows are multiplied with. Layers repeat, so steps of the largest shape take
-/// turns; all others have the best that is known, or a prompt would be read slowly for as long as
-/// that takes.
+/// The choice of instructions for many rows. Layers repeat, so steps of the largest shape alternate
+/// between the ways. All other steps use the best way so far. Otherwise a prompt would be slow for
+/// as long as the measurement runs.
 struct Products {
     choice: Choice<DotLevel>,
     rivals: Vec<DotLevel>,
     sample: Option<Shape>,
 }
 
-/// What the speed of a product of many rows depends on.
+/// The properties that the speed of a product of many rows depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Rows.
     pub rows: usize,
-    /// Inputs.
     pub inputs: u64,
-    /// Outputs of all maps.
+    /// Outputs of all maps together.
     pub outputs: u64,
-    /// Bytes of their weights, which differ between types.
+    /// Bytes of the weights, which differ between types.
     pub bytes: u64,
 }
 
@@ -57,7 +56,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Tuning {
-    /// Nothing is measured yet, on a processor whose fastest products are those of `dot`.
+    /// Creates choices without measurements, on a processor whose fastest byte products are `dot`.
     pub fn new(dot: DotLevel) -> Tuning {
         let rivals = dot.rivals();
         let choice = Choice::among(&rivals, MULTIPLIED);
@@ -68,12 +67,12 @@ impl Tuning {
         }
     }
 
-    /// How the next token reads weights.
+    /// Returns how the next token should read weights.
     pub fn streams(&self) -> Streams {
         lock(&self.streams).now()
     }
 
-    /// So many bytes of weights were read for a token in so much time.
+    /// Records that reading `bytes` bytes of weights for a token took `time`.
     pub fn streamed(&self, streams: Streams, bytes: u64, time: Duration) {
         if let Some(found) = lock(&self.streams).took(streams, bytes, time) {
             let speeds = found.speeds("GB/s");
@@ -81,7 +80,7 @@ impl Tuning {
         }
     }
 
-    /// The products for a step of many rows.
+    /// Returns the instructions for a step of many rows.
     pub fn products(&self, shape: Shape) -> DotLevel {
         let products = &mut *lock(&self.products);
         let least = products.sample.map_or(SAMPLE, |sample| sample.multiplications() + 1);
@@ -95,7 +94,7 @@ impl Tuning {
         }
     }
 
-    /// A step of many rows took so much time.
+    /// Records that a step of many rows took `time`.
     pub fn multiplied(&self, shape: Shape, dot: DotLevel, time: Duration) {
         let products = &mut *lock(&self.products);
         if products.sample != Some(shape) {
@@ -107,13 +106,13 @@ impl Tuning {
         }
     }
 
-    /// The streams that were found fastest; `None` before.
+    /// Returns the fastest streams, or `None` before they are measured.
     pub fn found_streams(&self) -> Option<Streams> {
         let choice = lock(&self.streams);
         choice.was_made().then(|| choice.best())
     }
 
-    /// The products that were found fastest; `None` before.
+    /// Returns the fastest products, or `None` before they are measured.
     pub fn found_products(&self) -> Option<DotLevel> {
         let choice = &lock(&self.products).choice;
         choice.was_made().then(|| choice.best())
@@ -143,7 +142,7 @@ mod tests {
             if tuning.found_products().is_none() {
                 assert_eq!((tuning.products(other), tuning.products(small)), (best, best));
             }
-            // The first is the fastest.
+            // The first rival is the fastest.
             tuning.multiplied(other, dot, Duration::from_secs(1));
             tuning.multiplied(sample, dot, Duration::from_millis(if dot == rivals[0] { 1 } else { 2 }));
         }

@@ -1,5 +1,5 @@
-//! While generating tokens, the engine makes no system calls: a process that is killed at its first
-//! call survives until the end.
+//! Checks that the engine makes no system calls during token generation. A child process that would
+//! be killed at its first call must survive until the end.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -14,10 +14,10 @@ use support::*;
 
 const WIDTH: u64 = 512;
 const VARIABLE: &str = "SHARDWRIGHT_TEST_CALLS";
-/// Longer than any series of processes that lose their core within a millisecond.
+/// Longer than any plausible series of processes that lose their core within a millisecond.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Maps that are worth a second thread, a norm between each.
+/// Builds maps that are worth a second thread, with a norm before each.
 fn maps() -> Builder {
     let mut b = Builder::new("encode", SW_ENTRY_ENCODE, 1, 1);
     let mut x = b.input("x", SW_ROLE_GATHERED, &[1, WIDTH]);
@@ -36,11 +36,11 @@ fn maps() -> Builder {
     b
 }
 
-/// From here on any system call ends the process, except those for exiting and for reading the
-/// time, which some systems serve without a call.
+/// Forbids system calls from here on: any call kills the process, except calls for exiting and for
+/// reading the time, which some systems serve without a call.
 fn forbid_calls() {
     const ALLOWED: [libc::c_long; 3] = [libc::SYS_exit_group, libc::SYS_exit, libc::SYS_clock_gettime];
-    // SAFETY: these make plain values.
+    // SAFETY: these functions only create plain values.
     let mut code = unsafe { vec![libc::BPF_STMT((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0)] };
     for (index, call) in ALLOWED.into_iter().enumerate() {
         let allow = (ALLOWED.len() - index) as u8;
@@ -53,7 +53,7 @@ fn forbid_calls() {
         code.push(unsafe { libc::BPF_STMT((libc::BPF_RET | libc::BPF_K) as u16, result) });
     }
     let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_mut_ptr() };
-    // SAFETY: the program is alive; nothing else of this process is touched.
+    // SAFETY: the program outlives the call, and no other state of this process is accessed.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0, "no new privileges");
         let filter = libc::SECCOMP_SET_MODE_FILTER;
@@ -78,7 +78,7 @@ fn steps_without_calls() {
         std::thread::sleep(Duration::from_millis(1));
     }
     (0..30).for_each(|_| run());
-    // SAFETY: ends the process at once.
+    // SAFETY: the call ends the process immediately.
     unsafe { libc::_exit(0) };
 }
 
@@ -91,8 +91,8 @@ fn child(what: &str) -> ExitStatus {
 #[test]
 fn tokens_follow_one_another_without_a_call() {
     assert_eq!(child("sleep").signal(), Some(libc::SIGSYS), "the filter kills what calls the system");
-    // A thread that loses its core makes the other sleep, which is a call: on a busy machine it
-    // takes several attempts.
+    // A thread that loses its core makes the other thread sleep, which is a system call. A busy
+    // machine may need several attempts.
     let start = Instant::now();
     let mut attempts = 0;
     loop {

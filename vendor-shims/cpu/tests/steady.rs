@@ -1,4 +1,5 @@
-//! Steps of a program allocate nothing: the allocations of a run do not grow with the model.
+//! Checks that the steps of a program do not allocate: the allocations of a run must not grow with
+//! the model.
 
 mod support;
 
@@ -13,15 +14,15 @@ struct Counting;
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: forwards every call to the system's allocator.
+// SAFETY: every call is forwarded to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as the caller grants.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller grants.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -31,7 +32,7 @@ static ALLOCATOR: Counting = Counting;
 
 const WIDTH: u64 = 64;
 
-/// `count` blocks of attention and a gate, between one input and one output.
+/// Builds `count` blocks of attention and a gate, between one input and one output.
 fn blocks(count: u64, rows: u64) -> Builder {
     let mut b = Builder::new("encode", SW_ENTRY_ENCODE, rows, rows);
     let mut h = b.input("x", SW_ROLE_GATHERED, &[rows, WIDTH]);
@@ -80,7 +81,7 @@ fn blocks(count: u64, rows: u64) -> Builder {
     b
 }
 
-/// Allocations of a run, after some warm-up runs.
+/// Returns the number of allocations in ten runs, after some warm-up runs.
 fn allocations(count: u64, rows: u64) -> usize {
     let host = open(&[("threads", "2")]).expect("opened");
     let compiled = host.compile(&[blocks(count, rows).build()], &[]).expect("compiled");
@@ -100,7 +101,7 @@ fn allocations(count: u64, rows: u64) -> usize {
 fn what_a_run_allocates_does_not_grow_with_the_model() {
     for rows in [1, 40] {
         let (one, many) = (allocations(1, rows), allocations(12, rows));
-        // Ten runs; occasional allocations by the system's threads stay below one for each.
+        // Occasional allocations by the system's threads stay below one for each of the ten runs.
         assert!(many < one + 10, "{one} in ten runs of one block, {many} of twelve, {rows} rows");
     }
 }

@@ -1,12 +1,14 @@
 //! Format of a compiled artefact.
 //!
-//! The descriptor is the [`Head`], and per entry its ports in the order of the compiled network's
-//! inputs and outputs, and the location of its blob. A blob is what the adapter stored, one per
-//! entry point, page-aligned with zeros between: the interface cannot share weights between stored
-//! networks, so each entry point has its own copy.
+//! The descriptor contains the [`Head`]. For each entry it contains the location of its blob, and
+//! its ports in the order of the compiled network's inputs and outputs. A blob is the network that
+//! the adapter stored. Each entry point has its own blob with its own copy of the weights, because
+//! the interface cannot share weights between stored networks. Blobs are page-aligned with zeros
+//! between them.
 //!
-//! A failed restore returns the same code for a damaged blob, another version's and another chip's.
-//! So blobs are hashed here, and the head names chip, version and whether a simulator made it.
+//! A failed restore returns the same code for a damaged blob, for another version and for another
+//! chip. So this shim hashes blobs, and the head names the chip, the version and whether a
+//! simulator made the artefact.
 
 use serde::{Deserialize, Serialize};
 use shardwright_neuron_adapter::RuntimeVersion;
@@ -17,7 +19,7 @@ use shardwright_shim_npu::artefact::{
 };
 use shardwright_shim_npu::port::{self, MAX_RANK, PortKind, element_bytes};
 
-/// Artefacts of this shim.
+/// Format of this shim's artefacts.
 pub const FORMAT: Format = Format {
     magic: b"SWNEUART",
     head: "shardwright-neuron-artefact\n",
@@ -27,74 +29,73 @@ pub const FORMAT: Format = Format {
     foreign_help: "`inspect` says what a foreign container holds; only artefacts compiled by this shim name its ports",
 };
 
-/// Everything that must be known of an artefact before it is loaded.
+/// The information about an artefact that is needed before it is loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
-    /// Number of the writer's [`FORMAT`].
+    /// Number of the [`FORMAT`] that the writer used.
     pub format: u32,
-    /// The chip it was compiled for, `mt6989`.
+    /// The chip for which it was compiled, for example `mt6989`.
     pub soc: String,
     /// The library that compiled it.
     pub made_by: Maker,
     /// The option string passed to the compiler.
     pub options: String,
-    /// How entries were written, `lean` or `plain`.
+    /// Name of the lowering, `lean` or `plain`.
     pub lowering: String,
     /// Number of entry points.
     pub entries: u32,
-    /// Bytes of all blobs.
+    /// Total bytes of all blobs.
     pub blob_bytes: u64,
 }
 
-/// A vendor library.
+/// The vendor library that compiled an artefact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Maker {
-    /// Of the adapter: major, minor, patch.
+    /// Version of the adapter: major, minor, patch.
     pub version: [u8; 3],
     /// The firmware's magic number, if reported.
     pub magic: Option<i32>,
-    /// The simulator's name: then this is no code for a chip.
+    /// Name of the simulator, if one made the artefact. Its code does not run on a chip.
     pub simulator: Option<String>,
 }
 
 impl Maker {
-    /// As the library reports it.
+    /// Returns the version in the form in which the library reports it.
     pub fn version(&self) -> RuntimeVersion {
         let [major, minor, patch] = self.version;
         RuntimeVersion::new(major, minor, patch)
     }
 }
 
-/// Everything but the blobs.
+/// Everything in an artefact except the blobs.
 pub type Descriptor = artefact::Descriptor<Head, Entry>;
 
-/// An entry point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// As in the work order.
+    /// Name in the work order.
     pub name: String,
-    /// Static rows.
+    /// Static row count.
     pub rows: u64,
-    /// As in the work order.
+    /// Context in the work order.
     pub context: u64,
-    /// Operations the compiler was handed.
+    /// Number of operations passed to the compiler.
     pub operations: u64,
-    /// Bytes of constants it was handed.
+    /// Bytes of constants passed to the compiler.
     pub constant_bytes: u64,
-    /// Where its blob begins, from the start of the artefact.
+    /// Offset of the blob in the artefact.
     pub blob_at: u64,
-    /// Bytes of the blob.
+    /// Length of the blob in bytes.
     pub blob_bytes: u64,
-    /// Hash of the blob, lower-case hex.
+    /// SHA-256 of the blob in lower-case hex.
     pub blob_sha256: String,
     /// Inputs in the network's order, then outputs in the network's order.
     pub ports: Vec<Port>,
 }
 
-/// A port with its extents in the network: the same values in the same order.
+/// A port with its extents in the network. The values and their order are the same as in the entry.
 pub type Port = port::Port<Vec<u64>>;
 
 impl artefact::Head for Head {
@@ -111,19 +112,20 @@ impl artefact::Entry for Entry {
     }
 }
 
-/// An artefact's bytes. Places, lengths and hashes of blobs in the descriptor are filled in.
+/// Writes the prefix of an artefact. Fills in the places, lengths and hashes of blobs in the
+/// descriptor.
 ///
 /// # Errors
 ///
-/// [`ShimError::Limit`] when there are more entries or ports than the format allows.
+/// [`ShimError::Limit`] if there are more entries or ports than the format allows.
 pub fn write(mut descriptor: Descriptor, blobs: &[Vec<u8>]) -> Result<Written, ShimError> {
     for (entry, blob) in descriptor.entries.iter_mut().zip(blobs) {
         entry.blob_bytes = blob.len() as u64;
         entry.blob_sha256 = hash(blob);
     }
     descriptor.head.blob_bytes = blobs.iter().map(|blob| blob.len() as u64).sum();
-    // The descriptor contains the offsets of blobs, which depend on its own length: the number of
-    // digits settles after a few rounds.
+    // The descriptor contains the offsets of the blobs, which depend on its own length. The number
+    // of digits settles after a few rounds.
     let mut text = json(&descriptor)?;
     loop {
         let mut at = payload_at(text.len());
@@ -144,29 +146,29 @@ pub fn write(mut descriptor: Descriptor, blobs: &[Vec<u8>]) -> Result<Written, S
     Ok(Written { descriptor, prefix })
 }
 
-/// The bytes before the blobs, and the blobs' offsets.
+/// The bytes before the blobs, and the offsets of the blobs.
 #[derive(Clone, Debug)]
 pub struct Written {
-    /// Complete.
+    /// The descriptor with the places, lengths and hashes of the blobs.
     pub descriptor: Descriptor,
     /// Everything before the first blob. Each later blob follows zeros up to its place.
     pub prefix: Vec<u8>,
 }
 
-/// An artefact as it is mapped.
+/// A mapped artefact.
 #[derive(Clone, Debug)]
 pub struct Artefact<'m> {
-    /// Undamaged and within its limits.
+    /// The descriptor, which is undamaged and within the format's limits.
     pub descriptor: Descriptor,
     bytes: &'m [u8],
 }
 
 impl<'m> Artefact<'m> {
-    /// Reads the descriptor and finds the blobs, without reading their bytes.
+    /// Reads the descriptor and locates the blobs, without reading their bytes.
     ///
     /// # Errors
     ///
-    /// [`ShimError::IncompatibleArtefact`] for some other file or another layout,
+    /// [`ShimError::IncompatibleArtefact`] for another file or another format version,
     /// [`ShimError::CorruptArtefact`] for damage.
     pub fn read(bytes: &'m [u8]) -> Result<Artefact<'m>, ShimError> {
         let opened = FORMAT.open::<Head, Entry>(bytes)?;
@@ -178,11 +180,11 @@ impl<'m> Artefact<'m> {
         Ok(Artefact { descriptor, bytes })
     }
 
-    /// The adapter's bytes of an entry, compared with their hash.
+    /// Returns the blob of an entry after checking its hash.
     ///
     /// # Errors
     ///
-    /// [`ShimError::CorruptArtefact`] when they are not those that were written.
+    /// [`ShimError::CorruptArtefact`] if the hash differs.
     pub fn blob(&self, entry: &Entry) -> Result<&'m [u8], ShimError> {
         let bytes = &self.bytes[entry.blob_at as usize..(entry.blob_at + entry.blob_bytes) as usize];
         let what = format!("the compiled network of `{}`", entry.name);
@@ -191,7 +193,7 @@ impl<'m> Artefact<'m> {
     }
 }
 
-/// Everything the rest of the shim relies on, of a descriptor that anyone may have written.
+/// Checks everything that the rest of the shim relies on. The descriptor is untrusted.
 fn check(descriptor: &Descriptor, blobs_at: u64, end: u64) -> Result<(), String> {
     let entries = &descriptor.entries;
     let mut at = blobs_at;
@@ -226,7 +228,8 @@ fn check(descriptor: &Descriptor, blobs_at: u64, end: u64) -> Result<(), String>
     Ok(())
 }
 
-/// Whether a port has an element type of the network, and its extents there have as many values.
+/// Returns whether a port has an element type that networks use, and whether its extents in the
+/// network have as many values.
 fn fits_network(port: &Port) -> bool {
     let bytes = |element, shape: &[u64]| {
         shape.iter().try_fold(element, |bytes: u64, extent| bytes.checked_mul(*extent))

@@ -1,21 +1,21 @@
-//! Decides from an artefact's head alone whether it can be used: the library returns one code for
-//! every reason, and only from a restore.
+//! Decides from an artefact's head alone whether it can be used. The library itself returns one
+//! code for every reason, and only when it restores.
 
 use shardwright_shim_abi::Compatibility;
 use shardwright_shim_npu::artefact::ReadHead;
 
 use crate::artefact::{FORMAT, Head, Maker};
 
-/// Where an artefact would be used.
+/// The chip and the library with which an artefact would be used.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// The chip.
+    /// Name of the chip.
     pub soc: &'a str,
     /// The library that would restore it.
     pub library: &'a Maker,
 }
 
-/// The answer.
+/// Returns the compatibility answer for a head.
 pub fn judge(head: &ReadHead<Head>, place: Place<'_>) -> Compatibility {
     head.known(&FORMAT).map_or_else(|answer| answer, |head| judge_known(head, place))
 }

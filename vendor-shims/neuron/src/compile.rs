@@ -1,4 +1,4 @@
-//! A work order becomes compiled networks, one for each entry point, and those an artefact.
+//! Compiles each entry point of a work order to a network, and writes the networks as an artefact.
 
 use shardwright_neuron_containers::budget::Budget;
 use shardwright_neuron_containers::bytes::Bytes;
@@ -21,30 +21,30 @@ use crate::sample;
 use crate::session::{Compilation, CompileSettings, Model};
 use crate::soc::facts;
 
-/// Written at once, between two looks at cancellation.
+/// Number of bytes written between two checks for cancellation.
 const CHUNK: usize = 8 << 20;
 
-/// Why a node has no placement.
+/// Reason reported for a node that was lowered to no operation of its own.
 const VANISHED: &str = "it is part of another operation, or moves nothing";
 
-/// Where nodes run.
+/// Place where nodes run.
 const PLACE: &str = "npu";
 
 /// Reason reported for a node whose operations have values in f32.
 const RELAXED: &str = "its 32-bit floats are computed as 16-bit ones: the processor has no others";
 
-/// Bytes of constants up to which an entry is compiled again for each flag.
+/// Maximum bytes of constants of an entry that is compiled again for each flag.
 const LARGEST_PROBE: u64 = 4 << 20;
 
-/// Progress in per mille, as reported to the host.
+/// Progress after compiling, in per mille, as reported to the host.
 const COMPILED: u32 = 900;
 
 /// Compiles an order and streams the artefact.
 ///
 /// # Errors
 ///
-/// Why an entry cannot be lowered or compiled, with entry, layer and operation where they are
-/// known; cancellation.
+/// If an entry cannot be lowered or compiled, with the entry, layer and operation if known. Also if
+/// the host cancels the compilation.
 pub(crate) fn compile(
     driver: &Driver,
     target: &Target<'_>,
@@ -107,7 +107,7 @@ pub(crate) fn compile(
             output.progress(done, &format!("{stage} `{}`", entry.name()))
         };
         step("compiling", 1)?;
-        // One after the other: a model reads its weights until it is gone.
+        // Entries are compiled one at a time, because a model reads its weights until it is freed.
         let blob = compiled(driver, &lowered.graph, &options, &settings)
             .map_err(|error| place(error, entry, &lowered))?;
         entries.push(described(entry, &lowered, operations, constants));
@@ -139,14 +139,14 @@ pub(crate) fn compile(
     Ok(())
 }
 
-/// The chip a stored network was compiled for; `None` if it does not say.
+/// Returns the chip for which a stored network was compiled, if the network names it.
 fn stored_platform(blob: &[u8]) -> Option<String> {
     let mut budget = Budget::of(blob.len());
     blob::read(Bytes::new(blob), &mut budget).ok()?.compilation("", None).soc
 }
 
-/// Outcomes of all flags: a small graph, and the order's smallest entry if it is small enough, are
-/// compiled with and without each.
+/// Determines the outcomes of all flags. A small graph, and the order's smallest entry if it is
+/// small enough, are compiled with and without each flag.
 #[expect(clippy::too_many_arguments, reason = "all of it decides what is compiled")]
 fn judge(
     driver: &Driver,
@@ -190,7 +190,7 @@ fn judge(
     flags.judge(&mut subjects, echoed.as_deref(), is_simulated, trials)
 }
 
-/// The stored network of a graph.
+/// Compiles a graph and returns the stored network.
 fn compiled(
     driver: &Driver,
     graph: &NeuronGraph<'_>,
@@ -220,7 +220,7 @@ fn write(descriptor: Descriptor, blobs: &[Vec<u8>], output: &mut CompileOutput<'
     output.head(&FORMAT.head_bytes(&written.descriptor.head)?)
 }
 
-/// An error of the library with the entry, its node and that node's layer.
+/// Adds the entry, node and layer to an error of the library.
 fn place(error: NeuronError, entry: EntryView<'_>, lowered: &Lowered<'_>) -> Error {
     let subject = match &error {
         NeuronError::Call(failure) => failure.subject.clone(),

@@ -1,4 +1,4 @@
-//! The opened library with everything an instance holds of it.
+//! The opened library, with the data that an instance keeps about it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,15 +12,14 @@ use crate::soc::Soc;
 /// Settings of an instance.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// The option `library`.
+    /// Value of the option `library`.
     pub library: Option<PathBuf>,
-    /// The option `stand-in`.
+    /// Value of the option `stand-in`.
     pub stand_in: Option<PathBuf>,
-    /// How entries are written.
+    /// How entries are lowered.
     pub lowering: Lowering,
 }
 
-/// An opened library.
 #[derive(Debug)]
 pub struct Driver {
     library: Arc<Library>,
@@ -28,16 +27,16 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Opens the library by its rule.
+    /// Opens the library by the search rule.
     ///
     /// # Errors
-    /// Why no library was found, or what is wrong with the one found.
+    /// The reason why no library was found, or why the one found cannot be used.
     pub fn open(settings: &Settings) -> Result<Arc<Driver>> {
         let choice = LibraryChoice::here(settings.library.clone(), settings.stand_in.clone());
         Ok(Driver::of(Library::open(&choice)?))
     }
 
-    /// A driver of a library that is open.
+    /// Creates a driver for an open library.
     pub fn of(library: Arc<Library>) -> Arc<Driver> {
         let version = library.version();
         let maker = Maker {
@@ -51,21 +50,20 @@ impl Driver {
         Arc::new(Driver { library, maker })
     }
 
-    /// The driver for a chip: a simulator plays the chip, and the version of the library that its
-    /// profile names.
+    /// Returns the driver for a chip. A simulator then emulates the chip, with the library version
+    /// that the chip's profile names.
     ///
     /// # Errors
-    /// Those of [`Library::playing`].
+    /// The errors of [`Library::playing`].
     pub fn playing(&self, soc: &Soc) -> Result<Arc<Driver>> {
         Ok(Driver::of(self.library.playing(soc)?))
     }
 
-    /// The library.
     pub fn library(&self) -> &Arc<Library> {
         &self.library
     }
 
-    /// Its description of itself, as stored in artefacts.
+    /// Returns the description of the library that is stored in artefacts.
     pub fn maker(&self) -> &Maker {
         &self.maker
     }

@@ -1,4 +1,4 @@
-//! Errors of opening and calling the vendor's library, and their error classes for a planner.
+//! Errors of opening and calling the vendor's library, and their error classes for the planner.
 
 use std::path::PathBuf;
 
@@ -9,83 +9,80 @@ pub use shardwright_shim_npu::library::LibraryError;
 /// Result of the functions of this crate that call the library.
 pub type Result<T> = std::result::Result<T, NeuronError>;
 
-/// Error of the vendor's library.
+/// An error of the vendor's library.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NeuronError {
-    /// No library in the places searched, or one that the loader rejects.
+    /// No library was found in the searched places, or the loader rejects it.
     #[error("{}", .0.of_vendor("MediaTek", "set SHARDWRIGHT_NEURON_LIB to a Neuron adapter"))]
     Library(#[from] LibraryError),
-    /// A library, and not this kind of library.
+    /// The file is a library, but not a Neuron adapter.
     #[error("{} is no Neuron adapter: it has no symbol `{symbol}`", path.display())]
     NotAnAdapter {
-        /// Which file.
         path: PathBuf,
-        /// A symbol that every such library exports.
+        /// A symbol that every Neuron adapter exports.
         symbol: &'static str,
     },
     /// A required function is missing.
     #[error("{} (version {version}) has no function `{function}`", path.display())]
     FunctionMissing {
-        /// Which file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the adapter.
         version: RuntimeVersion,
-        /// The symbol.
+        /// Name of the missing symbol.
         function: &'static str,
     },
-    /// A function failed.
+    /// A function of the library failed.
     #[error(transparent)]
     Call(Box<CallFailure>),
-    /// The compiler reports success and returns an empty network.
+    /// The compiler reported success but returned an empty network.
     #[error("version {version} finished `{graph}` and gives a compiled network of {bytes} bytes")]
     EmptyNetwork {
-        /// Of the adapter.
+        /// Version of the adapter.
         version: RuntimeVersion,
-        /// The compiled graph.
+        /// Name of the compiled graph.
         graph: String,
-        /// Zero.
+        /// Reported size, which is zero.
         bytes: u64,
     },
-    /// Memory for hardware that begins where hardware cannot read.
+    /// Memory starts at an address or offset from which the hardware cannot read.
     #[error("{what} begins at {at}, which is no multiple of {alignment}")]
     Misaligned {
-        /// The `address` or `offset`, and its object.
+        /// The object, and whether its address or offset is misaligned.
         what: String,
-        /// Where.
+        /// The misaligned address or offset.
         at: u64,
-        /// The required alignment.
         alignment: u64,
     },
-    /// A text with a zero byte, a size beyond the interface's.
+    /// A value cannot be passed to the library, such as a text with a zero byte or a size beyond
+    /// the interface's range.
     #[error("{what} cannot be handed over: {reason}")]
     Impossible {
-        /// The object.
+        /// The object that cannot be passed.
         what: String,
-        /// Why not.
         reason: String,
     },
 }
 
-/// A function of the library failed.
+/// A failed call of a library function.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{function} failed with {code} ({}), adapter version {version}{}{}",
     result::name(*code).unwrap_or("an undocumented code"), about(subject), said(message))]
 pub struct CallFailure {
-    /// Its error class for a planner.
+    /// Error class for the planner.
     pub class: ErrorClass,
-    /// Which function.
+    /// Name of the function.
     pub function: &'static str,
-    /// The code returned.
+    /// Code that the function returned.
     pub code: i32,
-    /// Of the library.
+    /// Version of the adapter.
     pub version: RuntimeVersion,
-    /// Operand, operation or graph it was about.
+    /// The operand, operation or graph that the call concerned.
     pub subject: Option<String>,
-    /// The library's message; empty if it has none.
+    /// The library's message. Empty if there is none.
     pub message: String,
-    /// The last calls and their answers.
+    /// The last calls and their return codes.
     pub log: String,
-    /// Details for a planner: keys and values.
+    /// Details for the planner, as keys and values.
     pub details: Vec<(String, String)>,
 }
 
@@ -97,7 +94,7 @@ fn said(message: &str) -> String {
     if message.is_empty() { String::new() } else { format!(": {message}") }
 }
 
-/// The error class of a function's code.
+/// Returns the error class for a function's return code.
 pub fn class_of(function: &str, code: i32) -> ErrorClass {
     let is_restore = function.starts_with("NeuronModel_restore");
     let is_model = function.starts_with("NeuronModel_");
@@ -118,11 +115,11 @@ pub fn class_of(function: &str, code: i32) -> ErrorClass {
 }
 
 impl NeuronError {
-    /// The error class for a planner.
+    /// Returns the error class for the planner.
     pub fn class(&self) -> ErrorClass {
         match self {
             NeuronError::Call(failure) => failure.class,
-            // The whole graph is unusable, whatever the library reports.
+            // The whole graph is unusable, although the library reported success.
             NeuronError::EmptyNetwork { .. } => ErrorClass::Unmappable,
             NeuronError::Library(_)
             | NeuronError::NotAnAdapter { .. }
@@ -132,7 +129,7 @@ impl NeuronError {
         }
     }
 
-    /// Advice.
+    /// Returns the advice for a `help:` line.
     pub fn help(&self) -> Option<&'static str> {
         Some(match self {
             NeuronError::Library(_) | NeuronError::NotAnAdapter { .. } => {

@@ -1,4 +1,4 @@
-//! A graph in the adapter's form, before any library is called: operands by number, operations over
+//! A graph in the adapter's form, before any library is called: numbered operands, operations over
 //! them, and constants with the location of their bytes.
 
 use std::collections::BTreeSet;
@@ -8,18 +8,17 @@ use shardwright_neuron_adapter::operand;
 /// Index of an operand within its [`NeuronGraph`].
 pub type OperandIndex = u32;
 
-/// Operands and operations, in the order in which they are handed over.
+/// Operands and operations, in the order in which they are passed to the library.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NeuronGraph<'w> {
-    /// For logs.
+    /// Name of the graph, for logs.
     pub name: String,
-    /// By index.
     pub operands: Vec<Operand<'w>>,
-    /// In an order in which they can run. Limits on operations count these.
+    /// Operations in an order in which they can run. Limits on operations count these.
     pub operations: Vec<Operation>,
-    /// Bound before a run, in order.
+    /// Operands that are bound before a run, in order.
     pub inputs: Vec<OperandIndex>,
-    /// Written by a run, in order.
+    /// Operands that a run writes, in order.
     pub outputs: Vec<OperandIndex>,
     /// Whether 32-bit floats may be computed in 16 bits.
     pub relaxed: bool,
@@ -28,35 +27,34 @@ pub struct NeuronGraph<'w> {
 /// A tensor or scalar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operand<'w> {
-    /// For errors.
+    /// Name of the operand, for errors.
     pub name: String,
-    /// Type.
     pub kind: OperandKind,
-    /// Empty for scalars.
+    /// Dimensions. Empty for scalars.
     pub dims: Vec<u32>,
-    /// Of types quantised per tensor; 0 for others. Zero points are 0 throughout.
+    /// Scale of types that are quantised per tensor, 0 for other types. All zero points are 0.
     pub scale: f32,
-    /// Of types quantised per channel.
+    /// Scales of types that are quantised per channel.
     pub channels: Option<Channels>,
-    /// Of constants.
+    /// Value of a constant.
     pub value: Option<Value<'w>>,
 }
 
 /// Type of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OperandKind {
-    /// A number of the interface.
+    /// Type with a number in the interface.
     Numbered(i32),
-    /// The string operand of the extension of operations without a number.
+    /// The string operand of the extension for operations without a number.
     ExtensionName,
 }
 
 /// Scales per channel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Channels {
-    /// Which dimension has the channels.
+    /// Dimension of the channels.
     pub dimension: u32,
-    /// One each.
+    /// One scale per channel.
     pub scales: Vec<f32>,
 }
 
@@ -65,24 +63,25 @@ pub struct Channels {
 pub enum Value<'w> {
     /// Borrowed from the work order.
     Borrowed(&'w [u8]),
-    /// Made by the lowering.
+    /// Created by the lowering.
     Owned(Vec<u8>),
-    /// Integers of 4 bits, low ones first, rows padded to bytes; handed over as one byte each.
+    /// 4-bit integers, low bits first, with rows padded to bytes. They are passed to the library as
+    /// one byte each.
     Packed {
-        /// As stored.
+        /// Bytes as they are stored in the work order.
         bytes: &'w [u8],
-        /// Values of a row.
+        /// Number of values per row.
         columns: usize,
     },
-    /// Missing: such a graph can be counted but not compiled.
+    /// Missing. A graph with missing bytes can be counted but not compiled.
     Absent {
-        /// Length of the bytes.
+        /// Length of the missing bytes.
         length: u64,
     },
 }
 
 impl Value<'_> {
-    /// Bytes the library is handed.
+    /// Returns the number of bytes that are passed to the library.
     pub fn length(&self) -> u64 {
         match self {
             Value::Borrowed(bytes) => bytes.len() as u64,
@@ -95,7 +94,7 @@ impl Value<'_> {
         }
     }
 
-    /// Integers of 4 bits with a byte each.
+    /// Unpacks 4-bit integers to one byte each.
     pub fn unpacked(bytes: &[u8], columns: usize) -> Vec<u8> {
         let stride = columns.div_ceil(2).max(1);
         let mut out = Vec::with_capacity(bytes.len() / stride * columns);
@@ -107,44 +106,43 @@ impl Value<'_> {
     }
 }
 
-/// An operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operation {
-    /// For errors.
+    /// Name of the operation, for errors.
     pub name: String,
-    /// Which one.
     pub kind: OperationKind,
-    /// Operands, arguments included.
+    /// Operands, including arguments.
     pub inputs: Vec<OperandIndex>,
-    /// Results.
+    /// Operands that the operation computes.
     pub outputs: Vec<OperandIndex>,
-    /// The entry's node it was lowered from.
+    /// The entry's node from which the operation was lowered.
     pub origin: Option<u32>,
 }
 
-/// Which operation.
+/// Type of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OperationKind {
-    /// A number of the interface.
+    /// Type with a number in the interface.
     Numbered(i32),
-    /// Named by its last operand.
+    /// Operation of the extension, named by its last operand.
     Extension,
 }
 
 impl Operand<'_> {
-    /// Elements; 1 of scalars.
+    /// Returns the number of elements, 1 for scalars.
     pub fn elements(&self) -> u64 {
         self.dims.iter().fold(1, |product, extent| product.saturating_mul(u64::from(*extent)))
     }
 
-    /// Bytes of its values; `None` for types of the extension.
+    /// Returns the bytes of the values, or `None` for types of the extension.
     pub fn bytes(&self) -> Option<u64> {
         let OperandKind::Numbered(kind) = self.kind else { return None };
         self.elements().checked_mul(operand::element_bytes(kind)? as u64)
     }
 
-    /// Bytes of a constant as the chip stores it, scales included: values of 4 bits are handed over
-    /// as a byte each and stored two to a byte. 0 for what is no constant.
+    /// Returns the bytes of a constant as the chip stores it, including scales. The library
+    /// receives 4-bit values as a byte each, but the chip stores two per byte. Returns 0 for other
+    /// operands.
     fn stored_bytes(&self) -> u64 {
         let length = self.value.as_ref().map_or(0, Value::length);
         let has_four_bits = matches!(
@@ -163,7 +161,7 @@ impl Operand<'_> {
 }
 
 impl NeuronGraph<'_> {
-    /// Bytes of constants handed to the library, scales included.
+    /// Returns the bytes of constants passed to the library, including scales.
     pub fn constant_bytes(&self) -> u64 {
         let of = |operand: &Operand<'_>| {
             operand.value.as_ref().map_or(0, Value::length).saturating_add(operand.scale_bytes())
@@ -171,21 +169,21 @@ impl NeuronGraph<'_> {
         self.operands.iter().map(of).fold(0, u64::saturating_add)
     }
 
-    /// Bytes that one run moves from and to memory: every constant once, at the width it is stored
-    /// with, and all inputs and outputs, states at their capacity.
+    /// Returns the bytes that one run moves from and to memory. Every constant counts once, at its
+    /// stored width. All inputs and outputs count, with states at their capacity.
     pub fn moved_bytes(&self) -> u64 {
         self.operands.iter().map(Operand::stored_bytes).fold(self.bound_bytes(), u64::saturating_add)
     }
 
-    /// Bytes of inputs and outputs.
+    /// Returns the bytes of inputs and outputs.
     pub fn bound_bytes(&self) -> u64 {
         let bound = self.inputs.iter().chain(&self.outputs);
         let bytes = bound.filter_map(|index| self.operands.get(*index as usize)?.bytes());
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Nodes of the entry whose operations have values in f32, in order. Float constants beside
-    /// integers do not count: the extension's norm has some.
+    /// Returns the nodes of the entry whose operations have values in f32, in order. Float
+    /// constants in operations on integers do not count: the extension's norm has some.
     pub fn nodes_in_single_precision(&self) -> BTreeSet<u32> {
         let is_single = |index: &OperandIndex| {
             self.operands.get(*index as usize).is_some_and(|operand| {
@@ -197,7 +195,7 @@ impl NeuronGraph<'_> {
         self.operations.iter().filter(touches).filter_map(|operation| operation.origin).collect()
     }
 
-    /// Number of constants without bytes.
+    /// Returns the number of constants without bytes.
     pub fn absent(&self) -> usize {
         self.operands.iter().filter(|operand| matches!(operand.value, Some(Value::Absent { .. }))).count()
     }
@@ -209,7 +207,7 @@ mod tests {
 
     #[test]
     fn four_bits_become_bytes_row_by_row() {
-        // Two rows of three: the second half of each row's last byte is padding.
+        // Two rows of three values. The second half of each row's last byte is padding.
         let bytes = [0x21, 0xf8, 0x7f, 0x03];
         let expected = [1i8, 2, -8, -1, 7, 3].map(|value| value as u8);
         assert_eq!(Value::unpacked(&bytes, 3), expected);

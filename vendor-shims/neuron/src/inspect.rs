@@ -1,5 +1,5 @@
-//! Identifies a file: an artefact of this shim, or one of the containers in which code for these
-//! chips is shipped.
+//! Identifies a file: an artefact of this shim, or a container in which code for MediaTek chips is
+//! shipped.
 
 use serde::Serialize;
 use shardwright_neuron_containers::blob::{self, BlobDocument, Compilation};
@@ -21,11 +21,11 @@ struct Inspected<'a> {
     warnings: Vec<String>,
 }
 
-/// Identifies the bytes; `None` when they are in no format of this vendor's.
+/// Identifies the bytes. Returns `None` if they are in no format of this vendor.
 ///
 /// # Errors
 ///
-/// For a damaged file, or one of an unknown version.
+/// For a damaged file, or a file of an unknown version.
 pub(crate) fn inspect(bytes: &[u8]) -> Result<Option<Inspection>> {
     if !FORMAT.is_ours(bytes) {
         let found = containers::inspect(bytes).map_err(unreadable)?;

@@ -2,16 +2,15 @@
 //! Neuron Adapter C API.
 //!
 //! **Job.** Checks, lowers, compiles, loads and runs work orders with the vendor's library, or with
-//! a simulator that has its ABI and identifies itself. Chooses that library by one rule, reports
-//! what it refuses and why, and reports an artefact's target before the library is asked to restore
-//! it.
+//! a simulator that has the same ABI and identifies itself. Chooses the library by one rule,
+//! reports the nodes that it refuses and why, and checks an artefact's target before the library
+//! restores it.
 //!
-//! **Not its job.** It plans nothing, knows no model family and no file of the host, opens no
-//! second library where the first one fails, and compiles nothing on a phone where an artefact
-//! should be restored.
+//! **Not its job.** Planning, knowledge of model families and the host's files, a second library if
+//! the first one fails, and compiling on a phone when an artefact should be restored.
 //!
-//! Reading order: [`NeuronShim`], [`library`]; for compiling [`soc`], [`lower`], [`graph`],
-//! [`session`], [`artefact`]; for estimates [`roofline`]; for running `compatibility`, `loaded`,
+//! Reading order: [`NeuronShim`] and [`library`]. For compiling: [`soc`], [`lower`], [`graph`],
+//! [`session`], [`artefact`]. For estimates: [`roofline`]. For running: `compatibility`, `loaded`,
 //! `memory`.
 
 pub mod artefact;

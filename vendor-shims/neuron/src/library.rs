@@ -1,24 +1,23 @@
-//! Chooses the library to open: one rule, every step of it logged; the first match wins.
+//! Chooses the library to open by one rule. Every step is logged, and the first match is used.
 //!
-//! 1. The option `library`, if set: that file, or `libneuron_adapter.so` in that folder. Nothing
-//!    else is tried.
-//! 2. The variable `SHARDWRIGHT_NEURON_LIB`, if set: the same.
+//! 1. The option `library`, if set: that file, or `libneuron_adapter.so` in that folder. No other
+//!    place is tried.
+//! 2. The variable `SHARDWRIGHT_NEURON_LIB`, if set, in the same way.
 //! 3. The option `stand-in`, if set: that file, or `libneuron_adapter.so` in that folder, relative
-//!    to the shim's own folder; if it exists and is a simulator. The host sets it where a simulator
-//!    is wanted, so that a simulator that a build puts beside the program is never mistaken for a
-//!    device.
-//! 4. `libneuron_adapter.so` beside the shim's own file, if it exists.
-//! 5. The platform's names ([`PLATFORM_NAMES`]) in the loader's search path, in order: the first
-//!    that loads is used and no other is tried. A simulator found there is skipped: it is used only
-//!    if a user put it beside the shim or named it.
+//!    to the shim's own folder. It is used only if it exists and is a simulator. The host sets it
+//!    if a simulator is requested. So a simulator that a build puts next to the program is never
+//!    mistaken for a device.
+//! 4. `libneuron_adapter.so` next to the shim's own file, if it exists.
+//! 5. The platform's names ([`PLATFORM_NAMES`]) in the loader's search path, in order. The first
+//!    library that loads is used and no other is tried. Simulators are skipped here: they are used
+//!    only if a user put them next to the shim or named them.
 //!
-//! Other clients open every name they know and keep the last one; that is how an older system
-//! library takes precedence over an application's own copy. An opened library is never closed: its
-//! threads outlive its handles.
+//! Other clients open every name they know and keep the last one. In that way an older system
+//! library takes precedence over an application's own copy. An opened library is never closed,
+//! because its threads outlive its handles.
 //!
-//! Functions are bound one by one. A missing one is an error with its name when it is needed
-//! ([`NeuronError::FunctionMissing`]), and one introduced later than the library's reported version
-//! counts as missing.
+//! Functions are bound one by one. A missing function causes an error with its name when it is
+//! needed ([`NeuronError::FunctionMissing`]).
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -34,12 +33,12 @@ use crate::failure::{CallFailure, NeuronError, Result, class_of};
 use crate::soc::Soc;
 use crate::trail;
 
-/// Names the library for a user: a file or a folder.
+/// Variable by which a user names the library: a file or a folder.
 pub const VARIABLE: &str = "SHARDWRIGHT_NEURON_LIB";
-/// File looked for in folders and beside the shim.
+/// Name of the file in folders and next to the shim.
 pub const FILE: &str = "libneuron_adapter.so";
-/// Names on phones: libraries that an application bundles, or that the system offers under the
-/// newer name, precede the older ones.
+/// Names of the library on phones. Libraries that an application bundles, or that the system
+/// provides under the newer name, precede the older ones.
 pub const PLATFORM_NAMES: [&str; 6] = [
     "libneuronusdk_adapter.mtk.so",
     "libneuronusdk_adapter.10.mtk.so",
@@ -49,27 +48,27 @@ pub const PLATFORM_NAMES: [&str; 6] = [
     FILE,
 ];
 
-/// Symbol by which a library identifies itself as a simulator, in JSON.
+/// Symbol with which a simulator identifies itself, by a description in JSON.
 const SIMULATOR_SYMBOL: &CStr = c"ShardwrightNeuronSimulator_describe";
-/// The simulator's last message on this thread.
+/// Symbol that returns the simulator's last message on this thread.
 const MESSAGE_SYMBOL: &CStr = c"ShardwrightNeuronSimulator_lastMessage";
 
-/// Makes a simulator emulate a processor, a C string, and a version of the library, which may be
-/// null.
+/// Symbol that makes a simulator emulate a processor, given as a C string, and a version of the
+/// library, which may be null.
 const PLAY_SYMBOL: &CStr = c"ShardwrightNeuronSimulator_play";
 
-/// Where to look.
+/// The places to search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LibraryChoice {
-    /// The option `library`.
+    /// Value of the option `library`.
     pub option: Option<PathBuf>,
-    /// The variable's value.
+    /// Value of the variable [`VARIABLE`].
     pub variable: Option<PathBuf>,
-    /// The option `stand-in`.
+    /// Value of the option `stand-in`.
     pub stand_in: Option<PathBuf>,
     /// The folder of the shim.
     pub beside: Option<PathBuf>,
-    /// Names for the loader's path.
+    /// Names to look up in the loader's search path.
     pub names: Vec<String>,
 }
 
@@ -87,7 +86,7 @@ impl LibraryChoice {
 }
 
 impl LibraryChoice {
-    /// The stand-in, if no library is named, and it exists and is a simulator.
+    /// Opens the stand-in if no library is named, and if the stand-in exists and is a simulator.
     fn stand_in(&self, steps: &mut Steps) -> Result<Option<(PathBuf, Dynamic)>> {
         let named = self.option.is_some() || self.variable.is_some();
         let Some(path) = self.stand_in.as_ref().filter(|_| !named) else { return Ok(None) };
@@ -110,13 +109,12 @@ impl LibraryChoice {
 /// A simulator's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SimulatorDescription {
-    /// Its name.
     #[serde(default)]
     pub name: String,
-    /// The adapter version it plays.
+    /// The adapter version that it emulates.
     #[serde(default)]
     pub version: String,
-    /// The chip it plays.
+    /// The chip that it emulates.
     #[serde(default)]
     pub soc: String,
 }
@@ -142,7 +140,7 @@ impl Library {
     ///
     /// # Errors
     /// [`LibraryError::NotFound`](crate::failure::LibraryError::NotFound) with every place tried,
-    /// or what was wrong with the one found.
+    /// or the reason why the library that was found cannot be used.
     pub fn open(choice: &LibraryChoice) -> Result<Arc<Library>> {
         let mut steps = Steps::new(|text| {
             shardwright_shim_abi::log(
@@ -165,12 +163,12 @@ impl Library {
             })?,
         };
         let symbol = |name: &CStr| -> *mut c_void {
-            // SAFETY: the pointer is only looked at here; null is an answer.
+            // SAFETY: the pointer is only inspected here, and null is allowed.
             unsafe { dynamic.get::<*mut c_void>(name.to_bytes_with_nul()) }
                 .map_or(std::ptr::null_mut(), |found| *found)
         };
-        // SAFETY: a library that exports these names means these functions, by the interface's
-        // tables; it stays loaded, see below.
+        // SAFETY: a library that exports these names implements these functions, by the interface's
+        // tables. It stays loaded, see below.
         let functions = unsafe { Functions::bind(symbol) };
         let version = reported_version(&functions, &path)?;
         let magic = functions.get_magic_number.and_then(|function| {
@@ -180,14 +178,14 @@ impl Library {
         });
         let text_function = |name: &CStr| -> Option<TextFunction> {
             let found = symbol(name);
-            // SAFETY: the simulator's own symbols are functions of this type; no other library has
-            // them.
+            // SAFETY: the simulator's own symbols are functions of this type. No other library
+            // exports them.
             (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, TextFunction>(found) })
         };
         let simulator = text_function(SIMULATOR_SYMBOL).map(|function| {
-            // SAFETY: without arguments.
+            // SAFETY: the function has no arguments.
             let reported = unsafe { text(function()) };
-            // The symbol alone identifies a simulator; an unreadable description does not change
+            // The symbol alone identifies a simulator. An unreadable description does not change
             // that.
             serde_json::from_str(&reported).unwrap_or(SimulatorDescription {
                 name: reported,
@@ -197,7 +195,7 @@ impl Library {
         });
         let message = text_function(MESSAGE_SYMBOL);
         let found = symbol(PLAY_SYMBOL);
-        // SAFETY: as above, of this type.
+        // SAFETY: as above, with this type.
         let play =
             (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, PlayFunction>(found) });
         steps.say(format!(
@@ -219,37 +217,38 @@ impl Library {
         }))
     }
 
-    /// The file it was loaded from, or the name passed to the loader.
+    /// Returns the file from which the library was loaded, or the name passed to the loader.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How it was found, step by step.
+    /// Returns the steps of the search.
     pub fn steps(&self) -> &[String] {
         &self.steps
     }
 
-    /// The version it reports.
+    /// Returns the version that the library reports.
     pub fn version(&self) -> RuntimeVersion {
         self.version
     }
 
-    /// The firmware's magic number, if reported.
+    /// Returns the firmware's magic number, if reported.
     pub fn magic(&self) -> Option<i32> {
         self.magic
     }
 
-    /// Set where it is a simulator and not the vendor's.
+    /// Returns the simulator's description, or `None` for the vendor's library.
     pub fn simulator(&self) -> Option<&SimulatorDescription> {
         self.simulator.as_ref()
     }
 
-    /// Makes a simulator emulate this chip on this thread from now on, and the adapter's version
-    /// that the chip's profile names, unless its configuration names others. Returns the library
-    /// with the version that it reports then. The vendor's library is returned as it is.
+    /// Makes a simulator emulate this chip on this thread from now on, with the adapter version
+    /// that the chip's profile names. The simulator's configuration may name others, which take
+    /// precedence. Returns the library with the version that it then reports. The vendor's library
+    /// is returned unchanged.
     ///
     /// # Errors
-    /// The library does not report its version.
+    /// If the library does not report its version.
     pub fn playing(self: &Arc<Library>, soc: &Soc) -> Result<Arc<Library>> {
         let (Some(play), Ok(platform)) = (self.play, CString::new(soc.platform.as_str())) else {
             return Ok(self.clone());
@@ -264,7 +263,7 @@ impl Library {
         })
     }
 
-    /// For people: version, magic number, and whether it is a simulator.
+    /// Describes the library for people: version, magic number, and whether it is a simulator.
     pub fn describe(&self) -> String {
         let magic = self.magic.map_or(String::new(), |magic| format!(" (magic number {magic})"));
         match &self.simulator {
@@ -279,12 +278,11 @@ impl Library {
         }
     }
 
-    /// Its functions.
     pub(crate) fn functions(&self) -> &Functions {
         &self.functions
     }
 
-    /// A function is needed.
+    /// Returns a required function.
     pub(crate) fn need<F>(&self, bound: Option<F>, function: &'static str) -> Result<F> {
         bound.ok_or_else(|| NeuronError::FunctionMissing {
             path: self.path.clone(),
@@ -293,7 +291,7 @@ impl Library {
         })
     }
 
-    /// Whether a function may be called that is done without where it is missing.
+    /// Returns an optional function, if the library has it.
     pub(crate) fn offers<F>(&self, bound: Option<F>, function: &'static str) -> Option<F> {
         self.need(bound, function).ok()
     }
@@ -321,7 +319,7 @@ impl Library {
         })))
     }
 
-    /// A function reported success and returned a null pointer.
+    /// Creates the error for a function that reported success but returned a null pointer.
     pub(crate) fn gave_null(&self, function: &'static str) -> NeuronError {
         NeuronError::Call(Box::new(CallFailure {
             class: ErrorClass::Internal,
@@ -335,13 +333,13 @@ impl Library {
         }))
     }
 
-    /// A simulator's last message on this thread; empty for the vendor's library.
+    /// Returns a simulator's last message on this thread. Empty for the vendor's library.
     fn last_message(&self) -> String {
-        // SAFETY: without arguments; the text is copied before the next call.
+        // SAFETY: the function has no arguments, and the text is copied before the next call.
         self.message.map(|function| unsafe { text(function()) }).unwrap_or_default()
     }
 
-    /// Kilobytes of the memory nearest to the multipliers, if the library reports it.
+    /// Returns the kilobytes of the memory closest to the multipliers, if the library reports them.
     pub fn l1_kilobytes(&self) -> Option<u32> {
         let function = self.offers(self.functions.get_l1_memory_size_kb, "Neuron_getL1MemorySizeKb")?;
         let mut kilobytes = 0;
@@ -356,7 +354,7 @@ fn named(name: &str) -> &str {
     if name.is_empty() { "a library without a name" } else { name }
 }
 
-/// The version that a library reports.
+/// Returns the version that a library reports.
 fn reported_version(functions: &Functions, path: &Path) -> Result<RuntimeVersion> {
     let Some(get_version) = functions.get_version else {
         return Err(NeuronError::NotAnAdapter { path: path.to_owned(), symbol: "Neuron_getVersion" });
@@ -379,36 +377,38 @@ fn reported_version(functions: &Functions, path: &Path) -> Result<RuntimeVersion
     })))
 }
 
+/// Copies a C string. Returns an empty string for null.
+///
 /// # Safety
-/// `pointer` is null or text ended by a null.
+/// `pointer` is null or a text that ends with a zero byte.
 unsafe fn text(pointer: *const c_char) -> String {
     if pointer.is_null() {
         return String::new();
     }
-    // SAFETY: not null, and the caller promises the rest.
+    // SAFETY: not null, and the caller guarantees the rest.
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
-/// Sets the chip to compile for, in the environment variable the library reads. Set again only if
-/// it differs.
+/// Sets the chip to compile for, in the environment variable that the library reads. Does not write
+/// the variable if it already has this value.
 pub(crate) fn set_platform(soc: &str) {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     if std::env::var_os(setting::PLATFORM_VARIABLE).is_some_and(|existing| existing == soc) {
         return;
     }
-    // SAFETY: only the library reads this variable, inside calls this shim makes; the host makes
-    // one call at a time per instance, and compilations run in a process of their own.
+    // SAFETY: only the library reads this variable, during calls from this shim. The host makes one
+    // call at a time per instance, and compilations run in a process of their own.
     unsafe { std::env::set_var(setting::PLATFORM_VARIABLE, soc) };
 }
 
 fn is_simulator(library: &Dynamic) -> bool {
-    // SAFETY: only the presence of the symbol is checked; nothing is read through it.
+    // SAFETY: only the presence of the symbol is checked. Its pointer is not read.
     unsafe { library.get::<*mut c_void>(SIMULATOR_SYMBOL.to_bytes_with_nul()) }.is_ok()
 }
 
-/// Calls a function of the library by its field and symbol; a missing function and any code but 0
-/// are errors. The caller states why the call is sound.
+/// Calls a function of the library by its field and symbol. A missing function and any code except
+/// 0 are errors. The caller explains why the call is sound.
 macro_rules! call {
     ($library:expr, $field:ident = $symbol:literal, ($($argument:expr),* $(,)?), $subject:expr) => {{
         let library: &$crate::library::Library = &$library;

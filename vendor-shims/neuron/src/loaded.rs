@@ -1,4 +1,4 @@
-//! A compiled artefact made ready to run.
+//! A compiled artefact that is ready to run.
 
 use shardwright_neuron_adapter::setting::MEMORY_ALIGNMENT;
 use shardwright_shim_abi::{
@@ -21,13 +21,13 @@ pub(crate) struct Shard {
     flags: Vec<FlagReport>,
 }
 
-/// An entry ready to run.
+/// An entry that is ready to run.
 struct Loaded {
     entry: Entry,
     execution: Execution,
-    /// Number of ports that are inputs; the others follow.
+    /// Number of ports that are inputs. Outputs follow.
     inputs: usize,
-    /// Per port how it is bound.
+    /// How each port is bound.
     ways: Vec<Way>,
 }
 
@@ -35,17 +35,17 @@ struct Loaded {
 struct Way {
     /// Bytes in the hardware's layout.
     bytes: usize,
-    /// Extents of the hardware's layout, where they are not the port's.
+    /// Extents in the hardware's layout, if they differ from the port's.
     padded: Option<Vec<u64>>,
-    /// A copy of an input whose rows beyond the valid ones are zero, where one is needed.
+    /// A copy of an input in which rows beyond the valid ones are zero, if one is needed.
     rows: Option<HostBuffer>,
-    /// The hardware's layout, where it is not the port's.
+    /// Memory in the hardware's layout, if it differs from the port's layout.
     staged: Option<HostBuffer>,
 }
 
 impl Shard {
-    /// Checks the artefact, and only then lets the library restore it. A failure is returned; there
-    /// is no fallback.
+    /// Checks the artefact and then restores it with the library. A failure is returned, without a
+    /// fallback.
     ///
     /// # Errors
     ///
@@ -67,8 +67,8 @@ impl Shard {
             let blob = artefact.blob(entry)?;
             let restored = Network::restore(driver.library(), blob);
             let network = restored.map_err(|error| {
-                // The bytes are those that were written, for this chip and this major: the reason
-                // is the library's.
+                // The bytes are undamaged and for this chip and this major version, so the library
+                // has another reason.
                 Error::from(error)
                     .detail("entry", &entry.name)
                     .detail("made-by-version", head.made_by.version())
@@ -105,7 +105,7 @@ impl Loaded {
     fn run(&mut self, rows: usize, bound: &mut [Bound<'_>], control: Control<'_>) -> Result<()> {
         let Entry { name, rows: static_rows, ports, .. } = &self.entry;
         check_run(name, ports.len(), bound.len(), *static_rows, rows)?;
-        // The library cannot be stopped once it runs, so this is the last look.
+        // The library cannot be stopped while it runs, so this is the last check.
         control.proceed()?;
         for (index, ((port, way), bound)) in
             self.entry.ports.iter().zip(&self.ways).zip(bound.iter_mut()).enumerate()
@@ -138,8 +138,8 @@ impl Loaded {
                         memory.as_mut_ptr()
                     }
                 };
-                // SAFETY: memory of the binding or of this entry, which both live until the run is
-                // over; nothing else writes there.
+                // SAFETY: memory of the binding or of this entry. Both live until the run is over,
+                // and no one else writes there.
                 unsafe { self.execution.output(index - self.inputs, pointer, way.bytes) }?;
                 continue;
             }
@@ -148,8 +148,7 @@ impl Loaded {
                 return Err(unmapped());
             }
             let pointer = way.input(port, self.entry.rows, rows as u64, memory);
-            // SAFETY: memory of the binding or of this entry, which both stay until the run is
-            // over.
+            // SAFETY: memory of the binding or of this entry. Both live until the run is over.
             unsafe { self.execution.input(index, pointer, way.bytes) }?;
         }
         // SAFETY: every input and output was bound above.
@@ -158,7 +157,7 @@ impl Loaded {
         for ((port, way), bound) in outputs {
             if let (Some(staged), Some(padded)) = (&way.staged, &way.padded) {
                 let element = element_bytes(port.dtype).unwrap_or(1) as usize;
-                // SAFETY: as many bytes as the buffer has, written by the run that is over.
+                // SAFETY: the buffer has that many bytes, written by the run that is over.
                 let from = unsafe { std::slice::from_raw_parts(staged.pointer(), staged.length()) };
                 copy_padded(&port.place, padded, element, |dense, at, length| {
                     if let (Ok(to), Some(from)) = (bound.bytes_mut(), from.get(at..at + length)) {
@@ -200,19 +199,19 @@ impl Way {
         Ok(Way { bytes, padded: Some(padded), rows: copy, staged: Some(buffer(bytes)?) })
     }
 
-    /// The pointer to bind for an input: its own memory if no copy is needed.
+    /// Returns the pointer to bind for an input. It is the input's own memory if no copy is needed.
     fn input(&self, port: &Port, rows: u64, valid: u64, memory: &[u8]) -> *const u8 {
         let mut from = memory;
         if let (Some(copy), true) = (&self.rows, valid < rows) {
-            // SAFETY: as many bytes as the buffer has, this entry's own, which runs one call at a
-            // time.
+            // SAFETY: the buffer has that many bytes. It belongs to this entry, which runs one call
+            // at a time.
             let to = unsafe { std::slice::from_raw_parts_mut(copy.pointer(), copy.length()) };
             port.copy_rows(rows, valid, memory, to);
             from = to;
         }
         if let (Some(staged), Some(padded)) = (&self.staged, &self.padded) {
             let element = element_bytes(port.dtype).unwrap_or(1) as usize;
-            // SAFETY: as above; not the buffer that is read.
+            // SAFETY: as above. It is not the buffer that is read.
             let to = unsafe { std::slice::from_raw_parts_mut(staged.pointer(), staged.length()) };
             copy_padded(&port.place, padded, element, |dense, at, length| {
                 if let (Some(to), Some(from)) = (to.get_mut(at..at + length), from.get(dense..dense + length))
@@ -226,8 +225,8 @@ impl Way {
     }
 }
 
-/// Calls with every run of values along the last axis: where it begins in the dense layout and in
-/// the padded one, and its bytes.
+/// Calls `each` with every run of values along the last axis: its offset in the dense layout, its
+/// offset in the padded layout, and its length, all in bytes.
 fn copy_padded(dense: &[u64], padded: &[u64], element: usize, mut each: impl FnMut(usize, usize, usize)) {
     let Some((last, outer)) = dense.split_last() else { return };
     let length = *last as usize * element;

@@ -1,12 +1,12 @@
 //! Memory shared by application and device: a file descriptor of a dma-buf heap or of plain memory.
 //!
-//! The descriptor is registered with the library once, on import, and mapped if the system allows
-//! it; a heap that cannot be mapped is bound all the same, without a view for the host. The kind of
-//! memory behind the descriptor makes no difference here. Addresses and offsets must be multiples
-//! of 64, or the import is refused with that reason.
+//! On import, the descriptor is registered with the library once, and mapped if the system allows
+//! it. A heap that cannot be mapped is still bound, without a view for the host. The kind of memory
+//! behind the descriptor makes no difference to this module. Addresses and offsets must be
+//! multiples of 64, or the import is refused for that reason.
 //!
-//! **Untried** with memory of a dma-buf heap: the test imports some if a machine has
-//! `/dev/dma_heap/system`, and no test machine had it.
+//! **Untested** with memory of a dma-buf heap: the test imports such memory if a machine has
+//! `/dev/dma_heap/system`, but no test machine had it.
 
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
@@ -20,7 +20,7 @@ use crate::failure::NeuronError;
 use crate::library::Library;
 use crate::session::SharedHandle;
 
-/// Memory kinds that runs accept.
+/// Returns the memory kinds that runs accept.
 pub(crate) fn memory_kinds() -> MemoryKinds {
     MemoryKinds::HOST.and(MemoryKinds::SHIM).and(MemoryKinds::DMA_BUF)
 }
@@ -29,27 +29,27 @@ pub(crate) fn memory_kinds() -> MemoryKinds {
 struct Mapping {
     base: NonNull<u8>,
     length: usize,
-    /// Where the buffer begins in it.
+    /// Offset of the buffer in the mapping.
     skip: usize,
 }
 
-// SAFETY: the memory is reached through raw pointers whose users keep the contract's rules for
+// SAFETY: the memory is accessed through raw pointers whose users follow the contract's rules for
 // overlap.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Pages that cover `length` bytes from `offset` on; `None` if the system cannot map the
-    /// descriptor.
+    /// Maps the pages that cover `length` bytes from `offset`. Returns `None` if the system cannot
+    /// map the descriptor.
     fn of(fd: RawFd, offset: u64, length: usize) -> Option<Mapping> {
-        // SAFETY: asks for a number.
+        // SAFETY: only returns a number.
         let page =
             u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok().filter(|page| *page > 0)?;
         let skip = offset % page;
         let whole = usize::try_from(skip).ok()?.checked_add(length)?;
         let from = libc::off_t::try_from(offset - skip).ok()?;
-        // SAFETY: a fresh mapping at an address of the system's choice.
+        // SAFETY: a new mapping at an address that the system chooses.
         let base = unsafe {
             let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
             libc::mmap(std::ptr::null_mut(), whole, access, shared, fd, from)
@@ -75,20 +75,20 @@ impl Drop for Mapping {
     }
 }
 
-/// Imported memory.
+/// Memory imported from a descriptor.
 pub struct SharedBuffer {
     mapping: Option<Mapping>,
     handle: Arc<SharedHandle>,
 }
 
 impl SharedBuffer {
-    /// Makes a descriptor's memory visible to library and host. The host owns the descriptor and
-    /// keeps it open as long as the buffer.
+    /// Makes a descriptor's memory visible to the library and the host. The host owns the
+    /// descriptor and keeps it open as long as the buffer.
     ///
     /// # Errors
-    /// [`NeuronError::Misaligned`] for an offset or address that is no multiple of 64; the
-    /// library's errors; [`ShimError::UnsupportedMemory`] for a length of zero or beyond the file's
-    /// end.
+    /// [`NeuronError::Misaligned`] for an offset or address that is not a multiple of 64.
+    /// [`ShimError::UnsupportedMemory`] for a length of zero or a range beyond the file's end. Also
+    /// the library's errors.
     pub fn import(
         library: &Arc<Library>,
         fd: RawFd,
@@ -100,7 +100,7 @@ impl SharedBuffer {
         let whole = whole.ok_or_else(|| refuse(format!("{length} bytes are impossible")))?;
         // SAFETY: all zeros is a valid value of a struct of numbers.
         let mut status: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: any number may be passed; the struct outlives the call.
+        // SAFETY: any number may be passed, and the struct outlives the call.
         if unsafe { libc::fstat(fd, &mut status) } != 0 {
             return Err(refuse(format!("descriptor {fd}: {}", std::io::Error::last_os_error())).into());
         }
@@ -123,7 +123,7 @@ impl SharedBuffer {
         Ok(SharedBuffer { mapping, handle })
     }
 
-    /// As the library knows it.
+    /// Returns the memory's handle in the library.
     pub(crate) fn handle(&self) -> &Arc<SharedHandle> {
         &self.handle
     }
@@ -144,7 +144,7 @@ unsafe impl Buffer for SharedBuffer {
     }
 }
 
-/// Zeroed memory of the process that hardware may read.
+/// Allocates zeroed memory of the process that the hardware can read.
 pub(crate) fn allocate(length: usize, alignment: usize) -> shardwright_shim_abi::Result<Box<dyn Buffer>> {
     Ok(Box::new(HostBuffer::new(length, alignment.max(MEMORY_ALIGNMENT))?))
 }

@@ -1,15 +1,15 @@
-//! The boost hint of executions, set by the flag `power`. Preferences belong to a compilation, and
-//! a restored one has none.
+//! The boost hint of executions, which the flag `power` sets. The interface's preferences are not
+//! used for this, because they belong to a compilation and do not exist for a restored one.
 
 use shardwright_neuron_adapter::setting::LARGEST_BOOST;
 use shardwright_shim_abi::{FlagOutcome, FlagReport};
 use shardwright_shim_npu::Power;
 
-/// Power mode of a session that requests none: the one that every client on phones sets.
+/// Power mode of a session that does not request one. Every client on phones sets this mode.
 pub const UNASKED: Power = Power::Burst;
 
-/// The boost hint, 0 to 100. Only 100 was ever seen in use; the interface does not define the
-/// effect of smaller numbers, so these are our choice.
+/// Returns the boost hint, 0 to 100. Only 100 has been observed in use. The interface does not
+/// define the effect of smaller numbers, so they are this shim's choice.
 pub const fn boost(power: Power) -> u8 {
     match power {
         Power::Burst => LARGEST_BOOST,
@@ -19,7 +19,7 @@ pub const fn boost(power: Power) -> u8 {
     }
 }
 
-/// The flag's outcome, if the library returned no error.
+/// Reports the flag's outcome after the library returned no error.
 pub fn report(power: Power, is_simulated: bool) -> FlagReport {
     let set = format!("NeuronExecution_setBoostHint({}) answered without an error", boost(power));
     match is_simulated {

@@ -1,14 +1,14 @@
-//! The priority of compilations, set by the flag `priority`. Executions have no setting of it, and
-//! restored networks take none.
+//! The priority of compilations, which the flag `priority` sets. Executions and restored networks
+//! do not have a setting for it.
 
 use shardwright_neuron_adapter::setting::priority;
 use shardwright_shim_abi::FlagOutcome;
 use shardwright_shim_npu::Priority;
 
-/// Priority of an order that requests none: the one that every client on phones sets.
+/// Priority of an order that does not request one. Every client on phones sets this priority.
 pub const UNASKED: Priority = Priority::High;
 
-/// The interface's number.
+/// Returns the interface's number of a priority.
 pub const fn number(asked: Priority) -> i32 {
     match asked {
         Priority::Low => priority::LOW,
@@ -17,7 +17,7 @@ pub const fn number(asked: Priority) -> i32 {
     }
 }
 
-/// The flag's outcome and evidence, if the library returned no error.
+/// Returns the flag's outcome and evidence after the library returned no error.
 pub fn judged(asked: Priority, is_simulated: bool) -> (FlagOutcome, String) {
     let set = format!("NeuronCompilation_setPriority({}) answered without an error", number(asked));
     match is_simulated {

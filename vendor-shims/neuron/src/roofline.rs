@@ -1,8 +1,8 @@
-//! Time of a graph by the roofline of its chip: it takes as long as the longer of moving its bytes
-//! and computing its products.
+//! Estimates the time of a graph by the roofline of its chip: the longer of moving its bytes and
+//! computing its products.
 //!
-//! The figures are facts of the chip's profile; a chip without them has no time. Calls, copies and
-//! elementwise operations are not modelled, and the error is not known.
+//! The figures are facts of the chip's profile. Without them, there is no estimate. Calls, copies
+//! and elementwise operations are not modelled, and the error of the estimate is unknown.
 
 use shardwright_neuron_adapter::{operand, operation};
 use shardwright_shim_abi::{Chip, Fact, FlagKind};
@@ -10,23 +10,23 @@ use shardwright_shim_npu::ShimError;
 
 use crate::graph::{NeuronGraph, OperandKind, Operation, OperationKind};
 
-/// The facts that are read, by their names in a profile.
+/// Names of the facts in a profile.
 pub mod facts {
     /// Peak bandwidth of the memory.
     pub const MEMORY: &str = "memory-gigabytes-per-second";
     /// Peak rate of products of 16-bit activations with 8-bit weights.
     pub const FIXED_BY_EIGHT: &str = "tera-operations-16x8";
-    /// The same with 4-bit weights.
+    /// Peak rate of products of 16-bit activations with 4-bit weights.
     pub const FIXED_BY_FOUR: &str = "tera-operations-16x4";
-    /// The same with other 16-bit activations.
+    /// Peak rate of products of 16-bit activations with each other.
     pub const FIXED_BY_FIXED: &str = "tera-operations-16x16";
     /// Peak rate of products of 16-bit floats.
     pub const FLOATS: &str = "tera-operations-f16";
-    /// The part of either peak that is reached.
+    /// Fraction of both peaks that the chip reaches.
     pub const EFFICIENCY: &str = "roofline-efficiency";
 }
 
-/// Types of a product's operands, as far as rates depend on them.
+/// Types of a product's operands, as far as they determine the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operands {
     FixedByEight,
@@ -39,7 +39,7 @@ impl Operands {
     const ALL: [Operands; 4] =
         [Operands::FixedByEight, Operands::FixedByFour, Operands::FixedByFixed, Operands::Floats];
 
-    /// The fact with their rate.
+    /// Returns the name of the fact with the rate.
     const fn fact(self) -> &'static str {
         match self {
             Operands::FixedByEight => facts::FIXED_BY_EIGHT,
@@ -49,7 +49,7 @@ impl Operands {
         }
     }
 
-    /// By the types of the two operands. f32 is computed in 16 bits.
+    /// Classifies a product by the types of its operands. f32 is computed in 16 bits.
     fn of(first: OperandKind, second: OperandKind) -> Option<Operands> {
         let (OperandKind::Numbered(first), OperandKind::Numbered(second)) = (first, second) else {
             return None;
@@ -71,21 +71,23 @@ impl Operands {
     }
 }
 
-/// Largest value of a fact: far beyond any chip's, and small enough that no time becomes zero.
+/// Largest value of a fact. It is far beyond any chip's figures, and small enough that no time
+/// becomes zero.
 const LARGEST: f64 = 1e6;
 
-/// What a chip's profile declares of its speed.
+/// The speed that a chip's profile declares.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Roofline {
-    /// Gigabytes per second.
+    /// Bandwidth in gigabytes per second.
     memory: f64,
-    /// Tera-operations per second, a multiply-add counted as two, in the order of [`Operands`].
+    /// Rates in tera-operations per second, in the order of [`Operands`]. A multiply-add counts as
+    /// two operations.
     rates: [Option<f64>; Operands::ALL.len()],
-    /// Above 0, at most 1.
+    /// Efficiency, above 0 and at most 1.
     efficiency: f64,
 }
 
-/// The facts this module reads.
+/// Returns the facts that this module reads.
 pub fn read_facts() -> Vec<Fact> {
     let fact = |name: &str, description: &str| Fact {
         name: name.to_owned(),
@@ -116,7 +118,7 @@ pub fn read_facts() -> Vec<Fact> {
 }
 
 impl Roofline {
-    /// What a profile declares; `None` if it declares nothing.
+    /// Reads the figures of a profile. Returns `None` if the profile has no such facts.
     ///
     /// # Errors
     /// [`ShimError::WrongFact`] for a value that is not a number in range, and for rates or an
@@ -151,10 +153,11 @@ impl Roofline {
         Operands::ALL.into_iter().zip(self.rates).find(|(known, _)| *known == operands)?.1
     }
 
-    /// Microseconds of one run, rounded up; `None` if the graph has a product of types without a
-    /// rate.
+    /// Estimates the microseconds of one run, rounded up. Returns `None` if the graph has a product
+    /// of types without a rate.
     pub fn microseconds(&self, graph: &NeuronGraph<'_>) -> Option<u64> {
-        // 10^9 bytes a second are 10^3 a microsecond, 10^12 operations are 10^6.
+        // 10^9 bytes per second are 10^3 per microsecond, and 10^12 operations per second are 10^6
+        // per microsecond.
         let moving = graph.moved_bytes() as f64 / (self.memory * 1e3);
         let mut computing = 0.0;
         for operation in graph.operations.iter().filter(|operation| is_product(operation)) {
@@ -169,8 +172,8 @@ fn is_product(operation: &Operation) -> bool {
     matches!(operation.kind, OperationKind::Numbered(operation::FULLY_CONNECTED | operation::BATCH_MATMUL))
 }
 
-/// Types and multiply-adds of a product: every value of the result is a sum over the last axis of
-/// the first operand.
+/// Returns the types and the multiply-adds of a product. Every value of the result is a sum over
+/// the last axis of the first operand.
 fn product(graph: &NeuronGraph<'_>, operation: &Operation) -> Option<(Operands, u64)> {
     let operand = |indices: &[u32], place: usize| graph.operands.get(*indices.get(place)? as usize);
     let (first, second) = (operand(&operation.inputs, 0)?, operand(&operation.inputs, 1)?);
@@ -194,7 +197,7 @@ mod tests {
         Operand { name: String::new(), kind, dims: dims.to_vec(), scale: 0.0, channels: None, value }
     }
 
-    /// `rows` of 1024 values multiplied with a matrix of 2048 outputs, of a type.
+    /// Builds a product of `rows` rows of 1024 values and a matrix with 2048 outputs.
     fn layer(rows: u32, activations: i32, weights: i32, bytes: u64) -> NeuronGraph<'static> {
         let value = Some(Value::Absent { length: bytes });
         NeuronGraph {
@@ -223,7 +226,8 @@ mod tests {
 
     #[test]
     fn the_longer_of_moving_and_computing_decides() {
-        // 1 GB/s moves 1,000 bytes a microsecond, 1 TOPS computes a million operations in one.
+        // 1 GB/s moves 1,000 bytes per microsecond. 1 TOPS computes a million operations per
+        // microsecond.
         let slow_memory = read(&[("memory-gigabytes-per-second", "1"), ("tera-operations-16x8", "1000")]);
         let slow_memory = slow_memory.expect("read").expect("declared");
         let eight = layer(1, FIXED, EIGHT, MATRIX);
@@ -241,7 +245,7 @@ mod tests {
     fn four_bits_move_half_the_bytes_and_scales_count() {
         let known = [("memory-gigabytes-per-second", "1"), ("tera-operations-16x4", "1000")];
         let known = read(&known).expect("read").expect("declared");
-        // The library is handed a byte a value.
+        // The library receives one byte per value.
         let mut four = layer(1, FIXED, FOUR, MATRIX);
         let values = MATRIX / 2 + 2 * (1024 + 2048);
         assert_eq!((four.constant_bytes(), four.moved_bytes()), (MATRIX, values));
@@ -250,7 +254,7 @@ mod tests {
         assert_eq!(known.microseconds(&four), Some((values + 4 * 2048).div_ceil(1000)));
     }
 
-    /// What the notes of the shipped profiles say their efficiency was fitted to.
+    /// The notes of the shipped profiles state to which time each efficiency was fitted.
     #[test]
     fn shipped_efficiencies_give_the_times_they_were_fitted_to() {
         for (name, weights, bytes, milliseconds) in
@@ -299,7 +303,7 @@ mod tests {
         ] {
             assert_eq!(time(activations, weights), None, "{activations} with {weights}");
         }
-        // Without products the bytes alone decide.
+        // Without products, the bytes alone determine the time.
         let mut moved = layer(1, FIXED, FOUR, MATRIX);
         moved.operations.clear();
         assert!(known.microseconds(&moved).is_some_and(|time| time > 0));

@@ -1,15 +1,15 @@
-//! A small graph, compiled to find out the effect of a flag: products, a sum, a hyperbolic tangent,
-//! a softmax.
+//! A small graph that is compiled to determine the effect of a flag. It has products, a sum, a
+//! hyperbolic tangent and a softmax.
 
 use shardwright_neuron_adapter::{operand, operation, setting::fuse};
 
 use crate::graph::{Channels, NeuronGraph, Operand, OperandKind, Operation, OperationKind, Value};
 
-/// Rows of the sample, and extents of its matrices.
+/// Rows of the sample. `WIDTH` is the extent of its square matrices.
 const ROWS: u32 = 8;
 const WIDTH: u32 = 64;
 
-/// The graph.
+/// Builds the graph.
 pub(crate) fn graph() -> NeuronGraph<'static> {
     let mut graph = NeuronGraph { name: "sample".to_owned(), relaxed: true, ..NeuronGraph::default() };
     let mut add = |name: &str, kind: i32, dims: Vec<u32>, scale: f32, value: Option<Vec<u8>>| {

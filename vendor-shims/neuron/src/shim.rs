@@ -1,4 +1,4 @@
-//! The vendor's library behind the contract.
+//! Implements the contract with the vendor's library.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,19 +28,22 @@ use crate::soc::{self, Soc};
 const LIBRARY: &str = "library";
 const LOWERING: &str = "lowering";
 const STAND_IN: &str = "stand-in";
-/// Selects the lowering if the option does not.
+/// Variable that selects the lowering if the option does not.
 const LOWERING_VARIABLE: &str = "SHARDWRIGHT_NEURON_LOWERING";
 
-/// One instance.
+/// An instance of the shim.
 ///
-/// Options: `library`, the adapter's file or its folder; `lowering` (`lean`, `plain`), how entries
-/// are lowered, otherwise set by the variable `SHARDWRIGHT_NEURON_LOWERING`; `stand-in`, a
-/// simulator of the library, relative to the shim's folder, used if neither an option nor a
-/// variable names a library.
+/// Options:
+///
+/// * `library`: the adapter's file or its folder.
+/// * `lowering` (`lean` or `plain`): how entries are lowered. The variable
+///   `SHARDWRIGHT_NEURON_LOWERING` sets it otherwise.
+/// * `stand-in`: a simulator of the library, relative to the shim's folder. It is used if neither
+///   the option `library` nor the variable names a library.
 pub struct NeuronShim {
     settings: Settings,
     driver: Lazy<Driver>,
-    /// Code compiled to find out the effects of flags.
+    /// Code that was compiled to determine the effects of flags.
     trials: Mutex<Trials>,
     chips: Chips<Soc>,
 }
@@ -64,13 +67,13 @@ impl NeuronShim {
         Ok(self.driver.get(|| Driver::open(&self.settings))?)
     }
 
-    /// A device of a chip that was made known.
+    /// Returns a device of a known chip.
     fn named(&self, name: &str) -> std::result::Result<Named<Soc>, ShimError> {
         self.chips.named(name).ok_or_else(|| unknown(name))
     }
 
-    /// The device and the library that plays it: a simulator plays no chip itself, and MediaTek's
-    /// library no simulated one.
+    /// Returns the device and the library for it. A simulator serves only simulated devices, and
+    /// MediaTek's library only real ones.
     fn device(&self, name: &str) -> Result<(Named<Soc>, Arc<Driver>)> {
         let named = self.named(name)?;
         let driver = self.driver()?;
@@ -101,8 +104,8 @@ fn target<'a>(named: &'a Named<Soc>, driver: &Driver) -> Target<'a> {
     Target { soc: &named.soc, version: driver.library().version() }
 }
 
-/// Estimated bytes of an operation in an artefact besides constants: its operands and parameters,
-/// in the simulator's format.
+/// Estimated bytes of an operation in an artefact, excluding constants: its operands and
+/// parameters, in the simulator's format.
 const OPERATION_BYTES: u64 = 1024;
 
 impl Shim for NeuronShim {
@@ -111,7 +114,8 @@ impl Shim for NeuronShim {
             name: "neuron".to_owned(),
             vendor: "MediaTek".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            // Finding out would open the library, whose initialisers may crash; devices name it.
+            // This would require opening the library, whose initialisers may crash. The devices
+            // name it.
             vendor_library: None,
             instance_limit: 0,
         }
@@ -146,7 +150,7 @@ impl Shim for NeuronShim {
 
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>> {
         let chips = match soc.map(|name| self.chips.get(name)) {
-            // No profile was passed for it: another vendor's chip.
+            // The chip has no known profile, so it is another vendor's chip.
             Some(None) => return Ok(Vec::new()),
             Some(Some(soc)) => vec![soc],
             None => {
@@ -155,7 +159,7 @@ impl Shim for NeuronShim {
                 chips
             }
         };
-        // Without a library there is no device; the error says why.
+        // Without a library there are no devices. The error contains the reason.
         let driver = self.driver()?;
         let device = |soc: Arc<Soc>| -> Result<Device> {
             let driver = driver.playing(&soc)?;
@@ -207,8 +211,8 @@ impl Shim for NeuronShim {
         Ok(lower::check(entry, &target(&named, &driver)))
     }
 
-    /// Operations and bytes, and the time by the chip's [roofline](crate::roofline); without one
-    /// the time excludes every node.
+    /// Estimates operations and bytes, and the time by the chip's [roofline](crate::roofline).
+    /// Without a roofline, every node is listed as uncosted.
     fn estimate(&self, device: &str, entry: EntryView<'_>) -> Result<Option<Estimate>> {
         let (named, driver) = self.device(device)?;
         let lowered = lower::lower(entry, &target(&named, &driver), self.settings.lowering)?;
@@ -228,7 +232,7 @@ impl Shim for NeuronShim {
                 .graph
                 .constant_bytes()
                 .saturating_add(operations.saturating_mul(OPERATION_BYTES)),
-            // Entry points hold their weights once each.
+            // Each entry point has its own copy of its weights.
             shared_bytes: 0,
         }))
     }
@@ -287,8 +291,8 @@ impl Shim for NeuronShim {
         inspect::inspect(bytes)
     }
 
-    /// Nothing needs recreating: handles of a lost device are gone with their shards, and the
-    /// library opens the device with the next one.
+    /// Does not recreate anything: the handles of a lost device are dropped with their shards, and
+    /// the library opens the device again with the next shard.
     fn recover(&self, device: &str) -> Result<()> {
         self.device(device).map(drop)
     }

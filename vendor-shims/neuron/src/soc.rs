@@ -1,5 +1,5 @@
-//! A chip as its profile describes it, as far as this shim reads the profile, and whether it is
-//! this phone's.
+//! A chip as its profile describes it, as far as this shim reads the profile. Also determines
+//! whether it is the chip of this phone.
 
 use shardwright_neuron_adapter::RuntimeVersion;
 use shardwright_shim_abi::{Chip, Fact, FlagKind};
@@ -7,15 +7,15 @@ use shardwright_shim_npu::ShimError;
 
 use crate::roofline::{self, Roofline};
 
-/// The facts that are read, by their names in a profile, beside those of the [roofline].
+/// Names of the facts in a profile, except for the facts of the [roofline].
 pub mod facts {
-    /// The chip as the vendor's tools name it.
+    /// Name of the chip in the vendor's tools.
     pub const PLATFORM: &str = "platform";
-    /// Whether weights of 4 bits with a scale per channel may be sent.
+    /// Whether 4-bit weights with a scale per channel may be sent.
     pub const FOUR_BITS_PER_CHANNEL: &str = "four-bits-per-channel";
-    /// Cores of the processor.
+    /// Number of cores of the processor.
     pub const CORES: &str = "mdla-cores";
-    /// Fast memory of the processor.
+    /// KiB of fast memory of the processor.
     pub const L1_KILOBYTES: &str = "l1-kilobytes";
     /// Version of the library that a simulator emulates for the chip.
     pub const SIMULATED_ADAPTER: &str = "simulated-adapter";
@@ -26,39 +26,38 @@ pub mod facts {
 const REFUSED: &str = "refused";
 const BY_VERSION: &str = "by-version";
 
-/// A chip.
+/// The facts of a chip that this shim uses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Soc {
     /// Name of its profile.
     pub name: String,
-    /// As the vendor's tools name it: lower case, `mt6989`.
+    /// Name in the vendor's tools, in lower case, for example `mt6989`.
     pub platform: String,
-    /// Its other names.
     aliases: Vec<String>,
     /// Support for 4-bit per-channel weights on this chip.
     pub four_bits_per_channel: FourBits,
-    /// Cores, where they are known.
+    /// Number of cores, if known.
     pub cores: Option<i64>,
-    /// KiB of fast memory, where they are known.
+    /// KiB of fast memory, if known.
     pub l1_kilobytes: Option<i64>,
-    /// Its speed, where the profile declares it.
+    /// Speed, if the profile declares it.
     pub roofline: Option<Roofline>,
-    /// Version of the library that a simulator emulates for it.
+    /// Version of the library that a simulator emulates for the chip.
     pub simulated_adapter: Option<RuntimeVersion>,
     /// System properties that name the chip, the most specific first.
     properties: Vec<String>,
 }
 
-/// Whether weights of 4 bits with a scale per channel may be sent.
+/// Whether 4-bit weights with a scale per channel may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FourBits {
     /// Supported from the first adapter version that has a type for them.
     ByVersion,
-    /// Refused at any size with any adapter.
+    /// Refused at any size and with any adapter.
     Refused,
 }
 
-/// The facts this shim reads.
+/// Returns the facts that this shim reads.
 pub fn read_facts() -> Vec<Fact> {
     let fact = |name: &str, kind, required, description: &str| Fact {
         name: name.to_owned(),
@@ -107,14 +106,15 @@ pub fn read_facts() -> Vec<Fact> {
     read
 }
 
-/// `MT6989W/CZA` is an `mt6989`; `None` for other kinds of names.
+/// Extracts the platform from a chip's name: `MT6989W/CZA` is an `mt6989`. Returns `None` for other
+/// kinds of names.
 fn platform(name: &str) -> Option<String> {
     let lower = name.trim().to_ascii_lowercase();
     let digits = lower.strip_prefix("mt")?.bytes().take(4).take_while(u8::is_ascii_digit).count();
     (digits == 4).then(|| lower[..6].to_owned())
 }
 
-/// `9.2.0`; `None` for anything else.
+/// Parses a version such as `9.2.0`.
 fn version(text: &str) -> Option<RuntimeVersion> {
     let parts: Vec<u8> = text.split('.').map(|part| part.parse().ok()).collect::<Option<_>>()?;
     match parts[..] {
@@ -124,10 +124,10 @@ fn version(text: &str) -> Option<RuntimeVersion> {
 }
 
 impl Soc {
-    /// The chip of a profile.
+    /// Reads the chip of a profile.
     ///
     /// # Errors
-    /// [`ShimError::WrongFact`] for an invalid platform name or number.
+    /// [`ShimError::WrongFact`] for an invalid platform name, version or number.
     pub fn read(chip: &Chip<'_>) -> Result<Soc, ShimError> {
         let wrong = |fact: &'static str, reason: String| ShimError::WrongFact {
             chip: chip.name.to_owned(),
@@ -174,7 +174,8 @@ impl Soc {
         })
     }
 
-    /// Whether a phone with such properties has it; any of them may be missing or hold an alias.
+    /// Returns whether a phone with these system properties has this chip. A property may be
+    /// missing or contain an alias.
     pub fn is_of(&self, property: impl Fn(&str) -> Option<String>) -> bool {
         let names = |value: &str| {
             let value = value.trim();
@@ -188,7 +189,7 @@ impl Soc {
         telling.into_iter().find(|value| platform(value).is_some()).is_some_and(|value| names(&value))
     }
 
-    /// Whether it is the chip of this phone. **Untried**: no phone was available.
+    /// Returns whether this phone has this chip. **Untested**, because no phone was available.
     pub fn is_of_this_machine(&self) -> bool {
         self.is_of(system_property)
     }
@@ -198,7 +199,7 @@ impl Soc {
 fn system_property(name: &str) -> Option<String> {
     let name = std::ffi::CString::new(name).ok()?;
     let mut value = [0u8; libc::PROP_VALUE_MAX as usize];
-    // SAFETY: the name ends with a zero byte, and there is room for the longest value and its zero
+    // SAFETY: the name ends with a zero byte, and there is room for the longest value with its zero
     // byte.
     let length = unsafe { libc::__system_property_get(name.as_ptr(), value.as_mut_ptr().cast()) };
     let value = value.get(..usize::try_from(length).ok()?)?;
@@ -214,13 +215,13 @@ fn system_property(_name: &str) -> Option<String> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A chip of these facts.
+    /// Reads a chip with these facts.
     fn soc(facts: &[(&str, &str)]) -> Result<Soc, ShimError> {
         let facts = facts.iter().copied().collect();
         Soc::read(&Chip { name: "chip", aliases: vec!["Dimensity 8300", "MT8792"], facts })
     }
 
-    /// The shipped profiles of this shim's chips, by their names.
+    /// Returns the shipped profiles of this shim's chips, by name.
     pub(crate) fn profiles() -> std::collections::BTreeMap<String, serde_json::Value> {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/profiles");
         let files = std::fs::read_dir(folder).expect("profiles").map(|file| file.expect("a file").path());
@@ -229,7 +230,7 @@ pub(crate) mod tests {
         all.map(|profile| (profile["name"].as_str().expect("a name").to_owned(), profile)).collect()
     }
 
-    /// The facts of a shipped profile that this shim reads.
+    /// Reads the chip of a shipped profile.
     pub(crate) fn of_profile(name: &str) -> Soc {
         let profile = &profiles()[name];
         let texts = |value: &serde_json::Value| value.as_str().expect("text").to_owned();

@@ -1,17 +1,17 @@
-//! The last library calls of this thread and their results. No library can read the vendor's log,
-//! so errors carry this instead.
+//! The last library calls of this thread and their return codes. The shim cannot read the vendor's
+//! log, so errors contain these calls instead.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-/// Calls kept; equal ones in a row count as one.
+/// Number of calls that are kept. Equal consecutive calls count as one.
 const KEPT: usize = 24;
 
 thread_local! {
     static CALLS: RefCell<VecDeque<(&'static str, i32, u64)>> = const { RefCell::new(VecDeque::new()) };
 }
 
-/// Notes a call and its answer.
+/// Records a call and its return code.
 pub(crate) fn note(function: &'static str, code: i32) {
     CALLS.with_borrow_mut(|calls| match calls.back_mut() {
         Some((last, answered, count)) if (*last, *answered) == (function, code) => *count += 1,
@@ -24,7 +24,7 @@ pub(crate) fn note(function: &'static str, code: i32) {
     });
 }
 
-/// A line for each call, the last one last.
+/// Lists the calls, one per line, with the last call at the end.
 pub(crate) fn tail() -> String {
     CALLS.with_borrow(|calls| {
         let line = |(function, code, count): &(&'static str, i32, u64)| match count {

@@ -1,7 +1,7 @@
-//! Tests the run side, call by call. No published client for x86-64 exercises it, so it is checked
-//! against rules read from two clients published for phones, by a library that computes nothing,
-//! records every call and ends the process where a rule is broken. Each record comes from a
-//! separate process.
+//! Tests the run side, call by call. No published client for x86-64 exercises it. So it is checked
+//! against rules that were read from two clients published for phones. A library without
+//! computation records every call and ends the process if a rule is broken. Each record comes from
+//! a separate process.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -19,10 +19,10 @@ use shardwright_shim_testing::{Builder, Encoding, Host, Memory, Region, Weight, 
 
 const DEVICE: &str = "mt6989.simulated";
 const ENTRIES: [(&str, u64); 2] = [("decode_1@4", 1), ("decode_4@4", 4)];
-/// The case that a child process runs.
+/// Variable that names the case to run in a child process.
 const CASE: &str = "SHARDWRIGHT_NEURON_RECORDER_CASE";
 
-/// The recorder's file: from the variable, or beside this program.
+/// Returns the recorder's file: from the variable, or next to this program.
 fn recorder() -> PathBuf {
     if let Some(path) = std::env::var_os("SHARDWRIGHT_NEURON_RECORDER_LIB").filter(|path| !path.is_empty()) {
         return PathBuf::from(path);
@@ -38,7 +38,7 @@ fn fixed() -> Encoding {
     Encoding::integers(SW_DTYPE_I16, 0.001, 0)
 }
 
-/// Two entry points of one small graph with two inputs and two outputs.
+/// Builds two entry points of one small graph with one input and two outputs.
 fn entries() -> Vec<&'static SwEntry> {
     let entry = |(name, rows): (&str, u64)| {
         let mut b = Builder::new(name, SW_ENTRY_DECODE, rows, 4);
@@ -54,7 +54,6 @@ fn entries() -> Vec<&'static SwEntry> {
     ENTRIES.into_iter().map(entry).collect()
 }
 
-/// Page-aligned bytes.
 struct Aligned(Region);
 
 impl Memory for Aligned {
@@ -75,7 +74,7 @@ fn host() -> Host {
     host
 }
 
-/// Compiles, loads, runs each entry twice, and lets go of it.
+/// Compiles and loads the entries, runs each twice, and frees everything.
 fn run_all(options: &[(&str, &str)]) {
     let host = host();
     let compiled = host.compile(&entries(), &[]).expect("compiled");
@@ -93,7 +92,7 @@ fn run_all(options: &[(&str, &str)]) {
     }
 }
 
-/// Imports a memfd, binds an input and an output to it, runs, binds others, and frees everything in
+/// Imports a memfd, binds an input and outputs to it, runs, binds others, and frees everything in
 /// an unusual order.
 fn share_memory() {
     let compiled = host().compile(&entries()[..1], &[]).expect("compiled");
@@ -111,7 +110,7 @@ fn share_memory() {
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: a descriptor of this function's own.
     assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), 8192) }, 0);
-    // A host's import, which is aligned for the hardware, and one by another offset.
+    // An import as a host makes it, aligned for the hardware, and memory at other offsets.
     let buffer = SharedBuffer::import(&library, fd.as_raw_fd(), 0, 4096).expect("imported");
     assert!((buffer.pointer() as usize).is_multiple_of(64));
     let (first, second) = (shared(&library, &fd, 64, 4096), shared(&library, &fd, 4160, 1024));
@@ -120,14 +119,14 @@ fn share_memory() {
     execution.output_from(1, &second, 128, 48).expect("bound");
     // SAFETY: everything is bound to memory that lives.
     unsafe { execution.compute() }.expect("it runs");
-    // Another memory is bound, so that the second is unused.
+    // Binds other memory, so that the second memory is unused.
     execution.output_from(1, &first, 128, 48).expect("bound");
     drop(second);
     // SAFETY: as above.
     unsafe { execution.compute() }.expect("it runs again");
     assert!(execution.input_from(0, &first, 32, 48).is_err(), "misaligned");
     assert!(execution.input_from(0, &first, 4096, 48).is_err(), "beyond the end");
-    // Let go of first by this side; the execution still has it.
+    // This side drops it first, but the execution still keeps it.
     drop(first);
     // SAFETY: as above.
     unsafe { execution.compute() }.expect("it runs a third time");
@@ -150,7 +149,7 @@ fn the_child() {
     }
 }
 
-/// The calls of a child process.
+/// Returns the calls of a child process.
 fn record(case: &str, padding: u32) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("record");
@@ -167,19 +166,19 @@ fn record(case: &str, padding: u32) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// The call of a line.
+/// Returns the name of the call in a line.
 fn call(line: &str) -> &str {
     line.split(' ').next().unwrap_or_default()
 }
 
-/// The number behind `name=` in a line.
+/// Returns the number after `name=` in a line.
 fn number(line: &str, name: &str) -> u64 {
     let mut words = line.split(' ').filter_map(|word| word.split_once('='));
     let found = words.find(|(known, _)| *known == name);
     found.and_then(|(_, value)| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in `{line}`"))
 }
 
-/// The calls of every restored network, by the number of its compilation.
+/// Groups the calls of every restored network by the number of its compilation.
 fn restored(lines: &[String]) -> BTreeMap<u64, Vec<&str>> {
     let mut networks: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
     let (mut executions, mut models) = (BTreeMap::new(), BTreeMap::new());
@@ -206,9 +205,10 @@ fn restored(lines: &[String]) -> BTreeMap<u64, Vec<&str>> {
     networks
 }
 
-/// In the order of the dispatcher on phones: restored whole, padded size and dimensions of every
-/// input and output queried, one execution for all runs at full boost, everything bound before each
-/// run, freed in the order execution, compilation, model.
+/// The order is the same as in the dispatcher on phones. A network is restored as a whole, and the
+/// padded size and dimensions of every input and output are queried. One execution serves all runs
+/// at full boost, and all memory is bound before each run. The objects are freed in the order
+/// execution, compilation, model.
 #[test]
 fn a_network_is_restored_run_and_freed_in_the_order_of_the_known_clients() {
     for padding in [1, 32] {
@@ -234,7 +234,7 @@ fn a_network_is_restored_run_and_freed_in_the_order_of_the_known_clients() {
             assert_eq!(names, wanted, "{calls:#?}");
             let boost = calls.iter().find(|line| call(line) == "NeuronExecution_setBoostHint").expect("set");
             assert_eq!(number(boost, "boost"), 100);
-            // Bound with the padded length, not the plain one.
+            // Inputs are bound with the padded length, not the plain one.
             let size = number(calls[1], "bytes");
             let inputs = calls.iter().filter(|line| call(line) == "NeuronExecution_setInput");
             assert!(inputs.clone().all(|line| number(line, "length") == size), "{calls:#?}");
@@ -252,7 +252,7 @@ fn a_session_that_saves_power_asks_for_less_boost() {
 }
 
 /// Memory shared by application and hardware is registered once, bound by an unsigned index and an
-/// offset, and freed once when nothing uses it.
+/// offset, and freed once after its last use.
 #[test]
 fn shared_memory_is_made_known_bound_and_freed() {
     let lines = record("memory", 1);
@@ -268,7 +268,7 @@ fn shared_memory_is_made_known_bound_and_freed() {
     assert_eq!(places("NeuronExecution_setInputFromMemory").len(), 1);
     assert_eq!(places("NeuronExecution_setOutputFromMemory").len(), 3);
     assert_eq!(places("NeuronExecution_compute").len(), 3);
-    // Memory bound to an execution outlives it; memory no longer bound is freed at once.
+    // Memory bound to an execution outlives it. Memory that is no longer bound is freed at once.
     let execution = places("NeuronExecution_free");
     let before = freed.iter().filter(|place| **place < execution[0]).count();
     assert_eq!((before, execution.len()), (1, 1), "{lines:#?}");

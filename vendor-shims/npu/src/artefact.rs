@@ -1,5 +1,5 @@
-//! What the compiled artefacts of all shims share: a header, a hashed descriptor, and the payload
-//! made by the vendor's library.
+//! The format of compiled artefacts that all shims share: a header, a hashed descriptor, and the
+//! payload from the vendor's library.
 //!
 //! ```text
 //! 0   magic        8 bytes, the shim's own
@@ -11,9 +11,9 @@
 //! 72  zeros, descriptor, zeros, payload
 //! ```
 //!
-//! Little-endian. The descriptor is the shim's JSON and contains hashes of the payload, because
-//! vendors' libraries accept damaged bytes. The head beside an artefact is one line of the shim's
-//! own, then JSON.
+//! All numbers are little-endian. The descriptor is JSON defined by the shim. It contains hashes of
+//! the payload, because vendors' libraries accept damaged bytes. An artefact's head is one line
+//! defined by the shim, followed by JSON.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -23,53 +23,54 @@ use shardwright_shim_abi::{Compatibility, LoadedEntry, MemoryKinds, WorkOrderVie
 use crate::ShimError;
 use crate::port::{Port, bindings, check_ports};
 
-/// Alignment of the start of a payload.
+/// Alignment of the start of a payload, in bytes.
 pub const PAGE: u64 = 4096;
-/// Bytes of the header.
+/// Length of the header in bytes.
 const HEADER: usize = 72;
-/// Longest descriptor: 64 entries of 300 ports need less than a tenth of it.
+/// Maximum length of a descriptor in bytes. 64 entries of 300 ports need less than a tenth of it.
 pub const MAX_DESCRIPTOR: u64 = 64 << 20;
-/// Most entry points of one artefact; real ones have two to five.
+/// Maximum number of entry points of an artefact. Real artefacts have two to five.
 pub const MAX_ENTRIES: usize = 64;
-/// Most ports of one entry: 64 layers with four states or rows each, and the inputs of the step.
+/// Maximum number of ports of an entry: 64 layers with four states or rows each, and the inputs of
+/// the step.
 pub const MAX_PORTS: usize = 4096;
-/// Longest name of an entry, graph, tensor or port.
+/// Maximum length of the name of an entry, graph, tensor or port, in bytes.
 const MAX_NAME: usize = 4096;
 
-/// Distinguishes one shim's artefacts from others'.
+/// Distinguishes the artefacts of one shim from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
     /// First bytes of an artefact.
     pub magic: &'static [u8; 8],
-    /// First line of a head; the rest is JSON.
+    /// First line of a head. The rest is JSON.
     pub head: &'static str,
     /// Version of the layout, the descriptor and the head.
     pub number: u32,
     /// Name of the shim.
     pub shim: &'static str,
-    /// Name of the payload: `a binary`.
+    /// Name of the payload, for example `a binary`.
     pub payload: &'static str,
-    /// Advice for a user who has some other file.
+    /// Advice for a user who passes some other file.
     pub foreign_help: &'static str,
 }
 
-/// A head, read back.
+/// Result of reading a head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadHead<H> {
-    /// It begins otherwise.
+    /// The head does not start with the shim's first line.
     Foreign,
-    /// Of another layout, whose members may mean anything.
+    /// The head has another format number, so its members may have another meaning.
     OtherFormat(u32),
-    /// Of this layout.
+    /// The head has the format of this shim.
     Known(Box<H>),
 }
 
 impl<H> ReadHead<H> {
-    /// The head, where it is one this shim reads.
+    /// Returns the head if this shim can read it.
     ///
     /// # Errors
     ///
-    /// The answer to whether the artefact can be used, where it is not.
+    /// The compatibility answer for a head that this shim cannot read.
     pub fn known(&self, format: &Format) -> Result<&H, Compatibility> {
         match self {
             ReadHead::Known(head) => Ok(head),
@@ -83,11 +84,11 @@ impl<H> ReadHead<H> {
     }
 }
 
-/// Checks that an artefact can be loaded, from the compatibility answer for its head.
+/// Checks that an artefact can be loaded, based on the compatibility answer for its head.
 ///
 /// # Errors
 ///
-/// [`ShimError::IncompatibleArtefact`] with advice if it cannot.
+/// [`ShimError::IncompatibleArtefact`] with advice if it cannot be loaded.
 pub fn loads(answer: Compatibility, help: impl FnOnce() -> String) -> Result<(), ShimError> {
     match answer {
         Compatibility::Optimal | Compatibility::Recompile(_) => Ok(()),
@@ -97,19 +98,19 @@ pub fn loads(answer: Compatibility, help: impl FnOnce() -> String) -> Result<(),
     }
 }
 
-/// Everything but the payload.
+/// Everything in an artefact except the payload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Descriptor<H, E> {
-    /// As in the head beside the artefact.
+    /// The same head as the one stored next to the artefact.
     pub head: H,
-    /// In the order of the work order.
+    /// Entry points in the order of the work order.
     pub entries: Vec<E>,
 }
 
-/// Everything that must be known of an artefact before it is loaded.
+/// The information about an artefact that is needed before it is loaded.
 pub trait Head: Serialize + DeserializeOwned {
-    /// Number of entry points.
+    /// Returns the number of entry points.
     fn entries(&self) -> u32;
 }
 
@@ -118,25 +119,25 @@ pub trait Entry: Serialize + DeserializeOwned {
     /// Identifies a port in the compiled graph.
     type Place;
 
-    /// The members common to every shim's entry points.
+    /// Returns the members common to every shim's entry points.
     fn outline(&self) -> Outline<'_, Self::Place>;
 }
 
 /// The members common to every shim's entry points.
 #[derive(Debug)]
 pub struct Outline<'d, P> {
-    /// As in the work order.
+    /// Name in the work order.
     pub name: &'d str,
-    /// Static rows.
+    /// Static row count.
     pub rows: u64,
-    /// As in the work order.
+    /// Context in the work order.
     pub context: u64,
-    /// Inputs and outputs.
     pub ports: &'d [Port<P>],
 }
 
 impl<P> Outline<'_, P> {
-    /// The bindings of a run, each port with the alignment `alignment` returns for it.
+    /// Returns the entry with the bindings of a run. `alignment` returns the alignment of each
+    /// port.
     pub fn loaded(&self, kinds: MemoryKinds, alignment: impl Fn(&Port<P>) -> u64) -> LoadedEntry {
         LoadedEntry {
             name: self.name.to_owned(),
@@ -147,23 +148,22 @@ impl<P> Outline<'_, P> {
     }
 }
 
-/// An opened artefact: its descriptor has been verified and checked, its payload has not been read.
+/// An opened artefact. Its descriptor has been verified and checked. Its payload has not been read.
 #[derive(Clone, Debug)]
 pub struct Opened<'m, H, E> {
-    /// The shim's descriptor.
     pub descriptor: Descriptor<H, E>,
-    /// Where the payload begins.
+    /// Offset of the payload in the artefact.
     pub payload_at: u64,
-    /// To the end of the artefact.
+    /// The payload, up to the end of the artefact.
     pub payload: &'m [u8],
 }
 
 impl Format {
-    /// The head, from which `compatibility` answers.
+    /// Writes the head, from which `compatibility` answers.
     ///
     /// # Errors
     ///
-    /// [`ShimError::InvalidGraph`] for a head that does not serialise to JSON; a plain struct
+    /// [`ShimError::InvalidGraph`] for a head that does not serialise to JSON. A plain struct
     /// always does.
     pub fn head_bytes<H: Serialize>(&self, head: &H) -> Result<Vec<u8>, ShimError> {
         let mut bytes = self.head.as_bytes().to_vec();
@@ -175,7 +175,7 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`ShimError::CorruptArtefact`] when the prefix matches and the rest cannot be parsed.
+    /// [`ShimError::CorruptArtefact`] if the first line matches but the rest cannot be parsed.
     pub fn read_head<H: DeserializeOwned>(&self, bytes: &[u8]) -> Result<ReadHead<H>, ShimError> {
         let Some(text) = bytes.strip_prefix(self.head.as_bytes()) else { return Ok(ReadHead::Foreign) };
         #[derive(Deserialize)]
@@ -192,17 +192,17 @@ impl Format {
         serde_json::from_slice(text).map(|head| ReadHead::Known(Box::new(head))).map_err(damaged)
     }
 
-    /// Whether bytes begin as artefacts of the shim do, of any format.
+    /// Returns whether bytes start with the magic of the shim's artefacts, in any format version.
     pub fn is_ours(&self, bytes: &[u8]) -> bool {
         bytes.starts_with(self.magic)
     }
 
-    /// Everything before a payload of that many bytes.
+    /// Writes the header, descriptor and padding that precede a payload of `payload` bytes.
     ///
     /// # Errors
     ///
     /// [`ShimError::Limit`] for more entries or ports than the format allows, and for a descriptor
-    /// beyond [`MAX_DESCRIPTOR`].
+    /// longer than [`MAX_DESCRIPTOR`].
     pub fn prefix<H: Head, E: Entry>(
         &self,
         descriptor: &Descriptor<H, E>,
@@ -226,11 +226,11 @@ impl Format {
         Ok(bytes)
     }
 
-    /// Reads the header and the descriptor, and checks its entries and ports.
+    /// Reads the header and the descriptor, and checks the entries and ports.
     ///
     /// # Errors
     ///
-    /// [`ShimError::IncompatibleArtefact`] for some other file or another layout,
+    /// [`ShimError::IncompatibleArtefact`] for another file or another format version,
     /// [`ShimError::CorruptArtefact`] for damage.
     pub fn open<'m, H: Head, E: Entry>(&self, bytes: &'m [u8]) -> Result<Opened<'m, H, E>, ShimError> {
         if !self.is_ours(bytes) {
@@ -269,7 +269,7 @@ impl Format {
                 format!("{existing} bytes where {what} of {payload} from {payload_at} on is expected");
             return Err(corrupt(32, reason));
         }
-        // Within the artefact by the comparison above.
+        // The comparison above ensures that the range is within the artefact.
         let text = &bytes[PAGE as usize..end as usize];
         if Sha256::digest(text)[..] != header[40..HEADER] {
             return Err(corrupt(PAGE, "the descriptor is not the one that was written"));
@@ -283,16 +283,16 @@ impl Format {
     }
 }
 
-/// Offset of the payload after a descriptor of that many bytes.
+/// Computes the offset of the payload after a descriptor of `descriptor` bytes.
 pub fn payload_at(descriptor: usize) -> u64 {
     (PAGE + descriptor as u64).next_multiple_of(PAGE)
 }
 
-/// Whether a range within an artefact is padding.
+/// Checks that a range within an artefact contains only zeros.
 ///
 /// # Errors
 ///
-/// [`ShimError::CorruptArtefact`] where it is not zero.
+/// [`ShimError::CorruptArtefact`] if a byte is not zero.
 pub fn zeros(bytes: &[u8], range: std::ops::Range<u64>) -> Result<(), ShimError> {
     match bytes[range.start as usize..range.end as usize].iter().any(|byte| *byte != 0) {
         true => Err(corrupt(range.start, "padding is not zero")),
@@ -300,17 +300,18 @@ pub fn zeros(bytes: &[u8], range: std::ops::Range<u64>) -> Result<(), ShimError>
     }
 }
 
-/// Lower-case hex of a SHA-256.
+/// Computes the SHA-256 of bytes as lower-case hex.
 pub fn hash(bytes: &[u8]) -> String {
     let digest = Sha256::digest(bytes);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Checks compiled bytes against their recorded hash: `what` at `offset`.
+/// Checks the hash of compiled bytes. `what` names the bytes and `offset` is their position in the
+/// artefact.
 ///
 /// # Errors
 ///
-/// [`ShimError::CorruptArtefact`] when they differ.
+/// [`ShimError::CorruptArtefact`] if the hash differs from `written`.
 pub fn check_hash(bytes: &[u8], written: &str, what: &str, offset: u64) -> Result<(), ShimError> {
     let found = hash(bytes);
     match found == written {
@@ -319,17 +320,18 @@ pub fn check_hash(bytes: &[u8], written: &str, what: &str, offset: u64) -> Resul
     }
 }
 
-/// A head or a descriptor as bytes.
+/// Serialises a head or descriptor to JSON.
 ///
 /// # Errors
 ///
-/// [`ShimError::InvalidGraph`] never for plain structs of numbers and text.
+/// [`ShimError::InvalidGraph`] if the value cannot be serialised, which does not happen for plain
+/// structs of numbers and text.
 pub fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, ShimError> {
     serde_json::to_vec(value)
         .map_err(|error| ShimError::InvalidGraph { entry: "all".to_owned(), reason: error.to_string() })
 }
 
-/// Damage.
+/// Creates a [`ShimError::CorruptArtefact`].
 pub fn corrupt(offset: u64, reason: impl Into<String>) -> ShimError {
     ShimError::CorruptArtefact { offset, reason: reason.into() }
 }
@@ -338,14 +340,14 @@ fn limit(limit: &'static str, value: u64, max: u64) -> Result<(), ShimError> {
     if value > max { Err(ShimError::Limit { limit, value, max }) } else { Ok(()) }
 }
 
-/// Whether an artefact may have that many entry points with those numbers of ports.
+/// Checks the number of entry points and the number of ports of each.
 fn check_limits(mut ports: impl ExactSizeIterator<Item = usize>) -> Result<(), ShimError> {
     limit("entries", ports.len() as u64, MAX_ENTRIES as u64)?;
     ports.try_for_each(|ports| limit("ports", ports as u64, MAX_PORTS as u64))
 }
 
-/// Checks a descriptor from an untrusted source: the number of entry points that its head states,
-/// unique names, and possible ports.
+/// Checks a descriptor from an untrusted source: the number of entry points stated in its head,
+/// unique names, and valid ports.
 fn check<H: Head, E: Entry>(descriptor: &Descriptor<H, E>) -> Result<(), String> {
     let (count, reported) = (descriptor.entries.len(), descriptor.head.entries());
     if count == 0 || count > MAX_ENTRIES || count != reported as usize {
@@ -369,11 +371,11 @@ fn check<H: Head, E: Entry>(descriptor: &Descriptor<H, E>) -> Result<(), String>
     Ok(())
 }
 
-/// Checks the length of a name.
+/// Checks the length of a name and that it contains no NUL.
 ///
 /// # Errors
 ///
-/// The length, and what the name is for.
+/// A message with the length and `what`, the thing that is named.
 pub fn check_name(what: &str, name: &str) -> Result<(), String> {
     match name.len() {
         1..=MAX_NAME if !name.contains('\0') => Ok(()),
@@ -381,7 +383,7 @@ pub fn check_name(what: &str, name: &str) -> Result<(), String> {
     }
 }
 
-/// The entry points of a work order; their number is limited by the artefact format.
+/// Returns the number of entry points of a work order, which the artefact format limits.
 ///
 /// # Errors
 ///

@@ -1,55 +1,56 @@
-//! Recognises attention as a whole in the entry's matrix products and data movements, so that a
-//! shim can lower it as one.
+//! Recognises whole attentions in an entry's matrix products and data movements, so that a shim can
+//! lower each as one unit.
 //!
-//! One form is recognised, the one that attention takes in an entry: queries and keys split into
-//! heads, a product, elementwise operations, a mask, a softmax, a product, and back to rows.
-//! Anything else is lowered node by node.
+//! Only the form that attention has in an entry is recognised: queries and keys are split into
+//! heads, then a product, elementwise operations, a mask, a softmax, a second product, and the
+//! heads are merged into rows. Everything else is lowered node by node.
 
 use shardwright_shim_abi::raw;
 
 use crate::{Encoding, Source};
 
-/// Attention of one layer, in tensors of the entry.
+/// The attention of one layer, by tensors and nodes of the entry. It has `kv` heads of keys and
+/// values, `group` query heads for each, R rows, S slots and d values per head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attention {
-    /// `[R, kv · group · d]`.
+    /// Queries `[R, kv · group · d]`.
     pub query: u32,
-    /// `[S, kv · d]`, all in one tensor.
+    /// Keys `[S, kv · d]`, all in one tensor.
     pub keys: u32,
-    /// `[S, kv · d]`, all in one tensor.
+    /// Values `[S, kv · d]`, all in one tensor.
     pub values: u32,
-    /// Tensors that `keys` and `values` are joined of, row by row; one each where they are not
-    /// joined.
+    /// Pairs of key and value tensors that are concatenated along the rows to `keys` and `values`.
+    /// A single pair if they are not concatenated.
     pub parts: Vec<(u32, u32)>,
-    /// `[R, S]` or a shape that broadcasts to it.
+    /// Mask `[R, S]`.
     pub mask: u32,
-    /// Result of the first product.
+    /// Scores, the result of the first product.
     pub scores: u32,
     /// Nodes between the first product and the mask.
     pub between: Vec<usize>,
     /// Result of adding the mask.
     pub masked: u32,
-    /// Result of the second product.
+    /// Mixed values, the result of the second product.
     pub mixed: u32,
-    /// `[R, kv · group · d]`.
+    /// Result `[R, kv · group · d]`.
     pub output: u32,
-    /// Heads of keys and values.
+    /// Number of key and value heads.
     pub kv: u64,
-    /// Heads of queries for each of those.
+    /// Number of query heads for each key head.
     pub group: u64,
-    /// Rows, R.
+    /// Number of rows, R.
     pub rows: u64,
-    /// Values of a head, d.
+    /// Number of values per head, d.
     pub width: u64,
-    /// Rows of keys and values, S.
+    /// Number of rows of keys and values, S.
     pub slots: u64,
-    /// All nodes it replaces.
+    /// All nodes that the attention replaces.
     pub nodes: Vec<usize>,
-    /// The last of them.
+    /// The last of these nodes to run.
     pub last: usize,
 }
 
-/// All attentions of an entry; no two share a node.
+/// Finds all attentions of an entry. No node belongs to two of them.
 pub fn recognise<E: Encoding>(source: &Source<'_, E>) -> Vec<Attention> {
     let mut found: Vec<Attention> = Vec::new();
     let mut taken = vec![false; source.nodes.len()];
@@ -70,14 +71,14 @@ pub fn recognise<E: Encoding>(source: &Source<'_, E>) -> Vec<Attention> {
 /// One step of lowering an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'f> {
-    /// A node by itself.
+    /// A node that is lowered on its own.
     Node,
-    /// An attention that ends with this node.
+    /// An attention whose last node is this one.
     Attention(&'f Attention),
 }
 
-/// The steps of an entry by the last node of each, in order. A node inside an attention has no step
-/// of its own.
+/// Returns the steps of an entry in order, each with its last node. A node inside an attention has
+/// no step of its own.
 pub fn steps<'f, E>(source: &Source<'_, E>, found: &'f [Attention]) -> Vec<(usize, Step<'f>)> {
     let mut inside = vec![None; source.nodes.len()];
     for attention in found {
@@ -109,12 +110,13 @@ impl<E: Encoding> Match<'_, '_, E> {
         self.source.nodes[node].output().ok()
     }
 
-    /// The node that makes a tensor, if it is of that kind.
+    /// Returns the node that computes a tensor, if it has this operation.
     fn maker(&self, tensor: u32, op: u32) -> Option<usize> {
         self.source.producer(tensor).filter(|node| self.source.nodes[*node].op() == op)
     }
 
-    /// The only node that reads a tensor, if it has that operation and the tensor is no output.
+    /// Returns the only node that reads a tensor, if it has this operation and the tensor is not an
+    /// output.
     fn reader(&self, tensor: u32, op: u32) -> Option<usize> {
         match (self.source.tensor(tensor).readers.as_slice(), self.source.tensor(tensor).is_output) {
             ([reader], false) if self.source.nodes[*reader].op() == op => Some(*reader),
@@ -131,7 +133,7 @@ impl<E: Encoding> Match<'_, '_, E> {
         (self.source.nodes[node].attribute_i64("transpose_b").ok()? == transposed).then_some(())
     }
 
-    /// `[S, kv · d]` behind a tensor `[kv, 1, S, d]`.
+    /// Returns the tensor `[S, kv · d]` from which a tensor `[kv, 1, S, d]` is made.
     fn rows_of(&mut self, tensor: u32) -> Option<u32> {
         let last = self.maker(tensor, raw::SW_OP_RESHAPE)?;
         let transpose = self.maker(self.operand(last, 0)?, raw::SW_OP_TRANSPOSE)?;
@@ -221,7 +223,7 @@ impl<E: Encoding> Match<'_, '_, E> {
         })
     }
 
-    /// Whether no other node reads the inner values, and `last` is the last of its nodes to run.
+    /// Checks that no other node reads the inner values, and that `last` runs last.
     fn is_closed(&self, last: usize) -> bool {
         self.nodes.iter().all(|node| {
             *node == last
@@ -233,7 +235,7 @@ impl<E: Encoding> Match<'_, '_, E> {
         })
     }
 
-    /// Pairs of equal rows that keys and values are joined of.
+    /// Returns the pairs of equally shaped tensors from which keys and values are concatenated.
     fn parts(&self, keys: u32, values: u32) -> Vec<(u32, u32)> {
         let whole = vec![(keys, values)];
         let joined = |tensor: u32| -> Option<Vec<u32>> {

@@ -1,7 +1,7 @@
-//! Decides which operations are supported, and why the others are not.
+//! Decides which operations are supported, and why others are not.
 //!
-//! Operands, shapes and attributes mean the same to every compiler and are checked here. Each
-//! compiler's further restrictions are its [`Rules`].
+//! This module checks operands, shapes and attributes, which mean the same to every compiler.
+//! Further restrictions of a compiler are its [`Rules`].
 
 use shardwright_shim_abi::{EntryView, NodeView, Verdict, WeightView, raw};
 
@@ -10,58 +10,59 @@ use crate::{Encoding, LowerError, Source};
 
 /// Restrictions of one vendor's compiler. Reasons are shown to users after the name of a node.
 pub trait Rules {
-    /// How it stores activations.
+    /// The compiler's encodings of activations.
     type Encoding: Encoding;
 
-    /// Most axes of a tensor that is computed with or bound.
+    /// Maximum rank of a tensor that is bound or used in an operation.
     const MAX_RANK: usize;
-    /// Operations that are refused whatever their operands are, and why.
+    /// Operations that are refused regardless of their operands, with the reason.
     const REFUSED: &'static [(u32, &'static str)];
     /// Why a product cannot have a bias.
     const BIAS: &'static str;
 
-    /// Whether anything is computed with values stored like this.
+    /// Checks whether the compiler can compute with values in this encoding.
     ///
     /// # Errors
     ///
-    /// Their encoding and why not.
+    /// The encoding and the reason why not.
     fn computes(&self, encoding: Self::Encoding) -> Result<(), String>;
 
-    /// Whether one operation supports all of these encodings together, operands and result.
+    /// Checks whether one operation supports all of these encodings together, for operands and
+    /// result.
     ///
     /// # Errors
     ///
-    /// Which two cannot be combined.
+    /// The two encodings that cannot be combined.
     fn together(&self, encodings: &[Self::Encoding]) -> Result<(), String>;
 
-    /// Whether an elementwise operation supports an operand with this encoding.
+    /// Checks whether an elementwise operation supports an operand with this encoding.
     ///
     /// # Errors
     ///
-    /// What the result would get wrong.
+    /// The fault that the result would have.
     fn pointwise(&self, op: u32, x: Self::Encoding) -> Result<(), String>;
 
-    /// Whether a product of values stored as `x` and a constant matrix of this type is supported.
-    /// The bytes of the matrix's scales may be missing.
+    /// Checks whether a product of values with the encoding `x` and this constant matrix is
+    /// supported. The bytes of the matrix's scales may be missing.
     ///
     /// # Errors
     ///
-    /// What is wrong with the matrix.
+    /// The property of the matrix that is not supported.
     fn matrix(&self, weight: &WeightView<'_>, x: Self::Encoding) -> Result<(), String>;
 
-    /// Whether a convolution over a plane of values stored as `x` takes a constant of this type,
+    /// Checks whether a convolution over values with the encoding `x` supports this constant,
     /// `[O, C · kernel²]`.
     ///
     /// # Errors
     ///
-    /// Why it is not taken whole.
+    /// The reason why the convolution is not supported as one operation.
     fn convolution(&self, weight: &WeightView<'_>, x: Self::Encoding) -> Result<(), String>;
 }
 
 type Checked<T = ()> = Result<T, String>;
 
-/// One verdict per node, in order. An entry that contradicts itself has all its nodes refused for
-/// that.
+/// Returns one verdict per node, in order. If an entry contradicts itself, all its nodes are
+/// refused for that reason.
 pub fn verdicts<R: Rules>(entry: EntryView<'_>, rules: &R) -> Vec<Verdict> {
     match Source::<R::Encoding>::read(entry) {
         Ok(source) => (0..source.nodes.len())
@@ -78,7 +79,7 @@ pub fn verdicts<R: Rules>(entry: EntryView<'_>, rules: &R) -> Vec<Verdict> {
 ///
 /// # Errors
 ///
-/// The first refusal: [`LowerError::Unsupported`], [`LowerError::UnsupportedPort`].
+/// The first refusal: [`LowerError::Unsupported`] or [`LowerError::UnsupportedPort`].
 pub fn check_all<R: Rules>(source: &Source<'_, R::Encoding>, rules: &R) -> Result<(), LowerError> {
     for (index, node) in source.nodes.iter().enumerate() {
         check_node(source, rules, index).map_err(|reason| LowerError::Unsupported {
@@ -104,7 +105,7 @@ pub fn check_all<R: Rules>(source: &Source<'_, R::Encoding>, rules: &R) -> Resul
     Ok(())
 }
 
-/// A node under examination.
+/// A node that is being checked.
 struct Case<'s, 'a, R: Rules> {
     source: &'s Source<'a, R::Encoding>,
     rules: &'s R,
@@ -153,7 +154,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         }
     }
 
-    /// An activation that is computed with.
+    /// Checks an activation that an operation computes with, and returns its encoding.
     fn value(&self, tensor: u32) -> Checked<R::Encoding> {
         self.rank(tensor)?;
         let name = self.name(tensor);
@@ -179,7 +180,8 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         }
     }
 
-    /// One activation in, one out, of these shapes.
+    /// Checks an operation with one activation as operand and one as result. `result` computes the
+    /// result's shape.
     fn unary(&self, result: impl FnOnce(&[u64]) -> Checked<Vec<u64>>) -> Checked<R::Encoding> {
         self.inputs(1, 1)?;
         let (x, out) = (self.input(0)?, self.output()?);
@@ -206,7 +208,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
     }
 
     fn check(&self) -> Checked {
-        // First, since the reason holds for every version.
+        // Checked first, because the reason applies to every version.
         if let Some((_, reason)) = R::REFUSED.iter().find(|(op, _)| *op == self.node.op()) {
             return Err((*reason).to_owned());
         }
@@ -279,7 +281,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         self.product(self.input(0)?, self.input(1)?)
     }
 
-    /// x `[.., K]` with a constant `[N, K]`.
+    /// Checks a product of x `[.., K]` and a constant `[N, K]`.
     fn product(&self, x: u32, weight: u32) -> Checked {
         let out = self.output()?;
         let encoding = self.value(x)?;
@@ -395,7 +397,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         self.expect(out, &broadcast(self.shape(a), self.shape(b))?)
     }
 
-    /// x `[H, W, C]` by a constant `[O, C · kernel²]`.
+    /// Checks a convolution of x `[H, W, C]` with a constant `[O, C · kernel²]`.
     fn convolution(&self) -> Checked {
         self.inputs(2, 2)?;
         let (x, weight, out) = (self.input(0)?, self.input(1)?, self.output()?);
@@ -428,7 +430,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         }
     }
 
-    /// x between two constants.
+    /// Checks a clamp of x between two constants.
     fn clamp(&self) -> Checked {
         self.inputs(3, 3)?;
         let (x, out) = (self.input(0)?, self.output()?);
@@ -483,7 +485,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         }
     }
 
-    /// Operand and result are activations with equal encodings.
+    /// Checks that operand and result are activations with equal encodings.
     fn moved(&self, x: u32, out: u32) -> Checked {
         let (from, to) = (self.value(x)?, self.value(out)?);
         match from == to {
@@ -542,11 +544,11 @@ fn elements(shape: &[u64]) -> Option<u64> {
     shape.iter().try_fold(1u64, |product, extent| product.checked_mul(*extent))
 }
 
-/// Result shape of an elementwise operation, by NumPy's broadcasting rule.
+/// Computes the result shape of an elementwise operation, by NumPy's broadcasting rule.
 ///
 /// # Errors
 ///
-/// Which shapes do not broadcast.
+/// The shapes that do not broadcast.
 pub fn broadcast(a: &[u64], b: &[u64]) -> Result<Vec<u64>, String> {
     let rank = a.len().max(b.len());
     let extent =

@@ -1,20 +1,20 @@
-//! Constants of a work order, read in ways that suit any compiler. The shims borrow large ones;
-//! nothing here decodes them.
+//! Reads constants of a work order in ways that suit any compiler. The shims borrow large
+//! constants, so this module does not decode them.
 
 use half::f16;
 use shardwright_shim_abi::{QuantisationView, WeightView, raw};
 
 use crate::encoding::dtype_name;
 
-/// Values of a constant that is not a matrix: norm scales, factors. Those are decoded and encoded
-/// anew where their type is another.
+/// Maximum number of values of a constant that is not a matrix, such as norm scales and factors.
+/// Such constants are decoded, and encoded again if the compiler needs another type.
 pub const MAX_SMALL: u64 = 1 << 20;
 
-/// The scales; `None` when their bytes are missing.
+/// Returns the scales, or `None` if their bytes are missing.
 ///
 /// # Errors
 ///
-/// Which scale is invalid.
+/// The first invalid scale, or the unsupported type of the scales.
 pub fn scales(quantisation: &QuantisationView<'_>) -> Result<Option<Vec<f32>>, String> {
     if !matches!(quantisation.scale_dtype(), raw::SW_DTYPE_F32 | raw::SW_DTYPE_F16 | raw::SW_DTYPE_BF16) {
         return Err(format!("its scales are {}", dtype_name(quantisation.scale_dtype())));
@@ -29,12 +29,12 @@ pub fn scales(quantisation: &QuantisationView<'_>) -> Result<Option<Vec<f32>>, S
     }
 }
 
-/// Quantisation of an integer matrix `[N, K]`: without zero points and minimums, and per-channel
-/// scales only along the output channels.
+/// Returns the quantisation of an integer matrix `[N, K]`. It must not have zero points or
+/// minimums, and per-channel scales must be along the output channels.
 ///
 /// # Errors
 ///
-/// How it differs from that, with the weight's name.
+/// The violated condition, with the weight's name.
 pub fn symmetric<'a>(weight: &WeightView<'a>) -> Result<QuantisationView<'a>, String> {
     let name = weight.name();
     let Some(quantisation) = weight.quantisation() else {
@@ -53,12 +53,12 @@ pub fn symmetric<'a>(weight: &WeightView<'a>) -> Result<QuantisationView<'a>, St
     Ok(quantisation)
 }
 
-/// Outputs, inputs and bytes of a row of a matrix `[N, K]` of elements of that many bits, each row
-/// padded to a whole byte.
+/// Returns the outputs, the inputs and the bytes per row of a matrix `[N, K]` with `bits` per
+/// element. Each row is padded to a whole byte.
 ///
 /// # Errors
 ///
-/// That it is no matrix, or of another length.
+/// If the weight is not a matrix, or has another length.
 pub fn rows_of_bits(weight: &WeightView<'_>, bits: u32) -> Result<(u64, u64, u64), String> {
     let [outputs, inputs] = *weight.shape() else {
         return Err(format!("{:?} is not a matrix", weight.shape()));
@@ -71,11 +71,11 @@ pub fn rows_of_bits(weight: &WeightView<'_>, bits: u32) -> Result<(u64, u64, u64
     }
 }
 
-/// Whether a constant that is no matrix can be decoded.
+/// Checks whether a constant that is not a matrix can be decoded.
 ///
 /// # Errors
 ///
-/// Why not, with its name.
+/// The reason why not, with the constant's name.
 pub fn check_small(weight: &WeightView<'_>) -> Result<(), String> {
     let (name, elements) =
         (weight.name(), weight.shape().iter().fold(1u64, |product, extent| product.saturating_mul(*extent)));
@@ -112,14 +112,15 @@ pub fn check_small(weight: &WeightView<'_>) -> Result<(), String> {
     }
 }
 
-/// Scale and zero point of a small integer constant; `None` when their bytes are missing.
+/// Returns the scale and zero point of a small integer constant, or `None` if their bytes are
+/// missing.
 pub fn small_affine(weight: &WeightView<'_>) -> Option<(f32, i32)> {
     let quantisation = weight.quantisation()?;
     let scale = *scales(&quantisation).ok()??.first()?;
     Some((scale, quantisation.zero_points().ok()?.first().copied().unwrap_or(0)))
 }
 
-/// The values of a constant that is not a matrix; `None` when their bytes are missing.
+/// Decodes a constant that is not a matrix. Returns `None` if its bytes are missing.
 ///
 /// # Errors
 ///
@@ -129,11 +130,11 @@ pub fn small_values(weight: &WeightView<'_>) -> Result<Option<Vec<f32>>, String>
     Ok(stored_values(weight))
 }
 
-/// Values of a constant with `offset` added to each.
+/// Adds `offset` to every value of a constant.
 ///
 /// # Errors
 ///
-/// A value that is no finite number.
+/// If a resulting value is not finite.
 pub fn plus(weight: &WeightView<'_>, mut values: Vec<f32>, offset: f32) -> Result<Vec<f32>, String> {
     values.iter_mut().for_each(|value| *value += offset);
     match values.iter().find(|value| !value.is_finite()) {
@@ -162,7 +163,7 @@ fn stored_values(weight: &WeightView<'_>) -> Option<Vec<f32>> {
     })
 }
 
-/// Values as f16, little-endian, the largest in the place of larger ones.
+/// Encodes values as little-endian f16. Values beyond the largest finite f16 are clamped to it.
 pub fn halves(values: &[f32]) -> Vec<u8> {
     let limit = f16::MAX.to_f32();
     values.iter().flat_map(|value| f16::from_f32(value.clamp(-limit, limit)).to_le_bytes()).collect()

@@ -1,5 +1,5 @@
-//! The graph between an entry and the compiler's: operations with one result each, free to be
-//! rewritten.
+//! The graph between an entry and the compiler's graph. Its operations have one result each and can
+//! be rewritten.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,29 +9,26 @@ use crate::Encoding;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ValueId(pub usize);
 
-/// A graph in the making, of a vendor's encodings `E`, contents of constants `C` and operations
-/// `K`. Nodes are in an order in which they can run.
+/// A graph under construction, with a vendor's encodings `E`, contents of constants `C` and
+/// operations `K`. Nodes are in an order in which they can run.
 #[derive(Debug)]
 pub struct Draft<E, C, K> {
-    /// All values; those no node mentions are not emitted.
+    /// All values. Values that no node uses are not emitted.
     pub values: Vec<Value<E, C>>,
-    /// All operations.
+    /// All operations, in an order in which they can run.
     pub nodes: Vec<Act<K>>,
-    /// Per input port its value.
+    /// The value of each input port.
     pub inputs: Vec<ValueId>,
-    /// Per output port its value.
+    /// The value of each output port.
     pub outputs: Vec<ValueId>,
     constants: HashMap<(String, Vec<u64>), ValueId>,
 }
 
-/// A tensor.
 #[derive(Debug)]
 pub struct Value<E, C> {
-    /// Not yet unique.
+    /// Name, which need not be unique yet.
     pub name: String,
-    /// Extents.
     pub shape: Vec<u64>,
-    /// Origin of the value.
     pub kind: ValueKind<E, C>,
 }
 
@@ -40,7 +37,7 @@ pub struct Value<E, C> {
 pub enum ValueKind<E, C> {
     /// Bound before a run.
     Input(E),
-    /// Made by a node.
+    /// Computed by a node.
     Computed(E),
     /// Known before a run.
     Constant(Constant<C>),
@@ -51,7 +48,6 @@ pub enum ValueKind<E, C> {
 pub struct Constant<C> {
     /// Identifies content and layout: equal names in one entry mean equal constants.
     pub name: String,
-    /// Extents.
     pub dims: Vec<u64>,
     /// Type, scales and stored values, in the form the vendor's compiler expects.
     pub content: C,
@@ -60,46 +56,40 @@ pub struct Constant<C> {
 /// An operation with one result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Act<K> {
-    /// Operation.
     pub kind: Kind<K>,
-    /// Operands.
     pub inputs: Vec<ValueId>,
-    /// Result.
     pub output: ValueId,
-    /// The entry's node it was lowered from.
+    /// The entry's node from which the operation was lowered.
     pub origin: Option<NodeRef>,
-    /// Not yet unique.
+    /// Name, which need not be unique yet.
     pub name: String,
 }
 
-/// The node of an entry that an operation was lowered from.
+/// The node of an entry from which an operation was lowered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeRef {
-    /// Its index.
+    /// Index of the node in the entry.
     pub node: u32,
-    /// Its layer.
     pub layer: Option<u32>,
 }
 
 /// Kind of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Kind<K> {
-    /// Same values, other extents.
+    /// The same values with other extents.
     Reshape,
-    /// Axes in another order.
+    /// A permutation of the axes.
     Transpose(Vec<u32>),
     /// A range of one axis.
     Slice {
-        /// Which axis.
         axis: usize,
-        /// First index.
         start: u64,
-        /// One past the last.
+        /// One past the last index.
         end: u64,
     },
-    /// Joined along an axis.
+    /// Concatenation along an axis.
     Concat(usize),
-    /// An operation of the vendor's that computes.
+    /// A computing operation of the vendor.
     Compute(K),
 }
 
@@ -109,7 +99,7 @@ impl<K> From<K> for Kind<K> {
     }
 }
 
-/// Whether an order of axes leaves every axis longer than 1 where it was among those.
+/// Returns whether a permutation keeps the order of all axes that are longer than 1.
 pub fn moves_only_ones(perm: &[u32], shape: &[u64]) -> bool {
     let long: Vec<u32> = perm.iter().copied().filter(|axis| shape.get(*axis as usize) != Some(&1)).collect();
     long.windows(2).all(|pair| pair[0] < pair[1])
@@ -128,13 +118,13 @@ impl<E, C, K> Default for Draft<E, C, K> {
 }
 
 impl<E: Encoding, C, K> Draft<E, C, K> {
-    /// Adds a value.
     pub fn value(&mut self, name: impl Into<String>, shape: Vec<u64>, kind: ValueKind<E, C>) -> ValueId {
         self.values.push(Value { name: name.into(), shape, kind });
         ValueId(self.values.len() - 1)
     }
 
-    /// The value of a constant, added once per name and extents.
+    /// Adds a constant and returns its value. Constants with equal names and extents are added only
+    /// once.
     pub fn constant(&mut self, constant: Constant<C>) -> ValueId {
         let key = (constant.name.clone(), constant.dims.clone());
         if let Some(&known) = self.constants.get(&key) {
@@ -146,7 +136,7 @@ impl<E: Encoding, C, K> Draft<E, C, K> {
         id
     }
 
-    /// Adds an operation with a fresh result.
+    /// Adds an operation with a new value as result.
     pub fn act(
         &mut self,
         kind: impl Into<Kind<K>>,
@@ -161,12 +151,12 @@ impl<E: Encoding, C, K> Draft<E, C, K> {
         output
     }
 
-    /// Extents of a value.
+    /// Returns the extents of a value.
     pub fn shape(&self, value: ValueId) -> &[u64] {
         &self.values[value.0].shape
     }
 
-    /// Encoding of an activation; `None` for a constant.
+    /// Returns the encoding of an activation, or `None` for a constant.
     pub fn encoding(&self, value: ValueId) -> Option<E> {
         match self.values[value.0].kind {
             ValueKind::Input(encoding) | ValueKind::Computed(encoding) => Some(encoding),
@@ -174,13 +164,13 @@ impl<E: Encoding, C, K> Draft<E, C, K> {
         }
     }
 
-    /// Whether an operation makes a value.
+    /// Returns whether a value is computed by an operation.
     pub fn is_computed(&self, value: ValueId) -> bool {
         matches!(self.values[value.0].kind, ValueKind::Computed(_))
     }
 
-    /// Gives every output port its own value, produced by an operation, because compilers allow no
-    /// other kind of output: `copy` adds an operation that copies the value.
+    /// Gives every output port a value of its own that an operation computes, because compilers
+    /// accept no other outputs. `copy` adds an operation that copies a value.
     pub fn part_outputs(&mut self, mut copy: impl FnMut(&mut Self, ValueId) -> ValueId) {
         let mut left: HashSet<ValueId> = HashSet::new();
         for port in 0..self.outputs.len() {
@@ -194,7 +184,7 @@ impl<E: Encoding, C, K> Draft<E, C, K> {
         }
     }
 
-    /// Drops operations whose results are never read.
+    /// Removes operations whose results are never read.
     pub fn sweep(&mut self) {
         let mut used = vec![false; self.values.len()];
         self.outputs.iter().for_each(|output| used[output.0] = true);

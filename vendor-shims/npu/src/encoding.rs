@@ -5,48 +5,51 @@ use std::fmt::Debug;
 
 use shardwright_shim_abi::{TensorView, raw};
 
-/// How the elements of an activation are stored, as one vendor's compiler has it.
+/// How one vendor's compiler stores the elements of an activation.
 pub trait Encoding: Copy + Debug + PartialEq {
-    /// f16: the encoding of a value without an explicit one.
+    /// f16, the encoding of a value without an explicit encoding.
     const HALF: Self;
-    /// Fractions 0 to 1 where results are integers.
+    /// Fractions from 0 to 1, for integer results.
     const FRACTION: Self;
-    /// −1 to 1 where results are integers.
+    /// Values from −1 to 1, for integer results.
     const SIGNED_FRACTION: Self;
 
-    /// The encoding of a tensor of an entry.
+    /// Returns the encoding of a tensor of an entry.
     ///
     /// # Errors
     ///
-    /// Why the shim does not support its encoding, phrased to follow the tensor's name.
+    /// The reason why the shim does not support the encoding, phrased to follow the tensor's name.
     fn of(tensor: &TensorView<'_>) -> Result<Self, String>;
 
-    /// Whether it holds positions or slots, not values.
+    /// Returns whether the elements are positions or slots instead of values.
     fn is_index(self) -> bool;
 
-    /// Whether values are integers with a scale.
+    /// Returns whether the elements are integers with a scale.
     fn is_fixed(self) -> bool;
 
-    /// How an operation computes whose result is stored like this.
+    /// Returns the encoding in which an operation computes if its result has this encoding.
     fn computed(self) -> Self {
         self
     }
 
-    /// The same stored values, each standing for `factor` times as much; itself for floats.
+    /// Returns the encoding in which each stored integer represents `factor` times its value.
+    /// Floats are unchanged.
     fn scaled(self, factor: f32) -> Self;
 
-    /// The least and the most value it can hold, if those are bounds to reckon with: of integers.
+    /// Returns the smallest and largest value of an integer encoding. Returns `None` if the bounds
+    /// do not matter, as for floats.
     fn ends(self) -> Option<(f32, f32)>;
 
-    /// For reasons: `i16 (scale 1e-3)`.
+    /// Formats the encoding for messages, for example `i16 (scale 1e-3)`.
     fn describe(self) -> String;
 }
 
-/// Scale, positive and finite, and zero point of an integer tensor with per-tensor quantisation.
+/// Returns the scale (positive and finite) and zero point of an integer tensor with per-tensor
+/// quantisation.
 ///
 /// # Errors
 ///
-/// What is wrong with its scales.
+/// The fault of its scales.
 pub fn per_tensor(tensor: &TensorView<'_>) -> Result<(f32, i32), String> {
     let quantisation = tensor.quantisation().ok_or("integers without a scale stand for nothing")?;
     if quantisation.kind() != raw::SW_QUANTISATION_PER_TENSOR {
@@ -61,7 +64,7 @@ pub fn per_tensor(tensor: &TensorView<'_>) -> Result<(f32, i32), String> {
     Ok((scale, zeros.first().copied().unwrap_or(0)))
 }
 
-/// Name of an `SW_DTYPE_…`.
+/// Returns the name of an `SW_DTYPE_…`.
 pub fn dtype_name(dtype: u32) -> String {
     let name = match dtype {
         raw::SW_DTYPE_F32 => "f32",

@@ -1,119 +1,105 @@
-//! Errors of the shims themselves. Errors reported by a vendor's library are defined in its shim.
+//! Errors of the shims themselves. Each shim defines the errors of its vendor's library.
 
 use shardwright_shim_abi::{Error, ErrorClass};
 
-/// Why the shim refuses or fails. Becomes an [`Error`] of the contract with a class a planner can
-/// act on.
+/// An error of a shim. It is converted to an [`Error`] of the contract with a class that the
+/// planner can act on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShimError {
-    /// A fact of a chip's profile that is not so.
+    /// A fact of a chip's profile is wrong.
     #[error("chip `{chip}`: {reason}")]
     WrongFact {
         /// Name of the profile.
         chip: String,
-        /// The fact, as the profile names it.
+        /// Name of the fact in the profile.
         fact: &'static str,
-        /// Why it cannot be as it is.
+        /// Why the value is impossible.
         reason: String,
     },
-    /// A chip whose profile may be right, but for which no code is generated.
+    /// The chip's profile may be right, but the shim cannot generate code for it.
     #[error("chip `{chip}`: {reason}")]
     Unprepared {
         /// Name of the profile.
         chip: String,
-        /// The fact that is the reason, as the profile names it.
+        /// Name of the fact that prevents code generation.
         fact: &'static str,
-        /// Why no code is made for it.
+        /// Why the shim cannot generate code.
         reason: String,
     },
-    /// A device this shim does not have.
+    /// The shim does not have this device.
     #[error("no device `{name}`")]
     UnknownDevice {
-        /// The name.
         name: String,
         /// How the shim's devices are named.
         help: &'static str,
     },
-    /// A device that cannot run anything on this machine.
+    /// The device cannot run anything on this machine.
     #[error("device `{device}` only compiles on this machine")]
     CompilesOnly {
-        /// The device.
         device: String,
         /// Where its code can run.
         help: String,
     },
-    /// An option outside its range.
+    /// An option's value is invalid.
     #[error("`{name}` is `{value}`, expected {expected}")]
     InvalidValue {
-        /// The option.
         name: String,
-        /// The rejected value.
         value: String,
-        /// Legal values.
         expected: String,
     },
-    /// Entries that contradict each other.
+    /// An entry is invalid, or entries contradict each other.
     #[error("entry `{entry}`: {reason}")]
     InvalidGraph {
-        /// The entry.
         entry: String,
-        /// The contradiction.
         reason: String,
     },
     /// A limit of this shim was exceeded.
     #[error("{limit} is {value}, at most {max} are taken")]
     Limit {
-        /// The limit.
         limit: &'static str,
-        /// The requested value.
         value: u64,
-        /// The most.
         max: u64,
     },
-    /// Damaged bytes.
+    /// The artefact is damaged.
     #[error("artefact at byte {offset}: {reason}")]
     CorruptArtefact {
-        /// Where.
+        /// Offset of the damage in the artefact.
         offset: u64,
-        /// The reason.
         reason: String,
     },
-    /// An undamaged artefact that cannot be used here.
+    /// The artefact is intact but cannot be used here.
     #[error("{reason}")]
     IncompatibleArtefact {
-        /// What it was compiled for, and what this device is.
+        /// The target it was compiled for, and the actual device.
         reason: String,
-        /// Advice.
+        /// Next step for the user.
         help: String,
     },
     /// The library compiled for another target than requested.
     #[error("asked for {asked}, the compiler made {made}")]
     WrongCode {
-        /// The requested target.
         asked: String,
         /// The target that the binary names.
         made: String,
-        /// How another library is named.
+        /// How to select another library.
         help: &'static str,
     },
-    /// A run with impossible arguments.
+    /// A run has invalid arguments.
     #[error("{reason}")]
     InvalidRun {
-        /// The reason.
         reason: String,
     },
-    /// Memory that cannot be made visible to the device.
+    /// The memory cannot be made visible to the device.
     #[error("{what}: {reason}")]
     UnsupportedMemory {
-        /// The missing feature.
+        /// The unsupported feature.
         what: &'static str,
-        /// Why not.
         reason: String,
     },
 }
 
 impl ShimError {
-    /// Class of the contract.
+    /// Returns the error class of the contract.
     pub fn class(&self) -> ErrorClass {
         match self {
             ShimError::WrongFact { .. }
@@ -131,7 +117,7 @@ impl ShimError {
         }
     }
 
-    /// Advice, for a `help:` line.
+    /// Returns the advice for a `help:` line.
     pub fn help(&self) -> Option<String> {
         Some(match self {
             ShimError::UnknownDevice { help, .. } | ShimError::WrongCode { help, .. } => (*help).to_owned(),

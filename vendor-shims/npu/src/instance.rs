@@ -1,21 +1,20 @@
-//! State that an instance of a shim keeps between calls: the known chips, and resources opened on
-//! first use.
+//! State that an instance of a shim keeps between calls: the known chips, and resources that are
+//! opened on first use.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Ends the name of a device that is simulated.
+/// Suffix of the name of a simulated device.
 pub const SIMULATED: &str = ".simulated";
 
-/// A device by its name.
+/// A device that was found by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named<S> {
-    /// Its chip.
     pub soc: Arc<S>,
-    /// Whether that is simulated.
+    /// Whether the device is simulated.
     pub is_simulated: bool,
 }
 
-/// Chips that were made known, by the names of their profiles.
+/// The chips that the host passed, by the names of their profiles.
 #[derive(Debug)]
 pub struct Chips<S>(Mutex<Vec<(String, Arc<S>)>>);
 
@@ -30,24 +29,24 @@ impl<S> Chips<S> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a chip known, in place of another of its name.
+    /// Adds a chip. Replaces a chip with the same name.
     pub fn add(&self, name: &str, soc: S) {
         let mut chips = self.lock();
         chips.retain(|(known, _)| known != name);
         chips.push((name.to_owned(), Arc::new(soc)));
     }
 
-    /// All of them.
+    /// Returns all chips.
     pub fn all(&self) -> Vec<Arc<S>> {
         self.lock().iter().map(|(_, soc)| soc.clone()).collect()
     }
 
-    /// The chip of that name.
+    /// Returns the chip with this name.
     pub fn get(&self, name: &str) -> Option<Arc<S>> {
         self.lock().iter().find(|(known, _)| known == name).map(|(_, soc)| soc.clone())
     }
 
-    /// The device of that name.
+    /// Returns the device with this name, which may end in [`SIMULATED`].
     pub fn named(&self, name: &str) -> Option<Named<S>> {
         let (soc, is_simulated) = match name.strip_suffix(SIMULATED) {
             Some(soc) => (soc, true),
@@ -57,7 +56,7 @@ impl<S> Chips<S> {
     }
 }
 
-/// A resource opened on first use, and then kept.
+/// A resource that is opened on first use and then kept.
 #[derive(Debug)]
 pub struct Lazy<T>(Mutex<Option<Arc<T>>>);
 
@@ -68,11 +67,11 @@ impl<T> Default for Lazy<T> {
 }
 
 impl<T> Lazy<T> {
-    /// The open one, otherwise a new one.
+    /// Returns the open resource. Opens it first if necessary.
     ///
     /// # Errors
     ///
-    /// Those of `open`.
+    /// The errors of `open`.
     pub fn get<E>(&self, open: impl FnOnce() -> Result<Arc<T>, E>) -> Result<Arc<T>, E> {
         let mut existing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = &*existing {

@@ -1,16 +1,16 @@
 //! Vendor-independent parts of the NPU shims.
 //!
 //! **Job.** Finds the vendor's library by one rule ([`library`]). Reads an entry of a work order
-//! ([`Source`]), checks everything about a node that holds for any compiler ([`check`], with each
-//! compiler's restrictions in its [`Rules`]), recognises attention ([`attention`]), reads constants
-//! ([`constant`]), keeps the graph between an entry and the compiler's ([`Draft`], [`Work`]), and
-//! walks an entry's nodes for a shim that lowers them ([`Lowering`]). Lays out compiled artefacts
-//! ([`artefact`]) and the ports a run binds ([`port`]). Defines the flags of a session's power
-//! and priority ([`power`], [`priority`]), and keeps an instance's state between calls
-//! ([`instance`]).
+//! ([`Source`]) and checks the conditions on a node that are common to all compilers ([`check`]).
+//! Each compiler's own restrictions are its [`Rules`]. Recognises attention ([`attention`]), reads
+//! constants ([`constant`]), stores the graph between an entry and the compiler's graph ([`Draft`],
+//! [`Work`]), and walks an entry's nodes for a shim that lowers them ([`Lowering`]). Lays out
+//! compiled artefacts ([`artefact`]) and the ports that a run binds ([`port`]). Defines the session
+//! flags for power and priority ([`power`], [`priority`]), and keeps an instance's state between
+//! calls ([`instance`]).
 //!
-//! **Not its job.** It contains nothing specific to a vendor or a model family, calls no function
-//! of a vendor's library and decides no layout: the shims do.
+//! **Not its job.** Anything specific to a vendor or a model family, calls to a vendor's library,
+//! and decisions about layouts. The shims do these.
 //!
 //! ```
 //! use shardwright_shim_abi::Options;
@@ -21,8 +21,8 @@
 //! # Ok::<(), shardwright_shim_npu::ShimError>(())
 //! ```
 //!
-//! Reading order: [`source`], [`check`], [`work`], [`draft`], [`lowering`]; then [`artefact`] and
-//! [`port`]; [`library`] and [`instance`] are independent.
+//! Reading order: [`source`], [`check`], [`work`], [`draft`], [`lowering`], then [`artefact`] and
+//! [`port`]. [`library`] and [`instance`] are independent.
 
 pub mod artefact;
 pub mod attention;

@@ -1,10 +1,11 @@
-//! Finds a vendor's library: one search rule for all shims, with every step recorded.
+//! Finds a vendor's library with one search rule for all shims, and records every step.
 //!
-//! 1. The path that the user sets by an option, otherwise by an environment variable: that file, or
-//!    the vendor's file in that folder. Nothing else is tried.
-//! 2. The vendor's file beside the shim's own, if it exists.
-//! 3. Names in the loader's search path, in order: the first that loads and passes. A missing
-//!    library is distinguished from one that exists but does not load.
+//! 1. The path that the user sets with an option, or else with an environment variable. It is the
+//!    file, or a folder that contains the vendor's file. If it is set, no other place is tried.
+//! 2. The vendor's file next to the shim's own file, if it exists.
+//! 3. Names in the loader's search path, in order. The first library that loads and passes the
+//!    check is used. A missing library is distinguished from a library that exists but does not
+//!    load.
 
 use std::ffi::{CStr, OsStr, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -12,13 +13,13 @@ use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library as Dynamic, RTLD_LOCAL, RTLD_NOW};
 
-/// Why no library was opened.
+/// The reason why no library was opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryError {
-    /// No library where the rule looks.
+    /// No library was found in any place.
     #[error("no library was found; looked at {}", tried.join(", "))]
     NotFound {
-        /// Every place tried, with the result.
+        /// Every place that was tried, with the result.
         tried: Vec<String>,
     },
     /// The file exists, but the loader rejects it.
@@ -26,14 +27,14 @@ pub enum LibraryError {
     NotLoadable {
         /// The file, or the name by which the loader found it.
         path: PathBuf,
-        /// The loader's message.
         reason: String,
     },
 }
 
 impl LibraryError {
-    /// Help text for a user. If the library the user named was not found, what is wrong with that
-    /// name (nothing else is tried after it); otherwise `how`, which says how to name one.
+    /// Returns the help text for a user. If the library that the user named was not found, the text
+    /// explains what is wrong with that name, because no other place is tried. Otherwise it is
+    /// `how`, which explains how to name a library.
     pub fn of_vendor(&self, vendor: &str, how: &str) -> String {
         let LibraryError::NotFound { tried } = self else { return self.to_string() };
         let by_name = tried.len() <= Search::GIVEN;
@@ -42,7 +43,7 @@ impl LibraryError {
     }
 }
 
-/// End of a step whose option or variable is not set.
+/// Suffix of a step whose option or variable is not set.
 const NOT_GIVEN: &str = ": not given";
 
 /// Collects the steps of a search.
@@ -52,45 +53,45 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// No steps yet; each step also goes to a log.
+    /// Starts an empty list. Each step is also passed to the log function `say`.
     pub fn new(say: fn(&str)) -> Steps {
         Steps { said: Vec::new(), say }
     }
 
-    /// One more step.
+    /// Adds a step.
     pub fn say(&mut self, text: String) {
         (self.say)(&text);
         self.said.push(text);
     }
 
-    /// All of them.
+    /// Returns all steps.
     pub fn into_said(self) -> Vec<String> {
         self.said
     }
 }
 
-/// Where to look.
+/// The places to search.
 #[derive(Clone, Copy, Debug)]
 pub struct Search<'a> {
     /// Settings by which users name a library, in order of precedence, with their values.
     pub given: [(&'a str, Option<&'a Path>); Search::GIVEN],
-    /// The vendor's file, looked for in folders.
+    /// Name of the vendor's file, which is looked for in folders.
     pub file: &'a str,
     /// The folder of the shim.
     pub beside: Option<&'a Path>,
-    /// Names for the loader's path.
+    /// Names to look up in the loader's search path.
     pub names: &'a [&'a str],
 }
 
 impl Search<'_> {
-    /// In how many ways a user names one.
+    /// Number of settings by which a user can name a library.
     pub const GIVEN: usize = 2;
 
-    /// Runs the search. `passes` returns why a library found by name is rejected.
+    /// Runs the search. `passes` returns the reason if a library found by name is rejected.
     ///
     /// # Errors
     ///
-    /// [`LibraryError`].
+    /// [`LibraryError`] if no library was opened.
     pub fn find(
         &self,
         steps: &mut Steps,
@@ -141,9 +142,9 @@ impl Search<'_> {
     }
 }
 
-/// Whether the loader reports that no library of that name exists, in the wording of glibc, musl or
-/// Android; with any other message it found one. If a library exists but one of its dependencies
-/// does not, the message names the dependency.
+/// Returns whether the loader reports that no library with this name exists, in the wording of
+/// glibc, musl or Android. With any other message, the loader found a library. If only a dependency
+/// is missing, the message names the dependency.
 fn is_missing(name: &str, reason: &str) -> bool {
     let glibc = reason.starts_with(&format!("{name}: cannot open shared object file"));
     let musl = reason.starts_with(&format!("Error loading shared library {name}:"));
@@ -151,7 +152,7 @@ fn is_missing(name: &str, reason: &str) -> bool {
     (glibc || musl) && reason.contains("No such file or directory") || android
 }
 
-/// Opens a file.
+/// Opens a library file.
 ///
 /// # Errors
 ///
@@ -173,30 +174,30 @@ pub fn load_file(path: &Path) -> Result<Dynamic, LibraryError> {
 }
 
 fn open(path: &Path) -> Result<Dynamic, String> {
-    // SAFETY: the file is the vendor's library that the user named or installed; its initialisers
+    // SAFETY: the file is the vendor's library that the user named or installed. Its initialisers
     // run.
     let opened = unsafe { Dynamic::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
-    // The loader's message is the error's source.
+    // The loader's own message is the source of the error.
     opened.map_err(|error| {
         std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string)
     })
 }
 
-/// The folder of the file this code was loaded from: the shim's, or the program's that the shim is
-/// linked into.
+/// Returns the folder of the file from which this code was loaded: the shim, or the program into
+/// which the shim is linked.
 pub fn own_folder() -> Option<PathBuf> {
     // SAFETY: all zeros is a valid value of a struct of pointers.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: dladdr accepts any address; the struct outlives the call.
+    // SAFETY: dladdr accepts any address, and the struct outlives the call.
     let found = unsafe { libc::dladdr(own_folder as *const c_void, &mut info) };
     if found == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: not null, and the loader keeps the name as long as the file is loaded, which it is
-    // while this runs.
+    // SAFETY: not null. The loader keeps the name as long as the file is loaded, which is the case
+    // while this code runs.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     let name = Path::new(OsStr::from_bytes(name.to_bytes()));
-    // A host that hashed the file opened it by that descriptor.
+    // A host that has hashed the file opens it through that file's descriptor.
     let file = match name.starts_with("/proc/self/fd") {
         true => std::fs::read_link(name).ok()?,
         false => name.to_owned(),
@@ -204,7 +205,7 @@ pub fn own_folder() -> Option<PathBuf> {
     Some(file.parent()?.to_owned())
 }
 
-/// The path in an environment variable; `None` if unset or empty.
+/// Returns the path in an environment variable, or `None` if unset or empty.
 pub fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
@@ -244,7 +245,8 @@ mod tests {
         assert!(matches!(absent, Err(LibraryError::NotFound { .. })), "{absent:?}");
     }
 
-    /// The loader reads its path when a program starts, so a second one looks.
+    /// The loader reads its search path when a program starts, so a child process performs the
+    /// search.
     const CHILD: &str = "SHARDWRIGHT_TEST_LOADER_CHILD";
 
     #[test]

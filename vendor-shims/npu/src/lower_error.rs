@@ -1,54 +1,42 @@
-//! Why an entry cannot become a graph of a compiler.
+//! Errors of lowering an entry to a compiler's graph.
 
 use shardwright_shim_abi::{Error, ErrorClass};
 
-/// Why an entry cannot become a graph of the compiler.
+/// The reason why an entry cannot be lowered to the compiler's graph.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LowerError {
-    /// An operation that `check` refuses.
+    /// `check` refuses an operation.
     #[error("{}`{node}` is not supported: {reason}", of_layer(*layer))]
     Unsupported {
-        /// The node.
         node: String,
-        /// Its layer.
         layer: Option<u32>,
-        /// The reason.
         reason: String,
     },
-    /// A port that this shim cannot bind.
+    /// The shim cannot bind a port.
     #[error("port `{port}`: {reason}")]
     UnsupportedPort {
-        /// The port.
         port: String,
-        /// The reason.
         reason: String,
     },
-    /// Stored numbers that encode nothing, or something outside the promised format.
+    /// The stored numbers of a weight are invalid or outside the promised format.
     #[error("{}weight `{weight}`: {reason}", of_layer(*layer))]
     InvalidEncoding {
-        /// The weight.
         weight: String,
-        /// The layer of the node that reads it.
+        /// Layer of the node that reads the weight.
         layer: Option<u32>,
-        /// The reason.
         reason: String,
     },
-    /// An entry that contradicts itself.
+    /// The entry contradicts itself.
     #[error("entry `{entry}`: {reason}")]
     InvalidGraph {
-        /// The entry.
         entry: String,
-        /// The contradiction.
         reason: String,
     },
-    /// More than one graph may hold.
+    /// The entry exceeds a limit of a graph.
     #[error("{limit} is {value}, at most {max} are taken")]
     TooLarge {
-        /// The limit.
         limit: &'static str,
-        /// The requested value.
         value: u64,
-        /// The most.
         max: u64,
     },
 }
@@ -58,7 +46,7 @@ fn of_layer(layer: Option<u32>) -> String {
 }
 
 impl LowerError {
-    /// Class of the contract.
+    /// Returns the error class of the contract.
     pub fn class(&self) -> ErrorClass {
         match self {
             LowerError::Unsupported { .. } | LowerError::UnsupportedPort { .. } => ErrorClass::UnsupportedOp,
@@ -69,7 +57,7 @@ impl LowerError {
         }
     }
 
-    /// Advice.
+    /// Returns the advice for a `help:` line.
     pub fn help(&self) -> Option<&'static str> {
         match self {
             LowerError::Unsupported { .. } => Some("legalise the entry with this shim's `check` first"),

@@ -1,5 +1,5 @@
-//! An entry's nodes in a vendor's operations, node by node; attention as a whole where it is
-//! recognised.
+//! Lowers an entry's nodes to a vendor's operations, node by node. A recognised attention is
+//! lowered as a whole.
 
 use shardwright_shim_abi::{NodeView, WeightView, raw};
 
@@ -7,185 +7,169 @@ use crate::attention::{Attention, Step, steps};
 use crate::constant::small_values;
 use crate::{Constant, Encoding, LowerError, ValueId, Work};
 
-/// An operation on each value of one operand.
+/// An elementwise operation with one operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unary {
-    /// The hyperbolic form.
+    /// GELU in the tanh form.
     Gelu,
-    /// The hyperbolic tangent.
     Tanh,
-    /// The logistic function.
     Sigmoid,
-    /// The exponential.
     Exp,
-    /// The negative.
     Negate,
-    /// The square root.
     Root,
-    /// One divided by the square root.
     ReciprocalRoot,
 }
 
-/// An operation value by value on two operands that broadcast.
+/// An elementwise operation with two operands that broadcast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binary {
-    /// The sum.
     Add,
-    /// The difference.
     Subtract,
-    /// The product.
     Multiply,
-    /// The quotient.
     Divide,
-    /// The larger of both.
     Maximum,
-    /// The smaller of both.
     Minimum,
 }
 
-/// Reduction of the last axis, which is kept with extent 1.
+/// A reduction of the last axis, which is kept with extent 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
-    /// Its sum.
     Sum,
-    /// Its mean.
     Mean,
-    /// Its largest value.
     Maximum,
 }
 
 /// A root mean square norm.
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNorm {
-    /// The operand, a tensor of the entry.
+    /// Operand, a tensor of the entry.
     pub x: u32,
-    /// Values that are normed together.
+    /// Number of values that are normalised together.
     pub width: u64,
-    /// Added to the mean of squares.
+    /// Number added to the mean of squares.
     pub eps: f32,
-    /// The weight, a tensor of the entry, and the number added to each of its values.
+    /// Weight, a tensor of the entry, and the number added to each of its values.
     pub weight: Option<(u32, f32)>,
 }
 
 /// A rotary embedding of tensors of the entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation {
-    /// The operand.
     pub x: u32,
-    /// Values of a head.
+    /// Number of values per head.
     pub head: u64,
-    /// Cosines of half a head.
+    /// Cosines, for half a head.
     pub cos: u32,
-    /// Sines of half a head.
+    /// Sines, for half a head.
     pub sin: u32,
-    /// The layer it belongs to.
     pub layer: Option<u32>,
 }
 
-/// A convolution over a plane: tensors of the entry.
+/// A 2-D convolution of tensors of the entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Convolution {
-    /// `[H, W, C]`
+    /// Operand `[H, W, C]`.
     pub x: u32,
-    /// `[O, C · kernel²]`, columns by channel, row and column.
+    /// Kernels `[O, C · kernel²]`, with columns ordered by channel, then row, then column.
     pub weight: u32,
-    /// `[H', W', O]`
+    /// Result `[H', W', O]`.
     pub out: u32,
-    /// Rows and columns of the kernel.
+    /// Number of rows and of columns of the kernel.
     pub kernel: u64,
-    /// From one result to the next.
+    /// Distance between neighbouring results.
     pub stride: u64,
-    /// Zeros on each side.
+    /// Number of zeros on each side.
     pub padding: u64,
 }
 
-/// Passes the nodes of an entry that passed `check` to one vendor's compiler: the walk over them is
-/// provided, the operations are the vendor's.
+/// Lowers the nodes of an entry that passed `check` to the operations of one vendor's compiler. The
+/// trait provides the walk over the nodes. The implementation provides the operations.
 ///
 /// # Errors
 ///
-/// All methods fail with [`LowerError`]: for weights whose bytes break the promise of their type,
-/// and for everything `check` refuses.
+/// All methods fail with [`LowerError`] for weights whose bytes violate the promise of their type,
+/// and for everything that `check` refuses.
 pub trait Lowering<'s, 'w: 's>: Sized + 's {
-    /// How activations are stored.
+    /// The vendor's encodings of activations.
     type Encoding: Encoding + 's;
-    /// Content of constants.
+    /// The vendor's content of constants.
     type Content: 's;
-    /// Operations that compute.
+    /// The vendor's computing operations.
     type Compute: 's;
 
-    /// Whether both operands of an operation value by value need as many axes as its result.
+    /// Whether both operands of an elementwise operation must have the rank of the result.
     const EQUAL_RANKS: bool;
 
-    /// The entry on its way.
+    /// Returns the entry that is being lowered.
     fn work(&mut self) -> &mut Work<'s, 'w, Self::Encoding, Self::Content, Self::Compute>;
 
-    /// The operation that turns one encoding into another.
+    /// Returns the operation that converts one encoding to another.
     fn conversion(from: Self::Encoding, to: Self::Encoding) -> Self::Compute;
 
-    /// The product of the two innermost axes.
+    /// Returns the operation for a product over the two innermost axes.
     fn mat_mul_of(transpose_second: bool) -> Self::Compute;
 
-    /// A constant that is no matrix, read beside activations stored like `beside`, with `offset`
-    /// added to every value.
+    /// Encodes a constant that is not a matrix, for use with activations in the encoding `beside`.
+    /// `offset` is added to every value.
     fn small(
         weight: WeightView<'w>,
         beside: Self::Encoding,
         offset: f32,
     ) -> Result<Constant<Self::Content>, String>;
 
-    /// One number that is broadcast, read beside `beside`.
+    /// Encodes a number that is broadcast, for use with activations in the encoding `beside`.
     fn scalar(value: f32, beside: Self::Encoding) -> Constant<Self::Content>;
 
-    /// How the constant operands of an operation are stored whose result is stored like `target`.
+    /// Returns the encoding of an operation's constant operands, for a result in the encoding
+    /// `target`.
     fn beside(_: Binary, target: Self::Encoding) -> Self::Encoding {
         target
     }
 
-    /// Writes an operation on one value.
+    /// Adds an elementwise operation with one operand.
     fn unary(&mut self, op: Unary, x: ValueId, target: Self::Encoding) -> ValueId;
 
-    /// Writes an operation on two values.
+    /// Adds an elementwise operation with two operands.
     fn binary(&mut self, op: Binary, a: ValueId, b: ValueId, target: Self::Encoding) -> ValueId;
 
-    /// Writes a reduction of the last axis.
+    /// Adds a reduction of the last axis.
     fn reduce(&mut self, op: Reduction, x: ValueId, target: Self::Encoding) -> ValueId;
 
-    /// Writes a softmax over the last axis; it chooses the encoding of the result.
+    /// Adds a softmax over the last axis. The softmax chooses the encoding of its result.
     fn softmax(&mut self, x: ValueId) -> ValueId;
 
-    /// Makes vectors of length one along the last axis.
+    /// Adds an L2 normalisation along the last axis.
     fn l2_normalize(&mut self, x: ValueId, target: Self::Encoding) -> ValueId;
 
-    /// Writes x `[.., K]` by a constant `[N, K]`, all three tensors of the entry.
+    /// Adds a product of x `[.., K]` and a constant `[N, K]`. All three are tensors of the entry.
     fn product(&mut self, x: u32, weight: u32, out: u32) -> Result<ValueId, LowerError>;
 
-    /// Writes a convolution, which [`Rules::convolution`](crate::check::Rules::convolution) took.
+    /// Adds a convolution that [`Rules::convolution`](crate::check::Rules::convolution) accepted.
     fn convolution(&mut self, convolution: Convolution) -> Result<ValueId, LowerError>;
 
-    /// Writes a norm.
+    /// Adds an RMS norm.
     fn rms_norm(&mut self, norm: RmsNorm, target: Self::Encoding) -> Result<ValueId, LowerError>;
 
-    /// Writes a rotary embedding.
+    /// Adds a rotary embedding.
     fn rotate(&mut self, rotation: Rotation, target: Self::Encoding) -> Result<ValueId, LowerError>;
 
-    /// Writes an attention: `[R, kv · group · d]`.
+    /// Adds an attention and returns its result `[R, kv · group · d]`.
     fn attention(&mut self, found: &Attention) -> Result<ValueId, LowerError>;
 
-    /// A tensor of the entry as operations read it.
+    /// Returns a tensor of the entry as operations read it.
     fn value(&mut self, tensor: u32) -> Result<ValueId, LowerError> {
         self.work().value(tensor)
     }
 
-    /// A tensor of the entry as the second operand of a product.
+    /// Returns a tensor of the entry as the second operand of a product.
     fn second(&mut self, tensor: u32) -> Result<ValueId, LowerError> {
         self.value(tensor)
     }
 
-    /// Called for each value that is bound as the result of a node.
+    /// Called for each value that becomes the result of a node.
     fn delivered(&mut self, _tensor: u32, _value: ValueId) {}
 
-    /// Writes all nodes, those of attentions as wholes.
+    /// Lowers all nodes, with each of `attentions` as a whole.
     fn import(&mut self, attentions: &[Attention]) -> Result<(), LowerError> {
         for (index, step) in steps(self.work().source, attentions) {
             let node = self.work().begin(index);
@@ -200,7 +184,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
         Ok(())
     }
 
-    /// Binds a value as the result of the current node, in the encoding the entry specifies for it.
+    /// Binds a value as the result of the current node, in the encoding that the entry specifies.
     fn deliver(&mut self, tensor: u32, value: ValueId) -> Result<(), LowerError> {
         let encoding = self.work().encoding(tensor)?;
         let value = self.convert(value, encoding);
@@ -209,7 +193,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
         Ok(())
     }
 
-    /// The same values in another encoding.
+    /// Converts a value to another encoding, if it does not have that encoding yet.
     fn convert(&mut self, value: ValueId, encoding: Self::Encoding) -> ValueId {
         let work = self.work();
         if work.draft.encoding(value) == Some(encoding) {
@@ -219,12 +203,12 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
         work.act_like(Self::conversion(from, encoding), value, encoding)
     }
 
-    /// One number that is broadcast.
+    /// Adds a number that is broadcast.
     fn number(&mut self, value: f32, beside: Self::Encoding) -> ValueId {
         self.work().constant(Self::scalar(value, beside))
     }
 
-    /// A weight that is no matrix.
+    /// Adds a weight that is not a matrix.
     fn constant(&mut self, tensor: u32, beside: Self::Encoding, offset: f32) -> Result<ValueId, LowerError> {
         let weight = self.work().weight(tensor)?;
         let constant =
@@ -232,7 +216,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
         Ok(self.work().constant(constant))
     }
 
-    /// An operand of an operation value by value whose result has `rank` axes.
+    /// Returns an operand of an elementwise operation whose result has `rank` axes.
     fn operand(&mut self, tensor: u32, beside: Self::Encoding, rank: usize) -> Result<ValueId, LowerError> {
         if self.work().source.weight(tensor).is_some() {
             return self.constant(tensor, beside, 0.0);
@@ -247,7 +231,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
         Ok(self.work().reshape(value, &full))
     }
 
-    /// The product of the two innermost axes.
+    /// Adds a product over the two innermost axes.
     fn mat_mul(
         &mut self,
         a: ValueId,
@@ -258,7 +242,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
         self.work().mat_mul(Self::mat_mul_of(transpose_second), a, b, transpose_second, encoding)
     }
 
-    /// Writes a node by itself.
+    /// Lowers a single node.
     fn node(&mut self, node: NodeView<'w>) -> Result<(), LowerError> {
         let work = self.work();
         let source = work.source;
@@ -365,8 +349,8 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
         self.deliver(out, result)
     }
 
-    /// A value between two constants. Integers are cut off at the ends of their range anyway, so
-    /// that a bound beyond those of operand and result needs no operation.
+    /// Limits a value to the range between two constants. Integers saturate at the ends of their
+    /// encoding, so a bound at or beyond these ends needs no operation.
     fn clamp(
         &mut self,
         x: u32,
@@ -390,14 +374,14 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
         Ok(value)
     }
 
-    /// The value of a constant of one number; `None` if its bytes are not here.
+    /// Returns the value of a constant of one number, or `None` if its bytes are missing.
     fn small_number(&mut self, tensor: u32) -> Result<Option<f32>, LowerError> {
         let weight = self.work().weight(tensor)?;
         let values = small_values(&weight).map_err(|reason| self.work().bad_weight(tensor, reason))?;
         Ok(values.and_then(|values| values.first().copied()))
     }
 
-    /// An operation value by value with one operand, on a value of any shape.
+    /// Adds an elementwise operation with one operand, for a value of any shape.
     fn pointwise(
         &mut self,
         node: NodeView<'w>,
@@ -442,14 +426,14 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
         })
     }
 
-    /// `x · factor`, a factor above zero, in the encoding that keeps the stored values.
+    /// Adds `x · factor`, for a positive factor, in the encoding that keeps the stored integers.
     fn scaled(&mut self, x: ValueId, factor: f32) -> ValueId {
         let encoding = self.work().encoding_of(x).scaled(factor);
         let number = self.number(factor, encoding);
         self.binary(Binary::Multiply, x, number, encoding)
     }
 
-    /// Applies the operations between the product and the mask to the scores of an attention.
+    /// Applies the operations between the first product and the mask to the scores of an attention.
     fn between(&mut self, found: &Attention, mut scores: ValueId) -> Result<ValueId, LowerError> {
         for &node in &found.between {
             let work = self.work();
@@ -461,7 +445,8 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
         Ok(scores)
     }
 
-    /// A rotary embedding as four products of half heads, which are the last of four axes.
+    /// Adds a rotary embedding as four products of half heads. The values of a head are the last of
+    /// four axes.
     fn rotated_in_halves(
         &mut self,
         heads: ValueId,

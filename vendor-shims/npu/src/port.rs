@@ -1,5 +1,5 @@
 //! Inputs and outputs of a compiled entry: their form in an artefact, their bindings in a run, and
-//! the copies of rows a run needs.
+//! the copies of rows that a run needs.
 
 use serde::{Deserialize, Serialize};
 use shardwright_shim_abi::raw::{
@@ -11,23 +11,23 @@ use shardwright_shim_abi::{Binding, Direction, EntryView, Error, MemoryKinds, Po
 use crate::ShimError;
 use crate::artefact::check_name;
 
-/// Most axes of a port.
+/// Maximum rank of a port.
 pub const MAX_RANK: usize = 8;
 
 /// Purpose of a port in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PortKind {
-    /// Read.
+    /// Read by a run.
     Input,
-    /// A state that is read; whose rows are outputs, if the entry makes any.
+    /// A state that is read. If the entry produces new rows for it, these are outputs.
     State,
     /// Written as a whole.
     Output,
 }
 
 impl PortKind {
-    /// Of a side and a `SW_ROLE_…`.
+    /// Returns the kind for a side and a role `SW_ROLE_…`.
     pub fn of(is_output: bool, role: u32) -> PortKind {
         match (is_output, role) {
             (true, _) => PortKind::Output,
@@ -41,27 +41,26 @@ impl PortKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port<P> {
-    /// As in the work order.
+    /// Name in the work order.
     pub name: String,
-    /// Its part in a run.
     pub kind: PortKind,
     /// `SW_ROLE_…`
     pub role: u32,
-    /// Detail of the role.
+    /// Detail of the role, see `sw_port`.
     pub index: u64,
     /// `SW_DTYPE_…`
     pub dtype: u32,
     /// Extents in the work order.
     pub shape: Vec<u64>,
-    /// Bits of the scale, an f64: decimal text would not round-trip every number.
+    /// Bits of the scale as an f64, because decimal text would not round-trip every number.
     pub scale_bits: u64,
-    /// 0 for floats.
+    /// Zero point, 0 for floats.
     pub zero_point: i64,
-    /// Its place in the compiled graph, in the vendor's terms.
+    /// Place in the compiled graph, in the vendor's terms.
     pub place: P,
 }
 
-/// Bytes of an element of a port.
+/// Returns the bytes per element of a port.
 pub fn element_bytes(dtype: u32) -> Option<u64> {
     Some(match dtype {
         SW_DTYPE_I8 | SW_DTYPE_U8 => 1,
@@ -72,7 +71,7 @@ pub fn element_bytes(dtype: u32) -> Option<u64> {
 }
 
 impl<P> Port<P> {
-    /// A port of an entry with the extents of the compiled graph, scale and zero point.
+    /// Creates a port from an entry's port, with the given shape, scale and zero point.
     pub fn of(
         view: &PortView<'_>,
         is_output: bool,
@@ -93,7 +92,7 @@ impl<P> Port<P> {
         }
     }
 
-    /// The same in another place.
+    /// Copies the port to another place.
     pub fn placed<Q>(&self, place: Q) -> Port<Q> {
         Port {
             name: self.name.clone(),
@@ -108,35 +107,36 @@ impl<P> Port<P> {
         }
     }
 
-    /// `value = (stored − zero point) · scale`; 1 for floats.
+    /// Returns the scale: `value = (stored − zero point) · scale`. 1 for floats.
     pub fn scale(&self) -> f64 {
         f64::from_bits(self.scale_bits)
     }
 
-    /// Bytes; `None` for an element type no port can have, or an unaddressable size.
+    /// Returns the size in bytes. Returns `None` for an element type that ports cannot have, and
+    /// for a size that cannot be addressed.
     pub fn bytes(&self) -> Option<u64> {
         let element = element_bytes(self.dtype)?;
         let bytes = self.shape.iter().try_fold(element, |bytes, extent| bytes.checked_mul(*extent))?;
         (bytes <= isize::MAX as u64).then_some(bytes)
     }
 
-    /// Product of the extents before the rows, and bytes of a row; `None` if neither of the first
-    /// two axes is the rows.
+    /// Returns the product of the extents before the rows, and the bytes per row. Returns `None` if
+    /// neither of the first two axes has `rows` elements.
     fn row_axis(&self, rows: u64) -> Option<(u64, u64)> {
         let axis = self.shape.iter().take(2).position(|extent| *extent == rows)?;
         let before = self.shape[..axis].iter().product();
         Some((before, self.bytes()? / before / rows))
     }
 
-    /// Whether a run of fewer rows needs a copy in which the remaining rows are zero: true for a
-    /// float input over rows. Memory beyond the valid rows may contain NaN, which would reach valid
-    /// rows even through a mask; stored integers are always numbers.
+    /// Returns whether a run with fewer rows needs a copy of this port in which the remaining rows
+    /// are zero. This is true for float inputs with rows. Memory beyond the valid rows may contain
+    /// NaN, which would affect valid rows even through a mask. Stored integers are always numbers.
     pub fn needs_blank_rows(&self, rows: u64) -> bool {
         let is_float = matches!(self.dtype, SW_DTYPE_F16 | SW_DTYPE_F32);
         self.kind == PortKind::Input && is_float && rows > 1 && self.row_axis(rows).is_some()
     }
 
-    /// Copies the valid rows; the others become zero.
+    /// Copies the valid rows and sets the other rows to zero.
     pub fn copy_rows(&self, rows: u64, valid: u64, from: &[u8], to: &mut [u8]) {
         let Some((before, row)) = self.row_axis(rows) else { return };
         let (block, kept) = ((rows * row) as usize, (valid * row) as usize);
@@ -147,12 +147,12 @@ impl<P> Port<P> {
     }
 }
 
-/// Checks the ports of an entry from an untrusted source: unique names, possible sizes, valid
+/// Checks the ports of an entry from an untrusted source: unique names, possible sizes and valid
 /// scales.
 ///
 /// # Errors
 ///
-/// What is impossible.
+/// A message about the first invalid port.
 pub fn check_ports<P>(entry: &str, ports: &[Port<P>]) -> Result<(), String> {
     let mut names = std::collections::HashSet::new();
     for port in ports {
@@ -171,8 +171,8 @@ pub fn check_ports<P>(entry: &str, ports: &[Port<P>]) -> Result<(), String> {
     Ok(())
 }
 
-/// The bindings of an entry's ports, in their order, each with the alignment `alignment` returns
-/// for it.
+/// Returns the bindings of an entry's ports, in their order. `alignment` returns the alignment of
+/// each port.
 pub fn bindings<P>(
     ports: &[Port<P>],
     memory_kinds: MemoryKinds,
@@ -205,11 +205,11 @@ pub fn bindings<P>(
     ports.iter().map(binding).collect()
 }
 
-/// Whether a run may begin: as many bindings as ports, and rows the entry has.
+/// Checks that a run has as many bindings as the entry has ports, and a valid number of rows.
 ///
 /// # Errors
 ///
-/// [`ShimError::InvalidRun`].
+/// [`ShimError::InvalidRun`] if a number is wrong.
 pub fn check_run(
     entry: &str,
     ports: usize,
@@ -226,7 +226,7 @@ pub fn check_run(
     Ok(())
 }
 
-/// Nodes of an entry that no operation of the compiled graph was lowered from.
+/// Returns the nodes of an entry from which no operation of the compiled graph was lowered.
 pub fn vanished(entry: EntryView<'_>, origins: impl Iterator<Item = u32>) -> Vec<u64> {
     let mut is_there = vec![false; entry.nodes().len()];
     for origin in origins {
@@ -237,8 +237,8 @@ pub fn vanished(entry: EntryView<'_>, origins: impl Iterator<Item = u32>) -> Vec
     is_there.iter().enumerate().filter(|(_, there)| !**there).map(|(node, _)| node as u64).collect()
 }
 
-/// An error of the vendor's library with the entry, the node of it that is at fault where that is
-/// known, and that node's layer.
+/// Adds the entry to an error of the vendor's library. If the node at fault is known, also adds
+/// that node and its layer.
 pub fn at_node(error: impl Into<Error>, entry: EntryView<'_>, origin: Option<u32>) -> Error {
     let mut out = error.into().detail("entry", entry.name());
     if let Some(node) = origin.and_then(|origin| entry.nodes().nth(origin as usize)) {

@@ -1,32 +1,31 @@
-//! The flag `power`: how much power a session asks for. It takes effect when a shard is loaded, and
-//! no artefact depends on it.
+//! The flag `power`: how much power a session requests. It applies when a shard is loaded, and
+//! artefacts do not depend on it.
 
 use shardwright_shim_abi::{Flag, FlagOutcome, FlagReport, FlagStage, Options};
 
 use crate::ShimError;
 use crate::choice::{self, Choice};
 
-/// The flag's name.
 pub const POWER: &str = "power";
 
-/// Power mode of a session; each shim defines what it passes to its vendor's library.
+/// Power mode of a session. Each shim defines the corresponding settings of its vendor's library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Power {
-    /// The highest speed, for seconds.
+    /// Highest speed, for a few seconds.
     Burst,
-    /// The highest sustainable speed.
+    /// Highest sustainable speed.
     Sustained,
-    /// Between the two ends.
+    /// Between the highest speed and the lowest power.
     Balanced,
-    /// As little as possible.
+    /// Lowest power.
     Saver,
 }
 
 impl Power {
-    /// Every one, most power first.
+    /// All modes, highest power first.
     pub const ALL: [Power; 4] = [Power::Burst, Power::Sustained, Power::Balanced, Power::Saver];
 
-    /// The flag's value.
+    /// Returns the flag's value for this mode.
     pub const fn name(self) -> &'static str {
         match self {
             Power::Burst => "burst",
@@ -36,21 +35,21 @@ impl Power {
         }
     }
 
-    /// The power mode that a load requests; `None` if unset.
+    /// Returns the power mode that a load requests, or `None` if unset.
     ///
     /// # Errors
     ///
-    /// [`ShimError::InvalidValue`].
+    /// [`ShimError::InvalidValue`] for an unknown mode.
     pub fn read(options: &Options<'_>) -> Result<Option<Power>, ShimError> {
         choice::read(options)
     }
 
-    /// The flag as reported to a host. `default` is the mode used if unset.
+    /// Returns the flag as it is reported to a host. `default` is the mode used if unset.
     pub fn schema(default: Option<Power>, description: &str) -> Flag {
         choice::schema(FlagStage::Load, default, description)
     }
 
-    /// A report of the flag's outcome.
+    /// Creates a report of the flag's outcome.
     pub fn report(outcome: FlagOutcome, evidence: String) -> FlagReport {
         FlagReport { name: POWER.to_owned(), outcome, evidence }
     }

@@ -1,30 +1,30 @@
-//! The flag `priority`: whose work goes first where several applications use the processor. Each
-//! shim says when its vendor's library takes it.
+//! The flag `priority`: whose work runs first if several applications use the processor. Each shim
+//! defines at which stage its vendor's library accepts the flag.
 
 use shardwright_shim_abi::{Flag, FlagOutcome, FlagReport, FlagStage, Options};
 
 use crate::ShimError;
 use crate::choice::{self, Choice};
 
-/// The flag's name.
 pub const PRIORITY: &str = "priority";
 
-/// Priority among the processor's users; each shim defines what it passes to its vendor's library.
+/// Priority among the processor's users. Each shim defines the corresponding setting of its
+/// vendor's library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Priority {
-    /// After all others.
+    /// Runs after all others.
     Low,
-    /// The libraries' default.
+    /// Default of the vendors' libraries.
     Normal,
-    /// Before all others. A library may restrict it to some applications.
+    /// Runs before all others. A library may restrict it to some applications.
     High,
 }
 
 impl Priority {
-    /// Every one, least first.
+    /// All priorities, lowest first.
     pub const ALL: [Priority; 3] = [Priority::Low, Priority::Normal, Priority::High];
 
-    /// The flag's value.
+    /// Returns the flag's value for this priority.
     pub const fn name(self) -> &'static str {
         match self {
             Priority::Low => "low",
@@ -33,31 +33,31 @@ impl Priority {
         }
     }
 
-    /// The priority of that name; `None` if there is none.
+    /// Returns the priority with this name, if any.
     pub fn named(name: &str) -> Option<Priority> {
         choice::named(name)
     }
 
-    /// The names of all, for a message.
+    /// Lists the names of all priorities, for a message.
     pub fn names() -> String {
         choice::names::<Priority>()
     }
 
-    /// The priority that a load requests; `None` if unset.
+    /// Returns the priority that a load requests, or `None` if unset.
     ///
     /// # Errors
     ///
-    /// [`ShimError::InvalidValue`].
+    /// [`ShimError::InvalidValue`] for an unknown priority.
     pub fn read(options: &Options<'_>) -> Result<Option<Priority>, ShimError> {
         choice::read(options)
     }
 
-    /// The flag as reported to a host. `default` is the priority used if unset.
+    /// Returns the flag as it is reported to a host. `default` is the priority used if unset.
     pub fn schema(stage: FlagStage, default: Priority, description: &str) -> Flag {
         choice::schema(stage, Some(default), description)
     }
 
-    /// A report of the flag's outcome.
+    /// Creates a report of the flag's outcome.
     pub fn report(outcome: FlagOutcome, evidence: String) -> FlagReport {
         FlagReport { name: PRIORITY.to_owned(), outcome, evidence }
     }

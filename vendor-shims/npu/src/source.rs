@@ -1,23 +1,20 @@
-//! An entry, checked and indexed for all later steps.
+//! An entry that is checked and indexed for all later steps.
 
 use shardwright_shim_abi::{EntryView, NodeView, WeightView};
 
 use crate::{Encoding, LowerError};
 
-/// Nodes of one entry: ten times those of the largest decoder known.
+/// Maximum number of nodes of an entry: ten times the number in the largest known decoder.
 pub const MAX_NODES: u64 = 1 << 16;
-/// Inputs and outputs of one entry.
+/// Maximum number of inputs and outputs of an entry.
 pub const MAX_PORTS: u64 = 4096;
-/// Values of one tensor: no real embedding table is larger.
+/// Maximum number of values of a tensor. No real embedding table is larger.
 pub const MAX_VALUES: u64 = 1 << 32;
 
-/// An entry of which every tensor is defined exactly once, before its first use.
+/// An entry in which every tensor is defined exactly once, before its first use.
 pub struct Source<'a, E> {
-    /// The contract's view.
     pub entry: EntryView<'a>,
-    /// Nodes by index.
     pub nodes: Vec<NodeView<'a>>,
-    /// Tensors by index.
     pub tensors: Vec<SourceTensor<'a, E>>,
 }
 
@@ -25,33 +22,31 @@ pub struct Source<'a, E> {
 pub struct SourceTensor<'a, E> {
     /// Name in the entry.
     pub name: &'a str,
-    /// Extents, none of them 0; their product is at most [`MAX_VALUES`].
+    /// Extents, none of which is 0. Their product is at most [`MAX_VALUES`].
     pub shape: &'a [u64],
-    /// Of an activation.
+    /// Encoding of an activation, or the reason why it is not supported.
     pub encoding: Result<E, String>,
-    /// Origin.
     pub origin: Origin<'a>,
-    /// Nodes that read it, in order.
+    /// Nodes that read the tensor, in order.
     pub readers: Vec<usize>,
-    /// Whether it leaves the entry.
+    /// Whether the tensor is an output of the entry.
     pub is_output: bool,
 }
 
 /// Origin of a tensor.
 #[derive(Clone, Copy)]
 pub enum Origin<'a> {
-    /// Not used.
+    /// Not defined.
     Unused,
     /// Bound before a run.
     Input,
-    /// A weight.
     Constant(WeightView<'a>),
-    /// Result of a node.
+    /// Computed by the node with this index.
     Node(usize),
 }
 
 impl<E> SourceTensor<'_, E> {
-    /// Extent of the last axis; 1 of a tensor without axes.
+    /// Returns the extent of the last axis, or 1 for a tensor without axes.
     pub fn last(&self) -> u64 {
         self.shape.last().copied().unwrap_or(1)
     }
@@ -63,7 +58,7 @@ impl<'a, E: Encoding> Source<'a, E> {
     /// # Errors
     ///
     /// [`LowerError::InvalidGraph`] for an entry that contradicts itself, [`LowerError::TooLarge`]
-    /// for one beyond the limits above.
+    /// for an entry that exceeds a limit of this module.
     pub fn read(entry: EntryView<'a>) -> Result<Source<'a, E>, LowerError> {
         let invalid = |reason: String| LowerError::InvalidGraph { entry: entry.name().to_owned(), reason };
         let limit = |limit, value: u64, max| match value > max {
@@ -150,12 +145,12 @@ impl<'a, E: Encoding> Source<'a, E> {
         Ok(Source { entry, nodes, tensors })
     }
 
-    /// The tensor of an index of this entry.
+    /// Returns the tensor with this index.
     pub fn tensor(&self, index: u32) -> &SourceTensor<'a, E> {
         &self.tensors[index as usize]
     }
 
-    /// The weight, when the tensor is one.
+    /// Returns the weight behind a tensor, if it is a constant.
     pub fn weight(&self, index: u32) -> Option<WeightView<'a>> {
         match self.tensor(index).origin {
             Origin::Constant(weight) => Some(weight),
@@ -163,7 +158,7 @@ impl<'a, E: Encoding> Source<'a, E> {
         }
     }
 
-    /// The node that makes a tensor.
+    /// Returns the node that computes a tensor, if any.
     pub fn producer(&self, index: u32) -> Option<usize> {
         match self.tensor(index).origin {
             Origin::Node(node) => Some(node),

@@ -1,37 +1,35 @@
-//! An entry being lowered to a draft: the current node, the values of the entry's tensors, and the
-//! data movements, which every compiler has.
+//! An entry that is being lowered to a draft: the current node, the values of the entry's tensors,
+//! and the data movements, which every compiler has.
 
 use shardwright_shim_abi::{NodeView, PortView, raw};
 
 use crate::draft::moves_only_ones;
 use crate::{Constant, Draft, Encoding, Kind, LowerError, NodeRef, Source, ValueId, ValueKind};
 
-/// Whether movements without an effect are written all the same.
+/// Which data movements without an effect are still added to the draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Movements {
-    /// Transposes that move only axes of extent 1; otherwise they become reshapes.
+    /// Whether to keep transposes that move only axes of extent 1. Otherwise they become reshapes.
     pub idle_transposes: bool,
-    /// Slices of a whole axis; otherwise they are dropped.
+    /// Whether to keep slices of a whole axis. Otherwise they are dropped.
     pub whole_slices: bool,
 }
 
-/// An entry that passed `check`, and the draft it becomes.
+/// An entry that passed `check`, and the draft that it becomes.
 pub struct Work<'s, 'w, E, C, K> {
-    /// The entry.
     pub source: &'s Source<'w, E>,
-    /// The resulting draft.
     pub draft: Draft<E, C, K>,
     movements: Movements,
-    /// Per tensor of the entry its value.
+    /// The value of each tensor of the entry.
     values: Vec<Option<ValueId>>,
-    /// The node at work, and the operations it has become so far.
+    /// The current node. `acts` is the number of operations that it has become so far.
     node: usize,
     acts: usize,
 }
 
 impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
-    /// Starts empty. Each input port has the extents that `port_shape` returns for it: the same
-    /// values in the same order.
+    /// Starts with an empty draft. `port_shape` returns the extents of each input port. The values
+    /// and their order stay the same.
     ///
     /// # Errors
     ///
@@ -54,13 +52,13 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         Ok(work)
     }
 
-    /// Moves on to a node.
+    /// Makes a node the current one.
     pub fn begin(&mut self, node: usize) -> NodeView<'w> {
         (self.node, self.acts) = (node, 0);
         self.source.nodes[node]
     }
 
-    /// The draft with the entry's output ports.
+    /// Binds the entry's output ports and returns the draft.
     ///
     /// # Errors
     ///
@@ -77,13 +75,13 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         LowerError::InvalidGraph { entry: self.source.entry.name().to_owned(), reason }
     }
 
-    /// The node breaks a condition that `check` verified.
+    /// Creates the error that the current node violates a condition of `check`.
     pub fn refused(&self, reason: String) -> LowerError {
         let node = &self.source.nodes[self.node];
         LowerError::Unsupported { node: node.name().to_owned(), layer: node.layer(), reason }
     }
 
-    /// The bytes of a weight of the current node break the promise of its type.
+    /// Creates the error that the bytes of a weight violate the promise of its type.
     pub fn bad_weight(&self, tensor: u32, reason: String) -> LowerError {
         let weight =
             self.source.weight(tensor).map_or(self.source.tensor(tensor).name, |weight| weight.name());
@@ -91,16 +89,16 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         LowerError::InvalidEncoding { weight: weight.to_owned(), layer, reason }
     }
 
-    /// Unwraps an attribute read from the current node.
+    /// Unwraps an attribute that was read from the current node.
     ///
     /// # Errors
     ///
-    /// [`LowerError::Unsupported`] where it is missing.
+    /// [`LowerError::Unsupported`] if it is missing.
     pub fn read<T>(&self, attribute: shardwright_shim_abi::Result<T>) -> Result<T, LowerError> {
         attribute.map_err(|error| self.refused(error.message))
     }
 
-    /// The weight behind a tensor of the current node.
+    /// Returns the weight behind a tensor of the current node.
     ///
     /// # Errors
     ///
@@ -110,7 +108,7 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         self.source.weight(tensor).ok_or_else(none)
     }
 
-    /// Adds an operation of the node at work.
+    /// Adds an operation of the current node.
     pub fn act(
         &mut self,
         kind: impl Into<Kind<K>>,
@@ -128,20 +126,20 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         self.draft.act(kind, inputs, (shape, encoding), &name, Some(origin))
     }
 
-    /// Adds an operation on one value whose result has its shape.
+    /// Adds an operation on one value whose result has the same shape.
     pub fn act_like(&mut self, kind: impl Into<Kind<K>>, x: ValueId, encoding: E) -> ValueId {
         let shape = self.draft.shape(x).to_vec();
         self.act(kind, &[x], shape, encoding)
     }
 
-    /// Adds an operation on one value whose result keeps of the last axis an extent of 1.
+    /// Adds an operation on one value that reduces the last axis to extent 1.
     pub fn act_reduced(&mut self, kind: impl Into<Kind<K>>, x: ValueId, encoding: E) -> ValueId {
         let mut shape = self.draft.shape(x).to_vec();
         shape.last_mut().into_iter().for_each(|last| *last = 1);
         self.act(kind, &[x], shape, encoding)
     }
 
-    /// Adds an operation value by value on two values that broadcast.
+    /// Adds an elementwise operation on two values that broadcast.
     pub fn act_broadcast(
         &mut self,
         kind: impl Into<Kind<K>>,
@@ -162,48 +160,49 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         self.values[tensor as usize] = Some(value);
     }
 
-    /// The value of a non-constant tensor of the entry, in the extents it is stored with.
+    /// Returns the value of a non-constant tensor of the entry, with the extents in which it is
+    /// stored.
     ///
     /// # Errors
     ///
-    /// [`LowerError::InvalidGraph`] if it has no value yet.
+    /// [`LowerError::InvalidGraph`] if it does not have a value yet.
     pub fn stored(&self, tensor: u32) -> Result<ValueId, LowerError> {
         self.values[tensor as usize].ok_or_else(|| {
             self.invalid(format!("`{}` is read before it is there", self.source.tensor(tensor).name))
         })
     }
 
-    /// The same value, in the extents of the entry.
+    /// Returns the value of a non-constant tensor, with the extents of the entry.
     ///
     /// # Errors
     ///
-    /// As [`Work::stored`].
+    /// The errors of [`Work::stored`].
     pub fn value(&mut self, tensor: u32) -> Result<ValueId, LowerError> {
         let value = self.stored(tensor)?;
         Ok(self.reshape(value, self.source.tensor(tensor).shape))
     }
 
-    /// Encoding of a value that is no constant.
+    /// Returns the encoding of a value that is not a constant.
     pub fn encoding_of(&self, value: ValueId) -> E {
         self.draft.encoding(value).unwrap_or(E::HALF)
     }
 
-    /// Encoding of a tensor of the entry.
+    /// Returns the encoding of a tensor of the entry.
     ///
     /// # Errors
     ///
-    /// [`LowerError::InvalidGraph`] if it has none, which `check` refuses.
+    /// [`LowerError::InvalidGraph`] if the encoding is not supported, which `check` refuses.
     pub fn encoding(&self, tensor: u32) -> Result<E, LowerError> {
         let tensor = self.source.tensor(tensor);
         tensor.encoding.clone().map_err(|reason| self.invalid(format!("`{}`: {reason}", tensor.name)))
     }
 
-    /// A tensor known before a run.
+    /// Adds a constant.
     pub fn constant(&mut self, constant: Constant<C>) -> ValueId {
         self.draft.constant(constant)
     }
 
-    /// The same values in other extents.
+    /// Reshapes a value, if its extents differ.
     pub fn reshape(&mut self, value: ValueId, shape: &[u64]) -> ValueId {
         if self.draft.shape(value) == shape {
             return value;
@@ -212,7 +211,7 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         self.act(Kind::Reshape, &[value], shape.to_vec(), encoding)
     }
 
-    /// Axes in another order.
+    /// Permutes the axes of a value.
     pub fn transpose(&mut self, value: ValueId, perm: &[u32]) -> ValueId {
         let from = self.draft.shape(value);
         let shape: Vec<u64> = perm.iter().map(|axis| from[*axis as usize]).collect();
@@ -223,7 +222,7 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         self.act(Kind::Transpose(perm.to_vec()), &[value], shape, encoding)
     }
 
-    /// A range of one axis.
+    /// Slices a range of one axis.
     pub fn slice(&mut self, value: ValueId, axis: usize, start: u64, end: u64) -> ValueId {
         let mut shape = self.draft.shape(value).to_vec();
         if !self.movements.whole_slices && (start, end) == (0, shape[axis]) {
@@ -234,7 +233,7 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         self.act(Kind::Slice { axis, start, end }, &[value], shape, encoding)
     }
 
-    /// Values joined along an axis.
+    /// Concatenates values along an axis.
     pub fn concat(&mut self, values: &[ValueId], axis: usize) -> ValueId {
         if let [one] = values {
             return *one;
@@ -245,13 +244,14 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         self.act(Kind::Concat(axis), values, shape, encoding)
     }
 
-    /// `[R, heads · width]` with its heads split, `[1, R, heads, width]`; anything else unchanged.
+    /// Splits the heads of `[R, heads · width]` to `[1, R, heads, width]`. Returns values of
+    /// another rank unchanged.
     pub fn apart(&mut self, value: ValueId, width: u64) -> ValueId {
         let [rows, all] = *self.draft.shape(value) else { return value };
         self.reshape(value, &[1, rows, all / width, width])
     }
 
-    /// Splits the last axis into groups of `width`, on an axis of their own.
+    /// Splits the last axis into groups of `width` values on an axis of their own.
     pub fn grouped(&mut self, value: ValueId, width: u64) -> ValueId {
         let mut shape = self.draft.shape(value).to_vec();
         let last = shape.pop().unwrap_or(1);
@@ -259,8 +259,8 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         self.reshape(value, &shape)
     }
 
-    /// The product of the two innermost axes, for compilers whose operation requires operands of
-    /// one rank. The second operand is `[.., N, K]` where `transpose_second`.
+    /// Adds a product over the two innermost axes, for compilers that require operands of equal
+    /// rank. With `transpose_second`, the second operand is `[.., N, K]`.
     pub fn mat_mul(
         &mut self,
         kind: impl Into<Kind<K>>,
@@ -279,7 +279,7 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         self.act(kind, &[a, b], shape, encoding)
     }
 
-    /// The result of a node that only moves values; `None` for any other node.
+    /// Lowers a node that only moves values. Returns `None` for any other node.
     ///
     /// # Errors
     ///
@@ -310,7 +310,7 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
                     node.inputs().flatten().map(|input| self.value(input)).collect::<Result<Vec<_>, _>>()?;
                 self.concat(&values, axis)
             }
-            // Uses the encoding of its result, which the caller that binds it assigns.
+            // The caller that binds the result assigns its encoding.
             raw::SW_OP_CONVERT => self.value(first)?,
             _ => return Ok(None),
         }))

@@ -9,19 +9,19 @@
 //! The layers are those defined at the top of `tests/benches/qnn_peer.py`: same inputs, outputs,
 //! types and context. Each is compiled by the rules, which is the default for users, and then
 //! searched: all candidates in the finalize mode of the rules, the best of them in the others, with
-//! a rotary embedding that has a cost. The result on stdout is one JSON document; each trial is a
+//! a rotary embedding that has a cost. The result on stdout is one JSON document. Each trial is one
 //! line on stderr.
 //!
-//! The compiler occasionally takes minutes for a form whose variants take seconds, and a
-//! compilation cannot be cancelled. So each trial of a search runs in a process of its own, `trial
-//! sliding 64 w8 …`, which is killed after a timeout.
+//! The compiler occasionally needs minutes for a form whose variants need seconds, and a
+//! compilation cannot be cancelled. So each trial of a search runs in a process of its own,
+//! `trial sliding 64 w8 …`, which is killed after a timeout.
 //!
 //! `states` compares the two places where new keys and values can be written: by the runtime, after
 //! the run, or in the graph by ScatterNd.
 
 #[path = "candidates/mod.rs"]
 mod candidates;
-// These contain more than this program uses: they belong to the tests.
+// These modules contain more than this program uses. They belong to the tests.
 #[path = "../tests/chips/mod.rs"]
 mod chips;
 #[path = "../tests/lowering/layers.rs"]
@@ -49,16 +49,16 @@ use shardwright_shim_qnn::{Driver, Settings};
 
 use layers::Layer;
 
-/// Finalize modes besides that of the rules; `None` is the library's own choice. Mode 2 produced
-/// the same code as that, mode 1 was never the fastest.
+/// Finalize modes to try in addition to the mode of the rules. `None` is the library's default,
+/// which produces the same code as mode 2. Mode 1 was never the fastest.
 const MODES: [Option<u32>; 1] = [None];
 /// The chip whose cycles are compared.
 const STAND_IN: SocId = SocId(72);
 /// Number of variants tried in those modes.
 const FINALISTS: usize = 2;
-/// Same as for the peer.
+/// Fast memory, megabytes. The peer uses the same size.
 const VTCM_MEGABYTES: u32 = 8;
-/// Timeout of one trial: whole decoder layers take seconds.
+/// Timeout of one trial. Whole decoder layers compile in seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// First argument of a process that runs one trial.
 const TRIAL: &str = "trial";
@@ -125,13 +125,14 @@ struct Trial {
     mode: Option<u32>,
 }
 
-/// A layer by its command-line names.
+/// Creates a layer from its command-line names.
 fn layer(name: &str, rows: u64, weights: &str) -> Layer {
     let dtype = if weights == "w4" { SW_DTYPE_I4 } else { SW_DTYPE_I8 };
     if name == "full" { Layer::full(rows, dtype) } else { Layer::sliding(rows, dtype) }
 }
 
-/// Prints the cost of one way: layer, rows, weights, mode and variants.
+/// Compiles a layer in one way and prints its cost. The arguments are layer, rows, weights, mode
+/// and variants.
 fn trial(driver: &Driver, way: &[String]) -> ExitCode {
     let [name, rows, weights, mode, variants] = way else { return ExitCode::FAILURE };
     let (Ok(rows), Ok(mode), Ok(variants)) =
@@ -155,7 +156,8 @@ fn trial(driver: &Driver, way: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Cost of one way, measured in a process of its own; `None` if it does not finish in time.
+/// Measures the cost of one way in a separate process. Returns `None` if it does not finish in
+/// time.
 fn cost_of(layer: [&str; 3], variants: &Variants, mode: Option<u32>) -> Option<Cost> {
     let mode = mode.unwrap_or(0).to_string();
     let mut child = Command::new(std::env::current_exe().ok()?)
@@ -189,7 +191,7 @@ fn shown(trial: &Trial) -> Value {
     })
 }
 
-/// The variants in the words of the flags.
+/// Formats the variants with the names of the compiler flags.
 fn words(variants: &Variants, mode: Option<u32>) -> String {
     let words = match serde_json::to_value(variants) {
         Ok(Value::Object(members)) => members
@@ -205,7 +207,8 @@ fn words(variants: &Variants, mode: Option<u32>) -> String {
     format!("{words}, mode {}", mode.unwrap_or(0))
 }
 
-/// The rules' result, the best found, and how many ways were tried.
+/// Searches the candidates for a layer. Returns the rules' result, the best result, and the number
+/// of ways tried.
 fn measured(name: &str, rows: u64, weights: &str) -> Option<(Trial, Trial, usize)> {
     let label = format!("{name:7} {rows:3} {weights}");
     let trial = |variants: Variants, mode: Option<u32>| -> Option<Trial> {
@@ -244,8 +247,8 @@ fn measured(name: &str, rows: u64, weights: &str) -> Option<(Trial, Trial, usize
     Some((unasked, best, tried))
 }
 
-/// Compares new keys and values as separate outputs with writing them into the state: cycles of
-/// both.
+/// Compares the cycles of two graphs: one outputs new keys and values separately, the other writes
+/// them into the state.
 fn states(driver: &Driver) -> ExitCode {
     let soc = &chips::soc("soc-72");
     let options = GraphOptions {
@@ -283,8 +286,8 @@ fn states(driver: &Driver) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The layer with ScatterNd where states and new rows are joined: then the whole states are
-/// outputs, and attention reads their rows alone.
+/// Returns the layer with ScatterNd where states and new rows are joined. Then the whole states are
+/// outputs, and attention reads only their rows.
 fn written_inside<'w>(graph: &QnnGraph<'w>, rows: u32) -> QnnGraph<'w> {
     let mut graph = graph.clone();
     let is_joining = |graph: &QnnGraph<'_>, node: &QnnNode| {

@@ -1,8 +1,8 @@
 //! Contents of a compiled artefact.
 //!
 //! The descriptor is the [`Head`], and per entry its ports with the tensor numbers of the binary,
-//! since the library knows no ports and numbers tensors anew in every compiling process. It is
-//! followed by the vendor's context binary, unchanged. The vendor's library loads binaries for
+//! since the library does not know ports and numbers tensors differently in every compiling
+//! process. The vendor's unchanged context binary follows. The vendor's library loads binaries for
 //! other chips and binaries with flipped bits without an error, so the descriptor contains the
 //! binary's hash.
 
@@ -15,7 +15,7 @@ use crate::lower::Variants;
 use crate::session::{GraphDescription, TensorDescription};
 use crate::soc::SocId;
 
-/// Artefacts of this shim.
+/// Format of this shim's artefacts.
 pub const FORMAT: Format = Format {
     magic: b"SWQNNART",
     head: "shardwright-qnn-artefact\n",
@@ -29,28 +29,28 @@ pub const FORMAT: Format = Format {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
-    /// Number of the writer's [`FORMAT`].
+    /// The writer's [`FORMAT`] number.
     pub format: u32,
     /// The chip that the binary reports.
     pub soc: SocId,
-    /// The profile's number, if it has one; differs from `soc` if the library did not know it.
+    /// The profile's number, if it has one. It differs from `soc` if the library did not know the
+    /// number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<SocId>,
     /// Name of the profile it was compiled for.
     pub soc_name: String,
     /// The architecture that the binary reports.
     pub arch: u32,
-    /// Fast memory its graphs use, megabytes.
+    /// Fast memory used by its graphs, in megabytes.
     pub vtcm_megabytes: u32,
-    /// Number of entry points.
     pub entries: u32,
-    /// Whether they share their weights.
+    /// Whether the entry points share their weights.
     pub is_shared: bool,
     /// The library that compiled it.
     pub made_by: Versions,
-    /// Bytes of the context binary.
+    /// Size of the context binary, bytes.
     pub binary_bytes: u64,
-    /// Hash of the context binary, lower-case hex.
+    /// SHA-256 of the context binary, lower-case hex.
     pub binary_sha256: String,
 }
 
@@ -58,32 +58,31 @@ pub struct Head {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Versions {
-    /// `v2.51.0.260929181845`
+    /// For example `v2.51.0.260929181845`.
     pub build: String,
-    /// Of the interface all backends share.
+    /// Version of the interface that all backends share.
     pub core: [u32; 3],
-    /// Of the tensor processor's backend.
+    /// Version of the tensor processor's backend.
     pub backend: [u32; 3],
 }
 
-/// Everything but the binary.
+/// Everything in the artefact except the binary.
 pub type Descriptor = artefact::Descriptor<Head, Entry>;
 
-/// An entry point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// As in the work order.
+    /// Name in the work order.
     pub name: String,
-    /// Static rows.
+    /// Static rows per run.
     pub rows: u64,
-    /// As in the work order.
+    /// Context size in the work order.
     pub context: u64,
     /// How it was lowered.
     pub variants: Variants,
-    /// Its graph in the binary, with the tensor numbers a run needs.
+    /// Its graph in the binary, with the tensor numbers that a run needs.
     pub graph: GraphDescription,
-    /// Inputs, then outputs; each is one tensor of the graph, and each of those one port.
+    /// Inputs, then outputs. Each port is exactly one tensor of the graph.
     pub ports: Vec<Port>,
 }
 
@@ -91,8 +90,8 @@ pub struct Entry {
 pub type Port = port::Port<u32>;
 
 impl Entry {
-    /// Indices of the ports bound to the graph's inputs or outputs, in the graph's order; `None`
-    /// unless they correspond one to one.
+    /// Returns the indices of the ports bound to the graph's inputs or outputs, in the graph's
+    /// order. Returns `None` unless ports and tensors correspond one to one.
     pub fn bound(&self, is_output: bool) -> Option<Vec<usize>> {
         let tensors = if is_output { &self.graph.outputs } else { &self.graph.inputs };
         let ports = self.ports.iter().filter(|port| (port.kind == PortKind::Output) == is_output).count();
@@ -124,22 +123,21 @@ impl artefact::Entry for Entry {
     }
 }
 
-/// A mapped artefact.
 #[derive(Clone, Debug)]
 pub struct Artefact<'m> {
-    /// Undamaged and within its limits.
+    /// Checked: undamaged and within its limits.
     pub descriptor: Descriptor,
     binary: &'m [u8],
     binary_at: u64,
 }
 
 impl<'m> Artefact<'m> {
-    /// Reads the descriptor and locates the binary; the binary's bytes are not read yet.
+    /// Reads the descriptor and locates the binary. Does not read the binary's bytes yet.
     ///
     /// # Errors
     ///
-    /// [`ShimError::IncompatibleArtefact`] for something else or another layout,
-    /// [`ShimError::CorruptArtefact`] for damage.
+    /// [`ShimError::IncompatibleArtefact`] if the bytes are not an artefact or have another layout,
+    /// [`ShimError::CorruptArtefact`] if they are damaged.
     pub fn read(bytes: &'m [u8]) -> Result<Artefact<'m>, ShimError> {
         let opened = FORMAT.open::<Head, Entry>(bytes)?;
         check(&opened.descriptor).map_err(|reason| corrupt(PAGE, reason))?;
@@ -150,12 +148,12 @@ impl<'m> Artefact<'m> {
         Ok(Artefact { descriptor: opened.descriptor, binary: opened.payload, binary_at: opened.payload_at })
     }
 
-    /// The vendor's bytes, verified against their hash: the library would load damaged weights
-    /// without an error.
+    /// Returns the vendor's bytes after verifying their hash. The library would load damaged
+    /// weights without an error.
     ///
     /// # Errors
     ///
-    /// [`ShimError::CorruptArtefact`] when they are not those that were written.
+    /// [`ShimError::CorruptArtefact`] if the bytes differ from the written ones.
     pub fn binary(&self) -> Result<&'m [u8], ShimError> {
         let written = &self.descriptor.head.binary_sha256;
         check_hash(self.binary, written, "the context binary", self.binary_at)?;
@@ -163,7 +161,7 @@ impl<'m> Artefact<'m> {
     }
 }
 
-/// Checks every property the rest of the shim relies on; the descriptor is untrusted.
+/// Checks every property that the rest of the shim relies on. The descriptor is untrusted.
 fn check(descriptor: &Descriptor) -> Result<(), String> {
     let mut graphs = std::collections::HashSet::new();
     for entry in &descriptor.entries {

@@ -1,4 +1,4 @@
-//! Whether an artefact can be used, judged from its head alone: the library itself checks neither
+//! Judges from an artefact's head alone whether it can be used. The library itself checks neither
 //! chip nor architecture.
 
 use std::cmp::Ordering;
@@ -9,20 +9,17 @@ use shardwright_shim_npu::artefact::ReadHead;
 use crate::artefact::{FORMAT, Head, Versions};
 use crate::soc::Soc;
 
-/// The target that an artefact would be loaded on.
+/// The target on which an artefact would be loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// The chip.
     pub soc: &'a Soc,
-    /// Whether it is the x86-64 library's simulation, which cannot load contexts whose entry points
-    /// share weights.
+    /// Whether it is the simulation of the x86-64 library, which cannot load contexts whose entry
+    /// points share weights.
     pub is_simulated: bool,
-    /// The library that would load it; `None` if there is no library, and then versions are not
-    /// compared.
+    /// The library that would load it. Without a library, versions are not compared.
     pub library: Option<&'a Versions>,
 }
 
-/// Judges the compatibility.
 pub fn judge(head: &ReadHead<Head>, place: Place<'_>) -> Compatibility {
     head.known(&FORMAT).map_or_else(|answer| answer, |head| judge_known(head, place))
 }
@@ -76,7 +73,7 @@ fn judge_known(head: &Head, place: Place<'_>) -> Compatibility {
     }
 }
 
-/// Compares build numbers numerically; text decides between builds with equal numbers.
+/// Compares build numbers numerically. If they are equal, compares the text.
 fn compare_builds(left: &str, right: &str) -> Ordering {
     let numbers = |build: &str| -> Vec<u64> {
         build.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()

@@ -1,5 +1,4 @@
-//! Compiles a work order to one context of the library with all entry points, and writes it as an
-//! artefact.
+//! Compiles a work order to one context with all entry points, and writes it as an artefact.
 
 use shardwright_shim_abi::{CompileOutput, EntryView, Error, FlagOutcome, Result, WorkOrderView};
 use shardwright_shim_npu::ShimError;
@@ -23,11 +22,11 @@ use crate::soc::{CodeFor, Soc, SocId, facts};
 /// Bytes written between two checks for cancellation.
 const CHUNK: usize = 8 << 20;
 
-/// Progress, in thousandths, that is reported to the host: finalizing takes nearly all of the time.
+/// Progress reported to the host, in thousandths. Finalizing needs nearly all of the time.
 const LOWERED: u32 = 100;
 const COMPILED: u32 = 900;
 
-/// Why a node has no placement.
+/// Reason given for a node without placement.
 const VANISHED: &str = "the graph passed to the compiler contains nothing of it";
 
 /// The target an order is compiled for.
@@ -35,7 +34,7 @@ const VANISHED: &str = "the graph passed to the compiler contains nothing of it"
 pub struct Target<'a> {
     /// The chip.
     pub soc: &'a Soc,
-    /// Whether the result must load in the x86-64 library, which does not support shared weights.
+    /// Whether the artefact must load in the x86-64 library, which does not support shared weights.
     pub is_simulated: bool,
 }
 
@@ -51,8 +50,8 @@ struct Compiling<'w> {
 ///
 /// # Errors
 ///
-/// Why an entry cannot be lowered or compiled, with entry, layer and operation if known;
-/// cancellation.
+/// Returns an error if an entry cannot be lowered or compiled, with the entry, layer and operation
+/// if known, or if the compilation was cancelled.
 pub fn compile(
     driver: &Driver,
     target: Target<'_>,
@@ -61,7 +60,7 @@ pub fn compile(
 ) -> Result<()> {
     order.options().only(&[])?;
     let count = entry_count(order)?;
-    // Without it the result could not be inspected.
+    // The binary is inspected with the system library.
     driver.backend().library().system()?;
     let flags = Flags::read(&order.flags());
     let mut entries = Vec::with_capacity(count);
@@ -124,8 +123,8 @@ pub fn compile(
     report_flags(driver, target.soc, &flags, &entries, output)
 }
 
-/// Composes and finalizes every entry in one context, and serialises it. The context is freed
-/// afterwards: it has its own copy of all weights.
+/// Composes and finalizes every entry in one context, and serialises the context. Afterwards the
+/// context, which has its own copy of all weights, is freed.
 fn finalize(
     driver: &Driver,
     code: CodeFor,
@@ -143,7 +142,7 @@ fn finalize(
         };
         step("handing over", 0)?;
         let placed = |error| place(error, *entry, &lowered.graph);
-        // One after the other: the library frees its copy of a graph only once it is compiled.
+        // One graph at a time: the library frees its copy of a graph only after compiling it.
         let mut composed = context.compose(&lowered.graph, options).map_err(placed)?;
         step("compiling", 1)?;
         composed.finalize(false).map_err(placed)?;
@@ -152,7 +151,7 @@ fn finalize(
     Ok(context.binary()?)
 }
 
-/// An error of the library with the entry, its node and that node's layer.
+/// Adds the entry, the node and the node's layer to an error of the library.
 fn place(error: QnnError, entry: EntryView<'_>, graph: &QnnGraph<'_>) -> Error {
     let node = match &error {
         QnnError::Call(failure) => failure.node.clone(),
@@ -162,8 +161,9 @@ fn place(error: QnnError, entry: EntryView<'_>, graph: &QnnGraph<'_>) -> Error {
     at_node(error, entry, origin)
 }
 
-/// The description of the binary, checked against the target: the architecture of the profile, and
-/// its chip if the library was asked for one by number.
+/// Returns the description of the binary after checking it against the target. The architecture
+/// must be the profile's. If the library was requested to generate code for a chip by number, the
+/// chip must match too.
 fn described<'b>(
     binary: &'b ContextBinary,
     soc: &Soc,
@@ -193,7 +193,8 @@ fn wrong_code(asked: String, made: String) -> ShimError {
     ShimError::WrongCode { asked, made, help }
 }
 
-/// An entry with the tensor numbers of the binary, matched by the names chosen in lowering.
+/// Describes an entry with the tensor numbers of the binary. Tensors are matched by the names
+/// chosen in lowering.
 fn described_entry(
     compiling: &Compiling<'_>,
     graphs: &[GraphDescription],
@@ -211,7 +212,7 @@ fn described_entry(
         let name = &lowered.graph.tensors[port.place.0 as usize].name;
         match tensors.iter().find(|tensor| tensor.name == *name) {
             Some(tensor) => ports.push(port.placed(tensor.id)),
-            // Nothing depends on it, so it is not bound.
+            // No node depends on it, so it is not bound.
             None if !is_output && !is_read(&lowered.graph, port.place.0) => {}
             None => return Err(wrong(format!("a graph without `{name}` of port `{}`", port.name))),
         }
@@ -234,7 +235,7 @@ fn is_read(graph: &QnnGraph<'_>, tensor: u32) -> bool {
     graph.nodes.iter().any(|node| node.inputs.iter().any(|input| input.0 == tensor))
 }
 
-/// Reports a verdict on every flag, depending on what the flag controls.
+/// Reports a verdict on every flag, according to the flag's [`Reach`].
 fn report_flags(
     driver: &Driver,
     soc: &Soc,
@@ -269,7 +270,7 @@ fn verdict(outcome: FlagOutcome, evidence: String) -> FlagVerdict {
     FlagVerdict { outcome, evidence }
 }
 
-/// Bytes of constants.
+/// Returns the number of elements in all constants.
 fn constants(graph: &QnnGraph<'_>) -> u64 {
     let is_static = |kind: &TensorKind<'_>| matches!(kind, TensorKind::Static(_));
     let elements =
@@ -279,7 +280,8 @@ fn constants(graph: &QnnGraph<'_>) -> u64 {
     bytes.fold(0, u64::saturating_add)
 }
 
-/// The reason if repeating a mask for its heads was requested but the mask is too large.
+/// Returns the reason if a mask is too large to be repeated for its heads, although this was
+/// requested.
 fn too_large(asked: &Asked, entries: &[Compiling<'_>]) -> Option<String> {
     if !flags::asks_for_repeated_masks(asked) {
         return None;
@@ -297,7 +299,7 @@ fn too_large(asked: &Asked, entries: &[Compiling<'_>]) -> Option<String> {
     })
 }
 
-/// Whether the lowered entries differ without a flag of the lowering.
+/// Compares the lowered entries with and without a flag of the lowering.
 fn judge_lowering(soc: &Soc, flags: &Flags, index: usize, entries: &[Compiling<'_>]) -> FlagVerdict {
     let mut changed = Vec::new();
     for Compiling { entry, lowered, variants, options } in entries {

@@ -1,4 +1,5 @@
-//! An instance's state of the vendor's library: opened on first use, each device created once.
+//! The vendor's library as used by one instance. It is opened on first use, and each device is
+//! created once.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -32,7 +33,7 @@ pub struct Driver {
     backend: Arc<Backend>,
     versions: Versions,
     devices: Mutex<HashMap<CodeFor, Arc<Device>>>,
-    /// Chips and architectures that the library generated code for, by request.
+    /// Chips and architectures for which the library generated code, by request.
     pub(crate) made: Mutex<HashMap<CodeFor, Made>>,
     /// Trial compilations of flag probes, by all their inputs.
     pub(crate) trials: Mutex<HashMap<String, Trial>>,
@@ -45,9 +46,10 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// What is wrong with the library, or that none was found.
+    /// Returns an error if no library was found or the library is faulty.
     pub fn open(settings: &Settings) -> Result<Arc<Driver>> {
-        // A fork copies the loader's lock as it is, so none happens while a library is opened.
+        // A fork copies the loader's lock in its current state, so forks must wait while a library
+        // is opened.
         let opening = (Preparation::on_all_processors(), alone());
         // One sink serves all instances: the library's log callback cannot identify an instance.
         log::forward(Some(Arc::new(|line: &log::Line| {
@@ -82,21 +84,19 @@ impl Driver {
         }))
     }
 
-    /// The backend.
     pub fn backend(&self) -> &Arc<Backend> {
         &self.backend
     }
 
-    /// The library's versions.
     pub fn versions(&self) -> &Versions {
         &self.versions
     }
 
-    /// The device that code is generated for.
+    /// Returns the device that code is generated for, and creates it on first use.
     ///
     /// # Errors
     ///
-    /// The library's error.
+    /// Returns the library's error if the device cannot be created.
     pub fn device(&self, code: CodeFor) -> Result<Arc<Device>> {
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(device) = devices.get(&code) {
@@ -107,7 +107,7 @@ impl Driver {
         Ok(device)
     }
 
-    /// Drops a device; the next use creates it again.
+    /// Drops a device. The next use creates it again.
     pub fn forget(&self, code: CodeFor) {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner).remove(&code);
     }
@@ -119,7 +119,7 @@ mod tests {
     use std::sync::mpsc::{RecvTimeoutError, channel};
     use std::time::Duration;
 
-    /// The locks that are held during a fork.
+    /// The test keeps the locks of a fork locked meanwhile.
     #[test]
     fn a_library_is_not_opened_during_a_fork() {
         let open = || Driver::open(&Settings { library: Some("/no/such/folder".into()), log_level: None });

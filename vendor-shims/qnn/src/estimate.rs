@@ -1,10 +1,10 @@
-//! Simulated time of a graph: the library estimates cycles while it compiles, for a few chips, one
-//! of which serves as a stand-in for phones.
+//! Estimates the time of a graph by simulation. While it compiles, the library estimates cycles for
+//! a few chips, one of which serves as a stand-in for phones.
 //!
 //! Known faults of that estimate, and the workarounds:
-//! * The fused rotary embedding costs nothing, so estimates spell it out.
-//! * A conversion to floats at the very end is charged as much as a layer, so it is left out and
-//!   counted as uncosted.
+//! * The fused rotary embedding costs 0 cycles, so estimates use a spelled-out form.
+//! * A conversion to floats at the very end costs as much as a layer, so it is omitted and listed
+//!   as uncosted.
 //! * The host's side, remote calls and power states are not modelled.
 
 use std::borrow::Cow;
@@ -22,20 +22,19 @@ use crate::rules;
 use crate::session::{Context, ContextOptions, Device, GraphOptions, Profile};
 use crate::soc::{CodeFor, Soc, SocId};
 
-/// Cost of a graph on a chip the library has cost models for.
+/// Cost of a graph on a chip for which the library has a cost model.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Cost {
-    /// Processor cycles.
     pub cycles: u64,
     /// Time of one run.
     pub microseconds: u64,
-    /// From main memory, plus spills out of the fast memory and back.
+    /// Bytes read from main memory, plus spills from the fast memory and back.
     pub bytes_moved: u64,
     /// Names of the nodes without a cost.
     pub uncosted: Vec<String>,
 }
 
-/// Why there is no estimate.
+/// Reason for a missing estimate.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum EstimateError {
     /// The entry cannot become a graph.
@@ -55,7 +54,7 @@ impl From<EstimateError> for shardwright_shim_abi::Error {
     }
 }
 
-/// Whether a node converts internal integers to floats.
+/// Checks whether a node converts internal integers to floats.
 fn is_conversion(node: &QnnNode) -> bool {
     matches!(node.op, "Dequantize" | "Convert" | "Cast")
 }
@@ -64,8 +63,8 @@ fn is_float(dtype: DataType) -> bool {
     matches!(dtype, DataType::Float16 | DataType::Bfloat16 | DataType::Float32)
 }
 
-/// A subgraph of some nodes: tensors written by other nodes become inputs, tensors read by others
-/// become outputs. Unreferenced tensors are dropped.
+/// Returns the subgraph of the nodes to `keep`. Tensors written by other nodes become inputs,
+/// tensors read by other nodes become outputs. Unreferenced tensors are dropped.
 pub fn part<'w>(graph: &QnnGraph<'w>, keep: impl Fn(&QnnNode) -> bool) -> QnnGraph<'w> {
     let kept: Vec<bool> = graph.nodes.iter().map(keep).collect();
     let count = graph.tensors.len();
@@ -110,7 +109,7 @@ pub fn part<'w>(graph: &QnnGraph<'w>, keep: impl Fn(&QnnNode) -> bool) -> QnnGra
     out
 }
 
-/// The graph without the final conversions to floats, and their names.
+/// Returns the graph without its final conversions to floats, and the names of these conversions.
 fn without_final_conversions<'g, 'w>(graph: &'g QnnGraph<'w>) -> (Cow<'g, QnnGraph<'w>>, Vec<String>) {
     let is_final = |node: &QnnNode| {
         let leaves = |tensor: &TensorIndex| match graph.tensors.get(tensor.0 as usize) {
@@ -131,12 +130,12 @@ fn without_final_conversions<'g, 'w>(graph: &'g QnnGraph<'w>) -> (Cow<'g, QnnGra
     }
 }
 
-/// Cost of a graph on a chip; `None` if the library has no cost model for it. Cached by all inputs
-/// except the values of weights.
+/// Estimates the cost of a graph on a chip. Returns `None` if the library has no cost model for the
+/// chip. Results are cached by all inputs except the values of weights.
 ///
 /// # Errors
 ///
-/// Why it cannot be compiled.
+/// Returns an error if the graph cannot be compiled.
 pub fn cost(
     driver: &Driver,
     soc: SocId,
@@ -170,8 +169,8 @@ fn cost_from(profile: Profile, mut uncosted: Vec<String>) -> Option<Cost> {
     })
 }
 
-/// Everything about a graph that determines its cost: no weight values, and of scales only which
-/// tensors have the same one, since no conversion is needed between those. Graphs of equal layers
+/// Hashes everything that determines a graph's cost. Weight values are ignored. Of the scales only
+/// equality matters, since tensors with the same scale need no conversion. Graphs of equal layers
 /// are equal.
 pub fn shape_of(graph: &QnnGraph<'_>) -> String {
     use std::fmt::Write;
@@ -199,7 +198,7 @@ pub fn shape_of(graph: &QnnGraph<'_>) -> String {
     shardwright_shim_npu::artefact::hash(text.as_bytes())
 }
 
-/// Kind and bits of an encoding, not its scales.
+/// Formats kind and bits of an encoding without its scales.
 fn shape_of_encoding(encoding: &QnnEncoding) -> String {
     match encoding {
         QnnEncoding::None | QnnEncoding::PerTensor(_) => "plain".to_owned(),
@@ -217,11 +216,12 @@ fn shape_of_encoding(encoding: &QnnEncoding) -> String {
     }
 }
 
-/// Time of one run of an entry with all rows; `None` if the profile names no stand-in chip.
+/// Estimates the time of one run of an entry with all rows. Returns `None` if the profile has no
+/// stand-in chip or the library has no cost model for it.
 ///
 /// # Errors
 ///
-/// Why the entry cannot be lowered or compiled.
+/// Returns an error if the entry cannot be lowered or compiled.
 pub fn estimate(
     driver: &Driver,
     soc: &Soc,
@@ -250,13 +250,13 @@ pub fn estimate(
     }))
 }
 
-/// Bytes the compiler stores per column of a matrix besides its values.
+/// Bytes that the compiler stores per matrix column in addition to its values.
 const CHANNEL_BYTES: u64 = 16;
-/// Bytes it stores per node: instructions and addresses.
+/// Bytes that the compiler stores per node: instructions and addresses.
 const NODE_BYTES: u64 = 1024;
 
-/// Bytes a graph needs in an artefact: the part shared by graphs with the same weights, and the
-/// rest. A formula.
+/// Calculates the bytes a graph needs in an artefact: first the part shared by graphs with the same
+/// weights, then the rest.
 pub fn artefact_bytes(graph: &QnnGraph<'_>) -> (u64, u64) {
     let values = |tensor: &QnnTensor<'_>| {
         let count = tensor.dims.iter().map(|&extent| u64::from(extent)).fold(1, u64::saturating_mul);
@@ -271,7 +271,7 @@ pub fn artefact_bytes(graph: &QnnGraph<'_>) -> (u64, u64) {
             QnnEncoding::None | QnnEncoding::PerTensor(_) => (8, 0, 0),
             QnnEncoding::Block { .. } | QnnEncoding::FloatBlock { .. } => (8, 0, 0),
         };
-        // Values of fewer bits have one byte each until they are compiled; block multiples have
+        // Values of fewer bits occupy one byte each until they are compiled. Block multiples have
         // four bits.
         let packed = whole.saturating_mul(u64::from(bits)) / 8;
         packed.saturating_add(channels as u64 * CHANNEL_BYTES).saturating_add(blocks as u64 / 2)
@@ -281,7 +281,7 @@ pub fn artefact_bytes(graph: &QnnGraph<'_>) -> (u64, u64) {
     (shared, graph.nodes.len() as u64 * NODE_BYTES)
 }
 
-/// Uses a rotary embedding that has a cost.
+/// Replaces the fused rotary embedding by a form that has a cost.
 pub fn spelled_out(variants: Variants) -> Variants {
     match variants.rotary {
         Rotary::Fused => Variants { rotary: Rotary::Pairs, ..variants },
@@ -289,7 +289,7 @@ pub fn spelled_out(variants: Variants) -> Variants {
     }
 }
 
-/// The entry's node for a name that the library reports: the library extends our node names.
+/// Returns the entry's node for a name reported by the library, which extends our node names.
 fn origin(graph: &QnnGraph<'_>, name: &str) -> Option<u64> {
     let ours = name.split_once(" : ").map_or(name, |(ours, _)| ours);
     let exact = graph.nodes.iter().find(|node| node.name == ours);
@@ -325,7 +325,7 @@ mod tests {
         }
     }
 
-    /// `x + w → a → tanh → b → floats`, with `a` as an output too.
+    /// Builds `x + w → a → tanh → b → floats`, with `a` as an output too.
     fn graph(scale: f32) -> QnnGraph<'static> {
         let stand = TensorKind::Static(StaticData::Stand { seed: 1 });
         QnnGraph {

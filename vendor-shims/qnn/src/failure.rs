@@ -1,8 +1,8 @@
 //! Errors of calls into the vendor's library, and their classification.
 //!
-//! The returned code says little: 1002, named after memory, is returned by every failed
-//! preparation. So a failure is classified by what the library logged during the call, and includes
-//! those lines.
+//! The returned code is not specific: 1002, named after memory, is returned by every failed
+//! preparation. So a failure is classified by the lines the library logged during the call, and
+//! includes those lines.
 
 use crate::ffi::Version;
 use crate::log::{self, Level, Line};
@@ -14,17 +14,16 @@ use std::path::PathBuf;
 /// Result of functions of this crate that call the library.
 pub type Result<T> = std::result::Result<T, QnnError>;
 
-/// What went wrong.
+/// Error of a call into the vendor's library, or of its preparation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QnnError {
-    /// No library at the places searched, or one that cannot be loaded.
+    /// No library in the places searched, or a library that cannot be loaded.
     #[error("{}", .0.of_vendor("Qualcomm", "set SHARDWRIGHT_QNN_LIB to libQnnHtp.so or its folder"))]
     Library(#[from] LibraryError),
     /// A library, but not a QNN library.
     #[error("{} is not a QNN library: it has no symbol `{symbol}`", path.display())]
     NotAQnnLibrary {
-        /// Which file.
         path: PathBuf,
         /// Symbol that every such library exports.
         symbol: &'static str,
@@ -32,7 +31,6 @@ pub enum QnnError {
     /// A QNN library for another processor.
     #[error("{} has no provider of the Hexagon tensor processor; it has {}", path.display(), found.join(", "))]
     NoHtpProvider {
-        /// Which file.
         path: PathBuf,
         /// The providers it has.
         found: Vec<String>,
@@ -41,11 +39,10 @@ pub enum QnnError {
     #[error("{} speaks version {found} of the {interface} interface; this shim speaks {major}.{at_least} and later {major}.x",
         path.display())]
     VersionOutOfRange {
-        /// Which file.
         path: PathBuf,
         /// `core` or `system`.
         interface: &'static str,
-        /// Its version.
+        /// The version found.
         found: Version,
         /// The supported major version.
         major: u32,
@@ -55,83 +52,64 @@ pub enum QnnError {
     /// A required function is null.
     #[error("{} has no function {function} (slot {slot})", path.display())]
     FunctionMissing {
-        /// Which file.
         path: PathBuf,
-        /// Its name.
         function: &'static str,
-        /// Its slot.
         slot: usize,
     },
-    /// A function failed.
     #[error(transparent)]
     Call(Box<CallFailure>),
     /// The graph to compose is inconsistent.
     #[error("graph `{graph}`, {place}: {problem}")]
     GraphInvalid {
-        /// Its name.
         graph: String,
-        /// Tensor or node.
+        /// The tensor or node at fault.
         place: String,
-        /// What is wrong.
+        /// The inconsistency.
         problem: String,
     },
     /// The binary has no graph of that name.
     #[error("there is no graph `{name}` in the binary; it has {}", available.join(", "))]
     GraphMissing {
-        /// Requested.
         name: String,
-        /// Existing graphs.
         available: Vec<String>,
     },
     /// Memory passed for a tensor does not have the tensor's length.
     #[error("tensor `{tensor}` of graph `{graph}` is {expected} bytes; {found} were passed")]
     MemorySize {
-        /// Graph.
         graph: String,
-        /// Tensor.
         tensor: String,
-        /// Expected bytes.
         expected: u64,
-        /// Bytes passed.
         found: u64,
     },
     /// Memory was passed for more or fewer tensors than there are.
     #[error("graph `{graph}` has {expected} {what}; memory was passed for {found}")]
     MemoryCount {
-        /// Graph.
         graph: String,
         /// `inputs` or `outputs`.
         what: &'static str,
-        /// Expected number.
         expected: usize,
-        /// Number passed.
         found: usize,
     },
-    /// Bytes that are no context binary, or a damaged one.
+    /// The bytes are not a context binary, or are damaged.
     #[error("not a context binary that can be read: {reason}")]
     BinaryInvalid {
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// The binary is for another chip than requested.
     #[error("asked for chip {asked}, the library made code for chip {made} (v{})", arch.unwrap_or(0))]
     WrongTarget {
-        /// By number.
         asked: u32,
-        /// By number.
         made: u32,
-        /// Its architecture.
         arch: Option<u32>,
     },
-    /// A chip for which the library generates no code as its profile describes it.
+    /// The library cannot generate code for the chip described by the profile.
     #[error(transparent)]
     Chip(#[from] ShimError),
     /// The library does not offer a facility on this platform.
     #[error("the library does not offer {what} on this platform: {reason}")]
     NotOffered {
-        /// Which facility.
         what: &'static str,
-        /// Its message.
         reason: String,
     },
 }
@@ -140,7 +118,7 @@ pub enum QnnError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{function} failed with {code} ({name}){}: {reason}", node.as_ref().map(|node| format!(" at node `{node}`")).unwrap_or_default())]
 pub struct CallFailure {
-    /// Class that a planner acts on.
+    /// Error class that the planner acts on.
     pub class: ErrorClass,
     /// Name of the function, for example `graphFinalize`.
     pub function: &'static str,
@@ -152,7 +130,7 @@ pub struct CallFailure {
     pub node: Option<String>,
     /// The operation at fault, for example `FullyConnected`, if it was named.
     pub op: Option<String>,
-    /// The log line with the reason, or that there is none.
+    /// The log line with the reason, or a note that no reason was logged.
     pub reason: String,
     /// Last lines of the library's log.
     pub log: String,
@@ -177,11 +155,11 @@ const PHRASES: &[(&str, ErrorClass)] = &[
     ("prepare failed", ErrorClass::Unmappable),
 ];
 
-/// Class of a code when no known phrase was logged. The names are those of the library itself.
+/// Error classes of codes, used when no known phrase was logged. The names are the library's own.
 const CODES: &[(u64, ErrorClass)] = &[
-    // SYSTEM_COMMUNICATION, recoverable and not, and HARDWARE_UNAVAILABLE: a restart of the
-    // processor's subsystem appears as the first of them, as ONNX Runtime's public provider
-    // assumes. Untested: x86-64 has no such restart.
+    // SYSTEM_COMMUNICATION, recoverable and not, and HARDWARE_UNAVAILABLE: ONNX Runtime's public
+    // provider assumes that a restart of the processor's subsystem returns the first one. Untested,
+    // because x86-64 has no such restart.
     (1007, ErrorClass::DeviceLost),
     (1011, ErrorClass::DeviceLost),
     (14002, ErrorClass::DeviceLost),
@@ -205,7 +183,7 @@ const CODES: &[(u64, ErrorClass)] = &[
 ];
 
 impl CallFailure {
-    /// A failure of `function`, classified by what was logged during the call.
+    /// Creates a failure of `function`, classified by the lines logged during the call.
     pub(crate) fn new(function: &'static str, code: u64, name: String, lines: &[Line]) -> CallFailure {
         let errors = || lines.iter().filter(|line| line.level == Level::Error);
         let lost = CODES.iter().any(|(lost, class)| *lost == code && *class == ErrorClass::DeviceLost);
@@ -233,7 +211,8 @@ impl CallFailure {
     }
 }
 
-/// Invalid arguments and calls out of order are the caller's mistake; the rest is unknown.
+/// Classifies a code by its range. Invalid arguments and calls out of order are the caller's
+/// mistakes. Other codes are unknown.
 fn by_range(code: u64) -> ErrorClass {
     match code {
         1004
@@ -252,7 +231,7 @@ fn by_range(code: u64) -> ErrorClass {
 }
 
 impl QnnError {
-    /// Class that a planner acts on.
+    /// Returns the error class that the planner acts on.
     pub fn class(&self) -> ErrorClass {
         match self {
             QnnError::Call(failure) => failure.class,

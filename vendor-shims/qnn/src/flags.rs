@@ -1,7 +1,7 @@
-//! The compiler flags of this shim: their schema, and the settings that a value selects.
+//! The compiler flags of this shim: their schema, and the settings selected by their values.
 //!
-//! [`probe`](crate::probe) finds out the actual effect of a flag; this file only describes the
-//! request.
+//! This file describes only the request. [`probe`](crate::probe) finds out the actual effect of a
+//! flag.
 
 use std::collections::BTreeMap;
 
@@ -19,16 +19,16 @@ use crate::soc::{MAX_VTCM_MEGABYTES, Soc};
 pub const FINALIZE_PREFIX: &str = "finalize.";
 /// The library's number of the option that packs weights.
 const WEIGHTS_PACKING: u32 = 12;
-/// Vector threads beyond any chip's.
+/// Upper bound on vector threads, larger than any chip's number.
 const MAX_HVX_THREADS: i64 = 16;
 /// Longest key or value passed to finalize.
 const MAX_KEY: usize = 256;
 
-/// Bounds on the width of products: narrower ones would be cut into thousands, wider ones take
-/// hours to compile.
+/// Bounds on the width of products. Narrower products would be cut into thousands, wider ones
+/// compile for hours.
 const WIDEST_RANGE: (i64, i64) = (256, 1 << 20);
 
-/// Bounds on the rows of products: fewer would be cut into thousands.
+/// Bounds on the rows of products. Fewer rows would mean thousands of products.
 const TALLEST_RANGE: (i64, i64) = (16, 1 << 20);
 
 const SWITCH: &[&str] = &["true", "false"];
@@ -36,7 +36,6 @@ const AUTO: &str = "auto";
 
 /// A flag of the lowering: it sets one field of [`Variants`].
 struct Way {
-    /// Its name.
     flag: &'static str,
     /// The field, as serialised in [`Variants`].
     field: &'static str,
@@ -46,15 +45,13 @@ struct Way {
 
 /// The values of a field.
 enum Values {
-    /// One of an enumeration's words.
     Words(&'static [&'static str]),
-    /// `true` or `false`.
     Switch,
-    /// A whole number within a range.
+    /// A whole number from the first to the second value.
     Number(i64, i64),
 }
 
-/// One for each field of [`Variants`].
+/// One flag for each field of [`Variants`].
 const WAYS: &[Way] = &[
     Way {
         flag: "rotary",
@@ -117,7 +114,7 @@ impl Way {
         WAYS.iter().find(|way| way.flag == flag)
     }
 
-    /// A value, or `None` for `auto`.
+    /// Parses a value. Returns `None` for `auto`.
     fn read(&self, value: &str) -> Result<Option<Value>, String> {
         if value == AUTO {
             return Ok(None);
@@ -153,12 +150,12 @@ impl Way {
     }
 }
 
-/// A field of variants, as serialised.
+/// Returns a field of `variants` in serialised form.
 fn field(variants: &Variants, name: &str) -> Value {
     serde_json::to_value(variants).ok().and_then(|all| all.get(name).cloned()).unwrap_or_default()
 }
 
-/// Variants with some fields replaced; `None` if a value is invalid for its field.
+/// Returns the variants with some fields replaced, or `None` if a value is invalid for its field.
 fn with_fields<'v>(
     variants: Variants,
     fields: impl IntoIterator<Item = (&'v str, &'v Value)>,
@@ -170,36 +167,32 @@ fn with_fields<'v>(
     serde_json::from_value(all).ok()
 }
 
-/// What a flag controls.
+/// The part of the compilation that a flag controls.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reach {
     /// The vendor's compiler.
     Compiler(CompilerFlag),
     /// The graph passed to the compiler.
     Lowering,
-    /// Nothing: not a legal value.
+    /// No effect: the value is invalid.
     Refused(String),
-    /// Nothing: this shim has no such flag.
+    /// No effect: this shim does not have the flag.
     Unknown,
 }
 
-/// A flag of the vendor's compiler.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CompilerFlag {
-    /// Fast memory.
+    /// Fast memory, megabytes.
     Vtcm(u32),
-    /// How hard finalize tries; 0 is the library's own choice.
+    /// Finalize's optimisation effort. 0 is the library's default.
     FinalizeMode(u32),
-    /// Vector threads.
     HvxThreads(u64),
-    /// Packing of weights.
     WeightsPacking(bool),
     /// An undocumented key.
     Key(String, FinalizeValue),
 }
 
 impl CompilerFlag {
-    /// Sets it.
     pub fn apply(&self, options: &mut GraphOptions) {
         match self {
             CompilerFlag::Vtcm(megabytes) => options.vtcm_megabytes = Some(*megabytes),
@@ -214,14 +207,11 @@ impl CompilerFlag {
     }
 }
 
-/// A requested flag.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Asked {
-    /// Its name.
     pub name: String,
-    /// Its value.
     pub value: String,
-    /// What it controls.
+    /// The part that the flag controls.
     pub reach: Reach,
 }
 
@@ -241,7 +231,7 @@ fn number<T: TryFrom<i64>>(value: &str, most: i64, least: i64) -> Result<T, Stri
         .ok_or_else(|| format!("`{value}` is not within {least} to {most}"))
 }
 
-/// A finalize key's value: a switch, a whole number, a number, or text.
+/// Parses the value of a finalize key: a switch, an integer, a float, or text.
 fn finalize_value(value: &str) -> FinalizeValue {
     match value {
         "true" => FinalizeValue::Bool(true),
@@ -256,7 +246,7 @@ fn finalize_value(value: &str) -> FinalizeValue {
 }
 
 impl Flags {
-    /// Reads the flags of a work order. A wrong value is not an error: it becomes a verdict.
+    /// Reads the flags of a work order. An invalid value is not an error but becomes a verdict.
     pub fn read(options: &Options<'_>) -> Flags {
         let mut flags = Flags::default();
         for (name, value) in options.iter() {
@@ -280,7 +270,7 @@ impl Flags {
                 Some(key) if key.is_empty() || key.len() > MAX_KEY || value.len() > MAX_KEY => {
                     return Err(format!("keys and values have 1 to {MAX_KEY} bytes"));
                 }
-                // A text that ends early at a NUL would be another key.
+                // The library would read a text up to the first NUL, which would be another key.
                 Some(key) if key.contains('\0') || value.contains('\0') => {
                     return Err("keys and values are text".to_owned());
                 }
@@ -299,7 +289,8 @@ impl Flags {
         })
     }
 
-    /// Options for a chip, with the flags that reach the compiler, except the one at `left_out`.
+    /// Returns the options for a chip, including all flags for the compiler except the one at
+    /// `left_out`.
     pub fn graph_options(&self, soc: &Soc, left_out: Option<usize>) -> GraphOptions {
         let mut options = GraphOptions {
             vtcm_megabytes: Some(soc.vtcm()),
@@ -316,22 +307,22 @@ impl Flags {
         options
     }
 
-    /// The choice without the flag of the lowering at `index`, all else equal; `None` if the flag
-    /// leaves the choice open.
+    /// Returns the chosen variants without the lowering flag at `index`, all else equal. Returns
+    /// `None` if the flag leaves the choice to the rules.
     pub fn without(&self, index: usize, chosen: Variants, rule: Variants) -> Option<Variants> {
         let asked = self.asked.get(index).filter(|asked| asked.value != AUTO)?;
         let way = Way::named(&asked.name)?;
         with_fields(chosen, [(way.field, &field(&rule, way.field))])
     }
 
-    /// Replaces the rules' choices by those requested.
+    /// Replaces the rules' choices by the requested ones.
     pub fn apply(&self, chosen: Variants) -> Variants {
         // Every value was validated when it was read.
         with_fields(chosen, self.ways.iter().map(|(field, value)| (*field, value))).unwrap_or(chosen)
     }
 }
 
-/// Whether the flag requests masks repeated for their heads.
+/// Checks whether the flag requests masks repeated for their heads.
 pub fn asks_for_repeated_masks(asked: &Asked) -> bool {
     (asked.name.as_str(), asked.value.as_str()) == ("mask", "repeated")
 }
@@ -346,7 +337,7 @@ fn flag(name: &str, description: &str, kind: FlagKind, default: Option<&str>) ->
     }
 }
 
-/// What can be set.
+/// Lists the available flags for a chip.
 pub fn schema(soc: &Soc) -> Vec<Flag> {
     let vtcm = soc.vtcm().to_string();
     let mut flags = vec![
@@ -397,7 +388,8 @@ mod tests {
         }
     }
 
-    /// The values that a field's type accepts, taken from its error message for an invalid one.
+    /// Returns the values accepted by a field's type, extracted from the error message for an
+    /// invalid value.
     fn accepted(name: &str) -> Vec<String> {
         let mut all = fields();
         all[name] = "there is no such word".into();

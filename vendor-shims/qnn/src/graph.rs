@@ -1,7 +1,6 @@
-//! A graph as passed to the vendor's compiler: plain data, before any call into the library.
+//! A graph as passed to the vendor's compiler: plain data without pointers or handles.
 //!
-//! Lowering builds it, `session` passes it on, tests print it. It contains no pointers and no
-//! handles.
+//! Lowering builds it, `session` passes it to the library, tests print it.
 
 use std::borrow::Cow;
 
@@ -11,12 +10,11 @@ pub struct TensorIndex(pub u32);
 
 /// A graph of one entry point.
 ///
-/// `'w` is the life of the weights: large ones are borrowed from the work order's mapping.
+/// `'w` is the lifetime of the weights. Large weights are borrowed from the work order's mapping.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QnnGraph<'w> {
     /// Unique within its context.
     pub name: String,
-    /// All tensors.
     pub tensors: Vec<QnnTensor<'w>>,
     /// All operations, in an order in which they can run.
     pub nodes: Vec<QnnNode>,
@@ -29,16 +27,14 @@ pub enum TensorKind<'w> {
     Input,
     /// Read by the application after a run.
     Output,
-    /// Between two operations.
     Native,
-    /// A constant.
     Static(StaticData<'w>),
 }
 
 /// The bytes of a constant.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StaticData<'w> {
-    /// As they are, dense row-major in the tensor's own type.
+    /// Dense row-major bytes in the tensor's own type.
     Bytes(Cow<'w, [u8]>),
     /// Two's complement integers of 4 or 2 bits, packed low bits first, each row (last axis) padded
     /// to a whole byte. The library requires one byte per value, so they are widened when passed on
@@ -51,7 +47,7 @@ pub enum StaticData<'w> {
         /// Stored as [rows, columns], declared as [.., columns, rows].
         transposed: bool,
     },
-    /// One byte per value stored as [rows, columns], declared as [.., columns, rows].
+    /// One byte per value, stored as [rows, columns] and declared as [.., columns, rows].
     Transposed(&'w [u8]),
     /// The weight has no bytes yet (`estimate`, `check`): filled with numbers that differ from
     /// tensor to tensor, since equal constants would be stored once and underestimate the cost.
@@ -66,13 +62,10 @@ pub enum StaticData<'w> {
 pub struct QnnTensor<'w> {
     /// Unique within the graph.
     pub name: String,
-    /// Its part in the graph.
     pub kind: TensorKind<'w>,
-    /// Element type.
     pub dtype: DataType,
-    /// Extents, outermost first.
+    /// Extents of the axes, outermost first.
     pub dims: Vec<u32>,
-    /// Encoding of the stored integers.
     pub encoding: QnnEncoding,
 }
 
@@ -84,7 +77,7 @@ pub enum DataType {
     Int8 = 0x08,
     /// Signed 16-bit integers that are not encoded values.
     Int16 = 0x16,
-    /// Positions, slots.
+    /// For positions and slots.
     Int32 = 0x32,
     /// Supported by no known operation.
     Int64 = 0x64,
@@ -92,18 +85,18 @@ pub enum DataType {
     Uint8 = 0x108,
     /// Unsigned 16-bit integers that are not encoded values.
     Uint16 = 0x116,
-    /// Unsigned indices, axes.
+    /// For indices and axes.
     Uint32 = 0x132,
     /// Half precision.
     Float16 = 0x216,
-    /// The upper half of a single's bits; rejected by the library tested.
+    /// The upper half of a single's bits. Rejected by the tested library.
     Bfloat16 = 0x226,
     /// Single precision.
     Float32 = 0x232,
-    /// Signed fixed point of 4 bits; rejected by the library tested, which requires
-    /// [`QnnEncoding::BitWidth`] in a container of 8.
+    /// Signed fixed point of 4 bits. Rejected by the tested library, which requires
+    /// [`QnnEncoding::BitWidth`] in a container of 8 bits.
     Sfixed4 = 0x304,
-    /// Signed fixed point of 8 bits; also the container of 4-bit and 2-bit weights.
+    /// Signed fixed point of 8 bits. Also the container of 4-bit and 2-bit weights.
     Sfixed8 = 0x308,
     /// Signed fixed point of 16 bits.
     Sfixed16 = 0x316,
@@ -118,7 +111,7 @@ pub enum DataType {
 }
 
 impl DataType {
-    /// Bytes of one element.
+    /// Returns the size of one element in bytes.
     pub const fn bytes(self) -> u64 {
         match self {
             DataType::Int8
@@ -138,7 +131,7 @@ impl DataType {
         }
     }
 
-    /// All of them.
+    /// All element types.
     pub const ALL: [DataType; 17] = [
         DataType::Int8,
         DataType::Int16,
@@ -159,12 +152,12 @@ impl DataType {
         DataType::Bool8,
     ];
 
-    /// The type of a library's number.
+    /// Returns the type with a given number of the library.
     pub fn from_raw(raw: u32) -> Option<DataType> {
         DataType::ALL.into_iter().find(|kind| *kind as u32 == raw)
     }
 
-    /// A short name: `float16`, `ufixed16`.
+    /// Returns a short name such as `float16` or `ufixed16`.
     pub const fn name(self) -> &'static str {
         match self {
             DataType::Int8 => "int8",
@@ -188,11 +181,11 @@ impl DataType {
     }
 }
 
-/// `value = (stored + offset) · scale`: the library adds its offset where this project subtracts a
-/// zero point.
+/// Encoding `value = (stored + offset) · scale`. The library adds the offset, whereas this project
+/// subtracts a zero point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScaleOffset {
-    /// Above zero.
+    /// Must be positive.
     pub scale: f32,
     /// The negated zero point.
     pub offset: i32,
@@ -201,58 +194,54 @@ pub struct ScaleOffset {
 /// Encoding of the stored integers of a tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum QnnEncoding {
-    /// Floats, indices.
+    /// No encoding, as for floats and indices.
     None,
-    /// One scale.
+    /// One scale for the tensor.
     PerTensor(ScaleOffset),
-    /// One scale per index of an axis, 8 bits, offsets 0.
+    /// One scale per index of an axis. 8 bits, all offsets 0.
     PerAxis {
-        /// Which axis.
         axis: i32,
-        /// One per index.
         scales: Vec<f32>,
     },
-    /// One scale, fewer bits than the container has.
+    /// One scale, with fewer bits than the container.
     BitWidth {
         /// 4 or 2.
         bits: u32,
-        /// Of the whole tensor.
+        /// Scale and offset of the whole tensor.
         scale_offset: ScaleOffset,
     },
-    /// One scale per index of an axis, fewer bits than the container has, offsets 0.
+    /// One scale per index of an axis, with fewer bits than the container. All offsets are 0.
     BitWidthPerAxis {
         /// 4 or 2.
         bits: u32,
-        /// Which axis.
         axis: i32,
-        /// One per index.
         scales: Vec<f32>,
     },
-    /// Low-power block quantisation: one scale per index of an axis times a 4-bit multiple per
-    /// block along the other.
+    /// Low-power block quantisation: one scale per index of an axis, times a 4-bit multiple per
+    /// block along the other axis.
     BlockExpansion {
         /// Which axis the channel scales belong to.
         axis: i32,
-        /// One per channel.
+        /// One scale per channel.
         scales: Vec<f32>,
         /// Blocks that each channel is cut into.
         blocks_per_channel: u32,
-        /// Multiples 1 to 16, channel by channel.
+        /// Multiples from 1 to 16, channel by channel.
         multiples: Vec<u8>,
     },
-    /// One scale and offset per block. The library accepts it for some operations but computes them
-    /// wrongly, or crashes.
+    /// One scale and offset per block. The library accepts it for some operations, but then
+    /// computes wrong results or crashes.
     Block {
         /// Extent of a block in every axis.
         extents: Vec<u32>,
-        /// Block by block, row-major.
+        /// One per block, row-major.
         scales: Vec<ScaleOffset>,
     },
-    /// One float scale per block. Accepted but computed wrongly by the library tested.
+    /// One float scale per block. The tested library accepts it but computes wrong results.
     FloatBlock {
         /// Extent of a block in every axis.
         extents: Vec<u32>,
-        /// Block by block, row-major; the float offsets are 0.
+        /// One per block, row-major. The float offsets are 0.
         scales: Vec<f32>,
     },
     /// One float scale per block of weights with fewer bits than their container, for float
@@ -262,43 +251,39 @@ pub enum QnnEncoding {
         bits: u32,
         /// Extent of a block in every axis.
         extents: Vec<u32>,
-        /// Block by block, row-major; the float offsets are 0.
+        /// One per block, row-major. The float offsets are 0.
         scales: Vec<f32>,
     },
 }
 
-/// An operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QnnNode {
     /// Unique within the graph.
     pub name: String,
-    /// The library's name of the operation, `FullyConnected`.
+    /// The library's name of the operation, such as `FullyConnected`.
     pub op: &'static str,
-    /// In any order.
+    /// Parameters in any order.
     pub params: Vec<(&'static str, Param)>,
     /// Operands.
     pub inputs: Vec<TensorIndex>,
     /// Results.
     pub outputs: Vec<TensorIndex>,
-    /// The node of the shard's entry graph it comes from, for errors, placement and costs.
+    /// The node of the shard's entry graph from which it was lowered. Used for errors, placement
+    /// and costs.
     pub origin: Option<u32>,
 }
 
 /// A parameter of an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Param {
-    /// Axis numbers, modes.
     U32(u32),
-    /// Signed numbers.
     I32(i32),
-    /// Epsilons, factors.
     F32(f32),
-    /// Switches.
     Bool(bool),
-    /// A list: permutations, axes.
+    /// A list, such as a permutation or axes.
     U32s(Vec<u32>),
-    /// Unsigned numbers with their extents: paddings `[2, 2]`.
+    /// Unsigned numbers with their extents, such as paddings `[2, 2]`.
     U32Block(Vec<u32>, Vec<u32>),
-    /// A list with its extents: ranges `[rank, 3]`.
+    /// A list with its extents, such as ranges `[rank, 3]`.
     I32s(Vec<i32>, Vec<u32>),
 }

@@ -15,7 +15,7 @@ use crate::session::{BinaryDescription, describe_binary};
 struct Inspected<'a> {
     head: &'a Head,
     entries: &'a [Entry],
-    /// Why the binary was not inspected, if so.
+    /// Why the binary was not inspected, if it was not.
     #[serde(skip_serializing_if = "Option::is_none")]
     unread: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -27,12 +27,13 @@ fn document(format: &str, content: &impl Serialize) -> Result<Option<Inspection>
     Ok(Some(Inspection { format: format.to_owned(), document }))
 }
 
-/// Describes the bytes; `None` if they are neither. The library is opened only for bytes that look
-/// like its own format.
+/// Describes an artefact or a context binary. Returns `None` if the bytes are neither. The library
+/// is opened only for bytes that resemble its own format.
 ///
 /// # Errors
 ///
-/// What is damaged, and for foreign binaries why no library is available to read them.
+/// Returns an error if the bytes are damaged, or if no library is available to read a foreign
+/// binary.
 pub fn inspect(bytes: &[u8], driver: impl FnOnce() -> Result<Arc<Driver>>) -> Result<Option<Inspection>> {
     let describe = |binary: &[u8]| -> Result<BinaryDescription> {
         let driver = driver()?;
@@ -61,7 +62,7 @@ pub fn inspect(bytes: &[u8], driver: impl FnOnce() -> Result<Arc<Driver>>) -> Re
 /// First bytes of the library's binaries, in every known version.
 const CONTEXT_BINARY: &[u8] = &[0, 0, 0, 2, 0, 0, 0];
 
-/// Whether bytes begin as the library's binaries do.
+/// Checks whether bytes begin like one of the library's binaries.
 fn is_context_binary(bytes: &[u8]) -> bool {
     bytes.starts_with(CONTEXT_BINARY)
 }

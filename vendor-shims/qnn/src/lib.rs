@@ -2,16 +2,16 @@
 //! QNN C API.
 //!
 //! **Job.** Checks, lowers, compiles, loads and runs work orders with the vendor's own library,
-//! behind the stable shim contract: on a phone's processor, or in the functional simulation of the
-//! x86-64 library. Reports what the compiler refuses and why, the actual effect of a flag, and the
-//! target of an artefact before the library is asked to load it.
+//! behind the stable shim contract. It uses a phone's processor or the functional simulation of the
+//! x86-64 library. Reports the reason for each refusal of the compiler and the actual effect of
+//! each flag. Checks the target of an artefact before the library loads it.
 //!
-//! **Not its job.** It plans nothing, knows no model family and no file of the host, and opens no
-//! library but the one its rule names.
+//! **Not its job.** It does not plan, does not know model families or files of the host, and opens
+//! only the library selected by its rule.
 //!
-//! Reading order: [`QnnShim`]; on the way to an artefact [`soc`], `recognise`, [`lower`],
-//! [`graph`], [`session`], [`artefact`]; on the way back `compatibility`, `loaded`;
-//! beside it `rules`, `flags` and `probe`, `estimate`.
+//! Reading order: [`QnnShim`], then the compile path ([`soc`], `recognise`, [`lower`], [`graph`],
+//! [`session`], [`artefact`]), then the run path (`compatibility`, `loaded`). `rules`, `flags`,
+//! `probe` and `estimate` support both.
 
 pub mod artefact;
 mod compatibility;

@@ -1,13 +1,13 @@
-//! Which library is opened: one rule, every step of it logged.
+//! Finds and opens the vendor's library. Every step of the search is logged.
 //!
-//! 1. The option `library`, if set: that file, or `libQnnHtp.so` in that folder. Nothing else is
-//!    tried.
-//! 2. The variable `SHARDWRIGHT_QNN_LIB`, if set: the same.
-//! 3. `libQnnHtp.so` beside the shim's own file, if it is there.
+//! 1. The option `library`, if set: that file, or `libQnnHtp.so` in that folder. No other place is
+//!    searched.
+//! 2. The variable `SHARDWRIGHT_QNN_LIB`, if set: likewise.
+//! 3. `libQnnHtp.so` next to the shim's own file, if it exists.
 //! 4. `libQnnHtp.so` by name through the loader's path.
 //!
-//! The system library comes from the same folder, or by name after step 4. A library once opened
-//! stays: it starts threads that outlive its handles.
+//! The system library is opened from the same folder, or by name after step 4. An opened library
+//! stays loaded, because it starts threads that outlive its handles.
 
 use crate::failure::{QnnError, Result};
 use crate::ffi::{self, ApiVersion, Functions, SystemFunctions, Version, number};
@@ -18,50 +18,49 @@ use std::ffi::{CStr, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Names the library for a user: a file or a folder.
+/// Environment variable for the library: a file or a folder.
 pub const VARIABLE: &str = "SHARDWRIGHT_QNN_LIB";
-/// File of the backend.
+/// File name of the backend.
 pub const FILE: &str = "libQnnHtp.so";
-/// File of the system library.
+/// File name of the system library.
 pub const SYSTEM_FILE: &str = "libQnnSystem.so";
 
 /// Supported major version of the core interface.
 pub const CORE_MAJOR: u32 = 2;
-/// Least minor version: the oldest whose layouts are known.
+/// Lowest supported minor version, the oldest with known layouts.
 pub const CORE_MINOR: u32 = 32;
-/// The same of the system library's interface.
+/// Supported major version of the system library's interface.
 pub const SYSTEM_MAJOR: u32 = 1;
-/// From this minor version binaries are described by the third version of the struct.
+/// Lowest supported minor version. From this version on, binaries are described by the third
+/// version of the struct.
 pub const SYSTEM_MINOR: u32 = 5;
 
-/// Backend versions from which the device config is 16 bytes. 5.43 has 12 and 5.51 has 16; which
-/// version in between changed it is unknown, and a wrong guess is detected: the binary is for
-/// another architecture, which `session` checks.
+/// Backend versions from which the device config is 16 bytes. 5.43 has 12 and 5.51 has 16 bytes.
+/// The exact version of the change is unknown. A wrong guess is detected, because `session` finds a
+/// binary for another architecture.
 const LONG_DEVICE_CONFIG: (u32, u32) = (5, 44);
 
 /// Sanity limit on the number of providers.
 const MAX_PROVIDERS: u32 = 16;
 
-/// Where to look.
+/// The places to search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LibraryChoice {
-    /// The option `library`.
     pub option: Option<PathBuf>,
-    /// The variable's value.
     pub variable: Option<PathBuf>,
     /// The folder of the shim's own file.
     pub beside: Option<PathBuf>,
 }
 
 impl LibraryChoice {
-    /// The rule with this process's environment.
+    /// Creates the rule from this process's environment.
     pub fn new(option: Option<PathBuf>) -> LibraryChoice {
         let variable = shardwright_shim_npu::library::variable(VARIABLE);
         LibraryChoice { option, variable, beside: own_folder() }
     }
 
-    /// Where `cargo xtask vendor qnn` unpacks the library. Not part of the search: only tests look
-    /// there.
+    /// Returns the path to which `cargo xtask vendor qnn` unpacks the library. It is not part of
+    /// the search and only tests use it.
     pub fn vendored() -> Option<PathBuf> {
         let cache = shardwright_shim_npu::library::variable("XDG_CACHE_HOME")
             .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
@@ -104,7 +103,7 @@ impl Library {
     ///
     /// # Errors
     /// [`LibraryError::NotFound`](crate::failure::LibraryError::NotFound) with every place tried, or
-    /// the fault of the library that was found.
+    /// an error about the library that was found.
     pub fn open(choice: &LibraryChoice) -> Result<Arc<Library>> {
         let mut steps = Steps::new(|text| log::note(format!("library: {text}")));
         let search = Search {
@@ -136,35 +135,35 @@ impl Library {
         Ok(Arc::new(Library { path, steps: steps.into_said(), functions, api, build_id, system }))
     }
 
-    /// The file it was loaded from, or the name passed to the loader.
+    /// Returns the file it was loaded from, or the name passed to the loader.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How it was found, step by step.
+    /// Returns the steps of the search that found it.
     pub fn steps(&self) -> &[String] {
         &self.steps
     }
 
-    /// Versions of its interfaces.
+    /// Returns the versions of its interfaces.
     pub fn api(&self) -> ApiVersion {
         self.api
     }
 
-    /// Its build, `v2.51.0.…`; goes into every binary it makes.
+    /// Returns its build, such as `v2.51.0.…`. Every binary it writes contains it.
     pub fn build_id(&self) -> &str {
         &self.build_id
     }
 
-    /// The library that reads binaries.
+    /// Returns the library that reads binaries.
     ///
     /// # Errors
-    /// Why it could not be opened beside this one.
+    /// Returns an error if it could not be opened next to this library.
     pub fn system(&self) -> Result<&Arc<System>> {
         self.system.as_ref().map_err(Clone::clone)
     }
 
-    /// The library's name for a code that its functions return.
+    /// Returns the library's name for a return code.
     pub fn code_name(&self, code: u64) -> String {
         let mut text = std::ptr::null();
         // SAFETY: the library writes a pointer to text of its own.
@@ -176,21 +175,20 @@ impl Library {
         unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned()
     }
 
-    /// Its functions.
     pub(crate) fn functions(&self) -> &Functions {
         &self.functions
     }
 
-    /// Whether the vendor's device options have the longer layout.
+    /// Checks whether the vendor's device options have the longer layout.
     pub(crate) fn has_long_device_config(&self) -> bool {
         (self.api.backend.major, self.api.backend.minor) >= LONG_DEVICE_CONFIG
     }
 }
 
-/// Versions and functions of a provider, if its layouts are known.
+/// Returns versions and functions of a provider if its layouts are known.
 ///
 /// # Safety
-/// `provider` leads to a provider whose table has as many slots as its version says.
+/// `provider` points to a provider whose table has as many slots as its version specifies.
 unsafe fn accept(path: &Path, provider: *const ffi::Provider) -> Result<(ApiVersion, Functions)> {
     // SAFETY: as the caller promises.
     let (api, table) = unsafe { ((*provider).api, (&raw const (*provider).table).cast::<*const c_void>()) };
@@ -210,7 +208,7 @@ unsafe fn accept(path: &Path, provider: *const ffi::Provider) -> Result<(ApiVers
     }
 }
 
-/// The list of providers behind one symbol.
+/// Returns the list of providers behind one symbol.
 fn providers<T>(path: &Path, dynamic: &Dynamic, symbol: &'static str) -> Result<Vec<*const T>> {
     type GetProviders<T> = unsafe extern "C" fn(*mut *const *const T, *mut u32) -> u64;
     // SAFETY: libraries of this kind export that function with this type.
@@ -223,7 +221,7 @@ fn providers<T>(path: &Path, dynamic: &Dynamic, symbol: &'static str) -> Result<
     if code != 0 || list.is_null() {
         return Ok(Vec::new());
     }
-    // SAFETY: the library says there are that many, and keeps them.
+    // SAFETY: the library reports that many pointers, and keeps them.
     let pointers = (0..count.min(MAX_PROVIDERS)).map(|index| unsafe { list.add(index as usize).read() });
     Ok(pointers.filter(|pointer| !pointer.is_null()).collect())
 }
@@ -231,7 +229,7 @@ fn providers<T>(path: &Path, dynamic: &Dynamic, symbol: &'static str) -> Result<
 fn backend_provider(path: &Path, dynamic: &Dynamic) -> Result<*const ffi::Provider> {
     let mut found = Vec::new();
     for provider in providers::<ffi::Provider>(path, dynamic, "QnnInterface_getProviders")? {
-        // SAFETY: not null; a struct of the library that begins with these fields.
+        // SAFETY: not null, and points to a struct of the library that begins with these fields.
         let (id, name) = unsafe { ((*provider).backend_id, provider_name((*provider).name)) };
         if id == number::BACKEND_HTP && name.starts_with("HTP") {
             return Ok(provider);
@@ -272,7 +270,7 @@ impl System {
     /// Opens a system library by its file.
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// Returns an error if the file is not a supported system library.
     pub fn open_file(path: PathBuf) -> Result<Arc<System>> {
         let dynamic = {
             let _quiet = crate::simulation::Quiet::new();
@@ -282,8 +280,8 @@ impl System {
         let Some(&provider) = list.first() else {
             return Err(QnnError::NoHtpProvider { path, found: vec!["none at all".to_owned()] });
         };
-        // SAFETY: not null; the library stays loaded, and a provider is a struct it hands out for
-        // good.
+        // SAFETY: not null. The library stays loaded, and a provider is a struct that it never
+        // frees.
         let (version, table) =
             unsafe { ((*provider).version, (&raw const (*provider).table).cast::<*const c_void>()) };
         if version.major != SYSTEM_MAJOR || version.minor < SYSTEM_MINOR {
@@ -303,12 +301,12 @@ impl System {
         Ok(Arc::new(System { path, functions, version }))
     }
 
-    /// The file it was loaded from.
+    /// Returns the file it was loaded from.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Version of its interface.
+    /// Returns the version of its interface.
     pub fn version(&self) -> Version {
         self.version
     }
@@ -336,7 +334,7 @@ mod tests {
         }
     }
 
-    /// A provider as a library would hand it out: all slots filled but one.
+    /// A provider as a library returns it, with all slots filled but one.
     #[repr(C)]
     struct Made {
         provider: ffi::Provider,

@@ -20,32 +20,33 @@ use crate::session::{
 };
 use crate::soc::CodeFor;
 
-/// Memory kinds that a run supports.
+/// Returns the memory kinds that a run supports.
 pub fn memory_kinds() -> MemoryKinds {
     let plain = MemoryKinds::HOST.and(MemoryKinds::SHIM);
     if crate::memory::IS_PHONE { plain.and(MemoryKinds::DMA_BUF) } else { plain }
 }
 
-/// Message of the simulation when the size of its one fast memory has changed since a graph was
-/// loaded, because graphs with another size were loaded or compiled: contexts loaded before are
-/// invalid.
+/// Message of the simulation if the size of its only fast memory has changed since a graph was
+/// loaded. Loading or compiling graphs with another size changes it, which invalidates the contexts
+/// loaded before.
 const FAST_MEMORY_MOVED: &str = "match allocated VTCM pointer";
 
-/// How often a context is reloaded before that is an error: compilations may continue concurrently.
+/// Number of reloads of a context before the error is returned. Compilations may continue
+/// concurrently.
 const RELOADS: usize = 8;
 
 /// A loaded context with its graphs.
 pub struct Shard<'m> {
-    /// Active as long as the shard is loaded.
+    /// Active while the shard is loaded.
     _vote: Option<PowerVote>,
     flags: Vec<FlagReport>,
     context: LoadedContext,
     entries: Vec<Loaded>,
-    /// What it is reloaded from, in the simulation.
+    /// Source of reloads, in the simulation.
     source: Option<Source<'m>>,
 }
 
-/// What a context is loaded from.
+/// Everything needed to load a context.
 #[derive(Clone)]
 struct Source<'m> {
     device: Arc<Device>,
@@ -59,12 +60,12 @@ impl Source<'_> {
     }
 }
 
-/// What a session asks for when it loads a shard.
+/// Load-time settings that a session requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Wishes {
-    /// Without it no vote is cast.
+    /// `None` casts no vote.
     pub power: Option<Power>,
-    /// Without it the library's default holds.
+    /// `None` leaves the library's default.
     pub priority: Option<Priority>,
 }
 
@@ -75,15 +76,15 @@ struct Loaded {
     /// Indices into `entry.ports` of the graph's inputs and outputs, in the graph's order.
     inputs: Vec<usize>,
     outputs: Vec<usize>,
-    /// Per port a copy whose rows beyond the valid ones are zero; empty if not needed.
+    /// For each port a copy whose rows beyond the valid ones are zero. Empty if not needed.
     staged: Vec<Vec<u8>>,
-    /// Per port the memory that was last registered.
+    /// The last registered memory of each port.
     registered: Vec<Option<(Arc<SharedMemory>, RegisteredMemory)>>,
 }
 
 impl<'m> Shard<'m> {
-    /// Verifies the artefact before the library loads it: the library accepts binaries for other
-    /// chips and damaged ones.
+    /// Verifies and loads an artefact. The library itself accepts damaged binaries and binaries for
+    /// other chips.
     ///
     /// # Errors
     ///
@@ -99,7 +100,7 @@ impl<'m> Shard<'m> {
             format!("compile the work order for `{}{device}`", target.soc.name)
         })?;
         let binary = artefact.binary()?;
-        // A phone has one chip, and the library finds it.
+        // A phone has one chip, which the library finds.
         let code = match target.is_simulated {
             true => recognise(driver, target.soc)?.code,
             false => CodeFor::Own,
@@ -109,7 +110,7 @@ impl<'m> Shard<'m> {
         let context = source.load()?;
         let is_described = |entry: &Entry| match context.description() {
             Some(description) => description.graphs.iter().any(|graph| is_same(graph, &entry.graph)),
-            // Without a description only the hashes above protect against a mismatch.
+            // Without a description, only the hashes above protect against a mismatch.
             None => true,
         };
         if let Some(entry) = artefact.descriptor.entries.iter().find(|entry| !is_described(entry)) {
@@ -122,7 +123,7 @@ impl<'m> Shard<'m> {
         let mut entries = Vec::with_capacity(artefact.descriptor.entries.len());
         for entry in artefact.descriptor.entries {
             let graph = context.graph_as(&entry.graph)?;
-            // Always found: reading the artefact checked it.
+            // Always succeeds: reading the artefact checked it.
             let (inputs, outputs) =
                 (entry.bound(false).unwrap_or_default(), entry.bound(true).unwrap_or_default());
             let staged = |port: &Port| match port.needs_blank_rows(entry.rows) {
@@ -144,7 +145,6 @@ impl<'m> Shard<'m> {
         Ok(Shard { _vote: vote, flags, context, entries, source })
     }
 
-    /// Reloads it.
     fn reload(&mut self, source: &Source<'_>) -> Result<()> {
         let context = source.load()?;
         for loaded in &mut self.entries {
@@ -156,7 +156,7 @@ impl<'m> Shard<'m> {
 }
 
 /// Casts a vote for a power mode and reports the outcome. A shard runs without the vote too, so a
-/// refusal is reported and not an error.
+/// refusal is only reported and is not an error.
 fn voted(device: Arc<Device>, power: Power, is_simulated: bool) -> (Option<PowerVote>, FlagReport) {
     match PowerVote::cast(device, power) {
         Err(error) => (None, Power::report(FlagOutcome::Refused, error.to_string())),
@@ -172,7 +172,7 @@ fn voted(device: Arc<Device>, power: Power, is_simulated: bool) -> (Option<Power
     }
 }
 
-/// The outcome of a priority that the library took with the binary.
+/// Reports the outcome of a priority that the library accepted with the binary.
 fn ranked(priority: Priority, is_simulated: bool) -> FlagReport {
     let taken = format!("the library took the context with priority {}", priority.name());
     match is_simulated {
@@ -190,7 +190,7 @@ fn ranked(priority: Priority, is_simulated: bool) -> FlagReport {
     }
 }
 
-/// Whether graphs have the same tensors; the sizes in the binary are not compared.
+/// Checks whether graphs have the same tensors. The sizes in the binary are not compared.
 fn is_same(actual: &GraphDescription, expected: &GraphDescription) -> bool {
     let tensors = |a: &[crate::session::TensorDescription], b: &[crate::session::TensorDescription]| {
         a.len() == b.len()
@@ -242,7 +242,7 @@ impl Loaded {
     ) -> Result<()> {
         let Entry { name, rows: static_rows, ports, .. } = &self.entry;
         check_run(name, ports.len(), bound.len(), *static_rows, rows)?;
-        // The library cannot be interrupted once it runs, so this is the last check.
+        // The library cannot be interrupted during a run, so this is the last check.
         control.proceed()?;
         self.register(context, bound);
         let staged = &mut self.staged;
@@ -272,13 +272,13 @@ impl Loaded {
         }
         let chosen = |places: &[usize]| places.iter().map(|place| memory[*place]).collect::<Vec<_>>();
         // SAFETY: each raw pointer is to as many bytes as its port has, bound for this run or our
-        // own copy; the host keeps others away until it ends.
+        // own copy. The host prevents other accesses until the run ends.
         unsafe { self.graph.execute_in(&chosen(&self.inputs), &chosen(&self.outputs)) }?;
         control.proceed()
     }
 
-    /// Registers buffers that are bound as a whole and that the processor can access. If that
-    /// fails, the mapped bytes are bound, which only costs a copy.
+    /// Registers buffers that are bound as a whole and that the processor can access. If
+    /// registration fails, the mapped bytes are bound instead, which only costs a copy.
     fn register(&mut self, context: &LoadedContext, bound: &[Bound<'_>]) {
         for ((port, bound), existing) in self.entry.ports.iter().zip(bound).zip(&mut self.registered) {
             let shared = bound.buffer().filter(|(_, offset)| *offset == 0);

@@ -1,9 +1,9 @@
 //! The vendor's log, which contains the reasons of failures.
 //!
-//! A failed call returns a code that says little; only the log contains the reason. So the last
+//! The code of a failed call is not specific, and only the log contains the reason. So the last
 //! lines are kept, each call extracts the lines it caused, and they become part of error objects.
-//! The library's callback has no user pointer, so there is one ring buffer per process; calls that
-//! extract lines are serialised by [`session`](crate::session).
+//! The library's callback has no user pointer, so there is one ring buffer per process.
+//! [`session`](crate::session) serialises the calls that extract lines.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
@@ -17,22 +17,21 @@ const MAX_LINE: usize = 2048;
 const TAIL_LINES: usize = 24;
 const TAIL_BYTES: usize = 8 << 10;
 
-/// Lines that the library prints at error level for every call, and that are unrelated to failures.
+/// Lines that the library logs at error level for every call, and that are unrelated to failures.
 const HARMLESS: &[&str] = &["unexpected GraphHtpSettings option 66"];
 
 /// Severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Level {
-    /// Something failed.
     Error = 1,
-    /// Something is not as asked.
+    /// Something differs from the request.
     Warning = 2,
-    /// What was done.
+    /// An action of the library.
     Info = 3,
-    /// More of it.
+    /// More actions.
     Verbose = 4,
-    /// All of it.
+    /// Everything.
     Debug = 5,
 }
 
@@ -58,12 +57,11 @@ impl Level {
     }
 }
 
-/// A line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// The library's level, except that lines known to be harmless are [`Level::Info`].
     pub level: Level,
-    /// Without a line break at its end; at most 2048 bytes.
+    /// Text without the final line break, at most 2048 bytes.
     pub text: String,
 }
 
@@ -83,15 +81,14 @@ pub type Sink = Arc<dyn Fn(&Line) + Send + Sync>;
 #[derive(Default)]
 struct Ring {
     lines: VecDeque<Line>,
-    /// Number of lines ever written, hence the number of the next.
+    /// Number of lines ever written, and so the number of the next line.
     written: u64,
     sink: Option<Sink>,
 }
 
 static RING: Mutex<Option<Ring>> = Mutex::new(None);
 
-/// Makes other threads wait that write to the log or read it, so that a fork does not copy a locked
-/// log.
+/// Makes other threads that read or write the log wait, so that a fork does not copy a locked log.
 pub(crate) fn paused() -> impl Sized {
     RING.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -101,18 +98,18 @@ fn with_ring<T>(use_it: impl FnOnce(&mut Ring) -> T) -> T {
     use_it(ring.get_or_insert_default())
 }
 
-/// Forwards every line to `sink` from now on; `None` ends it. The sink is called on the library's
-/// threads, outside of any lock of the log.
+/// Forwards every line to `sink` from now on. `None` stops forwarding. The sink is called on the
+/// library's threads, outside of any lock of the log.
 pub fn forward(sink: Option<Sink>) {
     with_ring(|ring| ring.sink = sink);
 }
 
-/// The position after the last line.
+/// Returns the position after the last line.
 pub fn mark() -> Mark {
     with_ring(|ring| Mark(ring.written))
 }
 
-/// Lines written since a position, as far as they are kept.
+/// Returns the kept lines since a position.
 pub fn since(mark: Mark) -> Vec<Line> {
     with_ring(|ring| {
         let first = ring.written - ring.lines.len() as u64;
@@ -121,8 +118,8 @@ pub fn since(mark: Mark) -> Vec<Line> {
     })
 }
 
-/// The last lines, for an error object: lines at error and warning level are preferred, at most 24
-/// lines and 8 KiB.
+/// Formats the last lines for an error object. Prefers lines at error and warning level. The result
+/// has at most 24 lines and 8 KiB.
 pub fn tail(lines: &[Line]) -> String {
     let worth: Vec<&Line> = lines.iter().filter(|line| line.level <= Level::Warning).collect();
     let chosen = if worth.is_empty() { lines.iter().collect() } else { worth };
@@ -140,7 +137,7 @@ pub fn tail(lines: &[Line]) -> String {
     text.join("\n")
 }
 
-/// Adds a line of our own: the choice of the library gives context to its messages.
+/// Adds a line of our own. For example, the search for the library gives context to its messages.
 pub fn note(text: impl Into<String>) {
     push(Level::Info, text.into());
 }
@@ -178,7 +175,7 @@ unsafe extern "C" {
     fn vsnprintf(text: *mut c_char, size: usize, format: *const c_char, arguments: *mut c_void) -> c_int;
 }
 
-/// The log callback.
+/// Receives a line of the library's log.
 ///
 /// # Safety
 /// `format` is null or a format string for `arguments`, a `va_list` not used before.
@@ -192,7 +189,7 @@ pub(crate) unsafe extern "C" fn receive(
         return;
     }
     let mut buffer = [0u8; MAX_LINE];
-    // SAFETY: the buffer has that size and is ended by a null; the format fits its arguments as the
+    // SAFETY: the buffer has that size and is ended by a null. The format fits its arguments as the
     // caller promises, and they are used once.
     let length = unsafe { vsnprintf(buffer.as_mut_ptr().cast(), buffer.len(), format, arguments) };
     let length = usize::try_from(length).unwrap_or(0).min(MAX_LINE - 1);
@@ -205,7 +202,8 @@ pub(crate) unsafe extern "C" fn receive(
 mod tests {
     use super::*;
 
-    /// Lines of this test alone: the ring is shared by the process, and other tests write into it.
+    /// Returns only the lines of this test. The ring is shared by the process, and other tests
+    /// write into it.
     fn own(lines: Vec<Line>) -> Vec<Line> {
         lines
             .into_iter()

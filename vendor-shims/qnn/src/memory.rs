@@ -1,10 +1,10 @@
-//! Memory shared by application and processor on a phone: allocated by `libcdsprpc.so`, or an
+//! Memory shared by application and processor on a phone: either allocated by `libcdsprpc.so` or an
 //! imported dma-buf.
 //!
-//! **Untested**: there is no phone here, and the x86-64 library registers no memory. Elsewhere than
-//! on a phone plain memory is allocated, and imports are refused.
+//! **Untested**, because no phone is available here and the x86-64 library does not register
+//! memory. On other machines than phones, plain memory is allocated and imports are refused.
 //!
-//! A buffer is registered with a context when a run first binds it as a whole; otherwise its mapped
+//! A buffer is registered with a context when a run first binds it as a whole. Otherwise its mapped
 //! bytes are bound like any others, and the library copies them.
 
 use std::ffi::{c_int, c_void};
@@ -16,9 +16,9 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use shardwright_shim_abi::{Buffer, HostBuffer};
 use shardwright_shim_npu::ShimError;
 
-/// The transport to the processor; it owns the allocator.
+/// Library for the transport to the processor. It contains the allocator.
 const TRANSPORT: &str = "libcdsprpc.so";
-/// The system heap, cached.
+/// Number of the system heap, which is cached.
 const SYSTEM_HEAP: c_int = 25;
 const CACHED: u32 = 1;
 /// Alignment of the allocator.
@@ -47,7 +47,7 @@ impl Allocator {
     ///
     /// # Errors
     ///
-    /// [`ShimError::UnsupportedMemory`] where there is none, which is everywhere but on a phone.
+    /// [`ShimError::UnsupportedMemory`] if the transport does not exist. Only phones have it.
     pub fn open() -> Result<Arc<Allocator>, ShimError> {
         let refuse = |error: libloading::Error| ShimError::UnsupportedMemory {
             what: "memory of the processor",
@@ -55,8 +55,8 @@ impl Allocator {
         };
         // SAFETY: the platform's own library of that name, whose initialisers are meant to run.
         let transport = unsafe { Library::open(Some(TRANSPORT), RTLD_NOW | RTLD_LOCAL) }.map_err(refuse)?;
-        // SAFETY: the platform's documentation gives the functions these types; the library is kept
-        // with them.
+        // SAFETY: the platform's documentation specifies these types of the functions. The library
+        // is kept with them.
         unsafe {
             Ok(Arc::new(Allocator {
                 allocate: *transport.get::<Allocate>(b"rpcmem_alloc").map_err(refuse)?,
@@ -72,7 +72,7 @@ impl Allocator {
 #[derive(Debug)]
 enum Owner {
     Allocator(Arc<Allocator>),
-    /// Mapped by us; the descriptor stays the host's.
+    /// Mapped by us. The host keeps owning the descriptor.
     Mapping,
 }
 
@@ -85,19 +85,19 @@ pub struct SharedMemory {
     owner: Owner,
 }
 
-// SAFETY: the memory is reached through raw pointers whose users keep the contract's rules for
+// SAFETY: the memory is accessed through raw pointers whose users follow the contract's rules for
 // overlap.
 unsafe impl Send for SharedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// Zeroed memory from the transport's allocator.
+    /// Allocates zeroed memory with the transport's allocator.
     fn allocate(allocator: &Arc<Allocator>, length: usize) -> Result<SharedMemory, ShimError> {
         let refuse =
             |reason: String| ShimError::UnsupportedMemory { what: "memory of the processor", reason };
         let size = c_int::try_from(length.max(1)).map_err(|_| refuse(format!("{length} bytes at once")))?;
-        // SAFETY: plain numbers; null is an answer.
+        // SAFETY: the arguments are plain numbers, and a null result is checked.
         let pointer = unsafe { (allocator.allocate)(SYSTEM_HEAP, CACHED, size) };
         let pointer = NonNull::new(pointer.cast::<u8>())
             .ok_or_else(|| refuse(format!("no {length} bytes in the system heap")))?;
@@ -114,7 +114,6 @@ impl SharedMemory {
         Ok(existing)
     }
 
-    /// Maps a dma-buf.
     fn map(fd: RawFd, offset: u64, length: u64) -> Result<SharedMemory, ShimError> {
         let refuse = |reason: String| ShimError::UnsupportedMemory { what: "a dma-buf", reason };
         if offset != 0 {
@@ -135,14 +134,14 @@ impl SharedMemory {
         Ok(SharedMemory { pointer, length, fd, owner: Owner::Mapping })
     }
 
-    /// The descriptor that identifies it to the processor.
+    /// Returns the descriptor that identifies the memory to the processor.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open as long as this value: the allocator's until it is freed, the host's until
-        // the buffer is.
+        // SAFETY: the descriptor is open as long as this value: the allocator's until it is freed,
+        // the host's until the buffer is.
         unsafe { BorrowedFd::borrow_raw(self.fd) }
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     pub fn length(&self) -> usize {
         self.length
     }
@@ -179,11 +178,13 @@ unsafe impl Buffer for SharedBuffer {
     }
 }
 
-/// Zeroed memory: shared with the processor if there is an allocator, otherwise of this process.
+/// Allocates zeroed memory. It is shared with the processor if there is an allocator, and otherwise
+/// belongs to this process.
 ///
 /// # Errors
 ///
-/// The allocator's, and [`ShimError::UnsupportedMemory`] for an alignment beyond a page there.
+/// Returns the allocator's error, or [`ShimError::UnsupportedMemory`] if the alignment exceeds a
+/// page of the allocator.
 pub fn allocate(
     allocator: Option<&Arc<Allocator>>,
     length: usize,
@@ -201,8 +202,8 @@ pub fn allocate(
 ///
 /// # Errors
 ///
-/// [`ShimError::UnsupportedMemory`] elsewhere than on a phone, and for memory that cannot be mapped
-/// whole.
+/// [`ShimError::UnsupportedMemory`] on other machines than phones, and for memory that cannot be
+/// mapped as a whole.
 pub fn import(fd: RawFd, offset: u64, length: u64) -> Result<Box<dyn Buffer>, ShimError> {
     if !IS_PHONE {
         return Err(ShimError::UnsupportedMemory {

@@ -3,12 +3,13 @@
 //!
 //! The library silently accepts unknown keys and values of wrong types, and its binaries echo
 //! settings that it does not use. So only different code counts as an effect. Two binaries of one
-//! graph are never equal within a process: tensors and operations have running numbers, a few
-//! hundred bytes of them. That noise is measured by compiling the same graph twice.
+//! graph are never equal within a process, because tensors and operations are numbered
+//! consecutively, which changes a few hundred bytes. This noise is measured by compiling the same
+//! graph twice.
 //!
-//! First a small graph of our own is tried, with a product, a norm, an activation and a softmax
-//! over 64 rows. If that is unchanged, the smallest entry of the order is tried too, unless its
-//! weights are too large.
+//! The first subject is a small graph of our own with a product, a norm, an activation and a
+//! softmax over 64 rows. If its code does not change, the smallest entry of the order is compiled
+//! too, unless its weights are too large.
 
 use std::fmt::Write;
 use std::sync::{Arc, PoisonError};
@@ -30,34 +31,31 @@ use crate::soc::Soc;
 
 /// Entries with more weights than this are not compiled again to probe a flag.
 const MAX_PROBED_BYTES: u64 = 32 << 20;
-/// Additional pairs of compilations that must differ before a flag counts as applied.
+/// Number of additional pairs of compilations that must differ before a flag counts as applied.
 const REPEATED: usize = 3;
-/// Results cached for the next flag or order.
+/// Number of results cached for the next flag or order.
 const MAX_KEPT: usize = 16;
-/// A number takes up to four bytes, of which usually one changes between compilations.
+/// A number occupies up to four bytes, of which usually one changes between compilations.
 const NUMBERS_FACTOR: usize = 4;
-/// Tolerated further differences in bytes.
+/// Tolerated additional difference, in bytes.
 const NUMBERS_SLACK: usize = 64;
 
 /// The result of one compilation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trial {
-    /// The context binary.
     binary: Arc<[u8]>,
-    /// Bytes by which a repeated compilation differed, if measured.
+    /// Number of bytes by which a repeated compilation differed, if measured.
     noise: Option<usize>,
     /// Sizes reported by the binary.
     sizes: Option<GraphSizes>,
-    /// Simulated cycles on the stand-in.
+    /// Simulated cycles on the stand-in chip.
     cycles: Option<u64>,
 }
 
 /// The outcome of a flag and the evidence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlagVerdict {
-    /// The outcome.
     pub outcome: FlagOutcome,
-    /// The evidence.
     pub evidence: String,
 }
 
@@ -82,7 +80,7 @@ fn compile(
     context.binary()
 }
 
-/// Compiles a graph for a chip and inspects the result; with `is_reference` also measures the noise
+/// Compiles a graph for a chip and inspects the result. If `is_reference`, also measures the noise
 /// between equal compilations.
 fn try_out(
     driver: &Driver,
@@ -120,10 +118,11 @@ fn try_out(
     Ok(trial)
 }
 
-/// Bytes by which a graph compiled with a flag differs from one without it: the least of several
-/// compilations of each, as long as that exceeds `most`. A number that grows a digit between
-/// compilations shifts everything behind it, so one differing pair proves nothing; if the code
-/// differs, every pair does.
+/// Counts the bytes by which a graph compiled with a flag differs from the graph compiled without
+/// it. Several compilations of each are compared and the minimum is returned. It stops as soon as
+/// the minimum is at most `most`. A single differing pair is not conclusive, because a number that
+/// grows by a digit between compilations shifts everything behind it. If the code differs, every
+/// pair differs.
 fn least_differing(
     driver: &Driver,
     soc: &Soc,
@@ -146,12 +145,12 @@ fn least_differing(
     Ok(least)
 }
 
-/// Differing bytes, plus the difference in length.
+/// Counts the differing bytes and adds the difference in length.
 fn differing(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).filter(|(a, b)| a != b).count() + a.len().abs_diff(b.len())
 }
 
-/// Hash of all inputs of a compilation.
+/// Hashes everything in a graph that affects its compilation.
 fn content_of(graph: &QnnGraph<'_>) -> String {
     let mut sum = Sha256::new();
     for tensor in &graph.tensors {
@@ -170,8 +169,8 @@ fn content_of(graph: &QnnGraph<'_>) -> String {
     sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The verdict on each flag of an order that reaches the compiler; `None` for the others.
-/// `smallest` is the smallest compiled entry.
+/// Returns the verdict on each flag of an order that reaches the compiler, and `None` for other
+/// flags. `smallest` is the smallest compiled entry.
 pub fn judge(
     driver: &Driver,
     soc: &Soc,
@@ -248,7 +247,7 @@ fn judge_one(
     }
     match flag {
         _ if is_echoed => verdict(FlagOutcome::Recorded, same),
-        // Whether such a key exists cannot be determined.
+        // The existence of such a key cannot be determined.
         CompilerFlag::Key(..) => {
             verdict(FlagOutcome::Unknown, format!("{same}; the library accepts any key silently"))
         }
@@ -256,7 +255,7 @@ fn judge_one(
     }
 }
 
-/// What the binary echoes of a flag.
+/// Describes how the binary's reported sizes echo a flag.
 fn echo(bare: &Trial, flagged: &Trial) -> Option<String> {
     let (bare, flagged) = (bare.sizes?, flagged.sizes?);
     let numbers = [
@@ -279,13 +278,13 @@ fn weight_bytes(graph: &QnnGraph<'_>) -> u64 {
     graph.tensors.iter().map(bytes).fold(0, u64::saturating_add)
 }
 
-/// Rows, width and inner width of the graph that is always tried: large enough to be split for the
-/// fast memory, small enough to compile in a second.
+/// Rows, width and inner width of the first subject. The graph is large enough to be split for the
+/// fast memory and small enough to compile in a second.
 const ROWS: u32 = 64;
 const WIDTH: u32 = 512;
 const INNER: u32 = 2048;
 
-/// `x → norm → product → gelu → product → softmax`.
+/// Builds `x → norm → product → gelu → product → softmax`.
 fn sample() -> QnnGraph<'static> {
     let mut graph = QnnGraph { name: "probe".to_owned(), ..QnnGraph::default() };
     let a16 = |range: f32| QnnEncoding::PerTensor(ScaleOffset { scale: range / 32_768.0, offset: -32_768 });

@@ -1,8 +1,8 @@
-//! Determines what the library generates code for by trying: a graph of one operation is compiled,
-//! which takes milliseconds, and its binary read.
+//! Determines by trial for which target the library generates code. It compiles a graph of one
+//! operation, which needs milliseconds, and reads the binary.
 //!
-//! The library accepts any architecture and generates code for v68 if it does not know the version,
-//! and a chip's number overrides its architecture, all silently. So a profile is checked against
+//! The library accepts any architecture and generates code for v68 if it does not know the version.
+//! A chip's number overrides its architecture. Neither is reported. So a profile is checked against
 //! the binary before anything is planned for it.
 
 use std::sync::PoisonError;
@@ -24,25 +24,23 @@ use crate::soc::{CodeFor, Soc, SocId, facts};
 /// The target that a binary reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
-    /// The chip, by number.
+    /// Number of the chip.
     pub soc: SocId,
-    /// Its architecture.
     pub arch: u32,
 }
 
 /// The library's view of a chip that a profile describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recognised {
-    /// The request.
     pub code: CodeFor,
-    /// The target it then generates code for.
+    /// The target of the generated code.
     pub made: Made,
-    /// Whether the stand-in chip for this one's cycles has the same architecture; `None` without a
-    /// stand-in.
+    /// Whether the stand-in chip, which supplies this chip's cycles, has the same architecture.
+    /// `None` without a stand-in.
     pub stand_in_is_alike: Option<bool>,
 }
 
-/// One addition.
+/// Builds a graph with one addition.
 fn smallest() -> QnnGraph<'static> {
     let tensor = |name: &str, kind| QnnTensor {
         name: name.to_owned(),
@@ -81,10 +79,10 @@ enum Answer {
     Failed(String),
 }
 
-/// Milliseconds suffice on an idle machine.
+/// An idle machine needs only milliseconds.
 const BOUNDS: Bounds = Bounds { patience: Duration::from_secs(60), memory: None };
 
-/// Why no code was generated.
+/// Reason for missing code.
 enum Unmade {
     Unknown,
     Failed(String),
@@ -111,9 +109,9 @@ fn compiled(driver: &Driver, code: CodeFor) -> Result<Made> {
     Ok(Made { soc: SocId(description.soc_model), arch: description.arch.ok_or_else(unread)? })
 }
 
-/// The target of the generated code for `code`; tried once for each, in a child of this process: a
-/// device of v89 disturbs compilations for other devices of its process, and the running numbers
-/// used up by a compilation would change the bytes of the next.
+/// Determines the target of the code generated for `code`. Each `code` is tried once, in a child
+/// process. A v89 device disturbs compilations for other devices of its process, and the numbers
+/// consumed by a compilation would change the bytes of the next one.
 fn made(driver: &Driver, code: CodeFor) -> Result<std::result::Result<Made, Unmade>> {
     if let Some(made) = driver.made.lock().unwrap_or_else(PoisonError::into_inner).get(&code) {
         return Ok(Ok(*made));
@@ -127,9 +125,9 @@ fn made(driver: &Driver, code: CodeFor) -> Result<std::result::Result<Made, Unma
         };
         serde_json::to_vec(&answer).unwrap_or_default()
     };
-    // No other thread of ours is inside the libraries, opens one or writes to the log during the
-    // fork: a child would wait forever for a lock that such a thread held. A fresh process would
-    // inherit no lock at all, but a shim has no program that it could start.
+    // During the fork, no other thread of ours may be inside the libraries, open one or write to
+    // the log. The child would wait forever for a lock held by such a thread. A new process would
+    // not inherit locks, but a shim has no program to start.
     let locks = || (Preparation::begin(), alone(), log::paused());
     let ended = in_child_again(BOUNDS, locks, work)
         .map_err(|error| QnnError::NotOffered { what: "a child to compile in", reason: error.to_string() })?;
@@ -150,14 +148,14 @@ fn made(driver: &Driver, code: CodeFor) -> Result<std::result::Result<Made, Unma
     })
 }
 
-/// Checks a profile against the code the library generates. A number the library does not know is
-/// compiled by its architecture.
+/// Checks a profile against the code that the library generates. If the library does not know the
+/// chip's number, the architecture is used.
 ///
 /// # Errors
 ///
-/// [`ShimError::WrongFact`] if number and architecture contradict each other and for a stand-in
-/// that does not exist, [`ShimError::Unprepared`] if the library prepares nothing for the number or
-/// the architecture.
+/// [`ShimError::WrongFact`] if number and architecture contradict each other or the library
+/// generates no code for the stand-in. [`ShimError::Unprepared`] if the library does not support
+/// the number or the architecture.
 pub fn recognise(driver: &Driver, soc: &Soc) -> Result<Recognised> {
     let chip = || soc.name.clone();
     let wrong = |fact, reason| QnnError::from(ShimError::WrongFact { chip: chip(), fact, reason });

@@ -1,4 +1,4 @@
-//! The lowering's rules where they depend on the size of the fast memory.
+//! Rules of the lowering that depend on the size of the fast memory.
 
 use shardwright_shim_abi::EntryView;
 use shardwright_shim_abi::raw::{SW_ROLE_STATE, SW_ROLE_STATE_ROWS};
@@ -9,13 +9,13 @@ use crate::session::GraphOptions;
 use crate::soc::DEFAULT_VTCM_MEGABYTES;
 
 /// Largest size of concatenated keys relative to the fast memory, in eighths. With 1, 2 and 8 MB,
-/// keys of this size compiled and keys of twice the size did not: the compiler finds no way to
-/// split the concatenation.
+/// keys of this size compiled and keys of twice the size did not, because the compiler cannot split
+/// the concatenation.
 const JOINED_EIGHTHS: u64 = 9;
 
-/// The default for an entry unless flags say otherwise, with the fast memory in the options: keys
-/// and values that an entry adds are kept separate from those of the state if both together do not
-/// fit. Kept separate they cost up to a fifth of a layer more, but compile.
+/// Returns the default variants for an entry, given the fast memory in the options. Flags may
+/// override them. New keys and values stay separate from the state's if both together do not fit.
+/// Separate ones cost up to a fifth of a layer more, but compile.
 pub fn of(entry: EntryView<'_>, options: &GraphOptions) -> Variants {
     let rule = Variants::rules(entry);
     // The two sides of a state share its number.

@@ -32,14 +32,15 @@ const LIBRARY: &str = "library";
 const SKEL: &str = "skel";
 const LOG_LEVEL: &str = "log-level";
 
-/// Whether the library on this platform simulates.
+/// Whether this platform's library is a simulator.
 const HAS_SIMULATOR: bool = cfg!(target_arch = "x86_64");
 
-/// One instance.
+/// An instance of the shim.
 ///
-/// Options: `library`, the file libQnnHtp.so or its folder; `skel`, a folder with the processor's
-/// half of the library, on a phone; `log-level` (`error`, `warning`, `info`, `verbose`, `debug`),
-/// of the vendor's log.
+/// Options:
+/// * `library`: the file libQnnHtp.so or its folder.
+/// * `skel`: on a phone, a folder with the processor's half of the library.
+/// * `log-level`: level of the vendor's log (`error`, `warning`, `info`, `verbose`, `debug`).
 pub struct QnnShim {
     settings: Settings,
     driver: Lazy<Driver>,
@@ -67,8 +68,8 @@ fn log_level(value: &str) -> std::result::Result<Level, ShimError> {
     })
 }
 
-/// Passes the transport the folder of the processor's half of the library. **Untested**: there is
-/// no phone here.
+/// Passes the folder with the processor's half of the library to the transport. **Untested**,
+/// because no phone is available here.
 fn use_skel(folder: &str) -> std::result::Result<(), ShimError> {
     let wrong = |expected: &str| ShimError::InvalidValue {
         name: SKEL.to_owned(),
@@ -83,14 +84,14 @@ fn use_skel(folder: &str) -> std::result::Result<(), ShimError> {
     }
     let others = std::env::var("ADSP_LIBRARY_PATH").unwrap_or_default();
     let path = if others.is_empty() { folder.to_owned() } else { format!("{folder};{others}") };
-    // SAFETY: the transport, which alone reads this variable, is opened after this; the host makes
-    // one call at a time while it opens instances.
+    // SAFETY: the transport is opened after this, and no other code reads this variable. The host
+    // makes one call at a time while it opens instances.
     unsafe { std::env::set_var("ADSP_LIBRARY_PATH", path) };
     Ok(())
 }
 
 impl QnnShim {
-    /// A device of a registered chip.
+    /// Looks up a device of a registered chip.
     fn named(&self, name: &str) -> std::result::Result<Named<Soc>, ShimError> {
         let named = self.chips.named(name).filter(|named| HAS_SIMULATOR || !named.is_simulated);
         named.ok_or_else(|| ShimError::UnknownDevice {
@@ -104,7 +105,7 @@ impl QnnShim {
         Ok(self.driver.get(|| Driver::open(&self.settings))?)
     }
 
-    /// The allocator of a phone; `None` elsewhere.
+    /// Returns the allocator of a phone, or `None` on other machines.
     fn allocator(&self) -> Result<Option<Arc<Allocator>>> {
         if !memory::IS_PHONE {
             return Ok(None);
@@ -112,7 +113,7 @@ impl QnnShim {
         Ok(Some(self.allocator.get(Allocator::open)?))
     }
 
-    /// Whether this is a phone with that chip, by its number. **Untested**.
+    /// Checks by its number whether this is a phone with that chip. **Untested**.
     fn is_own(&self, soc: &Soc) -> Result<bool> {
         if !memory::IS_PHONE {
             return Ok(false);
@@ -121,8 +122,8 @@ impl QnnShim {
         Ok(own.is_some() && own == soc.id)
     }
 
-    /// `build` is that of the library: it invalidates a host's cached results of a device when the
-    /// library changes.
+    /// Describes a device. `build` is the library's build, so a host's cached results of the device
+    /// become invalid when the library changes.
     fn device_of(
         build: &str,
         soc: &Soc,
@@ -162,7 +163,7 @@ impl Shim for QnnShim {
             name: "qnn".to_owned(),
             vendor: "Qualcomm".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            // Determining it would load a hundred megabytes.
+            // To determine it, a hundred megabytes would be loaded.
             vendor_library: None,
             instance_limit: 0,
         }
@@ -191,11 +192,11 @@ impl Shim for QnnShim {
 
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>> {
         let asked = match soc.map(|name| self.chips.get(name)) {
-            // Not registered: another vendor's chip.
+            // Not registered, because the chip is another vendor's.
             Some(None) => return Ok(Vec::new()),
             asked => asked.flatten(),
         };
-        // Without a library nothing can be offered, and the error says why.
+        // Without a library there are no devices to offer, and the error gives the reason.
         let driver = self.driver()?;
         let build = driver.backend().library().build_id();
         let Some(soc) = asked else {

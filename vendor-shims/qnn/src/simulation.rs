@@ -1,21 +1,21 @@
 //! Workarounds that the vendor's library needs without a Hexagon processor.
 //!
-//! On x86-64 the library runs a graph on threads of its own that wait for each other by spinning.
-//! With fewer free processors than such threads they spin through each other's time slices: minutes
-//! instead of seconds. On a single processor they yield at once, so loading and running are
-//! [`Confined`] to one processor, the same for the whole process: threads that the library starts
-//! meanwhile inherit it, and would otherwise spin against it from another.
+//! On x86-64 the library runs a graph on threads of its own that spin while they wait for each
+//! other. With fewer free processors than threads they spin through each other's time slices, which
+//! turns seconds into minutes. On a single processor they yield at once. So loading and running are
+//! [`Confined`] to one processor, the same for the whole process. Threads that the library starts
+//! meanwhile inherit it. On another processor they would spin against the confined ones.
 //!
-//! It also prints a remark to standard output when it is opened, which belongs to the program:
-//! [`Quiet`].
+//! When it is opened, the library also prints a remark to standard output, which belongs to the
+//! program. [`Quiet`] redirects it.
 
-/// Confines the calling thread to one processor while it lives.
+/// Confines the calling thread to one processor until dropped.
 pub(crate) struct Confined {
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     before: Option<libc::cpu_set_t>,
 }
 
-/// Redirects standard output to standard error while it lives.
+/// Redirects standard output to standard error until dropped.
 pub(crate) struct Quiet {
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     output: Option<std::os::fd::OwnedFd>,
@@ -26,14 +26,14 @@ mod elsewhere {
     use super::{Confined, Quiet};
 
     impl Confined {
-        /// A real processor runs the graph: nothing to do.
+        /// Does nothing, because a real processor runs the graph.
         pub(crate) fn new() -> Confined {
             Confined {}
         }
     }
 
     impl Quiet {
-        /// Nothing is printed.
+        /// Does nothing, because the library prints no remark on this platform.
         pub(crate) fn new() -> Quiet {
             Quiet {}
         }
@@ -50,10 +50,11 @@ mod simulated {
     static HERE: OnceLock<usize> = OnceLock::new();
 
     impl Confined {
-        /// Confined until dropped; without effect if the system does not permit it.
+        /// Confines the calling thread until dropped. Has no effect if the system does not permit
+        /// it.
         pub(crate) fn new() -> Confined {
-            // SAFETY: a set of bits, for which all zeros is empty; the sets outlive the calls,
-            // which concern the calling thread alone.
+            // SAFETY: a set of bits, for which all zeros is empty. The sets outlive the calls,
+            // which concern only the calling thread.
             let before = unsafe {
                 let mut before: libc::cpu_set_t = std::mem::zeroed();
                 let mut one: libc::cpu_set_t = std::mem::zeroed();
@@ -73,22 +74,21 @@ mod simulated {
     impl Drop for Confined {
         fn drop(&mut self) {
             if let Some(before) = &self.before {
-                // SAFETY: the set outlives the call, which changes the calling thread alone.
+                // SAFETY: the set outlives the call, which changes only the calling thread.
                 unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), before) };
             }
         }
     }
 
     impl Quiet {
-        /// Redirected until dropped. Output of other threads is redirected too, so only for calls
-        /// that are made once.
+        /// Redirects standard output until dropped. Output of other threads is redirected too, so
+        /// use it only around calls that are made once.
         pub(crate) fn new() -> Quiet {
             let output = std::io::stdout().as_fd().try_clone_to_owned().ok();
             if output.is_some() {
                 // The buffers of C's streams contain the program's own output, which is flushed to
-                // its original target.
-                // SAFETY: both descriptors are those of the process; flushing all streams is always
-                // allowed.
+                // its original target. SAFETY: both descriptors belong to the process. Flushing all
+                // streams is always allowed.
                 unsafe {
                     libc::fflush(std::ptr::null_mut());
                     libc::dup2(std::io::stderr().as_raw_fd(), std::io::stdout().as_raw_fd());

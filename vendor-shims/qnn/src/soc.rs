@@ -1,27 +1,27 @@
-//! A chip described by the facts of its profile that this shim reads.
+//! A chip, described by the facts of its profile that this shim reads.
 //!
-//! What is known of a chip belongs in its profile. This file covers what the library says of
-//! architectures: which have a tensor processor, and which it prepares nothing for.
+//! Facts about a chip belong in its profile. This file contains only facts about architectures:
+//! which have a tensor processor, and for which the library cannot prepare graphs.
 
 use std::fmt;
 
 use shardwright_shim_abi::{Chip, Fact, FlagKind};
 use shardwright_shim_npu::ShimError;
 
-/// Fast memory beyond any chip's.
+/// Upper bound on the fast memory, larger than any chip's.
 pub(crate) const MAX_VTCM_MEGABYTES: i64 = 64;
 
-/// The facts that are read, by their names in a profile.
+/// Names in a profile of the facts that are read.
 pub mod facts {
     /// The vendor's number of the chip.
     pub const SOC_ID: &str = "soc-id";
-    /// Version of its architecture, `v81`.
+    /// Version of its architecture, such as `v81`.
     pub const ARCHITECTURE: &str = "hexagon-arch";
-    /// Fast memory of its tensor processor.
+    /// Fast memory of its tensor processor, megabytes.
     pub const VTCM_MEGABYTES: &str = "vtcm-megabytes";
-    /// The chip whose cycles the library computes in place of its own.
+    /// The chip whose cycles the library computes instead of this one's.
     pub const STAND_IN: &str = "performance-estimate-soc-id";
-    /// How finalize optimises unless a flag says otherwise.
+    /// Finalize mode, unless a flag overrides it.
     pub const FINALIZE_MODE: &str = "finalize-mode";
 }
 
@@ -41,27 +41,26 @@ impl fmt::Display for SocId {
 pub enum CodeFor {
     /// The chip of this phone, which the library finds.
     Own,
-    /// A chip.
     Chip(SocId),
-    /// An architecture, for which the library chooses a chip.
+    /// The library chooses a chip of the architecture.
     Architecture(u32),
 }
 
-/// A chip.
+/// A chip as described by its profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Soc {
-    /// Name of its profile, `sm8850`.
+    /// Name of its profile, such as `sm8850`.
     pub name: String,
     /// The vendor's number, if the profile has it.
     pub id: Option<SocId>,
-    /// Version of the Hexagon architecture, 81 for v81.
+    /// Version of the Hexagon architecture, such as 81 for v81.
     pub arch: u32,
-    /// Fast memory of the tensor processor, if known.
+    /// Fast memory of the tensor processor in megabytes, if known.
     pub vtcm_megabytes: Option<u32>,
-    /// The stand-in chip for this one's cycles, if the profile names one.
+    /// The stand-in chip for this chip's cycles, if the profile has one.
     pub stand_in: Option<SocId>,
-    /// The mode of finalize that the profile names, for compiling and estimating unless a flag says
-    /// otherwise; `None` for the library's own choice.
+    /// The profile's finalize mode for compiling and estimating. Flags override it. `None` leaves
+    /// the choice to the library.
     pub finalize_mode: Option<u32>,
 }
 
@@ -71,11 +70,11 @@ pub const DEFAULT_VTCM_MEGABYTES: u32 = 4;
 /// The oldest architecture with a tensor processor.
 const OLDEST: u32 = 68;
 
-/// Architectures the library accepts but generates no code for, and the symptom.
+/// Architectures that the library accepts but generates no code for, and the symptom.
 const UNPREPARED: &[(u32, &str)] =
     &[(89, "the library of QNN 2.51 prepares no graph for it: finalize fails with 1002")];
 
-/// The facts this shim reads.
+/// Lists the facts that this shim reads.
 pub fn read_facts() -> Vec<Fact> {
     let fact = |name: &str, kind, required, description: &str| Fact {
         name: name.to_owned(),
@@ -119,11 +118,11 @@ pub fn read_facts() -> Vec<Fact> {
 }
 
 impl Soc {
-    /// The chip of a profile.
+    /// Reads a chip from its profile.
     ///
     /// # Errors
-    /// [`ShimError::WrongFact`] for a value that is none, [`ShimError::Unprepared`] for an
-    /// architecture that no code is made for.
+    /// [`ShimError::WrongFact`] for an invalid value, [`ShimError::Unprepared`] for an architecture
+    /// for which no code can be generated.
     pub fn read(chip: &Chip<'_>) -> Result<Soc, ShimError> {
         let wrong = |fact: &'static str, reason: String| ShimError::WrongFact {
             chip: chip.name.to_owned(),
@@ -157,12 +156,13 @@ impl Soc {
         })
     }
 
-    /// Fast memory to request: all there is, or the library's default if that is unknown.
+    /// Returns the megabytes of fast memory to request: all the chip has, or the library's default
+    /// if that is unknown.
     pub fn vtcm(&self) -> u32 {
         self.vtcm_megabytes.unwrap_or(DEFAULT_VTCM_MEGABYTES)
     }
 
-    /// Number, if known, and architecture.
+    /// Describes the chip by name, number (if known) and architecture.
     pub fn described(&self) -> String {
         match self.id {
             Some(id) => format!("{} (id {id}, v{})", self.name, self.arch),
@@ -175,13 +175,13 @@ impl Soc {
 pub(crate) mod tests {
     use super::*;
 
-    /// A chip of these facts.
+    /// Creates a chip with these facts.
     pub(crate) fn soc(name: &str, facts: &[(&str, &str)]) -> Result<Soc, ShimError> {
         let facts = facts.iter().copied().collect();
         Soc::read(&Chip { name, aliases: Vec::new(), facts })
     }
 
-    /// The facts of a shipped profile that are read.
+    /// Reads the chip of a shipped profile.
     pub(crate) fn of_profile(name: &str) -> Soc {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/profiles");
         let text = std::fs::read(folder.join(format!("{name}.json"))).expect("a profile");

@@ -1,5 +1,5 @@
-//! The vendor's library behind owned handles: which one is opened, its results, and its reaction to
-//! bad input.
+//! Tests of the vendor's library through owned handles: the search for it, its results, and its
+//! reaction to bad input.
 
 mod cases;
 
@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
-/// Eight bits per weight, a scale per output channel.
+/// Returns eight bits per weight with a scale per output channel.
 fn w8(channels: u32) -> Kind {
     (DataType::Sfixed8, QnnEncoding::PerAxis { axis: 0, scales: vec![0.1 / 127.0; channels as usize] })
 }
@@ -82,7 +82,7 @@ fn every_place_is_named_when_there_is_none() {
             assert!(tried[2].starts_with("beside the shim"), "{tried:?}");
             assert!(tried[3].starts_with("the loader's path"), "{tried:?}");
         }
-        // A machine on which the vendor's library is installed.
+        // The vendor's library is installed on this machine.
         Ok(library) => assert_eq!(library.path(), PathBuf::from("libQnnHtp.so")),
         Err(error) => panic!("{error}"),
     }
@@ -190,22 +190,21 @@ fn a_graph_comes_back_from_its_binary_bit_for_bit() {
     assert_eq!(first, second);
 }
 
-/// How a mask of `[rows, slots]` is repeated for its heads before it is added to their scores.
+/// Forms of repeating a mask of `[rows, slots]` for its heads before it is added to their scores.
 #[derive(Clone, Copy, Debug)]
 enum Written {
-    /// Heads within rows, as this shim has them: `[1, rows, 1, slots]` to
-    /// `[1, rows, heads, slots]`.
+    /// Heads within rows, as in this shim: from `[1, rows, 1, slots]` to `[1, rows, heads, slots]`.
     WithinRows,
-    /// Rows within heads in one axis, as reported: `[1, 1, rows, slots]` to
+    /// Rows within heads in one axis, as reported: from `[1, 1, rows, slots]` to
     /// `[1, 1, heads · rows, slots]`.
     OneAfterAnother,
-    /// Not at all: the sum broadcasts it over the heads within rows.
+    /// Not repeated. The sum broadcasts it over the heads within rows.
     Broadcast,
 }
 
 /// Phones were reported to add a mask of 1,081,344 bytes, concatenated from one copy per head, to
-/// other rows, and one of 1,048,576 to the right ones. The library's simulation adds both
-/// correctly.
+/// other rows, but a mask of 1,048,576 bytes to the correct ones. The library's simulation adds
+/// both correctly.
 #[test]
 fn a_mask_written_out_for_its_heads_is_added_to_its_own_rows_around_a_mebibyte() {
     let Some(library) =
@@ -224,7 +223,7 @@ fn a_mask_written_out_for_its_heads_is_added_to_its_own_rows_around_a_mebibyte()
                     _ => ([1, rows, 1, slots], [1, rows, heads, slots]),
                 };
                 let mut case = Case::new("masked");
-                // Every row has different numbers, so that any other row shows.
+                // Every row has different numbers, so that any exchanged row is detected.
                 let mask = case.input(&shared, a16(4.0), &random((rows * slots) as usize, 4.0, 3));
                 let random_scores = random((rows * heads * slots) as usize, 8.0, 5);
                 let scores = case.input(&whole, a16(8.0), &random_scores);
@@ -250,7 +249,8 @@ fn a_mask_written_out_for_its_heads_is_added_to_its_own_rows_around_a_mebibyte()
                     |(line, (found, scores))| {
                         let mask = &mask[row(*line) * slots..][..slots];
                         let right = scores.iter().zip(mask).map(|(score, mask)| score + mask);
-                        // The library rounds once or twice: a step of the sum.
+                        // Tolerance of one step of the sum, because the library rounds once or
+                        // twice.
                         found.iter().zip(right).any(|(found, right)| (found - right).abs() > 16.0 / 32768.0)
                     },
                 );
@@ -260,8 +260,8 @@ fn a_mask_written_out_for_its_heads_is_added_to_its_own_rows_around_a_mebibyte()
     }
 }
 
-/// The Tanh of a product, in 16-bit integers or f16, computed in these extents; whether each row is
-/// right. Tanh of f16 is within six thousandths.
+/// Computes the Tanh of a product, in 16-bit integers or f16, in these extents. Returns whether
+/// each row is correct. Tanh of f16 is within six thousandths.
 fn tanh_of_a_product(device: &Arc<Device>, rows: u32, extents: &[u32], half: bool) -> Vec<bool> {
     const COLUMNS: u32 = 512;
     let extents = [extents, &[COLUMNS]].concat();
@@ -308,13 +308,13 @@ fn a_tanh_of_sixteen_rows_is_wrong() {
             assert_eq!(tanh_of_a_product(&device, 16, &[1, 2, 8], half), [true; 16], "f16: {half}");
         }
         assert_eq!(tanh_of_a_product(&device, 16, &[16], true), [true; 16]);
-        // Lowering splits these for that; if they are right in a new library, it need not.
+        // This is why lowering splits such operations. If a new library is correct, it need not.
         assert!(tanh_of_a_product(&device, 16, &[16], false).contains(&false));
     }
 }
 
-/// A product of integers with what a norm of halves is converted to, the conversion computed in
-/// these extents; whether each row is right.
+/// Computes a product of integers from a norm of halves, whose result is converted in these
+/// extents. Returns whether each row is correct.
 fn product_of_a_norm(device: &Arc<Device>, rows: u32, extents: &[u32]) -> Vec<bool> {
     const WIDTH: u32 = 256;
     const COLUMNS: u32 = 64;
@@ -354,7 +354,7 @@ fn a_conversion_of_sixteen_rows_is_wrong() {
             assert_eq!(product_of_a_norm(&device, rows, &[rows]), vec![true; rows as usize], "{rows} rows");
         }
         assert_eq!(product_of_a_norm(&device, 16, &[1, 2, 8]), [true; 16]);
-        // Lowering splits these for that; if they are right in a new library, it need not.
+        // This is why lowering splits such operations. If a new library is correct, it need not.
         assert!(product_of_a_norm(&device, 16, &[16]).contains(&false));
     }
 }
@@ -586,7 +586,7 @@ fn damaged_heads_are_described_or_refused_and_end_nothing() {
         }
     }
     assert!(refused > 10, "{refused} refused");
-    // Some of those crash the process that reads them.
+    // Some of them crash the process that reads them.
     let fatal = (40..120).find_map(|at| {
         let mut damaged = good.clone();
         damaged[at] ^= 0x01;
@@ -621,8 +621,7 @@ fn chips_the_library_does_not_know_are_refused() {
 #[test]
 fn the_newest_architecture_is_refused_with_the_logs_reason() {
     let Some(library) = library("the_newest_architecture_is_refused_with_the_logs_reason") else { return };
-    // Another architecture's registry stays in the process, so this runs apart from the other
-    // tests.
+    // Another architecture's registry stays in the process, so this runs in a separate process.
     if !alone("the_newest_architecture_is_refused_with_the_logs_reason") {
         return;
     }
@@ -865,8 +864,8 @@ fn backends_can_be_made_again() {
     }
 }
 
-/// The verbose log of the library repeats every number it reads of a vote, and so reveals whether
-/// the layout is right.
+/// The library's verbose log repeats every number it reads from a vote, and so reveals whether the
+/// layout is correct.
 #[test]
 fn a_vote_is_read_as_it_was_written_and_taken_back() {
     const NAME: &str = "a_vote_is_read_as_it_was_written_and_taken_back";
@@ -916,17 +915,17 @@ fn a_vote_is_read_as_it_was_written_and_taken_back() {
 
 // ---- children
 
-/// Set in a child, to the test it runs.
+/// Environment variable of a child with the name of the test it runs.
 const CHILD: &str = "SHARDWRIGHT_QNN_TEST_CHILD";
 
-/// This program again, with one test.
+/// Returns a command that starts this program again with one test.
 fn child(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("a name"));
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, test);
     command
 }
 
-/// Whether this is the child that runs the test; otherwise runs it and checks how it ends.
+/// Returns true in the child that runs the test. Otherwise starts the child and checks its end.
 fn alone(test: &str) -> bool {
     if std::env::var_os(CHILD).is_some() {
         return true;

@@ -9,17 +9,18 @@ use crate::error::Error;
 use crate::process;
 use crate::workspace::{Profile, Workspace};
 
-/// The bench target.
+/// Name of the bench target.
 pub const SHAPES: &str = "neuron_shapes";
 
-/// Runs it and writes its tables to `tests/benches/results`.
+/// Runs the bench and writes its tables to `tests/benches/results`.
 pub fn shapes(workspace: &Workspace) -> Result<(), Error> {
     let results = workspace.root.join("tests/benches/results");
     fs::create_dir_all(&results).map_err(|source| Error::File { path: results.clone(), source })?;
     let mut command: Command = workspace.cargo();
     command
         .args(["bench", "--quiet", "--bench", SHAPES])
-        // The same selection as the build before: the same features, nothing compiled twice.
+        // Selects the same packages as the build before, so that features match and no crate is
+        // compiled twice.
         .args(WORKSPACE)
         .args(["--", "--into"])
         .arg(&results)

@@ -35,9 +35,9 @@ use crate::{build, process, setup, vendor};
 pub const NAME: &str = "peers";
 /// Subcommand for pairs of a bundle and a GGUF file.
 pub const PAIR: &str = "pair";
-/// Subcommand for prompt lookup beside the peer's.
+/// Subcommand for prompt lookup compared with the peer's.
 pub const LOOKUP: &str = "lookup";
-/// Subcommand for how work grows.
+/// Subcommand for the growth of work.
 pub const GROWTH: &str = "growth";
 
 /// The package that writes checkpoints, and its program for that.
@@ -49,17 +49,17 @@ const BUILT_VARIABLE: &str = "SHARDWRIGHT_BIN_DIR";
 /// Variable with the number of pairs of each measurement.
 const PAIRS_VARIABLE: &str = "SHARDWRIGHT_PEER_PAIRS";
 
-/// Default number of pairs: some are discarded.
+/// Default number of pairs, of which some are discarded.
 const PAIRS: usize = 7;
 
-/// After this time without changes, a file counts as unchanged.
+/// Time without changes after which a file counts as unchanged.
 const SETTLED: Duration = Duration::from_secs(4);
 
-/// The figures of one line use two threads, as most small machines have.
+/// Threads of the figures in a line. Most small machines have two cores.
 const THREADS: &str = "2";
 const THREAD_COUNT: usize = 2;
 
-/// Mebibytes that are read to measure memory bandwidth: more than the caches hold.
+/// Mebibytes to read for measuring memory bandwidth, more than the caches can store.
 const PROBE_MEBIBYTES: u32 = 1024;
 
 /// One bundle compared with one file of the peer.
@@ -67,11 +67,11 @@ struct Case {
     model: &'static str,
     /// Value of the planner's option.
     format: &'static str,
-    /// Value for `llama-quantize`.
+    /// File type for `llama-quantize`.
     peer: &'static str,
-    /// Arguments besides the repetitions and threads.
+    /// Arguments other than the repetitions and threads.
     work: &'static [&'static str],
-    /// Capacity of the bundle.
+    /// Context of the bundle.
     context: &'static str,
 }
 
@@ -80,11 +80,11 @@ const USUAL_CONTEXT: &str = "1024";
 const INT8: &str = "w8-per-channel/a8-dynamic";
 const INT4: &str = "w4-block32/a8-dynamic";
 
-/// Prompts and generation, as `llama-bench` measures by default; generation requests only the
+/// Prompts and generation, as `llama-bench` measures by default. Generation requests only the
 /// largest logit.
 const USUAL: &[&str] = &["-p", "512,128", "-n", "128"];
 /// Generation with all logits, as `llama-bench` computes them. A four-bit head is read completely
-/// either way.
+/// in both cases.
 const WHOLE: &[&str] = &["-n", "128", "--all-logits"];
 /// Generation after few and after many tokens.
 const LONG: &[&str] = &["-n", "32", "-d", "128,8192"];
@@ -99,7 +99,7 @@ const fn case(
     Case { model, format, peer, work, context }
 }
 
-/// In the order in which they are measured: the small ones first.
+/// Cases in the order of measurement, small ones first.
 const CASES: [Case; 14] = [
     case(SMALLEST, INT8, "Q8_0", USUAL, USUAL_CONTEXT),
     case(SMALLEST, INT8, "Q8_0", WHOLE, USUAL_CONTEXT),
@@ -117,7 +117,7 @@ const CASES: [Case; 14] = [
     case("gemma4-e4b", INT4, "Q4_0", USUAL, USUAL_CONTEXT),
 ];
 
-/// Measures the cases whose model contains one of `models` (without one, all) and writes their
+/// Measures the cases whose model contains one of `models`, or all without a name. Writes their
 /// figures and the table to `tests/benches/results`.
 pub fn compare(workspace: &Workspace, models: &[String]) -> Result<(), Error> {
     let wanted: Vec<&Case> = CASES
@@ -149,7 +149,7 @@ pub fn compare(workspace: &Workspace, models: &[String]) -> Result<(), Error> {
     keep(workspace, NAME, &figures, &table::markdown(&figures))
 }
 
-/// Measures a bundle against a file of llama.cpp's and prints the table.
+/// Compares a bundle with a file of llama.cpp and prints the table.
 pub fn pair(workspace: &Workspace, bundle: &Path, gguf: &Path) -> Result<(), Error> {
     for path in [bundle, gguf] {
         fs::metadata(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
@@ -172,7 +172,7 @@ pub fn grow(workspace: &Workspace) -> Result<(), Error> {
     keep(workspace, GROWTH, &figures, &growth::markdown(&figures))
 }
 
-/// Folder of the large files.
+/// Returns the folder of the large files.
 fn folder() -> Result<PathBuf, Error> {
     let folder = vendor::cache_folder()?.join("bench").join(NAME);
     make_folder(&folder)?;
@@ -187,7 +187,7 @@ fn keep(workspace: &Workspace, name: &str, figures: &Value, page: &str) -> Resul
     workspace::replace(&results.join(format!("{name}.md")), page.as_bytes())
 }
 
-/// Number of pairs requested by a variable with this content.
+/// Parses the number of pairs from the content of the variable.
 fn pairs(said: Option<&OsStr>) -> Result<usize, Error> {
     let Some(said) = said.filter(|said| !said.is_empty()) else { return Ok(PAIRS) };
     let count = said.to_str().and_then(|said| said.parse().ok()).filter(|pairs| *pairs > 0);
@@ -211,7 +211,7 @@ impl Turns {
         Ok(Turns { count, bounds: Bounds::wanted()?, prober: prober(PROBE_MEBIBYTES)? })
     }
 
-    /// The report of a bundle with the pairs in it.
+    /// Returns the report of a bundle with the pairs in it.
     fn beside(
         &self,
         workshop: &Workshop<'_>,
@@ -263,13 +263,13 @@ fn prober(mebibytes: u32) -> Result<Prober, Error> {
 }
 
 impl Case {
-    /// `gemma3-270m, w8-per-channel/a8-dynamic`
+    /// Returns a name such as `gemma3-270m, w8-per-channel/a8-dynamic`.
     fn name(&self) -> String {
         format!("{}, {}", self.model, self.format)
     }
 }
 
-/// The measured program, and the folder in which its inputs are made, unless they exist.
+/// The measured program, and the folder of its inputs, which are made unless they exist.
 struct Workshop<'w> {
     workspace: &'w Workspace,
     folder: PathBuf,
@@ -295,7 +295,7 @@ impl<'w> Workshop<'w> {
         Ok(folder.join(name))
     }
 
-    /// The checkpoint, and if `float` is set, the same numbers in the peer's format.
+    /// Makes the checkpoint and, if `float` is set, the same numbers in the peer's format.
     fn checkpoint(&self, model: &str, float: Option<&Path>) -> Result<PathBuf, Error> {
         let checkpoint = self.place("checkpoints", model)?;
         if float.is_some() || !checkpoint.join("config.json").is_file() {
@@ -306,7 +306,7 @@ impl<'w> Workshop<'w> {
         Ok(checkpoint)
     }
 
-    /// The peer's file of a case.
+    /// Makes the peer's file of a case.
     fn gguf(&self, case: &Case, llama: &llama::Llama) -> Result<PathBuf, Error> {
         let named = |peer: &str| self.place("gguf", &format!("{}-{peer}.gguf", case.model));
         let (gguf, float, partial) =
@@ -319,7 +319,7 @@ impl<'w> Workshop<'w> {
         }
         process::run(Command::new(&llama.quantize).arg(&float).arg(&partial).args([case.peer, THREADS]))?;
         fs::rename(&partial, &gguf).map_err(|source| Error::File { path: gguf.clone(), source })?;
-        // It is large, and needed until every other file of this model is made from it.
+        // The file is large, and needed until every other file of this model is made from it.
         let mut others = CASES.iter().filter(|other| other.model == case.model);
         if others.all(|other| named(other.peer).is_ok_and(|made| made.is_file())) {
             fs::remove_file(&float).map_err(|source| Error::File { path: float.clone(), source })?;
@@ -327,7 +327,8 @@ impl<'w> Workshop<'w> {
         Ok(gguf)
     }
 
-    /// Compiled again every time, which is cheap if nothing changed: a bundle must match this shim.
+    /// Compiles the bundle every time, because it must match this shim. That is cheap if the shim
+    /// did not change.
     fn bundle(&self, model: &str, format: &str, context: &str) -> Result<PathBuf, Error> {
         let checkpoint = self.checkpoint(model, None)?;
         let bundle = self.place("bundles", &format!("{model}-{}-{context}", format.replace('/', "-")))?;
@@ -335,14 +336,14 @@ impl<'w> Workshop<'w> {
         compile.arg("compile").arg(checkpoint).arg("--planner-option").arg(format!("format={format}"));
         compile.args(["--context", context, "--output"]).arg(&bundle);
         process::run(compile.stdout(std::process::Stdio::null()))?;
-        // Once more, so that its proof is stored: that is done only for files that have not changed
-        // for a while.
+        // Run it once more to store its proof, which requires files that have not changed for a
+        // while.
         std::thread::sleep(SETTLED);
         self.measure(&bundle, &["-n", "1", "-r", "1"])?;
         Ok(bundle)
     }
 
-    /// The report of `shardwright bench`.
+    /// Returns the report of `shardwright bench`.
     fn measure(&self, bundle: &Path, arguments: &[&str]) -> Result<Value, Error> {
         let mut command = self.command(bundle);
         process::announce(command.args(arguments));
@@ -356,7 +357,7 @@ impl<'w> Workshop<'w> {
     }
 }
 
-/// The report that our program prints.
+/// Runs our program and returns the report that it prints.
 fn answer(command: &mut Command) -> Result<Value, Error> {
     let answer = process::output(command)?;
     serde_json::from_str(&answer)

@@ -1,7 +1,7 @@
 //! Decoder layers through our Qualcomm lowering and through ONNX Runtime's provider, with the same
 //! library in one run.
 //!
-//! The results are committed: they do not depend on time, so a difference is caused by the library,
+//! The results are committed. They do not depend on time, so a difference is caused by the library,
 //! the provider or our code.
 
 use std::fs;
@@ -16,7 +16,7 @@ use crate::{process, vendor};
 
 /// The bench target with our side of the comparison.
 pub const OURS: &str = "qnn_layers";
-/// The package it belongs to.
+/// The package of the bench target.
 const PACKAGE: &str = "shardwright-shim-qnn";
 
 /// Runs both sides and writes their figures and the table to `tests/benches/results`.
@@ -50,13 +50,13 @@ pub fn compare(workspace: &Workspace) -> Result<(), Error> {
     workspace::replace(&results.join("qnn_layers.md"), table.as_bytes())
 }
 
-/// The interpreter of an environment with the peer's dependencies, made once per list of
-/// requirements.
+/// Returns the interpreter of an environment with the peer's dependencies, which is created once
+/// per list of requirements.
 fn python(requirements: &Path) -> Result<PathBuf, Error> {
     let wanted = workspace::read(requirements)?;
     let folder = vendor::cache_folder()?.join("bench/qnn-peer");
     let python = folder.join("bin/python");
-    // Written last: an incomplete environment is made again.
+    // Written last, so that an incomplete environment is created again.
     let made = folder.join("requirements-installed.txt");
     if fs::read(&made).is_ok_and(|installed| installed == wanted) {
         return Ok(python);

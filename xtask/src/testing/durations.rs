@@ -1,10 +1,10 @@
-//! How long each test program ran.
+//! Durations of the test programs.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Seconds per test program, slowest first, and the time of compiling and running. Programs that
-/// run in parallel add up to more than the elapsed time.
+/// Formats the seconds per test program, slowest first, and the time of compiling and running.
+/// Programs that run in parallel add up to more than the elapsed time.
 pub fn report(mut ran: Vec<(String, Duration)>, compiling: Duration, running: Duration) -> String {
     ran.sort_by_key(|&(_, took)| std::cmp::Reverse(took));
     let mut report = String::from("seconds per test program, slowest first:\n");

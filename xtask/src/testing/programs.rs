@@ -1,7 +1,7 @@
-//! The test programs of the workspace: found through cargo, run several at a time.
+//! The test programs of the workspace, found through cargo and run several at a time.
 //!
-//! `cargo test` runs one after the other, and many end in a single slow test or wait for a disk:
-//! two at a time keep two cores at work.
+//! `cargo test` runs one after the other, and many end in a single slow test or wait for a disk.
+//! Two at a time keep two cores at work.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
@@ -18,33 +18,31 @@ use crate::error::Error;
 use crate::process;
 use crate::workspace::{Profile, Workspace};
 
-/// How many run at a time. Each uses a thread per core: more programs would need memory without
-/// saving time.
+/// Number of programs to run at a time. Each uses a thread per core, so more programs would need
+/// memory without saving time.
 pub const AT_A_TIME: usize = 2;
 
-/// A program with tests in it, or all tests of the documentation.
+/// A test program, or all tests of the documentation.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Its name in reports: its file without cargo's hash, and the source it was built from.
+    /// Its name in reports: its file without cargo's hash, and its source.
     pub name: String,
-    /// The file; `None` for the documentation, whose tests cargo builds and runs.
+    /// The file. `None` for the documentation, whose tests cargo builds and runs.
     file: Option<PathBuf>,
     /// The folder of its package, in which cargo would run it.
     folder: PathBuf,
 }
 
-/// The result of one.
+/// The result of a program.
 #[derive(Debug)]
 pub struct Ended {
-    /// Of [`Program::name`].
+    /// The program's [`Program::name`].
     pub name: String,
-    /// The command line.
     pub command: String,
-    /// How long it ran.
+    /// Time that it ran.
     pub took: Duration,
     /// Its output, both streams in the order of writing.
     pub output: Vec<u8>,
-    /// Its exit status.
     pub status: ExitStatus,
 }
 
@@ -70,7 +68,7 @@ pub fn find(workspace: &Workspace, left_out: &[&str]) -> Result<Vec<Program>, Er
     Ok(programs)
 }
 
-/// The test programs listed in cargo's messages, one JSON object per line.
+/// Returns the test programs listed in cargo's messages, one JSON object per line.
 fn from_messages(messages: &str, root: &Path) -> Result<Vec<Program>, String> {
     let mut programs = Vec::new();
     for line in messages.lines().filter(|line| line.starts_with('{')) {
@@ -92,7 +90,7 @@ fn from_messages(messages: &str, root: &Path) -> Result<Vec<Program>, String> {
 }
 
 impl Program {
-    /// The command that runs the tests selected by these arguments of the harness.
+    /// Returns the command that runs the tests selected by these arguments of the harness.
     fn command(&self, workspace: &Workspace, arguments: &[OsString]) -> Command {
         let mut command = match &self.file {
             None => {
@@ -103,7 +101,7 @@ impl Program {
             Some(file) => {
                 let mut command = Command::new(file);
                 process::without_this_package(&mut command);
-                // Tests compile crates of users, which are not linted.
+                // Some tests compile crates of users, which must not be linted.
                 command.env_remove("RUSTC_WORKSPACE_WRAPPER").env_remove("CLIPPY_ARGS");
                 crate::vendor::offer(&mut command);
                 crate::javascript::offer(workspace, &mut command);
@@ -114,13 +112,14 @@ impl Program {
         command.current_dir(&self.folder).args(arguments);
         command.env("SHARDWRIGHT_BIN_DIR", workspace.output(Profile::Dev));
         super::runtime_only::offer(workspace, &mut command);
-        // One cache for all, in which a planner is compiled once; the user's stays unchanged.
+        // One cache for all programs, in which a planner is compiled once. The user's cache stays
+        // unchanged.
         command.env("XDG_CACHE_HOME", workspace.target.join("cache-of-tests"));
         command
     }
 }
 
-/// Runs all and reports each start and each end, on the caller's thread.
+/// Runs all programs and reports each start and each end, on the caller's thread.
 pub fn run(
     workspace: &Workspace,
     programs: &[Program],
@@ -170,7 +169,7 @@ fn to_its_end(name: &str, command: &mut Command) -> Result<Ended, Error> {
         .stderr(errors)
         .spawn()
         .map_err(|source| process::not_started(command, source))?;
-    // The command holds the writing end, which would keep the pipe open.
+    // The command has the writing end, which would keep the pipe open.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut output = Vec::new();
     io::Read::read_to_end(&mut reader, &mut output).map_err(failed)?;
@@ -178,7 +177,7 @@ fn to_its_end(name: &str, command: &mut Command) -> Result<Ended, Error> {
     Ok(Ended { name: name.to_owned(), command: shown, took: begun.elapsed(), output, status })
 }
 
-/// The lines of an output in their original form, without invalid UTF-8.
+/// Returns the lines of an output in their original form, without invalid UTF-8.
 pub fn lines(output: &[u8]) -> impl Iterator<Item = String> + '_ {
     BufReader::new(output)
         .split(b'\n')

@@ -1,6 +1,5 @@
-//! The programs with fewer features than the workspace has together. Tests look at what they
-//! contain and start them. They are compiled once here, by the alias `runtime-only` of
-//! `.cargo/config.toml`, and not inside the tests.
+//! Programs with fewer features than the whole workspace. Tests inspect and start them. They are
+//! compiled once here, by the alias `runtime-only` of `.cargo/config.toml`, and not in the tests.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,9 +22,9 @@ pub fn offer(workspace: &Workspace, command: &mut Command) {
     command.env(VARIABLE, folder(workspace));
 }
 
-/// Builds the programs and copies them into their folder: another build of the same examples
-/// replaces those of cargo. Fails if the compiler warns, since fewer features may leave code
-/// unused.
+/// Builds the programs and copies them into their folder, because another build of the same
+/// examples replaces cargo's output. Fails if the compiler warns, because fewer features may leave
+/// code unused.
 pub fn build(workspace: &Workspace) -> Result<(), Error> {
     let mut command = workspace.cargo();
     command.args(["runtime-only", "--message-format", "json"]);
@@ -51,7 +50,7 @@ struct Built {
     warnings: Vec<String>,
 }
 
-/// The programs and warnings in cargo's messages, one JSON object per line.
+/// Reads the programs and warnings from cargo's messages, one JSON object per line.
 fn from_messages(messages: &str) -> Built {
     let mut built = Built { programs: Vec::new(), warnings: Vec::new() };
     for message in messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {

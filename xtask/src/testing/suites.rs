@@ -3,8 +3,8 @@
 //!
 //! **Rule.** A suite runs if a file of its `cargo tree` changed since the base, or a file that
 //! every build uses ([`EVERYTHING`]). It also runs if there is no base, and always with
-//! `SHARDWRIGHT_THOROUGH=1`. The base is the commit named by `SHARDWRIGHT_BASE`, otherwise the one
-//! in `.ci/base`: the last landing. Only `--ci` applies the rule: without it, all suites run.
+//! `SHARDWRIGHT_THOROUGH=1`. The base is the commit in `SHARDWRIGHT_BASE`, otherwise the commit in
+//! `.ci/base`: the last landing. Only `--ci` applies the rule. Without it, all suites run.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,21 +18,21 @@ use crate::workspace::Workspace;
 /// Variable with the commit that changes are counted from, for example `HEAD~1`.
 const BASE_VARIABLE: &str = "SHARDWRIGHT_BASE";
 
-/// File with that commit, for when the variable is not set.
+/// File with that commit, used if the variable is not set.
 const BASE_FILE: &str = ".ci/base";
 
 /// Variable that makes all suites run, with all cases of their sweeps.
 const THOROUGH: &str = "SHARDWRIGHT_THOROUGH";
 
 /// Files and folders outside the crates that every suite depends on: profiles of cargo, versions,
-/// profiles of chips, this rule, the libraries that are fetched.
+/// profiles of chips, this rule, and the fetched libraries.
 const EVERYTHING: [&str; 7] =
     ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo", ".ci/run", "plugins/profiles", "xtask"];
 
 /// Packages whose tests run together or not at all.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Suite {
-    /// Its name in the decision.
+    /// Its name in the messages.
     pub name: &'static str,
     /// The packages with the tests.
     pub packages: &'static [&'static str],
@@ -76,7 +76,7 @@ const VENDORS: Suite = Suite {
     reads: &["demo-model", "wit"],
 };
 
-/// A plan by a host without a compiler, emulated: see `cargo xtask aarch64`.
+/// A plan by a host without a compiler, emulated. See `cargo xtask aarch64`.
 pub const ARM_PLANS: Suite = Suite {
     name: "plans on ARM",
     packages: &["shardwright-planning-runtime-only"],
@@ -84,11 +84,11 @@ pub const ARM_PLANS: Suite = Suite {
     reads: &["demo-model", "wit"],
 };
 
-/// The CPU shim's own tests in the builds beside the usual one: with assertions, and for ARM.
+/// The CPU shim's own tests in further builds: with assertions, and for ARM.
 pub const KERNELS: Suite =
     Suite { name: "kernels in further builds", packages: &["shardwright-shim-cpu"], starts: &[], reads: &[] };
 
-/// What applications link, compiled for other systems: see `cargo xtask platforms`.
+/// The code that applications link, compiled for other systems. See `cargo xtask platforms`.
 pub const PLATFORMS: Suite = Suite {
     name: "other platforms",
     packages: &["shardwright-runtime"],
@@ -107,9 +107,9 @@ const SUITES: [Suite; 3] = [QUALCOMM, MEDIATEK, VENDORS];
 /// Whether a suite runs, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// It runs, for this reason.
+    /// The suite runs, for this reason.
     Runs(String),
-    /// It is left out, for this reason.
+    /// The suite is left out, for this reason.
     LeftOut(String),
 }
 
@@ -168,7 +168,7 @@ fn decide(base: &str, files: &[PathBuf], watched: &BTreeSet<PathBuf>) -> Decisio
 /// The files that changed since the base.
 #[derive(Debug, PartialEq, Eq)]
 enum Changes {
-    /// Relative to the root, in the order of git.
+    /// Paths relative to the root, in the order of git.
     Since { base: String, files: Vec<PathBuf> },
     /// No suite may be left out, for this reason.
     Unknown(String),
@@ -197,7 +197,7 @@ impl Changes {
             command.current_dir(root).args(arguments).stderr(std::process::Stdio::null());
             command.output().ok().filter(|output| output.status.success()).map(|output| output.stdout)
         };
-        // `--end-of-options`: a name that looks like an option is a name.
+        // `--end-of-options`: a name that looks like an option is still a name.
         let commit = git(&[
             "rev-parse",
             "--verify",
@@ -212,7 +212,7 @@ impl Changes {
         if git(&["merge-base", "--is-ancestor", &commit, "HEAD"]).is_none() {
             return Self::Unknown(format!("the base {commit} is not an ancestor of HEAD"));
         }
-        // Without renames: both names of a renamed file changed.
+        // Without renames, because both names of a renamed file changed.
         let tracked = git(&["diff", "-z", "--name-only", "--no-renames", &commit]);
         let new = git(&["ls-files", "-z", "--others", "--exclude-standard"]);
         let (Some(tracked), Some(new)) = (tracked, new) else {
@@ -226,7 +226,8 @@ impl Changes {
     }
 }
 
-/// The folders of the workspace's packages in the `cargo tree` of a suite, relative to the root.
+/// Returns the folders of the workspace's packages in the `cargo tree` of a suite, relative to the
+/// root.
 fn folders_of(workspace: &Workspace, suite: &Suite) -> Result<BTreeSet<PathBuf>, Error> {
     let mut command = workspace.cargo();
     command.args(["tree", "--quiet", "--locked", "--edges", "normal,build,dev", "--prefix", "none"]);
@@ -235,7 +236,8 @@ fn folders_of(workspace: &Workspace, suite: &Suite) -> Result<BTreeSet<PathBuf>,
         command.args(["--package", package]);
     }
     let folders = folders_in(&process::output(&mut command)?, &workspace.root);
-    // At least the packages themselves: a listing of another form must not leave a suite out.
+    // The list must contain at least the packages themselves. A listing in another format must not
+    // leave a suite out.
     if folders.len() < suite.packages.len() + suite.starts.len() {
         let problem = format!("{} folders of packages", folders.len());
         return Err(Error::Answer { command: process::shown(&command), problem });
@@ -243,7 +245,7 @@ fn folders_of(workspace: &Workspace, suite: &Suite) -> Result<BTreeSet<PathBuf>,
     Ok(folders)
 }
 
-/// The folders in the lines `NAME VERSION (FOLDER)` of a listing that are below the root. Packages
+/// Returns the folders below the root in the lines `NAME VERSION (FOLDER)` of a listing. Packages
 /// of the registry have no folder.
 fn folders_in(listing: &str, root: &Path) -> BTreeSet<PathBuf> {
     listing
@@ -282,7 +284,7 @@ mod tests {
         }
     }
 
-    /// A repository with two commits and an uncommitted file.
+    /// Creates a repository with two commits and an uncommitted file.
     fn repository() -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let script = "git init -q . && git config user.name n && git config user.email e \

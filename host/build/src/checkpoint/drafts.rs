@@ -1,5 +1,4 @@
-//! Smaller models as drafts: what was measured of them, kept in the cache, and what a plan may
-//! expect of them.
+//! Smaller models as drafts: measurements of them, kept in the cache, and estimates for plans.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,31 +14,31 @@ use super::path::{open_checkpoint, plan_checkpoint};
 use crate::drafts::row_bytes;
 use crate::{DraftTimes, PlanOptions, Result, Speed, StatedDraft};
 
-/// Folder of what was measured of drafts in the cache directory.
+/// Folder of measurements of drafts in the cache directory.
 pub const DRAFTS: &str = "drafts";
 
-/// Version of the files; a file of another version counts as missing.
+/// Version of the files. A file of another version counts as missing.
 const VERSION: u32 = 1;
 
-/// Most bytes read of a file, which holds a histogram and a handful of names.
+/// Largest number of bytes read from a file, which contains a histogram and a handful of names.
 const FILE_BYTES: u64 = 64 << 10;
 
-/// Which model a draft is.
+/// The identity of a draft model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DraftIdentity {
-    /// Its name in plans.
+    /// The draft's name in plans.
     pub name: String,
-    /// Hash of its checkpoint.
+    /// Hash of the draft's checkpoint.
     pub checkpoint: Digest,
 }
 
 impl DraftIdentity {
-    /// Of a checkpoint or a bundle. Reads all weights of a checkpoint.
+    /// Identifies a checkpoint or a bundle. Reads all weights of a checkpoint.
     ///
     /// # Errors
     ///
-    /// Of opening it.
+    /// Fails if it cannot be opened.
     pub fn of(path: &Path, options: &PlanOptions) -> Result<DraftIdentity> {
         if is_bundle(path) {
             let bundle = Bundle::open_trusting(path, &options.rules()?)?;
@@ -54,28 +53,27 @@ impl DraftIdentity {
     }
 }
 
-/// What was measured of a draft: how often the model that it drafts for says the same.
+/// Measurements of a draft: how often it proposes the tokens that its model chooses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredDraft {
-    /// The draft.
     pub draft: DraftIdentity,
-    /// Hash of the checkpoint that it drafts for.
+    /// Hash of the checkpoint of the model that it drafts for.
     pub model: Digest,
-    /// What was replied to.
+    /// Name of the text with the prompts.
     pub text: String,
-    /// Steps in which it proposed nothing.
+    /// Number of steps without a proposal.
     pub silent_steps: u32,
-    /// The other steps, by how many tokens of the proposal were right: 0, 1, 2, …
+    /// Numbers of the other steps, by how many tokens of the proposal were right: 0, 1, 2, …
     pub accepted_steps: Vec<u32>,
-    /// Times, by the profile of the chip that the model was planned for, `generic` for none: of
-    /// those that it really ran on.
+    /// Times of the devices that really ran both models, by the profile of the chip that the model
+    /// was planned for. `generic` if it was planned for none.
     pub times: BTreeMap<String, DraftTimes>,
-    /// Bytes that it holds beside the model's shards.
+    /// Bytes of memory that the draft needs in addition to the model's shards.
     pub memory_bytes: u64,
 }
 
-/// A file, with the hash of what it says.
+/// A file, with the hash of its contents.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
@@ -91,19 +89,19 @@ impl Kept {
     }
 }
 
-/// What was measured of drafts, in a cache directory or not at all.
+/// Measurements of drafts, in a cache directory or not stored.
 #[derive(Clone, Debug)]
 pub struct DraftRecords {
     folder: Option<PathBuf>,
 }
 
 impl DraftRecords {
-    /// Those in a cache directory; none without.
+    /// Opens the measurements in a cache directory. Without one, it stores none.
     pub fn of_cache(cache: Option<&Path>) -> Self {
         DraftRecords { folder: cache.map(|cache| cache.join(DRAFTS)) }
     }
 
-    /// The folder, if anything is kept.
+    /// Returns the folder, if measurements are stored.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
@@ -113,8 +111,8 @@ impl DraftRecords {
         Some(self.folder.as_ref()?.join(format!("{name}.json")))
     }
 
-    /// What was measured of a draft for a model; `None` if nothing was. Fails, in words, if the
-    /// file is damaged or another user may have written it.
+    /// Returns the measurement of a draft for a model, or `None` if it was not measured. Fails with
+    /// a message if the file is damaged or another user may have written it.
     pub fn recall(&self, model: Digest, draft: Digest) -> std::result::Result<Option<MeasuredDraft>, String> {
         let Some(path) = self.path(model, draft) else { return Ok(None) };
         let fault = |what: &dyn std::fmt::Display| format!("{}: {what}", path.display());
@@ -133,12 +131,12 @@ impl DraftRecords {
         Ok(Some(measured))
     }
 
-    /// Keeps what was measured, with the times of other chips that are kept already. Returns all
-    /// that is kept then.
+    /// Stores a measurement, together with the stored times of other chips. Returns everything that
+    /// is stored then.
     ///
     /// # Errors
     ///
-    /// That it cannot be written, or that the folder is not the user's own.
+    /// Fails if the file cannot be written, or if the folder is not the user's own.
     pub fn keep(&self, mut measured: MeasuredDraft) -> std::io::Result<MeasuredDraft> {
         let Some(path) = self.path(measured.model, measured.draft.checkpoint) else { return Ok(measured) };
         if let Ok(Some(before)) = self.recall(measured.model, measured.draft.checkpoint) {
@@ -151,8 +149,8 @@ impl DraftRecords {
     }
 }
 
-/// What a plan of a checkpoint for the chip of a profile, in a context, may expect of the smaller
-/// models that the options name, with what is to be said of those that nothing is known of.
+/// Returns estimates of the smaller models that the options name, for a plan of a checkpoint for
+/// the chip of a profile in a context. Also returns notices about models that were not measured.
 pub(super) fn stated(
     checkpoint: &Checkpoint,
     options: &PlanOptions,
@@ -211,13 +209,13 @@ pub(super) fn stated(
     Ok((stated, notices))
 }
 
-/// Nanoseconds of a drafted token as the draft's own plan for the same chip predicts; `None` where
-/// it does not.
+/// Returns the nanoseconds of a drafted token that the draft's own plan for the same chip predicts,
+/// or `None` without a prediction.
 fn planned_time(path: &Path, options: &PlanOptions, context: u32) -> Result<Option<u64>> {
     if is_bundle(path) {
         return Ok(None);
     }
-    // A smaller model may have been made for a smaller context.
+    // The smaller model may have a smaller context.
     let context = u64::from(context).min(open_checkpoint(path)?.facts().context);
     let own = options.of_a_draft(u32::try_from(context).unwrap_or(u32::MAX));
     let planned = plan_checkpoint(path, &own, &mut ()).map_err(|error| {
@@ -227,7 +225,7 @@ fn planned_time(path: &Path, options: &PlanOptions, context: u32) -> Result<Opti
     })?;
     Ok(match planned.report.forecast.speed {
         Speed::Tokens { each, .. } => each.map(|each| each.microseconds.saturating_mul(1000)),
-        // What embeds was measured as no draft.
+        // An embedding model cannot be measured as a draft.
         Speed::Vector { .. } => None,
     })
 }
@@ -266,7 +264,7 @@ mod tests {
         assert_eq!(records.keep(measured()).expect("kept"), measured());
         assert_eq!(records.recall(model, draft), Ok(Some(measured())));
         assert_eq!(records.recall(draft, model), Ok(None), "the other way round");
-        // Times of another chip stay, those of the same one are replaced.
+        // Times of another chip stay. Times of the same chip are replaced.
         let other = MeasuredDraft { times: times(&[("chip", 5)]), ..measured() };
         let both = records.keep(other).expect("kept");
         assert_eq!(both.times, times(&[("chip", 5), ("generic", 7000)]));

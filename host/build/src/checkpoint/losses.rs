@@ -1,8 +1,8 @@
-//! What formats lose: measured on the engine where it was, expected elsewhere.
+//! Quality losses of formats: measured on the engine where possible, expected elsewhere.
 //!
-//! Reading order: `known` (what there is to know), `kept` (in the cache), `order` (what is measured
-//! first), `probe` (how), `asked` (for its own sake, beside for a plan), `whole` (a plan's),
-//! `stored` (what a running model is compared with).
+//! Reading order: `known` (known losses), `kept` (in the cache), `order` (which to measure first),
+//! `probe` (how to measure), `asked` (measurements that a user requests, not for a plan), `whole`
+//! (the loss of a plan), `stored` (reference for comparing a running model).
 
 mod asked;
 mod kept;
@@ -37,30 +37,30 @@ use super::moments::{engine, moment_text};
 use super::texts::{self, Budget};
 use crate::{LossGround, Losses, PlanOptions, Result, TableFormats, TableLoss};
 
-/// Text for losses: it is run once for each of them.
+/// Text for losses. It is run once for each loss.
 const TEXT: Budget = Budget { tokens: 96, longest: 128 };
 
-/// Millionths of a nat from which what a format of values loses is counted: a hundredth of the
-/// strictest named goal. Less is no reason to hold a KV cache of twice the size.
+/// Losses of a value format below this are ignored, in millionths of a nat. It is a hundredth of
+/// the strictest named goal. A smaller loss does not justify a KV cache of twice the size.
 const LEAST_OF_VALUES: f64 = 50.0;
 
-/// Progress once the model as stored has run, in thousandths.
+/// Progress after the stored model has run, in thousandths.
 const STORED: u32 = 20;
 
-/// What changes are made with.
+/// Data needed to change a model's formats.
 #[derive(Default)]
 pub(super) struct Means<'m> {
-    /// What weights are rounded by; `None` if each value is rounded to the nearest.
+    /// Moments by which weights are rounded. `None` if each value is rounded to nearest.
     pub moments: Option<Arc<Moments>>,
-    /// Which of them.
+    /// Which weights are rounded by moments.
     pub compensated: Compensated,
-    /// What static integers are calibrated by, where there are any.
+    /// Calibration of static integers, if there are any.
     pub calibration: Option<&'m Calibration>,
 }
 
-/// What is expected of the quality loss of every layer and role in each of the weight formats of
-/// `tuples`, of activations and states, and of every gathered table. Empty for encoders, of which
-/// nothing is known.
+/// Returns the expected quality loss of every layer and role in each of the weight formats of
+/// `tuples`, of activations and states, and of every gathered table. Returns no losses for
+/// encoders, whose losses cannot be predicted.
 pub(super) fn expected_losses(
     graph: &Graph,
     options: &PlanOptions,
@@ -73,9 +73,9 @@ pub(super) fn expected_losses(
     Ok(requested(graph, &formats, &Known::expected(graph, &formats, options.compensated(graph))?))
 }
 
-/// The same, measured where a measurement is kept, and everywhere if that is what losses are to
-/// rest on. Tables are always measured with the rest, so that a measurement serves every later
-/// goal.
+/// Returns losses like [`expected_losses`], but measured where a measurement is cached, and
+/// everywhere if `ground` requires measurements. Tables are always measured with the rest, so that
+/// a measurement serves every later goal.
 pub(super) fn losses(
     checkpoint: &Checkpoint,
     graph: &Graph,
@@ -122,14 +122,15 @@ pub(super) fn losses(
              a plan with `--quality` measures and keeps it",
         ));
     }
-    // Of an encoder nothing is expected, so that a part of its losses would pass for the whole.
+    // Losses of an encoder cannot be predicted. If only some were measured, their sum would look
+    // like the whole loss.
     match graph.is_generative() || known.missing().next().is_none() {
         true => Ok(requested(graph, &formats, &known)),
         false => Ok(Losses::default()),
     }
 }
 
-/// Hash of all that losses of a checkpoint follow from with these options.
+/// Returns a hash of everything that determines the losses of a checkpoint with these options.
 fn identity(checkpoint: &Checkpoint, options: &PlanOptions, sequences: &[Vec<u32>]) -> Result<[u8; 32]> {
     let hash = checkpoint.content_hash();
     let moments = match options.compensated(checkpoint.graph()) {
@@ -140,7 +141,7 @@ fn identity(checkpoint: &Checkpoint, options: &PlanOptions, sequences: &[Vec<u32
     Ok(losses_identity(hash, sequences, moments))
 }
 
-/// What is measured, and where it is kept.
+/// What to measure, and where to cache it.
 struct Site<'s> {
     graph: &'s Graph,
     options: &'s PlanOptions,
@@ -148,8 +149,8 @@ struct Site<'s> {
     kept: Option<&'s Kept>,
 }
 
-/// Measures what was not, the most valuable first, and keeps each loss as soon as it is known;
-/// stops between two losses at `until`. Returns how many were measured.
+/// Measures missing losses, the most valuable first, and caches each of them immediately. Stops
+/// between two losses at `until`. Returns the number of measured losses.
 fn measure(
     site: &Site<'_>,
     known: &mut Known,
@@ -203,7 +204,7 @@ fn measure(
     Ok(total)
 }
 
-/// The calibrated ranges for each of the formats of values that need them.
+/// Returns the calibrated ranges for each of the value formats that need them.
 fn ranges_of(changes: &[Change], calibration: Option<&Calibration>) -> Result<BTreeMap<ValueFormat, Ranges>> {
     let mut found = BTreeMap::new();
     for change in changes.iter().filter(|change| change.needs_ranges()) {
@@ -216,7 +217,7 @@ fn ranges_of(changes: &[Change], calibration: Option<&Calibration>) -> Result<BT
     Ok(found)
 }
 
-/// The tuple that has one format of values, and floats for the rest.
+/// Returns the tuple that has one value format, and floats for the rest.
 fn alone(format: ValueFormat) -> FormatTuple {
     match format {
         ValueFormat::Activations(activations) => FormatTuple { activations, ..FormatTuple::F32 },
@@ -224,8 +225,8 @@ fn alone(format: ValueFormat) -> FormatTuple {
     }
 }
 
-/// Losses in the terms of a request. A component without matrices loses nothing, which a row says,
-/// because a planner cannot distinguish that from a loss that is not known.
+/// Converts losses to the form of a request. A component without matrices gets rows with loss 0,
+/// because a planner cannot distinguish a missing row from an unknown loss.
 fn requested(graph: &Graph, formats: &Formats, known: &Known) -> Losses {
     let index = |kind| graph.components.iter().position(|component| component.kind == kind);
     let mut losses = Losses::default();
@@ -260,7 +261,7 @@ fn requested(graph: &Graph, formats: &Formats, known: &Known) -> Losses {
         }
     }
     for (total, mut rows) in of_values.into_values() {
-        // They say that it is known.
+        // The rows stay, so that the loss counts as known.
         if total < LEAST_OF_VALUES {
             rows.iter_mut().for_each(|row| row.micronats = 0);
         }

@@ -1,5 +1,5 @@
-//! What a plan is compiled from: constants quantised to the formats it names, each once, and
-//! calibrated ranges for integer activations and states.
+//! Makes the inputs of compiling a plan: constants quantised to the formats it names, each once,
+//! and calibrated ranges for integer activations and states.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -22,24 +22,24 @@ use crate::{
     TableFormats, WeightRounding, needs_ranges,
 };
 
-/// Most bytes of weights that are quantised in memory; larger models use a store in the cache
-/// directory, whose files are mapped.
+/// Largest number of bytes of weights that are quantised in memory. Larger models use a store in
+/// the cache directory, whose files are mapped.
 const MEMORY_BYTES: u64 = 256 << 20;
 
-/// Progress once the weights of a plan that is measured are made and its tables are not, in
+/// Progress of a measured plan after its weights are made and before its tables are, in
 /// thousandths.
 const MADE_FOR_LOSS: u32 = 900;
 
-/// Progress before losses are measured, once ranges are calibrated and moments are taken, in
+/// Progress before losses are measured, after ranges are calibrated and moments are computed, in
 /// thousandths.
 const RANGES_FOR_LOSSES: u32 = 200;
 const MOMENTS_FOR_LOSSES: u32 = 300;
 
-/// Progress once ranges are calibrated and moments are taken, in thousandths.
+/// Progress after ranges are calibrated and moments are computed, in thousandths.
 const CALIBRATED: u32 = 400;
 const MOMENTS_TAKEN: u32 = 700;
 
-/// A checkpoint to plan for and compile from: constants and ranges are made on demand and kept for
+/// A checkpoint to plan for and compile from. Constants and ranges are made on demand and kept for
 /// the next revision of the plan.
 pub struct CheckpointSource<'a> {
     checkpoint: &'a Checkpoint,
@@ -54,7 +54,7 @@ pub struct CheckpointSource<'a> {
 }
 
 impl<'a> CheckpointSource<'a> {
-    /// The calibration, which is made if it is not there yet.
+    /// Returns the calibration, and makes it if necessary.
     fn calibrated(&mut self, watch: &mut dyn BuildWatch) -> Result<&Calibration> {
         let CheckpointSource { checkpoint, graph, options, notices, calibration, .. } = self;
         match calibration {
@@ -66,8 +66,8 @@ impl<'a> CheckpointSource<'a> {
         }
     }
 
-    /// The moments that weights in these formats are rounded by, which are taken if they are not
-    /// there yet; `None` where each value is rounded to the nearest.
+    /// Returns the moments by which weights in these formats are rounded, and computes them if
+    /// necessary. Returns `None` if each value is rounded to nearest.
     fn moments(
         &mut self,
         formats: &[WeightFormat],
@@ -93,14 +93,14 @@ impl<'a> CheckpointSource<'a> {
         Ok(moments.clone())
     }
 
-    /// Adds a notice that is not there yet.
+    /// Adds a notice unless it exists already.
     fn say_once(&mut self, text: String) {
         if self.notices.iter().all(|notice| notice.text != text) {
             self.notices.push(Notice::note(text));
         }
     }
 
-    /// Of a checkpoint, its graph altered where `options` ask for it.
+    /// Creates the source of a checkpoint, with its graph altered if `options` request it.
     pub fn new(checkpoint: &'a Checkpoint, options: &'a PlanOptions) -> Self {
         let mut graph = checkpoint.graph().clone();
         if let Some(alter) = options.alter {
@@ -247,7 +247,7 @@ impl ModelSource for CheckpointSource<'_> {
         }
         let rounded = measuring::quantised_formats(&used);
         let moments = self.moments(&rounded, &mut watch.then(MOMENTS_TAKEN))?;
-        // Said once, whatever plans follow.
+        // Reported only once, whatever plans follow.
         if self.options.rounding == WeightRounding::Compensated && rounded.is_empty() && self.made.is_empty()
         {
             self.notices.push(Notice::note(
@@ -284,7 +284,7 @@ impl ModelSource for CheckpointSource<'_> {
     }
 }
 
-/// Where constants in other formats are made: large models in a store of files.
+/// Returns where constants in other formats are made: for large models, in a store of files.
 pub(super) fn making(graph: &Graph, options: &PlanOptions) -> Making {
     let tables = graph.assets.iter().map(|asset| &asset.table);
     let stored = graph.weights.iter().chain(tables).map(Weight::bytes).fold(0, u64::saturating_add);

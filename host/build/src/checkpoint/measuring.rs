@@ -1,5 +1,5 @@
-//! Ranges of activations, which static integers need, cached by the hash of the checkpoint's
-//! content.
+//! Measures ranges of activations, which static integers need. They are cached by the hash of the
+//! checkpoint's content.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -15,11 +15,11 @@ use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Notice, WeightFormat
 use super::texts::{self, Budget, conversations};
 use crate::{PlanOptions, Result};
 
-/// Text for ranges, which settle long before its end.
+/// Text for ranges. They stabilise long before its end.
 const CALIBRATION: Budget = Budget { tokens: 2048, longest: 128 };
 
-/// The value ranges of the float model's tensors over the calibration text, from the cache if it
-/// has them.
+/// Returns the value ranges of the float model's tensors over the calibration text, from the cache
+/// if possible.
 pub(super) fn calibrate(
     checkpoint: &Checkpoint,
     graph: &Graph,
@@ -58,7 +58,7 @@ pub(super) fn calibrate(
     Ok(calibration)
 }
 
-/// The weight formats of `tuples` that lose quality, each once.
+/// Returns the weight formats of `tuples` that lose quality, without duplicates.
 pub(super) fn quantised_formats(tuples: &[FormatTuple]) -> Vec<WeightFormat> {
     let mut formats: Vec<WeightFormat> = tuples
         .iter()
@@ -70,24 +70,25 @@ pub(super) fn quantised_formats(tuples: &[FormatTuple]) -> Vec<WeightFormat> {
     formats
 }
 
-/// Where a measurement is kept in the cache, if there is one.
+/// Where a measurement is stored in the cache, if there is one.
 pub(super) struct Kept(Option<PathBuf>);
 
 impl Kept {
-    /// The place of what was measured of a checkpoint on inputs of these bytes.
+    /// Returns the place of a measurement of a checkpoint on inputs of these bytes.
     pub fn new(options: &PlanOptions, what: &str, checkpoint: [u8; 32], inputs: &[u8]) -> Self {
         let name = format!("{}-{}", Digest::from(checkpoint), &Digest::of(inputs).to_string()[..16]);
         Kept(options.cache.as_ref().map(|cache| cache.join(what).join(name)))
     }
 
-    /// What is kept there, if only this user can have written it.
+    /// Reads the stored measurement, if only this user can have written it.
     pub fn read<T>(&self, read: impl FnOnce(&Path) -> Option<T>) -> Option<T> {
         let path = self.0.as_deref()?;
         own::open_file(path).ok()?;
         read(path)
     }
 
-    /// Writes a measurement; a failure is only reported, since it costs nothing but time.
+    /// Writes a measurement. A failure is only reported, since it costs no more than the time to
+    /// measure again.
     pub fn write(
         &self,
         notices: &mut Vec<Notice>,
@@ -136,10 +137,10 @@ mod tests {
     }
 }
 
-/// The text that ranges are calibrated on, as token ids.
+/// Returns the text that ranges are calibrated on, as token ids.
 ///
 /// # Errors
-/// A text, template or tokenizer that cannot be read.
+/// Fails if a text, template or tokenizer cannot be read.
 pub fn calibration_text(checkpoint: &Checkpoint, options: &PlanOptions) -> Result<Vec<Vec<u32>>> {
     conversations(checkpoint, checkpoint.graph(), options, CALIBRATION)
 }

@@ -1,5 +1,5 @@
-//! Second moments of what a checkpoint's matrices are multiplied with, and of the derivatives by
-//! their results, taken on the CPU shim and kept by checkpoint and text.
+//! Second moments of the inputs of a checkpoint's matrices, and of the derivatives by their
+//! results. They are computed on the CPU shim and cached by checkpoint and text.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,19 +19,20 @@ use super::texts::{self, Budget};
 use crate::places::thread_options;
 use crate::{CPU_SHIM, PlanOptions, Result};
 
-/// Text that moments are taken over: a matrix of 12,288 columns has more of those than tokens, but
-/// its damping is for that.
+/// Text for moments. A matrix may have more columns (12,288) than the text has tokens. Damping
+/// compensates for that.
 const TEXT: Budget = Budget { tokens: 4096, longest: 512 };
-/// Of a text that the user has chosen: whoever has more of it, wants that.
+/// Budget for a text of the user, who is assumed to want all of it used.
 const OWN_TEXT: Budget = Budget { tokens: 65_536, ..TEXT };
 
 /// Folder of moments in the cache.
 const FOLDER: &str = "moments";
 
-/// The moments of a model as it is stored, from the cache as far as it has them.
+/// Returns the moments of a model as it is stored, from the cache as far as possible.
 ///
-/// Layers that were done before an interruption are run again without being summed. Without
-/// `gradients`, weights cannot be rounded by them: those of derivatives by results are left out.
+/// Layers that were finished before an interruption are run again, but not summed. Without
+/// `gradients`, the moments of the derivatives by results are left out, and weights cannot be
+/// rounded by the result.
 pub(super) fn moments(
     checkpoint: &Checkpoint,
     graph: &Graph,
@@ -93,10 +94,10 @@ pub(super) fn moments(
     })
 }
 
-/// The text that moments are taken over, as token ids.
+/// Returns the text that moments are computed over, as token ids.
 ///
 /// # Errors
-/// A text, template or tokenizer that cannot be read.
+/// Fails if a text, template or tokenizer cannot be read.
 pub fn moment_text(checkpoint: &Checkpoint, options: &PlanOptions) -> Result<Vec<Vec<u32>>> {
     text(checkpoint, checkpoint.graph(), options)
 }
@@ -106,11 +107,11 @@ fn text(checkpoint: &Checkpoint, graph: &Graph, options: &PlanOptions) -> Result
     texts::conversations(checkpoint, graph, options, budget)
 }
 
-/// The moments of a checkpoint as it is stored, from the cache as far as it has them, and what
-/// there is to say of them.
+/// Returns the moments of a checkpoint as it is stored, from the cache as far as possible, and
+/// notices about them.
 ///
 /// # Errors
-/// A text, template or tokenizer that cannot be read; what the CPU shim refuses or fails with.
+/// Fails if a text, template or tokenizer cannot be read, or if the CPU shim fails.
 pub fn checkpoint_moments(
     checkpoint: &Checkpoint,
     options: &PlanOptions,
@@ -121,8 +122,8 @@ pub fn checkpoint_moments(
     Ok((moments, notices))
 }
 
-/// Runs all sequences through all layers, and sums what is missing; to the end if that is wanted
-/// `whole`.
+/// Runs all sequences through the layers, and sums missing moments. Stops when they are complete,
+/// unless `whole` requires a run to the end.
 fn forward(
     graph: &Graph,
     pass: &mut Pass<'_>,
@@ -136,7 +137,7 @@ fn forward(
         joined.retain(|joined| missing.contains(*joined));
     }
     readers.retain(|_, joined| !joined.is_empty());
-    // What is summed is done when the last tensor that adds to it was seen.
+    // A sum is complete after the last tensor that adds to it.
     let mut left: BTreeMap<&str, usize> = BTreeMap::new();
     for joined in readers.values().flatten() {
         *left.entry(joined).or_default() += 1;
@@ -181,17 +182,18 @@ fn forward(
     }
 }
 
-/// A product of a layer.
+/// A matrix product of a layer.
 struct Product {
     weight: String,
-    /// The tensor that it is multiplied with.
+    /// Name of the tensor that the weight is multiplied with.
     input: String,
     rows: usize,
 }
 
-/// Goes back through all layers with the derivatives of what the model itself might say next, and
-/// sums their moments where they are missing, each row times the norm of what was multiplied: the
-/// second moments of the derivative by the weight, summed over its columns.
+/// Runs backwards through all layers with the derivatives of tokens sampled from the model's own
+/// predictions, and sums missing moments of them. Each row is weighted with the norm of the
+/// product's input. This gives the second moments of the derivative by the weight, summed over its
+/// columns.
 fn backward(
     graph: &Graph,
     mut back: Backward<'_>,
@@ -258,7 +260,7 @@ fn backward(
             take(&MatrixInputs::gradient_key(&weight), sums.finish())?;
         }
     }
-    // Of what nothing depends on, nothing was summed.
+    // Results that do not affect the loss have no sums.
     for weight in left {
         let rows = inputs.gradients.get(&weight).copied().unwrap_or_default();
         take(&MatrixInputs::gradient_key(&weight), MomentSums::new(rows).finish())?;
@@ -266,7 +268,7 @@ fn backward(
     Ok(())
 }
 
-/// The CPU shim, in this process if the user does not ask for another, opened for `purpose`.
+/// Opens the CPU shim for `purpose`, in this process unless the user requests another one.
 pub(super) fn engine(options: &PlanOptions, purpose: &str, help: &str) -> Result<Engine> {
     let shims = options.shims_by(&options.rules()?)?;
     let threads = thread_options(CPU_SHIM, options.threads);
@@ -283,7 +285,8 @@ fn name_of(identity: [u8; 32]) -> String {
     shardwright_bundle::Digest::from(identity).to_string()
 }
 
-/// The folder, made if it is not there; `None`, said, if that fails or others may write it.
+/// Creates the folder if necessary. Returns `None` with a notice if that fails or if others may
+/// write to it.
 fn trusted(folder: PathBuf, notices: &mut Vec<Notice>) -> Option<PathBuf> {
     let above = folder.parent().unwrap_or(Path::new("."));
     let own = own::create_folder(&folder)

@@ -1,4 +1,4 @@
-//! A checkpoint whose weights are elsewhere, as a source of models to plan and of nothing else.
+//! A checkpoint without its weights, as a source of models that can only be planned.
 
 use shardwright_graph::Graph;
 use shardwright_models::{Outline, OutlineBasis};
@@ -13,7 +13,7 @@ use crate::{
     ModelName, PlanOptions, PlanSource, Result, StatedDraft, forecast,
 };
 
-/// A checkpoint's outline to plan for. Nothing is compiled from it: it is no
+/// A checkpoint's outline to plan for. It cannot be compiled, because it is not a
 /// [`ModelSource`](crate::ModelSource).
 pub struct OutlineSource<'a> {
     outline: &'a Outline,
@@ -23,7 +23,7 @@ pub struct OutlineSource<'a> {
 }
 
 impl<'a> OutlineSource<'a> {
-    /// Of an outline, its graph altered where `options` ask for it.
+    /// Creates the source of an outline, with its graph altered if `options` request it.
     pub fn new(outline: &'a Outline, options: &'a PlanOptions) -> Self {
         let mut graph = outline.graph().clone();
         if let Some(alter) = options.alter {
@@ -34,7 +34,7 @@ impl<'a> OutlineSource<'a> {
     }
 }
 
-/// What the plan rests on, and what cannot be known.
+/// Reports the basis of the plan, and what cannot be known without weights.
 fn notice(outline: &Outline) -> String {
     let lack = outline.lack().map_or_else(|| outline.name().to_owned(), ToString::to_string);
     let rests_on = match outline.basis() {

@@ -1,4 +1,4 @@
-//! Recognises whether a path is a checkpoint, and suggests a remedy if it is not.
+//! Checks whether a path is a checkpoint, and suggests a remedy if it is not.
 
 use std::path::Path;
 
@@ -14,27 +14,27 @@ use crate::{CheckpointSource, OutlineSource, PlanOptions, PlanReport, PlanSource
 /// The name of the first chain of a model's text.
 pub const PRIMARY_CHAIN: &str = "primary";
 
-/// Progress once the text is planned and towers are not, in thousandths.
+/// Progress after the text is planned and before towers are, in thousandths.
 const TEXT_PLANNED: u32 = 500;
 
-/// Progress once first chains are planned and those that they fall back to are not.
+/// Progress after first chains are planned and before their fallback chains are, in thousandths.
 const FIRST_PLANNED: u32 = 700;
 
 /// Opens a checkpoint.
 ///
 /// # Errors
-/// As [`expect_checkpoint`], and errors of reading the checkpoint.
+/// Fails like [`expect_checkpoint`], and with errors of reading the checkpoint.
 pub fn open_checkpoint(path: &Path) -> Result<Checkpoint> {
     expect_checkpoint(path)?;
     Ok(Checkpoint::open(path)?)
 }
 
-/// Plans for a checkpoint without compiling: its text, and each tower that the options ask for.
-/// Where its weights are elsewhere, headers or `config.json` alone do, and a notice of the report
-/// says so.
+/// Plans for a checkpoint without compiling: its text, and each tower that the options request.
+/// Without its weights, headers or `config.json` are enough, and the report contains a notice about
+/// that.
 ///
 /// # Errors
-/// As [`open_checkpoint`] except for weights that are not here, and errors of planning.
+/// Fails like [`open_checkpoint`], except for missing weights, and with errors of planning.
 pub fn plan_checkpoint(path: &Path, options: &PlanOptions, watch: &mut dyn Watch) -> Result<Planned> {
     let mut checkpoint = Whole::open(path, options)?;
     let share = if checkpoint.scopes.is_empty() { 1000 } else { TEXT_PLANNED };
@@ -52,17 +52,18 @@ pub fn plan_checkpoint(path: &Path, options: &PlanOptions, watch: &mut dyn Watch
 /// The plan of one of the chains of a model.
 #[derive(Debug)]
 pub struct ChainPlan {
-    /// The name that its chain has in a bundle.
+    /// The name of the chain in a bundle.
     pub name: String,
-    /// The plan, or why there is none: a bundle does without what another chain falls back to.
+    /// The plan, or the reason why it could not be made. A bundle does not need every fallback
+    /// chain.
     pub made: Result<PlanReport>,
 }
 
-/// The same, also with the plans of all chains in the order of a bundle: of the text and of each
-/// tower the first one, and those that it falls back to.
+/// Plans for a checkpoint like [`plan_checkpoint`], and also returns the plans of all chains in the
+/// order of a bundle: for the text and for each tower, the first chain and its fallback chains.
 ///
 /// # Errors
-/// As [`plan_checkpoint`], and a cancellation.
+/// Fails like [`plan_checkpoint`], and if it is cancelled.
 pub fn plan_all_chains(
     path: &Path,
     options: &PlanOptions,
@@ -94,7 +95,7 @@ pub fn plan_all_chains(
     Ok((planned, chains))
 }
 
-/// A checkpoint with the towers that are planned beside its text.
+/// A checkpoint with the towers that are planned in addition to its text.
 struct Whole {
     opened: Opened,
     scopes: Vec<TowerScope>,
@@ -126,12 +127,12 @@ impl Whole {
     }
 }
 
-/// The passes of a step and of towers.
+/// Returns the passes of a step and of towers.
 pub(crate) fn passes_with(scopes: &[TowerScope]) -> Vec<Pass> {
     std::iter::once(Pass::Step).chain(scopes.iter().map(|scope| scope.pass)).collect()
 }
 
-/// Refuses a path that is no checkpoint directory, and says what it is instead.
+/// Rejects a path that is not a checkpoint, and reports what it is instead.
 pub fn expect_checkpoint(path: &Path) -> Result<()> {
     let shown = path.display();
     let refused = |kind, what: String, help: &str| Err(Error::new(kind, what).with_help(help));
@@ -167,7 +168,7 @@ pub fn expect_checkpoint(path: &Path) -> Result<()> {
     )
 }
 
-/// The path as a model name on the hub, `organisation/model`, if it looks like one.
+/// Returns the path as a model name on the hub, `organisation/model`, if it looks like one.
 fn of_the_hub(path: &Path) -> Option<&str> {
     let name = path.to_str()?;
     let (organisation, model) = name.split_once('/')?;
@@ -176,7 +177,7 @@ fn of_the_hub(path: &Path) -> Option<&str> {
             && !part.starts_with(['.', '~'])
             && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
     };
-    // If a folder with the organisation's name exists, a path was meant.
+    // If a folder with the organisation's name exists, the user meant a path.
     (plain(organisation) && plain(model) && !Path::new(organisation).exists()).then_some(name)
 }
 

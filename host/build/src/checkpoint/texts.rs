@@ -1,4 +1,4 @@
-//! The text that ranges, moments and losses are measured on, as a model sees it.
+//! The texts on which ranges, moments and losses are measured, encoded for a model.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use shardwright_vocabulary::{Error, ErrorKind};
 
 use crate::{AcceptedSteps, PlanOptions, Result};
 
-/// The texts that come with the program, all of them its own: one conversation a line, turns
-/// separated by tabs, user first, `\n` for the end of a line.
+/// The texts that come with the program, written for it: one conversation per line, turns separated
+/// by tabs, user first, `\n` for the end of a line.
 const TEXTS: [(&str, &str); 5] = [
     ("turns", include_str!("texts/turns.txt")),
     ("code", include_str!("texts/code.txt")),
@@ -20,23 +20,23 @@ const TEXTS: [(&str, &str); 5] = [
     ("long", include_str!("texts/long.txt")),
 ];
 
-/// A text for measuring plans, one conversation a line as in [`TEXTS`]. Ranges are not calibrated
-/// on it and weights are not rounded by it.
+/// A text for measuring plans, one conversation per line as in [`TEXTS`]. It is not used to
+/// calibrate ranges or to round weights.
 const UNSEEN: &str = include_str!("texts/unseen.txt");
 
 /// Name of [`UNSEEN`] in reports.
 pub(super) const UNSEEN_NAME: &str = "built-in text (unseen)";
 
-/// How much text is taken.
+/// How much text is used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
-    /// Tokens of all conversations, about.
+    /// Approximate number of tokens of all conversations.
     pub tokens: usize,
-    /// Tokens of one, which is cut there.
+    /// Largest number of tokens of one conversation. Longer ones are cut.
     pub longest: usize,
 }
 
-/// What the built-in texts are called in reports, or the user's file.
+/// Returns the name in reports of the user's file or the built-in texts.
 pub(super) fn named(options: &PlanOptions) -> String {
     match &options.calibration_text {
         Some(path) => path.display().to_string(),
@@ -47,8 +47,8 @@ pub(super) fn named(options: &PlanOptions) -> String {
     }
 }
 
-/// The user's text, or the built-in ones in turns, as token ids: through the chat template where
-/// there is one, special tokens included.
+/// Encodes the user's text, or the built-in ones alternately, as token ids. Uses the chat template
+/// if there is one, and special tokens.
 pub(super) fn conversations(
     checkpoint: &Checkpoint,
     graph: &Graph,
@@ -63,7 +63,7 @@ pub(super) fn conversations(
     encoded(checkpoint, graph, &lines, budget)
 }
 
-/// The built-in text that plans are measured on, likewise.
+/// Encodes the built-in text that plans are measured on, like [`conversations`].
 pub(super) fn unseen(checkpoint: &Checkpoint, graph: &Graph, budget: Budget) -> Result<Vec<Vec<u32>>> {
     encoded(checkpoint, graph, &UNSEEN.lines().collect::<Vec<_>>(), budget)
 }
@@ -100,7 +100,7 @@ fn encoded(checkpoint: &Checkpoint, graph: &Graph, lines: &[&str], budget: Budge
     Ok(conversations)
 }
 
-/// How often prompt lookup is right in the replies of these conversations.
+/// Measures how often prompt lookup is right in the replies of these conversations.
 pub(super) fn accepted(directory: &Path, conversations: &str) -> Result<AcceptedSteps> {
     let template = ChatTemplate::from_directory(directory)?;
     let tokenizer = Tokenizer::from_checkpoint(directory)?;
@@ -118,7 +118,7 @@ pub(super) fn accepted(directory: &Path, conversations: &str) -> Result<Accepted
                 None => tokenizer.encode(&turns[..end].join("\n"), true),
             };
             let (prompt, whole) = (encoded(reply, true)?, encoded(reply + 1, false)?);
-            // A template may write a finished turn otherwise than the beginning of one.
+            // A template may write a finished turn differently from the beginning of one.
             let common = prompt.iter().zip(&whole).take_while(|(one, other)| one == other).count();
             found = found.and(&acceptance_of_lookup(&whole[..common], &whole[common..]));
         }
@@ -131,12 +131,13 @@ pub(super) fn accepted(directory: &Path, conversations: &str) -> Result<Accepted
     Ok(AcceptedSteps { silent: steps(&found.without), accepted: found.accepted.iter().map(steps).collect() })
 }
 
-/// The turns of a line of conversations: separated by tabs, `\n` for the end of a line.
+/// Splits a line of conversations into turns. Turns are separated by tabs, and `\n` stands for the
+/// end of a line.
 pub fn turns_of(line: &str) -> Vec<String> {
     line.split('\t').map(|turn| turn.replace("\\n", "\n")).collect()
 }
 
-/// These turns as messages, user first.
+/// Converts turns to messages, user first.
 pub fn messages_of(turns: &[String]) -> Vec<Message> {
     let message = |(index, turn): (usize, &String)| match index % 2 {
         0 => Message::user(turn),
@@ -145,16 +146,16 @@ pub fn messages_of(turns: &[String]) -> Vec<Message> {
     turns.iter().enumerate().map(message).collect()
 }
 
-/// Lines of the built-in texts: the first of each, then the second of each, so that little text has
-/// something of all.
+/// Returns lines of the built-in texts alternately: the first line of each text, then the second of
+/// each, so that a short text has parts of all.
 fn in_turns() -> Vec<&'static str> {
     let texts: Vec<Vec<&str>> = TEXTS.iter().map(|(_, text)| text.lines().collect()).collect();
     let longest = texts.iter().map(Vec::len).max().unwrap_or(0);
     (0..longest).flat_map(|line| texts.iter().filter_map(move |text| text.get(line).copied())).collect()
 }
 
-/// The first turns of the texts that come with the program, as a line of a calibration text has
-/// them: `\\n` for the end of a line.
+/// Returns the first turns of the texts that come with the program, as in a line of a calibration
+/// text: `\\n` for the end of a line.
 pub fn calibration_prompts() -> Vec<&'static str> {
     in_turns().into_iter().filter_map(|line| line.split('\t').next()).collect()
 }
@@ -173,7 +174,7 @@ mod tests {
             assert!(turns.iter().all(|turn| !turn.trim().is_empty()), "{line}");
         }
         assert!(UNSEEN.lines().all(|line| !lines.contains(&line)));
-        // Little text has something of all.
+        // A short text has parts of all.
         for ((name, text), line) in TEXTS.iter().zip(&lines) {
             assert_eq!(text.lines().next(), Some(*line), "{name}");
         }

@@ -1,5 +1,5 @@
-//! Towers of a checkpoint beside its text: which there are, what goes in, and sources to plan and
-//! compile them from.
+//! Towers of a checkpoint in addition to its text: the list of them, their inputs, and sources to
+//! plan and compile them from.
 
 mod samples;
 mod scope;

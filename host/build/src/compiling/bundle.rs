@@ -1,4 +1,4 @@
-//! A bundle that is being compiled: its variants, each for itself, and what they share.
+//! A bundle that is being compiled: its separate variants, and their shared files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -26,40 +26,41 @@ use crate::{
     towers_of,
 };
 
-/// Progress once the first chain is made, in thousandths; those that it falls back to and the
-/// writing of tables may follow.
+/// Progress after the first chain is made, in thousandths. Fallback chains and the writing of
+/// tables may follow.
 const PRIMARY: u32 = 850;
-/// The same where towers follow as well.
+/// Progress after the first chain is made, in thousandths, if towers follow too.
 const PRIMARY_BESIDE_TOWERS: u32 = 500;
-/// Progress once every chain is made, in thousandths.
+/// Progress after every chain is made, in thousandths.
 const WRITTEN: u32 = 970;
 
-/// A bundle that is being compiled. Threads compile its variants.
+/// A bundle that is being compiled. Several threads compile its variants.
 pub(super) struct Compiling<'c> {
     directory: &'c Path,
     into: &'c Path,
-    /// There once something can be compiled: what is refused before leaves no folder.
+    /// Created when the first variant can be compiled, so that a rejected request leaves no folder
+    /// behind.
     writer: Mutex<Option<Arc<SharedWriter>>>,
 }
 
-/// A variant that was compiled.
+/// A compiled variant.
 pub(super) struct Made {
     variant: Variant,
     /// The plan of its first chain.
     plan: PlanReport,
     model: ModelIdentity,
-    /// Artefacts that were there already.
+    /// Number of artefacts that were reused.
     reused: usize,
 }
 
 impl Made {
-    /// The chip it is for.
+    /// Returns the chip of the variant.
     pub fn soc(&self) -> &str {
         &self.variant.soc
     }
 }
 
-/// What is taken over from an earlier bundle.
+/// Contents copied from an earlier bundle.
 #[derive(Default)]
 pub(super) struct Others {
     variants: Vec<Variant>,
@@ -67,7 +68,7 @@ pub(super) struct Others {
 }
 
 impl<'c> Compiling<'c> {
-    /// Begins; fails for what is no checkpoint.
+    /// Starts a bundle. Fails if `directory` is not a checkpoint.
     pub fn begin(directory: &'c Path, into: &'c Path) -> Result<Self> {
         expect_checkpoint(directory)?;
         Ok(Compiling { directory, into, writer: Mutex::default() })
@@ -82,7 +83,8 @@ impl<'c> Compiling<'c> {
         Ok(writer.insert(shared).clone())
     }
 
-    /// Compiles a variant, beside others where it has a seat.
+    /// Compiles a variant. With a seat, it waits for its turn among variants that are compiled at
+    /// the same time.
     pub fn variant(
         &self,
         options: &PlanOptions,
@@ -184,7 +186,7 @@ impl<'c> Compiling<'c> {
         Ok(Made { variant, plan, model, reused })
     }
 
-    /// Copies the variants of another bundle for other chips than `soc` with their files, and its
+    /// Copies the variants of another bundle for chips other than `soc` with their files, and its
     /// goldens.
     pub fn copy(&self, earlier: &Bundle, soc: &str) -> Result<Others> {
         let others = earlier.manifest().variants.iter().filter(|variant| variant.soc != soc);
@@ -197,7 +199,7 @@ impl<'c> Compiling<'c> {
         Ok(Others { variants, goldens })
     }
 
-    /// Writes what all variants share, and the manifest.
+    /// Writes the files that all variants share, and the manifest.
     pub fn finish(
         self,
         compiled: Vec<Made>,
@@ -234,7 +236,7 @@ impl<'c> Compiling<'c> {
         });
         let reports: Vec<CompiledVariant> = reports.collect();
         variants.extend(others.variants);
-        // Equal variants give equal bytes, in whatever order they were asked for.
+        // Equal variants give equal bytes, whatever the order of the request.
         variants.sort_by(|one, other| one.soc.cmp(&other.soc));
         let manifest = Manifest {
             program: concat!("shardwright ", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -256,7 +258,7 @@ impl<'c> Compiling<'c> {
     }
 }
 
-/// Adds the text files of a folder, or the text files made of a GGUF file's metadata.
+/// Adds the text files of a folder, or the text files made from a GGUF file's metadata.
 fn texts_of(checkpoint: &Path, writer: &mut BundleWriter) -> Result<BTreeMap<TextFile, FileReference>> {
     if checkpoint.is_dir() && model_at(checkpoint).map_err(TextError::from)?.is_none() {
         return Ok(writer.add_texts(checkpoint)?);
@@ -274,7 +276,7 @@ fn nothing_compiled() -> Error {
     Error::new(ErrorKind::Internal, "nothing was compiled")
 }
 
-/// The files that a variant names.
+/// Returns the files that a variant names.
 fn files_of(variant: &Variant) -> BTreeSet<FileReference> {
     variant.references().into_iter().map(|(_, file)| file).collect()
 }
@@ -284,15 +286,15 @@ struct CompiledTower {
     pass: Pass,
     graph: Graph,
     chains: Vec<ChainEntry>,
-    /// The plan of the first chain: the same for the same inputs.
+    /// The plan of the first chain. It is equal for equal inputs.
     report: PlanReport,
-    /// The same with all that is to be said of this run.
+    /// The plan of the first chain with all notices of this run.
     shown: PlanReport,
-    /// Chains that its plan falls back to and that were not made.
+    /// Notices about fallback chains of the plan that were not made.
     lacking: Vec<Notice>,
 }
 
-/// Compiles a tower: the chain of its plan, and those that the plan falls back to.
+/// Compiles a tower: the chain of its plan, and its fallback chains.
 fn tower(
     checkpoint: &Checkpoint,
     (scope, options): (&TowerScope, &PlanOptions),
@@ -329,7 +331,7 @@ fn chain(store: &mut BundleStore<'_>, name: &str, settled: &Settled) -> Result<C
     Ok(store.chain(name, request, plan, shards, report)?)
 }
 
-/// Everything the user asked for beyond the defaults, by name.
+/// Returns all options of the user that differ from the defaults, by name.
 fn asked(options: &PlanOptions) -> Result<BTreeMap<String, String>> {
     let mut asked = BTreeMap::new();
     asked.extend(options.rounding.name().map(|name| ("rounding".to_owned(), name.to_owned())));

@@ -1,9 +1,9 @@
-//! Which of several variants may plan, and which may compile, at a moment.
+//! Decides which of several variants may plan and which may compile at a given time.
 //!
-//! Variants plan the first chain of a pass in the order they were asked for: what the first one
-//! measures of the checkpoint is found by the next, and the same is said whatever number runs at
-//! once. After that they compile together, as far as memory and compilers allow it. What waits here
-//! holds nothing that another waits for, so that it always ends.
+//! Variants plan the first chain of a pass in the requested order. The measurements of the first
+//! one are then available to the next, and the notices do not depend on how many run at the same
+//! time. Afterwards they compile together, as far as memory and compilers allow. A waiting variant
+//! has nothing reserved that another one waits for, so every wait ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,13 +14,14 @@ use shardwright_vocabulary::{Error, ErrorKind, Pass};
 
 use crate::Result;
 
-/// Interval for checking whether to stop.
+/// Interval for checking for a cancellation.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Lets variants begin, plan and compile.
+/// Lets variants start, plan and compile.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    /// Bytes that all running variants together are expected to hold at most; `None` for any.
+    /// Maximum of the bytes that all running variants are expected to need together. `None` for no
+    /// maximum.
     budget: Option<u64>,
     state: Mutex<State>,
     changed: Condvar,
@@ -28,32 +29,33 @@ pub(super) struct Gate {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Number of variants that began.
+    /// Number of variants that started.
     begun: usize,
-    /// What those that run use alone, by variant.
+    /// Exclusive resources of the running variants, by variant.
     alone: BTreeMap<usize, BTreeSet<String>>,
     /// Passes whose first plan was made, by variant.
     planned: BTreeSet<(usize, Pass)>,
     /// Variants that ended.
     ended: BTreeSet<usize>,
-    /// Bytes that variants hold while they compile.
+    /// Bytes reserved for compiling, by variant.
     held: BTreeMap<usize, u64>,
     /// Variants that wait to compile.
     waiting: BTreeSet<usize>,
 }
 
 impl Gate {
-    /// A gate for variants that hold at most so many bytes together; `None` for any number.
+    /// Creates a gate for variants that together need at most `budget` bytes. `None` sets no
+    /// maximum.
     pub fn within(budget: Option<u64>) -> Self {
         Gate { budget, ..Gate::default() }
     }
 
-    /// Begins a variant, by its place in the order: after all before it began, and once none runs
-    /// that uses one of `alone`.
+    /// Starts a variant, given its place in the order: after all variants before it started, and
+    /// after all variants ended that use one of the resources in `alone`.
     ///
     /// # Errors
     ///
-    /// That of a cancellation.
+    /// Fails if it is cancelled.
     pub fn enter(&self, index: usize, alone: &BTreeSet<String>, watch: &mut dyn Watch) -> Result<Seat<'_>> {
         let mut state = self.wait("waiting for a compiler that runs once", watch, |state| {
             state.begun == index && state.alone.values().all(|used| used.is_disjoint(alone))
@@ -64,7 +66,7 @@ impl Gate {
         Ok(Seat { gate: self, index })
     }
 
-    /// Waits until `may`, and gives the state in which it is so.
+    /// Waits until `may` returns true, and returns the locked state.
     fn wait(
         &self,
         stage: &str,
@@ -92,7 +94,7 @@ impl Gate {
     }
 }
 
-/// The place of a variant that began; ended when dropped.
+/// The place of a started variant. Dropping it ends the variant.
 #[derive(Debug)]
 pub(super) struct Seat<'g> {
     gate: &'g Gate,
@@ -100,12 +102,12 @@ pub(super) struct Seat<'g> {
 }
 
 impl Seat<'_> {
-    /// Begins to plan a chain of a pass: the first one once every variant before has planned one of
-    /// that pass, or ended. What it held for compiling is free.
+    /// Starts planning a chain of a pass, and releases the bytes reserved for compiling. The first
+    /// chain waits until every earlier variant has planned one of that pass, or ended.
     ///
     /// # Errors
     ///
-    /// That of a cancellation.
+    /// Fails if it is cancelled.
     pub fn plan(&self, pass: Pass, watch: &mut dyn Watch) -> Result<()> {
         self.gate.state().held.remove(&self.index);
         self.gate.changed.notify_all();
@@ -119,12 +121,12 @@ impl Seat<'_> {
             .map(drop)
     }
 
-    /// Begins to compile what was planned, which holds so many bytes: once those that run leave it
-    /// as many, or none runs. Of several that wait, the first one asked for begins first.
+    /// Starts compiling the plan, which needs `bytes` bytes. Waits until the running variants leave
+    /// enough of the budget, or none is compiling. Waiting variants start in the requested order.
     ///
     /// # Errors
     ///
-    /// That of a cancellation.
+    /// Fails if it is cancelled.
     pub fn compile(&self, pass: Pass, bytes: u64, watch: &mut dyn Watch) -> Result<()> {
         let &Seat { gate, index } = self;
         {
@@ -167,7 +169,7 @@ impl Drop for Seat<'_> {
 mod tests {
     use super::*;
 
-    /// Stops whoever would have to wait.
+    /// Cancels every call that would have to wait.
     struct Impatient;
 
     impl Watch for Impatient {
@@ -180,7 +182,7 @@ mod tests {
         gate.enter(index, &BTreeSet::new(), &mut Impatient).unwrap()
     }
 
-    /// Whether it would wait.
+    /// Checks whether a call would have waited.
     fn waits(result: Result<()>) -> bool {
         result.is_err_and(|error| error.kind() == ErrorKind::Cancelled)
     }
@@ -192,7 +194,7 @@ mod tests {
         let compile = |seat: &Seat<'_>, bytes| seat.compile(Pass::Step, bytes, &mut Impatient);
         assert!(compile(&seats[0], 60).is_ok() && compile(&seats[1], 40).is_ok());
         assert!(waits(compile(&seats[2], 1)));
-        // A plan that is revised frees what the one before held; planning holds nothing.
+        // A revised plan releases the bytes of the previous one. Planning reserves no bytes.
         assert!(compile(&seats[0], 59).is_ok() && compile(&seats[2], 1).is_ok());
         assert!(seats[1].plan(Pass::Step, &mut Impatient).is_ok() && compile(&seats[0], 99).is_ok());
         let [first, second, third] = seats;
@@ -212,7 +214,7 @@ mod tests {
         first.compile(Pass::Step, 1, &mut Impatient).unwrap();
         assert!(plan(&second, Pass::Step).is_ok() && waits(plan(&second, Pass::Picture)));
         second.compile(Pass::Step, 1, &mut Impatient).unwrap();
-        // Chains after the first of their pass wait for nothing, and what ended keeps none waiting.
+        // Chains after the first of their pass do not wait, and ended variants keep none waiting.
         assert!(plan(&second, Pass::Step).is_ok());
         drop(first);
         assert!(plan(&second, Pass::Picture).is_ok());

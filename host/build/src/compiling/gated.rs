@@ -1,4 +1,4 @@
-//! A model that is planned and compiled beside others.
+//! A model that is planned and compiled at the same time as others.
 
 use shardwright_graph::{Asset, Graph, Ranges};
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
@@ -12,19 +12,18 @@ use crate::{
     PlanSource, Result, StatedDraft, TableFormats,
 };
 
-/// Bytes that compiling a shard for a chip takes for each byte of its weights: the most that was
-/// measured of Qualcomm's compiler (docs/benchmarks/qualcomm.md) is 11.6. MediaTek's was not
-/// measured.
+/// Bytes of memory for compiling a shard for a chip, per byte of its weights. The maximum measured
+/// with Qualcomm's compiler (docs/benchmarks/qualcomm.md) is 11.6. MediaTek's was not measured.
 const OF_A_CHIP: u64 = 12;
 
-/// The same on the CPU: the work order, what is made of it, and the file that it goes to.
+/// Bytes of memory for compiling a shard for the CPU, per byte of its weights: the work order, the
+/// artefact in memory, and its file.
 const OF_THE_CPU: u64 = 3;
 
-/// What a compiler's process takes for itself.
+/// Bytes of memory that a compiler's process needs for itself.
 const PROCESS: u64 = 256 << 20;
 
-/// A model that waits for its turn where it has a seat, and is compiled from at once where it has
-/// none.
+/// A model that waits for its turn if it has a seat. Without a seat it is compiled immediately.
 pub(super) struct Gated<'g, S> {
     source: S,
     seat: Option<&'g Seat<'g>>,
@@ -32,11 +31,11 @@ pub(super) struct Gated<'g, S> {
 }
 
 impl<'g, S: ModelSource> Gated<'g, S> {
-    /// Once the model's turn to be planned has come.
+    /// Creates the model after waiting for its turn to be planned.
     ///
     /// # Errors
     ///
-    /// That of a cancellation.
+    /// Fails if it is cancelled.
     pub fn new(
         source: S,
         options: &PlanOptions,
@@ -48,8 +47,8 @@ impl<'g, S: ModelSource> Gated<'g, S> {
         Ok(Gated { source, seat, on_cpu: options.on == Some(Executor::Cpu) })
     }
 
-    /// Bytes that carrying the plan out is expected to take at most: the compiler of its largest
-    /// shard, and weights that were made in memory.
+    /// Returns the maximum bytes that carrying the plan out is expected to need: the compiler of
+    /// its largest shard, and weights that were made in memory.
     fn held(&self, plan: &CheckedPlan) -> u64 {
         let compiling = |shard: &CheckedShard| {
             let factor =

@@ -1,4 +1,4 @@
-//! How many variants of a bundle are compiled at once, and in how much memory.
+//! How many variants of a bundle are compiled at the same time, and in how much memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,43 +10,45 @@ use shardwright_worker::Shims;
 
 use crate::{PlanOptions, Result};
 
-/// How many variants of a bundle are compiled at once.
+/// How many variants of a bundle are compiled at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jobs {
-    /// The most, from 1.
+    /// Maximum number, at least 1.
     pub most: usize,
-    /// Bytes that all of them together are expected to hold at most; one alone always runs. `None`
-    /// for three quarters of the memory available to this process, if the system reports it.
+    /// Maximum of the bytes that all of them together are expected to need. A single one always
+    /// runs. `None` for three quarters of the memory available to this process, if the system
+    /// reports it.
     pub memory_bytes: Option<u64>,
 }
 
 impl Default for Jobs {
-    /// One after another.
+    /// Compiles one variant after another.
     fn default() -> Self {
         Jobs { most: 1, memory_bytes: None }
     }
 }
 
 impl Jobs {
-    /// Bytes that all variants together may hold; `None` for any number.
+    /// Returns the maximum bytes for all variants together, or `None` for no maximum.
     pub(super) fn budget(&self) -> Option<u64> {
         self.memory_bytes.or_else(|| Some(Memory::read(Path::new("/")).available? / 4 * 3))
     }
 }
 
-/// What is known of the chips before anything is compiled.
+/// Facts about the chips that are known before compiling.
 pub(super) struct Asked {
-    /// By variant: names of what it uses alone.
+    /// Names of exclusive resources, by variant.
     pub alone: Vec<BTreeSet<String>>,
-    /// What is to be said at once.
+    /// Messages to report immediately.
     pub said: Vec<String>,
 }
 
-/// Looks at the chips of `variants`. What cannot be found out here is an error of its variant.
+/// Inspects the chips of `variants`. Errors of a single variant are not reported here, but when it
+/// is compiled.
 ///
 /// # Errors
 ///
-/// That a chip is named twice.
+/// Fails if a chip is named twice.
 pub(super) fn look_at(variants: &[PlanOptions], jobs: Jobs) -> Result<Asked> {
     let mut known: BTreeMap<String, String> = BTreeMap::new();
     let mut asked = Asked { alone: vec![BTreeSet::new(); variants.len()], said: Vec::new() };
@@ -87,7 +89,7 @@ pub(super) fn look_at(variants: &[PlanOptions], jobs: Jobs) -> Result<Asked> {
     Ok(asked)
 }
 
-/// A chip and those that it falls back to.
+/// Returns a chip and its fallback chips.
 fn chips_of(soc: &str, options: &PlanOptions) -> Result<Vec<Profile>> {
     let trust = options.trust.rules(options.cache.as_deref())?;
     let directories = options.profiles.iter();

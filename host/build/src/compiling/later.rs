@@ -3,23 +3,24 @@ use shardwright_vocabulary::{ErrorKind, Notice, NoticeKind};
 
 use crate::{Result, Settled};
 
-/// The chains of a model after its first one: what its plan falls back to, as far as it can be
+/// The chains of a model after its first one: the fallbacks of its plan, as far as they can be
 /// made.
 #[derive(Default)]
 pub(super) struct LaterChains {
     chains: Vec<ChainEntry>,
-    /// What is to be said of this run.
+    /// Notices about this run.
     pub(super) said: Vec<Notice>,
-    /// What the bundle says of those that it lacks: the same on every machine.
+    /// The bundle's notices about missing chains, which are equal on every machine.
     pub(super) lacking: Vec<Notice>,
 }
 
 impl LaterChains {
-    /// Takes a chain, or says why there is none of that name: the others are made without it.
+    /// Adds a chain, or the notice why the chain of that name is missing. The others are made
+    /// without it.
     ///
     /// # Errors
     ///
-    /// A cancellation, and a fault of this program.
+    /// Fails if `made` is a cancellation or an internal error.
     pub(super) fn take(&mut self, name: &str, made: Result<(ChainEntry, Settled)>) -> Result<()> {
         match made {
             Ok((chain, settled)) => {
@@ -45,7 +46,7 @@ impl LaterChains {
         Ok(())
     }
 
-    /// All chains, after the first one.
+    /// Returns all chains, with `first` as the first one.
     pub(super) fn after(self, first: ChainEntry) -> Vec<ChainEntry> {
         std::iter::once(first).chain(self.chains).collect()
     }

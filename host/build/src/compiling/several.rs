@@ -1,4 +1,4 @@
-//! A bundle with a variant for each of several chips, some of them compiled at once.
+//! Compiles a bundle with a variant for each of several chips, some of them at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,17 +17,17 @@ use super::jobs::{Jobs, look_at};
 use super::{CompileReport, FailedVariant};
 use crate::{BundleTrying, PlanOptions, Result};
 
-/// Interval for checking whether to stop.
+/// Interval for checking for a cancellation.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Compiles a checkpoint into a bundle with a variant for each of several chips, as many at once as
-/// `jobs` says: the same bundle for any number. A chip that it cannot be compiled for loses no
-/// other: the bundle has those that it can.
+/// Compiles a checkpoint into a bundle with a variant for each of several chips, with up to `jobs`
+/// at the same time. The bundle does not depend on that number. If compiling for a chip fails, the
+/// bundle contains the other variants.
 ///
 /// # Errors
 ///
-/// The first failure if there is no variant at all, and at once that of a cancellation, of a chip
-/// named twice, and of no jobs.
+/// Fails with the first failure if no variant could be compiled. Fails immediately if it is
+/// cancelled, if a chip is named twice, or if the number of jobs is 0.
 pub fn compile_variants(
     directory: &Path,
     into: &Path,
@@ -66,8 +66,8 @@ fn soc_of(options: &PlanOptions) -> String {
     options.soc.clone().unwrap_or_else(|| GENERIC.to_owned())
 }
 
-/// Compiles all variants; gives their results in the order they were asked for. Ends early when it
-/// is cancelled.
+/// Compiles all variants and returns their results in the requested order. Ends early if it is
+/// cancelled.
 fn side_by_side(
     compiling: &Compiling<'_>,
     variants: &[PlanOptions],
@@ -105,7 +105,7 @@ fn side_by_side(
             let (sender, work) = (sender.clone(), &work);
             std::thread::Builder::new().spawn_scoped(scope, move || work(sender))
         };
-        // Fewer threads than jobs take longer and do the same.
+        // With fewer threads than jobs it only runs longer.
         let begun = (0..jobs.most.min(variants.len())).map_while(|_| begin().ok()).count();
         drop(sender);
         if begun == 0 {
@@ -135,15 +135,15 @@ fn side_by_side(
     results.into_iter().map(|result| result.unwrap_or_else(not_begun)).collect()
 }
 
-/// What a variant's thread reports.
+/// A report of a variant's thread.
 enum Event {
-    /// Thousandths of it, and the stage.
+    /// Progress of the variant in thousandths, and its stage.
     Progress(u32, String),
     Note(String),
     Ended,
 }
 
-/// The watch of one variant, which reports to the thread that has the watch of all.
+/// The watch of one variant, which reports to the thread with the watch of all.
 struct Reporter<'s> {
     index: usize,
     sender: Sender<(usize, Event)>,
@@ -152,7 +152,8 @@ struct Reporter<'s> {
 
 impl Reporter<'_> {
     fn send(&self, event: Event) {
-        // Nobody listens once the other thread has failed, whose error is the one that counts.
+        // The receiver is gone only if the other thread failed, and then that thread's error
+        // counts.
         let _ = self.sender.send((self.index, event));
     }
 }
@@ -171,11 +172,11 @@ impl Watch for Reporter<'_> {
     }
 }
 
-/// The progress of all variants as one.
+/// Combines the progress of all variants.
 struct View {
-    /// By variant: the chip, and how far it is in thousandths.
+    /// The chip and the progress in thousandths, by variant.
     variants: Vec<(String, u32)>,
-    /// Stages of those that run.
+    /// Stages of running variants.
     running: BTreeMap<usize, String>,
 }
 

@@ -1,62 +1,61 @@
-//! What a plan asks of a device, as data: memory of each phase, download, times, verdict.
+//! The demands of a plan on a device, as data: memory of each phase, download, times, verdict.
 
 use serde::{Deserialize, Serialize};
 use shardwright_planning::cost::weakest;
 use shardwright_vocabulary::Provenance;
 
-/// What fetching a model takes.
+/// Size of a model's download.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Download {
     /// Bytes of its weight files.
     pub bytes: u64,
-    /// What the number rests on.
+    /// The source of the number.
     pub rests_on: DownloadBasis,
 }
 
-/// What the size of a download rests on.
+/// The source of the size of a download.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DownloadBasis {
     /// The headers of all files.
     Headers,
-    /// The sum that an index states, headers not counted.
+    /// The sum in an index, without the headers.
     Index,
-    /// The configuration: what the model reads. Files hold at least that.
+    /// The configuration. It gives the bytes that the model reads, and the files contain at least
+    /// as many.
     Configuration,
 }
 
-/// A number of bytes and what it rests on.
+/// A number of bytes and how it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "rests_on", rename_all = "kebab-case")]
 pub enum Figure {
     /// Counted in the model and the plan.
     Counted {
-        /// The number.
         bytes: u64,
     },
     /// From a shim, or from a formula.
     Estimated {
-        /// The number.
         bytes: u64,
-        /// Where it comes from.
+        /// Where the number comes from.
         provenance: Provenance,
     },
-    /// Mapped from files: the system keeps between none and all of it in memory, and which cannot
-    /// be predicted.
+    /// Mapped from files. The system keeps between none and all of it in memory. How much cannot be
+    /// predicted.
     Mapped {
-        /// All of it.
+        /// The size of the whole mapping.
         bytes: u64,
     },
-    /// Nothing says.
+    /// The number is unknown.
     Unknown,
 }
 
 /// A part of a phase's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryPart {
-    /// What takes it.
+    /// Name of the part.
     pub name: String,
-    /// How much.
+    /// Size of the part.
     #[serde(flatten)]
     pub figure: Figure,
 }
@@ -67,18 +66,16 @@ pub struct MemoryPart {
 pub enum Phase {
     /// Constants are made and shards compiled, on the machine that compiles.
     Compile,
-    /// Artefacts are loaded.
     Load,
     /// A prompt is read.
     Prefill,
-    /// Tokens are generated.
     Decode,
     /// A text becomes a vector.
     Encode,
 }
 
 impl Phase {
-    /// Lower-case name.
+    /// Returns the lower-case name.
     pub const fn name(self) -> &'static str {
         match self {
             Phase::Compile => "compile",
@@ -93,15 +90,14 @@ impl Phase {
 /// The memory of one phase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseMemory {
-    /// The phase.
     pub phase: Phase,
-    /// What it is made of.
+    /// The parts of the memory.
     pub parts: Vec<MemoryPart>,
     /// Sum of the parts that are counted or estimated.
     pub held_bytes: u64,
-    /// The weakest provenance of its parts; `None` if all are counted.
+    /// The weakest provenance of the parts, or `None` if all are counted.
     pub provenance: Option<Provenance>,
-    /// Sum of the mapped parts: what may be in memory on top.
+    /// Sum of the mapped parts, which may be in memory in addition to `held_bytes`.
     pub mapped_bytes: u64,
 }
 
@@ -124,43 +120,42 @@ impl PhaseMemory {
         PhaseMemory { parts, ..memory }
     }
 
-    /// Names of the parts of unknown size.
+    /// Returns the names of the parts of unknown size.
     pub fn unknown(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter(|part| part.figure == Figure::Unknown).map(|part| part.name.as_str())
     }
 }
 
-/// A predicted time, the host's for handing over included.
+/// A predicted time, including host time for handing values over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predicted {
-    /// The time.
     pub microseconds: u64,
     /// The weakest provenance of the entry points' times.
     pub provenance: Provenance,
-    /// Operations of these entry points that it leaves out.
+    /// Number of operations of these entry points that the time leaves out.
     pub uncosted_ops: u64,
 }
 
-/// Predicted times; `None` if the time of an entry point is unknown.
+/// Predicted times. They are `None` if the time of an entry point is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "of", rename_all = "kebab-case")]
 pub enum Speed {
-    /// A model that generates.
+    /// A generative model.
     Tokens {
-        /// Tokens of the prompt.
+        /// Number of tokens of the prompt.
         prompt_tokens: u32,
-        /// From the prompt to the first token.
+        /// Time from the prompt to the first token.
         first: Option<Predicted>,
-        /// Each further token.
+        /// Time of each further token.
         each: Option<Predicted>,
-        /// Tokens in a thousand seconds; `None` if the time is unknown or zero.
+        /// Number of tokens in 1000 seconds, or `None` if the time is unknown or zero.
         per_1000_seconds: Option<u64>,
     },
-    /// A model that embeds.
+    /// An embedding model.
     Vector {
-        /// Most tokens of a text.
+        /// Largest number of tokens of a text.
         tokens: u32,
-        /// One text.
+        /// Time of one text.
         each: Option<Predicted>,
     },
 }
@@ -169,46 +164,44 @@ pub enum Speed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fits {
-    /// Every shard runs on the chip, within all known limits and the memory asked for.
+    /// Every shard runs on the chip, within all known limits and the requested memory.
     Whole,
     /// Some shards run elsewhere.
     InPart,
-    /// A phase holds more than the memory asked for: the plan is within it, but buffers and logits,
-    /// which no planner chooses, are not.
+    /// A phase needs more than the requested memory. The plan itself is within it, but buffers and
+    /// logits, which planners do not choose, are not.
     No,
 }
 
-/// The answer in short.
+/// A summary of the forecast.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Whether it fits.
     pub fits: Fits,
     /// Shards that run elsewhere than on the chip, by name and target.
     pub elsewhere: Vec<(String, String)>,
-    /// The phase on the device that holds most.
+    /// The phase on the device that needs most memory.
     pub largest: Option<Phase>,
-    /// What it holds.
+    /// Bytes of memory that the phase needs.
     pub held_bytes: u64,
-    /// What may be mapped on top.
+    /// Bytes that may be mapped in addition.
     pub mapped_bytes: u64,
-    /// The memory asked for.
+    /// The requested maximum of memory.
     pub asked_bytes: Option<u64>,
     /// Whether a limit on the chip's memory is known.
     pub memory_limit_known: bool,
 }
 
-/// Everything predicted of a plan.
+/// All predictions about a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forecast {
-    /// The answer in short.
+    /// A summary of the forecast.
     pub verdict: Verdict,
-    /// Size of the download; `None` if the model comes from nowhere.
+    /// Size of the download, or `None` if the model cannot be downloaded.
     pub download: Option<Download>,
     /// Memory of the phases in order.
     pub memory: Vec<PhaseMemory>,
-    /// Times.
     pub speed: Speed,
-    /// Time of loading all shards; `None` if it is not known.
+    /// Time of loading all shards, or `None` if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loading: Option<Predicted>,
 }

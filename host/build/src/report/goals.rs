@@ -1,4 +1,4 @@
-//! What a plan was asked to achieve, and what it is predicted to.
+//! The goals of a plan, and its predictions for them.
 
 use serde::{Deserialize, Serialize};
 use shardwright_planning::check::CheckedPlan;
@@ -8,28 +8,28 @@ use shardwright_vocabulary::{EntryKind, EntryName, Provenance, TimeCost};
 
 use super::{LossReport, PlanTotals};
 
-/// What a goal is about, and its unit.
+/// The quantity of a goal, and its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Goal {
-    /// Loss of quality in millionths of a nat per token, at most.
+    /// Maximum quality loss in millionths of a nat per token.
     Quality,
-    /// Bytes of artefacts and states of all shards, at most.
+    /// Maximum bytes of artefacts and states of all shards.
     Memory,
-    /// Context in tokens, at least.
+    /// Minimum context in tokens.
     Context,
-    /// Rows of a prefill or encode entry point, at most.
+    /// Maximum rows of a prefill or encode entry point.
     PrefillRows,
-    /// Bytes of artefacts of all shards and of gathered tables, at most.
+    /// Maximum bytes of artefacts of all shards and of gathered tables.
     Size,
-    /// Microseconds per generated token, at most.
+    /// Maximum microseconds per generated token.
     Token,
-    /// Microseconds from a prompt to the first token of its answer, at most.
+    /// Maximum microseconds from a prompt to the first token of its answer.
     FirstToken,
 }
 
 impl Goal {
-    /// The stable kebab-case name.
+    /// Returns the stable kebab-case name.
     pub const fn name(self) -> &'static str {
         match self {
             Goal::Quality => "quality",
@@ -42,28 +42,28 @@ impl Goal {
         }
     }
 
-    /// Whether the goal is a lower bound; else it is an upper one.
+    /// Returns whether the goal is a lower bound. Other goals are upper bounds.
     pub const fn is_least(self) -> bool {
         matches!(self, Goal::Context)
     }
 }
 
-/// A goal and what the plan makes of it.
+/// A goal and the plan's prediction for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GoalReport {
-    /// What it is about.
+    /// The quantity that is bounded.
     pub goal: Goal,
-    /// What was asked for.
+    /// The requested bound.
     pub asked: u64,
-    /// What the plan comes to; `None` if that is not known.
+    /// The prediction of the plan, or `None` if it is unknown.
     pub predicted: Option<u64>,
-    /// Where the prediction comes from; `None` if the plan itself decides the number.
+    /// Where the prediction comes from, or `None` if the plan itself decides the number.
     pub provenance: Option<Provenance>,
-    /// Whether the prediction meets it; `None` if there is none.
+    /// Whether the prediction meets the goal, or `None` without a prediction.
     pub met: Option<bool>,
 }
 
-/// The goals that were set.
+/// Returns the goals that were set.
 pub(super) fn goals(request: &Request, plan: &CheckedPlan, totals: &PlanTotals) -> Vec<GoalReport> {
     let asked = &request.goals;
     let mut found = Vec::new();
@@ -95,7 +95,7 @@ pub(super) fn goals(request: &Request, plan: &CheckedPlan, totals: &PlanTotals) 
         let size = totals.artefacts.bytes.saturating_add(totals.table_bytes);
         add(Goal::Size, bytes, Some(size), Some(totals.artefacts.provenance));
     }
-    // As the goals are held: without what handing over between shards takes.
+    // Goals on times do not include the time for handing values over between shards.
     let of_kind = |kind: EntryKind| totals.times.iter().filter(move |time| time.entry.kind == kind);
     let single = of_kind(EntryKind::Decode).min_by_key(|time| time.entry.rows);
     let token = single.or_else(|| of_kind(EntryKind::Encode).max_by_key(|time| time.entry.rows));

@@ -1,4 +1,4 @@
-//! What each layer of a plan is built as and what it costs.
+//! The formats and costs of each layer of a plan.
 
 use serde::{Deserialize, Serialize};
 use shardwright_planning::check::CheckedShard;
@@ -13,29 +13,27 @@ use super::{EntryReport, LossReport};
 /// One layer of a shard, or a component without layers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerReport {
-    /// Which component.
     pub component: String,
-    /// Which of its layers; `None` for a component without layers.
+    /// Index of the layer, or `None` for a component without layers.
     pub layer: Option<u32>,
-    /// What kind of layer, such as `sliding`.
+    /// Kind of the layer, such as `sliding`.
     pub kind: String,
     /// Formats as one word.
     pub formats: String,
-    /// Operations of the largest entry point.
+    /// Number of operations of the largest entry point.
     pub ops: u64,
-    /// Weight bytes.
     pub weight_bytes: u64,
-    /// Weights and the additions of each entry point.
+    /// Bytes of weights and of the additions of each entry point.
     pub artefact_bytes: u64,
-    /// State bytes of the largest entry point.
+    /// Bytes of states of the largest entry point.
     pub state_bytes: u64,
-    /// The shard's entry points, with this layer's part.
+    /// The shard's entry points, with this layer's costs.
     pub entries: Vec<EntryReport>,
-    /// Quality lost by its formats.
+    /// Quality loss of the layer's formats.
     pub loss: LossReport,
 }
 
-/// The tables that rows are made from, indexed.
+/// The indexed tables that rows are made from.
 pub(super) struct LayerTables<'request> {
     request: &'request Request,
     costs: CostTable<'request>,
@@ -47,7 +45,7 @@ impl<'request> LayerTables<'request> {
         Self { request, costs: CostTable::new(request), losses: Losses::new(request) }
     }
 
-    /// The layers of a shard, in order of execution.
+    /// Returns the layers of a shard, in order of execution.
     pub(super) fn rows(&self, shard: &CheckedShard) -> Vec<LayerReport> {
         let planned = &shard.planned;
         let of_segment = |(planned_segment, segment): (&PlannedSegment, Segment)| {
@@ -62,7 +60,7 @@ impl<'request> LayerTables<'request> {
         segments
             .flat_map(of_segment)
             .map(|(segment, component, layer, kind, formats)| {
-                // The check added up the same rows, so that each is there and no sum overflows.
+                // The check added up the same rows, so every row exists and no sum overflows.
                 let cost = self
                     .costs
                     .shard(&[kind], planned.target, &[formats], &planned.entries)
@@ -82,7 +80,7 @@ impl<'request> LayerTables<'request> {
                     artefact_bytes: cost.artefact_bytes,
                     state_bytes: cost.state_bytes,
                     loss: match cost.weight_bytes {
-                        // Without a weight nothing is lost.
+                        // A layer without weights is lossless.
                         0 => LossReport::None,
                         _ => self.loss(component, layer, formats),
                     },
@@ -92,7 +90,8 @@ impl<'request> LayerTables<'request> {
             .collect()
     }
 
-    /// The loss of one layer by the rule of the plan's check, whose total is the sum of these.
+    /// Returns the loss of one layer by the rule of the plan's check, whose total is the sum of
+    /// these.
     fn loss(&self, component: u32, layer: u32, formats: u32) -> LossReport {
         let Some(tuple) = self.request.formats.get(formats as usize) else { return LossReport::None };
         match self.losses.of(component, layer, tuple) {

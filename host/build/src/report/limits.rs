@@ -7,22 +7,22 @@ use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::request::Request;
 use shardwright_vocabulary::{Flag, Limit, Provenance, limit_names};
 
-/// How much of a limit is used.
+/// A limit and its use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitUse {
     /// Name of the limit.
     pub name: String,
-    /// What is used of it.
+    /// The used amount.
     pub used: u64,
-    /// The limit, under the flags of the shard.
+    /// The limit under the flags of the shard.
     pub limit: u64,
-    /// `used` in thousandths of `limit`, rounded down: 1000 is all of it.
+    /// `used` in thousandths of `limit`, rounded down. 1000 is the whole limit.
     pub thousandths: u64,
     /// Where the limit comes from.
     pub provenance: Provenance,
 }
 
-/// How much all shards on a target use together.
+/// The use of a limit by all shards on a target together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetLimitUse {
     /// Name of the target.
@@ -32,7 +32,7 @@ pub struct TargetLimitUse {
     pub limit: LimitUse,
 }
 
-/// The limits that bind one shard.
+/// Returns the limits that apply to one shard.
 pub(super) fn of_shard(request: &Request, shard: &CheckedShard) -> Vec<LimitUse> {
     let limits = request.targets.get(shard.planned.target as usize);
     let cost = &shard.cost;
@@ -44,7 +44,7 @@ pub(super) fn of_shard(request: &Request, shard: &CheckedShard) -> Vec<LimitUse>
         (limit_names::CALL_MICROSECONDS, cost.call_microseconds()),
     ];
     let limits = limits.map_or(&[][..], |target| &target.limits);
-    // A time of which a part is not known is no use of a limit.
+    // A time with an unknown part is left out.
     let timed = cost.entries.iter().all(|entry| entry.time.is_some());
     let judged = |(name, _): &&(&str, u64)| timed || *name != limit_names::CALL_MICROSECONDS;
     used.iter()
@@ -53,7 +53,7 @@ pub(super) fn of_shard(request: &Request, shard: &CheckedShard) -> Vec<LimitUse>
         .collect()
 }
 
-/// The limits that bind all shards of a target together.
+/// Returns the limits that apply to all shards of a target together.
 pub(super) fn of_targets(request: &Request, plan: &CheckedPlan) -> Vec<TargetLimitUse> {
     let mut totals: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     for shard in plan.shards() {
@@ -74,7 +74,7 @@ pub(super) fn of_targets(request: &Request, plan: &CheckedPlan) -> Vec<TargetLim
     found
 }
 
-/// The use of the limit of this name that binds: the smallest under these flags.
+/// Returns the use of the limit of this name that is smallest under these flags.
 fn of(limits: &[Limit], name: &str, used: u64, flags: &[Flag]) -> Option<LimitUse> {
     let named = limits.iter().filter(|limit| limit.name == name);
     let binding = named.min_by_key(|limit| limit.under(flags))?;

@@ -1,4 +1,4 @@
-//! Carrying plans out on the C example: what is built, and every way it can end otherwise.
+//! Carries plans out on the C example, and tests the results and every way in which it can fail.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 use crate::common::{checked, fixture, offer, plan, request, root, weighed};
 
-/// The C example under its own name, taking entries of at most so many nodes.
+/// Opens the C example under its own name, with a limit on the nodes of an entry.
 fn executor(most_ops: Option<u32>) -> (TempDir, TargetExecutor) {
     let folder = tempfile::tempdir().unwrap();
     let source = root().join("vendor-shims/template/c");
@@ -60,14 +60,14 @@ struct Site {
 }
 
 impl Site {
-    /// The shim answers for itself.
+    /// Creates a site whose shim answers for itself.
     fn new(name: &str, most_ops: Option<u32>) -> Self {
         let (folder, executor) = executor(most_ops);
         let judge = ShimJudge::new(executor.instance.clone(), executor.device.clone());
         Site::with(fixture(name), vec![offer("chip", judge)], executor, folder)
     }
 
-    /// The cost table is of primitives, as where the shim is not at hand when a plan is made.
+    /// Creates a site with a cost table of primitives, as for a plan made without the shim.
     fn planned_without_shim(name: &str) -> Self {
         let (folder, executor) = executor(None);
         Site::with(fixture(name), vec![offer("chip", PrimitiveCount::default())], executor, folder)
@@ -128,7 +128,7 @@ fn a_compiler_that_refuses_gives_feedback() {
     assert_eq!(halves.len(), 4, "what the refusal asks for is taken");
 }
 
-/// The table was of primitives; the shim, when it comes to compiling, does not have one of them.
+/// The table was made of primitives. When it comes to compiling, the shim lacks one of them.
 #[test]
 fn an_operation_the_shim_lacks_is_named() {
     let site = Site::planned_without_shim("gemma4_text");
@@ -149,7 +149,7 @@ fn a_graph_that_is_not_what_the_table_promised_is_not_built() {
     assert!(error.help().is_some());
 }
 
-/// Limits hold for what was compiled, whatever the table of costs said of it.
+/// Limits apply to the compiled artefact, whatever the cost table promised.
 #[test]
 fn an_artefact_beyond_a_limit_is_refused_and_one_beyond_its_promise_is_reported() {
     let mut site = Site::new("gemma3_text", None);
@@ -179,7 +179,7 @@ fn an_artefact_beyond_a_limit_is_refused_and_one_beyond_its_promise_is_reported(
     let message = built[1].unpromised_size.as_deref().expect("four megabytes are missing");
     assert!(message.contains(&format!("decoder.0-7: its artefact has {found} bytes")), "{message}");
     assert!(built[0].unpromised_size.is_none() && built[2].unpromised_size.is_none());
-    // Nothing was promised about a stand-in for the target.
+    // The table makes no promise about a substitute for the target.
     site.request.targets[0].target.device = "the chip itself".to_owned();
     let built = site.build(&site.plan(&[]), &mut ()).unwrap();
     assert!(built.iter().all(|shard| shard.unpromised_size.is_none()));
@@ -189,7 +189,7 @@ fn an_artefact_beyond_a_limit_is_refused_and_one_beyond_its_promise_is_reported(
 fn a_plan_of_another_model_is_not_built() {
     let mut site = Site::new("gemma3_text", None);
     let plan = site.plan(&[4]);
-    // The same architecture, so that what comes before the missing layer fits.
+    // The architecture is the same, so everything before the missing layer fits.
     site.graph.components.iter_mut().for_each(|component| {
         component.layers = component.layers.min(6);
     });
@@ -205,7 +205,8 @@ fn a_plan_of_another_model_is_not_built() {
     assert!(matches!(site.fails(&plan), BuildError::Graph(GraphError::NoComponent(_))));
 }
 
-/// A planner may give a flag any text the schema takes; not every text can be given to a compiler.
+/// A planner may set a flag to any text that the schema accepts. Not every text can be passed to a
+/// compiler.
 #[test]
 fn a_flag_that_cannot_be_written_down_is_an_error() {
     let mut site = Site::new("gemma3_text", None);
@@ -223,7 +224,7 @@ fn a_flag_that_cannot_be_written_down_is_an_error() {
     assert!(matches!(error, BuildError::WorkOrder(WorkOrderError::Order(_))), "{error:?}");
     assert!(error.to_string().contains("note") && error.help().is_some(), "{error}");
 
-    // A stand-in is not the compiler the flag is for: nothing of it is written.
+    // A substitute is not the compiler that the flag is for, so the flag is not written.
     site.executors[0].is_target = false;
     site.build(&flagged, &mut ()).unwrap();
 }
@@ -238,7 +239,7 @@ fn a_shim_that_fails_otherwise_ends_the_build() {
     assert!(error.to_string().contains("elsewhere"), "{error}");
 }
 
-/// Says stop when asked for the nth time.
+/// Cancels at the nth call.
 struct Impatient {
     patience: Cell<u32>,
 }
@@ -274,7 +275,7 @@ fn a_build_can_be_stopped_between_shards_and_within_one() {
 
 const QUANTISED: &str = "w8-per-channel/a16/a16";
 
-/// The site with one format tuple to choose from, counted.
+/// Sets one format tuple to choose from, and returns the counted model.
 fn counted(site: &mut Site, formats: &str) -> ModelFormats {
     let formats = ModelFormats::counted(&site.graph, &[formats.parse().unwrap()]).unwrap();
     site.request.formats = formats.tuples().to_vec();
@@ -384,8 +385,8 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
     build(&mut store).unwrap();
     assert_eq!(store.recalled(), 4, "an interrupted build goes on");
     drop(store);
-    // The same work orders, by a shim that says another thing of its device, such as how it writes
-    // graphs.
+    // The work orders are the same, but the shim describes its device differently, for example how
+    // it writes graphs.
     let other = TargetExecutor { detail: Some("written plainly".to_owned()), ..site.executors[0].clone() };
     let mut store = BundleStore::new(&writer).unwrap();
     build_by(&[other], &mut store).unwrap();
@@ -393,7 +394,7 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
     drop(store);
     drop(writer);
 
-    // A file that is whole and no artefact.
+    // A complete file that is not an artefact.
     let mut writer = BundleWriter::create(folder.path().join("wrong")).unwrap();
     let reference = writer.add_bytes(b"no artefact").unwrap();
     for key in keys(&directory) {
@@ -405,7 +406,7 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
     assert!(error.help().is_some());
     drop(writer);
 
-    // A file stands where the staging folder goes.
+    // A file is in the place of the staging folder.
     let writer = SharedWriter::new(BundleWriter::create(folder.path().join("blocked")).unwrap());
     let staging = writer.lock().staging().unwrap();
     std::fs::remove_dir(&staging).unwrap();
@@ -414,7 +415,7 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
     assert!(matches!(error, BuildError::Bundle(_)), "{error:?}");
 }
 
-/// The keys under which an unfinished bundle remembers its artefacts.
+/// Returns the keys under which an unfinished bundle remembers its artefacts.
 fn keys(directory: &Path) -> Vec<String> {
     let journal = std::fs::read_to_string(directory.join(".unfinished")).unwrap();
     let key = |line: &str| Some(line[line.find("artefact of ")?..].to_owned());

@@ -1,4 +1,4 @@
-//! Checkpoints, requests and plans without a planner.
+//! Makes checkpoints, requests and plans without a planner.
 
 use std::path::{Path, PathBuf};
 
@@ -25,21 +25,21 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The graph of a committed fixture.
+/// Returns the graph of a committed fixture.
 pub fn fixture(name: &str) -> Graph {
     let checkpoint = Checkpoint::open(root().join("tests/fixtures").join(name));
     checkpoint.unwrap_or_else(|error| panic!("{name}: {error}")).into_graph()
 }
 
-/// The graph of a checkpoint made to order.
+/// Returns the graph of a generated checkpoint.
 pub fn made(spec: &Spec) -> Graph {
     let folder = tempfile::tempdir().unwrap();
     spec.write(folder.path()).unwrap();
-    // Mapped files outlive their names.
+    // Mapped files stay readable after they are deleted.
     Checkpoint::open(folder.path()).unwrap_or_else(|error| panic!("{spec:?}: {error}")).into_graph()
 }
 
-/// A target with a judge, without limits and flags.
+/// Returns a target with a judge, without limits and flags.
 pub fn offer(name: &str, judge: impl Judge + 'static) -> TargetOffer {
     let target = Target {
         name: name.to_owned(),
@@ -69,14 +69,14 @@ pub fn try_request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> R
     make_request(graph, offers, &ModelFormats::stored(graph), question, &mut ())
 }
 
-/// The request, which is a sound one.
+/// Returns the request after checking that it is valid.
 pub fn request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> Request {
     let request = try_request(graph, offers, menu).unwrap();
     request.validate().unwrap_or_else(|fault| panic!("{}: {fault}", graph.name));
     request
 }
 
-/// The plan that cuts the decoder before these layers, all on the first target.
+/// Returns the plan that cuts the decoder before these layers, all on the first target.
 pub fn plan(request: &Request, cuts: &[u32]) -> Plan {
     let mut shards = Vec::new();
     for (index, component) in request.model.components.iter().enumerate() {
@@ -122,12 +122,12 @@ fn shard(request: &Request, index: usize, first: u32, end: u32) -> Shard {
     }
 }
 
-/// The plan, held against its request.
+/// Checks the plan against its request.
 pub fn checked(request: &Request, plan: Plan) -> CheckedPlan {
     check(plan, request).unwrap_or_else(|fault| panic!("{fault}"))
 }
 
-/// A model to weigh, of a download of this size.
+/// A model for forecasts, with a download of [`DOWNLOAD`] bytes.
 struct Weighable<'g>(&'g Graph);
 
 /// Bytes of the download of [`weighed`].
@@ -172,7 +172,7 @@ impl PlanSource for Weighable<'_> {
     }
 }
 
-/// What a forecast needs of a graph whose tables stay as they are stored.
+/// Returns the properties for a forecast of a graph whose tables stay as stored.
 pub fn weighed(graph: &Graph) -> Weighed {
     Weighed::of(&Weighable(graph))
 }

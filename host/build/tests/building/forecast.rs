@@ -1,4 +1,4 @@
-//! What a plan asks of a device: the parts of each phase, the times of a token, the verdict.
+//! The demands of a plan on a device: the parts of each phase, the times of a token, the verdict.
 
 use shardwright_build::{
     Download, DownloadBasis, EntryMenu, Figure, Fits, Forecast, Phase, PhaseMemory, Predicted,
@@ -79,7 +79,7 @@ fn each_phase_is_the_sum_of_its_named_parts() {
     let Figure::Estimated { bytes: buffers, .. } = part(decode, "inputs and boundaries") else {
         panic!("{decode:?}")
     };
-    // At the least the residual stream between five shards at 64 rows, the per-layer inputs of ten
+    // At least the residual stream between five shards at 64 rows, the per-layer inputs of ten
     // layers, and the logits of 16 rows.
     let values = 4 * 64 * graph.hidden + 64 * 10 * graph.per_layer_width + 16 * graph.vocabulary;
     assert!(buffers > values * 4 && buffers < values * 40, "{buffers}, {values} values");
@@ -93,8 +93,8 @@ fn each_phase_is_the_sum_of_its_named_parts() {
     let load = phase(&forecast, Phase::Load);
     assert_eq!((load.held_bytes, load.mapped_bytes), (artefacts, artefacts));
 
-    // Nothing is quantised, so that compiling reads the checkpoint and writes files. The head is
-    // the embedding once more.
+    // The formats are the stored ones, so compiling reads the checkpoint and writes files. The head
+    // shares the embedding.
     let compile = phase(&forecast, Phase::Compile);
     assert_eq!((compile.held_bytes, compile.provenance), (0, None));
     let twice = graph.weights.iter().map(|weight| weight.bytes()).sum::<u64>() + tables;
@@ -134,8 +134,8 @@ fn the_times_of_tokens_are_those_of_the_entry_points_they_run() {
         row.time = Some(TimeCost { microseconds, provenance: Provenance::Simulated });
     }
     let timed = forecast(&graph, &request, plan(&request, &[]));
-    // A decode is 13 kinds of 1 ms; a prompt of 64 is three prefills of 16 and one for the rest, of
-    // 8 kinds each, and a decode. A step hands over four times, a prefill leaves out the head.
+    // A decode is 13 kinds of 1 ms. A prompt of 64 is three prefills of 16 and one for the rest, of
+    // 8 kinds each, and a decode. A step hands over four times. A prefill leaves out the head.
     let handing = 4 * 588_u64;
     let filling = 3 * 588_u64;
     let each = (13_000_000 + handing).div_ceil(1000);
@@ -150,7 +150,8 @@ fn the_times_of_tokens_are_those_of_the_entry_points_they_run() {
     };
     assert_eq!(timed.speed, expected);
 
-    // What a time leaves out is said: an operation of each of eight kinds of a prefill.
+    // The forecast reports operations that a time leaves out: an operation of each of eight kinds
+    // of a prefill.
     for row in request.costs.iter_mut().filter(|row| row.entry.to_string() == "prefill_16@64") {
         row.uncosted_ops = 1;
     }
@@ -179,7 +180,7 @@ fn loading_takes_what_each_shard_and_each_byte_of_it_takes() {
         provenance,
         note: String::new(),
     };
-    // The fixed part alone says nothing of the whole.
+    // The fixed part alone is not enough for the whole.
     let fixed = overhead(overhead_names::LOAD, 7, Provenance::Reported);
     request.targets[0].overheads = vec![fixed.clone()];
     assert_eq!(loading(&request), None);
@@ -223,7 +224,7 @@ fn a_verdict_says_what_runs_elsewhere_and_what_exceeds_the_memory_asked_for() {
     assert_eq!(split.verdict.fits, Fits::InPart);
     assert_eq!(split.verdict.elsewhere, [("head".to_owned(), "cpu".to_owned())]);
     assert!(split.verdict.memory_limit_known);
-    // What the head reads lies on another target than its writer, and is copied.
+    // The head's input is written on another target than the head's, so it is copied.
     let buffers = |forecast: &Forecast| match part(phase(forecast, Phase::Decode), "inputs and boundaries") {
         Figure::Estimated { bytes, .. } => bytes,
         other => panic!("{other:?}"),
@@ -232,7 +233,7 @@ fn a_verdict_says_what_runs_elsewhere_and_what_exceeds_the_memory_asked_for() {
     assert_eq!(whole.verdict.fits, Fits::Whole);
     assert!(buffers(&split) >= buffers(&whole) + 16 * graph.hidden * 4);
 
-    // The plan is within the goal, buffers and logits are not.
+    // The plan is within the goal, but buffers and logits are not.
     let shards = checked(&request, plan(&request, &[]));
     let planned: u64 = shards.shards().iter().map(|shard| shard.cost.context_bytes()).sum();
     request.goals.memory_bytes = Some(planned);

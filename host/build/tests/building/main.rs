@@ -1,5 +1,5 @@
-//! The crate from outside, on the committed checkpoints: the tables a planner is asked with, and
-//! carrying plans out on the C example as the shim.
+//! Tests the crate from outside, on the committed checkpoints: the tables of the planner's request,
+//! and carrying plans out on the C example as the shim.
 
 mod carrying_out;
 mod common;

@@ -1,4 +1,5 @@
-//! Plans for checkpoints whose weights are elsewhere: the same as with them, and nothing beyond.
+//! Plans for checkpoints without their weights: they are equal to plans with weights, and lack only
+//! what requires them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::common::{TEXT_FIXTURES, root};
 
-/// A private copy of a fixture, modules included.
+/// Makes a private copy of a fixture, including modules.
 fn copy(name: &str) -> TempDir {
     fn copied(from: &Path, to: &Path) {
         for entry in fs::read_dir(from).unwrap() {
@@ -38,7 +39,7 @@ fn weight_files(folder: &Path) -> Vec<PathBuf> {
     all.filter(|path| path.exists()).collect()
 }
 
-/// Leaves the headers of weight files, as range requests fetch them.
+/// Cuts weight files down to their headers, as range requests fetch them.
 fn without_weights(folder: &Path) {
     for path in weight_files(folder) {
         let bytes = fs::read(&path).unwrap();
@@ -47,7 +48,7 @@ fn without_weights(folder: &Path) {
     }
 }
 
-/// Losses are left out of the choice: what is expected of them follows from the weights.
+/// Losses do not affect the choice, because expected losses depend on the weights.
 fn options(soc: &str) -> PlanOptions {
     PlanOptions {
         soc: Some(soc.to_owned()),
@@ -60,10 +61,10 @@ fn planned(folder: &Path, options: &PlanOptions) -> Planned {
     plan_checkpoint(folder, options, &mut ()).unwrap_or_else(|error| panic!("{error:?}"))
 }
 
-/// The report as JSON, without notices and losses, and those notices apart.
+/// Returns the report as JSON without notices and losses, and the notices.
 fn apart(mut report: PlanReport) -> (String, Vec<Notice>) {
     let notices = std::mem::take(&mut report.notices);
-    // What is expected to be lost follows from the weights, where they are.
+    // Expected losses depend on the weights, if these are available.
     report.totals.loss = LossReport::None;
     for layer in report.shards.iter_mut().flat_map(|shard| &mut shard.by_layer) {
         layer.loss = LossReport::None;
@@ -71,7 +72,7 @@ fn apart(mut report: PlanReport) -> (String, Vec<Notice>) {
     (serde_json::to_string(&report).unwrap(), notices)
 }
 
-/// The request without losses.
+/// Returns the request without losses.
 fn asked(planned: &Planned) -> Request {
     let mut request: Request = serde_json::from_slice(&planned.request).unwrap();
     request.sensitivities.clear();
@@ -96,7 +97,7 @@ fn headers_give_the_plan_of_the_whole_checkpoint_byte_for_byte() {
             assert_eq!((download.bytes, download.rests_on), (sizes, DownloadBasis::Headers), "{name}");
             let ((outlined, mut said), (whole, notices)) = (apart(outlined.report), apart(whole.report));
             assert_eq!(outlined, whole, "{name} for {soc}");
-            // One notice more: what the plan rests on.
+            // One additional notice: the basis of the plan.
             let first = said.remove(0).text;
             assert!(first.contains("no weights are here") && first.contains("model.safetensors"), "{first}");
             assert!(first.contains("losses are those of normally distributed weights"), "{first}");
@@ -154,7 +155,7 @@ fn whatever_needs_a_value_refuses_and_names_the_file() {
     assert_eq!(refused.kind(), ErrorKind::Planning, "{refused:?}");
 }
 
-/// The memory asked for cannot hold the model: the refusal is the verdict.
+/// The model does not fit into the requested memory, and the refusal reports that verdict.
 #[test]
 fn a_refusal_says_that_it_does_not_fit() {
     let options = PlanOptions { memory_bytes: Some(1), ..options("sm8850") };

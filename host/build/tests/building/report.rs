@@ -1,4 +1,4 @@
-//! A plan as it is shown: the numbers are those of the tables.
+//! Reports of plans: their numbers are the numbers of the tables.
 
 use shardwright_build::{
     BytesReport, EntryMenu, FallbackReport, Goal, LossReport, PlanHeading, PlanReport, PrimitiveCount, Speed,
@@ -31,7 +31,7 @@ fn a_report_has_the_numbers_of_the_plan() {
     cut.fallback = vec![Fallback { target: 1, formats: vec![0] }];
     cut.reasons = vec![reason(Some(2), "this shard"), reason(None, "the whole"), reason(Some(2), "again")];
     cut.shards[2].target = 1;
-    // Its readers run where it does: states are not shared across targets.
+    // The readers of its states run where it does, because states are not shared across targets.
     cut.shards[3].target = 1;
     let plan = checked(&request, cut);
     let heading = PlanHeading {
@@ -74,7 +74,7 @@ fn a_report_has_the_numbers_of_the_plan() {
     assert_eq!(reasons, ["this shard", "again"]);
     let layers: Vec<_> = report.shards.iter().map(|shard| shard.segments.layers()).collect();
     assert_eq!(layers, [(0, 0), (0, 0), (0, 6), (6, 10), (0, 0)]);
-    // The readers write no state and take no part in prefill.
+    // The readers write no state and do not run in prefill.
     assert_eq!(report.shards[3].state_bytes, 0);
     assert!(report.shards[3].entries.iter().all(|entry| entry.entry.to_string().starts_with("decode")));
     let weights: u64 = report.shards[2..4].iter().map(|shard| shard.weight_bytes).sum();
@@ -82,7 +82,7 @@ fn a_report_has_the_numbers_of_the_plan() {
     assert_eq!(weights, whole);
 }
 
-/// What the shards come to together, with what it rests on.
+/// The totals of all shards, with their provenance.
 #[test]
 fn a_report_adds_up_what_the_plan_costs() {
     let graph = fixture("gemma4_text");
@@ -111,8 +111,8 @@ fn a_report_adds_up_what_the_plan_costs() {
     assert!(plain.times.iter().all(|entry| entry.time.is_none()), "{:?}", plain.times);
     assert_eq!(plain.loss, LossReport::None);
 
-    // Every row takes ten microseconds, those of the head by a formula: the weakest word counts for
-    // the whole.
+    // Every row needs ten microseconds. The time of the head comes from a formula, and the weakest
+    // provenance counts for the whole.
     let head = request.kinds.iter().position(|kind| kind.name == "head").unwrap() as u32;
     for row in &mut request.costs {
         let provenance = if row.kind == head { Provenance::Modelled } else { Provenance::Simulated };
@@ -121,7 +121,7 @@ fn a_report_adds_up_what_the_plan_costs() {
     }
     let timed = totals(&request, &[6]);
     let of = |name: &str| timed.times.iter().find(|time| time.entry.to_string() == name).unwrap();
-    // Embed, per-layer inputs, ten layers, head; in prefill six of the layers and no head.
+    // Embed, per-layer inputs, ten layers, head. In prefill, six of the layers and no head.
     let time = |microseconds, provenance| Some(TimeCost { microseconds, provenance });
     assert_eq!(of("decode_1@64").time, time(130, Provenance::Modelled));
     assert_eq!(of("decode_1@64").uncosted_ops, 13);
@@ -135,8 +135,8 @@ fn a_report_adds_up_what_the_plan_costs() {
     let in_part = totals(&in_part, &[6]);
     let decode = in_part.times.iter().find(|time| time.entry.to_string() == "decode_1@64").unwrap();
     assert_eq!((decode.time, &decode.shares[..]), (None, &[simulated, share(None, 1, 0)][..]));
-    // Calls of shards are a part of it where they are known: five in a decode, and in a prefill of
-    // three that have work in it.
+    // Known times of calls are included: five in a decode, and in a prefill three, for the shards
+    // that have work in it.
     let mut called = request.clone();
     called.targets[0].overheads = vec![Overhead {
         name: overhead_names::CALL.to_owned(),
@@ -150,7 +150,7 @@ fn a_report_adds_up_what_the_plan_costs() {
     assert_eq!(of("decode_1@64").calls, time(1500, Provenance::Reported));
     assert_eq!(of("decode_1@64").shares[0], share(Some(Provenance::Reported), 0, 1500));
     assert_eq!(of("prefill_64@64").time, time(80 + 900, Provenance::Reported));
-    // Between shards on two devices the runtime converts what it hands over.
+    // Between shards on two devices the runtime converts the values that it hands over.
     let mut elsewhere = request.clone();
     elsewhere.targets.push(elsewhere.targets[0].clone());
     elsewhere.targets[1].target.name = "elsewhere".to_owned();
@@ -168,7 +168,7 @@ fn a_report_adds_up_what_the_plan_costs() {
             other => panic!("{other:?}"),
         }
     };
-    // The head takes no part in prefill; the layers before it move the rows of one. A prompt of 64
+    // The head does not run in prefill. The layers before it move the rows of one. A prompt of 64
     // is four prefills of 16 and a decode.
     let token = 130_000_u64 + 5 * 588 + 1000;
     for (moved, rows) in [(4, 0), (2, 16)] {
@@ -178,7 +178,7 @@ fn a_report_adds_up_what_the_plan_costs() {
         assert_eq!(first.microseconds, (4 * filled + token).div_ceil(1000), "from shard {moved} on");
     }
 
-    // What a soft-cap takes the runtime is part of a token.
+    // The time of the runtime for a soft-cap is part of a token.
     let mut capped = plan(&request, &[6]);
     let last = capped.shards.last_mut().unwrap();
     last.softcap = Some(SoftcapPlace::Runtime);
@@ -195,8 +195,8 @@ fn a_report_adds_up_what_the_plan_costs() {
     let decode = capped.times.iter().find(|time| time.entry.to_string() == "decode_1@64").unwrap();
     assert_eq!(decode.time.unwrap().microseconds, 130 + runtime.microseconds);
 
-    // What formats lose is the sum of what was measured; what was not, is said. Without a weight
-    // nothing is lost.
+    // The loss of formats is the sum of the measured losses, and the report counts unmeasured
+    // places. A shard without weights is lossless.
     request.formats = vec!["w8-per-channel".parse().unwrap()];
     assert_eq!(totals(&request, &[6]).loss, LossReport::NotMeasured { places: 12 });
     for (component, layers) in [(0, 1), (1, 1), (2, 10), (3, 1)] {
@@ -217,7 +217,7 @@ fn a_report_adds_up_what_the_plan_costs() {
     assert_eq!(totals(&request, &[6]).loss, LossReport::NotMeasured { places: 1 });
 }
 
-/// The report of a plan for the fixture that these tests plan for.
+/// Returns the report of a plan for the fixture that these tests plan for.
 fn reported(request: &Request, plan: &CheckedPlan) -> PlanReport {
     let heading = PlanHeading {
         soc: "a chip".to_owned(),
@@ -274,7 +274,7 @@ fn layers_add_up_to_their_shards() {
             });
         }
     }
-    // Nothing is known of the last shard.
+    // The loss of the last shard is unknown.
     request.sensitivities.truncate(8);
     let plan = checked(&request, cut);
     let report = reported(&request, &plan);
@@ -310,8 +310,8 @@ fn layers_add_up_to_their_shards() {
         assert!(others.iter().all(|layer| layer.formats == "bf16/f32/f32" && layer.loss == LossReport::None));
         assert!(shard.by_layer.iter().all(|layer| !layer.kind.is_empty() && layer.ops > 0));
     }
-    // A float format loses nothing, whatever was measured; what has no number is said; the sum of
-    // the layers is the plan's.
+    // A float format is lossless, whatever was measured. The report counts places without a number.
+    // The sum of the layers is the plan's loss.
     let losses: Vec<_> = report.shards.iter().map(|shard| shard.by_layer.last().unwrap().loss).collect();
     let measured = |micronats| LossReport::Measured { micronats };
     assert_eq!(losses[1..], [measured(4), measured(5), measured(6), LossReport::NotMeasured { places: 1 }]);
@@ -326,7 +326,7 @@ fn layers_add_up_to_their_shards() {
     assert_eq!(serde_json::from_slice::<PlanReport>(&json).unwrap(), report);
 }
 
-/// How close each shard comes to each limit that can be counted, under its own flags.
+/// How close each shard comes to each countable limit, under its own flags.
 #[test]
 fn limits_have_their_use() {
     let graph = fixture("gemma4_text");
@@ -344,11 +344,11 @@ fn limits_have_their_use() {
     offers[0].summary.limits = vec![
         ops,
         Limit::new("context-bytes", u64::MAX, Provenance::User),
-        // Of two of one name the smaller counts.
+        // Of two limits with the same name the smaller counts.
         Limit::new("shards", 9, Provenance::Declared),
         Limit::new("shards", 5, Provenance::Probed),
         Limit::new("memory-bytes", u64::MAX / 2, Provenance::Modelled),
-        // Nobody but the compiler can count this one.
+        // Only the compiler can count this one.
         Limit::new("odd", 3, Provenance::Learned),
     ];
     let request = request(&graph, &offers, &EntryMenu::usual(&graph, 64));
@@ -400,7 +400,7 @@ fn goals_have_what_the_plan_makes_of_them() {
     let rows = (Goal::PrefillRows, (64, Some(64), Some(true)));
     assert_eq!(goals(&request), [(Goal::Context, (64, Some(64), Some(true))), rows]);
 
-    // A wish for a time of which nothing is known, a budget that is met, and one of memory.
+    // A goal for an unknown time, a goal that is met, and a goal for memory.
     let totals = reported(&request, &checked(&request, plan(&request, &[]))).totals;
     let peak = totals.artefacts.bytes + totals.state_bytes;
     request.goals.token_microseconds = Some(100);
@@ -411,7 +411,7 @@ fn goals_have_what_the_plan_makes_of_them() {
     assert!(found.contains(&(Goal::Quality, (7, Some(0), Some(true)))), "{found:?}");
     assert!(found.contains(&(Goal::Memory, (peak, Some(peak), Some(true)))), "{found:?}");
 
-    // 13 rows of ten microseconds; handing over between shards is not held against a goal.
+    // 13 rows of ten microseconds. Handing over between shards does not count for a goal.
     request.goals.token_microseconds = Some(130);
     for row in &mut request.costs {
         row.time = Some(TimeCost { microseconds: 10, provenance: Provenance::Measured });

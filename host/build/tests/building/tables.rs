@@ -1,4 +1,4 @@
-//! The planner's request: what it may add up, and what it says of each layer.
+//! The planner's request: the sums that a planner may rely on, and the description of each layer.
 
 use shardwright_build::{
     ArtefactCost, Costing, EntryMenu, Judge, PrimitiveCount, PromptLength, stored_formats,
@@ -16,7 +16,7 @@ use shardwright_vocabulary::{
 
 use crate::common::{TEXT_FIXTURES, checked, fixture, made, offer, plan, request, try_request};
 
-/// A menu small enough to instantiate every shard at every entry.
+/// Returns a menu small enough to instantiate every shard at every entry.
 fn menu(context: u32) -> EntryMenu {
     let name = |kind, rows| EntryName { kind, rows, context };
     let entries = vec![name(EntryKind::Prefill, 8), name(EntryKind::Prefill, 3), name(EntryKind::Decode, 1)];
@@ -27,7 +27,8 @@ fn decoder(request: &Request) -> &Component {
     request.model.components.iter().find(|component| component.layer_count() > 0).unwrap()
 }
 
-/// What the rows of layers `first..end` sum to at an entry: operations, weight bytes, state bytes.
+/// Returns the sums of the rows of layers `first..end` at an entry: operations, weight bytes, state
+/// bytes.
 fn added_up(request: &Request, first: u32, end: u32, entry: EntryName) -> (u64, u64, u64) {
     let kinds = decoder(request).kinds(first, end).unwrap();
     kinds.iter().fold((0, 0, 0), |sum, &kind| {
@@ -39,8 +40,8 @@ fn added_up(request: &Request, first: u32, end: u32, entry: EntryName) -> (u64, 
     })
 }
 
-/// A planner adds rows; a compiler sees the shard. Both must come to the same for every range of
-/// layers, not only for the ranges some plan has.
+/// A planner adds rows, but a compiler gets the shard. Both must have the same cost for every range
+/// of layers, not only for the ranges of some plan.
 #[test]
 fn every_range_of_layers_costs_what_its_rows_add_up_to() {
     for name in TEXT_FIXTURES {
@@ -69,7 +70,7 @@ fn every_range_of_layers_costs_what_its_rows_add_up_to() {
     }
 }
 
-/// What each layer does in prefill: all of it, only its keys and values, or nothing.
+/// Returns the part of each layer in prefill: all of it, only its keys and values, or none.
 fn parts(graph: &Graph) -> String {
     let request = request(graph, &[offer("chip", PrimitiveCount::default())], &EntryMenu::usual(graph, 64));
     let component = decoder(&request);
@@ -92,7 +93,7 @@ fn prefill_ends_at_the_last_state_that_is_written() {
     ] {
         assert_eq!(parts(&fixture(name)), expected, "{name}");
     }
-    // The real shape of the model that shares most: 15 of 35 layers write states.
+    // The real shape of the model that shares most states: 15 of 35 layers write states.
     assert_eq!(parts(&made(&Spec::e2b())), format!("{}S{}", "F".repeat(14), "-".repeat(20)));
     let alone = Spec { layers: "F".to_owned(), ..Spec::qwen3() };
     assert_eq!(parts(&made(&alone)), "S");
@@ -128,15 +129,15 @@ fn readers_know_their_donors() {
     };
     for (layer, layer_facts) in layers.iter().enumerate() {
         assert_eq!(layer_facts.writes_state, layer < 6, "layer {layer}");
-        // Of the layers that write: 4 is the last sliding one, 5 the last full one.
+        // Of the layers that write, 4 is the last sliding one, and 5 the last full one.
         let donor = (layer >= 6).then_some(if layer == 9 { 5 } else { 4 });
         assert_eq!(layer_facts.donor, donor, "layer {layer}");
     }
     assert!(request.kinds.len() < graph.layers() as usize + 3, "layers of a kind share one");
 }
 
-/// Every number of rows is at most the context, no entry is there twice, and the request is sound,
-/// down to one token.
+/// Down to a context of one token, every number of rows is at most the context, no entry is
+/// repeated, and the request is valid.
 #[test]
 fn menus_of_small_contexts_are_small() {
     let graph = fixture("gemma4_text");
@@ -163,7 +164,7 @@ fn menus_of_small_contexts_are_small() {
     checked(&request, plan(&request, &[]));
 }
 
-/// Where it is known how long prompts are, there are prefills up to the longest.
+/// If the lengths of prompts are known, there are prefills up to the longest prompt.
 #[test]
 fn menus_for_prompts_hold_the_longest() {
     let graph = fixture("gemma4_text");
@@ -213,7 +214,7 @@ fn formats_are_named_after_what_most_bytes_are_stored_in() {
     first.shape = vec![total, 1];
     first.data = WeightData::from_vec(vec![0; 4 * total as usize]);
     assert_eq!(stored_formats(&mixed).weights, WeightFormat::F32);
-    // Integers in blocks of 32 are a format; others have no name of their own.
+    // Integers in blocks of 32 are a format. Other block sizes have no name of their own.
     for (size, expected) in [(32, WeightFormat::W4Block32), (64, WeightFormat::AsStored)] {
         let first = &mut mixed.weights[0];
         (first.dtype, first.shape) = (DType::I4, vec![total, 64]);
@@ -226,7 +227,7 @@ fn formats_are_named_after_what_most_bytes_are_stored_in() {
         });
         assert_eq!(stored_formats(&mixed).weights, expected);
     }
-    // Layers that come quantised name the model, whatever its head is stored in.
+    // Quantised layers determine the model's formats, whatever format its head is stored in.
     let mut quantised = made(&half);
     let layers = ["q", "k", "v", "gate", "up", "down"];
     for weight in quantised.weights.iter_mut().filter(|weight| layers.contains(&weight.part)) {
@@ -241,7 +242,7 @@ fn formats_are_named_after_what_most_bytes_are_stored_in() {
     assert_eq!(stored_formats(&mixed).weights, WeightFormat::F32, "nothing is stored: any name will do");
 }
 
-/// Refuses formats, or every graph, or estimates.
+/// Judge that refuses formats, or every graph, or estimates.
 struct Moody {
     takes: bool,
     legal: bool,
@@ -310,8 +311,8 @@ fn the_rows_contain_the_answers_of_the_judge() {
     }
 }
 
-/// Reports for every entry point its share of an artefact, and how much of that it shares with
-/// others.
+/// Judge that reports for every entry point its share of an artefact, and the part of it that entry
+/// points share.
 struct Sizing {
     shared_bytes: u64,
 }
@@ -342,8 +343,8 @@ impl Judge for Sizing {
     }
 }
 
-/// What a shard's rows add up to is what its artefact takes: weights once where entry points share
-/// them, else once for each.
+/// The rows of a shard add up to the bytes of its artefact: weights count once if entry points
+/// share them, or else once for each.
 #[test]
 fn rows_add_up_to_artefacts_with_weights_once_or_once_for_every_entry_point() {
     let graph = fixture("gemma4_text");
@@ -359,7 +360,7 @@ fn rows_add_up_to_artefacts_with_weights_once_or_once_for_every_entry_point() {
         plan.shards.iter_mut().for_each(|shard| shard.target = target);
         checked(&request, plan).shards()[2].cost.clone()
     };
-    // One decode and two prefills, of ten layers; four of them have nothing to do in prefill.
+    // One decode and two prefills, of ten layers. Four of the layers have no work in prefill.
     let (decode, prefill) = (10, 2 * 6);
     let sharing = cost(0);
     assert_eq!(sharing.artefact_bytes, sharing.weight_bytes + 1000 * (decode + prefill));

@@ -1,5 +1,5 @@
-//! Checks that a manifest is consistent: caps on everything that has a length, names that are
-//! unique and printable, sizes that match what they describe.
+//! Checks that a manifest is consistent: limits on everything that has a length, unique and
+//! printable names, and sizes that match the described content.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -15,58 +15,59 @@ use super::{
 };
 use crate::{BundleError, Digest};
 
-/// Bytes of a name.
+/// Maximum length of a name in bytes.
 pub const NAME_BYTES_MAX: u64 = 1 << 10;
 
-/// Bytes of a sentence: a shim's evidence, a reason, a notice.
+/// Maximum length of a sentence in bytes: a shim's evidence, a reason, a notice.
 pub const TEXT_BYTES_MAX: u64 = 1 << 16;
 
-/// Bytes of one file: far beyond any device, far below overflow.
+/// Maximum size of a file in bytes: far beyond any device, far below overflow.
 pub(crate) const FILE_BYTES: u64 = 1 << 42;
 
-/// Bytes of a file for text processing. Tokenizers of 262,144 tokens have 33 MB.
+/// Maximum size of a file for text processing in bytes. Tokenizers of 262,144 tokens have 33 MB.
 pub(crate) const TEXT_FILE_BYTES: u64 = 256 << 20;
 
-/// Bytes of an artefact's heads: 32 MiB of JSON, and 64 KiB of the shim's own as in its contract.
+/// Maximum size of an artefact's heads in bytes: 32 MiB of JSON, and 64 KiB for the shim as in its
+/// contract.
 const HEAD_BYTES: u64 = (32 << 20) + (64 << 10);
 
-/// A primary chain and its fallbacks; plans name two or three targets.
+/// Maximum number of chains, the primary one and its fallbacks. Plans name two or three targets.
 const CHAINS: u64 = 16;
 
-/// Variants; there are some hundred chips.
+/// Maximum number of variants. There are some hundred chips.
 const VARIANTS: u64 = 256;
 
-/// Towers; there are fewer passes.
+/// Maximum number of towers. There are fewer passes.
 const TOWERS: u64 = 8;
 
-/// Shards of a chain; as many as a runtime accepts.
+/// Maximum number of shards in a chain, as in the runtime.
 const SHARDS: u64 = 1024;
 
-/// Entry points of a shard; plans name a handful.
+/// Maximum number of entry points in a shard. Plans name a handful.
 const ENTRIES: u64 = 64;
 
-/// States; two a layer.
+/// Maximum number of states. A layer has two.
 const STATES: u64 = 4096;
 
-/// Gathered tables; models have one or two.
+/// Maximum number of gathered tables. Models have one or two.
 const ASSETS: u64 = 64;
 
-/// Components; there are fewer kinds.
+/// Maximum number of components. There are fewer kinds.
 const COMPONENTS: u64 = 16;
 
-/// Tokens that read another row: placeholders of images and audio.
+/// Maximum number of tokens that read another row: placeholders of images and audio.
 const REDIRECTS: u64 = 1 << 16;
 
-/// Flags and options.
+/// Maximum number of flags or options.
 const PAIRS: u64 = 1 << 12;
 
-/// Nodes that a shard reports on; as many as an entry graph may have.
+/// Maximum number of nodes in a shard's report, as in an entry graph.
 const NODES: u64 = 1 << 20;
 
-/// Notices, and results of verification.
+/// Maximum number of notices, or of verification results.
 const REPORTS: u64 = 1 << 12;
 
-/// What is wrong with a field.
+/// A problem with a field.
 enum Fault {
     Invalid { field: String, reason: String },
     Limit { field: String, value: u64, limit: u64 },
@@ -83,9 +84,9 @@ fn cap(field: &str, value: usize, limit: u64) -> Checked {
     if value <= limit { Ok(()) } else { Err(Fault::Limit { field: field.to_owned(), value, limit }) }
 }
 
-/// Runs of layers, and components without layers, in formats of their own: all of the shard's
-/// segments, each layer once and in order, neighbouring runs of layers that differ, activations and
-/// states that do not.
+/// Checks runs of layers, and components without layers, that have their own formats. They must
+/// cover all of the shard's segments, with each layer once and in order. Neighbouring runs of
+/// layers must differ, and activations and states must be equal in all runs.
 fn mixture(runs: &[SegmentFormats], segments: &Segments) -> Result<(), &'static str> {
     let mut joined: Vec<Segment> = Vec::new();
     for (place, run) in runs.iter().enumerate() {
@@ -115,7 +116,7 @@ fn mixture(runs: &[SegmentFormats], segments: &Segments) -> Result<(), &'static 
     Ok(())
 }
 
-/// Names are printed on terminals and used in paths of reports.
+/// Checks a name. Names are printed on terminals and used in paths of reports.
 fn name(field: &str, text: &str) -> Checked {
     cap(field, text.len(), NAME_BYTES_MAX)?;
     if text.is_empty() {
@@ -127,8 +128,8 @@ fn name(field: &str, text: &str) -> Checked {
     }
 }
 
-/// The name of a chip, which becomes part of file names and of commands to copy: as profiles have
-/// it.
+/// Checks the name of a chip by the rules of profiles. It becomes part of file names and of
+/// commands to copy.
 fn chip(field: &str, text: &str) -> Checked {
     name(field, text)?;
     let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -138,12 +139,12 @@ fn chip(field: &str, text: &str) -> Checked {
     }
 }
 
-/// Sentences of shims are stored unchanged; printing code escapes them.
+/// Checks a sentence of a shim. Sentences are stored unchanged, and printing code escapes them.
 fn text(field: &str, text: &str) -> Checked {
     cap(field, text.len(), TEXT_BYTES_MAX)
 }
 
-/// Each name once.
+/// Checks that names are unique.
 fn unique<'a>(field: &str, names: impl Iterator<Item = &'a str>) -> Checked {
     let mut seen = HashSet::new();
     for (index, text) in names.enumerate() {
@@ -156,7 +157,7 @@ fn unique<'a>(field: &str, names: impl Iterator<Item = &'a str>) -> Checked {
 }
 
 impl Manifest {
-    /// Checks everything in the manifest beyond its JSON form; `path` is for the message.
+    /// Checks everything in the manifest beyond its JSON form. `path` is for messages.
     pub(crate) fn check(&self, path: &Path) -> Result<(), BundleError> {
         self.faults().map_err(|fault| match fault {
             Fault::Invalid { field, reason } => BundleError::Invalid { path: path.to_owned(), field, reason },
@@ -217,7 +218,7 @@ fn variant(variant: &Variant) -> Checked {
         text(&format!("options.{key}"), value)?;
     }
     cap("towers", variant.towers.len(), TOWERS)?;
-    // In the order of passes, which also means without repetition.
+    // In the order of passes, which also excludes repetition.
     if !variant.towers.is_sorted_by(|one, next| one.pass < next.pass) {
         return Err(invalid("towers", "are not in the order of passes, each once"));
     }
@@ -263,7 +264,7 @@ fn variant(variant: &Variant) -> Checked {
     Ok(())
 }
 
-/// The text or a tower; `names` are those of the chains before it.
+/// Checks the text model or a tower. `names` are the names of earlier chains.
 fn model<'m>(at: &str, model: Model<'m>, names: &mut HashSet<&'m str>) -> Checked {
     structure(&format!("{at}structure"), model.structure, model.pass)?;
     let field = format!("{at}assets");
@@ -305,7 +306,7 @@ fn structure(at: &str, structure: &Structure, pass: Pass) -> Checked {
     }
     let components = format!("{at}.components");
     cap(&components, structure.components.len(), COMPONENTS)?;
-    // In the order of a step, which also means without repetition.
+    // In the order of a step, which also excludes repetition.
     if !structure.components.is_sorted_by(|one, next| one < next) {
         return Err(invalid(components, "are not in the order of a step, each once"));
     }
@@ -381,7 +382,7 @@ fn chain(at: &str, chain: &ChainEntry, structure: &Structure) -> Checked {
     }
 }
 
-/// A draft, and an entry point of more than one row that every shard of the chain has.
+/// Checks the draft, and that every shard of the chain has its entry point of more than one row.
 fn speculation(at: &str, speculation: &ChosenSpeculation, chain: &ChainEntry) -> Checked {
     name(&format!("{at}.draft"), &speculation.draft)?;
     let accepted = speculation.accepted_steps.len();
@@ -478,7 +479,7 @@ fn shard(at: &str, shard: &ShardEntry, structure: &Structure) -> Checked {
     Ok(())
 }
 
-/// No file is absurdly long, and one content has one length.
+/// Checks that no file is absurdly long, and that one content has one length.
 fn references(references: &[(String, FileReference)]) -> Checked {
     let mut lengths: BTreeMap<Digest, u64> = BTreeMap::new();
     for (field, file) in references {

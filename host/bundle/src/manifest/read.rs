@@ -7,11 +7,12 @@ use crate::envelope::{self, Fault};
 use crate::error::printable;
 use crate::{BundleError, Digest};
 
-/// Most bytes of a manifest that are read. A large decoder whose every operation was decomposed, in
-/// four chains of forty shards, needs about 4 MiB. Parsing uses a small multiple of it in memory.
+/// Largest manifest that is read, in bytes. A large decoder whose every operation was decomposed,
+/// in four chains of forty shards, needs about 4 MiB. Parsing uses a small multiple of it in
+/// memory.
 pub(crate) const MANIFEST_BYTES: u64 = 16 << 20;
 
-/// The bytes of a consistent manifest, and their hash. `path` is for messages.
+/// Returns the bytes of a consistent manifest, and their hash. `path` is for messages.
 pub(crate) fn canonical(path: &Path, manifest: &Manifest) -> Result<(Vec<u8>, Digest), BundleError> {
     manifest.check(path)?;
     let json = to_json(path, manifest)?;
@@ -24,7 +25,7 @@ pub(crate) fn canonical(path: &Path, manifest: &Manifest) -> Result<(Vec<u8>, Di
     Ok((bytes, sum))
 }
 
-/// Reads the bytes of `bundle.json`; `path` is for messages.
+/// Parses and checks the bytes of `bundle.json`. `path` is for messages.
 pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<(Manifest, Digest), BundleError> {
     let (json, start, sum) = envelope::unseal(bytes).map_err(|fault| {
         let path = path.to_owned();
@@ -56,7 +57,7 @@ fn to_json(path: &Path, manifest: &Manifest) -> Result<Vec<u8>, BundleError> {
     })
 }
 
-/// Byte offset of a line and column that count from one; clamped to the text.
+/// Converts a line and column, both counted from one, to a byte offset within the text.
 fn offset_of(json: &[u8], line: usize, column: usize) -> usize {
     let mut lines = json.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
     let start = match line {
@@ -66,7 +67,7 @@ fn offset_of(json: &[u8], line: usize, column: usize) -> usize {
     (start + column.saturating_sub(1)).min(json.len())
 }
 
-/// The parser's message without its position, and truncated, since it may quote a megabyte.
+/// Removes the position from the parser's message, and truncates it, since it may quote a megabyte.
 fn cut(message: &str) -> String {
     const QUOTED_CHARS: usize = 200;
     let reason = message.rsplit_once(" at line ").map_or(message, |(reason, _)| reason);

@@ -1,4 +1,5 @@
-//! The manifest as bytes: one canonical form, everything capped, every contradiction named.
+//! The manifest as bytes: it has one canonical form, everything is limited, and every contradiction
+//! is reported.
 
 use std::path::Path;
 
@@ -25,7 +26,7 @@ fn sized(text: &str, bytes: u64) -> FileReference {
     FileReference { sha256: Digest::of(text.as_bytes()), bytes }
 }
 
-/// A manifest with something in every list.
+/// Returns a manifest with an item in every list.
 fn sample() -> Manifest {
     let target = |name: &str, kind| Target {
         name: name.to_owned(),
@@ -199,7 +200,7 @@ fn read(bytes: &[u8]) -> Result<Manifest, BundleError> {
     parse(Path::new(PATH), bytes).map(|(manifest, _)| manifest)
 }
 
-/// A file with a right hash over this JSON.
+/// Returns a file with a right hash over this JSON.
 fn sealed(json: &str) -> Vec<u8> {
     seal(json.as_bytes()).0
 }
@@ -250,7 +251,7 @@ fn every_file_is_found_with_the_field_that_names_it() {
             "variants[0].verifications[0].report",
         ]
     );
-    // None is missing: as many as there are hashes with a length in the JSON.
+    // The list is complete: it has as many fields as the JSON has lengths.
     assert_eq!(json_of(&sample()).matches("\"bytes\":").count(), fields.len());
 }
 
@@ -271,7 +272,7 @@ fn every_changed_bit_of_a_manifest_is_refused() {
     }
 }
 
-/// Changes one thing, and names the field that the error must name.
+/// A change to a manifest, with the field that the error must name.
 type Mistake = (&'static str, fn(&mut Manifest));
 
 #[test]
@@ -430,7 +431,7 @@ fn contradictions_are_refused_by_field_on_writing_and_reading() {
     for (expected, mistake) in mistakes {
         let mut manifest = sample();
         mistake(&mut manifest);
-        // Neither written nor, with a right hash, read.
+        // It is neither written nor, with a right hash, read.
         for error in [written(&manifest).unwrap_err(), read(&sealed(&json_of(&manifest))).unwrap_err()] {
             let BundleError::Invalid { field, .. } = &error else { panic!("{expected}: {error}") };
             assert_eq!(field, expected, "{error}");
@@ -562,7 +563,7 @@ fn there_is_one_spelling() {
             "\"model\":{\"family\":\"gemma4\",\"name\":\"demo\"",
         ),
         other("\"context\":\"64\"", "\"context\":\"1\",\"context\":\"64\""),
-        // Values that the graph crate's own types would accept.
+        // Values that the graph crate's types would accept.
         other("\"kind\":\"ring\"", "\"kind\":\"ring\",\"more\":1"),
         format!("{json} "),
         format!("\n{json}"),
@@ -692,7 +693,8 @@ fn asset_entry(index: usize) -> impl Strategy<Value = AssetEntry> {
     )
 }
 
-/// The formats of a segment: of several layers the last has other weights, if they are others.
+/// Returns the formats of a segment. The last of several layers has other weights, if `last`
+/// differs.
 fn mixed(segment: Segment, (formats, last): (FormatTuple, WeightFormat)) -> ShardFormats {
     let other = FormatTuple { weights: last, ..formats.clone() };
     let (first, end) = segment.layers;
@@ -706,7 +708,7 @@ fn mixed(segment: Segment, (formats, last): (FormatTuple, WeightFormat)) -> Shar
     ShardFormats::of(layers).expect("at least one layer")
 }
 
-/// Gives the second shard, of both layers, these runs of formats.
+/// Gives the second shard, which has both layers, these runs of formats.
 fn mix(manifest: &mut Manifest, runs: &[(u32, u32, WeightFormat)]) {
     let run = |&(first, end, weights): &(u32, u32, WeightFormat)| SegmentFormats {
         segment: Segment::decoder(first, end),
@@ -717,7 +719,7 @@ fn mix(manifest: &mut Manifest, runs: &[(u32, u32, WeightFormat)]) {
     shard.formats = ShardFormats::Mixed(runs.iter().map(run).collect());
 }
 
-/// A segment that is consistent.
+/// Returns a consistent segment.
 fn segment(component: ComponentKind, first: u32, count: u32) -> Segment {
     if component.is_layered() {
         Segment::decoder(first, first + count + 1)
@@ -930,7 +932,7 @@ proptest! {
             }
         }
         let bytes = seal(&json).0;
-        // Never a panic; and an accepted manifest has exactly the changed content.
+        // It never panics, and an accepted manifest has exactly the changed content.
         if let Ok(found) = read(&bytes) {
             prop_assert_eq!(written(&found).unwrap(), bytes);
         }

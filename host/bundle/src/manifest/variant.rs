@@ -1,4 +1,4 @@
-//! A variant of a bundle: what the model is compiled into for one chip.
+//! A variant of a bundle: the model compiled for one chip.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use shardwright_vocabulary::{
 use super::{AssetEntry, FileReference};
 use crate::Digest;
 
-/// What the model is compiled into for one chip: how it is cut, who compiled it, how it was proved.
-/// Variants share files by content: what two of them need is there once.
+/// The model compiled for one chip: its shards, its compilers, and its verifications. Variants
+/// share files with equal content.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
-    /// The profile planned for; unique within the bundle.
+    /// The profile used for planning. It is unique within the bundle.
     pub soc: String,
     /// Other names of that chip.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -25,17 +25,18 @@ pub struct Variant {
     /// The calibration that its activation formats use, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Digest>,
-    /// The planner.
     pub planner: PlannerIdentity,
-    /// Further options of the request, by name: `context`, `limit.ops`, `planner.place.head`, …
+    /// Further options of the request by name, such as `context`, `limit.ops`,
+    /// `planner.place.head`.
     pub options: BTreeMap<String, String>,
-    /// Properties of the model that the runtime needs besides the shards.
+    /// Properties of the model that the runtime needs in addition to the shards.
     pub structure: Structure,
     /// Gathered tables, by [`AssetId`](shardwright_graph::AssetId).
     pub assets: Vec<AssetEntry>,
-    /// The chain to run, then those to continue on when it fails, in order; at least one.
+    /// The chain to run, followed by the fallback chains in order. There is at least one.
     pub chains: Vec<ChainEntry>,
-    /// What pictures and sounds go through before the text, each pass once, in their order.
+    /// The towers that process pictures and sounds before the text. Each pass occurs once, in
+    /// order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub towers: Vec<TowerEntry>,
     /// Results of verification.
@@ -50,22 +51,22 @@ pub struct Variant {
 pub struct Structure {
     /// Values per row of the residual stream.
     pub hidden: u64,
-    /// Values per row of the logits; 0 without a head.
+    /// Values per row of the logits, or 0 without a head.
     pub vocabulary: u64,
-    /// Positions the model was made for.
+    /// Number of positions that the model supports.
     pub context: u64,
-    /// Values per layer and row of the per-layer inputs; 0 for none.
+    /// Values per layer and row of the per-layer inputs, or 0 without them.
     pub per_layer_width: u64,
-    /// Layers of the decoder.
+    /// Number of decoder layers.
     pub layers: u32,
-    /// Components that must be there, in the order in which a step runs them.
+    /// Required components, in the order in which a step runs them.
     pub components: Vec<ComponentKind>,
     /// All states, by [`StateId`](shardwright_graph::StateId).
     pub states: Vec<State>,
 }
 
 impl Structure {
-    /// From a graph.
+    /// Returns the properties of a graph.
     pub fn of(graph: &Graph) -> Structure {
         Structure {
             hidden: graph.hidden,
@@ -78,7 +79,7 @@ impl Structure {
         }
     }
 
-    /// Whether text is generated step by step (there are states), or encoded in one pass.
+    /// Returns whether text is generated step by step (there are states), or encoded in one pass.
     pub fn is_generative(&self) -> bool {
         !self.states.is_empty()
     }
@@ -88,53 +89,50 @@ impl Structure {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChainEntry {
-    /// Unique within the variant: `primary`, `cpu`.
+    /// A name that is unique within the variant, such as `primary` or `cpu`.
     pub name: String,
-    /// The executor that replaces the planned targets, if any; it heads every report.
+    /// The executor that replaces the planned targets, if any. Every report states it first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulated_on: Option<String>,
     /// The request to the planner: canonical JSON of the planning crate.
     pub request: FileReference,
-    /// Its checked answer: canonical JSON of the planning crate.
+    /// The planner's checked answer: canonical JSON of the planning crate.
     pub plan: FileReference,
     /// The plan in the form of reports: JSON of the crate that built it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<FileReference>,
-    /// That tokens of a draft are verified, at an entry point that all of its shards have.
+    /// Set if tokens of a draft are verified, at an entry point that all of its shards have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speculation: Option<ChosenSpeculation>,
-    /// In the order in which a step runs them; at least one.
+    /// The shards in the order in which a step runs them. There is at least one.
     pub shards: Vec<ShardEntry>,
 }
 
-/// The tower of a pass: a model of its own, whose rows go into the text's.
+/// The tower of a pass: a separate model, whose output rows are inputs of the text model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TowerEntry {
-    /// When it runs; never that of a step.
+    /// The pass of the tower, never that of a step.
     pub pass: Pass,
     /// Hash over the values of its weights and tables in the checkpoint.
     pub weights: Digest,
-    /// Its properties; without states.
+    /// Its properties, without states.
     pub structure: Structure,
     /// Its gathered tables, by [`AssetId`](shardwright_graph::AssetId).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assets: Vec<AssetEntry>,
-    /// The chain to run, then others to try, in order; at least one. Their names are unique within
-    /// the variant.
+    /// The chain to run, followed by others to try in order. There is at least one. Their names are
+    /// unique within the variant.
     pub chains: Vec<ChainEntry>,
 }
 
-/// What a chain runs: the text or a tower.
+/// The text model or a tower, as run by chains.
 #[derive(Clone, Copy, Debug)]
 pub struct Model<'m> {
-    /// When it runs.
     pub pass: Pass,
-    /// Its properties.
     pub structure: &'m Structure,
-    /// Its gathered tables.
     pub assets: &'m [AssetEntry],
-    /// Its chains, in the order in which they are tried.
+    /// The chains, in the order in which they are tried.
     pub chains: &'m [ChainEntry],
 }
 
@@ -142,43 +140,41 @@ pub struct Model<'m> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShardEntry {
-    /// Unique within its chain: `decoder.0-12`, `head`.
+    /// A name that is unique within its chain, such as `decoder.0-12` or `head`.
     pub name: String,
-    /// Its segments.
     pub segments: Segments,
     /// The target in the plan.
     pub target: Target,
-    /// The shim that compiled it and must load it.
+    /// The shim that compiled the shard and must load it.
     pub compiled_by: ShimIdentity,
     /// Formats of weights, activations and states.
     pub formats: ShardFormats,
-    /// Its entry points.
     pub entries: Vec<EntryName>,
     /// The output of `compile`, in the artefact format of the shims.
     pub artefact: FileReference,
     /// The heads of the artefact, as the shims' crate writes them: its maker, its interface, its
-    /// chip, and the shim's own head. A variant is chosen by this file, so that no unverified byte
+    /// chip, and the shim's own head. Variants are chosen by this file, so that no unverified byte
     /// of an artefact is parsed.
     pub head: FileReference,
-    /// The work order it was compiled from, by its name.
+    /// Name of the work order that the shard was compiled from.
     pub work_order: Digest,
-    /// Flags that were requested, and their outcomes.
+    /// The requested flags and their outcomes.
     pub flags: Vec<FlagOutcome>,
-    /// Flags that it is loaded with, unless a session says otherwise.
+    /// The flags for loading, unless a session overrides them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub load_flags: Vec<Flag>,
     /// Nodes and states that run differently from the graph.
     pub rewritten: Vec<Rewrite>,
     /// The cap of a soft-cap, cap · tanh(logits / cap), that the runtime applies to the logits of
-    /// this shard; `None` if it applies none.
+    /// this shard. `None` if it applies none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logits_softcap: Option<f32>,
-    /// Nodes that run elsewhere than on the device itself.
+    /// Nodes that do not run on the device itself.
     pub placements: Vec<NodePlacement>,
 }
 
 impl ShardEntry {
-    /// What was requested for the shard and the outcome, as known when it was compiled.
+    /// Returns the requested properties of the shard and their outcome, as known at compile time.
     pub fn origin(&self) -> ShardOrigin {
         ShardOrigin {
             requested: Some(self.target.clone()),
@@ -192,19 +188,18 @@ impl ShardEntry {
     }
 }
 
-/// A verification that was run.
+/// The result of a verification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Verification {
-    /// Unique within the variant: `boundaries`, `goldens`.
+    /// A name that is unique within the variant, such as `boundaries` or `goldens`.
     pub name: String,
-    /// The chain it ran on.
+    /// The verified chain.
     pub chain: String,
-    /// Whether it passed.
     pub passed: bool,
-    /// One sentence with numbers.
+    /// A summary in one sentence with numbers.
     pub summary: String,
-    /// The whole report, JSON of the crate that made it.
+    /// The full report: JSON of the crate that made it.
     pub report: FileReference,
     /// The artefacts that were run instead of the chain's own, if those do not run on the machine
     /// of the verification.
@@ -212,26 +207,27 @@ pub struct Verification {
     pub twin: Option<TwinEntry>,
 }
 
-/// Artefacts compiled from the same work orders of a chain, for another device.
+/// Artefacts compiled for another device from the same work orders of a chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TwinEntry {
-    /// The device they were made for, and ran on.
+    /// The device that they were compiled for and ran on.
     pub device: String,
-    /// Their hashes, in the order of the chain's shards. They are no part of the bundle.
+    /// Hashes of the artefacts, in the order of the chain's shards. They are not part of the
+    /// bundle.
     pub artefacts: Vec<Digest>,
-    /// How they differ from those of the bundle, in one sentence.
+    /// Their difference from the artefacts of the bundle, in one sentence.
     pub differs: String,
 }
 
 impl Variant {
-    /// Whether it is for the chip of that name, its own or another.
+    /// Returns whether the variant is for the chip with this name or alias.
     pub fn is_for(&self, chip: &str) -> bool {
         let mut names = self.aliases.iter().chain([&self.soc]);
         names.any(|name| name.eq_ignore_ascii_case(chip))
     }
 
-    /// The text and the towers.
+    /// Returns the text model and the towers.
     pub fn models(&self) -> impl Iterator<Item = Model<'_>> {
         let text = Model {
             pass: Pass::Step,
@@ -248,22 +244,22 @@ impl Variant {
         std::iter::once(text).chain(towers)
     }
 
-    /// The text or the tower that runs in a pass.
+    /// Returns the text model or the tower that runs in a pass.
     pub fn model_of(&self, pass: Pass) -> Option<Model<'_>> {
         self.models().find(|model| model.pass == pass)
     }
 
-    /// Every chain, of the text and of towers.
+    /// Returns every chain, of the text model and of towers.
     pub fn all_chains(&self) -> impl Iterator<Item = &ChainEntry> {
         self.models().flat_map(|model| model.chains)
     }
 
-    /// The chain of that name.
+    /// Returns the chain with this name.
     pub fn chain(&self, name: &str) -> Option<&ChainEntry> {
         self.all_chains().find(|chain| chain.name == name)
     }
 
-    /// Every file named, with the field that names it, in the order of the fields.
+    /// Returns every file with the field that names it, in the order of the fields.
     pub fn references(&self) -> Vec<(String, FileReference)> {
         let mut found = Vec::new();
         assets_of(&mut found, "", &self.assets);

@@ -1,31 +1,31 @@
 //! Records of the ZIP format, as bytes.
 
-/// Local header of an entry.
+/// Signature of an entry's local header.
 pub(crate) const LOCAL: u32 = 0x0403_4b50;
-/// Entry of the central directory.
+/// Signature of an entry of the central directory.
 pub(crate) const CENTRAL: u32 = 0x0201_4b50;
-/// End of the central directory.
+/// Signature of the end of the central directory.
 pub(crate) const END: u32 = 0x0605_4b50;
-/// The same for large archives, and the record that says where it is.
+/// Signatures of the end record for large archives, and of its locator.
 pub(crate) const END_64: u32 = 0x0606_4b50;
 pub(crate) const LOCATOR_64: u32 = 0x0706_4b50;
 
-/// Bytes of the records without names and extra fields.
+/// Sizes of the records in bytes, without names and extra fields.
 pub(crate) const LOCAL_BYTES: u64 = 30;
 pub(crate) const CENTRAL_BYTES: usize = 46;
 pub(crate) const END_BYTES: u64 = 22;
 pub(crate) const END_64_BYTES: u64 = 56;
 pub(crate) const LOCATOR_64_BYTES: u64 = 20;
 
-/// Numbers from this one on stand in the fields for large archives.
+/// Numbers from this value on are stored in the fields for large archives.
 pub(crate) const LARGE: u64 = 0xffff_ffff;
-/// The same for numbers of entries.
+/// Numbers of entries from this value on are stored in the fields for large archives.
 pub(crate) const MANY: u64 = 0xffff;
 
 /// Extra field with large lengths and offsets.
 pub(crate) const EXTRA_64: u16 = 0x0001;
 
-/// Reads fields one after the other.
+/// A reader for consecutive fields.
 pub(crate) struct Fields<'b> {
     bytes: &'b [u8],
 }
@@ -58,22 +58,22 @@ impl<'b> Fields<'b> {
     }
 }
 
-/// An entry as a central directory describes it.
+/// An entry of a central directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry<'b> {
     pub(crate) name: &'b [u8],
-    /// 0: stored.
+    /// Compression method. 0 means stored.
     pub(crate) method: u16,
-    /// Bit 0: encrypted.
+    /// Bit 0 means encrypted.
     pub(crate) flags: u16,
     pub(crate) crc: u32,
     pub(crate) stored: u64,
     pub(crate) length: u64,
-    /// Of its local header.
+    /// Offset of the local header.
     pub(crate) offset: u64,
 }
 
-/// The next entry of a central directory; `None` for anything else.
+/// Reads the next entry of a central directory. Returns `None` for anything else.
 pub(crate) fn entry<'b>(fields: &mut Fields<'b>) -> Option<Entry<'b>> {
     if fields.u32()? != CENTRAL {
         return None;
@@ -89,7 +89,7 @@ pub(crate) fn entry<'b>(fields: &mut Fields<'b>) -> Option<Entry<'b>> {
     let name = fields.take(name.into())?;
     let mut large = large(fields.take(extra.into())?);
     fields.take(comment.into())?;
-    // In this order, and each only where the short field says so.
+    // In this order, and each only if the short field refers to it.
     let mut wide = |short: u32| match u64::from(short) {
         LARGE => large.u64(),
         short => Some(short),
@@ -98,7 +98,7 @@ pub(crate) fn entry<'b>(fields: &mut Fields<'b>) -> Option<Entry<'b>> {
     Some(Entry { name, method, flags, crc, stored, length, offset })
 }
 
-/// The large numbers among extra fields; none if there are none.
+/// Returns the large numbers among extra fields. Empty if the extra field is missing.
 fn large(extra: &[u8]) -> Fields<'_> {
     let mut fields = Fields::new(extra);
     while let (Some(id), Some(length)) = (fields.u16(), fields.u16()) {
@@ -111,7 +111,7 @@ fn large(extra: &[u8]) -> Fields<'_> {
     Fields::new(&[])
 }
 
-/// Where a central directory lies.
+/// Location of a central directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {
     pub(crate) entries: u64,
@@ -119,7 +119,8 @@ pub(crate) struct End {
     pub(crate) offset: u64,
 }
 
-/// The record at the end, and whether its numbers stand in the one for large archives.
+/// Parses the record at the end, and returns whether its numbers are in the record for large
+/// archives.
 pub(crate) fn end(bytes: &[u8]) -> Option<(End, bool)> {
     let mut fields = Fields::new(bytes);
     if fields.u32()? != END || fields.u32()? != 0 {
@@ -134,7 +135,7 @@ pub(crate) fn end(bytes: &[u8]) -> Option<(End, bool)> {
     Some((end, end.entries == MANY || end.length == LARGE || end.offset == LARGE))
 }
 
-/// The same of a large archive.
+/// Parses the end record of a large archive.
 pub(crate) fn end_64(bytes: &[u8]) -> Option<End> {
     let mut fields = Fields::new(bytes);
     if fields.u32()? != END_64 || fields.u64()? != END_64_BYTES - 12 {

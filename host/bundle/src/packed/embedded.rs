@@ -7,16 +7,16 @@ use shardwright_files::{Links, Section};
 use super::container::{self, END_64_BYTES, END_BYTES, End, Fields, LOCAL, LOCAL_BYTES, LOCATOR_64_BYTES};
 use crate::BundleError;
 
-/// Between the path of an archive and the name of an entry in it: `app.apk!/assets/gemma.bundle`.
+/// Separator of an archive's path and the name of its entry: `app.apk!/assets/gemma.bundle`.
 const SEPARATOR: &str = "!/";
 
-/// Most bytes of a central directory of a package: some hundred thousand entries.
+/// Maximum size of a package's central directory in bytes: some hundred thousand entries.
 const DIRECTORY_BYTES: u64 = 64 << 20;
 
-/// Most bytes of the comment at the end of an archive.
+/// Maximum size of the comment at the end of an archive in bytes.
 const COMMENT_BYTES: u64 = 0xffff;
 
-/// The archive and the entry that a path names, if the archive exists.
+/// Splits a path into archive and entry, if the archive exists.
 pub(crate) fn split(path: &Path) -> Option<(PathBuf, String)> {
     let text = path.to_str()?;
     let mut places = text.match_indices(SEPARATOR);
@@ -26,7 +26,7 @@ pub(crate) fn split(path: &Path) -> Option<(PathBuf, String)> {
     })
 }
 
-/// The bytes of an entry.
+/// Returns the bytes of an entry.
 pub(crate) fn entry(archive: &Path, name: &str) -> Result<Section, BundleError> {
     let opened = shardwright_files::open(archive, Links::Followed).map_err(Into::into);
     let whole =
@@ -69,8 +69,7 @@ pub(crate) fn entry(archive: &Path, name: &str) -> Result<Section, BundleError> 
     }
 }
 
-/// Where the central directory is: the last record that says so, behind which is nothing but a
-/// comment.
+/// Finds the central directory by the last end record that is followed only by a comment.
 fn end_of(whole: &Section) -> Result<Option<End>, BundleError> {
     let length = (END_BYTES + COMMENT_BYTES).min(whole.length());
     let start = whole.length() - length;

@@ -1,31 +1,30 @@
-//! The bytes of a packed bundle that are not those of its parts.
+//! The bytes of a packed bundle outside of its parts.
 
 use super::container::{
     CENTRAL, CENTRAL_BYTES, END, END_64, END_64_BYTES, EXTRA_64, LARGE, LOCAL, LOCAL_BYTES, LOCATOR_64, MANY,
 };
 
-/// Parts begin at multiples of it: no system has larger pages.
+/// Alignment of parts in bytes. No system has larger pages.
 pub(crate) const PART: u64 = 64 << 10;
 
-/// Headers begin at multiples of it, so that the padding of one never exceeds what an extra field
-/// holds.
+/// Alignment of headers in bytes. It limits the padding of a header to the maximum of an extra
+/// field.
 const HEADER: u64 = 64;
 
-/// Extra field that is padding, as Android's `zipalign` writes it: the alignment, then zeros.
+/// Extra field for padding, as Android's `zipalign` writes it: the alignment, then zeros.
 const EXTRA_PADDING: u16 = 0xd935;
 
-/// Version of the format that is needed, without and with large numbers.
+/// Required version of the format, without and with large numbers.
 const VERSION: u16 = 20;
 const VERSION_64: u16 = 45;
 
-/// 1 January 1980, the earliest day there is.
+/// 1 January 1980, the earliest supported date.
 const TIME_AND_DATE: u32 = 0x0021_0000;
 
-/// Made on a system with such permissions: a regular file that its owner may write.
+/// Origin and permissions: Unix, and a regular file that its owner may write.
 const MADE_BY_UNIX: u16 = 3 << 8;
 const PERMISSIONS: u32 = 0o100_644 << 16;
 
-/// One part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) name: String,
@@ -33,7 +32,7 @@ pub(crate) struct Part {
     pub(crate) crc: u32,
 }
 
-/// Where a part lies.
+/// Location of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) header: u64,
@@ -44,7 +43,8 @@ fn needs_64(part: &Part) -> bool {
     part.length >= LARGE
 }
 
-/// The places of parts, and the offset of the central directory; `None` beyond any file.
+/// Computes the places of parts and the offset of the central directory. Returns `None` on
+/// overflow.
 pub(crate) fn places(parts: &[Part]) -> Option<(Vec<Place>, u64)> {
     let mut places = Vec::with_capacity(parts.len());
     let mut end = 0_u64;
@@ -63,7 +63,7 @@ fn least_extra(part: &Part) -> u64 {
     if needs_64(part) { padding + 20 } else { padding }
 }
 
-/// The local header of a part without the zeros that its padding ends with.
+/// Returns the local header of a part without the zeros at the end of its padding.
 pub(crate) fn local(part: &Part, place: Place) -> Vec<u8> {
     let extra = place.data - place.header - LOCAL_BYTES - part.name.len() as u64;
     let mut to = Vec::new();
@@ -81,15 +81,16 @@ pub(crate) fn local(part: &Part, place: Place) -> Vec<u8> {
     let padding = extra - (least_extra(part) - 2);
     put_u16(&mut to, EXTRA_PADDING);
     put_u16(&mut to, padding as u16);
-    // Beyond what the field holds: its readers learn that it is at least as much.
+    // The alignment exceeds the range of this field, so store the largest power of two.
     put_u16(&mut to, 1 << 15);
     to
 }
 
-/// From the version to the lengths, which local headers and directory entries share.
+/// Writes the fields from the version to the lengths, which local headers and directory entries
+/// share.
 fn common(to: &mut Vec<u8>, part: &Part) {
     put_u16(to, if needs_64(part) { VERSION_64 } else { VERSION });
-    // No flags; stored.
+    // No flags, method stored.
     put_u32(to, 0);
     put_u32(to, TIME_AND_DATE);
     put_u32(to, part.crc);
@@ -98,7 +99,7 @@ fn common(to: &mut Vec<u8>, part: &Part) {
     put_u32(to, length);
 }
 
-/// The central directory and its end, which begin at `offset`.
+/// Returns the central directory and its end, for the offset `offset`.
 pub(crate) fn directory(parts: &[Part], places: &[Place], offset: u64) -> Vec<u8> {
     let mut to = Vec::with_capacity(parts.len() * (CENTRAL_BYTES + 100));
     for (part, place) in parts.iter().zip(places) {
@@ -144,7 +145,7 @@ fn entry(to: &mut Vec<u8>, part: &Part, place: Place) {
     common(to, part);
     put_u16(to, part.name.len() as u16);
     put_u16(to, if large.is_empty() { 0 } else { large.len() as u16 + 4 });
-    // No comment, the first disk, no text.
+    // No comment, first disk, not a text file.
     put_u16(to, 0);
     put_u32(to, 0);
     put_u32(to, PERMISSIONS);

@@ -1,4 +1,4 @@
-//! Opening a packed bundle.
+//! Opens a packed bundle.
 
 use std::collections::HashMap;
 
@@ -10,17 +10,17 @@ use super::layout::{self, Part, Place};
 use crate::layout::{FILES, Layout, MANIFEST, SIGNATURE};
 use crate::{BundleError, Digest};
 
-/// Most bytes of a central directory: some hundred thousand parts.
+/// Maximum size of a central directory in bytes: some hundred thousand parts.
 const DIRECTORY_BYTES: u64 = 16 << 20;
 
-/// A packed bundle, or a volume of one, whose every byte outside of its parts is as it must be,
-/// padding aside.
+/// A packed bundle, or a volume of one. All bytes outside of its parts are verified, except for
+/// padding.
 #[derive(Debug)]
 pub(crate) struct Packed {
     section: Section,
-    /// The first volume has it, if it is signed.
+    /// Set in the first volume, if it is signed.
     signature: Option<Section>,
-    /// The first volume has it.
+    /// Set in the first volume.
     manifest: Option<Section>,
     files: HashMap<Digest, Section>,
     parts: Vec<(Part, Place)>,
@@ -43,7 +43,7 @@ impl Packed {
             return Err(BundleError::Limit { path, field, value, limit: DIRECTORY_BYTES });
         }
         let rest = section.length().checked_sub(end.offset).filter(|rest| *rest >= end.length);
-        // The directory and what may follow it.
+        // The directory and the records that may follow it.
         let most = end.length + END_64_BYTES + LOCATOR_64_BYTES + END_BYTES;
         let rest = rest.filter(|rest| *rest <= most).ok_or_else(|| {
             fault(
@@ -79,7 +79,7 @@ impl Packed {
         let mut files = HashMap::new();
         for (part, place) in &parts {
             let whole = section.path().join(&part.name);
-            // The directory begins behind every part, and was read.
+            // The directory begins after every part, and was read.
             let bytes = section.part(whole, place.data, part.length).ok_or_else(overflow)?;
             if part.name == SIGNATURE {
                 if part.length != ENVELOPE_BYTES as u64 {
@@ -100,12 +100,12 @@ impl Packed {
         Ok(Packed { signature, manifest, files, parts, directory: end.offset, section })
     }
 
-    /// All of it.
+    /// Returns the section of the whole file.
     pub(crate) fn section(&self) -> &Section {
         &self.section
     }
 
-    /// The bytes of its signature, if it has one.
+    /// Returns the bytes of the signature, if there is one.
     pub(crate) fn signature(&self) -> Result<Option<Vec<u8>>, BundleError> {
         let Some(section) = &self.signature else { return Ok(None) };
         let mut bytes = vec![0; ENVELOPE_BYTES];
@@ -121,12 +121,13 @@ impl Packed {
         self.files.get(&sha256)
     }
 
-    /// Hashes of its files.
+    /// Returns the hash and length of each file.
     pub(crate) fn files(&self) -> impl Iterator<Item = (Digest, u64)> {
         self.files.iter().map(|(sha256, section)| (*sha256, section.length()))
     }
 
-    /// Checks that all bytes between headers and parts are zeros, which opening does not read.
+    /// Checks that all bytes between headers and parts are zeros. Opening does not read these
+    /// bytes.
     pub(crate) fn check_padding(&self) -> Result<(), BundleError> {
         let io = BundleError::io;
         let mut gaps = Vec::with_capacity(2 * self.parts.len() + 1);
@@ -150,7 +151,7 @@ impl Packed {
     }
 }
 
-/// Where the central directory is, from the very end of the file.
+/// Finds the central directory from the end of the file.
 fn end_of(section: &Section) -> Result<End, BundleError> {
     let fault = |reason: &str| BundleError::Packed {
         path: section.path().to_owned(),
@@ -168,13 +169,13 @@ fn end_of(section: &Section) -> Result<End, BundleError> {
     if !is_large {
         return Ok(short);
     }
-    // Where the locator says it is follows from the rest, with which it is compared.
+    // The locator's offset is determined by the rest, and compared with it.
     let large = read(END_BYTES + LOCATOR_64_BYTES + END_64_BYTES, END_64_BYTES)?;
     container::end_64(&large).ok_or_else(|| fault("it does not end as a large archive does"))
 }
 
-/// The parts that a central directory names: `bundle.json`, which further volumes lack, and then
-/// files in the order of their names; `None` for any other directory.
+/// Parses the parts in a central directory: `bundle.json`, which further volumes lack, and then
+/// files in the order of their names. Returns `None` for any other directory.
 fn parts(directory: &[u8]) -> Option<Vec<Part>> {
     let mut fields = Fields::new(directory);
     let mut parts: Vec<Part> = Vec::new();
@@ -206,7 +207,7 @@ mod tests {
         Part { name: name.to_owned(), length, crc: 0 }
     }
 
-    /// An archive of parts without content, wherever they are said to lie.
+    /// Returns an archive of parts without content, at the given places.
     fn archive(parts: &[Part], change: impl FnOnce(&mut Vec<Place>, &mut u64)) -> Vec<u8> {
         let (mut places, mut offset) = layout::places(parts).unwrap();
         change(&mut places, &mut offset);
@@ -268,7 +269,7 @@ mod tests {
             let parts: Vec<Part> = names.iter().map(|name| part(name, 3)).collect();
             refused(&archive(&parts, |_, _| ()), word);
         }
-        // A volume without anything in it is none.
+        // A volume without parts has no files.
         assert!(open(&archive(&[], |_, _| ())).unwrap().files().next().is_none());
     }
 
@@ -288,7 +289,8 @@ mod tests {
         let parts = [part("bundle.json", 7), part(HASH, 0)];
         let whole = archive(&parts, |_, _| ());
         let directory = layout::places(&parts).unwrap().1 as usize;
-        // Flags, method, time, attributes of the first entry of the directory; a comment's length.
+        // Flags, method, time, attributes of the first entry of the directory, and a comment's
+        // length.
         for at in [8, 10, 12, 32, 38, 41] {
             let mut changed = whole.clone();
             changed[directory + at] ^= 1;
@@ -313,7 +315,7 @@ mod tests {
             changed[at..at + 4].copy_from_slice(&value.to_le_bytes());
             assert!(open(&changed).is_err(), "{at} {value}");
         }
-        // A part of four gigabytes, and one whose large length is said to follow.
+        // A part of four gigabytes, and one whose large length is expected to follow.
         for value in [u32::MAX - 1, u32::MAX] {
             let mut changed = whole.clone();
             for at in [20, 24] {

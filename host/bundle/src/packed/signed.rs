@@ -1,4 +1,4 @@
-//! The signature of a packed bundle, which is found without parsing anything.
+//! The signature of a packed bundle, which is located without parsing.
 
 use shardwright_files::Section;
 use shardwright_trust::{ENVELOPE_BYTES, Kind, Trust, TrustError};
@@ -9,14 +9,14 @@ use crate::BundleError;
 use crate::layout::{MANIFEST, SIGNATURE};
 use crate::manifest::MANIFEST_BYTES;
 
-/// Whether a signature is where one must be: the name of the first part lies at a fixed place too.
+/// Returns whether a signature is at its fixed place, by the name of the first part.
 pub(crate) fn is_signed(section: &Section) -> bool {
     let mut name = [0; SIGNATURE.len()];
     section.read_exact_at(&mut name, LOCAL_BYTES).is_ok() && name == *SIGNATURE.as_bytes()
 }
 
-/// Whether the bundle is signed as the rules ask. The signature lies at a fixed place, and says how
-/// long the manifest is, which therefore lies at a known place too.
+/// Checks the bundle's signature by the rules of `trust`. The signature is at a fixed place. It
+/// includes the length of the manifest, whose place is therefore known too.
 pub(crate) fn expect(section: &Section, trust: &Trust) -> Result<(), BundleError> {
     if !trust.is_on(Kind::Bundle) {
         return Ok(());

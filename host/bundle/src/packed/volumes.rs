@@ -1,4 +1,4 @@
-//! The files that a packed bundle lies in: one, or several volumes, each with some of its parts.
+//! The files of a packed bundle: one, or several volumes with some of its parts each.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,26 +11,26 @@ use super::read::Packed;
 use super::signed;
 use crate::{BundleError, Digest, file};
 
-/// Most volumes of a bundle that are looked for: four gigabytes need three of the largest that
-/// Google Play takes.
+/// Maximum number of volumes to search for. Four gigabytes need three of the largest files that
+/// Google Play accepts.
 const VOLUMES: usize = 100;
 
-/// Name of a volume in a folder of them; `number` counts from one.
+/// Returns the name of a volume in a folder. `number` counts from one.
 pub fn volume_name(number: usize) -> String {
     format!("volume-{number}.swb")
 }
 
-/// A packed bundle that is opened.
+/// An open packed bundle.
 #[derive(Debug)]
 pub(crate) struct Volumes {
-    /// The one with the manifest, then the others.
+    /// The volume with the manifest, then the others.
     volumes: Vec<Packed>,
     manifest: Section,
 }
 
 impl Volumes {
-    /// In whatever order they are named, once the signature is as the rules ask. The one with the
-    /// manifest has it.
+    /// Opens volumes in any order, after checking the signature by the rules of `trust`. The volume
+    /// with the manifest has the signature.
     pub(crate) fn open(sections: Vec<Section>, trust: &Trust) -> Result<Volumes, BundleError> {
         if let Some(section) = sections.iter().find(|section| signed::is_signed(section)).or(sections.first())
         {
@@ -59,7 +59,8 @@ impl Volumes {
         Ok(Volumes { volumes, manifest })
     }
 
-    /// The volumes of a folder, from the first on; `None` if there is none.
+    /// Opens the volumes of a folder, starting with the first. Returns `None` if the first is
+    /// missing.
     pub(crate) fn in_folder(folder: &Path, trust: &Trust) -> Result<Option<Volumes>, BundleError> {
         let paths = (1..=VOLUMES).map(|number| folder.join(volume_name(number)));
         let sections = paths.take_while(|path| path.exists()).map(|path| section(&path));
@@ -67,12 +68,12 @@ impl Volumes {
         if sections.is_empty() { Ok(None) } else { Volumes::open(sections, trust).map(Some) }
     }
 
-    /// Path of the one with the manifest.
+    /// Returns the path of the volume with the manifest.
     pub(crate) fn path(&self) -> &Path {
         self.volumes.first().map_or(Path::new(""), |volume| volume.section().path())
     }
 
-    /// The bytes of the signature, if there is one.
+    /// Returns the bytes of the signature, if there is one.
     pub(crate) fn signature(&self) -> Result<Option<Vec<u8>>, BundleError> {
         self.volumes.first().map_or(Ok(None), Packed::signature)
     }
@@ -85,12 +86,12 @@ impl Volumes {
         self.volumes.iter().find_map(|volume| volume.file(sha256))
     }
 
-    /// Hashes of its files.
+    /// Returns the hash and length of each file.
     pub(crate) fn files(&self) -> impl Iterator<Item = (Digest, u64)> {
         self.volumes.iter().flat_map(Packed::files)
     }
 
-    /// Path of a file of it, for messages.
+    /// Returns the path of a file, for messages.
     pub(crate) fn path_of(&self, sha256: Digest) -> PathBuf {
         crate::layout::Layout::of(self.path()).file(sha256)
     }
@@ -100,7 +101,7 @@ impl Volumes {
     }
 }
 
-/// The bytes of a file, or of an uncompressed entry `archive!/entry`.
+/// Opens a file, or an uncompressed entry `archive!/entry`.
 pub(crate) fn section(path: &Path) -> Result<Section, BundleError> {
     if let Some((archive, entry)) = embedded::split(path).filter(|_| fs::metadata(path).is_err()) {
         return embedded::entry(&archive, &entry);

@@ -1,4 +1,4 @@
-//! Packing a bundle.
+//! Packs a bundle.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
@@ -13,29 +13,29 @@ use crate::digest::{CHUNK, Hasher};
 use crate::layout::{Layout, MANIFEST, SIGNATURE};
 use crate::{Bundle, BundleError, Digest, FileReference, Progress, file};
 
-/// What packing made.
+/// The result of packing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PackReport {
-    /// The file.
     pub path: PathBuf,
     /// Identity of the bundle: the hash of its manifest.
     pub bundle: Digest,
-    /// Parts, with the manifest.
+    /// Number of parts, including the manifest.
     pub parts: usize,
-    /// Bytes of the parts.
+    /// Total size of the parts in bytes.
     pub part_bytes: u64,
-    /// Bytes of the file: the parts, headers and padding.
+    /// Size of the file in bytes: parts, headers and padding.
     pub bytes: u64,
 }
 
-/// The length of a packed file with parts of these names and lengths; `None` beyond any file.
+/// Computes the length of a packed file with parts of these names and lengths. Returns `None` on
+/// overflow.
 pub(crate) fn packed_bytes(parts: impl Iterator<Item = (String, u64)>) -> Option<u64> {
     let parts: Vec<Part> = parts.map(|(name, length)| Part { name, length, crc: 0 }).collect();
     let (places, directory) = layout::places(&parts)?;
     directory.checked_add(layout::directory(&parts, &places, directory).len() as u64)
 }
 
-/// One part and where its bytes come from.
+/// The source of a part's bytes.
 enum Source<'s> {
     Signature(&'s [u8]),
     Manifest(&'s [u8]),
@@ -51,17 +51,17 @@ impl Source<'_> {
     }
 }
 
-/// What goes into a packed file: files of a bundle, and in the first volume the bytes of a
+/// The content of a packed file: files of a bundle, and in the first volume the bytes of a
 /// manifest.
 #[derive(Clone, Copy)]
 pub(crate) struct Content<'c> {
     pub(crate) bundle: &'c Bundle,
-    /// That of the manifest.
+    /// Signature of the manifest.
     pub(crate) signature: Option<&'c [u8]>,
     pub(crate) manifest: Option<&'c [u8]>,
-    /// In the order of their hashes.
+    /// Files in the order of their hashes.
     pub(crate) files: &'c [FileReference],
-    /// Identity of the bundle that the file is, or is a volume of.
+    /// Identity of the bundle, or of the bundle that the volume belongs to.
     pub(crate) identity: Digest,
 }
 
@@ -126,7 +126,7 @@ pub(crate) fn pack_content(
     })
 }
 
-/// Copies a part, which must have its hash; gives its CRC.
+/// Copies a part, checks its hash, and returns its CRC.
 fn copy(
     mut reader: impl Read,
     path: &Path,
@@ -160,8 +160,8 @@ fn copy(
     Ok(crc.finalize())
 }
 
-/// The file that is being written, locked for this process alone. It is removed unless it is kept,
-/// since a disk may be full of it.
+/// The file being written, locked for this process. It is removed unless it is kept, since it may
+/// have filled the disk.
 struct Partial {
     path: PathBuf,
     file: File,
@@ -193,19 +193,19 @@ impl Partial {
         Partial::locked(path, file)
     }
 
-    /// Empties the file once it is locked and still what `path` names.
+    /// Locks the file, checks that `path` still names it, and empties it.
     fn locked(path: PathBuf, file: File) -> Result<Partial, BundleError> {
         let io = |error| BundleError::io(&path)(error);
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(BundleError::Busy { directory: path }),
-            // On file systems without locks, two writers would still leave a whole file of one or
-            // the other, or none: its bytes are verified when it is opened.
+            // On file systems without locks, two concurrent writers may leave the file of one of
+            // them, or a damaged one. Opening it verifies the bytes.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(TryLockError::Error(error)) => return Err(io(error)),
         }
-        // Whoever had the lock may have finished the file and given it its name: it is whole, and
-        // perhaps mapped.
+        // The previous owner of the lock may have finished and renamed the file. Then it is
+        // complete and possibly mapped.
         if !shardwright_files::is_at(&file, &path) {
             return Err(BundleError::Busy { directory: path });
         }
@@ -217,7 +217,7 @@ impl Partial {
         self.file.sync_all().map_err(BundleError::io(&self.path))?;
         fs::rename(&self.path, to).map_err(BundleError::io(to))?;
         self.kept = true;
-        // If its folder may be written but not read, the name may be lost with the power.
+        // If its folder is writable but not readable, the name may be lost in a power failure.
         if let Some(parent) = to.parent() {
             let _ = File::open(parent).and_then(|parent| parent.sync_all());
         }
@@ -229,7 +229,8 @@ impl Partial {
 mod tests {
     use super::*;
 
-    /// Two writers: the second opens the file before the first has named it, and locks it after.
+    /// With two writers, the second opens the file before the first renames it, and locks it
+    /// afterwards.
     #[test]
     fn a_file_that_another_writer_finished_is_not_emptied() {
         let folder = tempfile::tempdir().unwrap();

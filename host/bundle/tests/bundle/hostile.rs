@@ -1,4 +1,4 @@
-//! Directories that were not written by this program, or were changed since.
+//! Directories that other programs wrote or changed.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use shardwright_trust::Trust;
 
 use crate::support::{RECIPE, checkpoint, files, place, write};
 
-/// The error of opening, which the inspection must also report for the file.
+/// Returns the error of opening. The inspection must report the same error for the file.
 fn refusal(directory: &Path) -> BundleError {
     let error = Bundle::open(directory).unwrap_err();
     assert!(error.help().is_some(), "{error}");
@@ -70,7 +70,8 @@ fn anything_but_a_regular_file_is_refused_and_nothing_hangs() {
         use std::os::unix::fs::symlink;
         use std::os::unix::net::UnixListener;
 
-        // Even a link to the right bytes: a bundle consists of the files in its directory.
+        // Even a link to the right bytes is rejected: a bundle consists of the files in its
+        // directory.
         let elsewhere = directory.with_file_name("elsewhere");
         fs::write(&elsewhere, &bytes).unwrap();
         for target in [elsewhere.as_path(), path.as_path(), Path::new("nowhere"), Path::new("/dev/zero")] {
@@ -81,7 +82,7 @@ fn anything_but_a_regular_file_is_refused_and_nothing_hangs() {
         pipe(&path);
         expect("a pipe");
         fs::remove_file(&path).unwrap();
-        // Socket paths must be short; it is renamed afterwards.
+        // Socket paths must be short, so it is renamed afterwards.
         let short = tempfile::tempdir().unwrap();
         let socket = UnixListener::bind(short.path().join("s")).unwrap();
         if fs::rename(short.path().join("s"), &path).is_ok() {
@@ -167,7 +168,7 @@ fn only_files_of_the_bundle_are_returned() {
             assert!(matches!(&error, BundleError::Reference { .. }) && error.help().is_some(), "{error}");
         }
     }
-    // Removed since it was opened.
+    // A file was removed after opening.
     fs::remove_file(bundle.place(&known).unwrap().path).unwrap();
     assert!(matches!(bundle.read(&known), Err(BundleError::Missing { .. })));
 }
@@ -218,7 +219,7 @@ fn links_and_pipes_in_the_way_of_a_writer_are_refused_and_left_alone() {
         pipe(&path);
         assert!(BundleWriter::create(&directory).is_err());
     }
-    // The directory itself may be reached through a link of the user's.
+    // The directory itself may be reached through the user's link.
     let (parent, directory) = place();
     fs::create_dir(&directory).unwrap();
     let link = parent.path().join("link");

@@ -1,6 +1,6 @@
-//! Writers interrupted at every step; `tests/tests/program/cli_bundle.rs` kills real ones. At any
-//! moment of interruption there is no bundle or a complete one, and the next writer ends with the
-//! bytes of an undisturbed one.
+//! Interrupts writers at every step (`tests/tests/program/cli_bundle.rs` kills real ones). At any
+//! moment there is either no bundle or a complete one, and the next writer produces the same bytes
+//! as an undisturbed one.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use shardwright_bundle::{Bundle, BundleError, BundleWriter, Kind, identify};
 
 use crate::support::{RECIPE, fill, place, snapshot, write};
 
-/// No bundle, or one of `complete`, every byte of it.
+/// Checks that there is either no bundle or one of `complete` with every byte.
 fn expect_nothing_or_all(directory: &Path, complete: &[shardwright_bundle::Digest]) {
     match Bundle::open(directory) {
         Ok(bundle) => {
@@ -28,7 +28,7 @@ fn expect_nothing_or_all(directory: &Path, complete: &[shardwright_bundle::Diges
     }
 }
 
-/// The states between two system calls, constructed by hand.
+/// The states between two system calls, constructed manually.
 #[test]
 fn every_state_between_two_steps_is_completed() {
     let (_parent, whole) = place();

@@ -1,5 +1,5 @@
-//! Ten thousand changed bundles, each with the hashes that a forger would mend: opened or refused
-//! with the file named, and never a panic.
+//! Ten thousand changed bundles, each with hashes corrected as a forger would do. Each must open,
+//! or be rejected with the name of the file, without a panic.
 
 use std::fs;
 use std::path::Path;
@@ -10,13 +10,13 @@ use shardwright_trust::{Policy, SecretKey, Trust};
 
 use crate::support::{RECIPE, place, write};
 
-/// Changes in all.
+/// Total number of changes.
 const CHANGES: u64 = 10_000;
 
-/// Places of the hash in a manifest.
+/// Range of the hash in a manifest.
 const HASH: std::ops::Range<usize> = 34..98;
 
-/// A small generator of its own, so that a failure names its change.
+/// A small separate generator, so that a failure identifies its change.
 struct Random(u64);
 
 impl Random {
@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-/// The SHA-256 that a manifest has of itself, made right again.
+/// Corrects the SHA-256 in a manifest.
 fn mended(manifest: &[u8]) -> Vec<u8> {
     let mut bytes = manifest.to_vec();
     if bytes.len() > HASH.end {
@@ -39,8 +39,8 @@ fn mended(manifest: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// One change: a bit, a byte put in or taken out, a run copied elsewhere, a number made large, the
-/// end cut off.
+/// Makes one change: a flipped bit, a byte inserted or removed, a run copied elsewhere, a number
+/// made large, the end cut off.
 fn changed(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let from = HASH.end;
@@ -87,7 +87,7 @@ fn ten_thousand_changes_under_right_hashes_are_refused_by_name_or_mean_what_they
         }
         fs::write(&path, &bytes).unwrap();
         match Bundle::open(&directory) {
-            // What is accepted is in canonical form and its files are there: a name was changed.
+            // An accepted manifest is canonical and its files exist: only a name was changed.
             Ok(bundle) => {
                 assert!(bundle.verify_all(|_| ()).is_ok(), "change {change}");
                 opened += 1;
@@ -100,7 +100,7 @@ fn ten_thousand_changes_under_right_hashes_are_refused_by_name_or_mean_what_they
             }
         }
         assert!(identify(&directory).is_ok_and(|kind| kind == Kind::Bundle), "change {change}");
-        // Under rules that ask for a signature, nothing of it matters.
+        // Rules that require a signature reject any of them.
         if change % 50 == 0 {
             assert!(Bundle::open_trusting(&directory, &trust).is_err(), "change {change}");
         }

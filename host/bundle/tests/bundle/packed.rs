@@ -1,4 +1,4 @@
-//! A bundle in one file: the same bundle, wherever that file lies, and nothing else passes for one.
+//! A bundle in one file equals the original bundle at any location, and any other file is rejected.
 
 use std::fs;
 use std::io::Write;
@@ -20,7 +20,7 @@ fn packed(bundle: &Bundle, to: &Path) -> PackReport {
     pack(bundle, to, |_| ControlFlow::Continue(())).unwrap()
 }
 
-/// A bundle, its packed form and a folder for more.
+/// Returns a bundle, its packed form and a folder for more.
 fn both() -> (tempfile::TempDir, Bundle, PathBuf) {
     let (parent, directory) = place();
     let bundle = write(&directory, RECIPE).unwrap();
@@ -29,7 +29,7 @@ fn both() -> (tempfile::TempDir, Bundle, PathBuf) {
     (parent, bundle, to)
 }
 
-/// Everything a bundle holds, read in every way there is.
+/// Returns the whole content of a bundle, read in every supported way.
 fn contents(bundle: &Bundle) -> Vec<Vec<u8>> {
     bundle.verify_all(|_| ()).unwrap();
     let read = |file| {
@@ -54,7 +54,7 @@ fn a_packed_bundle_is_the_same_bundle() {
     let inspection = inspect(&path, Examine::Content, &Trust::off(), |_| ()).unwrap();
     assert!(inspection.packed && inspection.intact && inspection.unreferenced.is_empty());
 
-    // Equal bundles, equal bytes: packed from either form.
+    // Packing either form gives equal bytes.
     let again = parent.path().join("again.swb");
     let report = packed(&opened, &again);
     let bytes = fs::read(&path).unwrap();
@@ -99,11 +99,11 @@ fn it_opens_at_any_place_of_a_larger_file() {
         for file in opened.files() {
             let section = opened.proved(&file).unwrap();
             assert!((section.offset() - base).is_multiple_of(64 << 10), "at {base}");
-            // As on a phone whose pages have 16 KiB.
+            // Like on a phone with 16 KiB pages.
             let map = section.map_at_multiples(16 << 10).unwrap();
             assert!(map[..] == opened.read(&file).unwrap()[..], "at {base}");
         }
-        // One byte more or less is another file.
+        // With one byte more or less it is another file.
         for (offset, length) in [(base + 1, bytes.len() as u64 - 1), (base, bytes.len() as u64 - 1)] {
             let cut = whole.part(&larger, offset, length).unwrap();
             assert!(Bundle::open_section(cut).is_err(), "{offset} {length}");
@@ -172,7 +172,7 @@ fn packing_replaces_a_file_whole_or_not_at_all() {
     packed(&bundle, &path);
     assert!(before == fs::read(&path).unwrap() && !partial.exists());
 
-    // A writer beside it, something else in its place, a damaged source.
+    // A concurrent writer, something else with the same name, a damaged source.
     let other = fs::File::create(&partial).unwrap();
     other.lock().unwrap();
     let error = pack(&bundle, &path, |_| ControlFlow::Continue(())).unwrap_err();
@@ -206,10 +206,10 @@ fn what_was_verified_of_a_packed_bundle_is_remembered_by_its_place() {
         opened().proved(file).unwrap();
     }
     let notes = fs::read_dir(&proofs).map_or(0, Iterator::count);
-    // File systems on which no proof is remembered have none.
+    // Some file systems do not support proofs.
     assert!([0, files.len()].contains(&notes), "{notes} of {}", files.len());
-    // A change is seen although it was proved: the times are those of the file. Short files are
-    // read at opening anyway.
+    // A change is detected despite the proof, since it changes the times of the file. Short files
+    // are always read when opening.
     let long = *files.iter().find(|file| file.bytes > TINY_FILE_BYTES).unwrap();
     let short = *files.iter().find(|file| file.bytes <= TINY_FILE_BYTES).unwrap();
     let place = opened().place(&long).unwrap();
@@ -261,7 +261,7 @@ fn no_changed_bit_of_the_rest_is_taken_and_none_crashes() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Any bytes behind the first ones of an archive are a bundle or an error.
+    /// Any bytes after the first ones of an archive result in a bundle or an error.
     #[test]
     fn any_bytes_give_an_error(tail in proptest::collection::vec(any::<u8>(), 0..400)) {
         let folder = tempfile::tempdir().unwrap();

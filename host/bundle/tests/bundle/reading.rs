@@ -104,7 +104,7 @@ fn what_is_hashed_is_counted_and_stopped_between_blocks() {
     assert_eq!(bundle.hashed().bytes, artefact.bytes);
     assert_eq!(bundle.hashed().forgotten, Some(Forgotten::NoPlace));
 
-    // Stopped, a file is neither counted nor remembered.
+    // If stopped, a file is neither counted nor recorded.
     let proofs = parent.path().join("proofs");
     let bundle = Bundle::open(&directory).unwrap().remembering(Some(Proofs::kept_in(&proofs)));
     let mut stop = |_| ControlFlow::Break(());
@@ -112,11 +112,11 @@ fn what_is_hashed_is_counted_and_stopped_between_blocks() {
     assert!(matches!(stopped, BundleError::Cancelled) && !stopped.is_damage(), "{stopped}");
     assert!(bundle.hashed() == Hashed::default() && !proofs.exists());
     assert!(matches!(bundle.verify_all_watched(|_| ControlFlow::Break(())), Err(BundleError::Cancelled)));
-    // While a mapping is alive nothing is hashed again, also by a clone.
+    // While a mapping exists, its file is not hashed again, not even by a clone.
     let map = bundle.map(&artefact).unwrap();
     bundle.clone().map_watched(&artefact, &mut stop).unwrap();
     assert_eq!(bundle.hashed().bytes, artefact.bytes);
-    // Written just now, so that nobody knows yet; or on a file system that shows no writers.
+    // The file was written just now, or the file system does not report writers.
     let forgotten = bundle.hashed().forgotten.unwrap();
     assert!(matches!(forgotten, Forgotten::Lately | Forgotten::Unknown), "{forgotten}");
     drop(map);
@@ -141,13 +141,13 @@ fn a_changed_bit_in_any_file_is_found() {
     for path in files {
         let bytes = fs::read(&path).unwrap();
         let reference = FileReference { sha256: Digest::of(&bytes), bytes: bytes.len() as u64 };
-        // Both ends, and some in between.
+        // Both ends, and some offsets in between.
         for step in 0..=16 {
             let offset = (bytes.len() - 1) * step / 16;
             let mut changed = bytes.clone();
             changed[offset] ^= 1 << (step % 8);
             fs::write(&path, &changed).unwrap();
-            // Opening checks short files; using a file checks all of it.
+            // Opening checks short files, and using a file checks all of it.
             let opened = Bundle::open(&directory);
             assert_eq!(opened.is_ok(), reference.bytes > TINY_FILE_BYTES);
             for error in [
@@ -180,7 +180,7 @@ fn a_changed_bit_of_the_manifest_is_refused() {
     write(&directory, RECIPE).unwrap();
     let path = directory.join("bundle.json");
     let bytes = fs::read(&path).unwrap();
-    // The tests of the manifest change every bit in memory; here it is a sample on disk.
+    // The tests of the manifest change every bit in memory. This test changes a sample on disk.
     for offset in (0..bytes.len()).step_by(11) {
         let mut changed = bytes.clone();
         changed[offset] ^= 1 << (offset % 8);
@@ -199,7 +199,7 @@ fn a_changed_bit_of_the_manifest_is_refused() {
     Bundle::open(&directory).unwrap();
 }
 
-/// However long it is: the length alone proves nothing. It is sparse here.
+/// Long files are hashed too, as the length alone proves nothing. This file is sparse.
 #[test]
 fn a_long_file_is_hashed_like_any_other() {
     const LONG: u64 = (64 << 20) + 1;
@@ -246,7 +246,7 @@ fn a_remembered_proof_is_of_every_byte() {
     let tables = bundle.variant().assets.iter().map(|asset| {
         1 + asset.quantisation.as_ref().map_or(0, |scheme| usize::from(scheme.scales != asset.table))
     });
-    // Nothing is recorded on some file systems.
+    // Some file systems do not support proofs.
     let expected = 1 + tables.sum::<usize>();
     assert!(recorded == 0 || recorded == expected, "{recorded} of {expected}");
     println!("{recorded} proofs remembered");
@@ -305,7 +305,7 @@ fn an_inspection_says_what_is_there_and_has_a_json_twin() {
     );
     assert_eq!(found.unreferenced, bundle.unreferenced().unwrap());
 
-    // One content, used four times: two chains have the same request.
+    // One content is used twice: two chains have the same request.
     let request = bundle.variant().chains[0].request;
     let entry = found.files.iter().find(|file| file.file == request).unwrap();
     assert_eq!(entry.used_as, ["variants[0].chains[0].request", "variants[0].chains[1].request"]);

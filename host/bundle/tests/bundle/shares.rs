@@ -1,4 +1,4 @@
-//! Some variants of a bundle are a bundle of their own, with no file that they do not need.
+//! Some variants of a bundle form a separate bundle without unneeded files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,8 @@ use shardwright_bundle::{Bundle, BundleError, BundleWriter, FileReference, Share
 
 use crate::support::{RECIPE, Recipe, fill, place};
 
-/// A bundle for two chips and any machine. Tables and texts are shared, artefacts are not.
+/// Writes a bundle for two chips and a generic variant. Tables and texts are shared, artefacts are
+/// not.
 pub fn for_several(directory: &Path) -> Bundle {
     let mut writer = BundleWriter::create(directory).unwrap();
     let mut manifest = fill(&mut writer, RECIPE).unwrap();
@@ -46,7 +47,7 @@ fn a_share_is_a_bundle_with_what_its_variants_need() {
             share.manifest().references().into_iter().map(|(_, file)| file).collect();
         assert!(named.into_iter().eq(opened.files()) && opened.files().len() < whole.files().len());
         assert_eq!(opened.manifest().texts, whole.manifest().texts);
-        // The same from the packed form, and again.
+        // Sharing again from the packed form gives the same bytes.
         let again =
             packed(&Bundle::open(&to).unwrap().share(socs).unwrap(), &parent.path().join("again.swb"));
         assert_eq!(again.sha256(), opened.sha256());

@@ -1,4 +1,4 @@
-//! Signed bundles: in either form, changed, renamed, downgraded.
+//! Signed bundles in both forms: changed, renamed, downgraded.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -21,7 +21,7 @@ fn signs(path: &Path) {
     sign(path, ("demo", 3), &key(), |_| ControlFlow::Continue(())).unwrap();
 }
 
-/// A bundle in both forms, not signed.
+/// Returns an unsigned bundle in both forms.
 fn both() -> (tempfile::TempDir, PathBuf, PathBuf) {
     let (parent, directory) = place();
     let bundle = write(&directory, RECIPE).unwrap();
@@ -57,11 +57,11 @@ fn a_signed_bundle_opens_in_both_forms_with_equal_bytes() {
         assert!(signature.holds && signature.key == key().public() && inspection.intact);
         assert_eq!(identify(path).unwrap(), shardwright_bundle::Kind::Bundle);
     }
-    // Packed with its signature, or signed when packed.
+    // Packing with the signature and signing the packed form give the same bytes.
     let again = parent.path().join("again.swb");
     pack(&Bundle::open(&directory).unwrap(), &again, |_| ControlFlow::Continue(())).unwrap();
     assert!(fs::read(&again).unwrap() == fs::read(&file).unwrap());
-    // Signed anew: the signature is replaced.
+    // Signing again replaces the signature.
     sign(&file, ("demo", 4), &key(), |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(Bundle::open_trusting(&file, &requiring()).unwrap().signed().unwrap().release, 4);
     let stopped = sign(&file, ("demo", 5), &key(), |_| ControlFlow::Break(()));
@@ -72,7 +72,7 @@ fn a_signed_bundle_opens_in_both_forms_with_equal_bytes() {
 #[test]
 fn under_require_nothing_is_parsed_that_is_not_signed() {
     let (parent, directory, file) = both();
-    // Neither is a bundle at all; what is said is that it is not signed.
+    // Neither is a bundle at all, but the error reports that it is not signed.
     fs::write(directory.join("bundle.json"), "nonsense").unwrap();
     let mut bytes = fs::read(&file).unwrap();
     let length = bytes.len();
@@ -95,7 +95,7 @@ fn under_require_nothing_is_parsed_that_is_not_signed() {
     let altered = parent.path().join("altered.swb");
     fs::write(&altered, &bytes).unwrap();
     assert!(matches!(refused(&altered, &requiring()), TrustError::Altered { .. }));
-    // Cut behind its signature.
+    // The file is cut off after its signature.
     fs::write(&altered, &bytes[..128 << 10]).unwrap();
     assert!(matches!(refused(&altered, &requiring()), TrustError::Unsigned { .. }));
 }
@@ -127,7 +127,7 @@ fn every_bit_of_a_signature_counts_and_none_crashes() {
         fs::write(&changed, &bytes).unwrap();
         assert_eq!(std::mem::discriminant(&refused(&changed, &requiring())), std::mem::discriminant(&told));
     }
-    // A longer file is no signature, and is not packed as one.
+    // A longer file is not a signature, and is not packed as one.
     fs::write(directory.join("bundle.json.sig"), vec![0; 300]).unwrap();
     assert!(matches!(refused(&directory, &requiring()), TrustError::Damaged { .. }));
     let unsigned = Bundle::open(&directory).unwrap();
@@ -147,7 +147,7 @@ fn another_s_signature_and_withdrawn_releases_are_refused() {
     fs::write(&list, Revocations::sign("acme", 1, &[], &[least], &key()).unwrap()).unwrap();
     let trust = requiring().with_list(&list, None).unwrap();
     assert!(matches!(refused(&directory, &trust), TrustError::Withdrawn { release: 3, least: 4, .. }));
-    // Signed as something else.
+    // Signed as another kind.
     let manifest = fs::read(directory.join("bundle.json")).unwrap();
     let statement = Statement::of(Kind::Profile, "demo", 9, &manifest).unwrap();
     let envelope = Envelope::sign(&statement, &key()).to_bytes();

@@ -16,14 +16,14 @@ use shardwright_vocabulary::{
     PlannerIdentity, Rewrite, RewriteKind, ShimIdentity, Target, TargetKind,
 };
 
-/// An empty directory and the place of a bundle in it.
+/// Returns an empty directory and the path for a bundle in it.
 pub fn place() -> (tempfile::TempDir, PathBuf) {
     let parent = tempfile::tempdir().unwrap();
     let directory = parent.path().join("demo");
     (parent, directory)
 }
 
-/// Reproducible incompressible bytes.
+/// Returns reproducible incompressible bytes.
 pub fn noise(seed: u8, length: usize) -> Vec<u8> {
     let mut state = u32::from(seed) + 1;
     let mut next = || {
@@ -35,7 +35,7 @@ pub fn noise(seed: u8, length: usize) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-/// A table of 4-bit values with a scale a row, and a float one.
+/// Returns a table of 4-bit values with one scale per row, and a float table.
 pub fn tables() -> [Asset; 2] {
     let scales = (0..6).flat_map(|row| (0.5_f32 + row as f32).to_le_bytes()).collect();
     let quantised = Weight {
@@ -65,7 +65,7 @@ pub fn tables() -> [Asset; 2] {
     ]
 }
 
-/// A checkpoint's text files, with files that do not belong in a bundle.
+/// Writes a checkpoint's text files, and other files that do not belong in a bundle.
 pub fn checkpoint(directory: &Path) {
     fs::create_dir_all(directory).unwrap();
     for (name, text) in [
@@ -80,7 +80,7 @@ pub fn checkpoint(directory: &Path) {
     }
 }
 
-/// How many shards a chain has, and whether there is a second chain; everything follows from that.
+/// Parameters of a test bundle: number of layers, and whether there is a second chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Recipe {
     pub seed: u8,
@@ -244,14 +244,13 @@ fn shard(
     })
 }
 
-/// Writes the whole bundle.
 pub fn write(directory: &Path, recipe: Recipe) -> Result<Bundle, BundleError> {
     let mut writer = BundleWriter::create(directory)?;
     let manifest = fill(&mut writer, recipe)?;
     writer.finish(&manifest)
 }
 
-/// Every path below a directory with its bytes; directories have none.
+/// Returns every path below a directory with its bytes, or `None` for directories.
 pub fn snapshot(directory: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let mut found = BTreeMap::new();
     let mut open = vec![directory.to_owned()];
@@ -270,7 +269,7 @@ pub fn snapshot(directory: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     found
 }
 
-/// The files of a bundle, sorted.
+/// Returns the files of a bundle, sorted.
 pub fn files(directory: &Path) -> Vec<PathBuf> {
     let mut files: Vec<_> =
         fs::read_dir(directory.join("files")).unwrap().map(|entry| entry.unwrap().path()).collect();

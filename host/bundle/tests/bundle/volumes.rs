@@ -1,5 +1,5 @@
-//! A packed bundle in several volumes is the same bundle, wherever they lie; without one of them it
-//! is none.
+//! A packed bundle in several volumes equals the original at any location. A missing volume is an
+//! error.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -15,10 +15,10 @@ use shardwright_trust::{Policy, SecretKey, Trust, TrustError};
 use crate::shares::for_several;
 use crate::support::place;
 
-/// Room for two or three of the artefacts.
+/// Size for two or three of the artefacts.
 const LIMIT: u64 = 300_000;
 
-/// A bundle, its share for a chip, and a folder with the share's volumes.
+/// Returns a bundle, its share for a chip, and the paths of the share's volumes in a folder.
 fn divided() -> (tempfile::TempDir, Share, Vec<PathBuf>) {
     divided_of(|bundle| bundle)
 }
@@ -54,7 +54,7 @@ fn volumes_hold_every_file_once_and_open_in_any_order() {
     files.sort();
     assert_eq!(files, share.files());
     assert_eq!(share.volumes(LIMIT).unwrap(), share.volumes(LIMIT).unwrap());
-    // Where one is enough there is one.
+    // If one volume is enough, there is only one.
     assert_eq!(share.volumes(u64::MAX).unwrap(), [share.volume()]);
 
     let folder = paths[0].parent().unwrap().to_owned();
@@ -72,7 +72,7 @@ fn volumes_hold_every_file_once_and_open_in_any_order() {
 
     paths.reverse();
     expect_whole(Bundle::open_volumes(&paths).unwrap());
-    // Each in a folder of its own, as apps have them.
+    // Each volume is in a separate folder, as for apps.
     let apart: Vec<PathBuf> = paths
         .iter()
         .enumerate()
@@ -110,12 +110,12 @@ fn a_missing_volume_and_one_too_many_are_named() {
     let error = Bundle::open_volumes(&[&paths[0], &parent.path().join("words")]).unwrap_err();
     assert!(matches!(error, BundleError::Kind { .. }), "{error}");
 
-    // A volume of another bundle, whose files nothing names.
+    // A volume of another bundle, with files that the manifest does not name.
     let other = parent.path().join("other");
     fs::create_dir(&other).unwrap();
     let whole = for_several(&parent.path().join("whole"));
     let of_other = whole.share(&["generic"]).unwrap();
-    // The second holds artefacts, which no other variant has.
+    // The second volume contains artefacts that no other variant has.
     let volume = of_other.volumes(LIMIT).unwrap().swap_remove(1);
     let stray = other.join("volume");
     of_other.pack(&volume, &stray, |_| ControlFlow::Continue(())).unwrap();
@@ -131,7 +131,7 @@ fn a_missing_volume_and_one_too_many_are_named() {
     fs::write(last, bytes).unwrap();
     assert!(Bundle::open(folder).and_then(|bundle| bundle.verify_all(|_| ())).is_err());
 
-    // A file that no volume holds is named, and so is a manifest.
+    // The error names a file that does not fit into a volume, and also a manifest.
     let largest = share.files().iter().max_by_key(|file| file.bytes).unwrap();
     assert_eq!(share.volumes(100_000).unwrap_err().bytes, largest.bytes);
     assert_eq!(share.volumes(0).unwrap_err().sha256, share.sha256());
@@ -152,7 +152,7 @@ fn what_is_packed_of_a_bundle_is_signed_and_opens_where_that_is_asked_for() {
         assert_eq!(opened.sha256(), share.sha256());
         opened.verify_all(|_| ()).unwrap();
     }
-    // Without the volume that has the signature, nothing of the others is looked at.
+    // Without the volume that has the signature, the others are not examined.
     fs::write(&paths[0], "nonsense, but for the first bytes").unwrap();
     for paths in [&paths[..paths.len() - 1], &paths[..1]] {
         let error = Bundle::open_volumes_trusting(paths, &trust).unwrap_err();
@@ -160,7 +160,7 @@ fn what_is_packed_of_a_bundle_is_signed_and_opens_where_that_is_asked_for() {
             matches!(error, BundleError::Trust(TrustError::Unsigned { .. }) | BundleError::Kind { .. });
         assert!(told, "{error}");
     }
-    // The whole of it, signed by another than before; a share of it without a signer has none.
+    // The whole bundle, signed by another key than before. A share without a signer is unsigned.
     let again = parent.path().join("again.swb");
     let whole = Bundle::open(parent.path().join("demo")).unwrap();
     let signed = whole.clone().signing(signer());

@@ -1,4 +1,4 @@
-//! Writing, resuming, and adding to a complete bundle.
+//! Writing, resuming, and extending a complete bundle.
 
 use std::fs;
 use std::io::{self, Read};
@@ -18,7 +18,7 @@ fn files_lie_under_their_content_once() {
     let source = parent.path().join("source");
     fs::write(&source, &bytes).unwrap();
     assert_eq!(writer.add_path(&source).unwrap(), reference);
-    // In pieces of any size, with interruptions.
+    // A reader that returns pieces of any size, with interruptions.
     struct Trickle<'a>(&'a [u8], u32);
     impl Read for Trickle<'_> {
         fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
@@ -160,7 +160,7 @@ fn a_manifest_names_only_files_that_exist() {
     assert!(matches!(&error, BundleError::NoManifest { unfinished: true, .. }));
     assert!(error.to_string().contains("not finished") && error.help().unwrap().contains("again"));
 
-    // A file with another content or length is as bad as none.
+    // A file with another content or length counts as missing.
     let path = directory.join("files").join(manifest.variants[0].chains[0].plan.sha256.to_string());
     for (bytes, wrong_length) in [("another one", false), ("short", true)] {
         fs::write(&path, bytes).unwrap();

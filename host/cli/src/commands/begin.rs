@@ -1,5 +1,5 @@
-//! `shim new` and `planner new`: folders to begin with, outside this tree, in which everything
-//! builds and works as it is.
+//! `shim new` and `planner new`: starter folders outside this tree, in which everything builds and
+//! works as it is.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,17 +22,16 @@ const PROFILE: &str = include_str!("begin/profile.json");
 const PLANNER_README: &str = include_str!("begin/planner.txt");
 const PLANNER_MANIFEST: &str = include_str!("begin/planner.toml");
 
-/// Longest name: a shim's may have 64 letters.
+/// Longest name. A shim's name may have up to 64 letters.
 const NAME_MOST: usize = 40;
 
-/// What was written.
+/// The written folder.
 #[derive(Serialize)]
 struct Begun {
-    /// The folder.
     folder: PathBuf,
-    /// Its files, by path in it.
+    /// Files, by path in the folder.
     files: Vec<String>,
-    /// Commands to go on with.
+    /// Commands for the next steps.
     next: Vec<String>,
 }
 
@@ -44,7 +43,7 @@ impl Begun {
     }
 }
 
-/// Begins a shim called `name` in a folder of that name within `within`.
+/// Writes the starter folder of a shim called `name` within `within`.
 pub fn shim(name: &str, language: Language, within: &Path, format: Format) -> Result<Outcome, Failure> {
     let name = Name::new(name)?;
     let stem = name.stem();
@@ -52,7 +51,7 @@ pub fn shim(name: &str, language: Language, within: &Path, format: Format) -> Re
         Language::C => name.of(SHIM_IN_C, "template-c"),
         Language::Rust => name.of(SHIM_IN_RUST, "template-rust"),
     };
-    // The example's own manifest is of a library in this tree.
+    // The example's own manifest names a library in this tree.
     files.retain(|(path, _)| !path.ends_with(".shim.json"));
     let manifest = serde_json::json!({
         "manifest": 1,
@@ -80,7 +79,7 @@ pub fn shim(name: &str, language: Language, within: &Path, format: Format) -> Re
     print(format, &write(folder, files, next)?, Begun::view)
 }
 
-/// Begins a planner called `name` in a folder of that name within `within`.
+/// Writes the starter folder of a planner called `name` within `within`.
 pub fn planner(name: &str, within: &Path, format: Format) -> Result<Outcome, Failure> {
     let name = Name::new(name)?;
     let mut files = name.of(PLANNER, "example-policy");
@@ -111,23 +110,23 @@ impl Name {
         }
     }
 
-    /// The folder to write.
+    /// Returns the folder to write.
     fn folder(&self, within: &Path) -> PathBuf {
         if within == Path::new(".") { PathBuf::from(&self.0) } else { within.join(&self.0) }
     }
 
-    /// As a library is called: `acme_npu`.
+    /// Returns the name of a library: `acme_npu`.
     fn stem(&self) -> String {
         self.0.replace('-', "_")
     }
 
-    /// As a vendor writes it, until somebody does: `Acme-npu`.
+    /// Returns a placeholder for the vendor's own spelling: `Acme-npu`.
     fn title(&self) -> String {
         let (first, rest) = self.0.split_at(1);
         format!("{}{rest}", first.to_ascii_uppercase())
     }
 
-    /// The files of an example, under this name.
+    /// Returns the files of an example, under this name.
     fn of(&self, files: &[(&str, &str)], example: &str) -> Vec<(String, String)> {
         let vendor = format!("\"{}\"", self.title());
         let soc = format!("SOC: Option<&str> = Some(\"{}-1\")", self.0);
@@ -138,7 +137,8 @@ impl Name {
         files.iter().map(|(path, text)| ((*path).to_owned(), named(text))).collect()
     }
 
-    /// Texts written for this, with its name where they have NAME, STEM and TITLE.
+    /// Fills the name into texts that were written as templates, in the places of NAME, STEM and
+    /// TITLE.
     fn filled(&self, files: &[(&str, &str)]) -> Vec<(String, String)> {
         let fill = |text: &str| {
             text.replace("NAME", &self.0).replace("STEM", &self.stem()).replace("TITLE", &self.title())
@@ -147,7 +147,7 @@ impl Name {
     }
 }
 
-/// Writes a folder that is not there yet.
+/// Writes a folder that does not exist yet.
 fn write(folder: PathBuf, mut files: Vec<(String, String)>, next: Vec<String>) -> Result<Begun, Failure> {
     let failed = |path: &Path| io(path.display().to_string());
     if folder.symlink_metadata().is_ok() {

@@ -1,7 +1,7 @@
-//! Speeds of a model, in the rows and by the rules of llama.cpp's `llama-bench`, so that one can be
-//! set beside the other: random token ids, no tokenizer, no sampling, logits after the last row,
-//! one unmeasured round first. Only of generation is the largest logit alone asked for, as a greedy
-//! choice does, unless all are wanted.
+//! Measures the speeds of a model in the rows and by the rules of llama.cpp's `llama-bench`, so
+//! that both can be compared: random token ids, no tokenizer, no sampling, logits after the last
+//! row, one unmeasured round first. Generation differs: it requests only the largest logit, as a
+//! greedy choice does, unless all are requested.
 
 mod drafts;
 mod memory;
@@ -27,46 +27,45 @@ pub use work::Logits;
 use memory::{Memory, memory};
 use work::{Measured, Tokens, Work, WorkReport};
 
-/// Everything that was measured.
+/// All measurements.
 #[derive(Debug, Serialize)]
 pub struct BenchReport {
-    /// Name of the model.
     pub model: String,
-    /// What it was planned for.
+    /// Chip of the plan.
     pub soc: Option<String>,
     /// Hash of the plan.
     pub plan_id: String,
-    /// Identity of the bundle, where it came from one.
+    /// Identity of the bundle, if it is one.
     pub bundle: Option<String>,
-    /// What stands in for the planned targets, if something does.
+    /// The executor, if it is not the planned targets.
     pub emulated_on: Option<String>,
-    /// Weights, activations and states of the shards, each once.
+    /// Weight, activation and state formats of the shards, without duplicates.
     pub formats: Vec<String>,
     /// Threads of the CPU engine.
     pub threads: u32,
-    /// Positions a session holds.
+    /// Capacity of a session in positions.
     pub context: u64,
     pub opening: Opening,
     pub first_token: FirstToken,
     pub memory: Memory,
     /// Load-time flags whose values shims found by measuring.
     pub measured: Vec<MeasuredReport>,
-    /// One for each size asked for.
+    /// One result for each requested size.
     pub results: Vec<WorkReport>,
-    /// A reply with drafts and without, where that was asked for.
+    /// A reply with drafts and without, if requested.
     pub drafts: Option<DraftsReport>,
-    /// How fast memory was read before and after each measurement, where that was asked for.
+    /// How fast memory was read before and after each measurement, if requested.
     pub probes: Vec<Probe>,
 }
 
-/// What the shim of one place measured.
+/// Flags that the shim of one place chose by measuring.
 #[derive(Debug, Serialize)]
 pub struct MeasuredReport {
     pub place: String,
     pub flags: Vec<MeasuredFlag>,
 }
 
-/// Seconds that opening took, by step; work done in parallel is not counted.
+/// Seconds of the steps of opening. Work done in parallel is not counted.
 #[derive(Debug, Serialize)]
 pub struct Opening {
     pub reading_seconds: f64,
@@ -74,7 +73,7 @@ pub struct Opening {
     pub quantising_seconds: f64,
     pub compiling_seconds: f64,
     pub loading_seconds: f64,
-    /// From the call to the model, what is none of these included.
+    /// Time from the call to the open model, including work that none of the other members counts.
     pub total_seconds: f64,
 }
 
@@ -83,18 +82,18 @@ pub struct Opening {
 pub struct FirstToken {
     /// Number of prompt ids.
     pub tokens: u32,
-    /// Allocating states.
+    /// Time of allocating states.
     pub session_seconds: f64,
-    /// From the ids to the logits, of which the largest is asked for, or all with `--all-logits`.
+    /// Time from the ids to the logits: the largest one, or all with `--all-logits`.
     pub run_seconds: f64,
-    /// From the start of this program to the logits.
+    /// Time from the start of this program to the logits.
     pub since_start_seconds: f64,
-    /// From the start of this program to the tokenizer, looked at after that first step; where it
-    /// is loaded at all.
+    /// Time from the start of this program to the loaded tokenizer, checked after the first step.
+    /// `None` if it is not loaded.
     pub tokenizer_since_start_seconds: Option<f64>,
 }
 
-/// Measures.
+/// Measures the requested works and prints the report.
 pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Result<Outcome, Failure> {
     let works = Work::asked(arguments)?;
     let threads = arguments.execution.threads.unwrap_or_else(cores);
@@ -124,7 +123,7 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
     interrupt::call(move || handle.cancel());
     let mut tokens = Tokens::new(model.chain().description().structure.vocabulary);
     let first_ids = tokens.next(arguments.first_tokens);
-    // As a greedy choice of the first token would.
+    // As for a greedy choice of the first token.
     session.set_largest_logits(NonZeroUsize::new(1).filter(|_| !arguments.all_logits));
     let first = Instant::now();
     session.append(&first_ids).map_err(Error::from)?;
@@ -140,7 +139,7 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
     for work in &works {
         work.warm_up(&mut session, &mut tokens)?;
     }
-    // Before there is a buffer for probes.
+    // Measured before the buffer for probes is allocated.
     let memory = memory(&model, &session);
     let probes = measure(arguments, &mut measured, &mut session, &mut tokens)?;
     let drafts = match &prompt {
@@ -192,7 +191,7 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
     print(format, &report, views::bench)
 }
 
-/// Measures a reply with the drafts that were asked for.
+/// Measures a reply with the requested drafts.
 fn with_drafts(
     arguments: &BenchArguments,
     model: &Model,
@@ -211,7 +210,7 @@ fn with_drafts(
     drafts::measure(arguments, model, prompt, speculation)
 }
 
-/// Repeats every measurement in turns, so that changing load on the machine affects all of them.
+/// Repeats the measurements alternately, so that changing load on the machine affects all of them.
 fn measure(
     arguments: &BenchArguments,
     measured: &mut [Measured],
@@ -237,7 +236,7 @@ fn prober(mebibytes: u32) -> Result<Prober, Failure> {
     })
 }
 
-/// Whether the model does this kind of work, in its context.
+/// Checks whether the model supports this kind of work within its context.
 fn check(model: &Model, works: &[Work], first_tokens: u32) -> Result<(), Failure> {
     if !model.chain().is_generative() {
         return Err(Failure::Refused {
@@ -264,7 +263,7 @@ fn check(model: &Model, works: &[Work], first_tokens: u32) -> Result<(), Failure
     })
 }
 
-/// An interrupt ends the whole measurement.
+/// Fails if the user interrupted the measurement.
 fn interrupted() -> Result<(), Failure> {
     super::interrupted("the measurement")
 }

@@ -66,39 +66,39 @@ fn say_failed(failed: &FailedVariant) {
     }
 }
 
-/// What would be compiled.
+/// The result of a dry run.
 #[derive(Serialize)]
 pub struct DryRunReport {
-    /// What each chip would get, in the order of the chips that were asked for.
+    /// The plans for each chip, in the requested order.
     pub variants: Vec<DryRunVariant>,
-    /// Chips it would not be compiled for, and why.
+    /// Chips for which planning failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<FailedVariant>,
 }
 
-/// What would be compiled for a chip.
+/// The plans for one chip.
 #[derive(Serialize)]
 pub struct DryRunVariant {
     /// The plan of its first chain.
     #[serde(flatten)]
     pub plan: PlanReport,
-    /// All its chains in the order of a bundle.
+    /// All chains in the order of a bundle.
     pub chains: Vec<DryRunChain>,
-    /// Bytes of the artefacts of all of them and of the gathered tables. Tables of towers and texts
-    /// are not in it.
+    /// Bytes of all artefacts and of the gathered tables. Tables of towers and texts are not
+    /// included.
     pub bytes: u64,
 }
 
 /// A chain that would be compiled.
 #[derive(Serialize)]
 pub struct DryRunChain {
-    /// Its name in the bundle.
+    /// Name of the chain in the bundle.
     pub name: String,
-    /// The formats of its shards, each once.
+    /// The formats of its shards, without duplicates.
     pub formats: Vec<String>,
     /// Bytes of its artefacts.
     pub bytes: u64,
-    /// Why there would be none.
+    /// Why the bundle would not contain the chain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lacking: Option<String>,
 }
@@ -128,7 +128,7 @@ impl DryRunVariant {
     }
 }
 
-/// Plans for each chip and compiles nothing.
+/// Plans for each chip without compiling.
 fn dry_run(
     options: &OpenOptions,
     socs: &[String],
@@ -138,11 +138,12 @@ fn dry_run(
     let mut watch = views::Progress::new("planning", checkpoint);
     let mut report = DryRunReport { variants: Vec::new(), failed: Vec::new() };
     for soc in socs {
-        // Alone it is what was asked for, as it was asked for.
+        // A single chip keeps the options exactly as requested.
         let own = if socs.len() == 1 { options.clone() } else { options.for_chip(soc) };
         match own.plan_all_chains(checkpoint, &mut watch) {
             Ok((planned, chains)) => report.variants.push(DryRunVariant::of(planned.report, chains)),
-            // Nothing else is asked about a checkpoint that is none, or after an interrupt.
+            // With a single chip the error is the result. After an interrupt the other chips are
+            // skipped.
             Err(error) if socs.len() == 1 || error.kind() == ErrorKind::Cancelled => return Err(error.into()),
             Err(error) => report.failed.push(FailedVariant {
                 soc: soc.clone(),
@@ -157,7 +158,7 @@ fn dry_run(
     Ok(if report.failed.is_empty() { outcome } else { Outcome::Different })
 }
 
-/// Shows the content of a file or directory; a damaged bundle is a separate outcome.
+/// Shows the contents of a file or directory. A damaged bundle is a separate outcome.
 pub fn inspect(
     path: &PathBuf,
     verify: bool,
@@ -180,10 +181,10 @@ pub fn inspect(
     Ok(if intact { Outcome::Done } else { Outcome::Different })
 }
 
-/// The correct use of an option that was passed with another command.
+/// Returns the correct use of an option that does not apply here.
 fn unused(inspected: &Inspected, verify: bool, soc: Option<&str>) -> Option<&'static str> {
     match inspected {
-        // The hash of an artefact is always checked, and so is that of a work order.
+        // The hash of an artefact is always checked, and so is the hash of a work order.
         Inspected::Bundle(_) | Inspected::Artefact(_) => None,
         Inspected::WorkOrder(_) => soc.map(|_| "--soc is for what was compiled"),
         Inspected::Checkpoint(_) if verify => Some("--verify is for bundles"),

@@ -1,4 +1,5 @@
-//! `calibration-text`: what a model itself says is what it is multiplied with in use.
+//! `calibration-text`: calibrates on the model's own replies, because these resemble its inputs in
+//! use.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -13,21 +14,21 @@ use crate::arguments::{CalibrationTextArguments, Format};
 use crate::outcome::{Failure, Outcome, io};
 use crate::{interrupt, views};
 
-/// Prompts in a row that nothing was said to, after which no more are tried.
+/// Number of successive prompts without a reply after which the command stops.
 const SILENT_MOST: usize = 64;
 
-/// What was written.
+/// The written text.
 #[derive(Serialize)]
 struct Written {
     file: String,
-    /// Conversations in it, of which so many were there.
+    /// Number of conversations in the file, and how many of them an earlier run wrote.
     conversations: usize,
     found: usize,
-    /// Tokens of the replies that were drawn now.
+    /// Tokens of the replies that this run drew.
     tokens: u64,
 }
 
-/// Draws replies to prompts and appends each to the file as soon as it is whole.
+/// Draws replies to prompts and appends each to the file as soon as it is complete.
 pub fn calibration_text(arguments: &CalibrationTextArguments, format: Format) -> Result<Outcome, Failure> {
     let prompts = prompts(arguments.prompts.as_deref())?;
     let (found, words) = begun(&arguments.output, &prompts)?;
@@ -41,7 +42,7 @@ pub fn calibration_text(arguments: &CalibrationTextArguments, format: Format) ->
     let path = || arguments.output.display().to_string();
     let mut file = None;
     let mut progress = views::Progress::new("drawing text of", &arguments.checkpoint);
-    // Of replies that are there, the tokens are counted anew.
+    // The tokens of replies from an earlier run are counted again.
     let mut tokens = 0;
     for reply in words {
         tokens += model.tokenizer()?.encode(&reply, false).map_err(shardwright::Error::from)?.len() as u64;
@@ -88,7 +89,7 @@ pub fn calibration_text(arguments: &CalibrationTextArguments, format: Format) ->
     })
 }
 
-/// The prompts as a line of text has them.
+/// Returns the prompts as in a line of the text.
 fn prompts(file: Option<&Path>) -> Result<Vec<String>, Failure> {
     let Some(file) = file else {
         return Ok(shardwright::calibration_prompts().into_iter().map(str::to_owned).collect());
@@ -110,8 +111,8 @@ fn prompts(file: Option<&Path>) -> Result<Vec<String>, Failure> {
     Ok(prompts)
 }
 
-/// How many conversations an earlier run has written, and their replies. A line that it did not end
-/// is taken away.
+/// Returns the number of conversations that an earlier run wrote, and their replies. Removes an
+/// incomplete last line.
 fn begun(path: &Path, prompts: &[String]) -> Result<(usize, Vec<String>), Failure> {
     if path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
         return Ok((0, Vec::new()));
@@ -147,7 +148,7 @@ fn begun(path: &Path, prompts: &[String]) -> Result<(usize, Vec<String>), Failur
     Ok((count, replies))
 }
 
-/// What the model says to a prompt, and in how many tokens.
+/// Returns the model's reply to a prompt, and its number of tokens.
 fn reply(session: &mut Session, prompt: &str) -> Result<(String, u64), Failure> {
     let (mut said, mut tokens) = (String::new(), 0);
     for event in session.chat(prompt)? {

@@ -1,4 +1,4 @@
-//! A conversation: a turn for each line of standard input, with an editor of lines where that is a
+//! A conversation: a turn for each line of standard input, with a line editor if that is a
 //! terminal.
 
 use std::io::IsTerminal;
@@ -14,14 +14,14 @@ use crate::arguments::{Format, RunArguments};
 use crate::outcome::{self, Failure, Outcome};
 use crate::{interrupt, views};
 
-/// What a person can say to the program and not to the model.
+/// Commands to the program, which do not go to the model.
 const COMMANDS: [(&str, &str); 3] = [
     ("/clear", "forget the conversation"),
     ("/help", "list these commands; Ctrl-C stops a reply, arrow keys bring earlier lines back"),
     ("/bye", "leave, as Ctrl-D does"),
 ];
 
-/// Replies to each line until there is none.
+/// Replies to each line until the input ends.
 pub fn talk(
     session: &mut Session,
     model: &Model,
@@ -58,7 +58,7 @@ fn at_a_terminal(
     arguments: &RunArguments,
     format: Format,
 ) -> Result<Outcome, Failure> {
-    // Standard output is for replies, wherever it goes.
+    // Standard output is reserved for replies, even if it is not a terminal.
     let settings = Config::builder().behavior(Behavior::PreferTerm).auto_add_history(true).build();
     let mut editor = DefaultEditor::with_config(settings).map_err(unreadable)?;
     if !arguments.quiet {
@@ -91,14 +91,14 @@ fn at_a_terminal(
                     views::say(&format!("there is no command {command}; /help lists those there are"));
                 }
                 turn => match answer(session, turn, arguments, format) {
-                    // The next turn may be another.
+                    // The error is about this turn only, so the next one may work.
                     Err(failure) if failure.is_of_what_was_asked() => {
                         outcome::report(failure, format);
                     }
                     ended => ended?,
                 },
             },
-            // The interrupt cleared the line; a second one ends the program.
+            // The interrupt cleared the line. A second one ends the program.
             Err(ReadlineError::Interrupted) if interrupted => return Ok(Outcome::Interrupted),
             Err(ReadlineError::Interrupted) => {
                 views::say("press Ctrl-C once more to leave");
@@ -117,20 +117,20 @@ fn unreadable(error: ReadlineError) -> Failure {
     })
 }
 
-/// A slash and one word; a path or a sentence goes to the model.
+/// Checks for a slash and one word. A path or a sentence goes to the model.
 fn is_command(line: &str) -> bool {
     line.strip_prefix('/').is_some_and(|name| !name.is_empty() && name.chars().all(char::is_alphabetic))
 }
 
-/// Replies to one turn. A conversation that has outgrown the context loses its oldest turns, with a
-/// notice.
+/// Replies to one turn. If the conversation exceeds the context, its oldest turns are removed, with
+/// a notice.
 fn answer(
     session: &mut Session,
     turn: &str,
     arguments: &RunArguments,
     format: Format,
 ) -> Result<(), Failure> {
-    // Once for the turn: an interrupt while turns are forgotten is meant for it.
+    // Reset once per turn: an interrupt while old turns are removed is meant for this turn.
     session.cancel_handle().reset();
     interrupt::begin();
     let mut forgotten = 0;

@@ -1,4 +1,4 @@
-//! Plans of one checkpoint for several chips, side by side.
+//! Compares plans of one checkpoint for several chips.
 
 use std::path::Path;
 
@@ -11,49 +11,46 @@ use crate::arguments::{Format, PlanArguments};
 use crate::outcome::{Failure, Outcome, code};
 use crate::views;
 
-/// What a checkpoint comes to on several chips.
+/// The plans of a checkpoint for several chips.
 #[derive(Serialize)]
 pub struct Comparison {
-    /// The chips that it can be planned for, in the order in which they were named.
+    /// The chips for which planning succeeded, in the order in which they were named.
     pub chips: Vec<ComparedChip>,
-    /// The others, and why.
+    /// The other chips and their errors.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<FailedChip>,
 }
 
-/// What it comes to on a chip.
+/// The plan for a chip.
 #[derive(Serialize)]
 pub struct ComparedChip {
     /// The chip's name in its profile.
     pub soc: String,
-    /// Whether it fits.
     pub fits: Fits,
-    /// Tokens in a thousand seconds after the prompt; `None` if the time is unknown.
+    /// Tokens in 1000 seconds after the prompt, or `None` if the time is unknown.
     pub tokens_per_1000_seconds: Option<u64>,
     /// Bytes of artefacts and gathered tables.
     pub bytes: u64,
-    /// Loss in millionths of a nat per token; `None` if it is unknown.
+    /// Loss in millionths of a nat per token, or `None` if it is unknown.
     pub loss_micronats: Option<u64>,
-    /// Number of shards.
     pub shards: usize,
-    /// What the phase that needs most memory holds, in bytes.
+    /// Bytes of memory of the phase that needs most.
     pub held_bytes: u64,
     /// The whole plan, with `-v`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<Box<PlanReport>>,
-    /// What every report has to show of it, without `-v`.
+    /// Notices that every report must show, without `-v`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<shardwright::Notice>,
 }
 
-/// A chip that it cannot be planned for.
+/// A chip for which planning failed.
 #[derive(Serialize)]
 pub struct FailedChip {
     /// The chip, as it was named.
     pub soc: String,
-    /// Why.
     pub error: String,
-    /// What would help.
+    /// The next step for the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
 }
@@ -78,8 +75,8 @@ impl ComparedChip {
     }
 }
 
-/// Plans for each chip that is named and compares what comes of it. Exits with the largest code of
-/// the chips for which there is no plan.
+/// Plans for each named chip and compares the plans. Exits with the largest code of the chips for
+/// which planning failed.
 pub fn compare(
     arguments: &PlanArguments,
     checkpoint: &Path,

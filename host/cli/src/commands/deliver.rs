@@ -73,7 +73,7 @@ pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failur
     print_by(&rules, format, &report, views::hub)
 }
 
-/// Lists what a bundle needs beside it.
+/// Lists the requirements of a bundle.
 pub fn needs(arguments: &NeedsArguments, format: Format) -> Result<Outcome, Failure> {
     let rules = trust::rules_for_bundle(&arguments.trust, &arguments.expected)?;
     let bundle = Bundle::open_trusting(&arguments.bundle, &rules).map_err(Error::from)?;
@@ -98,7 +98,7 @@ fn places(shims: &ShimPlaces, profiles: &ProfilePlaces) -> SearchPath {
     search_path(shims, &PlannerPlaces::default(), profiles)
 }
 
-/// The profile of a variant's chip; `None` if there is none.
+/// Returns the profile of a variant's chip, or `None` if it has no profile.
 fn profile(soc: &str, registry: &ProfileRegistry) -> Result<Option<Profile>, Failure> {
     match registry.find(soc) {
         Ok(found) => Ok(Some(found.profile)),
@@ -107,8 +107,8 @@ fn profile(soc: &str, registry: &ProfileRegistry) -> Result<Option<Profile>, Fai
     }
 }
 
-/// Who gets which variant: devices with its chip, by the names that its profile lists, and all
-/// others what is for no chip in particular.
+/// Assigns variants to devices: a device gets the variant for its chip, by the names in the chip's
+/// profile. All other devices get the variant for no particular chip.
 fn audiences(
     bundle: &Bundle,
     registry: &ProfileRegistry,
@@ -128,7 +128,7 @@ fn audiences(
     variants.map(|variant| Ok((variant.soc.clone(), of(&variant.soc)?))).collect()
 }
 
-/// What profiles say of the chips of a bundle. What they do not say is shown as such.
+/// Returns the facts in the profiles of a bundle's chips. Missing facts stay visible as such.
 fn facts(bundle: &Bundle, registry: &ProfileRegistry) -> BTreeMap<String, BTreeMap<String, String>> {
     let of = |soc: &str| {
         let facts = profile(soc, registry).ok().flatten().map(|profile| profile.facts).unwrap_or_default();

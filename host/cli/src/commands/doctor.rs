@@ -5,7 +5,7 @@ use crate::arguments::{DoctorArguments, Format};
 use crate::outcome::{Failure, Outcome, io};
 use crate::views;
 
-/// Prints the report whatever it says; the exit code is that of the verdict.
+/// Prints the report in any case. The exit code is the code of the verdict.
 pub fn doctor(
     arguments: &DoctorArguments,
     format: Format,

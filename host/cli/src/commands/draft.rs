@@ -1,4 +1,4 @@
-//! `--draft`: what expects the next tokens.
+//! `--draft`: drafts for the next tokens.
 
 use std::path::Path;
 
@@ -9,16 +9,16 @@ use crate::arguments::{BundledArguments, DraftArgument, ExecutionArguments, Targ
 use crate::outcome::Failure;
 use crate::views;
 
-/// What the command line says of drafts.
+/// Drafts according to the command line.
 pub enum Drafts {
-    /// Nothing, or `auto`: what the plan chose.
+    /// The plan's choice, with `auto` or without the option.
     Planned,
     Off,
     These(Box<Speculation>),
 }
 
-/// Opens the drafts for replies of `model`. A draft that is a checkpoint is planned for this
-/// machine, and a bundle runs where it was compiled for.
+/// Opens the drafts for replies of `model`. A checkpoint as a draft is planned for this machine. A
+/// bundle runs on the target that it was compiled for.
 pub fn drafts(
     asked: &[DraftArgument],
     model: &Model,
@@ -50,7 +50,7 @@ pub fn drafts(
     Ok(Drafts::These(Box::new(speculation)))
 }
 
-/// Refuses what says both which drafts there are and that there are none or those of the plan.
+/// Rejects `auto` and `off` in combination with other drafts.
 fn alone(asked: &[DraftArgument]) -> Result<(), Failure> {
     let stands_alone = |draft: &DraftArgument| matches!(draft, DraftArgument::Auto | DraftArgument::Off);
     match asked.len() > 1 && asked.iter().any(stands_alone) {
@@ -59,7 +59,7 @@ fn alone(asked: &[DraftArgument]) -> Result<(), Failure> {
     }
 }
 
-/// A plan may count on a smaller model, which nothing opens by itself.
+/// Reports that the plan relies on a smaller model, which has to be named with `--draft`.
 fn say_missing(model: &Model) {
     let Some(ChosenSpeculation { draft, .. }) = model.speculation() else { return };
     if draft != ChosenSpeculation::LOOKUP {
@@ -70,7 +70,7 @@ fn say_missing(model: &Model) {
     }
 }
 
-/// The paths of the smaller models among them.
+/// Returns the paths of the smaller models among the drafts.
 pub fn models(asked: &[DraftArgument]) -> impl Iterator<Item = &Path> {
     asked.iter().filter_map(|draft| match draft {
         DraftArgument::Model(path) => Some(path.as_path()),
@@ -78,8 +78,7 @@ pub fn models(asked: &[DraftArgument]) -> impl Iterator<Item = &Path> {
     })
 }
 
-/// What is asked of plans: smaller models are stated beside lookup, and nothing is verified where
-/// drafts are off.
+/// Sets the drafts of a plan: smaller models in addition to lookup, or no drafts for `off`.
 pub fn planned(asked: &[DraftArgument], mut options: OpenOptions) -> Result<OpenOptions, Failure> {
     alone(asked)?;
     if asked == [DraftArgument::Off] {
@@ -88,7 +87,7 @@ pub fn planned(asked: &[DraftArgument], mut options: OpenOptions) -> Result<Open
     Ok(stating(asked, options))
 }
 
-/// The same of smaller models alone.
+/// Adds only the smaller models to the drafts of a plan.
 pub fn stating(asked: &[DraftArgument], options: OpenOptions) -> OpenOptions {
     models(asked).fold(options, |options, path| options.draft_model(path))
 }
@@ -116,7 +115,7 @@ pub fn small_model(
         true => None,
         false => u32::try_from(model.chain().context()).ok(),
     };
-    // A bundle keeps the towers that it has.
+    // A bundle keeps its towers.
     let mut target = target.of_a_draft(context);
     target.towers.retain(|_| context.is_some());
     let small = open(&target, execution, path, &BundledArguments::default(), &[])?;

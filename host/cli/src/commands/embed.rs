@@ -11,7 +11,8 @@ struct Embedding<'a> {
     embedding: Vec<f32>,
 }
 
-/// One vector per text: as JSON a document per line, as text the numbers of a vector on a line.
+/// Prints one vector per text: with JSON a document per line, otherwise the numbers of a vector on
+/// a line.
 pub fn embed(arguments: &EmbedArguments, format: Format) -> Result<Outcome, Failure> {
     let model =
         open(&arguments.target, &arguments.execution, &arguments.checkpoint, &arguments.bundled, &[])?;

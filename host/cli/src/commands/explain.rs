@@ -6,7 +6,7 @@ use crate::arguments::{ExplainArguments, Format, PlannerPlaces};
 use crate::outcome::{Failure, Outcome};
 use crate::views;
 
-/// Prints the report whatever it says; an error where nothing would run.
+/// Prints the report in any case. Fails if no chain would run.
 pub fn explain(arguments: &ExplainArguments, format: Format) -> Result<Outcome, Failure> {
     let ExplainArguments { bundle, soc, device, shims, profiles, expected, trust } = arguments;
     let rules = trust::rules_for_bundle(trust, expected)?;

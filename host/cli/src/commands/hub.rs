@@ -1,4 +1,4 @@
-//! Ids of models on a hub in place of paths.
+//! Replaces ids of models on a hub by paths.
 
 use std::path::{Path, PathBuf};
 
@@ -15,8 +15,8 @@ impl From<HubError> for Failure {
     }
 }
 
-/// Replaces the ids of pulled models among a command's checkpoints by their paths. What is at a
-/// path is used, whatever else it may be the id of.
+/// Replaces the ids of pulled models among a command's checkpoints by their paths. An existing path
+/// always takes precedence over an id.
 pub fn find(command: &mut Command, format: Format) -> Result<(), Failure> {
     checkpoints(command).into_iter().try_for_each(|path| find_one(path, format))
 }
@@ -24,7 +24,7 @@ pub fn find(command: &mut Command, format: Format) -> Result<(), Failure> {
 fn find_one(path: &mut PathBuf, format: Format) -> Result<(), Failure> {
     let id = path.to_str().and_then(|text| text.parse::<HubId>().ok());
     let Some(id) = id.filter(|_| path.symlink_metadata().is_err()) else { return Ok(()) };
-    // Without a place for a cache nothing was pulled.
+    // Without a cache directory no model can have been pulled.
     let Ok(cache) = Cache::from_environment() else { return Ok(()) };
     *path = match cache.find(&id)? {
         Some(found) => found.path,
@@ -45,7 +45,7 @@ fn absent(id: &HubId, path: &Path, cache: &Cache) -> Failure {
     }
 }
 
-/// The arguments of a command that name a checkpoint.
+/// Returns the arguments of a command that name a checkpoint.
 fn checkpoints(command: &mut Command) -> Vec<&mut PathBuf> {
     fn drafts(drafts: &mut [DraftArgument]) -> impl Iterator<Item = &mut PathBuf> {
         drafts.iter_mut().filter_map(|draft| match draft {
@@ -87,7 +87,8 @@ fn checkpoints(command: &mut Command) -> Vec<&mut PathBuf> {
         Command::Sensitivity(sensitivity) => vec![&mut sensitivity.checkpoint],
         Command::Show(show) => vec![&mut show.checkpoint],
         Command::Verify(verify) => vec![&mut verify.checkpoint],
-        // Of bundles, of files that are no checkpoints, or of nothing.
+        // Commands for bundles or for files that are not checkpoints, and commands without such an
+        // argument.
         Command::Pull(_)
         | Command::Pack(_)
         | Command::Needs(_)

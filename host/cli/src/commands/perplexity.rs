@@ -13,7 +13,7 @@ use crate::views;
 /// The planner option for an entry point that returns the logits of many rows.
 const LARGE_STEPS: &str = "speculation";
 
-/// Those rows: the most that plans are offered.
+/// Rows of that entry point: the most that plans are offered.
 const LARGE_STEP_ROWS: u32 = 16;
 
 /// Opens one or two models and measures them.
@@ -43,8 +43,8 @@ pub fn perplexity(arguments: &PerplexityArguments, format: Format) -> Result<Out
     print(format, &report, views::perplexity)
 }
 
-/// Opens the reference: a bundle as it is, a checkpoint as stored on this machine's CPU, whatever
-/// the model is planned for.
+/// Opens the reference, whatever the model is planned for: a bundle as it is, or a checkpoint as
+/// stored on this machine's CPU.
 fn reference(
     path: &Path,
     target: &TargetArguments,
@@ -61,9 +61,9 @@ fn reference(
     Ok(reference)
 }
 
-/// Adds an entry point of many rows where the CPU runs the plan: it returns the same numbers
-/// sooner. A chip's plan stays as `run` makes it, since an entry point is a compilation and may
-/// move layers.
+/// Adds an entry point of many rows if the CPU runs the plan, because it returns the same numbers
+/// sooner. A chip's plan stays as for `run`, since an entry point needs a compilation and may move
+/// layers.
 fn in_large_steps(target: &TargetArguments) -> TargetArguments {
     let mut target = target.clone();
     let is_set = target.planner_options.iter().any(|(option, _)| option == LARGE_STEPS);

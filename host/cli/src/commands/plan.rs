@@ -1,4 +1,4 @@
-//! Plans made, as a report and a page, and plans compared.
+//! Makes plans as a report and a page, and compares plans.
 
 use std::path::{Path, PathBuf};
 
@@ -54,7 +54,7 @@ fn made(
     print(format, &planned.report, |report| views::plan(report, detail))
 }
 
-/// Where the file of a tower lies beside that of the text: `plan.picture.html`.
+/// Returns the path of a tower's file, next to the file of the text: `plan.picture.html`.
 fn beside(path: &Path, pass: Pass) -> PathBuf {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some(extension) => path.with_extension(format!("{pass}.{extension}")),
@@ -62,7 +62,7 @@ fn beside(path: &Path, pass: Pass) -> PathBuf {
     }
 }
 
-/// Plans that differ are an outcome of their own.
+/// Compares two plans. A difference is a separate outcome.
 fn difference(
     (before, after): (&Path, &Path),
     rules: &Trust,

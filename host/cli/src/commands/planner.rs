@@ -1,4 +1,4 @@
-//! `planner`: checking, building and packs.
+//! `planner`: checks, builds and packs planners.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::arguments::Format;
 use crate::outcome::{Failure, Outcome, io};
 use crate::views;
 
-/// Holds a planner to the rules; a rule that is broken is a separate outcome.
+/// Checks a planner against the rules. A broken rule is a separate outcome.
 pub fn check(
     planner: &str,
     options: &[(String, String)],

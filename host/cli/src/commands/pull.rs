@@ -1,4 +1,4 @@
-//! Fetching a model: the command, and the offer of one that is missing.
+//! Fetches models: the command, and the offer to fetch a missing model.
 
 use std::io::IsTerminal;
 use std::path::{Component, Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::arguments::{Format, PullArguments};
 use crate::outcome::{Failure, Outcome};
 use crate::{interrupt, views};
 
-/// Fetches a model.
+/// Fetches a model and prints the report.
 pub fn pull(arguments: &PullArguments, format: Format) -> Result<Outcome, Failure> {
     let mut id = arguments.id.clone();
     if let Some(revision) = &arguments.revision {
@@ -37,11 +37,12 @@ pub fn pull(arguments: &PullArguments, format: Format) -> Result<Outcome, Failur
     print(format, &report, views::pulled)
 }
 
-/// Offers to fetch a model to a person at a terminal; `None` if there is none, or the answer
-/// is no.
+/// Offers to fetch a model if a person uses a terminal. Returns `None` without a terminal, if the
+/// hub cannot provide the model, or if the answer is negative.
 pub fn offered(id: &HubId, path: &Path, format: Format) -> Result<Option<PathBuf>, Failure> {
     let asks = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    // A path below a folder that is there is mistyped rather than an id: no hub need know it.
+    // A path below an existing folder is probably mistyped and not an id, so no hub has to be
+    // queried.
     let folder = path.components().next().map(Component::as_os_str);
     if !asks || format == Format::Json || folder.is_some_and(|folder| Path::new(folder).exists()) {
         return Ok(None);
@@ -74,7 +75,7 @@ pub fn offered(id: &HubId, path: &Path, format: Format) -> Result<Option<PathBuf
     Ok(Some(report.path))
 }
 
-/// How far a pull is, on standard error.
+/// Shows the progress of a pull on standard error.
 struct Shown(Mutex<views::Progress>);
 
 impl Shown {

@@ -1,4 +1,4 @@
-//! `pull` in a program without it.
+//! `pull` in a program that was built without it.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use shardwright_hub::HubId;
 use crate::arguments::{Format, PullArguments};
 use crate::outcome::{Failure, Outcome};
 
-/// Names the way to a program that pulls.
+/// Fails with the hint how to get a program that can pull.
 pub fn pull(_: &PullArguments, _: Format) -> Result<Outcome, Failure> {
     Err(Failure::Refused {
         kind: ErrorKind::Unsupported,
@@ -17,7 +17,7 @@ pub fn pull(_: &PullArguments, _: Format) -> Result<Outcome, Failure> {
     })
 }
 
-/// Offers nothing.
+/// Makes no offer.
 pub fn offered(_: &HubId, _: &Path, _: Format) -> Result<Option<PathBuf>, Failure> {
     Ok(None)
 }

@@ -14,7 +14,7 @@ use crate::arguments::{Format, RunArguments, Thinking};
 use crate::outcome::{Failure, Outcome};
 use crate::{interrupt, views};
 
-/// Generates: one reply to `--prompt`, or in a chat without a prompt one per line of standard
+/// Generates one reply to `--prompt`, or in a chat without a prompt one reply per line of standard
 /// input.
 pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure> {
     let asked = &arguments.drafts.drafts;
@@ -55,7 +55,7 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
         Some(prompt) if seen => {
             let turn = Turn::Parts(parts(prompt, arguments));
             let reason = reply(&mut session, turn, arguments, format)?;
-            // Towers are opened by the turn itself.
+            // The turn itself opens the towers.
             say_each(&model.notices_of_towers(), arguments.quiet);
             let verified = model.verified_towers();
             verified.iter().for_each(|(pass, verified)| {
@@ -68,15 +68,15 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
     }
 }
 
-/// Pictures, then sounds, then the prompt.
+/// Returns pictures, then sounds, then the prompt.
 fn parts(prompt: &str, arguments: &RunArguments) -> Vec<ChatPart> {
     let pictures = arguments.image.iter().cloned().map(ChatPart::PictureFile);
     let sounds = arguments.audio.iter().cloned().map(ChatPart::SoundFile);
     pictures.chain(sounds).chain([prompt.into()]).collect()
 }
 
-/// The prompt from standard input. The final line end belongs to the file or `echo`, not to the
-/// prompt.
+/// Reads the prompt from standard input. The final line end belongs to the file or `echo`, not to
+/// the prompt.
 fn prompt_from_stdin() -> Result<String, Failure> {
     if std::io::stdin().is_terminal() {
         views::say("the prompt is read from the terminal: end it with Ctrl-D, or give --prompt or --chat");
@@ -91,7 +91,7 @@ fn prompt_from_stdin() -> Result<String, Failure> {
     Ok(prompt)
 }
 
-/// A reply that was stopped is not a success.
+/// Returns the outcome of a reply. A reply that was stopped is not a success.
 fn outcome_of(reason: DoneReason) -> Outcome {
     match reason {
         DoneReason::Cancelled => Outcome::Interrupted,
@@ -99,14 +99,14 @@ fn outcome_of(reason: DoneReason) -> Outcome {
     }
 }
 
-/// Most tokens of a reply where neither the command nor the checkpoint has a limit.
+/// Largest number of tokens of a reply if neither the command nor the checkpoint has a limit.
 const TOKENS: usize = 512;
 
-/// What the model replies to.
+/// The input of a reply.
 pub enum Turn<'t> {
     /// A user's turn in a conversation.
     Chat(&'t str),
-    /// The same with pictures and sounds.
+    /// A user's turn with pictures and sounds.
     Parts(Vec<ChatPart>),
     /// A text to continue.
     Text(&'t str),
@@ -162,8 +162,8 @@ fn configure(session: &mut Session, arguments: &RunArguments) -> Result<(), Fail
     Ok(())
 }
 
-/// Streams one reply; the text goes to standard output as it comes, statistics to standard error.
-/// Gives why it ended.
+/// Streams one reply: the text to standard output as it arrives, statistics to standard error.
+/// Returns why it ended.
 pub fn reply(
     session: &mut Session,
     turn: Turn<'_>,
@@ -196,7 +196,7 @@ pub fn reply(
     Ok(reason)
 }
 
-/// A whole reply.
+/// A complete reply.
 struct Replied {
     text: String,
     thoughts: String,
@@ -204,7 +204,7 @@ struct Replied {
     statistics: GenerationStatistics,
 }
 
-/// Counts, and times as plain numbers.
+/// Returns counts, and times as plain numbers.
 fn in_seconds(statistics: &GenerationStatistics) -> serde_json::Value {
     json!({
         "prompt_tokens": statistics.prompt_tokens,
@@ -224,7 +224,7 @@ fn in_seconds(statistics: &GenerationStatistics) -> serde_json::Value {
     })
 }
 
-/// Writes a reply as it arrives; returns why it ended.
+/// Writes a reply as it arrives, and returns why it ended.
 fn stream(
     session: &mut Session,
     turn: Turn<'_>,
@@ -294,8 +294,8 @@ fn stream(
     Ok(Replied { text: said, thoughts, reason, statistics })
 }
 
-/// A notice that is printed even without statistics: part of the reply was computed elsewhere than
-/// planned.
+/// Returns a notice that is printed even without statistics: part of the reply was computed
+/// elsewhere than planned.
 fn move_notice(moved: &Move) -> String {
     let to: Vec<String> = moved.to.iter().map(ToString::to_string).collect();
     let mut text = format!(
@@ -315,8 +315,8 @@ fn move_notice(moved: &Move) -> String {
     text
 }
 
-/// `14 prompt tokens at 1230 tokens/s, first token after 12.3 ms, 64 tokens at 346 tokens/s, ended
-/// by a stop token`
+/// Formats `14 prompt tokens at 1230 tokens/s, first token after 12.3 ms, 64 tokens at 346
+/// tokens/s, ended by a stop token`.
 fn summary(reason: &DoneReason, statistics: &GenerationStatistics) -> String {
     let reason = match reason {
         DoneReason::StopToken { .. } => "ended by a stop token".to_owned(),

@@ -1,4 +1,4 @@
-//! What formats lose, measured and kept.
+//! Measures and stores the losses of formats.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::views;
 
 const SECONDS_OF_A_MINUTE: f64 = 60.0;
 
-/// Measures for as long as there is time, and shows all that is known.
+/// Measures for as long as time allows, and shows all known losses.
 pub fn sensitivity(arguments: &SensitivityArguments, format: Format) -> Result<Outcome, Failure> {
     let search = search_path(&arguments.shims, &PlannerPlaces::default(), &arguments.profiles);
     let mut options = OpenOptions::new().search_path(search).isolation(isolation_of(arguments.isolation));

@@ -16,7 +16,7 @@ struct KeyMade {
     public: String,
 }
 
-/// Runs the command; a signature that does not hold is a separate outcome.
+/// Runs the command. An invalid signature is a separate outcome.
 pub fn trust(command: &TrustCommand, format: Format) -> Result<Outcome, Failure> {
     match command {
         TrustCommand::Key { file } => key(file, format),
@@ -45,17 +45,18 @@ fn key(file: &Path, format: Format) -> Result<Outcome, Failure> {
     })
 }
 
-/// The rules by which bundles, shims and profiles are used.
+/// Returns the rules by which bundles, shims and profiles are trusted.
 pub fn rules(trust: &TrustArguments) -> Result<Trust, Failure> {
     Ok(options(trust).rules(shardwright::user_cache_directory().as_deref())?)
 }
 
-/// The same rules for a command that opens one bundle, which may have to be signed as `expected`.
+/// Returns the rules for a command that opens one bundle, which may have to be signed as
+/// `expected`.
 pub fn rules_for_bundle(trust: &TrustArguments, expected: &ExpectedArgument) -> Result<Trust, Failure> {
     Ok(rules(trust)?.expecting(expected.expect.clone()))
 }
 
-/// The rules as options state them.
+/// Returns the rules as options.
 pub fn options(trust: &TrustArguments) -> TrustOptions {
     TrustOptions {
         policy: policy(trust),

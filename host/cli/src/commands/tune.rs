@@ -1,4 +1,4 @@
-//! Plans, timed where they run.
+//! Times plans where they run.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::views;
 
 const SECONDS_OF_A_MINUTE: f64 = 60.0;
 
-/// Times plans for as long as there is time, and shows what came of it.
+/// Times plans for as long as time allows, and shows the result.
 pub fn tune(arguments: &TuneArguments, format: Format, detail: views::Detail) -> Result<Outcome, Failure> {
     let open = open_options(&arguments.target, &arguments.execution)?;
     let open = draft::planned(&arguments.drafts.drafts, open)?;
@@ -36,12 +36,12 @@ pub fn tune(arguments: &TuneArguments, format: Format, detail: views::Detail) ->
     print(format, &report, |report| views::tune(report, detail))
 }
 
-/// Measures the smaller models that are named, before plans are made that count on them.
+/// Measures the named smaller models, before plans are made that rely on them.
 fn measured(arguments: &TuneArguments, options: &OpenOptions) -> Result<Vec<MeasuredDraft>, Failure> {
     let TuneArguments { checkpoint: path, compiled_from, target, execution, .. } = arguments;
     let checkpoint = compiled_from.as_ref().unwrap_or(path);
     let mut measured = Vec::new();
-    // Tuning refuses a bundle without its checkpoint.
+    // Tuning rejects a bundle without its checkpoint.
     if is_bundle(path, compiled_from.as_deref())? && compiled_from.is_none() {
         return Ok(measured);
     }

@@ -8,7 +8,7 @@ use crate::arguments::{Format, VerifyArguments};
 use crate::outcome::{Failure, Outcome};
 use crate::views;
 
-/// Compares; a difference is a separate outcome.
+/// Compares outputs. A difference is a separate outcome.
 pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Failure> {
     let open = open_options(&arguments.target, &arguments.execution)?;
     let path = arguments.bundle.as_ref().unwrap_or(&arguments.checkpoint);
@@ -61,13 +61,13 @@ pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Fa
     Ok(Outcome::Done)
 }
 
-/// The checkpoint's folder if outputs are recorded in it.
+/// Returns the checkpoint's folder if it contains recorded outputs.
 fn recorded_beside(checkpoint: &Path) -> Option<&Path> {
     let folder = if checkpoint.is_file() { checkpoint.parent() } else { Some(checkpoint) };
     folder.filter(|folder| folder.join("goldens.safetensors").exists())
 }
 
-/// Under `--strict` what was not run does not count as proved.
+/// Fails under `--strict` if an entry point was not run, because it is not verified.
 fn all_run(report: &VerifyReport, strict: bool) -> Result<(), Failure> {
     let Some(NotRun { shard, entry, reason }) = report.not_run().next().filter(|_| strict) else {
         return Ok(());

@@ -5,7 +5,7 @@ use shardwright_build::units;
 use super::{bytes, table};
 use crate::commands::{BenchReport, DraftsReport, Logits, MeasuredReport};
 
-/// Speeds as `llama-bench` shows them, then what they consist of.
+/// Shows speeds like `llama-bench`, then their parts.
 pub fn bench(report: &BenchReport) -> String {
     let mut text = String::new();
     if let Some(executor) = &report.emulated_on {
@@ -111,7 +111,7 @@ pub fn bench(report: &BenchReport) -> String {
     text
 }
 
-/// `a reply of 128 tokens with lookup: 2.10x (1.90 to 2.31), 412.0 tok/s beside 196.2; …`
+/// Formats `a reply of 128 tokens with lookup: 2.10x (1.90 to 2.31), 412.0 tok/s beside 196.2; …`.
 fn with_drafts(report: &DraftsReport) -> String {
     let DraftsReport { ratios, with, without, .. } = report;
     format!(
@@ -132,12 +132,12 @@ fn with_drafts(report: &DraftsReport) -> String {
     )
 }
 
-/// The beginning of a hash.
+/// Returns the beginning of a hash.
 fn short(identity: &str) -> &str {
     identity.get(..12).unwrap_or(identity)
 }
 
-/// Three digits or more.
+/// Formats a rate with three digits or more.
 fn rate(value: f64) -> String {
     let digits = if value >= 100.0 { 1 } else { 2 };
     format!("{value:.digits$}")

@@ -8,7 +8,7 @@ use shardwright_doctor::{FlagAdvice, Inspected, ShimAnswer};
 use super::{Detail, bytes, table};
 use crate::commands::{DryRunReport, DryRunVariant};
 
-/// The result of compiling.
+/// Shows the result of compiling.
 pub fn compiled(report: &CompileReport, detail: Detail) -> String {
     let mut text = String::new();
     for variant in &report.variants {
@@ -56,7 +56,7 @@ pub fn compiled(report: &CompileReport, detail: Detail) -> String {
     text
 }
 
-/// What each chip would get: a table of variants, and one of all their chains.
+/// Shows what each chip would get: a table of variants, and a table of all their chains.
 pub fn dry_run(report: &DryRunReport) -> String {
     let mut rows = table(&["variant", "shards", "tables", "on a device", "held", "speed", "loss"]);
     let mut chains = table(&["variant", "chain", "formats", "artefacts"]);
@@ -98,7 +98,7 @@ pub fn dry_run(report: &DryRunReport) -> String {
     )
 }
 
-/// The result of packing.
+/// Shows the result of packing.
 pub fn packed(report: &bundle::PackReport) -> String {
     format!(
         "{} of {} in {}, {}\nbundle {}\n",
@@ -110,7 +110,7 @@ pub fn packed(report: &bundle::PackReport) -> String {
     )
 }
 
-/// The content of a file or directory.
+/// Shows the contents of a file or directory.
 pub fn inspected(inspected: &Inspected) -> String {
     match inspected {
         Inspected::Bundle(report) => {
@@ -177,7 +177,7 @@ pub fn inspected(inspected: &Inspected) -> String {
     }
 }
 
-/// A shim's description of an artefact.
+/// Shows a shim's description of an artefact.
 fn shim_answer(answer: &ShimAnswer) -> String {
     match (&answer.format, &answer.error) {
         (Some(format), _) => format!(
@@ -192,7 +192,7 @@ fn shim_answer(answer: &ShimAnswer) -> String {
     }
 }
 
-/// The flags of a compilation compared with the recommended ones.
+/// Compares the flags of a compilation with the recommended ones.
 fn flag_advice(advice: &FlagAdvice) -> String {
     let mut text = format!("flags of {}: {}\n", super::printable(&advice.name), advice.summary());
     for advised in advice.missing.iter().filter(|advised| !advised.note.is_empty()) {
@@ -204,13 +204,13 @@ fn flag_advice(advice: &FlagAdvice) -> String {
     text
 }
 
-/// Names of the shards of a chain.
+/// Returns the names of the shards of a chain.
 fn chain_shards<'v>(variant: &'v bundle::Variant, chain: &str) -> impl Iterator<Item = &'v str> {
     let shards = variant.chain(chain).into_iter().flat_map(|chain| &chain.shards);
     shards.map(|shard| shard.name.as_str())
 }
 
-/// A chain and its shards.
+/// Shows a chain and its shards.
 fn chain_view(chain: &bundle::ChainEntry) -> String {
     let mut text = String::new();
     let emulated = chain.emulated_on.as_ref().map(|on| format!(" *emulated on {on}*"));

@@ -8,7 +8,7 @@ use shardwright_build::{Fits, units};
 use super::{Detail, bytes, printable, table, wrapped};
 use crate::commands::{ComparedChip, Comparison};
 
-/// A row for each chip, then why there is none for the others; with `-v` the plans.
+/// Shows a row for each chip, then the errors of the other chips. With `-v`, also the plans.
 pub fn compared(report: &Comparison, detail: Detail) -> String {
     let mut rows = table(&["chip", "verdict", "speed", "size", "loss", "shards", "memory"]);
     for chip in &report.chips {
@@ -64,7 +64,7 @@ fn row(chip: &ComparedChip) -> [String; 7] {
     ]
 }
 
-/// Each notice once, with the chips that it holds for. Notes are behind `-v`.
+/// Shows each notice once, with the chips that it applies to. Notes are shown with `-v` only.
 fn notices(chips: &[ComparedChip]) -> String {
     let mut said: Vec<(&Notice, Vec<&str>)> = Vec::new();
     for chip in chips {

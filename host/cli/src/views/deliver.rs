@@ -4,7 +4,7 @@ use shardwright_delivery::{AdbReport, AiPackReport, HubReport, NeedsReport};
 
 use super::{bytes, printable, table, wrapped};
 
-/// The AI packs that were written.
+/// Shows the AI packs that were written.
 pub fn ai_packs(report: &AiPackReport) -> String {
     let mut rows = table(&["device group", "variant", "files", "on a device", "chips"]);
     for audience in &report.audiences {
@@ -27,7 +27,7 @@ pub fn ai_packs(report: &AiPackReport) -> String {
     )
 }
 
-/// The folder for adb that was written.
+/// Shows the folder for adb that was written.
 pub fn adb(report: &AdbReport) -> String {
     let mut text = format!(
         "{} for {} in {}\nbundle {}\nshims: {}\n",
@@ -44,7 +44,7 @@ pub fn adb(report: &AdbReport) -> String {
     text
 }
 
-/// The folder for a hub that was written.
+/// Shows the folder for a hub that was written.
 pub fn hub(report: &HubReport) -> String {
     let mut rows = table(&["file", "chip", "bytes", "sha256"]);
     for file in &report.files {
@@ -53,7 +53,7 @@ pub fn hub(report: &HubReport) -> String {
     format!("{rows}\n{} with its card in {}\n", printable(&report.model), report.path)
 }
 
-/// What a bundle needs beside it.
+/// Shows the requirements of a bundle.
 pub fn needs(report: &NeedsReport) -> String {
     let mut text = String::new();
     for variant in &report.variants {

@@ -1,4 +1,4 @@
-//! What differs between two plans, as text.
+//! Shows differences between two plans as text.
 
 use std::fmt::Write;
 
@@ -7,8 +7,8 @@ use shardwright_doctor::{PlanChange, PlanDifference, PlanTopic, PlanUnit, PlanVa
 
 use super::{Detail, bytes, printable, wrapped};
 
-/// What changed, by topic. Figures of single shards and layers, and what reasons say, are counted;
-/// `-v` shows them.
+/// Shows changes by topic. Changed figures of single shards and layers, and changed texts of
+/// reasons, are only counted. `-v` shows them.
 pub fn difference(difference: &PlanDifference, detail: Detail) -> String {
     let mut text = String::new();
     for (side, plan) in [("before", &difference.before), ("after", &difference.after)] {
@@ -42,7 +42,7 @@ pub fn difference(difference: &PlanDifference, detail: Detail) -> String {
     text
 }
 
-/// Whether a change follows from others that are shown, or is too small to be seen.
+/// Checks whether a change follows from others that are shown, or is too small to be seen.
 fn is_detail(change: &PlanChange) -> bool {
     let is_seen = shown(&change.before, change.unit) != shown(&change.after, change.unit);
     if !is_seen && !change.what.is_empty() {
@@ -71,7 +71,7 @@ fn title(topic: PlanTopic) -> &'static str {
     }
 }
 
-/// `decoder 0-5: formats: w8/f32/f32 → w4/f32/f32`
+/// Formats `decoder 0-5: formats: w8/f32/f32 → w4/f32/f32`.
 fn line(change: &PlanChange) -> String {
     let parts = [change.place.as_str(), change.what.as_str()];
     let name = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ");
@@ -81,7 +81,7 @@ fn line(change: &PlanChange) -> String {
     }
     let words = [&change.before, &change.after].map(|value| shown(value, change.unit));
     let [before, after] = match words {
-        // With all details exact numbers are what differs.
+        // The rounded values are equal, so the exact numbers are shown.
         [before, after] if before == after => {
             [&change.before, &change.after].map(|value| shown(value, PlanUnit::None))
         }
@@ -106,7 +106,7 @@ fn shown(value: &Option<PlanValue>, unit: PlanUnit) -> String {
     }
 }
 
-/// ` (-12.5 %)`, where both are numbers.
+/// Formats ` (-12.5 %)`, if both values are numbers.
 fn share(change: &PlanChange) -> String {
     match (&change.before, &change.after) {
         (Some(PlanValue::Number(before)), Some(PlanValue::Number(after))) if *before > 0 => {

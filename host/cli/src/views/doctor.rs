@@ -5,8 +5,8 @@ use shardwright_doctor::{BundlePrognosis, ChosenChain, DoctorReport, MachineRepo
 
 use super::{Detail, bytes, table, wrapped};
 
-/// The machine, what was found, what was skipped, and what is wrong. Paths are shown only with full
-/// detail.
+/// Shows the machine, items that were found, items that were skipped, and problems. Paths are shown
+/// only with full detail.
 pub fn doctor(report: &DoctorReport, detail: Detail) -> String {
     let mut text = format!("shardwright {}\n", report.version);
     text.push_str(&machine(&report.machine));
@@ -76,7 +76,8 @@ pub fn doctor(report: &DoctorReport, detail: Detail) -> String {
     text
 }
 
-/// The chips there are profiles of, by the shim that serves them; with all detail a line each.
+/// Shows the chips that have profiles, by the shim that serves them. With full detail, one line
+/// each.
 fn profiles(report: &DoctorReport, detail: Detail) -> String {
     if detail.is_full() {
         let mut rows = table(&["profile", "chip", "shim", "from"]);
@@ -114,7 +115,7 @@ fn planners(report: &DoctorReport, detail: Detail) -> String {
     format!("{}\n", wrapped(&line, 2))
 }
 
-/// Learned limits, by chip, with the file to remove to forget them.
+/// Shows learned limits, by chip, with the file to remove to forget them.
 fn learned(files: &[LearnedFile]) -> String {
     let mut text = String::new();
     for file in files {

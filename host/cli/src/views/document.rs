@@ -1,4 +1,5 @@
-//! A JSON document from any source as text: values by path, lists of like objects as tables.
+//! Shows a JSON document from any source as text: values by path, lists of similar objects as
+//! tables.
 
 use std::fmt::Write;
 
@@ -6,12 +7,11 @@ use serde_json::{Map, Value};
 
 use super::{printable, table};
 
-/// Rows of a table that are shown; the rest are counted.
+/// Largest number of rows of a table that are shown. The others are counted.
 const ROWS: usize = 64;
-/// Levels that are indented; deeper ones are shown as JSON.
+/// Largest number of levels that are indented. Deeper ones are shown as JSON.
 const DEPTH: usize = 6;
 
-/// The document.
 pub fn document(value: &Value) -> String {
     let mut text = String::new();
     member(&mut text, "", value, 0);
@@ -21,7 +21,7 @@ pub fn document(value: &Value) -> String {
 fn member(text: &mut String, path: &str, value: &Value, depth: usize) {
     match value {
         Value::Object(members) if depth < DEPTH && !members.is_empty() => {
-            // What fits on a line comes before what does not.
+            // Members that fit on a line come before the others.
             let (short, long): (Vec<_>, Vec<_>) = members.iter().partition(|(_, value)| is_short(value));
             for (name, value) in short.into_iter().chain(long) {
                 let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
@@ -45,7 +45,7 @@ fn list(text: &mut String, path: &str, items: &[Value], depth: usize) {
                 columns.push(name);
             }
         }
-        // The members of an object are sorted; a name leads all the same.
+        // The members of an object are sorted, but a name comes first.
         columns.sort_by_key(|column| *column != "name");
         let mut shown = table(&columns);
         for row in rows.iter().take(ROWS) {
@@ -68,7 +68,8 @@ fn list(text: &mut String, path: &str, items: &[Value], depth: usize) {
     }
 }
 
-/// Whether it fits on a line: no object, and no list of anything but plain values.
+/// Checks whether a value fits on a line: it is not an object, and not a list with other than plain
+/// values.
 fn is_short(value: &Value) -> bool {
     match value {
         Value::Object(members) => members.is_empty(),
@@ -77,12 +78,13 @@ fn is_short(value: &Value) -> bool {
     }
 }
 
-/// Whether it fits into a table: what fits on a line, and objects of nothing but that.
+/// Checks whether a value fits into a table: it fits on a line, or is an object whose members all
+/// do.
 fn is_cell(value: &Value) -> bool {
     is_short(value) || value.as_object().is_some_and(|members| members.values().all(is_short))
 }
 
-/// `kind=per-tensor scale=0.5`
+/// Formats an object as `kind=per-tensor scale=0.5`.
 fn cell(value: &Value) -> String {
     match value.as_object() {
         Some(members) => {

@@ -4,7 +4,7 @@ use shardwright_doctor::ExplainReport;
 
 use super::{table, wrapped};
 
-/// What runs, the best first, and what does not.
+/// Shows the chains that run, the best first, and the chains that do not.
 pub fn explained(report: &ExplainReport) -> String {
     let on = match (&report.machine, &report.chip) {
         (Some(machine), _) if machine.chips.is_empty() => {

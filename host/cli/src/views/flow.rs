@@ -1,30 +1,30 @@
-//! Text that arrives in pieces, broken between words at the edge of a terminal.
+//! Wraps text that arrives in pieces, between words at the edge of a terminal.
 
 use std::io::{IsTerminal, Write};
 
-/// Breaks the lines of one reply on standard output. A word is held back until it ends.
+/// Wraps the lines of one reply on standard output. A word is buffered until it ends.
 ///
-/// Code between fences, indented lines and rows of tables stay as they are, as does everything that
-/// goes to a file or another program.
+/// Code between fences, indented lines and rows of tables stay as they are. So does all output to a
+/// file or another program.
 pub struct Flow {
-    /// Columns; `None` writes everything as it arrives.
+    /// Columns of the terminal. `None` writes text as it arrives.
     width: Option<usize>,
     column: usize,
     /// Spaces before the word.
     gap: String,
     word: String,
-    /// Whether the word began before: it is wider than the terminal, which breaks it.
+    /// Whether the word started earlier: it is wider than the terminal, which wraps it.
     is_rest: bool,
     line: Line,
-    /// The first characters of the line, up to those of a fence.
+    /// The first characters of the line, as many as a fence has.
     head: String,
     in_fence: bool,
 }
 
-/// What opens and closes a block of code.
+/// Start and end of a block of code.
 const FENCE: &str = "```";
 
-/// What is known of the line that is being written.
+/// The kind of the current line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Line {
     /// No characters yet.
@@ -55,7 +55,7 @@ impl Flow {
         }
     }
 
-    /// Returns what can be written after the next piece of text.
+    /// Returns the text that can be written after the next piece.
     pub fn push(&mut self, text: &str) -> String {
         let Some(width) = self.width else { return text.to_owned() };
         let mut out = String::new();
@@ -99,7 +99,7 @@ impl Flow {
         out
     }
 
-    /// Returns the word that was held back, at the end of the reply.
+    /// Returns the buffered word, at the end of the reply.
     pub fn end(&mut self) -> String {
         let mut out = String::new();
         if let Some(width) = self.width {
@@ -130,7 +130,7 @@ impl Flow {
     }
 }
 
-/// A reply that fails in the middle of a word shows it.
+/// A reply that fails in the middle of a word shows the word.
 impl Drop for Flow {
     fn drop(&mut self) {
         let rest = self.end();
@@ -144,7 +144,7 @@ impl Drop for Flow {
 mod tests {
     use super::*;
 
-    /// The text in pieces of so many characters.
+    /// Returns the text after passing it in pieces of `piece` characters.
     fn flowed(text: &str, width: Option<usize>, piece: usize) -> String {
         let mut flow = Flow::of(width);
         let characters: Vec<char> = text.chars().collect();

@@ -1,4 +1,4 @@
-//! What a plan asks of a device, in words: the verdict, memory, download, speed.
+//! Shows the demands of a plan on a device in words: the verdict, memory, download, speed.
 
 use shardwright::{Pass, PlanReport};
 use shardwright_build::units;
@@ -7,7 +7,7 @@ use shardwright_build::{Download, DownloadBasis, Figure, Fits, Phase, PhaseMemor
 use super::plan::MEMBER;
 use super::{Detail, bytes};
 
-/// Whether it fits, in one sentence with what it rests on.
+/// Reports in one sentence whether the plan fits, and on what basis.
 pub fn verdict(report: &PlanReport) -> String {
     let (soc, verdict) = (&report.soc, &report.forecast.verdict);
     let asked = |asked: Option<u64>| asked.map_or_else(String::new, |most| format!(" in {}", bytes(most)));
@@ -36,7 +36,7 @@ pub fn verdict(report: &PlanReport) -> String {
     line
 }
 
-/// The memory of each phase: a line, or with `-v` a line for each part.
+/// Shows the memory of each phase in a line, or with `-v` in a line for each part.
 pub fn memory(phases: &[PhaseMemory], detail: Detail) -> Vec<String> {
     let sum = |phase: &PhaseMemory| {
         let mut text = match (phase.held_bytes, phase.provenance) {
@@ -69,7 +69,7 @@ pub fn memory(phases: &[PhaseMemory], detail: Detail) -> Vec<String> {
     lines
 }
 
-/// The size of the download.
+/// Shows the size of the download.
 pub fn download(download: &Download) -> String {
     let size = bytes(download.bytes);
     match download.rests_on {
@@ -81,7 +81,7 @@ pub fn download(download: &Download) -> String {
     }
 }
 
-/// A predicted time and what it rests on.
+/// Shows a predicted time and its provenance.
 pub fn predicted(time: &Predicted) -> String {
     let left_out = match time.uncosted_ops {
         0 => String::new(),
@@ -90,7 +90,7 @@ pub fn predicted(time: &Predicted) -> String {
     format!("{} ({}{left_out})", units::microseconds(time.microseconds), time.provenance)
 }
 
-/// Predicted times of a plan for a pass.
+/// Shows predicted times of a plan for a pass.
 pub fn speed(speed: &Speed, pass: Pass) -> String {
     let time = |time: &Option<Predicted>| time.as_ref().map_or_else(|| "not known".to_owned(), predicted);
     match speed {

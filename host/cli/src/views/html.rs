@@ -1,8 +1,8 @@
-//! A plan as one page of HTML that needs no other file and no network.
+//! Shows a plan as one page of HTML that needs no other file and no network.
 //!
 //! Every text goes through [`Page::text`], which escapes it: names, flags and reasons come from
-//! checkpoints, profiles, planners and shims. The page forbids itself to load anything, and any
-//! script but its own.
+//! checkpoints, profiles, planners and shims. The page's own security policy forbids it to load
+//! anything, and to run any script except its own.
 
 mod formats;
 mod layers;
@@ -24,7 +24,6 @@ use self::page::Page;
 const STYLE: &str = include_str!("html/page.css");
 const SCRIPT: &str = include_str!("html/page.js");
 
-/// The page.
 pub fn page(report: &PlanReport) -> String {
     let formats = Formats::of(report);
     let mut page = Page::default();
@@ -59,7 +58,7 @@ struct Segment<'r> {
 }
 
 impl Segment<'_> {
-    /// `embed`, `decoder 0-5`
+    /// Formats the name: `embed`, `decoder 0-5`.
     fn name(&self) -> String {
         match (self.first, self.last) {
             (Some(first), Some(last)) if first == last => format!("{} {first}", self.component),
@@ -69,7 +68,7 @@ impl Segment<'_> {
     }
 }
 
-/// What a shard consists of, in order.
+/// Returns the parts of a shard, in order.
 fn segments(shard: &ShardReport) -> Vec<Segment<'_>> {
     let mut segments: Vec<Segment<'_>> = Vec::new();
     for layer in &shard.by_layer {
@@ -88,12 +87,12 @@ fn segments(shard: &ShardReport) -> Vec<Segment<'_>> {
     segments
 }
 
-/// `embed, decoder 0-5`
+/// Formats the contents of a shard: `embed, decoder 0-5`.
 fn content(shard: &ShardReport) -> String {
     segments(shard).iter().map(Segment::name).collect::<Vec<_>>().join(", ")
 }
 
-/// `decoder 7`
+/// Formats the name of a layer: `decoder 7`.
 fn layer_name(layer: &LayerReport) -> String {
     match layer.layer {
         Some(index) => format!("{} {index}", layer.component),
@@ -101,19 +100,19 @@ fn layer_name(layer: &LayerReport) -> String {
     }
 }
 
-/// All layers in order of execution, each with its shard.
+/// Returns all layers in order of execution, each with its shard.
 fn all_layers(report: &PlanReport) -> impl Iterator<Item = (&ShardReport, &LayerReport)> {
     report.shards.iter().flat_map(|shard| shard.by_layer.iter().map(move |layer| (shard, layer)))
 }
 
-/// The entry point that a reader asks about first: one token, or what there is.
+/// Returns the most interesting entry point: the one for one token, or else the first one.
 fn main_entry(report: &PlanReport) -> Option<String> {
     let mut names = report.totals.times.iter().map(|time| time.entry.to_string());
     let first = names.clone().next();
     names.find(|name| name.starts_with("decode_1@")).or(first)
 }
 
-/// The part of a layer in the entry point of this name, if it takes one.
+/// Returns the part of a layer in the entry point of this name, if it has work there.
 fn part<'r>(layer: &'r LayerReport, entry: &str) -> Option<&'r EntryReport> {
     layer.entries.iter().find(|part| part.ops > 0 && part.entry.to_string() == entry)
 }

@@ -1,17 +1,19 @@
-//! What fits on a screen: tables and texts as wide as the terminal, or as wide as they are where
-//! there is none.
+//! Lays out tables and texts for the width of the terminal. Without a terminal their width is
+//! unlimited.
 
 use std::fmt;
 
 use comfy_table::{ContentArrangement, presets};
 
-/// The variable that says how wide the terminal is, for programs whose output goes through another.
+/// The variable that sets the width of the terminal, for programs whose output goes through
+/// another.
 const COLUMNS: &str = "COLUMNS";
 
-/// A width below which nothing is laid out any more: names and numbers would be cut to pieces.
+/// Smallest width for a layout. In fewer columns, names and numbers would be cut to pieces.
 const NARROWEST: usize = 40;
 
-/// Columns of what shows the reports; none where that is a file or another program.
+/// Returns the columns of the terminal that shows the reports, or `None` for a file or another
+/// program.
 pub fn width() -> Option<usize> {
     let said = std::env::var(COLUMNS).ok().and_then(|columns| columns.parse().ok());
     let terminal = console::Term::stdout();
@@ -26,11 +28,10 @@ pub fn width_of_notes() -> Option<usize> {
     size.map(|(_, columns)| usize::from(columns).max(NARROWEST))
 }
 
-/// A table without lines, whose last column ends where its text ends.
+/// A table without lines. The last column ends where its text ends.
 pub struct Table(comfy_table::Table);
 
 impl Table {
-    /// An empty one.
     pub fn new(header: &[&str]) -> Self {
         let mut table = comfy_table::Table::new();
         table.load_preset(presets::NOTHING).set_header(header.iter().copied());
@@ -40,12 +41,12 @@ impl Table {
         Table(table)
     }
 
-    /// One more row, with as many cells as the header.
+    /// Adds a row, with as many cells as the header.
     pub fn add_row(&mut self, row: impl Into<comfy_table::Row>) {
         self.0.add_row(row);
     }
 
-    /// Whether it has no rows.
+    /// Checks whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -62,13 +63,13 @@ impl fmt::Display for Table {
     }
 }
 
-/// The text with its lines broken between words where they are wider than the screen; what follows
-/// a break is set in by so many columns.
+/// Wraps lines that are wider than the screen between words. Continued lines are indented by
+/// `indent` columns.
 pub fn wrapped(text: &str, indent: usize) -> String {
     wrapped_at(text, indent, width())
 }
 
-/// Like [`wrapped`], but at a given width; `None` leaves lines as they are.
+/// Wraps lines like [`wrapped`], but at a given width. `None` leaves lines as they are.
 pub fn wrapped_at(text: &str, indent: usize, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_owned() };
     let mut lines = String::new();
@@ -101,7 +102,7 @@ mod tests {
             wrapped_at(text, 2, Some(20)),
             "note: a line of\n  words that is\n  wider than it may\n  be"
         );
-        // What cannot be broken is left whole, and what was set in before stays.
+        // Long words are not broken, and existing indentation stays.
         assert_eq!(
             wrapped_at("  aaaaaaaaaaaaaaaaaaaaaaaaa b", 4, Some(10)),
             "  aaaaaaaaaaaaaaaaaaaaaaaaa\n    b"

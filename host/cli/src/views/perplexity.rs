@@ -1,4 +1,4 @@
-//! How well a model predicts a text.
+//! Shows how well a model predicts a text.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use shardwright_perplexity::{
 
 use super::wrapped;
 
-/// A line for each figure with its error.
+/// Shows a line for each figure with its error.
 pub fn perplexity(report: &PerplexityReport) -> String {
     let mut text = String::new();
     let mut line = |name: &str, what: String| {
@@ -74,7 +74,7 @@ fn model(model: &ModelReport) -> String {
     text + &format!(", plan {}", model.plan_id.get(..8).unwrap_or(&model.plan_id))
 }
 
-/// `9.8765 (± 0.12345), 2.29014 ± 0.01234 nats a token`
+/// Formats `9.8765 (± 0.12345), 2.29014 ± 0.01234 nats a token`.
 fn likelihood(likelihood: &Likelihood) -> String {
     let Likelihood { nll, perplexity, perplexity_error } = likelihood;
     let error = perplexity_error.map_or_else(String::new, |error| format!(" (± {error:.5})"));

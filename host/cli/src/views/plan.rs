@@ -7,10 +7,10 @@ use shardwright_build::{EntryTime, FallbackReport, LossReport, PlanTotals, Reaso
 use super::forecast::{download, memory, predicted, speed, verdict};
 use super::{Detail, bytes, ranges, table, wrapped};
 
-/// What the names of a plan's members take of a line, and what a broken line is set in by.
+/// Columns for the names of a plan's members, which is also the indentation of continued lines.
 pub(super) const MEMBER: usize = 10;
 
-/// The plan with its required notices.
+/// Shows the plan with its required notices.
 pub fn plan(report: &PlanReport, detail: Detail) -> String {
     let mut text = head(report);
     for notice in &report.notices {
@@ -23,12 +23,12 @@ pub fn plan(report: &PlanReport, detail: Detail) -> String {
     text + &body(report, detail) + &towers(report, &|tower| plan(tower, detail))
 }
 
-/// The plan without notices, for after they were shown.
+/// Shows the plan without notices, after they were shown.
 pub fn plan_without_notices(report: &PlanReport, detail: Detail) -> String {
     head(report) + &body(report, detail) + &towers(report, &|tower| plan_without_notices(tower, detail))
 }
 
-/// The plans of the towers beside a text, each under its name.
+/// Shows the plans of the towers of a model, each under its name.
 fn towers(report: &PlanReport, show: &dyn Fn(&PlanReport) -> String) -> String {
     let shown = report.towers.iter().map(|tower| format!("\ntower of a {}\n{}", tower.pass(), show(tower)));
     shown.collect()
@@ -57,8 +57,8 @@ fn head(report: &PlanReport) -> String {
     text
 }
 
-/// The shards as a table, what they share and come to a line each, and reasons, those that bind
-/// first.
+/// Shows the shards as a table, shared properties and totals in a line each, and reasons, those
+/// about limits first.
 fn body(report: &PlanReport, detail: Detail) -> String {
     let mut shards =
         table(&["shard", "components", "layers", "target", "ops", "weights", "artefact", "states"]);
@@ -94,7 +94,7 @@ fn body(report: &PlanReport, detail: Detail) -> String {
         "flags",
         &shared(report, |shard| shard.flags.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
     );
-    // On a screen tables that lose nothing are in the sums alone.
+    // On a screen, lossless tables are only part of the sums.
     let lossy = report.tables.iter().any(|table| table.loss != LossReport::None);
     if lossy || (detail.is_full() && !report.tables.is_empty()) {
         let tables = report.tables.iter().map(|table| {
@@ -171,19 +171,19 @@ fn body(report: &PlanReport, detail: Detail) -> String {
     text
 }
 
-/// A half-open range of layers, as a plan's own words have it too.
+/// Formats a half-open range of layers, as in the texts of a plan.
 fn layers(first: u32, end: u32) -> String {
     format!("{first}..{end}")
 }
 
-/// A line of the plan; nothing where there is nothing to say.
+/// Writes a line of the plan, unless `what` is empty.
 fn member(text: &mut String, name: &str, what: &str) {
     if !what.is_empty() {
         let _ = writeln!(text, "{}", wrapped(&format!("{name:<MEMBER$}{what}"), MEMBER));
     }
 }
 
-/// What all shards have, once; else each with the shards that have it.
+/// Returns a value once if all shards have it. Otherwise returns each value with its shards.
 fn shared(report: &PlanReport, of: impl Fn(&ShardReport) -> String) -> String {
     let values = report.shards.iter().enumerate().map(|(index, shard)| (index, of(shard)));
     let groups = grouped(values.filter(|(_, value)| !value.is_empty()));
@@ -196,8 +196,9 @@ fn shared(report: &PlanReport, of: impl Fn(&ShardReport) -> String) -> String {
     }
 }
 
-/// Why, a sentence each: choices with one ground in one sentence, those that a limit or a refusal
-/// forced first. What was merely preferred, and what a limit rests on, is behind `-v`.
+/// Returns the reasons, a sentence each. Choices with the same ground share a sentence. Choices
+/// forced by a limit or a refusal come first. Mere preferences, and the notes of limits, are shown
+/// with `-v` only.
 fn reasons(report: &PlanReport, detail: Detail) -> Vec<String> {
     let of_all = report.reasons.iter().map(|reason| (None, reason));
     let of_shards = report.shards.iter().enumerate();
@@ -236,8 +237,7 @@ fn reasons(report: &PlanReport, detail: Detail) -> Vec<String> {
         .collect()
 }
 
-/// What forced a choice comes before what it was measured by, and that before what was merely
-/// preferred.
+/// Returns the order of a cause: limits and refusals, then costs and goals, then mere preferences.
 fn rank(cause: &str) -> u8 {
     match cause.split(' ').next() {
         Some("limit" | "feedback") => 0,
@@ -246,10 +246,10 @@ fn rank(cause: &str) -> u8 {
     }
 }
 
-/// The rank of a choice that nothing forced.
+/// The rank of a choice that was only preferred.
 const PREFERRED: u8 = 2;
 
-/// The ground, without the note of the limit it ends in, unless all is wanted.
+/// Returns the ground. Without full detail, the note of a limit at its end is left out.
 fn because<'r>(report: &PlanReport, reason: &'r ReasonReport, detail: Detail) -> &'r str {
     let noted = |note: &str| reason.because.strip_suffix(note)?.strip_suffix(": ");
     let notes = report.limits.iter().map(|entry| entry.limit.note.as_str()).filter(|note| !note.is_empty());
@@ -259,7 +259,7 @@ fn because<'r>(report: &PlanReport, reason: &'r ReasonReport, detail: Detail) ->
     }
 }
 
-/// What the shards come to together, with what it rests on.
+/// Shows the totals of all shards with their provenance.
 fn totals(text: &mut String, totals: &PlanTotals) {
     member(
         text,
@@ -274,8 +274,8 @@ fn totals(text: &mut String, totals: &PlanTotals) {
     );
 }
 
-/// What the time of an entry point rests on: the share of each provenance if there are several, or
-/// how much of it is not known.
+/// Returns the provenance of an entry point's time: the share of each provenance if there are
+/// several, or how much of the time is unknown.
 pub fn rests_on(entry: &EntryTime) -> String {
     let known = entry.shares.iter().filter(|share| share.microseconds > 0);
     let known: Vec<(&str, u64)> =
@@ -308,7 +308,7 @@ pub fn rests_on(entry: &EntryTime) -> String {
     if shares.is_empty() { time.provenance.name().to_owned() } else { shares + &calls }
 }
 
-/// What one run of each entry point takes.
+/// Shows the time of one run of each entry point.
 fn times(text: &mut String, totals: &PlanTotals) {
     let times = totals.times.iter().map(|entry| match (&entry.time, entry.uncosted_ops) {
         (None, _) => format!("{}: {}", entry.entry, rests_on(entry)),
@@ -330,7 +330,7 @@ fn times(text: &mut String, totals: &PlanTotals) {
     member(text, "time", &times.chain([handing_over]).collect::<Vec<_>>().join("; "));
 }
 
-/// What the formats lose.
+/// Shows the loss of the formats.
 fn loss(text: &mut String, report: &PlanReport) {
     let of_totals = report.totals.loss;
     let expected = match of_totals {
@@ -354,8 +354,7 @@ fn loss(text: &mut String, report: &PlanReport) {
     member(text, "", &format!("before that was run: {expected}"));
 }
 
-/// Equal texts of several shards once, with the shards they hold for, in the order of the first of
-/// them.
+/// Groups equal texts of several shards. Each text has its shards, in the order of the first one.
 fn grouped(texts: impl Iterator<Item = (usize, String)>) -> Vec<(Vec<u32>, String)> {
     let mut groups: Vec<(Vec<u32>, String)> = Vec::new();
     for (shard, text) in texts {
@@ -367,7 +366,7 @@ fn grouped(texts: impl Iterator<Item = (usize, String)>) -> Vec<(Vec<u32>, Strin
     groups
 }
 
-/// `shard 3`, `shards 0-1, 3`
+/// Formats numbers of shards: `shard 3`, `shards 0-1, 3`.
 fn named(shards: &[u32]) -> String {
     let what = if shards.len() == 1 { "shard" } else { "shards" };
     format!("{what} {}", ranges(shards))

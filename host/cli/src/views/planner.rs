@@ -1,4 +1,4 @@
-//! Planners: what one says of itself, which rules it keeps, what it planned.
+//! Shows planners: their own descriptions, the rules that they follow, and their plans.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use shardwright_planning::conformance::{MostUsed, Verdict};
 
 use super::table;
 
-/// What a planner says of itself, and what was done.
+/// Shows a planner's own description, and what was done with it.
 pub fn planner(report: &PlannerReport) -> String {
     let mut text = format!("{} {}: {}\n", report.name, report.version, report.summary);
     for option in &report.options {
@@ -22,7 +22,7 @@ pub fn planner(report: &PlannerReport) -> String {
     text
 }
 
-/// A planner and the rules.
+/// Shows a planner and which rules it follows.
 pub fn checked(report: &CheckReport) -> String {
     let mut text = planner(&report.planner);
     let conformance = &report.conformance;
@@ -42,7 +42,7 @@ pub fn checked(report: &CheckReport) -> String {
     text
 }
 
-/// A plan, and what it took.
+/// Shows a plan, and the resources that planning needed.
 pub fn replayed(report: &ReplayReport) -> String {
     let mut text = format!("{} {}\n", report.name, report.version);
     for line in &report.log {

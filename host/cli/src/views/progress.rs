@@ -6,19 +6,19 @@ use shardwright::Watch;
 use super::{printable, say};
 use crate::interrupt;
 
-/// How far something is, on standard error, where that is a terminal; an interrupt asks it to stop.
-/// Gone when dropped.
+/// Shows progress on standard error if that is a terminal. Reports an interrupt as a cancellation.
+/// It is removed when dropped.
 pub struct Progress {
     bar: ProgressBar,
-    /// `preparing demo-model`
+    /// The current work: `preparing demo-model`.
     what: String,
 }
 
 impl Progress {
-    /// At the beginning of `what`, such as "preparing", of a checkpoint or bundle.
+    /// Starts to show `what`, such as "preparing", of a checkpoint or bundle.
     pub fn new(what: &str, of: &Path) -> Self {
         let bar = ProgressBar::new(1000);
-        // The stage is cut to what is left of the line.
+        // The stage is cut to the rest of the line.
         if let Ok(style) =
             ProgressStyle::with_template("{spinner} {bar:20} {percent:>3}% {elapsed:>4} {wide_msg}")
         {
@@ -27,7 +27,7 @@ impl Progress {
         let name = of.file_name().unwrap_or(of.as_os_str()).to_string_lossy();
         let what = printable(&format!("{what} {name}"));
         bar.set_message(what.clone());
-        // Time is seen to pass where a single stage takes minutes.
+        // The elapsed time moves even if a single stage lasts minutes.
         super::tick(&bar);
         interrupt::listen();
         Progress { bar, what }

@@ -2,7 +2,7 @@ use shardwright_hub::PullReport;
 
 use super::{bytes, table};
 
-/// A pulled model: its files, its licence, and the path that opens it.
+/// Shows a pulled model: its files, its licence, and the path that opens it.
 pub fn pulled(report: &PullReport) -> String {
     let mut files = table(&["file", "size", ""]);
     for file in &report.files {

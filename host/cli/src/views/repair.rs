@@ -5,7 +5,7 @@ use std::fmt::Write;
 use shardwright::Pass;
 use shardwright_verify::RepairReport;
 
-/// What was wrong, what it took, and the verification of the bundle that holds.
+/// Shows the problems, the effort of the repair, and the verification of the repaired bundle.
 pub fn repair(report: &RepairReport) -> String {
     let mut text = String::new();
     let mut counted: BTreeMap<Pass, usize> = BTreeMap::new();

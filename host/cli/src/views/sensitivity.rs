@@ -6,7 +6,7 @@ use shardwright_build::units;
 
 use super::{table, wrapped};
 
-/// How much is measured, then a line a place with what each format loses there.
+/// Shows how much is measured, then a line for each place with the loss of each format.
 pub fn sensitivity(report: &SensitivityReport) -> String {
     let mut text = String::new();
     let SensitivityReport { model, family, rounding, tokens, measured, of, .. } = report;
@@ -20,7 +20,7 @@ pub fn sensitivity(report: &SensitivityReport) -> String {
         line(format!("          {}", everywhere(share)));
     }
     text.push_str("\nMillinats of KL divergence a token; ~ is expected, not measured.\n");
-    // Formats of weights and tables, and those of values, which stand in no row together.
+    // Formats of weights and tables, and formats of values, never share a row.
     for of_values in [false, true] {
         let rows: Vec<&LossRow> = report.losses.iter().filter(|row| is_of_values(row) == of_values).collect();
         let mut formats: Vec<&str> = Vec::new();
@@ -56,7 +56,7 @@ fn is_of_values(row: &LossRow) -> bool {
     row.component.is_some() && ["activations", "states"].contains(&row.what.as_str())
 }
 
-/// `decoder 3` and what is there.
+/// Returns a place such as `decoder 3`, and the values there.
 fn place(row: &LossRow) -> (String, &str) {
     let place = match (&row.component, row.layer) {
         (Some(component), Some(layer)) => format!("{component} {layer}"),
@@ -74,7 +74,7 @@ fn shown(row: &LossRow) -> String {
     }
 }
 
-/// `w4-block32 everywhere: 131 millinats, 63 % of it measured`
+/// Formats `w4-block32 everywhere: 131 millinats, 63 % of it measured`.
 fn everywhere(share: &FormatShare) -> String {
     let FormatShare { format, micronats, measured_micronats } = share;
     match micronats {

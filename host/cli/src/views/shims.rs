@@ -4,8 +4,8 @@ use shardwright_doctor::{ShimReport, ShimsReport};
 
 use super::{Detail, table, wrapped};
 
-/// A line a shim: whether it can be used, else what to do. Then what was skipped and why. With all
-/// detail, where each lies and what it declares.
+/// Shows a line for each shim: whether it can be used, or else what to do. Then shows skipped files
+/// and the reasons. With full detail, also shows the path and the declarations of each shim.
 pub fn shims(report: &ShimsReport, detail: Detail) -> String {
     let mut text = String::new();
     let mut rows = table(&["shim", "version", "state"]);
@@ -32,7 +32,7 @@ pub fn shims(report: &ShimsReport, detail: Detail) -> String {
     text
 }
 
-/// `ready: cpu (present)`, or what is in the way.
+/// Formats `ready: cpu (present)`, or the obstacle.
 fn state(shim: &ShimReport) -> String {
     if let Some(error) = &shim.error {
         return error.clone();

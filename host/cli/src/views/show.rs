@@ -4,7 +4,7 @@ use shardwright_doctor::ShowReport;
 
 use super::{bytes, ranges, table};
 
-/// Components, layer kinds, tables and sizes of a checkpoint.
+/// Shows components, layer kinds, tables and sizes of a checkpoint.
 pub fn show(report: &ShowReport) -> String {
     let mut text = String::new();
     let facts = &report.checkpoint;

@@ -1,8 +1,8 @@
-//! Thoughts of a model, on standard error and apart from its answer.
+//! Shows a model's thoughts on standard error, separate from its answer.
 
 use std::io::{IsTerminal, Write};
 
-/// Writes the thoughts of one reply as they come, dimmed on a terminal.
+/// Writes the thoughts of one reply as they arrive, dimmed on a terminal.
 #[derive(Default)]
 pub struct Thoughts {
     open: bool,
@@ -18,7 +18,7 @@ impl Thoughts {
             (false, false) => "thoughts: ",
         };
         self.open = true;
-        // A reply does not end because its thoughts cannot be shown.
+        // A reply continues even if its thoughts cannot be shown.
         let _ = write!(out, "{begin}{}", super::printable_view(text)).and_then(|()| out.flush());
     }
 
@@ -32,7 +32,7 @@ impl Thoughts {
     }
 }
 
-/// A reply that fails within a thought leaves the terminal as it was.
+/// A reply that fails within a thought resets the terminal.
 impl Drop for Thoughts {
     fn drop(&mut self) {
         self.end();

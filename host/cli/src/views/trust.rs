@@ -1,10 +1,10 @@
-//! What a signature says.
+//! Shows signatures.
 
 use std::fmt::Write;
 
 use shardwright_doctor::SignatureReport;
 
-/// A signature, and of a list what it revokes.
+/// Shows a signature, and the entries of a list of revocations.
 pub fn signature(report: &SignatureReport) -> String {
     let statement = &report.statement;
     let mut text = format!(

@@ -1,4 +1,4 @@
-//! What tuning found, as text.
+//! Shows the results of tuning as text.
 
 use std::fmt::Write;
 
@@ -8,7 +8,8 @@ use shardwright_tune::{Outcome, Spread, TimedPlan, TuneReport};
 
 use super::{Detail, difference, printable, table, wrapped};
 
-/// How it ended, both plans with their times, what was tried, and what changed.
+/// Shows how tuning ended, both plans with their times, the plans that were tried, and what
+/// changed.
 pub fn tune(report: &TuneReport, detail: Detail) -> String {
     let mut text = String::new();
     let mut line = |what: String| {
@@ -53,7 +54,7 @@ pub fn tune(report: &TuneReport, detail: Detail) -> String {
     text
 }
 
-/// What is known of a draft.
+/// Shows the measurements of a draft.
 fn expected(draft: &MeasuredDraft, soc: &str) -> String {
     let MeasuredDraft { accepted_steps, silent_steps, text, .. } = draft;
     let steps: u64 = accepted_steps.iter().map(|steps| u64::from(*steps)).sum();
@@ -88,7 +89,7 @@ fn outcome(report: &TuneReport) -> &'static str {
     }
 }
 
-/// What formats lose, beside a time.
+/// Formats the loss of formats, for a line with a time.
 fn loss(loss: LossReport) -> String {
     match loss {
         LossReport::None => "no loss".to_owned(),
@@ -98,7 +99,7 @@ fn loss(loss: LossReport) -> String {
     }
 }
 
-/// Shards and times of a plan.
+/// Formats shards and times of a plan.
 fn timed(plan: &TimedPlan, prompt_tokens: u32) -> String {
     let name = plan.plan.get(..8).unwrap_or(&plan.plan);
     let shards = plan.shards.join(", ");
@@ -113,13 +114,13 @@ fn timed(plan: &TimedPlan, prompt_tokens: u32) -> String {
     format!("{name}: {times}; {}; {shards}", loss(plan.loss))
 }
 
-/// `12.1 ms (11.9 ms to 12.6 ms)`
+/// Formats `12.1 ms (11.9 ms to 12.6 ms)`.
 fn spread(spread: &Spread) -> String {
     let [median, low, high] = [spread.median, spread.low, spread.high].map(units::seconds);
     format!("{median} ({low} to {high})")
 }
 
-/// `0.912 (0.905 to 0.921)`
+/// Formats `0.912 (0.905 to 0.921)`.
 fn quotient(spread: &Spread) -> String {
     format!("{:.3} ({:.3} to {:.3})", spread.median, spread.low, spread.high)
 }

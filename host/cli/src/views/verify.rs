@@ -7,7 +7,7 @@ use shardwright_verify::{
 
 use super::table;
 
-/// What was compared, the worst of each, and the verdict.
+/// Shows the compared results, the worst of each kind, and the verdict.
 pub fn verify(report: &VerifyReport) -> String {
     let mut text = String::new();
     if let Some(executor) = &report.emulated_on {
@@ -88,7 +88,8 @@ pub fn verify(report: &VerifyReport) -> String {
     text
 }
 
-/// Every shard alone; what the formats cost beside what is judged.
+/// Shows every shard alone. If there is a second comparison with the error of the formats alone, it
+/// is shown in the same table.
 fn boundary_tables(all: &[BoundaryVerification]) -> String {
     match all {
         [judged, float] if judged.judged && !float.judged => boundary_table(judged, Some(float)),
@@ -96,7 +97,7 @@ fn boundary_tables(all: &[BoundaryVerification]) -> String {
     }
 }
 
-/// What was taken, and what was not.
+/// Shows how much was verified, and how much was left out.
 fn effort_lines(effort: &EffortReport) -> String {
     let most = &effort.most;
     let rows = match most.evaluation {
@@ -119,7 +120,7 @@ fn effort_lines(effort: &EffortReport) -> String {
     text
 }
 
-/// What is not judged may be within the tolerance all the same.
+/// A result that is not judged may still be within the tolerance.
 fn verdict(passed: bool, judged: bool) -> &'static str {
     match (passed, judged) {
         (true, _) => "ok  ",
@@ -171,8 +172,8 @@ fn divergence_line(divergence: &DivergenceVerification) -> String {
     )
 }
 
-/// One line per entry point and kind of result: all states together, and all layers within the
-/// shard. `float` is what the formats cost, beside it.
+/// Shows one line per entry point and kind of result: all states together, and all layers within
+/// the shard. `float` has the errors caused by the formats, for comparison.
 fn boundary_table(boundaries: &BoundaryVerification, float: Option<&BoundaryVerification>) -> String {
     let mut text = format!("\nshard by shard, fed exact boundary values, against {}\n", boundaries.against);
     let bounds = &boundaries.thresholds;
@@ -249,9 +250,9 @@ fn boundary_table(boundaries: &BoundaryVerification, float: Option<&BoundaryVeri
     text
 }
 
-/// Results of a kind.
+/// Results of one kind.
 struct Group<'r> {
-    /// `states`, `layers within`, else the one result's own name.
+    /// `states`, `layers within`, or else the name of the only result.
     kind: String,
     what: String,
     rows: u64,
@@ -307,7 +308,7 @@ fn groups(outputs: &[RowComparison]) -> Vec<Group<'_>> {
     groups
 }
 
-/// Both verifications and whether the broken layer was named.
+/// Shows both verifications and whether the broken layer was named.
 pub fn self_test(report: &SelfTestReport) -> String {
     let named = |layer: Option<u32>| layer.map_or_else(|| "none".to_owned(), |layer| layer.to_string());
     let alone = report.broken.boundaries.iter().find(|boundaries| boundaries.judged);

@@ -1,4 +1,4 @@
-//! Who gets which volumes, and whether Play takes that.
+//! Assigns volumes to devices, and checks Play's limits.
 
 use shardwright_bundle::{Bundle, Share, Volume};
 
@@ -8,15 +8,15 @@ use crate::{DeliveryError, code};
 /// Folder of the volumes in the assets.
 pub(super) const FOLDER: &str = "model";
 
-/// Groups, and the packs' first name.
+/// Device groups, and the first pack's name.
 pub(super) struct Plan {
     pub(super) name: String,
-    /// In the order of the file that defines them, the others last.
+    /// Groups in the order of the file that defines them, the group of all others last.
     pub(super) groups: Vec<Group>,
     pub(super) notices: Vec<String>,
 }
 
-/// Devices, and what they get.
+/// A group of devices with its variant.
 pub(super) struct Group {
     pub(super) name: String,
     pub(super) soc: Option<String>,
@@ -26,19 +26,19 @@ pub(super) struct Group {
 }
 
 impl Plan {
-    /// Whether devices are told apart at all.
+    /// Checks whether there is more than the group of all devices.
     pub(super) fn is_targeted(&self) -> bool {
         self.groups.iter().any(|group| !group.chips.is_empty())
     }
 }
 
 impl Group {
-    /// Name of its folder; the suffix is taken off when an app is built.
+    /// Returns the name of the group's folder. Building an app removes the suffix.
     pub(super) fn folder(&self, is_targeted: bool) -> String {
         if is_targeted { format!("{FOLDER}#group_{}", self.name) } else { FOLDER.to_owned() }
     }
 
-    /// Bytes of all volumes.
+    /// Returns the bytes of all volumes.
     pub(super) fn bytes(&self) -> u64 {
         self.volumes.iter().map(|volume| volume.bytes).fold(0, u64::saturating_add)
     }
@@ -108,7 +108,7 @@ pub(super) fn planned(
     Ok(Plan { name, groups, notices })
 }
 
-/// Bytes of a pack, and of all that a device gets.
+/// Limits in bytes for a pack, and for all packs of a device.
 #[derive(Clone, Copy)]
 struct Limits {
     pack: u64,
@@ -136,7 +136,7 @@ fn group(
     Ok(group)
 }
 
-/// Every device is of one group at most: of several, Play would take the first.
+/// Checks that every device is in one group at most, because Play would use the first of several.
 fn expect_apart(groups: &[Group], name: &str, soc: &str, chips: &[ChipName]) -> Result<(), DeliveryError> {
     if chips.is_empty() {
         return Err(DeliveryError::NoChipName { soc: soc.to_owned() });

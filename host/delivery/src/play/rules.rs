@@ -1,36 +1,36 @@
-//! What Google Play takes.
+//! Limits and rules of Google Play.
 //!
-//! Each rule with the page that states it, as it was on 27 November 2026. Pages:
+//! Each rule names the page that states it, as of 27 November 2026. Pages:
 //!
 //! * A: <https://developer.android.com/google/play/on-device-ai>
-//! * B: bundletool 1.18.1, which page A has apps tested with: its own checks of a bundle
+//! * B: bundletool 1.18.1, with which page A recommends to test apps: its own checks of a bundle
 
 /// "Individual AI packs can be up to 1.5GB, based on their compressed download sizes" (A,
-/// considerations). Counted here are bytes as they lie, which compressing never makes many more; a
-/// device gets one group's content of a pack, and that is what is held against it.
+/// considerations). We count uncompressed bytes, because compression never makes them much larger.
+/// A device gets one group's content of a pack, which is compared with the limit.
 pub(crate) const PACK_BYTES: u64 = 1_500_000_000;
 
 /// "The maximum cumulative app size of any version of your app generated from your app bundle is
-/// 4GB" (A, considerations): what one device gets. The app's own code comes on top, and only the
-/// app knows it.
+/// 4GB" (A, considerations): the limit for one device. The app's own code counts too, and only the
+/// app knows its size.
 pub(crate) const APP_BYTES: u64 = 4_000_000_000;
 
 /// "Apps over 1GB in size must set min SDK Level to 21 or higher" (A, considerations).
 pub(crate) const BYTES_OF_SDK_21: u64 = 1_000_000_000;
 
-/// The group of all devices that are of no other. It "is automatically generated and shouldn't be
-/// defined explicitly" (A, device targeting configuration); folders may name it.
+/// The group of all devices that are in no other group. It "is automatically generated and
+/// shouldn't be defined explicitly" (A, device targeting configuration). Folders may name it.
 pub(crate) const OTHER: &str = "other";
 
-/// "AI pack names must start with a letter and can only contain letters, numbers, and underscores"
-/// (A, extract your model). Names of device groups follow the same rule (B,
+/// Checks a name. "AI pack names must start with a letter and can only contain letters, numbers,
+/// and underscores" (A, extract your model). Names of device groups follow the same rule (B,
 /// `DeviceGroupConfigValidator`).
 pub(crate) fn is_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_alphabetic())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// A name of that form from any other.
+/// Converts any text to a name of that form.
 pub(crate) fn name_of(text: &str) -> String {
     let legal = |character: char| if character.is_ascii_alphanumeric() { character } else { '_' };
     let name: String = text.chars().map(legal).collect();

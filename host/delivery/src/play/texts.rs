@@ -1,17 +1,17 @@
-//! The texts of a project with AI packs.
+//! The text files of a project with AI packs.
 
 use std::fmt::Write;
 
 use super::plan::Group;
 use super::{AiPackReport, DeliveryMode, rules};
 
-/// The file that defines the groups; it belongs beside the app's own `build.gradle`.
+/// The file that defines the groups. It belongs next to the app's own `build.gradle`.
 pub(super) const TARGETING_FILE: &str = "device_targeting_config.xml";
 
-/// What lies where a group needs no volume.
+/// Content of the file for a group without a volume.
 pub(super) const NO_VOLUME: &str = "Devices of this group need nothing of this pack.\n";
 
-/// `build.gradle` of a pack's module.
+/// Formats `build.gradle` of a pack's module.
 pub(super) fn module(name: &str, mode: DeliveryMode) -> String {
     format!(
         "plugins {{\n    id 'com.android.ai-pack'\n}}\n\naiPack {{\n    packName = \"{name}\"\n    \
@@ -20,7 +20,7 @@ pub(super) fn module(name: &str, mode: DeliveryMode) -> String {
     )
 }
 
-/// Which devices are of which group. That of all others is defined by Play.
+/// Formats the assignment of devices to groups. Play defines the group of all others.
 pub(super) fn targeting(groups: &[Group]) -> String {
     let mut text = "<config:device-targeting-config\n    \
          xmlns:config=\"http://schemas.android.com/apk/config\">\n"
@@ -45,7 +45,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
 }
 
-/// What the app's own files have to say, and how it opens what arrives.
+/// Formats instructions for the app's own files, and for opening the delivered volumes.
 pub(super) fn readme(report: &AiPackReport) -> String {
     let is_targeted = report.audiences.iter().any(|audience| !audience.chips.is_empty());
     let names: Vec<&str> = report.packs.iter().map(|pack| pack.name.as_str()).collect();

@@ -11,19 +11,19 @@ use shardwright_bundle::{
 use shardwright_graph::{ComponentKind, Segment};
 use shardwright_vocabulary::{FormatTuple, PlannerIdentity, ShimIdentity, Target, TargetKind};
 
-/// Bytes of an artefact: incompressible enough, and different for each.
+/// Returns the bytes of an artefact: incompressible enough, and different for each.
 fn artefact(name: &str) -> Vec<u8> {
     let mut bytes = b"SWARTEF\0".to_vec();
     bytes.extend(name.bytes().cycle().take(150_000));
     bytes
 }
 
-/// The bundle, whose heads are ordinary bytes.
+/// Writes the bundle, whose heads are ordinary bytes.
 pub fn bundle(parent: &Path) -> Bundle {
     bundle_with(parent, b"the heads of the artefact")
 }
 
-/// The bundle with these bytes as heads.
+/// Writes the bundle with these bytes as heads.
 pub fn bundle_with(parent: &Path, head: &[u8]) -> Bundle {
     let directory = parent.join("bundle");
     let mut writer = BundleWriter::create(&directory).unwrap();
@@ -117,7 +117,7 @@ fn chain(writer: &mut BundleWriter, name: &str, made: &str, head: &[u8]) -> Chai
     }
 }
 
-/// Every file below a folder with its bytes.
+/// Reads every file below a folder.
 pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut open = vec![folder.to_owned()];

@@ -1,4 +1,4 @@
-//! Holds a planner to the rules for planners.
+//! Checks whether a planner complies with the rules for planners.
 
 use serde::Serialize;
 use shardwright::SearchPath;
@@ -12,24 +12,27 @@ use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 use super::{PlannerReport, report};
 
-/// A planner, and which rules it keeps.
+/// The results of checking a planner against the rules.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckReport {
-    /// What it says of itself.
+    /// The planner's own description.
     #[serde(flatten)]
     pub planner: PlannerReport,
-    /// Every rule, and what the calls used.
+    /// The result of every rule, and the resources that the calls used.
     #[serde(flatten)]
     pub conformance: Conformance,
-    /// Broken if one rule is, otherwise held.
+    /// Broken if any rule is broken.
     pub verdict: Verdict,
 }
 
-/// Loads a planner under all the sandbox's bounds and asks it what the rules say, with `options` in
-/// every request. A rule that is broken is a verdict, not an error.
+/// Loads a planner under all the sandbox's limits and sends it the requests of the rules, with
+/// `options` in every request. A broken rule is a verdict, not an error.
 ///
-/// A planner must be signed as `trust` asks, and a pack in any case. Errors: no planner is there,
-/// or what is there is none; options that repeat.
+/// A planner must have a signature that complies with `trust`. A pack must always be signed.
+///
+/// # Errors
+///
+/// If there is no planner, if the file is not a planner, or if options repeat.
 pub fn check_planner(
     planner: &str,
     options: &[(String, String)],
@@ -61,7 +64,8 @@ pub fn check_planner(
     Ok(CheckReport { planner: report(&loaded, None), conformance, verdict })
 }
 
-/// The same planner in the portable interpreter; `None` of a pack, which is for that alone.
+/// Loads the planner in the portable interpreter. Returns `None` for a pack, which only runs there
+/// anyway.
 fn portable(entry: &PlannerEntry, trust: &TrustOptions) -> Result<Option<Planner>> {
     if entry.file == PlannerFile::Pack {
         return Ok(None);
@@ -71,7 +75,7 @@ fn portable(entry: &PlannerEntry, trust: &TrustOptions) -> Result<Option<Planner
     Ok(Some(tools.load(entry)?))
 }
 
-/// A planner that did not come to say what it is.
+/// Returns a report for a planner that did not provide its description.
 fn unknown(entry: &PlannerEntry) -> PlannerReport {
     PlannerReport {
         name: entry.name.clone(),

@@ -1,4 +1,4 @@
-//! Asks a planner a request that was recorded.
+//! Sends a recorded request to a planner.
 
 use std::path::Path;
 use std::time::Instant;
@@ -14,68 +14,68 @@ use shardwright_planning::sandbox::{LogLevel, LogLine};
 use shardwright_trust::TrustOptions;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
-/// Largest request read: the tables of a model of 100 layer kinds on 16 targets stay far below.
+/// Largest request that is read, in bytes. One with the tables of a model of 100 layer kinds on 16
+/// targets is far smaller.
 const REQUEST_BYTES_MAX: u64 = 64 << 20;
 
-/// How a request is recorded.
+/// Suggestion for recording a request.
 const RECORD: &str = "write one with `shardwright plan CHECKPOINT --write-request FILE`";
 
 /// A planner's answer to a request.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplayReport {
-    /// The planner.
     pub name: String,
-    /// Its version.
     pub version: String,
-    /// The file of the request.
+    /// Path of the request's file.
     pub request: String,
-    /// The model it is about.
+    /// The model in the request.
     pub model: String,
-    /// The targets it offers.
+    /// The targets in the request.
     pub targets: Vec<String>,
-    /// What the planner logged.
+    /// The planner's log.
     pub log: Vec<LogReport>,
-    /// Fuel it used.
+    /// Fuel used by the planner.
     pub fuel: u64,
-    /// Fuel it had.
+    /// Maximum fuel.
     pub fuel_limit: u64,
-    /// Bytes of memory it used.
+    /// Memory used, in bytes.
     pub memory: u64,
-    /// Bytes of memory it might have used.
+    /// Maximum memory in bytes.
     pub memory_limit: u64,
-    /// How long it took, in seconds.
+    /// Elapsed time in seconds.
     pub seconds: f64,
     /// The shards in words, in order of execution.
     pub shards: Vec<AskedShardReport>,
-    /// The plan as the interface has it. It holds.
+    /// The plan in the form of the interface. It has passed the check.
     pub plan: Plan,
 }
 
-/// A line that a planner logged.
+/// A line of a planner's log.
 #[derive(Clone, Debug, Serialize)]
 pub struct LogReport {
-    /// `debug`, `info`, `warn` or `error`.
+    /// One of `debug`, `info`, `warn` or `error`.
     pub level: &'static str,
-    /// The line.
     pub message: String,
 }
 
 /// A shard of a plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct AskedShardReport {
-    /// `decoder.0-4`
+    /// The shard's segments, such as `decoder.0-4`.
     pub shard: String,
-    /// The target it is for.
     pub target: String,
-    /// Its formats.
     pub formats: String,
 }
 
-/// Asks `planner` (the built-in one without a name) the request in a file and holds its plan
+/// Sends the request in a file to `planner` (by default the built-in one) and checks the plan
 /// against the request.
 ///
-/// A planner must be signed as `trust` asks, and a pack in any case. Errors: a file that is no
-/// sound request; whatever the planner fails with, with what it said; a plan that fails the check.
+/// A planner must have a signature that complies with `trust`. A pack must always be signed.
+///
+/// # Errors
+///
+/// If the file is not a valid request, if the planner fails (the error includes its log), or if the
+/// plan fails the check.
 pub fn replay_request(
     request: &Path,
     planner: Option<&str>,
@@ -92,7 +92,7 @@ pub fn replay_request(
     let started = Instant::now();
     let answer = planner.make_plan(&asked);
     let seconds = started.elapsed().as_secs_f64();
-    // A planner that stopped said why in its log, if anywhere.
+    // If a planner stopped, only its log may contain the reason.
     let said = answer.log.iter().map(|line| line.message.as_str()).collect::<Vec<_>>().join("; ");
     let plan = answer.plan.map_err(|error| match said.is_empty() {
         true => Error::from(error),
@@ -136,7 +136,7 @@ fn line(line: &LogLine) -> LogReport {
     LogReport { level, message: line.message.clone() }
 }
 
-/// The request in a file, which may be anything.
+/// Reads and validates the request in a file.
 fn read_request(path: &Path) -> Result<Request> {
     let bytes = read_named(path, REQUEST_BYTES_MAX)?;
     let wrong = |what: &dyn std::fmt::Display| {

@@ -1,5 +1,5 @@
-//! What changed between two plans, fact by fact: of whatever both have, the facts that differ; of
-//! what only one has, that it came or went.
+//! Compares two plans fact by fact. Items in both plans are reported by the facts that differ,
+//! items in only one plan as added or removed.
 
 use std::collections::BTreeMap;
 
@@ -8,25 +8,21 @@ use shardwright_build::{LayerReport, PlanReport, ReasonReport, ShardReport};
 
 use super::facts::{self, Facts};
 
-/// What a change is about.
+/// The topic of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PlanTopic {
     /// The plan as a whole: model, profile, planner, cut.
     Plan,
-    /// What all shards come to.
+    /// Totals of all shards.
     Totals,
-    /// Goals.
     Goals,
     /// Limits of targets.
     Limits,
-    /// Shards.
     Shards,
-    /// Layers.
     Layers,
     /// Reasons for choices.
     Reasons,
-    /// Notices.
     Notices,
 }
 
@@ -36,11 +32,8 @@ pub enum PlanTopic {
 pub enum PlanUnit {
     /// A count, or text.
     None,
-    /// Bytes.
     Bytes,
-    /// Microseconds.
     Microseconds,
-    /// Nanoseconds.
     Nanoseconds,
     /// Millionths of a nat per token.
     Micronats,
@@ -55,28 +48,25 @@ pub enum PlanUnit {
 pub enum PlanValue {
     /// A number in the unit of the change.
     Number(u64),
-    /// A text.
     Text(String),
 }
 
-/// One change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlanChange {
-    /// What it is about.
     pub topic: PlanTopic,
-    /// `decoder 0-5`, `hexagon ops`; empty for the plan as a whole.
+    /// The changed item, such as `decoder 0-5` or `hexagon ops`. Empty for the plan as a whole.
     pub place: String,
-    /// What changed there; empty where the place itself came or went.
+    /// The changed fact. Empty if the item itself was added or removed.
     pub what: String,
-    /// What it was; `None` if there was nothing.
+    /// The old value. `None` if the item or fact was added.
     pub before: Option<PlanValue>,
-    /// What it is; `None` if there is nothing.
+    /// The new value. `None` if the item or fact was removed.
     pub after: Option<PlanValue>,
-    /// The unit of both.
+    /// The unit of both values.
     pub unit: PlanUnit,
 }
 
-/// All changes, by topic.
+/// Returns all changes, by topic.
 pub fn between(before: &PlanReport, after: &PlanReport) -> Vec<PlanChange> {
     let whole = |facts| vec![(String::new(), facts)];
     let mut changes = Vec::new();
@@ -93,7 +83,7 @@ pub fn between(before: &PlanReport, after: &PlanReport) -> Vec<PlanChange> {
     changes
 }
 
-/// Things with their names.
+/// Facts of items, with the items' names.
 type Named = Vec<(String, Facts)>;
 
 fn goals(report: &PlanReport) -> Named {
@@ -138,7 +128,7 @@ fn notices(report: &PlanReport) -> Named {
         .collect()
 }
 
-/// Layers of a component, from the first to the last, that changed alike.
+/// Consecutive layers of a component, from the first to the last, with the same change.
 struct Run {
     change: PlanChange,
     component: String,
@@ -147,7 +137,7 @@ struct Run {
 }
 
 impl Run {
-    /// Whether this layer comes next, and changed in the same way.
+    /// Returns whether this layer is next and changed in the same way.
     fn goes_on(&self, layer: Option<u32>, change: &PlanChange) -> bool {
         let next = self.layers.and_then(|(_, last)| last.checked_add(1));
         next.is_some()
@@ -157,7 +147,7 @@ impl Run {
     }
 }
 
-/// Adjacent layers that changed alike are one change.
+/// Collects changes of layers. Adjacent layers with the same change are merged.
 fn layers(before: &PlanReport, after: &PlanReport, changes: &mut Vec<PlanChange>) {
     let mut found = Vec::new();
     compare(PlanTopic::Layers, layers_of(before), layers_of(after), &mut found);
@@ -184,7 +174,7 @@ fn layers(before: &PlanReport, after: &PlanReport, changes: &mut Vec<PlanChange>
     }));
 }
 
-/// What stands between the component and the number of a layer.
+/// Separator of the component and the number of a layer.
 const BEFORE_NUMBER: &str = " ";
 
 fn layers_of(report: &PlanReport) -> Named {
@@ -210,7 +200,7 @@ fn split_place(place: &str) -> (String, Option<u32>) {
     }
 }
 
-/// Adds what differs between things of one topic.
+/// Adds the differences between items of one topic.
 fn compare(topic: PlanTopic, before: Named, after: Named, changes: &mut Vec<PlanChange>) {
     for (place, before, after) in paired(before, after) {
         let came_or_went = |there: bool| there.then(|| PlanValue::Text("there".to_owned()));
@@ -244,8 +234,8 @@ fn compare(topic: PlanTopic, before: Named, after: Named, changes: &mut Vec<Plan
     }
 }
 
-/// Pairs things of one name, the first with the first and so on, in the order of `before`; what
-/// only `after` has follows.
+/// Pairs items with the same name in order, following the order of `before`. Items that only
+/// `after` has come last.
 fn paired<T>(before: Vec<(String, T)>, after: Vec<(String, T)>) -> Vec<(String, Option<T>, Option<T>)> {
     let mut places: BTreeMap<String, (usize, Vec<usize>)> = BTreeMap::new();
     let mut pairs: Vec<(String, Option<T>, Option<T>)> = Vec::with_capacity(before.len());

@@ -1,4 +1,4 @@
-//! What a plan says, as named facts that can be compared one by one.
+//! The content of a plan as named facts that can be compared one by one.
 
 use serde_json::Value;
 use shardwright_build::{
@@ -9,7 +9,7 @@ use shardwright_vocabulary::TimeCost;
 
 use super::difference::{PlanUnit, PlanValue};
 
-/// One fact about something.
+/// One fact about an item.
 #[derive(Clone, Debug)]
 pub struct Fact {
     pub what: String,
@@ -17,7 +17,7 @@ pub struct Fact {
     pub unit: PlanUnit,
 }
 
-/// The facts about one thing, being gathered.
+/// A list of facts about one item.
 #[derive(Default)]
 pub struct Facts(pub Vec<Fact>);
 
@@ -39,7 +39,7 @@ impl Facts {
         self.number(what, value, PlanUnit::Bytes);
     }
 
-    /// Time with its provenance, and the operations it leaves out.
+    /// Adds a time with its provenance, and the number of operations it excludes.
     fn time(&mut self, of: &str, time: Option<TimeCost>, uncosted: u64) {
         if let Some(time) = time {
             self.number(format!("time of {of}"), time.microseconds, PlanUnit::Microseconds);
@@ -73,7 +73,7 @@ impl Facts {
         }
     }
 
-    /// Everything in a value, by the path to it; items of lists by their name, if they have one.
+    /// Adds all leaves of a value by their paths. Items of lists use their name, if they have one.
     fn leaves(&mut self, path: &str, key: &str, value: &Value) {
         let at = if key.is_empty() { path.to_owned() } else { format!("{path}, {}", key.replace('_', " ")) };
         match value {
@@ -112,7 +112,7 @@ impl Facts {
     }
 }
 
-/// The unit that the name of a limit or a goal tells.
+/// Derives the unit from the name of a limit or a goal.
 fn unit_of(name: &str) -> PlanUnit {
     match name {
         "quality" => PlanUnit::Micronats,
@@ -124,7 +124,7 @@ fn unit_of(name: &str) -> PlanUnit {
     }
 }
 
-/// The plan as a whole.
+/// Returns the facts of the plan as a whole.
 pub fn of_plan(report: &PlanReport) -> Facts {
     let mut facts = Facts::default();
     facts.text("model", &report.model);
@@ -153,7 +153,7 @@ pub fn of_plan(report: &PlanReport) -> Facts {
     facts
 }
 
-/// Totals of all shards.
+/// Returns the totals of all shards.
 pub fn of_totals(report: &PlanReport) -> Facts {
     let totals = &report.totals;
     let mut facts = Facts::default();
@@ -165,7 +165,7 @@ pub fn of_totals(report: &PlanReport) -> Facts {
         facts.text(format!("table {}", table.name), table.format);
         facts.bytes(format!("bytes of table {}", table.name), table.bytes);
     }
-    // What it asks of a device is all data, of which nothing is to be overlooked.
+    // Add all data about the requirements of a device, so that no difference is missed.
     facts.leaves("forecast", "", &serde_json::to_value(&report.forecast).unwrap_or_default());
     for time in &totals.times {
         let entry = time.entry.to_string();
@@ -187,7 +187,7 @@ pub fn of_totals(report: &PlanReport) -> Facts {
     facts
 }
 
-/// A goal.
+/// Returns the facts of a goal.
 pub fn of_goal(goal: &GoalReport) -> Facts {
     let unit = unit_of(goal.goal.name());
     let mut facts = Facts::default();
@@ -204,7 +204,7 @@ pub fn of_goal(goal: &GoalReport) -> Facts {
     facts
 }
 
-/// A limit of a target.
+/// Returns the facts of a target's limit.
 pub fn of_limit(entry: &TargetLimit) -> Facts {
     let limit = &entry.limit;
     let unit = unit_of(&limit.name);
@@ -223,14 +223,14 @@ pub fn of_limit(entry: &TargetLimit) -> Facts {
     facts
 }
 
-/// The use of a limit by all shards of a target.
+/// Returns the facts about the use of a limit by all shards of a target.
 pub fn of_use(used: &LimitUse) -> Facts {
     let mut facts = Facts::default();
     facts.limit(used);
     facts
 }
 
-/// A shard, without its layers and reasons.
+/// Returns the facts of a shard, without its layers and reasons.
 pub fn of_shard(shard: &ShardReport) -> Facts {
     let mut facts = Facts::default();
     facts.text("target", &shard.target);
@@ -261,7 +261,7 @@ pub fn of_shard(shard: &ShardReport) -> Facts {
     facts
 }
 
-/// A layer of a shard on this target.
+/// Returns the facts of a layer of a shard on this target.
 pub fn of_layer(layer: &LayerReport, target: &str) -> Facts {
     let mut facts = Facts::default();
     facts.text("target", target);
@@ -276,7 +276,7 @@ pub fn of_layer(layer: &LayerReport, target: &str) -> Facts {
     facts
 }
 
-/// A reason.
+/// Returns the facts of a reason.
 pub fn of_reason(reason: &ReasonReport) -> Facts {
     let mut facts = Facts::default();
     facts.text("reason", &reason.because);
@@ -284,7 +284,7 @@ pub fn of_reason(reason: &ReasonReport) -> Facts {
     facts
 }
 
-/// `embed`, `decoder.0-6+head`: as reports of runs have it.
+/// Returns a shard's name as in reports of runs, such as `embed` or `decoder.0-6+head`.
 pub fn shard_name(shard: &ShardReport) -> String {
     shard.segments.to_string()
 }

@@ -38,7 +38,7 @@ fn shard(index: u32, first: u32, end: u32) -> Value {
     })
 }
 
-/// A plan that has everything that a plan can have.
+/// Returns a plan with a value in every field.
 fn plan() -> Value {
     let mut embed = shard(0, 0, 0);
     embed["segments"] = json!([{ "component": "embed" }]);
@@ -104,7 +104,7 @@ fn changes(before: &Value, after: &Value) -> Vec<PlanChange> {
     difference::between(&read(before), &read(after))
 }
 
-/// The one change, as topic, place, what, before and after.
+/// Returns the only change, as topic, place, what, before and after.
 fn only(before: &Value, after: &Value) -> (PlanTopic, String, String, Value, Value) {
     let found = changes(before, after);
     let [change] = found.as_slice() else { panic!("{found:#?}") };
@@ -112,7 +112,7 @@ fn only(before: &Value, after: &Value) -> (PlanTopic, String, String, Value, Val
     (change.topic, change.place.clone(), change.what.clone(), value(&change.before), value(&change.after))
 }
 
-/// Paths of all leaves.
+/// Collects the paths of all leaves.
 fn leaves(value: &Value, path: &str, found: &mut Vec<String>) {
     let mut each = |key: &str, value: &Value| leaves(value, &format!("{path}/{key}"), found);
     match value {
@@ -124,7 +124,7 @@ fn leaves(value: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// Other values that may be valid in place of this one.
+/// Returns other values that may be valid in place of this one.
 fn others(value: &Value) -> Vec<Value> {
     match value {
         Value::Number(number) => vec![json!(number.as_u64().unwrap() + 1)],
@@ -147,10 +147,10 @@ fn others(value: &Value) -> Vec<Value> {
     }
 }
 
-/// A comparison that overlooks something is worse than none: whatever is changed in a plan is said.
+/// An incomplete comparison is worse than none, so every change of a plan must be reported.
 #[test]
 fn no_change_is_overlooked() {
-    // Derived from others: the place in the list, and the quotient of use and limit.
+    // Derived from other values: the place in the list, and the quotient of use and limit.
     let derived = ["/index", "/thousandths"];
     let before = plan();
     let mut all = Vec::new();
@@ -174,9 +174,9 @@ fn no_change_is_overlooked() {
         }
         tried += usize::from(valid > 0);
     }
-    // Some words, such as the tag of a loss that needs a number beside it, have no other.
+    // Some words, such as the tag of a loss that requires a number next to it, have no alternative.
     assert!(tried + 30 > all.len() && tried > 100, "{tried} of {}", all.len());
-    // What a list holds may also go, and its order may change.
+    // Items of a list may also be removed or reordered.
     for list in ["limits", "shared_limits", "goals", "shards", "fallback", "reasons", "notices"] {
         let mut after = before.clone();
         after[list].as_array_mut().unwrap().pop();
@@ -195,7 +195,7 @@ fn no_change_is_overlooked() {
 #[test]
 fn equal_plans_differ_in_nothing() {
     assert_eq!(changes(&plan(), &plan()), []);
-    // Two things of one name are told apart by their order.
+    // Two items with the same name are distinguished by their order.
     let mut twice = plan();
     let shard = twice["shards"][1].clone();
     twice["shards"].as_array_mut().unwrap().push(shard);
@@ -212,7 +212,7 @@ fn layers_that_changed_alike_are_one_change() {
     let (topic, place, what, before, now) = only(&plan(), &after);
     assert_eq!((topic, place.as_str(), what.as_str()), (PlanTopic::Layers, "decoder 0-3", "formats"));
     assert_eq!((before, now), (json!("w8-per-channel/f32/f32"), json!("w4-block32/f32/f32")));
-    // A layer between that did not change, or changed otherwise, ends a run.
+    // A layer in between that did not change, or changed differently, ends a run.
     after["shards"][1]["by_layer"][1]["formats"] = "w8-per-channel/f32/f32".into();
     let places: Vec<_> = changes(&plan(), &after).into_iter().map(|change| change.place).collect();
     assert_eq!(places, ["decoder 0", "decoder 2-3"]);
@@ -243,7 +243,7 @@ fn changes_have_names_values_and_units() {
     let expected = (PlanTopic::Limits, "npu ops".to_owned(), String::new(), json!("there"), Value::Null);
     assert_eq!(only(&plan(), &after), expected);
 
-    // Another cut is a change of the plan, shards that went and shards that came.
+    // Another cut is a change of the plan, with removed and added shards.
     let mut after = plan();
     (after["shards"][1], after["shards"][2]) = (shard(1, 0, 2), shard(2, 2, 5));
     let found = changes(&plan(), &after);

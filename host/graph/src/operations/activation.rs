@@ -25,7 +25,8 @@ pub(crate) fn silu(rewrite: &mut Rewrite, operands: &[TensorId]) {
     }
 }
 
-/// Not through e^−x, which no 16-bit integer holds beside 1 once x is far below zero.
+/// Computes sigmoid through tanh. For x far below zero, e^−x is too large for 16-bit integers that
+/// also represent 1.
 pub(crate) fn sigmoid(rewrite: &mut Rewrite, operands: &[TensorId]) {
     let half = rewrite.step(Op::MulScalar { value: 0.5 }, &[operands[0]]);
     let tanh = rewrite.step(Op::Tanh, &[half]);

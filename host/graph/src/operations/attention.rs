@@ -6,7 +6,7 @@ use super::rewrite::Rewrite;
 use crate::{Attention, KeySource, Keys, Mask, Op, Role, TensorId};
 
 impl Attention {
-    /// Whether keys and values are rows of a KV cache.
+    /// Returns whether keys and values are rows of a KV cache.
     pub(crate) fn reads_a_state(&self) -> bool {
         self.keys == KeySource::State
     }
@@ -36,7 +36,7 @@ pub(crate) fn multiply_adds(shapes: &[&[u64]], _result: &[u64]) -> u64 {
     elements(shapes[0]).unwrap_or(u64::MAX).saturating_mul(shapes[1][0]).saturating_mul(2)
 }
 
-/// Over the keys of a state, or of the entry's own rows.
+/// Writes attention over the keys of a state, or of the entry's own rows.
 pub(crate) fn of_one_source(rewrite: &mut Rewrite, operands: &[TensorId], attention: &Attention) {
     let keys = match attention.keys {
         KeySource::State => Keys::State { capacity: rewrite.shape(operands[1])[0] },
@@ -45,8 +45,8 @@ pub(crate) fn of_one_source(rewrite: &mut Rewrite, operands: &[TensorId], attent
     with_mask(rewrite, operands, attention, keys);
 }
 
-/// Attention over keys of any origin, with the mask as a step input. Leaves the result in the last
-/// step.
+/// Writes attention over keys of any origin, with the mask as a step input. The last step produces
+/// the result.
 pub(crate) fn with_mask(rewrite: &mut Rewrite, operands: &[TensorId], attention: &Attention, keys: Keys) {
     let [q, k, v] = [operands[0], operands[1], operands[2]];
     let (kv, d) = (u64::from(attention.kv_heads), u64::from(attention.head_dim));

@@ -1,4 +1,4 @@
-//! Convolutions: over the rows and columns of a plane, and along rows.
+//! Convolutions over the rows and columns of a plane, and along rows.
 
 use super::infer::last;
 use super::layout::elements;
@@ -18,12 +18,13 @@ impl Window {
         Window { kernel: kernel.into(), stride: stride.into(), padding: padding.into() }
     }
 
-    /// Operations have a bounded number of operands, and a kernel's places are joined.
+    /// Returns whether the window is allowed. A kernel's places are concatenated, and operations
+    /// have a bounded number of operands.
     pub(crate) fn is_possible(self) -> bool {
         (1..=7).contains(&self.kernel) && (1..=2).contains(&self.stride) && self.padding < self.kernel
     }
 
-    /// Results along an axis; none of a window that is not possible.
+    /// Returns the number of results along an axis, or `None` for an invalid window.
     fn results(self, extent: u64) -> Option<u64> {
         if !self.is_possible() {
             return None;
@@ -52,7 +53,8 @@ pub(crate) fn multiply_adds(shapes: &[&[u64]], result: &[u64]) -> u64 {
     elements(result).unwrap_or(u64::MAX).saturating_mul(last(shapes[1]))
 }
 
-/// What each place of the kernel reads, side by side as the weight has it, times the weight.
+/// Concatenates the values read by each place of the kernel, in the order of the weight, and
+/// multiplies them by the weight.
 pub(crate) fn convolution(rewrite: &mut Rewrite, operands: &[TensorId], window: Window) {
     let [x, weight] = [operands[0], operands[1]];
     let shape = rewrite.shape(x);
@@ -74,7 +76,7 @@ pub(crate) fn convolution(rewrite: &mut Rewrite, operands: &[TensorId], window: 
     rewrite.step(Op::Linear, &[columns, weight]);
 }
 
-/// With so many zeros before and after an axis.
+/// Adds this many zeros before and after an axis.
 fn padded(rewrite: &mut Rewrite, x: TensorId, axis: usize, padding: u64) -> TensorId {
     if padding == 0 {
         return x;
@@ -83,7 +85,7 @@ fn padded(rewrite: &mut Rewrite, x: TensorId, axis: usize, padding: u64) -> Tens
     rewrite.step(Op::Concat { axis: axis as u32 }, &[zeros, x, zeros])
 }
 
-/// Zeros in the shape of x, `count` along an axis.
+/// Returns zeros in the shape of x, with `count` along an axis.
 fn zeros(rewrite: &mut Rewrite, x: TensorId, axis: usize, count: u64) -> TensorId {
     let extent = rewrite.shape(x)[axis];
     let axis = axis as u32;
@@ -97,8 +99,8 @@ fn zeros(rewrite: &mut Rewrite, x: TensorId, axis: usize, count: u64) -> TensorI
     rewrite.step(Op::Slice { axis, start: 0, end: count }, &[many])
 }
 
-/// `count` values along an axis, every `stride`-th from `first`. Where the axis ends with the last
-/// of them, zeros stand in for those beyond, which are dropped.
+/// Selects `count` values along an axis, every `stride`-th from `first`. If the axis ends with the
+/// last of them, zeros fill the last group and are dropped again.
 fn every(rewrite: &mut Rewrite, x: TensorId, axis: usize, first: u64, stride: u64, count: u64) -> TensorId {
     let shape = rewrite.shape(x);
     let end = first + count * stride;
@@ -135,8 +137,9 @@ pub(crate) fn depthwise_multiply_adds(shapes: &[&[u64]], result: &[u64]) -> u64 
     elements(result).unwrap_or(u64::MAX).saturating_mul(last(shapes[1]))
 }
 
-/// What each place of the kernel reads, side by side as the weight has it, times the weight,
-/// summed: no part of the weight is read by itself, which compilers of neural processors do not do.
+/// Concatenates the values read by each place of the kernel, in the order of the weight, multiplies
+/// them by the weight and sums. So no part of the weight is sliced, which compilers of neural
+/// processors do not support.
 pub(crate) fn depthwise(rewrite: &mut Rewrite, operands: &[TensorId]) {
     let [x, weight] = [operands[0], operands[1]];
     let (rows, channels) = (rewrite.shape(x)[0], rewrite.shape(x)[1]);

@@ -1,4 +1,4 @@
-/// NumPy's rule: axes are aligned at the end, and an extent of 1 stretches.
+/// Returns the shape by NumPy's rule: axes are aligned at the end, and an extent of 1 is repeated.
 pub(crate) fn broadcast(a: &[u64], b: &[u64]) -> Result<Vec<u64>, String> {
     let rank = a.len().max(b.len());
     let extent = |shape: &[u64], index: usize| {

@@ -1,19 +1,18 @@
-//! Shapes of results.
+//! Infers the shapes of results.
 
 use super::rules;
 use crate::Op;
 
-/// Most axes a tensor may have: batch, heads, group, rows, values is the most a decomposition
-/// needs.
+/// Maximum number of axes of a tensor. Decompositions need at most batch, heads, group, rows and
+/// values.
 pub const RANK_LIMIT: usize = 6;
 
-/// Most operands of an operation; only [`Op::Concat`] takes more than four.
+/// Maximum number of operands of an operation. Only [`Op::Concat`] has more than four.
 pub const OPERAND_LIMIT: usize = 64;
 
-/// The shape an operation gives for operand shapes, or what does not fit.
+/// Returns the shape of an operation's result for its operands' shapes, or the mismatch.
 ///
-/// This is the definition of which shapes each operation takes; evaluators and shims may rely on
-/// it.
+/// This defines which shapes each operation accepts. Evaluators and shims may rely on it.
 pub fn infer_shape(op: &Op, inputs: &[&[u64]]) -> Result<Vec<u64>, String> {
     let rules = rules(op);
     let (least, most) = rules.operands.clone().into_inner();
@@ -27,7 +26,7 @@ pub fn infer_shape(op: &Op, inputs: &[&[u64]]) -> Result<Vec<u64>, String> {
     (rules.shape)(inputs)
 }
 
-/// The last extent; a shape that was checked has one.
+/// Returns the last extent. A checked shape has one.
 pub(crate) fn last(shape: &[u64]) -> u64 {
     shape[shape.len() - 1]
 }
@@ -107,7 +106,7 @@ mod tests {
             (Op::MatMul { transpose_b: false }, vec![&[3, 8], &[9, 8]], Err("inner extents")),
             (Op::Reshape { shape: vec![6, 2] }, vec![&[3, 4]], Ok(vec![6, 2])),
             (Op::Reshape { shape: vec![7] }, vec![&[3, 4]], Err("cannot take")),
-            // Two products that overflow are not equal for it.
+            // Two products that overflow must not count as equal.
             (Op::Reshape { shape: vec![u64::MAX, 2] }, vec![&[2, u64::MAX]], Err("cannot take")),
             (Op::Transpose { perm: vec![0] }, vec![&[3, 4]], Err("permutation")),
             (Op::Slice { axis: 0, start: 2, end: 2 }, vec![&[3, 4]], Err("not a range")),

@@ -80,7 +80,7 @@ pub(crate) fn mean_rows_shape(x: &[u64], rows: u32) -> Result<Vec<u64>, String> 
     }
 }
 
-/// Means are of a last axis alone.
+/// Writes means of rows. Reductions apply only to the last axis, so the rows are moved there.
 pub(crate) fn mean_rows(rewrite: &mut Rewrite, operands: &[TensorId], rows: u32) {
     let shape = rewrite.shape(operands[0]);
     let (means, rows, width) = (shape[0] / u64::from(rows), u64::from(rows), shape[1]);

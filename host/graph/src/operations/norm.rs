@@ -59,8 +59,9 @@ pub(crate) fn layer_norm_shape(shapes: &[&[u64]]) -> Result<Vec<u64>, String> {
     Ok(shapes[0].to_vec())
 }
 
-/// The root mean square norm of what is left without the mean: compilers that have no norm with a
-/// mean have that one, and in 16-bit integers squares of quiet rows would be lost.
+/// Subtracts the mean and applies the root-mean-square norm. Compilers without a norm that
+/// subtracts the mean support this one. Computed separately in 16-bit integers, the squares of
+/// small rows would be lost.
 pub(crate) fn layer_norm(rewrite: &mut Rewrite, operands: &[TensorId], eps: f32) {
     let width = last(&rewrite.shape(operands[0])) as u32;
     let mean = rewrite.step(Op::ReduceMean, &[operands[0]]);

@@ -1,4 +1,4 @@
-//! Attention to the rows just before, with scores for each distance.
+//! Attention to the preceding rows, with scores for each distance.
 
 use super::infer::expect;
 use super::layout::elements;
@@ -23,18 +23,18 @@ pub(crate) fn shape(shapes: &[&[u64]], attention: &RelativeAttention) -> Result<
     }
 }
 
-/// Products with keys and values within the window.
+/// Counts the products with keys and values within the window.
 pub(crate) fn multiply_adds(shapes: &[&[u64]], result: &[u64], attention: &RelativeAttention) -> u64 {
     let window = shapes[3][1] / u64::from(attention.heads.max(1));
     elements(result).unwrap_or(u64::MAX).saturating_mul(window.min(result[0])).saturating_mul(2)
 }
 
-/// Most rows of a block that suit the vector units of neural processors and leave little of a
-/// block's scores masked.
+/// Block size in rows that suits the vector units of neural processors and leaves few of a block's
+/// scores masked.
 const BLOCK: u64 = 64;
 
-/// In how many blocks of equal rows the rows are taken: such that a block needs no rows but its own
-/// and the last of the one before. 1 where that saves nothing.
+/// Returns the number of equal blocks into which the rows are split, so that a block needs only its
+/// own rows and the last rows of the previous block. Returns 1 if that has no advantage.
 fn blocks(rows: u64, window: u64) -> u64 {
     let fits = |&count: &u64| {
         rows.is_multiple_of(count) && rows / count + 1 >= window && rows / count + window < rows
@@ -43,12 +43,12 @@ fn blocks(rows: u64, window: u64) -> u64 {
     counts.min_by_key(|count| (rows / count).abs_diff(BLOCK)).unwrap_or(1)
 }
 
-/// Scores in blocks of rows against the rows of the block and the last of the one before, with the
-/// mask of the window as a step input, of which each block reads its part.
+/// Computes scores in blocks of rows, against the rows of the block and the last rows of the
+/// previous one. The mask of the window is a step input, of which each block reads its part.
 ///
-/// The scores by distance come as `[heads · blocks, B, window]`, the farthest key first. Followed
-/// by B zeros, `B + window` to a row, they read as rows of one less: row i moves right by i, so
-/// that the column of a key is its row and a constant.
+/// The scores by distance are `[heads · blocks, B, window]`, the farthest key first. B zeros are
+/// appended to each row, which then has `B + window` values. Read as rows with one value less, row
+/// i is shifted right by i. So a key's column is its row plus a constant.
 pub(crate) fn attention(rewrite: &mut Rewrite, operands: &[TensorId], attention: &RelativeAttention) {
     let [q, k, v, by_distance] = [operands[0], operands[1], operands[2], operands[3]];
     let (heads, d) = (u64::from(attention.heads), u64::from(attention.head_dim));
@@ -105,8 +105,8 @@ pub(crate) fn attention(rewrite: &mut Rewrite, operands: &[TensorId], attention:
     rewrite.step(Op::Reshape { shape: vec![rows, heads * d] }, &[mixed]);
 }
 
-/// `[heads, blocks, B, d]` with the last rows of the block before each in front of it; before the
-/// first, zeros, which the mask hides.
+/// Returns `[heads, blocks, B, d]` with the last rows of the previous block before each block. The
+/// first block has zeros there, which the mask hides.
 fn with_rows_before(rewrite: &mut Rewrite, x: TensorId, before: u64) -> TensorId {
     if before == 0 {
         return x;
@@ -120,8 +120,9 @@ fn with_rows_before(rewrite: &mut Rewrite, x: TensorId, before: u64) -> TensorId
     rewrite.step(Op::Concat { axis: 2 }, &[before, x])
 }
 
-/// What the rows from `first` on see of their own and the rows just before. Before row 0 they see
-/// nothing, like the last rows of all, which come after theirs.
+/// Returns the part of the mask for the rows from `first` on: their own columns and the preceding
+/// ones. Before row 0 there are no rows, so the mask's last columns are used. They belong to later
+/// rows and are invisible too.
 fn block_of_mask(rewrite: &mut Rewrite, mask: TensorId, first: u64, block: u64, before: u64) -> TensorId {
     let rows = rewrite.shape(mask)[0];
     let own = rewrite.step(Op::Slice { axis: 0, start: first, end: first + block }, &[mask]);

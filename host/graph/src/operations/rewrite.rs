@@ -1,4 +1,4 @@
-//! What decompositions are written with: a graph that is copied node by node.
+//! Copies a graph node by node, for writing decompositions.
 
 use shardwright_vocabulary::DType;
 
@@ -6,7 +6,7 @@ use super::infer::infer_shape;
 use super::rules;
 use crate::{EntryGraph, EntryNode, Op, Role, Tensor, TensorId};
 
-/// Copies a graph node by node; new tensors are appended, so existing ids stay valid until
+/// Copies a graph node by node. New tensors are appended, so existing ids stay valid until
 /// [`Rewrite::finish`].
 pub(crate) struct Rewrite {
     pub(crate) graph: EntryGraph,
@@ -23,7 +23,7 @@ impl Rewrite {
         Rewrite { graph, name: String::new(), layer: None, steps: 0 }
     }
 
-    /// Drops inputs and tensors that nothing reads, and renumbers.
+    /// Drops unread inputs and tensors, and renumbers the rest.
     pub(crate) fn finish(mut self) -> EntryGraph {
         let graph = &mut self.graph;
         let mut used = vec![false; graph.tensors.len()];
@@ -53,7 +53,7 @@ impl Rewrite {
         self.graph
     }
 
-    /// From now on new nodes replace `node`.
+    /// Makes new nodes replace `node` from now on.
     pub(crate) fn replacing(&mut self, node: &EntryNode) {
         self.name.clone_from(&node.name);
         self.layer = node.layer;
@@ -74,8 +74,7 @@ impl Rewrite {
         self.graph.tensor(tensor).shape.clone()
     }
 
-    /// Adds a node with a fresh output. Operands come from valid nodes, so their shapes fit by
-    /// construction.
+    /// Adds a node with a new output. Operands come from valid nodes, so their shapes always fit.
     pub(crate) fn step(&mut self, op: Op, inputs: &[TensorId]) -> TensorId {
         self.steps += 1;
         let name = format!("{}.{}-{}", self.name, op.name(), self.steps);
@@ -94,12 +93,12 @@ impl Rewrite {
         output
     }
 
-    /// What the last step gives.
+    /// Returns the result of the last step.
     pub(crate) fn last(&self) -> Option<TensorId> {
         self.graph.nodes.last().map(|node| node.output)
     }
 
-    /// The tensor in f32, for a step that joins it to one.
+    /// Returns the tensor in f32, for a step that joins it to an f32 tensor.
     pub(crate) fn plain(&mut self, tensor: TensorId) -> TensorId {
         match self.graph.tensor(tensor).dtype {
             DType::F32 => tensor,
@@ -107,9 +106,9 @@ impl Rewrite {
         }
     }
 
-    /// `[state ‖ new rows]`, named after the state and not counted as a step: the steps of an
-    /// attention have one name each, whoever writes its states, so what is known of them (ranges)
-    /// serves every form.
+    /// Returns `[state ‖ new rows]`. It is named after the state and does not count as a step. So
+    /// the steps of an attention have the same names whoever writes its states, and its known
+    /// ranges apply to every form.
     pub(crate) fn joined(&mut self, before: TensorId, rows: TensorId) -> TensorId {
         let steps = self.steps;
         let joined = self.step(Op::Concat { axis: 0 }, &[before, rows]);
@@ -122,8 +121,8 @@ impl Rewrite {
         joined
     }
 
-    /// Makes the last step write the replaced node's output; a step that moves its operand does so
-    /// through a conversion where the two are encoded differently.
+    /// Makes the last step write the replaced node's output. If the last step moves its operand and
+    /// the two have different encodings, inserts a conversion.
     pub(crate) fn deliver(&mut self, output: TensorId) {
         let last = self.graph.nodes.last().filter(|last| last.op.is_movement()).map(|last| last.output);
         if let Some(made) = last

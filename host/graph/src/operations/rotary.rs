@@ -52,13 +52,13 @@ pub(crate) fn rotate_shape(shapes: &[&[u64]], head_dim: u32) -> Result<Vec<u64>,
     Ok(shapes[0].to_vec())
 }
 
-/// The tables become step inputs.
+/// Turns the tables into step inputs.
 pub(crate) fn rope(rewrite: &mut Rewrite, operands: &[TensorId], rope: &Rope) {
     let head = rope.head_dim;
     let table = vec![rewrite.shape(operands[0])[0], u64::from(head / 2)];
     let mut suffix = format!("{head}.{}.{}.{}", rope.theta, rope.rotated_pairs, rope.factor);
     if !rope.divisors.is_empty() {
-        // All of them would make a name of a thousand characters.
+        // All divisors would make a name of a thousand characters.
         let sum = rope.divisors.iter().fold(0_u32, |sum, divisor| sum.rotate_left(5) ^ divisor.to_bits());
         suffix += &format!(".{sum:08x}");
     }
@@ -102,8 +102,8 @@ pub(crate) fn axial_shape(shapes: &[&[u64]], rope: &AxialRope) -> Result<Vec<u64
     Ok(shapes[0].to_vec())
 }
 
-/// First halves of all heads under one another, then second halves: one rotation of twice the rows,
-/// by tables that are step inputs.
+/// Stacks the first halves of all heads on the second halves. Then one rotation of twice the rows
+/// is enough, with tables that are step inputs.
 pub(crate) fn axial(rewrite: &mut Rewrite, operands: &[TensorId], rope: &AxialRope) {
     let whole = rewrite.shape(operands[0]);
     let half = rope.head_dim / 2;

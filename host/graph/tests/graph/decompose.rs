@@ -55,7 +55,7 @@ fn every_semantic_operation_falls_into_primitives() {
         assert_eq!(graph.states, primitive.states);
         assert_eq!(graph.weight_bytes(), primitive.weight_bytes());
         assert_eq!(graph.multiply_adds(), {
-            // Pooling's product over rows is a primitive on both sides; the rest is the same
+            // Pooling's product over rows is a primitive in both forms. The rest are the same
             // products under other names.
             primitive.multiply_adds()
         });
@@ -70,7 +70,8 @@ fn positions_become_tables() {
     let primitive = decompose_all(&graph);
     let of = |name| primitive.inputs.iter().filter(|(_, role)| role.name() == name).count();
     assert_eq!(of("positions"), 0);
-    // Two rotary kinds, a mask for the ring and one for the linear states, slots for each.
+    // Two kinds of rotary tables, a mask for the ring and one for the linear states, and slots for
+    // each.
     assert_eq!([of("rotary-cos"), of("rotary-sin"), of("mask"), of("slots")], [2, 2, 2, 2]);
     let masks: Vec<_> = primitive
         .inputs
@@ -193,8 +194,8 @@ fn what_is_left_of_an_operation_falls_in_turn() {
     }
 }
 
-/// Ranges are seen in primitives and serve every form: no form has a tensor that the primitives
-/// have not.
+/// Ranges are observed in primitives and apply to every form, so every form's tensors must exist in
+/// the primitives.
 #[test]
 fn every_tensor_on_the_way_down_keeps_its_name() {
     for graph in every_entry() {

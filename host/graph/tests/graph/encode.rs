@@ -1,4 +1,4 @@
-//! What each tensor is encoded as, and by which name its range is asked for.
+//! Tests the encoding of each tensor, and the key of its range.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -22,7 +22,7 @@ fn entry(graph: &Graph, kind: EntryKind, layers: std::ops::Range<u32>) -> EntryG
     graph.entry(ComponentKind::Decoder, layers, point(kind, 4, 32), options).unwrap().unwrap()
 }
 
-/// Every entry graph of a model, whole and cut.
+/// Returns every entry graph of a model, whole and cut.
 fn entries(graph: &Graph, encoder: bool) -> Vec<EntryGraph> {
     let kinds = if encoder { vec![EntryKind::Encode] } else { vec![EntryKind::Prefill, EntryKind::Decode] };
     let mut entries = Vec::new();
@@ -70,7 +70,7 @@ fn range(low: f32, high: f32) -> Range {
     Range { low, high, masked: false }
 }
 
-/// Every tensor in −1..1, but for those named.
+/// Returns the range −1..1 for every tensor except the named ones.
 fn ranges(entry: &EntryGraph, named: &[(&str, Range)]) -> Ranges {
     let mut ranges: Ranges = (0..entry.tensors.len())
         .map(|index| (range_key(entry, TensorId(index as u32)), range(-1.0, 1.0)))
@@ -79,7 +79,7 @@ fn ranges(entry: &EntryGraph, named: &[(&str, Range)]) -> Ranges {
     ranges
 }
 
-/// Names and operations, conversions left out.
+/// Lists names and operations, without conversions.
 fn operations(graph: &EntryGraph) -> Vec<(&str, &Op)> {
     let others = graph.nodes.iter().filter(|node| node.op != Op::Convert);
     others.map(|node| (node.name.as_str(), &node.op)).collect()
@@ -104,7 +104,7 @@ fn every_entry_in_every_form_and_format_is_valid() {
                     let again = encode(&encoded, &encodings);
                     let integers = encoded.tensors.iter().any(|tensor| tensor.affine.is_some());
                     assert_eq!(integers, matches!(again, Err(EncodeError::Encoded { .. })), "{formats}");
-                    // Steps of a graph that is encoded already are valid too.
+                    // Decomposing an already encoded graph is valid too.
                     let steps = decompose_all(&encoded);
                     steps.validate().unwrap_or_else(|error| panic!("{formats}: {error}"));
                     let constant =
@@ -130,8 +130,8 @@ fn keys_are_the_same_wherever_a_tensor_appears() {
         for form in [entry.clone(), decompose_all(&entry), by_runtime(&entry)] {
             for (index, tensor) in form.tensors.iter().enumerate() {
                 let key = range_key(&form, TensorId(index as u32));
-                // Keys of an attention are more by the new rows where the runtime writes them, and
-                // per-layer inputs are a slice.
+                // If the runtime writes the new rows, attention has more keys. Per-layer inputs are
+                // a slice.
                 let comparable = tensor.weight.is_none() && key != PER_LAYER && !key.contains("attention");
                 if comparable {
                     let known = shapes.entry(key.clone()).or_insert_with(|| tensor.shape.clone());
@@ -186,17 +186,17 @@ fn what_moves_into_each_other_shares_an_encoding() {
     let formats = FormatTuple::uniform(WeightFormat::F32, ActivationFormat::A16, StateFormat::A8);
     let encoded = encode(&entry, &Encodings::of(&formats, &ranges)).unwrap();
     let of = |name: &str| tensor(&encoded, name).1.encoding().unwrap();
-    // A reshape in a grouped norm: the union of what both were seen to hold.
+    // A reshape in a grouped norm: the union of both observed ranges.
     assert_eq!(of("layer.0.q-norm"), Encoding::affine_over(-4.0, 5.0, 16));
     assert_eq!(of("layer.0.q-norm.mul-7"), of("layer.0.q-norm"));
-    // Slices of the per-layer inputs: what the whole holds.
+    // Slices of the per-layer inputs have the range of the whole.
     assert_eq!(of("layer.2.per-layer-slice"), Encoding::affine_over(-7.0, 0.0, 16));
     assert_eq!(of("layer.2.per-layer-input"), of("per-layer"));
-    // The residual stream: what the next shard takes it as.
+    // The residual stream has the encoding in which the next shard reads it.
     let (last, _) = *encoded.outputs.iter().find(|(_, role)| *role == Role::Hidden).unwrap();
     assert_eq!(encoded.tensor(last).encoding(), Some(Encoding::affine_over(-1.0, 64.0, 16)));
-    // A state, the rows that go there, and the keys that attention reads of it: the state's own
-    // format and range.
+    // A state, its new rows, and the keys that attention reads from it have the state's own format
+    // and range.
     let state = Encoding::centred_over(0.0, 9.0, 8);
     for name in ["state.layer.0.k", "layer.0.k-write", "layer.0.k-rope", "layer.0.k-rope.rotate-1.concat-12"]
     {
@@ -204,7 +204,7 @@ fn what_moves_into_each_other_shares_an_encoding() {
     }
     let reads = encoded.nodes.iter().filter(|node| node.name.starts_with("layer.0.attention.reshape"));
     assert!(reads.filter(|node| encoded.tensor(node.output).encoding() == Some(state)).count() >= 1);
-    // So have a softmax's results, in every form and whatever was seen.
+    // A softmax's results have a fixed range too, in every form and for all observed values.
     let unit = Encoding::affine_over(0.0, 1.0, 16);
     assert_eq!(of("layer.0.attention.softmax-12"), unit);
     assert_ne!(of("layer.0.attention.softmax-12.exp-3"), unit);
@@ -212,7 +212,7 @@ fn what_moves_into_each_other_shares_an_encoding() {
     let whole = encode(&decompose_where(&semantic, whole), &Encodings::of(&formats, &ranges)).unwrap();
     assert!(whole.nodes.iter().any(|node| node.op == Op::Softmax));
     assert_eq!(tensor(&whole, "layer.0.attention.softmax-12").1.encoding(), Some(unit));
-    // Tables have the range they always have.
+    // Tables always have the same range.
     let (cos, _) = *encoded.inputs.iter().find(|(_, role)| matches!(role, Role::RotaryCos(_))).unwrap();
     assert_eq!(encoded.tensor(cos).encoding(), Some(Encoding::affine_over(-1.0, 1.0, 16)));
     let symmetric = FormatTuple { activations: ActivationFormat::A16Symmetric, ..formats };
@@ -233,7 +233,7 @@ fn states_take_their_own_format() {
         (StateFormat::A8, Encoding::centred_over(-2.0, 3.0, 8)),
     ] {
         for &activations in ActivationFormat::ALL {
-            // Integers with a sign are joined to new rows that have one.
+            // Signed integers are joined to new rows that are signed too.
             let wanted = match (activations, states) {
                 (activations, StateFormat::A16) if activations.is_symmetric() => {
                     Encoding::symmetric_over(-2.0, 3.0, 16)
@@ -258,7 +258,7 @@ fn states_take_their_own_format() {
             assert_eq!(tensor(&encoded, "layer.1.v").1.dtype, inside, "{formats}");
         }
     }
-    // Values that are also keys, where both states would have the same encoding.
+    // Values that are also keys, with the same encoding in both states.
     let mut shared = entry.clone();
     let write = shared.nodes.iter().find(|node| node.name == "layer.1.k-write").unwrap().inputs[1];
     shared.nodes.iter_mut().find(|node| node.name == "layer.1.v-write").unwrap().inputs[1] = write;
@@ -297,8 +297,8 @@ fn masks_reach_below_every_score_whether_one_was_seen_masked_or_not() {
             .output;
         let key = |tensor| range_key(&entry, tensor);
         for masked in [false, true] {
-            // All scores nearly equal: without space below, an invisible key would weigh as much as
-            // a visible one.
+            // All scores are nearly equal. Without space below, an invisible key would have almost
+            // the weight of a visible one.
             let ranges = ranges(
                 &entry,
                 &[
@@ -319,7 +319,7 @@ fn masks_reach_below_every_score_whether_one_was_seen_masked_or_not() {
                 let weight = nearest_value(&of(below), hidden - visible).exp();
                 assert!(weight < 1e-10, "an invisible key weighs {weight}");
             }
-            // A score keeps its own range, and what is left of the softmax too.
+            // A score keeps its own range, and so does the rest of the softmax.
             assert_eq!(of(scores), Encoding::affine_over(0.0, 3.25, 16));
         }
         let formats = FormatTuple::uniform(WeightFormat::F32, ActivationFormat::F16, StateFormat::F32);
@@ -338,9 +338,9 @@ fn ports_of_another_encoding_get_a_conversion() {
     encodings.ports = vec![
         (PortSide::Input, Role::Hidden, bytes),
         (PortSide::Output, Role::Hidden, Encoding::F32),
-        // As the inside.
+        // Encoded like the inside.
         (PortSide::Input, Role::PerLayer { first: 1, layers: 2 }, Encoding::F16),
-        // Not there.
+        // The graph has no such port.
         (PortSide::Output, Role::Logits, bytes),
     ];
     let encoded = encode(&whole, &encodings).unwrap();
@@ -359,8 +359,8 @@ fn ports_of_another_encoding_get_a_conversion() {
     let per_layer = encoded.input(&Role::PerLayer { first: 1, layers: 2 }).unwrap();
     assert_eq!(encoded.tensor(per_layer).name, "per-layer");
 
-    // For a shim that refuses the conversion, the help suggests another port; one that refuses an
-    // operation gets its steps, converted ports and all.
+    // If a shim refuses the conversion, the help suggests another port. If a shim refuses an
+    // operation, it gets the steps, including converted ports.
     let refusing = |refused: fn(&Op) -> bool| {
         legalise_encoded(&whole, &encodings, |graph| {
             graph.validate().unwrap();
@@ -397,7 +397,7 @@ fn a_range_that_is_not_known_is_named() {
         });
         assert!(matches!(legal, Err(LegaliseError::Encode(EncodeError::NoRange { .. }))));
     }
-    // Where nothing needs one, none is asked for.
+    // Formats that do not need ranges do not query them.
     let none = Ranges::new();
     for activations in [ActivationFormat::F32, ActivationFormat::F16, ActivationFormat::A8Dynamic] {
         let formats = FormatTuple::uniform(WeightFormat::F32, activations, StateFormat::F16);
@@ -424,7 +424,7 @@ fn only_matrices_of_integers_have_rows_quantised_at_run_time() {
         for (before, after) in whole.nodes.iter().zip(&dynamic.nodes) {
             let wanted = before.op == Op::Linear && !before.name.ends_with("down");
             assert_eq!(after.op == Op::DynamicLinear { block }, wanted, "{}", before.name);
-            // Shims that know whole rows alone must refuse blocks.
+            // Shims that only support whole rows must refuse blocks.
             assert_eq!(after.op.version(), if wanted && block > 0 { 2 } else { 1 }, "{}", before.name);
         }
         assert_eq!(unrounded(&dynamic), unrounded(&whole));
@@ -446,7 +446,7 @@ fn formats_apply_to_matrices_and_the_rest_follows_the_activations() {
     use ActivationFormat::{A16, A16Symmetric, F16, F32};
     for (activations, norm) in [
         (F32, ConstantFormat::Stored),
-        // Stored so already.
+        // Already stored in this format.
         (F16, ConstantFormat::Stored),
         (A16, ConstantFormat::Activation),
         (A16Symmetric, ConstantFormat::Activation),
@@ -461,7 +461,7 @@ fn formats_apply_to_matrices_and_the_rest_follows_the_activations() {
         assert_eq!(of(&tuple, "o"), ConstantFormat::Matrix(WeightFormat::W8PerChannel));
         assert_eq!(of(&tuple, "head"), ConstantFormat::Matrix(WeightFormat::W8PerChannel));
         assert_eq!(of(&tuple, "down"), ConstantFormat::Stored);
-        // What is counted is what is made.
+        // The counted bytes are the stored bytes.
         let (planned, made) = (graph.planned(&tuple).unwrap(), quantised(&graph, &tuple));
         for (planned, made) in planned.weights.iter().zip(&made.weights) {
             assert_eq!((planned.dtype, planned.bytes()), (made.dtype, made.bytes()), "{}", made.name);

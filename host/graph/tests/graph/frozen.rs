@@ -1,4 +1,4 @@
-//! Numbers and names that crossed a contract: they are appended to, never changed.
+//! Tests of numbers and names that are part of a contract. They are appended to, never changed.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,6 @@ use shardwright_vocabulary::{DType, EntryKind, OpKind};
 
 include!("../support/every_op.rs");
 
-/// Every role.
 pub(crate) fn every_role() -> Vec<Role> {
     let mask = |keys| Role::Mask(Mask { keys, window: 7, causal: true });
     vec![

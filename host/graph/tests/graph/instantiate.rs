@@ -32,21 +32,20 @@ fn prefill_stops_at_the_last_state_write() {
     let whole = decoder(&graph, 0..4, EntryKind::Prefill).unwrap();
     assert_eq!(layers_of(&whole), [0, 1]);
     assert_eq!(output_names(&whole), ["state"; 4]);
-    // The last writing layer computes keys and values and nothing else.
+    // The last layer that writes states computes only keys and values.
     let last: Vec<&str> =
         whole.nodes.iter().filter(|node| node.layer == Some(1)).map(|node| node.name.as_str()).collect();
     let wanted = ["input-norm", "k", "k-norm", "k-rope", "v", "v-norm", "k-write", "v-write"];
     assert_eq!(last, wanted.map(|name| format!("layer.1.{name}")));
 
-    // The same layers in a shard of their own: nothing later needs the stream, so nothing more is
-    // computed.
+    // The layers alone in a shard compute no more, since no later layer needs the stream.
     assert_eq!(decoder(&graph, 0..2, EntryKind::Prefill).unwrap().nodes, whole.nodes);
-    // A later shard has states to fill: the stream leaves.
+    // A later shard has states to fill, so the stream is an output.
     let first = decoder(&graph, 0..1, EntryKind::Prefill).unwrap();
     assert_eq!(output_names(&first), ["state", "state", "hidden"]);
     assert_eq!(layers_of(&first), [0]);
     assert!(first.nodes.iter().any(|node| node.name == "layer.0.layer-scalar"));
-    // Layers that only share have nothing to do.
+    // Layers that only share states have no work.
     assert_eq!(decoder(&graph, 2..4, EntryKind::Prefill), None);
     assert_eq!(
         graph.entry(ComponentKind::Head, 0..0, point(EntryKind::Prefill, 4, 32), PLAIN).unwrap(),
@@ -65,7 +64,8 @@ fn segments_of_one_shard_are_joined_inside() {
             entry.validate().unwrap();
             entry
         };
-        // The same operations as apart, and of the boundaries those that leave.
+        // The operations are the same as in separate shards, and only the outer boundaries are
+        // ports.
         let apart = |segments: &Segments| {
             segments
                 .iter()
@@ -117,7 +117,7 @@ fn prefill_does_the_multiply_adds_that_states_need() {
     let graph = toy(&Recipe::sharing());
     let rows = 4;
     let (hidden, keys, queries, inner, per_layer) = (8, 4, 8, 12, 4);
-    // Ring: window 5 + 4 rows.
+    // A ring has window 5 plus 4 rows.
     let capacity = 9;
     let projections =
         hidden * (2 * keys + queries) + queries * hidden + 2 * hidden * inner + 2 * hidden * per_layer;
@@ -130,7 +130,7 @@ fn prefill_does_the_multiply_adds_that_states_need() {
     assert_eq!(cut.iter().sum::<u64>(), prefill.multiply_adds(), "a cut adds no work");
     let decode = decoder(&graph, 0..4, EntryKind::Decode).unwrap();
     assert!(decode.multiply_adds() > 2 * prefill.multiply_adds());
-    // k and v of layer 0 in a ring of 9, of layer 1 in 32 rows.
+    // k and v of layer 0 are in a ring of 9 rows, k and v of layer 1 in 32 rows.
     assert_eq!(prefill.written_state_bytes(), 2 * (9 + 32) * 4 * 4);
     assert_eq!(
         prefill.weight_bytes(),
@@ -206,7 +206,7 @@ fn taps_are_those_of_the_shard() {
     assert_eq!(names(ComponentKind::Head, 0..0, EntryKind::Decode), ["final-norm"]);
 }
 
-/// Each value once: several linear operations read one.
+/// Each value has one tap, although several linear operations read it.
 #[test]
 fn every_linear_operation_can_be_tapped_at_both_ends() {
     let plain = toy(&Recipe::sharing());
@@ -225,7 +225,8 @@ fn every_linear_operation_can_be_tapped_at_both_ends() {
         let read = decode.inputs.iter().any(|(input, _)| *input == end);
         assert!(read || left.contains(&end), "{}", decode.tensor(end).name);
     }
-    // What only fills states has no further outputs, and the rest of the graph is as it was.
+    // Entry points that only fill states have no additional outputs, and the rest of the graph does
+    // not change.
     let outputs = |graph: &Graph| output_names(&entry(graph, EntryKind::Prefill));
     assert_eq!(outputs(&graph), outputs(&plain));
     assert_eq!(decode.nodes, entry(&plain, EntryKind::Decode).nodes);
@@ -306,7 +307,7 @@ fn impossible_entries_are_refused() {
     }
 }
 
-/// Two layers; the second adds a value of the first that is not the residual stream.
+/// Creates two layers. The second adds a value of the first that is not the residual stream.
 fn leaking() -> Graph {
     let mut graph = toy(&Recipe { layers: vec![LayerRecipe::plain()], ..Recipe::sharing() });
     graph.components.clear();
@@ -347,7 +348,8 @@ fn a_builder_refuses_what_cannot_run() {
     let error = twice.finish().unwrap_err();
     assert!(error.to_string().contains("a second node of this name"), "{error}");
 
-    // A declared shape that is not what the operation gives is found when the entry is made.
+    // A declared shape that differs from the operation's result is detected when the entry is
+    // instantiated.
     let mut wrong = ComponentBuilder::new(&graph, ComponentKind::Head);
     let stream = wrong.input(Role::Hidden, hidden, DType::F32);
     let sum = wrong.op_shaped("sum", Op::ReduceSum, &[stream], vec![Dim::Rows, Dim::Fixed(8)]);
@@ -385,7 +387,7 @@ fn a_head_without_its_soft_cap_ends_before_it() {
     assert_eq!(ops(&without), ops(&with)[..with.nodes.len() - 1]);
     let [(logits, Role::Logits)] = without.outputs[..] else { panic!("{:?}", without.outputs) };
     assert_eq!(without.tensor(logits).name, with.tensor(with.nodes[with.nodes.len() - 1].inputs[0]).name);
-    // Where there is none nothing changes.
+    // Without a soft-cap the graph does not change.
     assert_eq!(head(&uncapped.without_logits_softcap()), without);
     let encoder = toy(&Recipe::encoder());
     assert_eq!(encoder.logits_softcap(), None);

@@ -15,7 +15,7 @@ fn round_trip(graph: &EntryGraph) {
     assert_eq!(serde_json::to_string(&back).unwrap(), text);
 }
 
-/// A graph of nodes and ports that need not make sense.
+/// Creates a graph of nodes and ports that need not be consistent.
 fn holding(ops: Vec<Op>) -> EntryGraph {
     let tensor = |index: usize| Tensor {
         name: format!("tensor \"{index}\" ▁"),
@@ -112,7 +112,7 @@ fn unknown_words_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Attributes pass through a buffer of f64 on the way back; the f32 must be the one that left.
+    /// Attributes pass through a buffer of f64 when they are read back. The f32 must not change.
     #[test]
     fn floats_read_back_exactly(bits in any::<u32>(), other in any::<u32>()) {
         let float = |bits| Some(f32::from_bits(bits)).filter(|value: &f32| value.is_finite()).unwrap_or(-0.0);

@@ -9,7 +9,7 @@ fn layers_of_equal_structure_share_a_kind() {
     type Case = (&'static str, Vec<LayerRecipe>, Vec<u32>);
     let cases: Vec<Case> = vec![
         ("one layer", vec![plain()], vec![0]),
-        // The last layer that writes a state fills it and does nothing more in a prefill.
+        // In a prefill the last layer that writes a state only fills it.
         ("all equal", vec![plain(), plain(), plain()], vec![0, 0, 1]),
         ("a pattern", vec![sliding(), plain(), sliding(), plain(), sliding()], vec![0, 1, 0, 1, 2]),
         (

@@ -13,7 +13,7 @@ fn entry(kind: EntryKind, layers: std::ops::Range<u32>) -> EntryGraph {
     graph.entry(ComponentKind::Decoder, layers, point(kind, 4, 32), EntryOptions::default()).unwrap().unwrap()
 }
 
-/// A shim that refuses the nodes for which `refuses` names a reason.
+/// Creates a shim that refuses the nodes for which `refuses` returns a reason.
 fn shim(
     refuses: impl Fn(&shardwright_graph::EntryNode) -> Option<&'static str>,
 ) -> impl FnMut(&EntryGraph) -> Result<Vec<Verdict>, Infallible> {
@@ -126,7 +126,7 @@ fn a_refused_update_leaves_its_rows_to_the_runtime() {
     let wanted = [(9, 13), (32, 36)].map(|(capacity, width)| (Keys::StateAndRows { capacity }, width));
     assert_eq!(masks, wanted);
     assert!(!legal.graph.inputs.iter().any(|(_, role)| matches!(role, Role::Slots { .. })));
-    // Layers that share a donor of the same shard read the same joined keys.
+    // Layers that share a donor in the same shard read the same joined keys.
     let joins = legal.graph.nodes.iter().filter(|node| matches!(node.op, Op::Concat { axis: 0 })).count();
     assert_eq!(joins, 4);
     assert!(legal.decomposed.contains_key("layer.2.attention"));
@@ -201,7 +201,8 @@ fn a_shim_that_answers_wrongly_is_an_error() {
 
 #[test]
 fn a_state_update_refused_too_late_is_an_error() {
-    // First it refuses the attention, and when that is in primitives, the update it had accepted.
+    // It first refuses the attention. Once that is in primitives, it refuses the update it had
+    // accepted.
     let graph = entry(EntryKind::Decode, 0..1);
     let mut round = 0;
     let error = legalise(&graph, |graph| {
@@ -241,7 +242,7 @@ fn a_state_update_that_leads_nowhere_does_not_hang() {
 
 #[test]
 fn keys_beside_values_from_elsewhere_are_an_error() {
-    // Values of another layer, which an earlier shard wrote, beside keys of this one.
+    // The values are of another layer, which an earlier shard wrote. The keys are of this layer.
     let graph =
         toy(&Recipe { layers: vec![LayerRecipe::plain(); 2], per_layer_width: 0, ..Recipe::sharing() });
     let point = EntryPoint { kind: EntryKind::Decode, rows: 1, context: 8, largest_rows: 1 };

@@ -1,4 +1,5 @@
-//! The graph crate from outside: instantiation, forms, validation, and what is frozen.
+//! Integration tests of the graph crate: instantiation, forms, validation, and frozen numbers and
+//! names.
 
 #[path = "../support/mod.rs"]
 mod support;

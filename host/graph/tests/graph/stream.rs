@@ -22,7 +22,7 @@ fn decoder(graph: &Graph, layers: std::ops::Range<u32>) -> EntryGraph {
     graph.entry(ComponentKind::Decoder, layers, point, EntryOptions { taps: true }).unwrap().unwrap()
 }
 
-/// Ranges of everything in any form of an entry, `most` of the residual stream.
+/// Returns ranges for all tensors in all forms of an entry, with `most` for the residual stream.
 fn ranges(entry: &EntryGraph, most: f32) -> Ranges {
     let mut ranges = Ranges::new();
     for form in [entry.clone(), decompose_all(entry)] {
@@ -60,7 +60,7 @@ fn the_unit_follows_the_largest_value_and_is_said_at_ports() {
                 assert!(!is_state || shown.tensor(*tensor).unit.is_none(), "{role:?}");
             }
         }
-        // Other formats keep the stream as it is.
+        // Other formats do not change the stream.
         let plain = FormatTuple { activations: ActivationFormat::A16, ..STREAM };
         assert_eq!(prepared(&entry, &Encodings::of(&plain, &ranges)), entry);
     }
@@ -101,7 +101,7 @@ fn products_are_in_integers_and_what_is_between_in_floats() {
             match node.op {
                 Op::Linear => assert!(values.all(|tensor| tensor.dtype == DType::U16), "{}", node.name),
                 Op::Convert => {}
-                // Everything else has one kind of numbers.
+                // All other operations have either floats or integers, not both.
                 _ => {
                     let floats: Vec<bool> = values.map(|tensor| tensor.dtype.is_float()).collect();
                     assert!(floats.windows(2).all(|two| two[0] == two[1]), "{}", node.name);
@@ -134,7 +134,7 @@ fn a_boundary_in_integers_has_its_range_in_units() {
     let port = encoded.tensor(encoded.output(&Role::Hidden).unwrap());
     let unit = port.unit.unwrap();
     assert_eq!(unit.get(), 16.0);
-    // Raw values stand for what the plan says, if they are read in the port's unit.
+    // Read in the port's unit, raw values have the encoding of the plan.
     assert_eq!(port.encoding().unwrap().in_units(unit), wanted);
     assert!(ranges.contains_key(&hidden_key(2)));
 }

@@ -513,7 +513,7 @@ fn ports_that_do_not_fit_their_role_are_refused() {
             refused!(ValidateError::Port { role: "state", reason, .. } if reason.contains("not declared")),
         ),
     ]);
-    // Tables only occur in primitives.
+    // Tables occur only in primitives.
     type Table = (&'static str, fn(&mut Role));
     let tables: [Table; 3] = [
         ("mask", |role| {
@@ -619,7 +619,7 @@ fn a_state_leaves_by_its_update_alone() {
     let error = copied.validate().unwrap_err();
     assert!(matches!(&error, ValidateError::State { reason, .. } if reason.contains("of itself")), "{error}");
 
-    // Rows for the runtime to place beside a write in graph.
+    // Rows for the runtime to write, in addition to a write in the graph.
     let mut twice = entry.clone();
     let rows = node(&mut twice, "layer.1.k-rope").output;
     let state = twice.states[0].id;
@@ -637,7 +637,7 @@ fn a_state_leaves_by_its_update_alone() {
     );
 }
 
-/// Shapes that a definition could stretch to, but not its decomposition.
+/// The definition could be extended to these shapes, but not the decomposition.
 #[test]
 fn what_is_accepted_can_be_decomposed() {
     let grouped = Op::RmsNorm { width: 2, eps: 1e-6, weight_offset: 0.0 };
@@ -759,7 +759,8 @@ fn mutated(graph: &EntryGraph, picks: &[(u8, u16, u32)]) -> EntryGraph {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever a file says: a verdict, and after a good one every pass runs without a fault.
+    /// For any file contents there is a verdict. If it is positive, every pass runs without a
+    /// fault.
     #[test]
     fn altered_graphs_never_panic(
         picks in proptest::collection::vec(any::<(u8, u16, u32)>(), 1..4),

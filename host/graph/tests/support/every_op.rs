@@ -1,4 +1,4 @@
-// Included where operations are tested: inside the crate and from outside.
+// Included by the tests of operations inside the crate and by the integration tests.
 
 pub(crate) const ROPE: Rope = Rope { head_dim: 8, theta: 1e4, rotated_pairs: 3, factor: 8.0, divisors: Vec::new(), magnitude: 1.0 };
 pub(crate) const ATTENTION: Attention = Attention {
@@ -12,7 +12,7 @@ pub(crate) const ATTENTION: Attention = Attention {
     keys: KeySource::State,
 };
 
-/// Every operation, with odd attributes, in the order of the list.
+/// Returns every operation, with unusual attributes, in the order of the list.
 pub(crate) fn every_op() -> Vec<Op> {
     let of = |kind: &OpKind| match kind {
         OpKind::Linear => Op::Linear,

@@ -1,5 +1,5 @@
-//! A toy model of any shape: every operation and role the real families use, small enough to run in
-//! a test.
+//! A toy model of any shape. It uses every operation and role of the real families, and is small
+//! enough to run in a test.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -12,27 +12,28 @@ use shardwright_graph::{
 };
 use shardwright_vocabulary::{DType, EntryKind};
 
-/// What a toy model looks like.
+/// Description of a toy model.
 #[derive(Clone, Debug)]
 pub struct Recipe {
-    /// Of the weights.
+    /// Seed of the weights.
     pub seed: u64,
     pub hidden: u64,
     pub vocabulary: u64,
     /// 0 for none.
     pub per_layer_width: u64,
-    /// How weights are stored.
+    /// Stored type of the weights.
     pub dtype: DType,
-    /// Of every norm.
+    /// Weight offset of every norm.
     pub weight_offset: f32,
-    /// Of the logits; 0 for none.
+    /// Soft-cap of the logits. 0 for none.
     pub softcap: f32,
-    /// Without states, both ways, with a pooling part instead of a head.
+    /// Whether it has no states, attends in both directions, and has a pooling part instead of a
+    /// head.
     pub encoder: bool,
     pub layers: Vec<LayerRecipe>,
 }
 
-/// What one layer looks like.
+/// Description of one layer.
 #[derive(Clone, Debug)]
 pub struct LayerRecipe {
     pub heads: u32,
@@ -43,9 +44,9 @@ pub struct LayerRecipe {
     pub factor: f32,
     /// 0 for none.
     pub window: u32,
-    /// Of the scores; 0 for none.
+    /// Soft-cap of the scores. 0 for none.
     pub softcap: f32,
-    /// The layer whose keys and values it reads; it needs the same heads and window.
+    /// The layer whose keys and values it reads. It must have the same heads and window.
     pub donor: Option<u32>,
     pub inner: u64,
     pub gelu: bool,
@@ -80,7 +81,8 @@ impl LayerRecipe {
 }
 
 impl Recipe {
-    /// Sliding, full, sliding sharing layer 0, full sharing layer 1; per-layer inputs.
+    /// Returns a recipe with sliding, full, sliding sharing layer 0, and full sharing layer 1. It
+    /// has per-layer inputs.
     pub fn sharing() -> Self {
         Recipe {
             seed: 1,
@@ -100,7 +102,8 @@ impl Recipe {
         }
     }
 
-    /// Three layers, both ways, the middle one without a window.
+    /// Returns a recipe with three layers that attend in both directions, the middle one without a
+    /// window.
     pub fn encoder() -> Self {
         Recipe {
             encoder: true,
@@ -112,7 +115,7 @@ impl Recipe {
     }
 }
 
-/// `prefill_N@context` or `decode_N@context`, rings for N rows.
+/// Returns `prefill_N@context` or `decode_N@context`, with rings for N rows.
 pub fn point(kind: EntryKind, rows: u64, context: u64) -> EntryPoint {
     EntryPoint { kind, rows, context, largest_rows: rows }
 }
@@ -134,7 +137,7 @@ struct Maker {
 }
 
 impl Maker {
-    /// A weight of values in −bound..bound around `centre`, stored in the recipe's type.
+    /// Creates a weight with values in −bound..bound around `centre`, stored in the recipe's type.
     fn weight(&mut self, name: String, part: &'static str, shape: &[u64], centre: f32, bound: f32) -> Weight {
         let elements = shape.iter().product::<u64>();
         let mut bytes = Vec::new();
@@ -191,7 +194,7 @@ struct LayerWeights {
     scalar: WeightId,
 }
 
-/// The model of a recipe.
+/// Builds the model of a recipe.
 pub fn toy(recipe: &Recipe) -> Graph {
     let (hidden, per_layer) = (recipe.hidden, recipe.per_layer_width);
     let mut maker = Maker {
@@ -440,8 +443,8 @@ fn decoder_layer(
     builder.op("layer-scalar", Op::Mul, &[stream, scalar])
 }
 
-/// Segments of several components: all of the model, its beginning with some layers, and the layers
-/// after them with its end.
+/// Returns segments of several components: the whole model, its beginning with some layers, and the
+/// remaining layers with its end.
 pub fn joined(graph: &Graph) -> Vec<Segments> {
     let layers = graph.layers();
     let segments = |first: u32, end: u32| -> Vec<Segment> {

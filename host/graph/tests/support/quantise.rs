@@ -1,11 +1,11 @@
-//! Plain min-max quantisation, so that tests of any crate have quantised graphs. Not how models are
-//! quantised for use.
+//! Plain min-max quantisation, so that tests of any crate have quantised graphs. Real models are
+//! quantised differently.
 
 use half::{bf16, f16};
 use shardwright_graph::{ConstantFormat, Graph, Weight, WeightData, WeightQuantisation};
 use shardwright_vocabulary::{DType, Encoding, FormatTuple, Granularity, WeightFormat, scale_count};
 
-/// The model with its constants in `formats`; tables of integer formats follow the matrices'
+/// Quantises the model's constants to `formats`. Tables of integer formats have the matrices'
 /// format.
 pub fn quantised(graph: &Graph, formats: &FormatTuple) -> Graph {
     let mut made = graph.clone();
@@ -22,7 +22,7 @@ pub fn quantised(graph: &Graph, formats: &FormatTuple) -> Graph {
     made
 }
 
-/// All values of a weight.
+/// Decodes all values of a weight.
 pub fn decoded(weight: &Weight) -> Vec<f32> {
     let mut values = vec![f32::NAN; weight.rows() * weight.row_width()];
     for (row, values) in values.chunks_exact_mut(weight.row_width()).enumerate() {
@@ -31,7 +31,7 @@ pub fn decoded(weight: &Weight) -> Vec<f32> {
     values
 }
 
-/// The weight in a format.
+/// Converts the weight to a format.
 pub fn stored_as(weight: &Weight, format: WeightFormat) -> Weight {
     let values = decoded(weight);
     let (dtype, layout) = format.layout().expect("a format that is made");
@@ -92,7 +92,7 @@ pub fn stored_as(weight: &Weight, format: WeightFormat) -> Weight {
     }
 }
 
-/// `U16` per tensor, with a zero point.
+/// Converts the weight to `U16` per tensor, with a zero point.
 pub fn like_an_activation(weight: &Weight) -> Weight {
     let values = decoded(weight);
     let (low, high) = values.iter().fold((0.0_f32, 0.0_f32), |(low, high), &v| (low.min(v), high.max(v)));
@@ -111,7 +111,7 @@ pub fn like_an_activation(weight: &Weight) -> Weight {
     }
 }
 
-/// Integers as they lie in a file: low bits first, rows padded to a whole byte.
+/// Packs integers as in a file: low bits first, rows padded to a whole byte.
 pub fn packed(dtype: DType, values: &[i32], width: usize) -> Vec<u8> {
     let bits = dtype.bits() as usize;
     let mut bytes = Vec::new();

@@ -1,5 +1,5 @@
-//! One file: fetched from where an earlier attempt stopped, and used only if its bytes are those
-//! that the hub listed.
+//! Fetches one file. Continues where an earlier attempt stopped, and uses the file only if its hash
+//! matches the list of the hub.
 
 use std::cell::Cell;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -14,24 +14,24 @@ use super::http::{Answer, Ask, Client, Failed};
 use super::{INTERVAL, Watch};
 use crate::HubError;
 
-/// Bytes read at once.
+/// Number of bytes per read.
 const PIECE: usize = 256 << 10;
 
-/// Fewer new bytes than this are no progress: a server that cuts each connection after a byte must
-/// not be asked for ever.
+/// Minimum number of new bytes that counts as progress. Without it, a server that closes each
+/// connection after a byte would be queried forever.
 const PROGRESS: u64 = 1 << 20;
 
 /// The hash by which a hub identifies a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hash {
-    /// Of a large file.
+    /// SHA-256 of a large file.
     Sha256([u8; 32]),
     /// SHA-1 of a file with the header that git puts before it.
     Git([u8; 20]),
 }
 
 impl Hash {
-    /// Returns its digits, which name the file in the cache.
+    /// Returns the digits, which name the file in the cache.
     pub fn digits(self) -> String {
         match self {
             Hash::Sha256(bytes) => hex::encode(&bytes),
@@ -54,7 +54,7 @@ enum Hasher {
 }
 
 impl Hasher {
-    /// For a file of so many bytes.
+    /// Creates a hasher for a file of `bytes` bytes.
     fn new(hash: Hash, bytes: u64) -> Hasher {
         match hash {
             Hash::Sha256(_) => Hasher::Sha256(sha2::Sha256::new()),
@@ -80,7 +80,7 @@ impl Hasher {
 /// A file to fetch.
 pub(super) struct Wanted<'w> {
     pub url: String,
-    /// For messages.
+    /// Name for messages.
     pub name: &'w str,
     pub hash: Hash,
     pub bytes: u64,
@@ -95,7 +95,7 @@ pub(super) struct Places<'p> {
 /// Fetches a file, unless the cache has it. Returns whether it fetched bytes.
 ///
 /// # Errors
-/// As [`super::Repository::pull`].
+/// The errors of [`super::Repository::pull`].
 pub(super) fn fetch(
     client: &Client,
     wanted: &Wanted<'_>,
@@ -111,7 +111,7 @@ pub(super) fn fetch(
     for folder in [places.blobs, places.locks] {
         fs::create_dir_all(folder).map_err(HubError::io(folder))?;
     }
-    // The same lock as of Hugging Face's programs.
+    // Hugging Face's programs use the same lock.
     let _lock = locked(&places.locks.join(format!("{}.lock", wanted.hash.digits())), wanted.name, watch)?;
     if is_there() {
         return Ok(false);
@@ -149,13 +149,13 @@ fn locked(path: &Path, name: &str, watch: &dyn Watch) -> Result<File, HubError> 
     }
 }
 
-/// A file that is not whole yet, under the name that Hugging Face's programs give it.
+/// An incomplete file, with the name that Hugging Face's programs use.
 struct Partial {
     path: PathBuf,
     file: File,
-    /// Bytes it has.
+    /// Current length in bytes.
     length: Cell<u64>,
-    /// The most it ever had. A server that has it begin again makes no progress.
+    /// Largest length so far. A server that starts over makes no progress.
     reached: Cell<u64>,
 }
 
@@ -188,7 +188,7 @@ impl Partial {
         Ok(())
     }
 
-    /// Removes it, and returns the error that says why.
+    /// Removes the file, and returns the error that explains it.
     fn discard(&self, error: HubError) -> HubError {
         match fs::remove_file(&self.path) {
             Ok(()) => error,
@@ -196,7 +196,7 @@ impl Partial {
         }
     }
 
-    /// Hashes the bytes on the disk, of which earlier attempts may have written some.
+    /// Hashes the bytes on disk, some of which may come from earlier attempts.
     fn check(&self, wanted: &Wanted<'_>, watch: &dyn Watch) -> Result<(), HubError> {
         let mut file = &self.file;
         file.rewind().map_err(HubError::io(&self.path))?;
@@ -213,7 +213,7 @@ impl Partial {
         if got == wanted.hash {
             return Ok(());
         }
-        // What was not read to its end is not wrong.
+        // A file that was not read completely is not necessarily wrong.
         if watch.cancelled() {
             return Err(HubError::io(&self.path)(io::ErrorKind::Interrupted.into()));
         }
@@ -222,7 +222,7 @@ impl Partial {
     }
 }
 
-/// Fetches what is missing, over one connection.
+/// Fetches the missing bytes over one connection.
 fn attempt(
     client: &Client,
     wanted: &Wanted<'_>,
@@ -279,8 +279,9 @@ fn cut(have: u64, bytes: u64) -> String {
     format!("the connection ended after {have} of {bytes} bytes")
 }
 
-/// The first byte of the file in an answer: `from`, or 0 from a server that sends files whole only.
-/// The error is what the server announces in place of the listed size.
+/// Returns the position of an answer's first byte in the file: `from`, or 0 if the server only
+/// sends whole files. The error describes the announced size or range that differs from the listed
+/// one.
 fn first_byte(answer: &Answer, wanted: &Wanted<'_>, from: u64) -> Result<u64, String> {
     if answer.response.status() == 206 {
         let range = answer.header("content-range").unwrap_or_default();
@@ -295,7 +296,7 @@ fn first_byte(answer: &Answer, wanted: &Wanted<'_>, from: u64) -> Result<u64, St
     }
 }
 
-/// First byte and size of `bytes 5-9/10`. The size may be unknown.
+/// Parses the first byte and the size in `bytes 5-9/10`. The size may be unknown.
 fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
     let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
     let first = range.split_once('-')?.0.parse().ok()?;

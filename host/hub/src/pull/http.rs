@@ -1,4 +1,5 @@
-//! Requests: redirects followed by the rules of a hub, retries, and statuses as errors.
+//! Makes HTTP requests: follows redirects by the rules of a hub, retries, and converts statuses to
+//! errors.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,34 +16,35 @@ use ureq::{Agent, Body, Proxy, ProxyProtocol};
 use super::{INTERVAL, Watch};
 use crate::{HubError, HubId, Settings, Token};
 
-/// Most redirects of one request. A hub needs two: a renamed repository and the store of its files.
+/// Maximum number of redirects per request. A hub needs two: a renamed repository and the store of
+/// its files.
 const REDIRECTS: usize = 5;
 
-/// Requests that fail one after the other without progress before the error is reported.
+/// Number of consecutive failed requests without progress before the error is reported.
 const ATTEMPTS: u32 = 5;
 
-/// The longest wait that a hub may ask for.
+/// Maximum wait that a hub may request.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// The longest a connection may take, with TLS.
+/// Maximum time for connecting, including TLS.
 const CONNECT: Duration = Duration::from_secs(20);
 
-/// Characters of a path that are sent as they are.
+/// Characters that are not encoded in a path.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// An error, and whether the same request may succeed later.
+/// An error, and whether to retry the same request.
 pub(super) struct Failed {
     pub error: HubError,
     pub again: bool,
 }
 
 impl Failed {
-    /// An error that stays.
+    /// Creates a permanent error.
     pub fn finally(error: HubError) -> Failed {
         Failed { error, again: false }
     }
 
-    /// A broken connection.
+    /// Creates the error for a broken connection.
     pub fn cut(url: &str, reason: impl fmt::Display) -> Failed {
         let error = HubError::Network { url: url.to_owned(), reason: reason.to_string() };
         Failed { error, again: true }
@@ -68,12 +70,12 @@ pub(super) fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// How a request is made.
+/// The type of a request.
 #[derive(Clone, Copy)]
 pub(super) enum Ask {
-    /// For the body, from this byte on.
+    /// Requests the body from this byte on.
     Body { from: u64 },
-    /// For the headers of the hub alone.
+    /// Requests only the headers of the hub.
     Head,
 }
 
@@ -85,11 +87,14 @@ pub(super) struct Client {
     origin: Origin,
     token: Option<Token>,
     backoff: Duration,
-    /// Whether a server ever answered. Without a network, waiting for one helps nobody.
+    /// Whether any server has answered. If none has, there is probably no network, and retrying is
+    /// useless.
     answered: Arc<AtomicBool>,
 }
 
 impl Client {
+    /// Creates a client for the hub of `settings`.
+    ///
     /// # Errors
     /// [`HubError::Endpoint`], [`HubError::Certificates`], [`HubError::Network`] for a proxy that
     /// is not supported.
@@ -109,13 +114,13 @@ impl Client {
             .max_redirects_will_error(false)
             .http_status_as_error(false)
             .user_agent(concat!("shardwright/", env!("CARGO_PKG_VERSION")))
-            // Bytes are counted and hashed as they come.
+            // Bytes are counted and hashed on arrival.
             .accept_encoding("identity")
             .timeout_connect(Some(CONNECT))
             .timeout_resolve(Some(CONNECT))
             .timeout_per_read(Some(settings.patience))
             .timeout_per_write(Some(settings.patience))
-            // Headers that come a byte at a time.
+            // Limits headers that arrive byte by byte.
             .timeout_recv_response(Some(settings.patience.saturating_mul(2)));
         if origin.tls {
             config = config.tls_config(tls()?);
@@ -130,25 +135,25 @@ impl Client {
         Ok(Client { agent: config.new_agent(), endpoint, origin, token, backoff, answered: Arc::default() })
     }
 
-    /// Ends all requests, also those that wait.
+    /// Ends all requests, including waiting ones.
     pub fn shut_down(&self) {
         self.agent.clone().shutdown();
     }
 
-    /// Returns the address of the list of a model's files.
+    /// Returns the URL of the list of a model's files.
     pub fn list(&self, id: &HubId) -> String {
         let revision = utf8_percent_encode(id.revision(), PLAIN);
         format!("{}/api/models/{}/revision/{revision}?blobs=true", self.endpoint, id.repository())
     }
 
-    /// Returns the address of a file.
+    /// Returns the URL of a file.
     pub fn file(&self, id: &HubId, commit: &str, name: &str) -> String {
         let name: Vec<String> =
             name.split('/').map(|part| utf8_percent_encode(part, PLAIN).to_string()).collect();
         format!("{}/{}/resolve/{commit}/{}", self.endpoint, id.repository(), name.join("/"))
     }
 
-    /// Returns the page that people see.
+    /// Returns the URL of the model's web page.
     fn page(&self, url: &str) -> String {
         let path = url.strip_prefix(&self.endpoint).unwrap_or_default();
         let path = path.strip_prefix("/api/models").unwrap_or(path);
@@ -156,8 +161,8 @@ impl Client {
         format!("{}/{}", self.endpoint, id.join("/"))
     }
 
-    /// Repeats work until it succeeds, fails for good or makes no progress. The work is told how
-    /// often it failed since `progress` last changed.
+    /// Repeats work until it succeeds, fails permanently, or fails several times without progress.
+    /// `progress` returns the amount of work done so far.
     pub fn persist<T>(
         &self,
         watch: &dyn Watch,
@@ -189,7 +194,7 @@ impl Client {
         }
     }
 
-    /// Makes a request and follows redirects. The token goes to the hub alone.
+    /// Makes a request and follows redirects. The token is sent only to the hub.
     pub fn request(&self, url: &str, ask: Ask) -> Result<Answer, Failed> {
         let mut uri: Uri = url.parse().map_err(|_| Failed::cut(url, "not a URL"))?;
         let mut hub = None;
@@ -203,7 +208,7 @@ impl Client {
             }
             let location = text(response.headers(), "location").unwrap_or_default();
             let next = self.next(url, &uri, location)?;
-            // The headers of a renamed repository are those of its new name.
+            // If a repository was renamed, use the headers of its new name.
             if Origin::of(&next).as_ref() == Some(&self.origin) {
                 hub = None;
             } else if matches!(ask, Ask::Head) {
@@ -249,7 +254,7 @@ impl Client {
         Err(failed)
     }
 
-    /// The address that a redirect leads to.
+    /// Returns the target of a redirect.
     fn next(&self, url: &str, from: &Uri, location: &str) -> Result<Uri, Failed> {
         let refused = |reason| {
             let (url, to) = (url.to_owned(), shortened(location));
@@ -270,14 +275,14 @@ impl Client {
         Ok(next)
     }
 
-    /// Turns statuses other than success into errors.
+    /// Converts statuses other than success to errors.
     fn accepted(&self, url: &str, answer: Answer, from_hub: bool) -> Result<Answer, Failed> {
         let status = answer.response.status().as_u16();
         let code = answer.header("x-error-code").unwrap_or_default();
         let url = url.to_owned();
         let error = match status {
             200 | 206 => return Ok(answer),
-            // What the hub answers for private models and for those that do not exist.
+            // The hub's answer for both private and missing models.
             401 if from_hub && code == "RepoNotFound" => HubError::NotFound { url, maybe_private: true },
             401 | 403 if from_hub => {
                 let id = self.name(&url);
@@ -289,7 +294,7 @@ impl Client {
                 let seconds = answer.header("retry-after").and_then(|text| text.trim().parse().ok());
                 return Err(Failed { error: HubError::RateLimited { url, seconds }, again: true });
             }
-            // Addresses in a store of files expire: the hub gives another.
+            // Addresses in a store of files expire. The hub returns a new one.
             _ => {
                 let again = status >= 500 || status == 408 || status == 403;
                 return Err(Failed { error: HubError::Status { url, status }, again });
@@ -298,20 +303,20 @@ impl Client {
         Err(Failed::finally(error))
     }
 
-    /// `OWNER/NAME` of an address.
+    /// Returns `OWNER/NAME` of a URL.
     fn name(&self, url: &str) -> String {
         let page = self.page(url);
         page.strip_prefix(&self.endpoint).unwrap_or(&page).trim_start_matches('/').to_owned()
     }
 }
 
-/// An address in a message: stores of files sign theirs, in hundreds of characters.
+/// Shortens a URL for a message, since stores of files add signatures of hundreds of characters.
 fn shortened(url: &str) -> String {
     let end = url.find('?').unwrap_or(url.len());
     url[..end].chars().take(200).collect()
 }
 
-/// Certificates of this machine, so that those of a company's proxy count.
+/// Loads the certificates of this machine, which may include certificates of a company's proxy.
 fn tls() -> Result<TlsConfig, HubError> {
     let found = rustls_native_certs::load_native_certs();
     if found.certs.is_empty() {
@@ -326,7 +331,7 @@ fn tls() -> Result<TlsConfig, HubError> {
         .build())
 }
 
-/// Scheme, host and port of an address.
+/// Scheme, host and port of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Origin {
     tls: bool,
@@ -335,7 +340,7 @@ struct Origin {
 }
 
 impl Origin {
-    /// `None` for another scheme than HTTP, and for an address with a password.
+    /// Returns the origin, or `None` for a scheme other than HTTP, and for a URL with a password.
     fn of(uri: &Uri) -> Option<Origin> {
         let tls = match uri.scheme_str()? {
             "https" => true,
@@ -388,7 +393,7 @@ mod tests {
         {
             assert!(matches!(client(wrong, None), Err(HubError::Endpoint { .. })), "{wrong}");
         }
-        // A token is not sent in the clear.
+        // A token is not sent without encryption.
         assert!(client("http://mirror", None).is_ok() && client("http://localhost", Some("t")).is_ok());
         assert!(matches!(client("http://mirror", Some("t")), Err(HubError::Endpoint { .. })));
     }

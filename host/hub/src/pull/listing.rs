@@ -1,4 +1,4 @@
-//! The list of a model's files, as the hub's API gives it.
+//! The list of a model's files from the hub's API.
 
 use std::io::Read;
 
@@ -12,10 +12,10 @@ use super::http::{Answer, Ask, Client, Failed, text};
 use crate::id::is_commit;
 use crate::{HubError, HubId};
 
-/// Most bytes of a list: a hundred thousand files have some 20 MB.
+/// Maximum size of a list in bytes. A hundred thousand files have some 20 MB.
 const BYTES: u64 = 32 << 20;
 
-/// Most characters of a licence or a state that are shown.
+/// Maximum length of a displayed licence or state in characters.
 const SHOWN: usize = 100;
 
 /// A file of the list.
@@ -27,13 +27,15 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Returns its bytes; 0 if the list does not have them.
+    /// Returns the size in bytes, or 0 if the list does not include it.
     pub fn size(&self) -> u64 {
         self.bytes.unwrap_or(0)
     }
 
+    /// Returns the hash of the file.
+    ///
     /// # Errors
-    /// [`HubError::Listing`] if the hub does not identify it.
+    /// [`HubError::Listing`] if the hub provides no hash.
     pub fn hash(&self) -> Result<Hash, HubError> {
         self.hash.ok_or_else(|| HubError::Listing { url: self.name.clone(), reason: UNIDENTIFIED.to_owned() })
     }
@@ -41,7 +43,7 @@ impl Entry {
 
 const UNIDENTIFIED: &str = "the hub gives neither hash nor size of this file";
 
-/// What the hub reports about a model.
+/// The hub's information about a model.
 #[derive(Debug)]
 pub(super) struct Listing {
     pub commit: String,
@@ -50,7 +52,7 @@ pub(super) struct Listing {
     pub gated: Option<String>,
 }
 
-/// The answer of the API, as far as it is used.
+/// The used part of the API's answer.
 #[derive(Deserialize)]
 struct Model {
     sha: String,
@@ -73,14 +75,14 @@ struct Sibling {
     lfs: Option<Large>,
 }
 
-/// A file that git keeps elsewhere.
+/// A file that git stores elsewhere (Git LFS).
 #[derive(Deserialize)]
 struct Large {
     sha256: Option<String>,
     size: Option<u64>,
 }
 
-/// Asks the hub for the files of a model.
+/// Requests the list of a model's files.
 ///
 /// # Errors
 /// [`HubError::Listing`] for a list that is too long or not of this form, and errors of requests.
@@ -137,13 +139,13 @@ fn git_of(text: &str) -> Option<Hash> {
     hex::decode(text).map(Hash::Git)
 }
 
-/// The licence of the card, or of the tags that are made of it.
+/// Returns the licence of the model card, or of the tags derived from it.
 fn licence(model: &Model) -> Option<String> {
     let named = match &model.card["license"] {
         Value::String(licence) => Some(licence.as_str()),
         _ => model.tags.iter().filter_map(Value::as_str).find_map(|tag| tag.strip_prefix("license:")),
     };
-    // `other` is the licence that has a name of its own.
+    // A licence with its own name is listed as `other`.
     let own = model.card["license_name"].as_str().filter(|_| named.is_none_or(|named| named == "other"));
     own.or(named).map(shown)
 }
@@ -152,11 +154,11 @@ fn shown(text: &str) -> String {
     text.chars().take(SHOWN).collect()
 }
 
-/// Returns a file with hash and size. A mirror whose list lacks them has them in the headers of the
-/// file.
+/// Returns a file with hash and size. If a mirror's list lacks them, they come from the headers of
+/// the file.
 ///
 /// # Errors
-/// [`HubError::Listing`] if it has them nowhere, and errors of requests.
+/// [`HubError::Listing`] if they are missing there too, and errors of requests.
 pub(super) fn identified(
     client: &Client,
     id: &HubId,

@@ -1,8 +1,8 @@
-//! Fetching a model.
+//! Fetches a model.
 //!
 //! The crate `hf-hub` is not used: its version 1 needs tokio, reqwest and a second protocol, and
-//! its version 0.5 neither checks hashes nor bounds what a server sends. What remains is requests
-//! (`ureq`) and the layout of the cache.
+//! its version 0.5 neither checks hashes nor limits what a server sends. The remaining work is
+//! requests (`ureq`) and the layout of the cache.
 
 mod blob;
 mod http;
@@ -21,22 +21,22 @@ use self::listing::{Entry, Listing};
 use crate::cache::path_of;
 use crate::{Cache, HubError, HubId, Listed, Settings, choose, name};
 
-/// How often the user's interrupt is looked for.
+/// Interval for checking for the user's interrupt.
 const INTERVAL: Duration = Duration::from_millis(50);
 
 /// Observes a pull, and may stop it.
 pub trait Watch: Sync {
-    /// So many bytes of all are there; `file` is being fetched.
+    /// Reports that `done` of `total` bytes are available and `file` is being fetched.
     fn progress(&self, done: u64, total: u64, file: &str) {
         let _ = (done, total, file);
     }
 
-    /// A message to show immediately.
+    /// Receives a message to show immediately.
     fn note(&self, text: &str) {
         let _ = text;
     }
 
-    /// Whether to stop. Called often, from another thread.
+    /// Returns whether to stop. Called often, from another thread.
     fn cancelled(&self) -> bool {
         false
     }
@@ -44,7 +44,7 @@ pub trait Watch: Sync {
 
 impl Watch for () {}
 
-/// The files of a model on a hub, and what the hub reports about it.
+/// The files of a model on a hub, and the hub's information about it.
 #[derive(Debug)]
 pub struct Repository {
     client: Client,
@@ -58,42 +58,40 @@ pub struct Repository {
 /// A pulled file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pulled {
-    /// Its path in the repository.
+    /// Path in the repository.
     pub name: String,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// `sha256:…`, or `git:…` for the SHA-1 that git gives small files.
+    /// `sha256:…`, or `git:…` for git's SHA-1 of a small file.
     pub hash: String,
-    /// Whether bytes of it were fetched. Otherwise it was in the cache.
+    /// Whether bytes of the file were fetched. Otherwise it was in the cache.
     pub fetched: bool,
 }
 
 /// A pulled model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PullReport {
-    /// `OWNER/NAME`.
+    /// The model as `OWNER/NAME`.
     pub id: String,
-    /// The revision that was named, or `main`.
+    /// The requested revision, or `main`.
     pub revision: String,
-    /// Its commit.
     pub commit: String,
     /// The folder of the snapshot.
     pub snapshot: PathBuf,
-    /// The path that opens the model: the snapshot, or a GGUF file in it.
+    /// The path for opening the model: the snapshot, or a GGUF file in it.
     pub path: PathBuf,
-    /// The licence of the model's card.
+    /// The licence in the model card.
     pub licence: Option<String>,
-    /// How access is granted (`auto`, `manual`), for a model whose terms must be accepted.
+    /// The way access is granted (`auto`, `manual`), for a model whose terms must be accepted.
     pub gated: Option<String>,
-    /// The files.
     pub files: Vec<Pulled>,
 }
 
-/// Lists a model's files and chooses those that `wanted` names, or the file of the id, or all that
-/// it needs. Nothing is written.
+/// Lists a model's files and chooses which to fetch: the files that match `wanted`, or the file of
+/// the id, or all that the model needs. Does not write any file.
 ///
 /// # Errors
-/// [`HubError::Offline`], the errors of [`choose`], and those of answers of the hub.
+/// [`HubError::Offline`], the errors of [`choose`], and the errors of requests.
 pub fn open(
     settings: &Settings,
     id: &HubId,
@@ -134,16 +132,16 @@ pub fn open(
 }
 
 impl Repository {
-    /// Returns the bytes of all files.
+    /// Returns the size of all files in bytes.
     pub fn bytes(&self) -> u64 {
         self.chosen.iter().map(Entry::size).fold(0, u64::saturating_add)
     }
 
-    /// Fetches the files that are not in the cache, and adds the snapshot once all are there.
+    /// Fetches the files that are not in the cache, and adds the snapshot once all are available.
     ///
     /// # Errors
     /// Errors of requests, [`HubError::Size`] and [`HubError::Checksum`] for other bytes than the
-    /// hub listed, [`HubError::Io`], [`HubError::Cancelled`]. What was fetched is kept.
+    /// hub listed, [`HubError::Io`], [`HubError::Cancelled`]. Fetched bytes are kept.
     pub fn pull(&self, watch: &dyn Watch) -> Result<PullReport, HubError> {
         watched(&self.client, &self.id, watch, || self.fetch(watch))
     }
@@ -186,7 +184,7 @@ impl Repository {
     }
 }
 
-/// Does work that an interrupt ends at once, even while it waits for a server.
+/// Does work that an interrupt ends immediately, even while it waits for a server.
 fn watched<T>(
     client: &Client,
     id: &HubId,
@@ -195,7 +193,7 @@ fn watched<T>(
 ) -> Result<T, HubError> {
     let ended = AtomicBool::new(false);
     let result = thread::scope(|scope| {
-        // Without one, an interrupt counts between two files.
+        // Without a watcher, an interrupt takes effect between two files.
         let watcher = thread::Builder::new().spawn_scoped(scope, || {
             while !ended.load(Ordering::Acquire) {
                 if watch.cancelled() {
@@ -213,7 +211,7 @@ fn watched<T>(
         result
     });
     match result {
-        // Whatever failed, it failed because the connection was shut down.
+        // The failure is a consequence of shutting down the connection.
         Err(_) if watch.cancelled() => Err(HubError::Cancelled { id: id.repository() }),
         result => result,
     }

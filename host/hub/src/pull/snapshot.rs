@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::HubError;
 use crate::id::is_commit;
 
-/// Gives a blob its name in a snapshot.
+/// Links a blob under its name in a snapshot.
 ///
 /// # Errors
 /// [`HubError::Io`].
@@ -15,13 +15,14 @@ pub(super) fn link(snapshot: &Path, name: &str, blob: &str) -> Result<(), HubErr
     let place = snapshot.join(name);
     let folder = place.parent().unwrap_or(snapshot);
     fs::create_dir_all(folder).map_err(HubError::io(folder))?;
-    // Relative, as caches are moved: out of the folders of the name, then out of the snapshot.
+    // Use a relative path, since caches are moved: first out of the folders of the name, then out
+    // of the snapshot.
     let up = "../".repeat(name.split('/').count() + 1);
     let target = PathBuf::from(format!("{up}blobs/{blob}"));
     if fs::read_link(&place).is_ok_and(|found| found == target) {
         return Ok(());
     }
-    // Renamed into its place, so that another program never finds half of it.
+    // Rename it into its place, so that another program never finds an incomplete one.
     let beside =
         tempfile::Builder::new().prefix(".link").make_in(folder, |path| point(path, folder, &target));
     let beside = beside.map_err(HubError::io(&place))?;
@@ -33,7 +34,7 @@ fn point(path: &Path, _: &Path, target: &Path) -> std::io::Result<()> {
     std::os::unix::fs::symlink(target, path)
 }
 
-/// Where links need a privilege, the file has two names.
+/// Creates a hard link, as symbolic links need a privilege on this system.
 #[cfg(not(unix))]
 fn point(path: &Path, folder: &Path, target: &Path) -> std::io::Result<()> {
     fs::hard_link(folder.join(target), path)
@@ -50,7 +51,7 @@ pub(super) fn refer(repository: &Path, revision: &str, commit: &str) -> Result<(
     let place = repository.join("refs").join(revision);
     let folder = place.parent().unwrap_or(repository);
     let written = fs::create_dir_all(folder).and_then(|()| {
-        // With the permissions of any new file: users may share a cache.
+        // Use the permissions of any new file, since users may share a cache.
         let create = |path: &Path| fs::File::create_new(path);
         let mut file = tempfile::Builder::new().prefix(".ref").make_in(folder, create)?;
         file.write_all(commit.as_bytes())?;

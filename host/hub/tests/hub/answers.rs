@@ -1,4 +1,4 @@
-//! What a hub that behaves answers.
+//! Answers of a well-behaved hub.
 
 use std::fs;
 use std::path::Path;
@@ -35,7 +35,7 @@ fn a_model_is_pulled_once_in_the_layout_of_the_hub() {
     assert_eq!(fs::read_to_string(repository.join("refs/main")).expect("a reference"), COMMIT);
     assert_eq!(blobs(cache.path()).len(), 4, "nothing else: {:?}", blobs(cache.path()));
 
-    // Found without the hub, and not fetched again.
+    // The model is found without the hub, and not fetched again.
     let found = settings.cache.find(&id("a/b")).expect("readable").expect("found");
     assert_eq!((&found.path, found.commit.as_str()), (&report.snapshot, COMMIT));
     let before = hub.asked("resolve");
@@ -115,7 +115,7 @@ fn what_is_not_there_is_named() {
     assert!(matches!(error, HubError::Denied { status: 403, .. }), "{error}");
     let error = refused(&answers(418, ""));
     assert!(matches!(error, HubError::Status { status: 418, .. }), "{error}");
-    // A file that the list has and the hub has not.
+    // A file that is in the list but not on the hub.
     let hub =
         Hub::serve(gguf(100), |_, request| request.path.contains("resolve").then(|| Reply::new(404, "")));
     assert!(matches!(refused(&hub), HubError::NotFound { maybe_private: false, .. }));
@@ -150,7 +150,7 @@ fn servers_that_are_busy_are_asked_again_and_not_for_ever() {
     let error = refused(&hub);
     assert!(matches!(error, HubError::Status { status: 500, .. }), "{error}");
     assert_eq!(hub.requests().len(), 5);
-    // An hour is not waited for.
+    // The program does not wait for an hour.
     let hub = always(Reply::new(429, "").header("Retry-After", 3600));
     let error = refused(&hub);
     assert!(matches!(error, HubError::RateLimited { seconds: Some(3600), .. }), "{error}");
@@ -204,7 +204,7 @@ fn without_a_network_the_failure_is_named() {
     let refused = |endpoint: &str| {
         let mut settings = settings(&hub, cache.path());
         settings.endpoint = endpoint.to_owned();
-        // Where no server ever answered, it is not waited for.
+        // If no server has ever answered, the program does not wait for one.
         settings.backoff = Duration::from_secs(50);
         let error = pull(&settings, "a/b").expect_err(endpoint);
         assert!(matches!(error, HubError::Network { .. }), "{endpoint}: {error}");

@@ -1,4 +1,4 @@
-//! Servers that lie.
+//! Servers that send false data.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use shardwright_hub::HubError;
 use crate::server::{COMMIT, End, Hub, Reply, sha256};
 use crate::{blobs, bytes, cache, folder, gguf, pull, settings};
 
-/// The error of a pull from a hub that answers so; no file must be left that could be used.
+/// Returns the error of a pull from a hub with these answers. It must not leave a usable file.
 fn refused(
     instead: impl Fn(&Hub, &crate::server::Request) -> Option<Reply> + Send + Sync + 'static,
 ) -> HubError {
@@ -22,7 +22,7 @@ fn refused(
     error
 }
 
-/// The list with the files of `siblings`.
+/// Returns the error for a list with the files of `siblings`.
 fn listing(siblings: serde_json::Value) -> HubError {
     let list = json!({ "sha": COMMIT, "siblings": siblings }).to_string();
     refused(move |_, request| request.path.contains("/api/").then(|| Reply::new(200, list.clone())))
@@ -65,13 +65,13 @@ fn sizes_that_lie_are_refused() {
         });
         assert!(matches!(error, HubError::Size { .. }), "{range}: {error}");
     }
-    // A body without a length that never ends.
+    // An endless body without a length.
     let begun = Instant::now();
     let error =
         refused(|_, request| request.store.then(|| Reply::new(200, bytes(4096)).ending(End::Endless)));
     assert!(matches!(error, HubError::Size { .. }), "{error}");
     assert!(begun.elapsed() < Duration::from_secs(20), "read on and on");
-    // A list that claims more bytes than a disk has costs none of them.
+    // A list that claims more bytes than a disk has does not use any disk space.
     let huge = json!([{ "rfilename": "m.gguf", "size": u64::MAX, "lfs": { "sha256": "00".repeat(32), "size": u64::MAX } }]);
     let list = json!({ "sha": COMMIT, "siblings": huge }).to_string();
     let error = refused(move |_, request| match request.path.contains("/api/") {
@@ -91,15 +91,15 @@ fn lists_that_are_none_are_refused() {
         let error = answer(Reply::new(200, json!({ "sha": commit, "siblings": [] }).to_string()));
         assert!(matches!(error, HubError::Listing { .. }), "{commit}: {error}");
     }
-    // Another commit than the one that was named.
+    // A commit other than the requested one.
     let (hub, cache) = (Hub::serve(gguf(100), |_, _| None), cache());
     let error = pull(&settings(&hub, cache.path()), &format!("a/b@{}", "0".repeat(40))).expect_err("a lie");
     assert!(matches!(&error, HubError::Listing { reason, .. } if reason.contains(COMMIT)), "{error}");
-    // Memory is bounded, and so is the depth of what is read into it.
+    // Memory is limited, and so is the nesting depth of the parsed data.
     let hub = Hub::serve(gguf(100), |_, _| Some(Reply::new(200, " ".repeat(1 << 16)).ending(End::Endless)));
     let error = pull(&settings(&hub, cache.path()), "a/b").expect_err("a list without an end");
     assert!(matches!(&error, HubError::Listing { reason, .. } if reason.contains("more than")), "{error}");
-    // With what is under way in buffers of the system.
+    // This includes data in transit in the system's buffers.
     assert!(hub.sent() < 64 << 20, "{} bytes were read", hub.sent());
     let deep = format!("{{\"sha\":\"{COMMIT}\",\"cardData\":{}", "[".repeat(1 << 20));
     assert!(matches!(answer(Reply::new(200, deep)), HubError::Listing { .. }));
@@ -124,7 +124,7 @@ fn redirects_elsewhere_and_in_circles_are_refused() {
     assert!(hub.asked("resolve") < 10, "{} requests", hub.asked("resolve"));
 }
 
-/// Files of a model that was pulled are not replaced by what another model lists for them.
+/// An existing file in the place of the repository's folder is reported and kept.
 #[test]
 fn a_file_in_the_place_of_a_folder_is_an_error() {
     let hub = Hub::serve(folder(), |_, _| None);

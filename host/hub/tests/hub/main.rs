@@ -1,4 +1,4 @@
-//! Pulls from a hub on this machine that behaves, and from hubs that do not.
+//! Pulls from local hubs, well-behaved and misbehaving ones.
 
 mod answers;
 mod hostile;
@@ -12,15 +12,15 @@ use shardwright_hub::{Cache, HubError, HubId, PullReport, Settings, Watch, open}
 
 use crate::server::{Hub, Model};
 
-/// A file of so many bytes, different from others of other lengths.
+/// Returns a file of `count` bytes that differs from files of other lengths.
 fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|at| (at * 7 + at / 251 + count) as u8).collect()
 }
 
-/// The weights of [`folder`].
+/// Size of the weights in [`folder`].
 const WEIGHTS: usize = 300_000;
 
-/// A model as a folder of safetensors, with files that are not needed.
+/// Returns a model as a folder of safetensors, with additional files that are not needed.
 fn folder() -> Model {
     Model::new(
         "a/b",
@@ -35,7 +35,7 @@ fn folder() -> Model {
     )
 }
 
-/// One GGUF file.
+/// Returns a model with one GGUF file.
 fn gguf(count: usize) -> Model {
     Model::new("a/b", [("m-Q4_0.gguf", bytes(count))])
 }
@@ -63,12 +63,12 @@ fn pull_watched(settings: &Settings, text: &str, watch: &dyn Watch) -> Result<Pu
     open(settings, &id(text), None, watch)?.pull(watch)
 }
 
-/// A cache of its own.
+/// Returns a separate cache.
 fn cache() -> tempfile::TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-/// The files of a model's blobs.
+/// Returns the names of a model's blobs.
 fn blobs(cache: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(cache.join("models--a--b/blobs")) else { return Vec::new() };
     let mut names: Vec<String> =

@@ -10,7 +10,7 @@ use shardwright_hub::{HubError, Watch};
 use crate::server::{End, Hub, Reply, sha256};
 use crate::{WEIGHTS, blobs, bytes, cache, folder, gguf, pull, pull_watched, settings};
 
-/// What a killed program leaves of a file, at any byte, is continued.
+/// A partial file from a killed program is continued at any byte.
 #[test]
 fn a_partial_file_of_any_length_is_continued() {
     const BYTES: usize = 80;
@@ -20,7 +20,7 @@ fn a_partial_file_of_any_length_is_continued() {
         let folder = cache.path().join("models--a--b/blobs");
         fs::create_dir_all(&folder).expect("made");
         let whole = bytes(BYTES);
-        // One byte too many is another file's.
+        // With one byte too many, it is another file.
         let partial = [whole.as_slice(), b"x"].concat();
         fs::write(folder.join(format!("{}.incomplete", sha256(&whole))), &partial[..left]).expect("written");
         let before = hub.asked("store");
@@ -57,7 +57,7 @@ fn a_connection_that_is_cut_is_continued_in_the_same_pull() {
     assert_eq!(from, [0, 100_000, 200_000]);
 }
 
-/// A server that ends each connection after a few bytes is not asked for ever.
+/// A server that ends each connection after a few bytes is not queried forever.
 #[test]
 fn too_little_progress_ends_a_pull_which_can_be_continued() {
     let hub = Hub::serve(gguf(1000), |hub, request| {
@@ -89,7 +89,7 @@ fn a_server_without_ranges_begins_again() {
     }
 }
 
-/// Cancels a while after so many bytes are there, when nothing more comes.
+/// Cancels some time after a number of bytes arrived, when no further bytes arrive.
 struct After(u64, OnceLock<Instant>);
 
 impl Watch for After {
@@ -127,7 +127,7 @@ fn an_interrupt_ends_a_wait_and_keeps_what_is_there() {
 #[test]
 fn two_pulls_at_once_fetch_each_file_once() {
     let hub = Hub::serve(folder(), |_, request| {
-        // Long enough for the other to come.
+        // Long enough for the other request to arrive.
         if request.store {
             thread::sleep(Duration::from_millis(200));
         }
@@ -146,7 +146,7 @@ fn two_pulls_at_once_fetch_each_file_once() {
     }
 }
 
-/// Cancels when it is told to wait.
+/// Cancels when notified of a wait.
 #[derive(Default)]
 struct Impatient(Mutex<Vec<String>>);
 
@@ -177,7 +177,7 @@ fn the_lock_of_another_program_is_waited_for() {
     pull(&settings(&hub, cache.path()), "a/b").expect("pulled");
 }
 
-/// A full disk, as far as the partial file is on it.
+/// Simulates a full disk by linking the partial file to `/dev/full`.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_named_with_what_helps() {

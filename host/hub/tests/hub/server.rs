@@ -1,5 +1,5 @@
-//! A hub on this machine: the API, files by `resolve`, and a store of large files on another port,
-//! to which the hub redirects. Whatever a test replaces, it answers otherwise.
+//! A local hub: the API, files by `resolve`, and a store of large files on another port, to which
+//! the hub redirects. Tests can replace any answer.
 
 #![allow(dead_code, reason = "two test programs use parts of it")]
 
@@ -13,22 +13,22 @@ use std::time::Duration;
 use serde_json::json;
 use sha2::Digest;
 
-/// The commit of all its models.
+/// The commit of all models on the hub.
 pub const COMMIT: &str = "00112233445566778899aabbccddeeff00112233";
 
 /// A model on the hub.
 #[derive(Clone)]
 pub struct Model {
-    /// `OWNER/NAME`.
+    /// The id as `OWNER/NAME`.
     pub id: String,
-    /// Files with names. Those of at least [`LARGE`] bytes are in the store.
+    /// Files with names. Files of at least [`LARGE`] bytes are in the store.
     pub files: Vec<NamedFile>,
 }
 
 /// Path in the repository, and bytes.
 pub type NamedFile = (String, Vec<u8>);
 
-/// Bytes from which on a file is in the store.
+/// Minimum size in bytes of files in the store.
 pub const LARGE: usize = 64;
 
 impl Model {
@@ -38,17 +38,17 @@ impl Model {
     }
 }
 
-/// A request that arrived.
+/// A received request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     pub method: String,
-    /// With the query.
+    /// Path including the query.
     pub path: String,
-    /// In lower case.
+    /// Headers with names in lower case.
     pub headers: Vec<(String, String)>,
-    /// Whether it is to the store.
+    /// Whether the request was sent to the store.
     pub store: bool,
-    /// Requests for the same path before it.
+    /// Number of earlier requests for the same path.
     pub before: usize,
 }
 
@@ -57,20 +57,19 @@ impl Request {
         self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// First byte of its range.
+    /// Returns the first byte of the requested range.
     pub fn from(&self) -> usize {
         let range = self.header("range").and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-'));
         range.map_or(0, |from| from.parse().expect("a number"))
     }
 }
 
-/// An answer.
 #[derive(Clone, Default)]
 pub struct Reply {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// What happens after the body.
+    /// Behaviour after the body.
     pub end: End,
 }
 
@@ -79,11 +78,11 @@ pub enum End {
     /// `Content-Length` is right, unless the headers have another.
     #[default]
     Honest,
-    /// The connection closes after so many bytes of the body.
+    /// The connection closes after this many bytes of the body.
     Cut(usize),
-    /// The connection stays open without a byte.
+    /// The connection stays open without sending a byte.
     Silent,
-    /// The body is repeated for ever, without a length.
+    /// The body is repeated forever, without a length.
     Endless,
 }
 
@@ -103,7 +102,7 @@ impl Reply {
     }
 }
 
-/// Answers in place of the hub; `None` for its own answer.
+/// Replaces answers of the hub. Returns `None` for the hub's own answer.
 pub type Instead = dyn Fn(&Hub, &Request) -> Option<Reply> + Send + Sync;
 
 /// The hub and its store.
@@ -113,7 +112,7 @@ pub struct Hub {
     pub store: String,
     pub model: Model,
     requests: Arc<Mutex<Vec<Request>>>,
-    /// Bytes of bodies without an end.
+    /// Number of sent bytes of endless bodies.
     endless: Arc<AtomicU64>,
 }
 
@@ -151,12 +150,12 @@ impl Hub {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns how many requests were for a path that contains this.
+    /// Returns the number of requests for a path that contains this.
     pub fn asked(&self, part: &str) -> usize {
         self.requests().iter().filter(|request| request.path.contains(part)).count()
     }
 
-    /// Returns the bytes that were sent of bodies without an end.
+    /// Returns the number of bytes sent of endless bodies.
     pub fn sent(&self) -> u64 {
         self.endless.load(Ordering::Relaxed)
     }
@@ -187,7 +186,7 @@ impl Hub {
         Some(request)
     }
 
-    /// Returns the answer of a hub that behaves.
+    /// Returns the answer of a well-behaved hub.
     pub fn own(&self, request: &Request) -> Reply {
         let file = |found: &dyn Fn(&NamedFile) -> bool| self.model.files.iter().find(|file| found(file));
         if let Some(digits) = request.path.strip_prefix("/store/").filter(|_| request.store) {
@@ -262,7 +261,7 @@ fn send(mut stream: TcpStream, request: &Request, reply: &Reply, endless: &Atomi
         End::Cut(bytes) => stream.write_all(&reply.body[..bytes.min(reply.body.len())]),
         End::Silent => {
             stream.write_all(&reply.body)?;
-            // Until the other side goes away.
+            // Wait until the other side closes the connection.
             stream.set_read_timeout(Some(Duration::from_secs(60)))?;
             stream.read(&mut [0; 1]).map(drop)
         }

@@ -1,5 +1,5 @@
-//! The stack of EmbeddingGemma 2: layers of Gemma 4 that see both ways, with per-layer inputs that
-//! have no table.
+//! The stack of EmbeddingGemma 2: layers of Gemma 4 with bidirectional attention, and with
+//! per-layer inputs that have no table.
 //!
 //! Source: `modeling_embedding_gemma2.py` of transformers.
 
@@ -22,11 +22,11 @@ const DEFAULTS: Dimensions = Dimensions {
     eps: 1e-6,
 };
 
-/// Key/value heads of full layers, where a file does not have them.
+/// Default number of key/value heads of full layers.
 const FULL_HEADS: u64 = 1;
 
 impl Gemma4 {
-    /// Checks the text settings of EmbeddingGemma 2.
+    /// Reads and checks the text settings of EmbeddingGemma 2.
     pub fn read_encoder(fields: Fields<'_>) -> Result<Self, CheckpointError> {
         for name in ["attention_bias", "num_kv_shared_layers", "use_double_wide_mlp", "rope_scaling"] {
             fields.must_be_off(name)?;
@@ -36,7 +36,7 @@ impl Gemma4 {
         }
         let dimensions = Dimensions::read(fields, DEFAULTS)?;
         let mut types = pattern::read(fields, dimensions.layers)?;
-        // The library forces it, so no checkpoint was trained otherwise.
+        // The library forces the last layer to be full, so no checkpoint was trained otherwise.
         if let Some(last) = types.last_mut() {
             *last = LayerType::Full;
         }
@@ -46,7 +46,7 @@ impl Gemma4 {
         let width = fields.whole("hidden_size_per_layer_input", &(1..=*limits::PER_LAYER_WIDTH.end()))?;
         Ok(Gemma4 {
             layers: read_layers(fields, &dimensions, &types, Some(full as u32))?,
-            // The file has the distance of the farthest key that a query sees.
+            // The file specifies the distance of the farthest key that a query attends to.
             window: fields.whole("sliding_window", &limits::WINDOW)?.unwrap_or(512) as u32 + 1,
             per_layer: Some(PerLayer { entries: None, width: width.unwrap_or(512) }),
             rotary: PerType::read(fields, &plain, 1.0)?.unwrap_or(plain),

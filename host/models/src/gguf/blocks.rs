@@ -1,15 +1,15 @@
-//! Blocks of a tensor, taken apart: integers by rows, and by rows the scales with the minimums.
+//! Unpacked blocks of a tensor: the integers of each row, and the scales and minimums of each row.
 
 use half::f16;
 use shardwright_gguf::{Grouping, Levels, TensorType};
 use shardwright_graph::GraphError;
 use shardwright_vocabulary::{DType, Granularity, Quantisation};
 
-/// Stored bytes whose blocks are taken apart together, at least one row.
+/// Stored bytes whose blocks are unpacked together. At least one row is unpacked.
 const TOGETHER: usize = 1 << 16;
 
-/// How a matrix of blocks lies in a graph: signed integers of four bits or eight and a scale per
-/// group, for types with minimums those too.
+/// The layout of a matrix of blocks in a graph: signed integers of four or eight bits, and a scale
+/// per group. Types with minimums also have a minimum per group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Blocks {
     kind: TensorType,
@@ -20,12 +20,12 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// The layout of a type of blocks; `None` for other types.
+    /// Returns the layout of a type of blocks. `None` for other types.
     pub fn of(kind: TensorType) -> Option<Self> {
         let Grouping { group, minimum, range: (low, high), .. } = kind.grouping()?;
         let (dtype, zero_point) = match (low, high) {
             (-8.., ..=7) => (DType::I4, 0),
-            // In the four bits with a sign, which hold as many levels.
+            // The levels fit into four bits as signed integers.
             (0, ..=15) => (DType::I4, -8),
             _ => (DType::I8, 0),
         };
@@ -36,7 +36,7 @@ impl Blocks {
         Some(Blocks { kind, dtype, quantisation })
     }
 
-    /// Bytes of the integers and of the scales of a matrix.
+    /// Returns the bytes of the integers and of the scales of a matrix.
     pub fn sizes(&self, name: &str, shape: &[u64]) -> Result<[usize; 2], GraphError> {
         let sizes = [self.dtype.packed_bytes(shape), self.quantisation.scale_bytes(shape)];
         let here = sizes.map(|bytes| bytes.and_then(|bytes| usize::try_from(bytes).ok()));
@@ -46,7 +46,8 @@ impl Blocks {
         }
     }
 
-    /// The integers of rows of `width` values, whole blocks each, in the graph's order.
+    /// Returns the integers of rows in the graph's order. Rows have `width` values, which are whole
+    /// blocks.
     pub fn integers(&self, stored: &[u8], width: usize) -> Vec<u8> {
         let mut integers = Vec::new();
         let zero = self.quantisation.zero_point as i8;
@@ -60,7 +61,7 @@ impl Blocks {
         integers
     }
 
-    /// Of every row its scales, then its minimums.
+    /// Returns the scales of each row, each followed by the minimums of that row.
     pub fn scales(&self, stored: &[u8], width: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut push = |numbers: &[f32]| match self.quantisation.scale_dtype {
@@ -80,7 +81,7 @@ impl Blocks {
         bytes
     }
 
-    /// Takes rows apart, some at a time.
+    /// Unpacks rows, a few at a time, and passes them to `take`.
     fn apart(&self, stored: &[u8], width: usize, mut take: impl FnMut(&Levels)) {
         let (values, bytes) = self.kind.block();
         let row = (width / values as usize * bytes as usize).max(1);

@@ -1,4 +1,4 @@
-//! A `config.json` of a file's metadata.
+//! Makes a `config.json` from a file's metadata.
 //!
 //! A table lists the keys of each architecture: used, checked or irrelevant. Any other key is
 //! refused by name, since it may change the result of the model. llama.cpp has some facts in its
@@ -26,17 +26,17 @@ use crate::{CheckpointError, limits};
 enum Use {
     /// A field of the configuration.
     Field(&'static str),
-    /// Known otherwise, and must agree with that field.
+    /// Known from another source, and must agree with that field.
     Same(&'static str),
-    /// Off in every model of the family that is read here: 0, `false` or absent.
+    /// Off in every supported model of the family: 0, `false` or absent.
     Off,
     /// Without effect on the result of the model.
     Irrelevant,
-    /// Read by code of its own.
+    /// Read by separate code.
     Own,
 }
 
-/// Keys behind `ARCHITECTURE.` that all architectures have.
+/// Keys that all architectures have, after the prefix `ARCHITECTURE.`.
 const COMMON: &[(&str, Use)] = &[
     ("context_length", Use::Field("max_position_embeddings")),
     ("embedding_length", Use::Field("hidden_size")),
@@ -53,13 +53,13 @@ const COMMON: &[(&str, Use)] = &[
     ("attention.causal", Use::Own),
     ("expert_count", Use::Off),
     ("expert_used_count", Use::Off),
-    // It multiplies cosines and sines.
+    // The factor multiplies cosines and sines.
     ("rope.scaling.attn_factor", Use::Own),
     ("final_logit_softcapping", Use::Field("final_logit_softcapping")),
     ("attn_logit_softcapping", Use::Field("attn_logit_softcapping")),
 ];
 
-/// Keys that a model cannot be read without.
+/// Keys that every model requires.
 const REQUIRED: [&str; 6] = [
     "context_length",
     "embedding_length",
@@ -69,7 +69,7 @@ const REQUIRED: [&str; 6] = [
     "attention.layer_norm_rms_epsilon",
 ];
 
-/// Further keys of architectures whose layers are all alike.
+/// Additional keys of architectures whose layers all have the same sizes.
 const ALIKE: &[(&str, Use)] = &[
     ("feed_forward_length", Use::Field("intermediate_size")),
     ("attention.head_count_kv", Use::Own),
@@ -77,7 +77,7 @@ const ALIKE: &[(&str, Use)] = &[
     ("attention.value_length", Use::Same("head_dim")),
 ];
 
-/// Further keys where all pairs of a head turn.
+/// Additional keys of architectures that rotate all pairs of a head.
 const TURNING: &[(&str, Use)] = &[("rope.dimension_count", Use::Same("head_dim"))];
 
 const GRANITE: &[(&str, Use)] = &[
@@ -85,7 +85,8 @@ const GRANITE: &[(&str, Use)] = &[
     ("embedding_scale", Use::Own),
     ("residual_scale", Use::Own),
     ("logit_scale", Use::Own),
-    // The variant that may have recurrent layers and experts writes sizes of what this file lacks.
+    // Converters of the variant with recurrent layers and experts also write the sizes of absent
+    // ones.
     ("ssm.conv_kernel", Use::Irrelevant),
     ("ssm.state_size", Use::Irrelevant),
     ("ssm.group_count", Use::Irrelevant),
@@ -102,7 +103,7 @@ const GEMMA3: &[(&str, Use)] = &[
     ("rope.freq_base_swa", Use::Own),
 ];
 
-/// In addition to [`GEMMA3`].
+/// Keys in addition to [`GEMMA3`].
 const EMBEDDING: &[(&str, Use)] = &[
     ("pooling_type", Use::Own),
     ("dense_2_feat_in", Use::Own),
@@ -114,7 +115,7 @@ const EMBEDDING: &[(&str, Use)] = &[
 const GEMMA4: &[(&str, Use)] = &[
     ("feed_forward_length", Use::Own),
     ("attention.head_count_kv", Use::Own),
-    // Sizes of full layers. Sliding layers have keys of their own.
+    // Sizes of full layers. Sliding layers have separate keys.
     ("attention.key_length", Use::Field("global_head_dim")),
     ("attention.value_length", Use::Same("global_head_dim")),
     ("rope.dimension_count", Use::Same("global_head_dim")),
@@ -129,14 +130,14 @@ const GEMMA4: &[(&str, Use)] = &[
     ("expert_feed_forward_length", Use::Off),
 ];
 
-/// A configuration made of metadata.
+/// A configuration made from metadata.
 #[derive(Clone, Debug)]
 pub(crate) struct Configuration {
-    /// As `config.json` would have it.
+    /// The content of the `config.json`.
     pub value: Json,
     /// The key of each field, for messages.
     pub keys: BTreeMap<String, String>,
-    /// Facts that the file omits, as sentences.
+    /// Assumed facts that the file omits, as sentences.
     pub assumed: Vec<String>,
 }
 
@@ -207,19 +208,20 @@ struct Parts<'h, 'f> {
 }
 
 impl<'h, 'f> Parts<'h, 'f> {
-    /// The metadata of the model, which its first file has.
+    /// Returns the metadata of the model, which its first file contains.
     fn metadata(&self) -> Result<&'h Metadata<'f>, CheckpointError> {
         let first =
             self.heads.first().ok_or_else(|| CheckpointError::MissingFile { path: PathBuf::new() })?;
         Ok(&first.metadata)
     }
 
-    /// A tensor of any file.
+    /// Returns the tensor of that name, from any file.
     fn tensor(&self, name: &str) -> Option<&'h Tensor<'f>> {
         self.heads.iter().flat_map(|head| &head.tensors).find(|tensor| tensor.name == name)
     }
 
-    /// A tensor's values; `None` if it is absent or of a type without values here.
+    /// Returns a tensor's values. `None` if it is absent, or if values of its type are not
+    /// supported.
     fn values(&self, name: &str) -> Option<Vec<f32>> {
         self.heads.iter().zip(self.files).find_map(|(head, file)| {
             let tensor = head.tensors.iter().find(|tensor| tensor.name == name)?;
@@ -229,7 +231,7 @@ impl<'h, 'f> Parts<'h, 'f> {
     }
 }
 
-/// A configuration that is being made.
+/// A configuration under construction.
 struct Making<'h, 'f> {
     metadata: &'h Metadata<'f>,
     architecture: &'static str,
@@ -272,7 +274,7 @@ impl Making<'_, '_> {
         }
     }
 
-    /// Fields that are one key or one shape.
+    /// Sets the fields that come from a single key or shape.
     fn sizes(
         &mut self,
         parts: &Parts<'_, '_>,
@@ -289,7 +291,7 @@ impl Making<'_, '_> {
             let rows = embedding.shape.first().copied().unwrap_or(0);
             self.set("vocab_size", rows, "token_embd.weight");
         }
-        // The converter leaves out an output matrix that is the embedding.
+        // The converter omits an output matrix that equals the embedding.
         self.set("tie_word_embeddings", parts.tensor("output.weight").is_none(), "output.weight");
         let all = || tables.iter().copied().flatten().copied();
         for (name, used) in all() {
@@ -298,7 +300,7 @@ impl Making<'_, '_> {
             match used {
                 Use::Field(field) => {
                     let json = plain(value).ok_or_else(|| self.metadata.wrong(&key, "a number or a flag"))?;
-                    // 0 switches a soft-cap off.
+                    // A soft-cap of 0 means that there is none.
                     if !(field.ends_with("softcapping") && json.as_f64() == Some(0.0)) {
                         self.set(field, json, &key);
                     }
@@ -318,11 +320,11 @@ impl Making<'_, '_> {
         let heads = self.whole_field("num_attention_heads").unwrap_or(0);
         match self.metadata.get(&self.key("attention.head_count_kv")) {
             Some(_) => self.key_value_heads()?,
-            // Gemma 4 requires them below.
+            // The code for Gemma 4 requires them below.
             None if family == Family::Gemma4 => {}
             None => self.assume("num_key_value_heads", heads, "a number of key/value heads of"),
         }
-        // The family refuses a width that is not a multiple of the number of heads.
+        // The family later refuses a width that is not a multiple of the number of heads.
         if let (None, Some(hidden), 1..) =
             (self.whole_field("head_dim"), self.whole_field("hidden_size"), heads)
         {
@@ -339,7 +341,7 @@ impl Making<'_, '_> {
         self.refuse_others(family, tables)
     }
 
-    /// Refuses keys whose effect is not known, or is not that of the family.
+    /// Refuses keys whose effect is unknown, or does not fit the family.
     fn refuse_others(
         &self,
         family: Family,
@@ -352,7 +354,7 @@ impl Making<'_, '_> {
                 return Err(self.unsupported(key, "keys whose effect on this architecture is known"));
             }
         }
-        // Only Phi 3 has a factor, which its own code reads.
+        // Only Phi 3 has this factor, which its own code reads.
         let key = self.key("rope.scaling.attn_factor");
         if family != Family::Phi3 && self.metadata.number(&key)?.is_some_and(|factor| factor != 1.0) {
             return Err(self.unsupported(&key, "1"));
@@ -364,7 +366,8 @@ impl Making<'_, '_> {
         Ok(())
     }
 
-    /// Sets the types of layers, if the file has them as a list or as a number.
+    /// Sets the types of layers, if the file specifies them as a list or as a number. Returns
+    /// whether it does.
     fn layer_types(&mut self) -> Result<bool, CheckpointError> {
         let key = self.key("attention.sliding_window_pattern");
         match self.metadata.get(&key) {
@@ -389,7 +392,7 @@ impl Making<'_, '_> {
         Ok(true)
     }
 
-    /// Reads the layers of Gemma 3, and takes facts that files omit from llama.cpp.
+    /// Reads the layers of Gemma 3. Facts that files omit come from llama.cpp.
     fn gemma3(&mut self) -> Result<(), CheckpointError> {
         if !self.layer_types()? {
             self.assume("sliding_window_pattern", 6, "full attention in every layer of number");
@@ -402,7 +405,8 @@ impl Making<'_, '_> {
         let whole = |name| self.whole_field(name);
         let head_dim = whole("head_dim").unwrap_or(256);
         let scalar = match (whole("num_hidden_layers"), whole("hidden_size"), whole("num_attention_heads")) {
-            // The 27B model's heads are scaled by what its rows would give each of them.
+            // The 27B model scales queries by the size that its rows divided by its heads would
+            // have.
             (Some(62), Some(hidden), Some(heads)) if heads > 0 => hidden / heads,
             _ => head_dim,
         };
@@ -410,8 +414,8 @@ impl Making<'_, '_> {
         Ok(())
     }
 
-    /// Refuses a list of more values than a model has layers before it becomes a larger one of
-    /// JSON.
+    /// Refuses a list with more values than a model has layers, before it becomes a larger JSON
+    /// list.
     fn check_layers(&self, key: &str, list: List<'_>) -> Result<(), CheckpointError> {
         match list.len() > *limits::LAYERS.end() {
             true => Err(self.metadata.wrong(key, "a value for each of at most 512 layers").into()),
@@ -419,7 +423,7 @@ impl Making<'_, '_> {
         }
     }
 
-    /// A key with one number, or one for each layer.
+    /// Returns the values of a key, which has one number or one for each layer.
     fn per_layer(&self, name: &str) -> Result<Vec<u64>, CheckpointError> {
         let key = self.key(name);
         let wrong = || CheckpointError::from(self.metadata.wrong(&key, "a number, or one for each layer"));
@@ -438,7 +442,7 @@ impl Making<'_, '_> {
         }
     }
 
-    /// Sets the number of key/value heads, which a file may have for each layer.
+    /// Sets the number of key/value heads, which a file may specify for each layer.
     fn key_value_heads(&mut self) -> Result<(), CheckpointError> {
         let key = self.key("attention.head_count_kv");
         let heads = self.per_layer("attention.head_count_kv")?;
@@ -449,7 +453,7 @@ impl Making<'_, '_> {
         Ok(())
     }
 
-    /// A rotary base, which llama.cpp knows where a file omits it.
+    /// Returns a rotary base. If the file omits it, llama.cpp's default `usual` is assumed.
     fn base(&mut self, name: &str, usual: f64, words: &str) -> Result<f64, CheckpointError> {
         let given = self.metadata.number(&self.key(name))?;
         if given.is_none() {
@@ -458,7 +462,7 @@ impl Making<'_, '_> {
         Ok(given.unwrap_or(usual))
     }
 
-    /// Sizes of Gemma 4 that differ between layers, and its rotary positions.
+    /// Sets the sizes of Gemma 4 that differ between layers, and its rotary positions.
     fn gemma4(&mut self, parts: &Parts<'_, '_>) -> Result<(), CheckpointError> {
         if !self.layer_types()? {
             let key = self.key("attention.sliding_window_pattern");
@@ -499,7 +503,7 @@ impl Making<'_, '_> {
     }
 }
 
-/// A number or a flag as JSON.
+/// Converts a number or a boolean to JSON.
 fn plain(value: Value<'_>) -> Option<Json> {
     match value {
         Value::Integer(number) => {

@@ -1,11 +1,11 @@
-//! llama.cpp's names of architectures and tensors, and what its converter does to values.
+//! llama.cpp's names of architectures and tensors, and its converter's changes to values.
 //!
 //! Source: its converter (`conversion/` of llama.cpp) and its table of names
 //! (`gguf-py/gguf/tensor_mapping.py`).
 
 use crate::family::Family;
 
-/// Architectures whose text models are read, and the family that reads them.
+/// Supported architectures of text models, each with its family.
 pub(super) const ARCHITECTURES: [(&str, Family); 9] = [
     ("gemma3", Family::Gemma3),
     ("gemma4", Family::Gemma4),
@@ -18,23 +18,23 @@ pub(super) const ARCHITECTURES: [(&str, Family); 9] = [
     ("smollm3", Family::SmolLM3),
 ];
 
-/// Architecture of files with a tower and its projector, which a text model does not read.
+/// Architecture of files with a tower and its projector, which text models do not use.
 pub(super) const PROJECTOR: &str = "clip";
 
-/// The architecture of files with weights of a family.
+/// Returns the architecture of files with weights of a family.
 pub(super) fn architecture_of(family: Family) -> &'static str {
     // The converter writes Mistral's models as Llama's.
     let family = if family == Family::Mistral { Family::Llama } else { family };
     ARCHITECTURES.iter().find(|(_, known)| *known == family).map_or("", |(name, _)| name)
 }
 
-/// The checkpoint's name of a tensor of a family; `None` for tensors that the text model does not
-/// have.
+/// Returns the checkpoint's name of a tensor. `None` for tensors that the family's text model does
+/// not have.
 pub(super) fn checkpoint_name(family: Family, name: &str) -> Option<String> {
     let prefix = if family == Family::EmbeddingGemma { "" } else { "model." };
     if let Some(rest) = name.strip_prefix("blk.") {
         let (layer, part) = rest.split_once('.')?;
-        // The number as the file writes it: another spelling of it is another name.
+        // Only the canonical spelling of the number is accepted: any other is a different name.
         layer.parse::<u32>().ok().filter(|number| number.to_string() == layer)?;
         return Some(format!("{prefix}layers.{layer}.{}", part_name(family, part)?));
     }
@@ -52,10 +52,10 @@ pub(super) fn checkpoint_name(family: Family, name: &str) -> Option<String> {
     })
 }
 
-/// The checkpoint's name of a part of a layer.
+/// Returns the checkpoint's name of a part of a layer.
 fn part_name(family: Family, part: &str) -> Option<&'static str> {
     let (gemma4, phi) = (family == Family::Gemma4, family == Family::Phi3);
-    // Two norms around each block, where the others have one before it.
+    // These families have two norms around each block, the others have one before it.
     let sandwich = matches!(family, Family::Gemma3 | Family::Gemma4 | Family::EmbeddingGemma);
     Some(match part {
         "attn_norm.weight" => "input_layernorm.weight",
@@ -85,18 +85,18 @@ fn part_name(family: Family, part: &str) -> Option<&'static str> {
     })
 }
 
-/// Whether the converter adds one to the tensor of that checkpoint name.
+/// Checks whether the converter adds one to the tensor of that checkpoint name.
 pub(super) fn adds_one(family: Family, name: &str) -> bool {
     matches!(family, Family::Gemma3 | Family::EmbeddingGemma) && name.ends_with("norm.weight")
 }
 
-/// Whether the converter changes the order of rows within each head: of a pair that turns together,
-/// one row behind the other.
+/// Checks whether the converter reorders the rows within each head, so that the two rows of a
+/// rotated pair are adjacent.
 pub(super) fn pairs_heads(family: Family) -> bool {
     matches!(family, Family::Llama | Family::Mistral | Family::SmolLM3 | Family::Granite)
 }
 
-/// Whether the tensor of that checkpoint name has rows that turn.
+/// Checks whether the tensor of that checkpoint name has rotated rows.
 pub(super) fn pairs_rows(name: &str) -> bool {
     let turned = ["q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias"];
     turned.iter().any(|end| name.ends_with(end))

@@ -1,4 +1,4 @@
-//! How queries and keys turn by their positions, and in which layers.
+//! The rotation of queries and keys by positions, and the layers that have it.
 
 use serde_json::Value;
 
@@ -11,14 +11,14 @@ use crate::longrope::LongRope;
 use crate::rotary::{self, Divisors, Rotary};
 use crate::yarn::{self, Yarn};
 
-/// Positions that Phi 3 was trained with, where a file does not have them.
+/// Default number of positions that Phi 3 was trained with.
 const PHI_ORIGINAL: u64 = 4096;
 
-/// Returns the rotation, and the number of positions up to which it is the library's if that is
-/// less than the context.
+/// Returns the rotation. If it matches the library's only up to a number of positions below the
+/// context, also returns that number.
 ///
-/// Parameters are in `rope_parameters`, or in the older `rope_theta` with `rope_scaling`, which
-/// counts if a file has both.
+/// Parameters are in `rope_parameters`, or in the older `rope_theta` with `rope_scaling`. If a file
+/// has both, the older ones apply.
 pub(super) fn read(
     fields: Fields<'_>,
     family: Family,
@@ -27,7 +27,8 @@ pub(super) fn read(
     let usual = if family == Family::SmolLM3 { 2e6 } else { 1e4 };
     let theta = fields.positive("rope_theta")?.unwrap_or(usual);
     let phi = family == Family::Phi3;
-    // The library moves these two into the set of parameters, over what the set has.
+    // The library moves these two into the set of parameters, and they override the fields of the
+    // set.
     let mut partial = rotary::read_partial(fields)?;
     let mut original = fields.whole("original_max_position_embeddings", &limits::CONTEXT)?;
     if phi {
@@ -42,7 +43,7 @@ pub(super) fn read(
     if let (Some(newer), Some(_)) = (newer, older)
         && newer.positive("rope_theta")?.is_some_and(|own| own != theta)
     {
-        // The library replaces the newer set by the older one, and loses the base of the newer.
+        // The library replaces the newer set by the older one, and loses the newer base.
         return Err(newer.unsupported("rope_theta", "the `rope_theta` next to `rope_scaling`"));
     }
     let parameters = older.or(newer);
@@ -65,7 +66,7 @@ pub(super) fn read(
             let divisors = Divisors::Each(yarn.divisors);
             return Ok((Rotary { divisors, magnitude: yarn.magnitude, ..Rotary::plain(theta) }, None));
         }
-        // Older names of it in files of Phi 3.
+        // Files of Phi 3 contain these older names of `longrope`.
         "su" | "yarn" if phi => {}
         "default" if phi => {
             rotary::refuse_others(parameters, &[])?;
@@ -89,7 +90,7 @@ pub(super) fn read(
     Ok((rotary, long.limit))
 }
 
-/// Returns for each layer whether queries and keys turn.
+/// Returns for each layer whether queries and keys are rotated.
 pub(super) fn read_turning(
     fields: Fields<'_>,
     family: Family,
@@ -109,8 +110,8 @@ pub(super) fn read_turning(
     }
 }
 
-/// `no_rope_layers`, whose zeros name layers that do not turn despite its name, or else every
-/// `no_rope_layer_interval`-th layer.
+/// Reads `no_rope_layers`. Despite its name, its zeros mark the layers without rotation. Without
+/// it, every `no_rope_layer_interval`-th layer has none.
 fn read_intervals(fields: Fields<'_>, layers: u32) -> Result<Vec<bool>, CheckpointError> {
     let name = "no_rope_layers";
     let Some(list) = fields.list(name)? else {
@@ -125,6 +126,6 @@ fn read_intervals(fields: Fields<'_>, layers: u32) -> Result<Vec<bool>, Checkpoi
         Some(number @ 0..=1) => Ok(number == 1),
         _ => Err(fields.invalid(name, format!("has {}, neither 0 nor 1", shortened(value)))),
     };
-    // The library reads as many as there are layers.
+    // The library ignores further entries.
     list.iter().take(layers as usize).map(turns).collect()
 }

@@ -1,12 +1,13 @@
-//! Which layers have a window, and how wide it is.
+//! The layers that have a window, and its width.
 
 use crate::family::Family;
 use crate::json::Fields;
 use crate::{CheckpointError, LayerType, limits, pattern};
 
-/// Returns the type of each layer, and the window; 0 without layers that have one.
+/// Returns the type of each layer, and the window. The window is 0 if no layer has one.
 ///
-/// `turning` is whether queries and keys of a layer turn, `context` how many positions there are.
+/// `turning` specifies whether a layer rotates queries and keys. `context` is the number of
+/// positions.
 pub(super) fn read(
     fields: Fields<'_>,
     family: Family,
@@ -21,13 +22,13 @@ pub(super) fn read(
             read_switched(fields, layers, |layer| u64::from(layer) >= first)
         }
         Family::SmolLM3 => {
-            // The library has the field of Qwen and does not use it.
+            // The library has this field of Qwen but does not use it.
             fields.superseded("max_window_layers");
             read_switched(fields, layers, |layer| !turning[layer as usize])
         }
         Family::Phi3 => {
             let window = fields.whole("sliding_window", &limits::WINDOW)?;
-            // Published files have a window that is wider than the context.
+            // Some published files have a window that is wider than the context.
             Ok(match window.filter(|window| *window < context) {
                 Some(window) => (vec![LayerType::Sliding; layers as usize], window as u32),
                 None => (vec![LayerType::Full; layers as usize], 0),
@@ -38,14 +39,15 @@ pub(super) fn read(
     }
 }
 
-/// The list of types, or else sliding by a rule where the window is switched on; and the window.
+/// Returns the layer types and the window. Without a list of types, the rule `slides` selects the
+/// sliding layers if the window is switched on.
 fn read_switched(
     fields: Fields<'_>,
     layers: u32,
     slides: impl Fn(u32) -> bool,
 ) -> Result<(Vec<LayerType>, u32), CheckpointError> {
     let sliding = fields.flag("use_sliding_window")?.unwrap_or(false);
-    // Files that switch the window off may still carry its width.
+    // Files that switch the window off may still specify its width.
     fields.superseded("sliding_window");
     let window = if sliding { fields.whole("sliding_window", &limits::WINDOW)? } else { None };
     let window = window.unwrap_or(0) as u32;
@@ -60,8 +62,8 @@ fn read_switched(
     Ok((types, window))
 }
 
-/// The list of types, or else all sliding unless the file has `null` for the window; and the
-/// window.
+/// Returns the layer types and the window. Without a list of types, all layers slide, unless the
+/// window is `null` in the file.
 fn read_mistral(fields: Fields<'_>, layers: u32) -> Result<(Vec<LayerType>, u32), CheckpointError> {
     let window = match fields.whole("sliding_window", &limits::WINDOW)? {
         Some(window) => window as u32,
@@ -79,7 +81,8 @@ fn read_mistral(fields: Fields<'_>, layers: u32) -> Result<(Vec<LayerType>, u32)
     }
 }
 
-/// The list of types of a family that has recurrent layers too, all of them attention.
+/// Returns the layer types of a family that may have recurrent layers. Refuses all types except
+/// attention.
 fn read_attention(fields: Fields<'_>, layers: u32) -> Result<Vec<LayerType>, CheckpointError> {
     let name = ["layer_types", "layers_block_type"].into_iter().find(|name| fields.get(name).is_some());
     let name = name.unwrap_or("layer_types");

@@ -1,8 +1,13 @@
 //! AWQ in its GEMM layout: `qweight`, `qzeros`, `scales`.
 //!
-//! Layout, as AutoAWQ writes it, for K inputs, N outputs, G groups of inputs, 4 bits: `qweight
-//! [K, N/8]`, words that hold eight consecutive outputs of an input, from the low bits on those of
-//! [`ORDER`]; `qzeros [G, N/8]` in the same order; `scales [G, N]`. A weight is `(q − z) · scale`.
+//! Layout, as AutoAWQ writes it, for K inputs, N outputs, G groups of inputs, 4 bits:
+//!
+//! * `qweight [K, N/8]`: each word packs eight consecutive outputs of an input, in the order of
+//!   [`ORDER`], low bits first.
+//! * `qzeros [G, N/8]`: packed in the same order.
+//! * `scales [G, N]`.
+//!
+//! A weight is `(q − z) · scale`.
 
 use shardwright_vocabulary::DType;
 
@@ -13,16 +18,16 @@ use super::module::{FLOATS, word};
 use crate::CheckpointError;
 use crate::json::Fields;
 
-/// Bits of an integer; the layout has no other.
+/// Bits of an integer. The layout supports no other number.
 pub(super) const BITS: u32 = 4;
 
-/// Outputs of a word.
+/// Outputs per word.
 const PER_WORD: usize = 8;
 
-/// Which of the eight outputs each field of a word holds, lowest first.
+/// The output that each field of a word contains, lowest field first.
 const ORDER: [usize; PER_WORD] = [0, 2, 4, 6, 1, 3, 5, 7];
 
-/// Where the field of each output lies.
+/// The field that contains each output.
 const FIELD: [usize; PER_WORD] = {
     let mut fields = [0; PER_WORD];
     let mut field = 0;
@@ -36,7 +41,6 @@ const FIELD: [usize; PER_WORD] = {
 /// The zero point in the middle of the range.
 const MIDDLE: u32 = 8;
 
-/// Checked settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Awq {
     pub group: Group,
@@ -69,7 +73,7 @@ impl Awq {
         let code = move |bytes: &[u8], row: usize, output: usize| {
             word(bytes, row * words + output / PER_WORD) >> (4 * FIELD[output % PER_WORD]) & 0xf
         };
-        // Fields beyond the last output say nothing.
+        // Fields beyond the last output are unused.
         if let Some(stored) = zeros.bytes() {
             let middle = |row| (0..count).all(|output| code(stored.bytes(), row, output) == MIDDLE);
             if !(0..groups as usize).all(middle) {

@@ -1,10 +1,16 @@
 //! compressed-tensors: the formats `pack-quantized` and `int-quantized`.
 //!
 //! Layout, as the library of that name writes it, for N outputs, K inputs, G groups of inputs, B
-//! bits: `weight_packed [N, ⌈K·B/32⌉]`, rows of words that hold integers plus 2^(B−1), low bits
-//! first; or `weight [N, K]` of signed bytes. `weight_shape [2]`; `weight_scale [N, G]`, one for a
-//! tensor `[1]`; `weight_zero_point`, absent where it is 0: packed down the columns, `[⌈N·B/32⌉,
-//! G]`, or signed bytes like the scales. A weight is `(q − z) · scale`.
+//! bits:
+//!
+//! * `weight_packed [N, ⌈K·B/32⌉]`: rows of words that pack integers plus 2^(B−1), low bits first.
+//!   Or `weight [N, K]` of signed bytes.
+//! * `weight_shape [2]`.
+//! * `weight_scale [N, G]`, or `[1]` for a tensor with a single scale.
+//! * `weight_zero_point`, absent if it is 0: packed down the columns, `[⌈N·B/32⌉, G]`, or signed
+//!   bytes in the shape of the scales.
+//!
+//! A weight is `(q − z) · scale`.
 
 use shardwright_graph::WeightData;
 use shardwright_vocabulary::DType;
@@ -15,13 +21,12 @@ use super::module::{FLOATS, Found, word};
 use crate::json::Fields;
 use crate::{CheckpointError, limits};
 
-/// Checked settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Compressed {
     packed: bool,
     bits: u32,
     group: Group,
-    /// Whether the settings ask for quantised activations or keys and values too.
+    /// Whether the settings also require quantised activations, or quantised keys and values.
     activations: bool,
 }
 
@@ -123,7 +128,7 @@ impl Compressed {
         let count = groups as usize;
         let scales = scales(layout, &name, shape, &found, move |output, group| output * count + group)?;
         let data = match (self.packed, zeros) {
-            // Signed bytes by rows: those of the graph.
+            // The graph uses the same layout: signed bytes by rows.
             (false, _) => match stored.bytes() {
                 Some(bytes) => bytes.in_place()?,
                 None => WeightData::planned(layout.sizes(&name, shape)?.0),
@@ -133,7 +138,8 @@ impl Compressed {
         Ok(layout.with(data, scales))
     }
 
-    /// The zero points, where one is not 0 and differences from them can be held.
+    /// Returns the zero points if any of them is not 0. Refuses them if differences from them
+    /// cannot be represented.
     fn zero_points<'s>(
         &self,
         module: &mut Module<'s>,
@@ -171,7 +177,7 @@ impl Compressed {
         }
     }
 
-    /// Integers from rows of words.
+    /// Unpacks integers from rows of words.
     fn unpacked(
         &self,
         layout: Layout,
@@ -201,14 +207,14 @@ impl Compressed {
     }
 }
 
-/// The integer that stands for zero, as it is packed.
+/// Returns the packed integer that represents zero.
 fn zero_code(bytes: &[u8], bits: u32, groups: usize, output: usize, group: usize) -> u32 {
     let per_word = 32 / bits as usize;
     let place = bits as usize * (output % per_word);
     word(bytes, output / per_word * groups + group) >> place & (u32::MAX >> (32 - bits))
 }
 
-/// Shapes that scales and plain zero points may have.
+/// Returns the supported shapes of scales and unpacked zero points.
 fn scale_shapes(group: Group, outputs: u64, groups: u64) -> Vec<Vec<u64>> {
     match group {
         Group::Tensor => vec![vec![1], vec![], vec![1, 1]],
@@ -217,7 +223,8 @@ fn scale_shapes(group: Group, outputs: u64, groups: u64) -> Vec<Vec<u64>> {
     }
 }
 
-/// Which weights share a scale; where it is not said, the library concludes it from the group size.
+/// Reads which weights share a scale. If the strategy is missing, the group size implies it, as in
+/// the library.
 fn read_strategy(weights: Fields<'_>) -> Result<Group, CheckpointError> {
     let size = match weights.get("group_size").and_then(serde_json::Value::as_i64) {
         Some(-1) => None,

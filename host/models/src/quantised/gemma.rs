@@ -1,15 +1,19 @@
 //! Google's mobile checkpoints (`quant_method` `gemma`): 2, 4 or 8 bits, one scale for each output.
 //!
-//! Layout, as transformers reads it, for N outputs and K inputs: `weight [N, K]` of signed bytes,
-//! or `weight [N, ⌈K·B/8⌉]` of unsigned bytes that hold integers plus 2^(B−1), low bits first;
-//! `weight_scale [N, 1]`. A table has `embedding_quantized` and `embedding_scale` of the same
-//! layout. The number of bits follows from type and shape; the patterns of the settings that give
-//! it to names of modules are only needed without them.
+//! Layout, as transformers reads it, for N outputs and K inputs:
 //!
-//! `input_activation_scale` and `output_activation_scale` round what goes into a product and what
-//! comes out of it to 8 bits; 0 is none. `k_cache_scale` and `v_cache_scale` are for a cache in
-//! integers. A plan decides about activations and caches here: these scales stay unused tensors,
-//! and a note counts them.
+//! * `weight [N, K]` of signed bytes, or `weight [N, ⌈K·B/8⌉]` of unsigned bytes that pack integers
+//!   plus 2^(B−1), low bits first.
+//! * `weight_scale [N, 1]`.
+//! * A table has `embedding_quantized` and `embedding_scale` of the same layout instead.
+//!
+//! The number of bits follows from type and shape. The settings also contain patterns that specify
+//! it by module name. They are needed only if the tensors are missing.
+//!
+//! `input_activation_scale` and `output_activation_scale` are for rounding the operand and the
+//! result of a product to 8 bits. 0 means no rounding. `k_cache_scale` and `v_cache_scale` are for
+//! a cache in integers. In this project the plan decides on activations and caches. So these scales
+//! stay unused tensors, and a note counts them.
 //!
 //! Source: `integrations/gemma_quant.py` and `quantizers/quantizer_gemma.py` of transformers.
 
@@ -25,20 +29,19 @@ use crate::json::Fields;
 use crate::made::made;
 use crate::{CheckpointError, UnusedTensor};
 
-/// Names of a module's integers and scales: of matrices, and of tables.
+/// Names of a module's integers and scales: for matrices, and for tables.
 const MATRIX: [&str; 2] = ["weight", "weight_scale"];
 const TABLE: [&str; 2] = ["embedding_quantized", "embedding_scale"];
 
-/// Checked settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Gemma {
-    /// Bits of modules that no pattern names.
+    /// Bits of modules that no pattern matches.
     bits: u32,
     /// Whether tables may be quantised.
     tables: bool,
-    /// Whether patterns give modules other numbers of bits, or leave some out.
+    /// Whether patterns specify different numbers of bits for some modules, or exclude some.
     patterns: bool,
-    /// The settings file.
+    /// The path of the settings file.
     path: PathBuf,
 }
 
@@ -70,7 +73,7 @@ impl Gemma {
         })
     }
 
-    /// The scales of a module, which every quantised one has.
+    /// Returns the name of a module's scales, which every quantised module has.
     pub fn mark(module: &str) -> &'static str {
         names(module)[1]
     }
@@ -97,11 +100,11 @@ impl Gemma {
         Ok(layout.with(data(layout, &name, shape, found)?, scales))
     }
 
-    /// The bits of modules of which only the settings are known.
+    /// Returns the bits of modules without tensors, from the settings alone.
     ///
     /// # Errors
     ///
-    /// That the settings have patterns of names.
+    /// If the settings have patterns of names.
     pub fn planned_bits(&self) -> Result<u32, CheckpointError> {
         match self.patterns {
             false => Ok(self.bits),
@@ -114,13 +117,13 @@ impl Gemma {
         }
     }
 
-    /// Whether the module of a matrix is quantised, by the settings alone.
+    /// Checks whether the module of a matrix is quantised, from the settings alone.
     pub fn implies(&self, name: &str) -> bool {
         self.tables || names(name.strip_suffix(".weight").unwrap_or(name)) == MATRIX
     }
 }
 
-/// A note on scales of activations and caches among tensors that nothing reads.
+/// Returns a note on scales of activations and caches among the unused tensors.
 pub(crate) fn note(unused: &[UnusedTensor]) -> Option<String> {
     let ends = ["_activation_scale", "_cache_scale"];
     let count = unused.iter().filter(|tensor| ends.iter().any(|end| tensor.name.ends_with(end))).count();
@@ -129,13 +132,13 @@ pub(crate) fn note(unused: &[UnusedTensor]) -> Option<String> {
     })
 }
 
-/// The names of integers and scales of a module.
+/// Returns the names of a module's integers and scales.
 fn names(module: &str) -> [&'static str; 2] {
     let last = module.rsplit('.').next().unwrap_or_default();
     if last.starts_with("embed_tokens") { TABLE } else { MATRIX }
 }
 
-/// Integers by rows, of two's complement instead of from 0 on.
+/// Returns the integers by rows, converted from an offset to two's complement.
 fn data(
     layout: Layout,
     name: &str,
@@ -147,11 +150,11 @@ fn data(
     let (middles, bits) = match layout.dtype {
         DType::I4 => (0x88, 4),
         DType::I2 => (0xaa, 2),
-        // Signed bytes are what the graph has.
+        // The graph uses signed bytes too.
         _ => return stored.in_place(),
     };
     let row = (length as u64 / shape[0].max(1)) as usize;
-    // Bits behind the last integer of a row are 0.
+    // Bits after the last integer of a row must be 0.
     let used = (shape[1] * bits - 8 * (row as u64 - 1)) as u32;
     let last = u8::MAX >> (8 - used);
     made(length, move || {

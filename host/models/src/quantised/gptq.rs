@@ -1,11 +1,15 @@
 //! GPTQ: `qweight`, `qzeros`, `scales`, `g_idx`.
 //!
 //! Layout, as AutoGPTQ and GPTQModel write it, B bits, K inputs, N outputs, G groups of inputs:
-//! `qweight [K·B/32, N]`, words that hold 32/B consecutive inputs of an output, low bits first;
-//! `scales [G, N]`; `qzeros [G, N·B/32]`, words of 32/B consecutive outputs; `g_idx [K]`, the group
-//! of each input. A weight is `(q − z) · scale`, where `z` is what `qzeros` holds, plus one in the
-//! first version of the format. Of the highest stored zero point the sum needs one bit more, which
-//! some kernels drop and others keep.
+//!
+//! * `qweight [K·B/32, N]`: each word packs 32/B consecutive inputs of an output, low bits first.
+//! * `scales [G, N]`.
+//! * `qzeros [G, N·B/32]`: each word packs 32/B consecutive outputs.
+//! * `g_idx [K]`: the group of each input.
+//!
+//! A weight is `(q − z) · scale`, where `z` is the stored zero point, plus one in the first version
+//! of the format. For the highest stored zero point the sum needs one more bit, which some kernels
+//! drop and others keep.
 
 use shardwright_vocabulary::DType;
 
@@ -15,12 +19,11 @@ use super::module::{FLOATS, word};
 use crate::json::Fields;
 use crate::{CheckpointError, limits};
 
-/// Checked settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Gptq {
     pub bits: u32,
     pub group: Group,
-    /// What is added to a stored zero point.
+    /// The number to add to a stored zero point.
     added: u32,
 }
 
@@ -102,7 +105,7 @@ impl Gptq {
     }
 }
 
-/// A group size by one of its names: a number of inputs, or −1 for all.
+/// Reads a group size under one of its names: a number of inputs, or −1 for all.
 pub(super) fn read_group(fields: Fields<'_>, names: &[&str]) -> Result<Group, CheckpointError> {
     let Some(name) = names.iter().find(|name| fields.get(name).is_some()) else {
         return Err(fields.invalid(names[0], "is missing"));

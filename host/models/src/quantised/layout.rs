@@ -1,4 +1,4 @@
-//! How the integers and scales of a matrix lie in the graph, and putting them there.
+//! The layout of a matrix's integers and scales in the graph, and the conversion to it.
 
 use half::f16;
 use shardwright_graph::{GraphError, Weight, WeightData, WeightQuantisation};
@@ -9,19 +9,19 @@ use super::module::Stored;
 use crate::CheckpointError;
 use crate::made::made;
 
-/// Which inputs of an output share a scale.
+/// The inputs of an output that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// All, and those of the other outputs too.
+    /// All inputs of all outputs.
     Tensor,
-    /// All.
+    /// All inputs of one output.
     Channel,
-    /// So many.
+    /// This many consecutive inputs.
     Of(u32),
 }
 
 impl Group {
-    /// Inputs that share a scale, of so many.
+    /// Returns the number of inputs that share a scale, for outputs with `inputs` inputs.
     pub fn size(self, inputs: u64) -> u64 {
         match self {
             Group::Of(size) => u64::from(size).max(1),
@@ -30,7 +30,7 @@ impl Group {
     }
 }
 
-/// Stored type, and which values share a scale.
+/// The stored type, and the values that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub dtype: DType,
@@ -38,7 +38,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// The layout of integers of `bits` bits whose zero point is in the middle.
+    /// Returns the layout of integers of `bits` bits whose zero point is in the middle.
     pub fn of(bits: u32, group: Group, [_, inputs]: [u64; 2]) -> Self {
         let granularity = match group {
             Group::Tensor => Granularity::PerTensor,
@@ -53,7 +53,7 @@ impl Layout {
         Layout { dtype, granularity }
     }
 
-    /// Groups of an output.
+    /// Returns the number of groups of an output.
     pub fn groups(self, [_, inputs]: [u64; 2]) -> u64 {
         match self.granularity {
             Granularity::PerBlock { size, .. } => inputs.div_ceil(u64::from(size.max(1))),
@@ -61,7 +61,7 @@ impl Layout {
         }
     }
 
-    /// The type of the scales: that of the formats per channel and per block.
+    /// Returns the type of the scales, which is that of the formats per channel and per block.
     pub fn scale_dtype(self) -> DType {
         match self.granularity {
             Granularity::PerBlock { .. } => DType::F16,
@@ -69,7 +69,7 @@ impl Layout {
         }
     }
 
-    /// Bytes of the integers and of the scales of a matrix.
+    /// Returns the bytes of the integers and of the scales of a matrix.
     pub fn sizes(self, name: &str, shape: [u64; 2]) -> Result<(usize, usize), GraphError> {
         let scales = match self.granularity {
             Granularity::PerTensor => Some(1),
@@ -84,13 +84,13 @@ impl Layout {
         Ok((here(self.dtype.packed_bytes(&shape))?, here(scales)?))
     }
 
-    /// Integers and scales in this layout.
+    /// Combines integers and scales in this layout.
     pub fn with(self, data: WeightData, scales: WeightData) -> Whole {
         Whole { layout: self, data, scales }
     }
 
-    /// Integers that `value` reads from the bytes of `sources` by output and input, each within
-    /// the range of the type; planned where a file has no bytes.
+    /// Returns the integers that `value` reads from the bytes of `sources` by output and input.
+    /// Each must be within the range of the type. The data have no bytes if a file has none.
     pub fn integers<const N: usize>(
         self,
         name: &str,
@@ -112,10 +112,11 @@ impl Layout {
     }
 }
 
-/// Outputs whose values are read together: files have the outputs of an input side by side.
+/// Number of outputs whose values are read together: in files, the outputs of an input are
+/// adjacent.
 const OUTPUTS: usize = 64;
 
-/// Rows of integers, each padded to a byte.
+/// Packs rows of integers, each padded to a whole byte.
 fn packed(dtype: DType, outputs: usize, inputs: usize, value: impl Fn(usize, usize) -> i8) -> Vec<u8> {
     let row = if dtype == DType::I4 { inputs.div_ceil(2) } else { inputs };
     let mut bytes = vec![0; outputs * row];
@@ -133,7 +134,6 @@ fn packed(dtype: DType, outputs: usize, inputs: usize, value: impl Fn(usize, usi
     bytes
 }
 
-/// A quantised matrix.
 pub(crate) struct Whole {
     layout: Layout,
     data: WeightData,
@@ -141,7 +141,7 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// As a weight of a graph.
+    /// Converts the matrix into a weight of a graph.
     pub fn weight(self, name: String, part: &'static str, shape: [u64; 2]) -> Weight {
         let Whole { layout, data, scales } = self;
         let (granularity, scale_dtype) = (layout.granularity, layout.scale_dtype());
@@ -156,12 +156,12 @@ impl Whole {
     }
 }
 
-/// The scales of a matrix in the graph's order, from a tensor with a place for each output and
-/// group; planned where the file has no bytes.
+/// Returns the scales of a matrix in the graph's order. `place` is the index of an output and group
+/// in the tensor. The data have no bytes if the file has none.
 ///
 /// # Errors
 ///
-/// That a scale per group is no binary16.
+/// If a scale per group is not exactly a binary16.
 pub(super) fn scales(
     layout: Layout,
     name: &str,

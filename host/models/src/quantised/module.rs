@@ -10,27 +10,28 @@ use crate::weight_file::{StoredTensor, WeightFile};
 
 type Find<'s> = dyn Fn(&str) -> Option<Found<'s>> + 's;
 
-/// A module, and which of its tensors were taken.
+/// A module, and a record of its tensors that were used.
 pub(crate) struct Module<'s> {
     name: &'s str,
     find: &'s Find<'s>,
     missing: &'s dyn Fn(&str) -> CheckpointError,
-    /// Names of those taken.
+    /// Names of the used tensors.
     pub used: Vec<String>,
 }
 
 impl<'s> Module<'s> {
-    /// The module `name`, whose tensors `find` finds; `missing` says that one is not there.
+    /// Returns the module `name`. `find` finds a tensor, and `missing` makes the error of a missing
+    /// one.
     pub fn new(name: &'s str, find: &'s Find<'s>, missing: &'s dyn Fn(&str) -> CheckpointError) -> Self {
         Module { name, find, missing, used: Vec::new() }
     }
 
-    /// What its matrix would be called if it were stored as one.
+    /// Returns the name that the matrix would have if it were stored as a single tensor.
     pub fn weight_name(&self) -> String {
         format!("{}.weight", self.name)
     }
 
-    /// A tensor it may have.
+    /// Returns an optional tensor.
     pub fn find(&mut self, what: &str) -> Option<Found<'s>> {
         let name = format!("{}.{what}", self.name);
         let found = (self.find)(&name)?;
@@ -38,12 +39,12 @@ impl<'s> Module<'s> {
         Some(found)
     }
 
-    /// A tensor it must have, of one of these types and of that shape.
+    /// Returns a required tensor, which must have one of these types and that shape.
     pub fn take(&mut self, what: &str, types: &[&str], shape: &[u64]) -> Result<Found<'s>, CheckpointError> {
         self.take_shaped(what, types, &[shape.to_vec()])
     }
 
-    /// The same of one of several shapes, the usual one first.
+    /// Like [`Module::take`], but accepts several shapes, the usual one first.
     pub fn take_shaped(
         &mut self,
         what: &str,
@@ -56,7 +57,7 @@ impl<'s> Module<'s> {
     }
 }
 
-/// Types that scales have.
+/// Supported types of scales.
 pub(super) const FLOATS: &[&str] = &["F16", "BF16", "F32"];
 
 /// A tensor and its file.
@@ -67,12 +68,12 @@ pub(crate) struct Found<'s> {
 }
 
 impl Found<'_> {
-    /// Refuses other types and shapes.
+    /// Checks that the tensor has one of these types and that shape.
     pub fn check(&self, types: &[&str], shape: &[u64]) -> Result<(), CheckpointError> {
         self.check_shaped(types, &[shape.to_vec()])
     }
 
-    /// Refuses other types, and shapes that are none of several, the usual one first.
+    /// Checks that the tensor has one of these types and one of these shapes, the usual one first.
     pub fn check_shaped(&self, types: &[&str], shapes: &[Vec<u64>]) -> Result<(), CheckpointError> {
         if !types.contains(&self.tensor.dtype.name) {
             return Err(self.invalid(format!(
@@ -92,7 +93,7 @@ impl Found<'_> {
         Ok(())
     }
 
-    /// A fault of the tensor.
+    /// Returns the error of an invalid tensor.
     pub fn invalid(&self, reason: String) -> CheckpointError {
         CheckpointError::InvalidTensor {
             path: self.file.path.clone(),
@@ -102,7 +103,7 @@ impl Found<'_> {
         }
     }
 
-    /// Something valid that no weight of a graph holds.
+    /// Returns the error of a valid tensor that no weight of a graph can represent.
     pub fn unheld(&self, what: String, held: &'static str) -> CheckpointError {
         CheckpointError::NotHeld {
             path: self.file.path.clone(),
@@ -112,13 +113,14 @@ impl Found<'_> {
         }
     }
 
-    /// Its bytes; `None` where only the file's head is here.
+    /// Returns the tensor's bytes. `None` if only the file's head is present.
     pub fn bytes(&self) -> Option<Stored> {
         let source = Arc::clone(self.file.weights()?);
         Some(Stored { source, begin: self.tensor.begin as usize, length: self.tensor.length as usize })
     }
 
-    /// Its values; `None` where only the file's head is here, or they are no floats.
+    /// Returns the tensor's values. `None` if only the file's head is present, or if they are not
+    /// floats.
     pub fn floats(&self) -> Option<Vec<f32>> {
         let stored = self.bytes()?;
         let (pairs, quads) = (stored.bytes().as_chunks::<2>().0, stored.bytes().as_chunks::<4>().0);
@@ -130,7 +132,7 @@ impl Found<'_> {
         }
     }
 
-    /// Its two whole numbers; `None` where only the file's head is here.
+    /// Returns the tensor's two integers. `None` if only the file's head is present.
     pub fn integers(&self) -> Option<[i64; 2]> {
         let stored = self.bytes()?;
         let (quads, eights) = (stored.bytes().as_chunks::<4>().0, stored.bytes().as_chunks::<8>().0);
@@ -141,13 +143,13 @@ impl Found<'_> {
         }
     }
 
-    /// Its words; `None` where only the file's head is here.
+    /// Returns the tensor's words. `None` if only the file's head is present.
     pub fn words(&self) -> Option<Vec<u32>> {
         let stored = self.bytes()?;
         Some(stored.bytes().as_chunks::<4>().0.iter().map(|quad| u32::from_le_bytes(*quad)).collect())
     }
 
-    /// Refuses an order of the inputs, one group number for each, that is not their own.
+    /// Refuses group numbers of inputs that do not follow the order of the inputs.
     pub fn check_order(&self, inputs: u64, group: u64) -> Result<(), CheckpointError> {
         self.check(&["I32"], &[inputs])?;
         let order = self.words().unwrap_or_default();
@@ -171,18 +173,17 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// As the data of a weight, where they are.
+    /// Returns the bytes in place, as the data of a weight.
     pub fn in_place(self) -> Result<WeightData, CheckpointError> {
         Ok(WeightData::new(self.source, self.begin, self.length)?)
     }
 
-    /// All of them.
     pub fn bytes(&self) -> &[u8] {
         self.source.bytes().get(self.begin..self.begin + self.length).unwrap_or_default()
     }
 }
 
-/// A little-endian word; 0 beyond the end.
+/// Returns a little-endian word, or 0 beyond the end.
 pub(super) fn word(bytes: &[u8], index: usize) -> u32 {
     bytes.as_chunks::<4>().0.get(index).map_or(0, |quad| u32::from_le_bytes(*quad))
 }

@@ -1,5 +1,6 @@
-//! The audio tower of Gemma 4: two convolutions that make one row of four frames, and a stack of
-//! layers with attention to the rows just before, convolution along rows and two feed-forwards.
+//! The audio tower of Gemma 4. Two convolutions turn four frames into one row. Each layer of the
+//! following stack has attention to the preceding rows, convolution along rows and two
+//! feed-forwards.
 
 use shardwright_graph::{
     ComponentBuilder, ComponentKind, Dim, Op, RelativeAttention, Role, ValueId, WeightId,
@@ -15,17 +16,16 @@ use crate::store::TensorStore;
 use crate::translation::Translation;
 use crate::{CheckpointError, limits};
 
-/// Values of a frame: mel bins, which the configuration of a tower does not name.
+/// Values of a frame: mel bins. The configuration of a tower does not specify them.
 const FRAME: u64 = 128;
 
-/// Frames that become one row: two convolutions halve them.
+/// Frames per row: each of two convolutions halves their number.
 const FRAMES_TO_A_ROW: u32 = 4;
 
-/// Added under the root of the norms between the convolutions, which the library does not
-/// configure.
+/// Number added under the root of the norms between the convolutions. The library does not
+/// configure it.
 const CONVOLUTION_EPS: f32 = 1e-6;
 
-/// Checked settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Audio {
     hidden: u64,
@@ -33,15 +33,15 @@ pub(crate) struct Audio {
     heads: u32,
     /// Channels after the first convolution and after the second.
     channels: [u64; 2],
-    /// Rows that one row sees, itself and those before it.
+    /// Rows that one row attends to: itself and the preceding rows.
     window: u64,
     softcap: f32,
-    /// Rows of the convolution along rows.
+    /// Rows that the convolution along rows spans.
     kernel: u64,
-    /// What the feed-forwards are multiplied by before they are added.
+    /// Factor on the feed-forwards before they are added.
     residual: f32,
     eps: f32,
-    /// Values per row of what the tower gives.
+    /// Values per row of the tower's output.
     output: u64,
     clipped: bool,
 }
@@ -57,12 +57,12 @@ struct Layer {
     feed_forwards: [FeedForward; 2],
     attention_norms: [WeightId; 2],
     q: ClippedLinear,
-    /// `softplus(per_dim_scale) / (√d · ln 2)`, once for each head.
+    /// `softplus(per_dim_scale) / (√d · ln 2)`, repeated for each head.
     q_scale: WeightId,
     k: ClippedLinear,
     v: ClippedLinear,
     o: ClippedLinear,
-    /// What makes scores by distance of queries, see [`Audio::distances`].
+    /// The matrix that computes scores by distance from queries. See [`Audio::distances`].
     distances: WeightId,
     convolution_norms: [WeightId; 2],
     start: ClippedLinear,
@@ -72,7 +72,7 @@ struct Layer {
 }
 
 impl Audio {
-    /// Checks `audio_config`; defaults are the defining library's.
+    /// Reads and checks `audio_config`. Defaults are the defining library's.
     pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
         match fields.text("model_type")? {
             None | Some("gemma4_audio") => {}
@@ -85,16 +85,16 @@ impl Audio {
         if fields.whole(right, &limits::WINDOW_OR_NONE)?.unwrap_or(0) != 0 {
             return Err(fields.unsupported(right, "0: rows see no later ones"));
         }
-        // Published files cut activations at 1e10, which none reaches.
+        // Published files clip activations at 1e10, which none reaches.
         if fields.positive("gradient_clipping")?.is_some_and(|most| most < 1e9) {
             return Err(fields.unsupported("gradient_clipping", "1e9 or more"));
         }
-        // The logit of a row that is not seen: its weight is 0.
+        // The logit of a row that is not visible. Its weight is 0.
         let name = "attention_invalid_logits_value";
         if fields.get(name).is_some_and(|value| value.as_f64().is_none_or(|logit| logit > -1e6)) {
             return Err(fields.unsupported(name, "-1e6 or less"));
         }
-        // Rows are computed in blocks of so many, whose results are the same.
+        // The library computes rows in blocks of this size. The results do not depend on it.
         fields.superseded("attention_chunk_size");
         let whole = |name, range, default: u64| {
             Ok::<_, CheckpointError>(fields.whole(name, range)?.unwrap_or(default))
@@ -130,7 +130,7 @@ impl Audio {
         self.hidden / u64::from(self.heads)
     }
 
-    /// The graph of its three components.
+    /// Translates the tower into a graph of three components.
     pub fn translate(
         &self,
         store: TensorStore,
@@ -146,8 +146,8 @@ impl Audio {
         Ok(translation)
     }
 
-    /// Two convolutions with stride 2, each normalised over its channels and cut off below 0. What
-    /// is beyond the valid frames is zero before each, as padding is.
+    /// Adds two convolutions with stride 2, each normalised over its channels and followed by a
+    /// ReLU. Frames beyond the valid ones are set to zero before each, like padding.
     fn embed(&self, translation: &mut Translation, prefix: &str) -> Result<(), CheckpointError> {
         let prefix = format!("{prefix}subsample_conv_projection.");
         let mut inputs = 1;
@@ -218,7 +218,7 @@ impl Audio {
         })
     }
 
-    /// `x + residual · norm(W₂ silu(W₁ norm(x)))`.
+    /// Builds `x + residual · norm(W₂ silu(W₁ norm(x)))`.
     fn feed_forward(
         &self,
         builder: &mut ComponentBuilder<'_>,
@@ -237,7 +237,7 @@ impl Audio {
         builder.op(&name("feed-forward-residual"), Op::Add, &[x, m])
     }
 
-    /// `x + norm(Wo · attention(norm(x)))`, with scores for each distance.
+    /// Builds `x + norm(Wo · attention(norm(x)))`, with scores for each distance.
     fn attention(&self, builder: &mut ComponentBuilder<'_>, x: ValueId, layer: &Layer) -> ValueId {
         let (norm, hidden) = (self.norm(), self.hidden);
         let a = norm.apply(builder, "pre-attention-norm", x, Some(layer.attention_norms[0]), hidden);
@@ -261,7 +261,7 @@ impl Audio {
         builder.op("attention-residual", Op::Add, &[x, mixed])
     }
 
-    /// `x + W_end silu(norm(convolution(glu(W_start norm(x)))))`.
+    /// Builds `x + W_end silu(norm(convolution(glu(W_start norm(x)))))`.
     fn convolution(&self, builder: &mut ComponentBuilder<'_>, x: ValueId, layer: &Layer) -> ValueId {
         let (norm, hidden) = (self.norm(), self.hidden);
         let c = norm.apply(builder, "pre-convolution-norm", x, Some(layer.convolution_norms[0]), hidden);
@@ -285,7 +285,7 @@ impl Audio {
             ClippedLinear::take(translation, &format!("{prefix}{name}"), part, &shape, self.clipped)
         };
         let feed_forward = |translation: &mut Translation, name: &str| {
-            // Published towers are four times as wide inside; no field says it.
+            // Published towers are four times as wide inside. No field specifies it.
             let inner = 4 * hidden;
             Ok::<_, CheckpointError>(FeedForward {
                 before: norm(translation, &format!("{name}.pre_layer_norm"))?,
@@ -319,14 +319,14 @@ impl Audio {
         })
     }
 
-    /// `softplus(s) / (√d · ln 2)` for the values of a head, as often as there are heads.
+    /// Adds `softplus(s) / (√d · ln 2)` for the values of a head, repeated for each head.
     fn q_scale(&self, translation: &mut Translation, name: &str) -> Result<WeightId, CheckpointError> {
         let (d, heads) = (self.head_dim() as usize, self.heads as usize);
         translation.derived(name, "scale", &[d as u64], &[self.hidden], move |scales| {
             let factor = 1.0 / ((d as f64).sqrt() * std::f64::consts::LN_2);
             let of = |&scale: &f32| {
                 let scale = f64::from(scale);
-                // ln(1 + eˢ), which does not overflow so.
+                // ln(1 + eˢ), in a form that does not overflow.
                 ((scale.max(0.0) + (-scale.abs()).exp().ln_1p()) * factor) as f32
             };
             let head: Vec<f32> = scales.iter().map(of).collect();
@@ -334,10 +334,10 @@ impl Audio {
         })
     }
 
-    /// The matrix that makes of a query what each distance adds to the scores of each head: row
-    /// `h · window + w` holds, in the columns of head h, those of `pe(r) · W_Rᵀ` for the distance
-    /// `r = window − 1 − w`, and zeros elsewhere. `pe(r) = [sin(r · τ), cos(r · τ)]` with
-    /// `τ_m = 10000^(−m / (hidden/2 − 1))`.
+    /// Adds the matrix that computes from a query the summand of each distance to the scores of
+    /// each head. Row `h · window + w` contains, in the columns of head h, the columns of
+    /// `pe(r) · W_Rᵀ` for the distance `r = window − 1 − w`. The other columns are zero.
+    /// `pe(r) = [sin(r · τ), cos(r · τ)]` with `τ_m = 10000^(−m / (hidden/2 − 1))`.
     fn distances(&self, translation: &mut Translation, name: &str) -> Result<WeightId, CheckpointError> {
         let (hidden, window) = (self.hidden as usize, self.window as usize);
         let (heads, d) = (self.heads as usize, self.head_dim() as usize);
@@ -385,7 +385,7 @@ impl Audio {
     }
 }
 
-/// Channels of the two convolutions.
+/// Reads the channels of the two convolutions.
 fn read_channels(fields: Fields<'_>) -> Result<[u64; 2], CheckpointError> {
     let name = "subsampling_conv_channels";
     let Some(list) = fields.list(name)? else { return Ok([128, 32]) };

@@ -1,19 +1,19 @@
-//! Linear layers whose operand and result are held within bounds that were trained with them.
+//! Linear layers whose operand and result are clamped to trained bounds.
 
 use shardwright_graph::{ComponentBuilder, Op, ValueId, WeightId};
 
 use crate::CheckpointError;
 use crate::translation::Translation;
 
-/// `clamp(W · clamp(x))`; without bounds where the checkpoint has none.
+/// `clamp(W · clamp(x))`. Without bounds if the checkpoint has none.
 pub(super) struct ClippedLinear {
     weight: WeightId,
-    /// Of the operand, then of the result: low and high.
+    /// Low and high bound of the operand, then of the result.
     bounds: Option<[(WeightId, WeightId); 2]>,
 }
 
 impl ClippedLinear {
-    /// Takes `NAME.linear.weight` and, where there are bounds, `NAME.input_min` and the like.
+    /// Reads `NAME.linear.weight` and, if there are bounds, `NAME.input_min` and the like.
     pub fn take(
         translation: &mut Translation,
         name: &str,
@@ -33,7 +33,7 @@ impl ClippedLinear {
         Ok(ClippedLinear { weight, bounds })
     }
 
-    /// The layer, under that name.
+    /// Builds the layer, with that name.
     pub fn apply(&self, builder: &mut ComponentBuilder<'_>, name: &str, x: ValueId) -> ValueId {
         let Some([before, after]) = self.bounds else { return builder.linear(name, x, self.weight) };
         let x = clamp(builder, &format!("{name}-input"), x, before);

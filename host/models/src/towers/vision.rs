@@ -1,8 +1,8 @@
-//! The vision tower of Gemma 4: a stack over patches that all see each other, turned by column and
-//! row, and means of square groups of them.
+//! The vision tower of Gemma 4: a stack over patches with full attention, rotated by column and
+//! row, and means of square groups of patches.
 //!
-//! Patches come in the order of the soft rows they become: those of one group are consecutive, so a
-//! mean of consecutive rows pools them.
+//! Patches are ordered by the soft rows they become: the patches of a group are consecutive, so
+//! that a mean of consecutive rows pools them.
 
 use shardwright_graph::{
     AssetId, Attention, AxialRope, ComponentKind, Dim, GridAxis, KeySource, Op, Role, WeightId,
@@ -18,7 +18,6 @@ use crate::store::TensorStore;
 use crate::translation::Translation;
 use crate::{CheckpointError, limits};
 
-/// Checked settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Vision {
     hidden: u64,
@@ -30,9 +29,9 @@ pub(crate) struct Vision {
     eps: f32,
     /// Values of a patch: its rows, columns and colours.
     patch: u64,
-    /// Patches that become one row.
+    /// Number of patches that become one row.
     pooled: u32,
-    /// Columns, and rows, that have a position of their own.
+    /// Number of columns, and of rows, that have their own position.
     positions: u64,
     /// Whether pooled rows are shifted and scaled by trained values.
     standardize: bool,
@@ -53,7 +52,7 @@ struct Layer {
 }
 
 impl Vision {
-    /// Checks `vision_config`; defaults are the defining library's.
+    /// Reads and checks `vision_config`. Defaults are the defining library's.
     pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
         match fields.text("model_type")? {
             None | Some("gemma4_vision") => {}
@@ -99,7 +98,7 @@ impl Vision {
         Norm { eps: self.eps, offset: 0.0 }
     }
 
-    /// The graph of its three components.
+    /// Translates the tower into a graph of three components.
     pub fn translate(
         &self,
         store: TensorStore,
@@ -115,7 +114,7 @@ impl Vision {
         Ok(translation)
     }
 
-    /// `W (2 · patch − 1) + table[0][column] + table[1][row]`.
+    /// Builds `W (2 · patch − 1) + table[0][column] + table[1][row]`.
     fn embed(&self, translation: &mut Translation, prefix: &str) -> Result<(), CheckpointError> {
         let name = format!("{prefix}patch_embedder.input_proj.weight");
         let projection = translation.whole_name(&name, "patch-projection", &[self.hidden, self.patch])?;
@@ -260,10 +259,10 @@ impl Vision {
     }
 }
 
-/// The tensor that makes a tower's row one of the prompt.
+/// The tensor that projects a tower's row to a row of the prompt.
 pub(super) const PROJECTION: &str = "embedding_projection.weight";
 
-/// The base of the rotary frequencies; types that mean another computation are refused.
+/// Reads the base of the rotary frequencies. Refuses types with a different computation.
 fn read_theta(fields: Fields<'_>) -> Result<f32, CheckpointError> {
     let parameters = fields.object("rope_parameters")?.unwrap_or(fields);
     if parameters.text("rope_type")?.is_some_and(|name| !["default", "axial"].contains(&name)) {

@@ -1,5 +1,5 @@
-//! Settings of SmolLM3, Granite, Phi 3 and EmbeddingGemma 2: what each field does, and what is
-//! refused by name.
+//! Settings of SmolLM3, Granite, Phi 3 and EmbeddingGemma 2: the effect of each field, and the
+//! fields that are refused by name.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ fn opened(fixture: &str, changes: Value) -> Result<Checkpoint, CheckpointError> 
     let mut config: Value = serde_json::from_slice(&fs::read(from.join("config.json")).unwrap()).unwrap();
     for (name, value) in changes.as_object().unwrap() {
         match value {
-            // The word stands for a field that is taken out, since `null` is a value.
+            // The word `absent` marks a field to remove, since `null` is a value.
             Value::String(word) if word == "absent" => _ = config.as_object_mut().unwrap().remove(name),
             value => config[name] = value.clone(),
         }
@@ -38,7 +38,7 @@ fn ropes(graph: &Graph) -> Vec<Rope> {
         .collect()
 }
 
-/// The layers whose queries turn.
+/// Returns for each layer whether queries have rotary positions.
 fn turning(changes: Value) -> Vec<bool> {
     let checkpoint = opened("smollm3", changes).unwrap();
     let graph = checkpoint.graph();
@@ -54,19 +54,19 @@ fn turning(changes: Value) -> Vec<bool> {
 fn a_list_or_an_interval_names_the_layers_that_do_not_turn() {
     let published = [true, true, true, false, true];
     assert_eq!(turning(json!({})), published);
-    // The list has priority, may be longer than there are layers, and may have flags.
+    // The list has priority, may be longer than the number of layers, and may contain booleans.
     assert_eq!(turning(json!({ "no_rope_layer_interval": 2 })), published);
     let longer = json!([0, true, false, 1, 1, 0, 0]);
     assert_eq!(turning(json!({ "no_rope_layers": longer })), [false, true, false, true, true]);
     let interval = |every: Value| json!({ "no_rope_layers": null, "no_rope_layer_interval": every });
     assert_eq!(turning(interval("absent".into())), published);
     assert_eq!(turning(interval(json!(2))), [true, false, true, false, true]);
-    // Layers without rotation are those with a window, if it is switched on.
+    // Layers without rotation have the window, if it is switched on.
     let windows = json!({ "use_sliding_window": true, "sliding_window": 16, "layer_types": null });
     let checkpoint = opened("smollm3", windows).unwrap();
     let slides = checkpoint.facts().layers.iter().map(|layer| layer.attention == LayerType::Sliding);
     assert_eq!(slides.collect::<Vec<_>>(), [false, false, false, true, false]);
-    // The library's base.
+    // The library's default base.
     let base = ropes(opened("smollm3", json!({ "rope_theta": "absent" })).unwrap().graph())[0].theta;
     assert_eq!(base, 2e6);
 }
@@ -95,7 +95,7 @@ fn factors_of_granite_are_operations() {
         ]
     };
     assert_eq!(count(json!({})), [vec![12.0], vec![0.22; 8], vec![0.125], vec![0.1875]]);
-    // The library's values for fields that are missing.
+    // The library's defaults for missing fields.
     let missing = json!({
         "embedding_multiplier": "absent", "residual_multiplier": "absent", "logits_scaling": "absent",
         "attention_multiplier": "absent",
@@ -133,7 +133,7 @@ fn a_head_of_phi_turns_in_part() {
     assert_eq!(first(newer), plain);
     let whole = first(json!({ "rope_scaling": null, "partial_rotary_factor": "absent" }));
     assert_eq!((whole.rotated_pairs, whole.theta), (8, 1e4));
-    // Both names that earlier files of the family have for `longrope`.
+    // Earlier files of the family use both of these names for `longrope`.
     let lists = |word: &str| {
         json!({ "rope_scaling": {
             "type": word, "short_factor": published.divisors[..6], "long_factor": vec![9.0; 6],
@@ -154,7 +154,7 @@ fn a_window_of_phi_counts_only_within_the_context() {
         assert_eq!(facts(json!({ "sliding_window": wide })).window, None);
     }
     let short = json!({ "original_max_position_embeddings": "absent", "max_position_embeddings": 8192 });
-    // The library's number of positions of training.
+    // The library's default number of positions of training.
     assert_eq!(facts(short).context, 4096);
 }
 
@@ -174,7 +174,7 @@ fn embeddinggemma2_has_sizes_of_full_layers_and_no_table() {
         "layer_types": null, "sliding_window_pattern": 3,
     });
     assert_eq!(layers(older), (Some(7), published));
-    // Without modules a vector is the mean of the projected rows.
+    // Without modules, a vector is the mean of the projected rows.
     let bare = opened("embeddinggemma2", json!({})).unwrap();
     assert!(bare.notes()[0].contains("no modules.json"), "{:?}", bare.notes());
     // Placeholders of other media read the padding row.
@@ -182,7 +182,7 @@ fn embeddinggemma2_has_sizes_of_full_layers_and_no_table() {
     assert!([19, 22, 23].iter().all(|id| redirect.contains(&(*id, 0))), "{redirect:?}");
 }
 
-/// [`opened`] with changes within the settings of the text model.
+/// Opens a fixture like [`opened`], but with changes within the settings of the text model.
 fn opened_text(fixture: &str, changes: Value) -> Result<Checkpoint, CheckpointError> {
     let from = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(fixture);
     let config: Value = serde_json::from_slice(&fs::read(from.join("config.json")).unwrap()).unwrap();
@@ -265,8 +265,8 @@ fn what_the_families_cannot_be_is_refused_by_name() {
     }
 }
 
-/// Every field of the settings replaced by every strange value: an error or a graph whose weights
-/// can be read, never a panic.
+/// Replaces every field of the settings by every strange value. The result is an error, or a graph
+/// whose weights can be read, but never a panic.
 #[test]
 fn no_field_of_these_families_can_make_it_panic() {
     let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
@@ -286,7 +286,7 @@ fn no_field_of_these_families_can_make_it_panic() {
             let mut changed = config.clone();
             *changed.pointer_mut(place).unwrap() = strange;
             let path = folder.path().join("config.json");
-            // A new file each time, as in the sweep over the other families.
+            // The file is created again each time, as in the sweep over the other families.
             let _ = fs::remove_file(&path);
             fs::write(&path, changed.to_string()).unwrap();
             let Ok(checkpoint) = Checkpoint::open(folder.path()) else { continue };

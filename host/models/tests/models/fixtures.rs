@@ -99,7 +99,7 @@ fn unused_tensors_are_listed_and_nothing_else() {
         .filter(|tensor| tensor.name.contains("language_model"))
         .map(|t| t.name.as_str())
         .collect();
-    // Keys and values of the two layers that share those of others.
+    // Unused keys and values of the two layers that share a donor's.
     let expected: Vec<String> = [4, 5]
         .iter()
         .flat_map(|layer| {
@@ -157,8 +157,8 @@ fn every_cut_into_two_instantiates_at_every_entry_point() {
                     assert!(first.unwrap().output(&Role::Hidden).is_some());
                     assert!(second.unwrap().input(&Role::Hidden).is_some());
                 } else {
-                    // A shard of sharing layers alone has nothing to prefill, and the shard before
-                    // it returns no rows.
+                    // A shard that has only sharing layers has no prefill, and the shard before it
+                    // returns no rows.
                     let later = graph.writes_states(cut..layers);
                     assert_eq!(second.is_some(), later);
                     assert_eq!(first.unwrap().output(&Role::Hidden).is_some(), later);
@@ -193,7 +193,7 @@ fn every_cut_into_two_instantiates_at_every_entry_point() {
     }
 }
 
-/// Multiply-adds of the linear layers, per row.
+/// Counts the multiply-adds of the linear layers, per row.
 fn linear_work(entry: &EntryGraph) -> u64 {
     let nodes = entry.nodes.iter().filter(|node| node.op == Op::Linear);
     let work: u64 = nodes
@@ -216,7 +216,7 @@ fn prefill_computes_what_states_depend_on_and_nothing_else() {
     let keys = |d: u64| 2 * 64 * d;
     let queries = |d: u64| 2 * 64 * 4 * d;
     let own = |d: u64| queries(d) + keys(d) + feed_forward + injection;
-    // Of layer 5, the last that writes, only keys and values are needed.
+    // Layer 5 is the last one that writes. Only its keys and values are needed.
     let by_hand = 4 * own(16) + own(32) + keys(32);
     let prefill = entry(graph, ComponentKind::Decoder, 0..10, point(EntryKind::Prefill, 32)).unwrap();
     assert_eq!(linear_work(&prefill), by_hand);
@@ -233,7 +233,7 @@ fn layers_of_equal_structure_are_one_kind() {
     let cases = [
         // Own sliding, own full, last writing, shared sliding, shared full.
         (fixture("gemma4_text"), vec![0, 0, 1, 0, 0, 2, 3, 3, 3, 4]),
-        // The last layer writes nothing that a later layer's state depends on.
+        // No state of a later layer depends on the last layer's output.
         (fixture("gemma3_text"), vec![0, 0, 0, 0, 0, 1, 2]),
         (fixture("qwen3"), vec![0, 0, 0, 0, 0, 1]),
         (fixture("llama3"), vec![0, 0, 0, 1]),

@@ -1,5 +1,5 @@
-//! Checkpoints of other shapes than the committed ones: spellings, element types, files, names,
-//! sizes, leftovers.
+//! Checkpoints that differ from the committed ones in shapes, spellings, element types, files,
+//! names, sizes and extra tensors.
 
 use shardwright_graph::{
     ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, Op, StateKind, layer_kinds,
@@ -10,14 +10,15 @@ use shardwright_test_checkpoints::{Family as Made, Random, Spec, Spelling};
 use shardwright_vocabulary::{DType, EntryKind};
 use tempfile::TempDir;
 
-/// The directory is gone when the result is dropped; the mapped files live on.
+/// Writes and opens a checkpoint. The directory is deleted on return, but the mapped files stay
+/// valid.
 fn open(spec: &Spec) -> Checkpoint {
     let directory = TempDir::new().unwrap();
     spec.write(directory.path()).unwrap();
     Checkpoint::open(directory.path()).unwrap()
 }
 
-/// Logits of the last of some rows, or a sentence vector.
+/// Computes the logits of the last of some rows, or a sentence vector.
 pub fn result(checkpoint: &Checkpoint) -> Vec<f32> {
     let ids: Vec<u32> = (0..30).map(|index| 24 + index * 7 % 70).collect();
     let model = ReferenceModel::new(checkpoint.graph(), Arrangement::whole(32)).unwrap();
@@ -67,7 +68,7 @@ fn files_and_names_do_not_change_the_model() {
         assert!(result(&sharded) == wanted, "{:?} sharded", spec.family);
         for prefix in ["", "model.", "model.language_model.", "language_model.model."] {
             let named = open(&Spec { prefix: Some(prefix.to_owned()), ..spec.clone() });
-            // Content follows from names, so only the structure can be compared.
+            // The generated values depend on names, so only the structure can be compared.
             assert_eq!(named.graph().weights.len(), plain.graph().weights.len(), "{prefix}");
             assert!(named.unused_tensors().is_empty(), "{prefix}");
         }
@@ -129,7 +130,7 @@ fn multimodal_checkpoints_give_their_text_part() {
     let gemma3 = open(&Spec { multimodal: true, ..Spec::gemma3() });
     assert_eq!(gemma3.family(), Family::Gemma3);
     assert_eq!(gemma3.graph().weights[0].name, "language_model.model.layers.0.input_layernorm.weight");
-    // Its placeholder has a row of its own and is embedded as itself.
+    // Its placeholder has its own row and is embedded as itself.
     assert_eq!(gemma3.graph().assets[0].redirect, []);
 }
 
@@ -183,7 +184,8 @@ fn the_last_layer_of_gemma_4_is_full_whatever_the_file_says() {
     assert_eq!(forced.graph().states.last().unwrap().kind, StateKind::Linear);
 }
 
-/// Gemma 4 whose two head sizes agree, so that a layer's type can change without changing tensors.
+/// Returns a Gemma 4 with two equal head sizes, so that a layer's type can change without changing
+/// tensors.
 fn sized_alike() -> Spec {
     Spec { global_head_dim: 8, ..Spec::gemma4() }
 }
@@ -207,7 +209,8 @@ fn many_random_shapes_instantiate_at_every_cut() {
         spec.layers = (0..depth).map(|_| if random.below(3) == 0 { 'F' } else { 'S' }).collect();
         if spec.family == Made::Gemma4 {
             spec.per_layer = random.below(9);
-            // A pattern of two and at most as many sharing layers as leave one of each type.
+            // A pattern of two types. The number of sharing layers is limited, so that each type
+            // keeps an own layer.
             spec.layers = "SF".repeat(2 + random.below(3) as usize);
             spec.kv_shared = random.below(spec.depth() as u64 - 1) as usize;
         }
@@ -245,7 +248,7 @@ fn assert_every_cut(graph: &Graph, spec: &Spec) {
     layer_kinds(graph).unwrap();
 }
 
-/// Floating-point operations of the linear layers per row, two for each multiply-add.
+/// Counts the floating-point operations of the linear layers per row, two for each multiply-add.
 fn linear_gflop(entries: &[EntryGraph]) -> f64 {
     let mut work = 0;
     for entry in entries {
@@ -293,7 +296,7 @@ fn prefill_of_the_real_sizes_skips_what_no_state_depends_on() {
 fn e2b_has_five_kinds_of_layers_and_donors_by_type() {
     let checkpoint = open(&Spec::e2b());
     let graph = checkpoint.graph();
-    // Own sliding, own full, the last that writes, shared sliding, shared full.
+    // Own sliding, own full, the last writing layer, shared sliding, shared full.
     let wanted: Vec<u32> = (0..35)
         .map(|layer| match (layer, layer % 5 == 4) {
             (14, _) => 2,
@@ -311,7 +314,7 @@ fn e2b_has_five_kinds_of_layers_and_donors_by_type() {
     }
     assert_eq!(graph.states.len(), 30);
     assert_eq!(graph.assets[1].width(), 8960);
-    // A shard of sharing layers alone has no prefill.
+    // A shard that has only sharing layers has no prefill.
     let point = EntryPoint { kind: EntryKind::Prefill, rows: 128, context: 4096, largest_rows: 128 };
     assert!(graph.entry(ComponentKind::Decoder, 15..35, point, EntryOptions::default()).unwrap().is_none());
 }

@@ -1,5 +1,5 @@
-//! GGUF files without a folder: the model is that of the folder, every key counts, and what is
-//! missing or not supported is refused by its name.
+//! GGUF files without a folder: the model equals that of the folder, every key matters, and missing
+//! or unsupported keys are refused by name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::generated::result;
 use crate::gguf_file::File;
 
-/// A folder and a file of the same model.
+/// Writes a folder and a GGUF file of the same model.
 fn both(spec: &Spec) -> (TempDir, PathBuf) {
     let directory = TempDir::new().unwrap();
     write_real(spec, directory.path()).unwrap();
@@ -42,7 +42,7 @@ fn a_file_alone_is_the_model_of_its_folder() {
             format!("{:?} {:?}", nodes.collect::<Vec<_>>(), checkpoint.graph().states)
         };
         assert!(shown(&of_folder) == shown(&alone), "{:?}", spec.family);
-        // Matrices are the same. Norms of a file have 32 bits.
+        // Matrices are equal. Norms of the GGUF file have 32 bits.
         let (expected, found) = (result(&of_folder), result(&alone));
         let largest = expected.iter().fold(0.0, |largest: f32, logit| largest.max(logit.abs()));
         let differences = expected.iter().zip(&found).map(|(one, other)| (one - other).abs());
@@ -70,12 +70,12 @@ fn a_folder_with_one_model_is_that_model() {
     drop(source);
 }
 
-/// The metadata of a tiny Llama without some keys.
+/// Returns the metadata of a tiny Llama, without some keys.
 fn llama(without: &[&str]) -> File {
     tiny("llama", without)
 }
 
-/// The metadata of a tiny model of an architecture without some keys.
+/// Returns the metadata of a tiny model of an architecture, without some keys.
 fn tiny(architecture: &str, without: &[&str]) -> File {
     let numbers = [
         ("context_length", 64),
@@ -93,13 +93,13 @@ fn tiny(architecture: &str, without: &[&str]) -> File {
         .fold(file, |file, (key, number)| file.key(key.as_bytes(), 4).number(*number))
 }
 
-/// Adds tensors of 32-bit floats with as many distinct values; returns the bytes of the file.
+/// Adds tensors of 32-bit floats with distinct values. Returns the bytes of the file.
 fn with_tensors(mut file: File, tensors: &[(&str, &[u64])]) -> Vec<u8> {
     let mut data: Vec<u8> = Vec::new();
     for (name, shape) in tensors {
         file = file.tensor(name, shape, 0, data.len() as u64);
         let values = 0..shape.iter().product::<u64>();
-        // From −1 to 1, without a pattern that rows share.
+        // Values from −1 to 1, with a different pattern in each row.
         let value = |index: u64| ((index * index + name.len() as u64) % 251) as f32 / 125.0 - 1.0;
         data.extend(values.flat_map(|index| value(index).to_le_bytes()));
     }
@@ -149,13 +149,13 @@ fn the_parts_of_a_split_model_are_the_model() {
         assert!(error.to_string().ends_with(words), "{error}");
         assert!(error.to_string().contains("m-00002-of-00002.gguf") && error.help().is_some(), "{error}");
     }
-    // One part under another name.
+    // One part with a different name.
     fs::write(path("renamed.gguf"), &end).unwrap();
     let error = Checkpoint::open(path("renamed.gguf")).unwrap_err();
     assert!(error.to_string().ends_with("is part 2 of 2, expected part 1 of 1"), "{error}");
 }
 
-/// Blocks of a type as its reference implementation wrote them.
+/// Reads blocks of a type as its reference implementation wrote them.
 fn blocks_of(kind: TensorType) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gguf/tests/blocks/blocks.json");
     let cases: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
@@ -274,13 +274,13 @@ fn keys_that_are_missing_unknown_or_not_supported_are_named() {
             ErrorKind::Invalid,
             "`llama.block_count` is `many`",
         ),
-        // A fault that the family finds is reported under the key.
+        // Errors that the family finds name the GGUF key.
         (
             llama(&["llama.block_count"]).key(b"llama.block_count", 4).number(100_000),
             ErrorKind::Invalid,
             "`llama.block_count` is 100000, not within 1..=512",
         ),
-        // A byte for each flag would become forty of JSON.
+        // Each flag has one byte here, but would have forty in JSON.
         (
             (0..513).fold(
                 tiny("gemma3", &[]).key(b"gemma3.attention.sliding_window_pattern", 9).number(7).wide(513),
@@ -309,7 +309,7 @@ fn keys_that_are_missing_unknown_or_not_supported_are_named() {
     }
 }
 
-/// A file with 32-bit floats in a tensor of that shape.
+/// Opens a file with a tensor of 32-bit floats and returns the error.
 fn with_tensor(file: File, name: &str, shape: &[u64], values: &[f32]) -> CheckpointError {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("model.gguf");
@@ -428,7 +428,7 @@ fn a_pooling_that_is_not_a_mean_and_half_of_the_modules_are_refused() {
             ErrorKind::Unsupported,
             "`gemma-embedding.dense_2_feat_in` is 16",
         ),
-        // Without modules a file lacks the embedding next.
+        // Without modules, the embedding is the next missing tensor.
         (error_of(&mean()), ErrorKind::Missing, "embed_tokens.weight`"),
     ] {
         assert_eq!(error.kind(), kind, "{error}");

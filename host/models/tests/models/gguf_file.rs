@@ -1,4 +1,4 @@
-//! GGUF files, part by part, right or wrong.
+//! Writes GGUF files, valid or invalid, part by part.
 
 /// A GGUF file, part by part.
 #[derive(Clone)]
@@ -50,7 +50,7 @@ impl File {
         shape.iter().fold(named, |file, &extent| file.wide(extent)).number(kind).wide(offset)
     }
 
-    /// The head, padded, and the data.
+    /// Returns the file: the head, padded, and the data.
     pub fn data(&self, data: &[u8]) -> Vec<u8> {
         let mut file = b"GGUF".to_vec();
         file.extend(self.version.to_le_bytes());

@@ -1,6 +1,6 @@
-//! The translations against numbers of the library that defines the families: hidden states of
-//! every layer, logits, greedy tokens, sentence vectors. Key names are those of the fixtures'
-//! generator: `p0.hidden`, `p0.logits`, …
+//! Compares the translations with numbers of the library that defines the families: hidden states
+//! of every layer, logits, greedy tokens, sentence vectors. The fixtures' generator defines the key
+//! names: `p0.hidden`, `p0.logits`, …
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use safetensors::{Dtype, SafeTensors};
 use shardwright_models::{Checkpoint, Family};
 use shardwright_reference::{Arrangement, Array, Form, ReferenceModel};
 
-/// Largest accepted differences: two float32 implementations differ by a tenth of these on random
+/// Largest accepted differences. Two float32 implementations differ by a tenth of these on random
 /// networks.
 const HIDDEN: f32 = 5e-3;
 const LOGITS: f32 = 1e-2;
@@ -38,7 +38,7 @@ impl Goldens<'_> {
     }
 }
 
-/// Largest absolute difference; NaN counts as infinite.
+/// Returns the largest absolute difference. NaN counts as infinite.
 fn difference(found: &[f32], wanted: &[f32]) -> f32 {
     assert_eq!(found.len(), wanted.len());
     let each = found.iter().zip(wanted).map(|(a, b)| (a - b).abs());
@@ -51,7 +51,8 @@ fn check(what: &str, found: &[f32], wanted: &[f32], limit: f32) {
     println!("{what}: {worst:.1e}");
 }
 
-/// The combined per-layer inputs, `[layer, row, P]` here and `[row, layer, P]` in the goldens.
+/// Reorders the combined per-layer inputs: `[layer, row, P]` here, `[row, layer, P]` in the
+/// goldens.
 fn by_row(array: &Array) -> Vec<f32> {
     let [layers, rows, width] = array.shape()[..] else { panic!("{:?}", array.shape()) };
     let values = array.floats();
@@ -59,12 +60,12 @@ fn by_row(array: &Array) -> Vec<f32> {
     (0..rows).flat_map(|row| (0..layers).flat_map(move |layer| row_of(row, layer).iter().copied())).collect()
 }
 
-/// Every prompt of text alone; `tokens` greedy tokens are generated for each.
+/// Checks every prompt of text alone. Generates `tokens` greedy tokens for each.
 fn check_generating(directory: PathBuf, tokens: usize) {
     check_generating_of(&Checkpoint::open(&directory).unwrap(), &directory, tokens);
 }
 
-/// [`check_generating`] of a model with the goldens of a directory.
+/// Like [`check_generating`], but with the goldens of another directory.
 fn check_generating_of(checkpoint: &Checkpoint, directory: &Path, tokens: usize) {
     let bytes = std::fs::read(directory.join("goldens.safetensors")).unwrap();
     let goldens = Goldens(SafeTensors::deserialize(&bytes).unwrap());
@@ -190,16 +191,16 @@ fn demo_model() {
     check_generating(project().join("demo-model"), 16);
 }
 
-/// The file that llama.cpp's converter makes of the fixture `llama3`: pairs in its order, and the
-/// scaling as divisors.
+/// Uses the file that llama.cpp's converter makes of the fixture `llama3`: pairs in its order, and
+/// the scaling as divisors.
 #[test]
 fn llama_with_slow_pairs_divided_from_a_gguf_file() {
     let checkpoint = Checkpoint::open(project().join("tests/fixtures/gguf/llama3.gguf")).unwrap();
     check_generating_of(&checkpoint, &project().join("tests/fixtures/llama3"), 64);
 }
 
-/// The files that llama.cpp's converter makes of fixtures of other families, and how many facts
-/// each omits.
+/// Uses the files that llama.cpp's converter makes of fixtures of other families, with the number
+/// of facts that each omits.
 #[test]
 fn other_families_from_gguf_files() {
     for (name, assumed) in [("smollm3", 2), ("granite", 1), ("granite4", 1), ("phi4mini", 1)] {
@@ -244,7 +245,7 @@ fn embeddinggemma_from_a_gguf_file() {
     check_embedding(&checkpoint, "embeddinggemma");
 }
 
-/// A model against the goldens of a fixture.
+/// Compares a model with the goldens of a fixture.
 fn check_embedding(checkpoint: &Checkpoint, fixture: &str) {
     let directory = project().join("tests/fixtures").join(fixture);
     let bytes = std::fs::read(directory.join("goldens.safetensors")).unwrap();
@@ -253,7 +254,7 @@ fn check_embedding(checkpoint: &Checkpoint, fixture: &str) {
         let key = |name: &str| format!("p{prompt}.{name}");
         let name = |what: &str| format!("prompt {prompt} {what}");
         let ids = goldens.ids(&key("input_ids"));
-        // More rows than the text has: the rest must not be seen.
+        // More rows than the text has. The extra rows must not affect the result.
         let model =
             ReferenceModel::new(checkpoint.graph(), Arrangement::whole(ids.len() as u64 + 7)).unwrap();
         let trace = model.trace(&ids).unwrap();

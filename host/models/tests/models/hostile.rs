@@ -1,5 +1,5 @@
-//! Checkpoints that are broken, contradict themselves or ask for what is not built: each is a typed
-//! error that names its place, and none costs more than it should.
+//! Checkpoints that are broken, contradict themselves or need unsupported features. Each causes a
+//! typed error that names its place, without excessive cost.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use shardwright_models::{Checkpoint, CheckpointError, ErrorKind, limits};
 use shardwright_test_checkpoints::{Spec, Spelling, raw_safetensors};
 use tempfile::TempDir;
 
-/// A good checkpoint to be spoiled.
+/// A valid checkpoint that a test then damages.
 struct Victim(TempDir);
 
 impl Victim {
@@ -34,7 +34,7 @@ impl Victim {
         fs::write(self.path(name), serde_json::to_vec(&value).unwrap()).unwrap();
     }
 
-    /// Changes the header of a weight file and leaves its data alone.
+    /// Changes the header of a weight file but not its data.
     fn edit_header(&self, name: &str, change: impl FnOnce(&mut Value)) {
         let bytes = fs::read(self.path(name)).unwrap();
         let length = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
@@ -75,7 +75,7 @@ fn files_that_are_missing_or_no_files() {
     fs::remove_file(victim.path(WEIGHTS)).unwrap();
     assert_error!(victim, MissingFile, Missing, WEIGHTS, "must be converted");
 
-    // Another weight file that lies about is not the model's.
+    // An additional weight file does not belong to the model.
     fs::write(victim.path("goldens.safetensors"), raw_safetensors("{}", &[])).unwrap();
     assert_error!(victim, MissingFile, Missing, WEIGHTS);
 
@@ -108,7 +108,7 @@ fn settings_that_are_no_settings() {
     assert_error!(victim, FileTooLarge, Invalid, limits::CONFIG_BYTES);
 }
 
-/// A change of one field that must be refused: where, to what, and words of the message.
+/// A change of one field that must be refused: its place, the new value, and a part of the message.
 type Refused<'a> = (&'a str, Value, &'a str);
 
 fn set(value: &mut Value, place: &str, to: Value) {
@@ -430,7 +430,7 @@ fn tensors_that_are_missing_or_of_another_kind() {
             header[TENSOR]["dtype"] = json!(dtype);
             header[TENSOR]["shape"] = shape.clone();
         });
-        // Shape faults come first; a type alone can be wrong only where the size is the same.
+        // Shape errors come first. The type alone can be wrong only if the size stays the same.
         let error = victim.error();
         if dtype == "I16" {
             assert_error!(victim, TensorType, Unsupported, TENSOR, "stored as I16", "f32, f16 or bf16");
@@ -481,7 +481,7 @@ fn an_index_that_lies() {
     fs::File::create(victim.path(INDEX)).unwrap().set_len(limits::INDEX_BYTES + 1).unwrap();
     assert_error!(victim, FileTooLarge, Invalid, INDEX);
 
-    // The second file repeats a tensor of the first.
+    // The second file also contains a tensor of the first.
     let victim = Victim::new(&spec);
     let names = |file: &str| -> Vec<String> {
         let bytes = fs::read(victim.path(file)).unwrap();
@@ -500,13 +500,13 @@ fn data_that_are_not_aligned_are_copied_when_they_are_read() {
     let spec = Spec::gemma3();
     let victim = Victim::new(&spec);
     let in_place = Checkpoint::open(victim.0.path()).unwrap();
-    // Owned, since the file under the mapping is about to be written.
+    // The values are copied, since the mapped file is about to be written.
     let wanted: Vec<_> = in_place.graph().weights.iter().map(|weight| weight.data.bytes().to_vec()).collect();
     drop(in_place);
     let bytes = fs::read(victim.path(WEIGHTS)).unwrap();
     let length = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
     let header = std::str::from_utf8(&bytes[8..8 + length]).unwrap().trim_end();
-    // One blank more or less: an odd header.
+    // One space more or less makes the header's length odd.
     let header = if header.len().is_multiple_of(2) { format!("{header} ") } else { header.to_owned() };
     fs::write(victim.path(WEIGHTS), raw_safetensors(&header, &bytes[8 + length..])).unwrap();
     let copied = Checkpoint::open(victim.0.path()).unwrap();
@@ -580,7 +580,7 @@ fn sentence_modules_that_are_broken_or_not_built() {
     fs::remove_file(victim.path("3_Dense/model.safetensors")).unwrap();
     assert_error!(victim, MissingFile, Missing, "3_Dense");
 
-    // Modules beside a family whose sentence models pool otherwise.
+    // Modules in the folder of a family whose sentence models have different pooling.
     let victim = Victim::new(&Spec::qwen3());
     fs::write(victim.path("modules.json"), "[]").unwrap();
     assert_error!(victim, UnsupportedField, Unsupported, "modules.json", "gemma3_text");
@@ -594,7 +594,7 @@ fn a_fault_of_the_graph_is_reported_as_one() {
     assert!(error.help().is_some_and(|help| help.contains("rows")));
 }
 
-/// Values that fields of a hostile file may hold.
+/// Values that fields of a hostile file may have.
 pub fn strange_values() -> Vec<Value> {
     vec![
         json!(null),
@@ -613,8 +613,8 @@ pub fn strange_values() -> Vec<Value> {
     ]
 }
 
-/// Every field of every settings file, replaced by every strange value: an error or a graph, never
-/// a panic.
+/// Replaces every field of every settings file by every strange value. The result is an error or a
+/// graph, but never a panic.
 #[test]
 fn no_field_can_make_it_panic() {
     let specs = [
@@ -639,8 +639,8 @@ fn no_field_can_make_it_panic() {
                 for strange in strange_values() {
                     let mut changed = value.clone();
                     *changed.pointer_mut(&place).unwrap() = strange;
-                    // A new file each time: some file systems flush one that is written over, which
-                    // takes milliseconds.
+                    // The file is created again each time: some file systems flush a file that is
+                    // overwritten, which costs milliseconds.
                     fs::remove_file(victim.path(file)).unwrap();
                     fs::write(victim.path(file), serde_json::to_vec(&changed).unwrap()).unwrap();
                     let _ = Checkpoint::open(victim.0.path());
@@ -652,7 +652,7 @@ fn no_field_can_make_it_panic() {
     }
 }
 
-/// Adds the place of every field within a value, as a JSON pointer.
+/// Collects the JSON pointers of all fields within a value.
 pub fn collect_places(value: &Value, place: String, into: &mut Vec<String>) {
     match value {
         Value::Object(map) => {

@@ -1,5 +1,5 @@
-//! Quantised checkpoints that are broken, or hold what no weight holds: each is a typed error that
-//! names its place, and nothing is quantised anew.
+//! Quantised checkpoints that are broken, or that no weight can represent. Each causes a typed
+//! error that names its place. None is quantised a second time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,7 +33,7 @@ macro_rules! assert_error {
 const GGUF: &str = "model.gguf";
 
 trait Written {
-    /// A checkpoint with this file and so many bytes of data as its weights.
+    /// Writes a checkpoint whose weights are this file, with `bytes` bytes of data.
     fn written(&self, bytes: usize) -> TempDir;
 }
 
@@ -77,7 +77,7 @@ fn heads_that_are_no_heads() {
     assert_error!(file.written(0), TooMany, Invalid, "tensors, more than 1048576");
     let file = File { entries: limits::GGUF_METADATA + 1, ..qwen() };
     assert_error!(file.written(0), TooMany, Invalid, "65537 metadata entries");
-    // As many as are allowed, and none there.
+    // The largest allowed number of tensors, but without their descriptions.
     let file = File { tensors: limits::TENSORS as u64, ..qwen() };
     assert_error!(file.written(0), Truncated, Invalid, "the head ends");
 }
@@ -110,7 +110,7 @@ fn metadata_that_lie() {
     for huge in [qwen().key(b"x", 8).wide(u64::MAX), qwen().key(b"x", 9).number(10).wide(u64::MAX)] {
         assert_error!(huge.written(0), Truncated, Invalid, "the head ends at byte 18446744073709551615");
     }
-    // Many texts that take no bytes: each has a length.
+    // Texts without characters are not free: each has a length field.
     let texts = qwen().key(b"x", 9).number(8).wide(u64::MAX);
     assert_error!(texts.written(1 << 16), Truncated, Invalid, "the head ends");
     assert_error!(
@@ -120,7 +120,7 @@ fn metadata_that_lie() {
         "`llama`; config.json implies `qwen3`",
         "config.json of the model"
     );
-    // A projector beside the model holds nothing of it.
+    // A projector next to the model contains no tensor of it.
     assert_error!(File::new().architecture("clip").written(0), MissingTensor, Missing, "embed_tokens");
 }
 
@@ -162,7 +162,7 @@ fn tensors_that_lie() {
     assert_error!(qwen().tensor("a", &[8], 0, 0).written(64), Unclaimed, Invalid, "32 bytes at byte");
 }
 
-/// The place after a tensor's name in a head.
+/// Returns the offset after a tensor's name in a head.
 fn after(bytes: &[u8], name: &str) -> usize {
     let named = [&(name.len() as u64).to_le_bytes(), name.as_bytes()].concat();
     bytes.windows(named.len()).position(|found| found == named).unwrap() + named.len()
@@ -178,7 +178,7 @@ fn what_a_gguf_file_holds_and_no_weight_does() {
         fs::write(path, bytes).unwrap();
         directory
     };
-    // Integers in as many bytes.
+    // Integers with the same number of bytes.
     let other = change("gguf_q4_0", &|bytes| {
         let place = after(bytes, "blk.0.attn_norm.weight") + 4 + 8;
         assert_eq!(bytes[place], 0);
@@ -191,14 +191,14 @@ fn what_a_gguf_file_holds_and_no_weight_does() {
         "model.gguf: tensor `blk.0.attn_norm.weight` is stored as I32",
         "Q4_0 and Q8_0"
     );
-    // Blocks are for matrices: a norm in as many bytes.
+    // Only matrices may have blocks. This norm has the same number of bytes.
     let norm = change("gguf_q4_0", &|bytes| {
         let place = after(bytes, "blk.0.attn_norm.weight") + 4 + 8;
         assert_eq!(bytes[place], 0);
         bytes[place] = 8;
     });
     assert_error!(norm, Unclaimed, Invalid, "bytes at byte");
-    // Rows that were left out.
+    // Some rows are missing.
     let fewer = change("gguf_q4_0", &|bytes| {
         let place = after(bytes, "token_embd.weight") + 4 + 8;
         assert_eq!(bytes[place], 40);
@@ -215,7 +215,7 @@ fn what_a_gguf_file_holds_and_no_weight_does() {
         "set `vocab_size`"
     );
 
-    // No sum of a float and one is so small.
+    // The sum of a float and one cannot be this small.
     let norm = |value: f32| {
         change("gguf_q4_0_gemma3", &move |bytes| {
             let place = after(bytes, "output_norm.weight") + 4 + 8 + 4;
@@ -267,7 +267,7 @@ fn edit(directory: &TempDir, change: impl FnOnce(&mut Value)) {
     fs::write(path, serde_json::to_vec(&value).unwrap()).unwrap();
 }
 
-/// Settings that ask for what is not built, and words about the field.
+/// Each case has settings for an unsupported feature, and a part of the message about the field.
 #[test]
 fn settings_of_other_formats_are_refused() {
     let cases: &[(&str, &str, Value, &str)] = &[
@@ -342,7 +342,7 @@ fn settings_of_other_formats_are_refused() {
     let directory = copied("compressed_pack4_group32");
     edit(&directory, |config| config["compression_config"] = json!({"format": "x"}));
     assert_error!(directory, UnsupportedField, Unsupported, "compression_config");
-    // Off is off.
+    // A switched-off field is accepted.
     let directory = copied("gguf_q4_0");
     edit(&directory, |config| config["quantization_config"] = json!({}));
     Checkpoint::open(directory.path()).unwrap();
@@ -351,7 +351,7 @@ fn settings_of_other_formats_are_refused() {
 /// Type, shape and bytes of a tensor.
 type Stored = (String, Vec<u64>, Vec<u8>);
 
-/// Writes the weights of a fixture anew.
+/// Writes a fixture with changed weights.
 fn with_tensors(folder: &str, change: impl FnOnce(&mut BTreeMap<String, Stored>)) -> TempDir {
     let directory = copied(folder);
     let path = directory.path().join("model.safetensors");
@@ -408,7 +408,7 @@ fn zero_points_that_no_weight_holds() {
                 [&format!("{MODULE}.{}", if part == "qzeros" { "scales" } else { "weight_scale" })]
                 .1
                 .clone();
-            // Where the library leaves them out, zero points that are one.
+            // If the library omits zero points, valid ones are added first.
             let zeros = tensors.entry(name).or_insert_with(|| match folder {
                 "compressed_pack8_group32" => (
                     "I32".to_owned(),
@@ -446,7 +446,7 @@ fn zero_points_that_say_nothing_are_taken() {
         tensors.remove(&format!("{MODULE}.g_idx")).unwrap();
     });
     Checkpoint::open(directory.path()).unwrap();
-    // The second version of the format has the zero point itself.
+    // The second version of the format stores zero points unchanged.
     let directory = with_tensors("gptq4_group32", |tensors| {
         for (name, (_, _, bytes)) in tensors {
             if name.ends_with(".qzeros") {
@@ -519,7 +519,7 @@ fn orders_and_scales_that_no_weight_holds() {
         fs::write(&path, file).unwrap();
         assert_error!(directory, InvalidTensor, Invalid, "has the scale NaN there");
         let CheckpointError::InvalidTensor { offset, .. } = error(directory.path()) else { unreachable!() };
-        // The block that begins there, or the one within which the change begins.
+        // The block begins at the offset, or the change begins within the block.
         assert!(offset + 34 > half as u64, "{offset} {half}");
     }
 }
@@ -539,7 +539,7 @@ fn parts_of_modules_that_are_missing_or_lie() {
         });
         assert_error!(directory, MissingTensor, Missing, format!("no tensor `{MODULE}.{part}`"));
     }
-    // Without the tensor that says so, the module is not quantised.
+    // Without the tensor that marks it, the module is not quantised.
     for (folder, part) in [("gptq4_group32", "qweight"), ("compressed_pack4_group32", "weight_packed")] {
         let directory = with_tensors(folder, |tensors| {
             tensors.remove(&format!("{MODULE}.{part}")).unwrap();
@@ -585,13 +585,13 @@ fn parts_of_modules_that_are_missing_or_lie() {
         });
         assert_error!(directory, InvalidTensor, Invalid, format!("`{MODULE}.{part}`"), "is stored as ");
     }
-    // As many bytes as four bits take, or as many as eight, of the other type.
+    // The number of bytes fits four or eight bits, but the type does not.
     for (folder, dtype, columns) in [("gemma_int8", "U8", 131), ("gemma_int4_table", "I8", 66)] {
         let directory = with_part(folder, "weight", |stored| stored.0 = dtype.to_owned());
         let words = format!("is {dtype} of the shape [32, {columns}], which no 2, 4 or 8 bits have");
         assert_error!(directory, InvalidTensor, Invalid, words);
     }
-    // Without a header the names of modules have to say their bits, which patterns do.
+    // Without a header, the names of modules determine the bits, which requires the patterns.
     let directory = copied("gemma_int8");
     edit(&directory, |config| {
         config["dtype"] = json!("bfloat16");
@@ -609,8 +609,8 @@ fn parts_of_modules_that_are_missing_or_lie() {
     assert_error!(directory, TensorShape, Invalid, "qzeros");
 }
 
-/// Files with some of their bytes changed: an error or a graph all of whose values can be read,
-/// never a panic.
+/// Changes some bytes of files. The result is an error, or a graph whose values can all be read,
+/// but never a panic.
 #[test]
 fn damage_is_an_error_or_a_model() {
     let mut random = Random::new(5, "damage");
@@ -630,7 +630,7 @@ fn damage_is_an_error_or_a_model() {
         let whole = fs::read(&path).unwrap();
         for round in 0..shardwright_test_checkpoints::cases(150, 3000) {
             let mut bytes = whole.clone();
-            // Most of the changes in the head.
+            // Most of the changes are in the head.
             let reach = if round % 4 == 0 { bytes.len() } else { bytes.len().min(1600) };
             for _ in 0..=random.below(3) {
                 let at = random.below(reach as u64) as usize;

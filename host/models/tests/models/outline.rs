@@ -1,5 +1,5 @@
 //! Checkpoints without their weights: the same graph from headers, an index or the configuration
-//! alone, and a typed error for whoever wants a value.
+//! alone, and a typed error for callers that need a value.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn written(spec: &Spec) -> TempDir {
     directory
 }
 
-/// The weight files in a folder and the folders of modules in it.
+/// Lists the weight files in a folder and in the folders of its modules.
 fn weight_files(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -34,7 +34,7 @@ fn weight_files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Leaves of a weight file what a range request for its header fetches.
+/// Shortens a weight file to its header, as a range request fetches it.
 fn cut_to_header(path: &Path) {
     let bytes = fs::read(path).unwrap();
     let header = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
@@ -58,7 +58,7 @@ fn refused(directory: &Path) -> CheckpointError {
     Checkpoint::open(directory).map(|_| ()).unwrap_err()
 }
 
-/// Everything of a graph but values.
+/// Formats everything of a graph except values.
 fn structure(graph: &Graph) -> String {
     let weight = |weight: &Weight| {
         (weight.name.clone(), weight.part, weight.shape.clone(), weight.dtype, weight.data.length())
@@ -73,7 +73,7 @@ fn structure(graph: &Graph) -> String {
     )
 }
 
-/// The families, and what is special of a file: several, a prefix, towers, a head of its own.
+/// Returns each family with one special property: several files, a prefix, towers, a separate head.
 fn specs() -> Vec<Spec> {
     vec![
         Spec::gemma3(),
@@ -112,7 +112,7 @@ fn headers_give_the_graph_of_the_whole_files_and_none_of_their_values() {
     }
 }
 
-/// One file without its weights is enough to lack them.
+/// The weights count as missing even if only one file lacks them.
 #[test]
 fn the_file_without_weights_is_named() {
     let spec = Spec { files: 2, ..Spec::gemma3() };
@@ -128,7 +128,7 @@ fn the_file_without_weights_is_named() {
     cut_to_header(&dense);
     let error = refused(directory.path()).to_string();
     assert!(error.starts_with(&dense.display().to_string()), "{error}");
-    // A module's file may be missing, where the configuration says its type.
+    // A module's file may be missing if the configuration specifies its type.
     fs::remove_file(&dense).unwrap();
     assert_eq!(outline(directory.path()).basis(), OutlineBasis::Configuration);
 }
@@ -142,7 +142,7 @@ fn the_configuration_alone_gives_the_same_shapes() {
         let _ = fs::remove_file(directory.path().join(INDEX));
         let outline = outline(directory.path());
         assert_eq!((outline.basis(), outline.download_bytes()), (OutlineBasis::Configuration, None));
-        // Nothing says the prefix of names.
+        // Without headers and index, the prefix of names is unknown.
         let plain = |graph: &Graph| {
             let prefixes = ["model.language_model.", "model."];
             prefixes.into_iter().fold(structure(graph), |text, prefix| text.replace(prefix, ""))
@@ -163,7 +163,7 @@ fn an_index_says_names_and_the_sum_of_bytes() {
     edit(&index, |index| index["metadata"]["total_size"] = json!(12_345));
     let files = weight_files(directory.path());
     fs::remove_file(&files[0]).unwrap();
-    // Some of the files: somebody meant to have them all.
+    // Only some of the files exist: the download is incomplete.
     let error = Opened::open(directory.path()).map(|_| ()).unwrap_err();
     assert!(matches!(error, CheckpointError::MissingFile { .. }), "{error:?}");
     fs::remove_file(&files[1]).unwrap();
@@ -172,13 +172,13 @@ fn an_index_says_names_and_the_sum_of_bytes() {
     assert!(structure(listed.graph()) == structure(whole.graph()));
     assert!(matches!(listed.lack(), Some(CheckpointError::MissingFile { path }) if *path == files[0]));
 
-    // What it does not list, the model does not have.
+    // The model does not have tensors that the index does not list.
     edit(&index, |index| {
         index["weight_map"].as_object_mut().unwrap().remove("model.norm.weight").unwrap();
     });
     let error = Opened::open(directory.path()).map(|_| ()).unwrap_err();
     assert!(matches!(error, CheckpointError::MissingTensor { .. }), "{error:?}");
-    // Without the sum it says names alone.
+    // Without the sum, the index specifies names only.
     edit(&index, |index| {
         index["weight_map"]["model.norm.weight"] = json!("model-00001-of-00002.safetensors");
         index["metadata"]["total_size"] = json!("much");
@@ -193,7 +193,7 @@ fn without_headers_the_configuration_must_say_an_element_type_that_weights_have(
     cut_to_header(&directory.path().join(WEIGHTS));
     for dtype in [Value::Null, json!("float8_e4m3fn"), json!(7)] {
         edit(&config, |config| config["dtype"] = dtype);
-        // Headers say it themselves.
+        // Headers specify the type themselves.
         assert_eq!(outline(directory.path()).basis(), OutlineBasis::Headers);
     }
     fs::remove_file(directory.path().join(WEIGHTS)).unwrap();
@@ -213,7 +213,7 @@ fn without_headers_the_configuration_must_say_an_element_type_that_weights_have(
     assert_eq!(outline(directory.path()).graph().weights[0].dtype.name(), "f16");
 }
 
-/// A header alone is held to all that a whole file is.
+/// Headers are checked as strictly as whole files.
 #[test]
 fn hostile_headers_are_refused_without_their_weights_too() {
     let of = |header: &str| {
@@ -249,7 +249,7 @@ fn hostile_headers_are_refused_without_their_weights_too() {
     assert!(matches!(both(json!([4, 12])), CheckpointError::Overlap { .. }));
     assert!(matches!(both(json!([12, 20])), CheckpointError::Unclaimed { .. }));
 
-    // A cut at any other byte is a download that broke off.
+    // A file cut at any other byte is an incomplete download.
     let directory = written(&Spec::gemma3());
     let path = directory.path().join(WEIGHTS);
     let bytes = fs::read(&path).unwrap();
@@ -261,7 +261,7 @@ fn hostile_headers_are_refused_without_their_weights_too() {
     }
 }
 
-/// Ten gigabytes are outlined as fast as ten kilobytes, and no byte is set aside for them.
+/// Ten gigabytes are outlined as fast as ten kilobytes, and no memory is allocated for them.
 #[test]
 fn an_outline_takes_no_memory_for_weights() {
     let spec = Spec { fill: Fill::Sparse, ..Spec::e2b() };

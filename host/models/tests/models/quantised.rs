@@ -1,5 +1,5 @@
-//! Checkpoints that come quantised: the integers, scales and values of the libraries that wrote
-//! them, and a model that computes as one of floats with these values.
+//! Quantised checkpoints: their integers, scales and values equal the results of the libraries that
+//! wrote them. The model computes the same as a float model with these values.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use tempfile::TempDir;
 
 use crate::gguf_file::File;
 
-/// Folders of `tests/fixtures/quantised`, and how their matrices are held: type, inputs per scale
-/// where not all of an output share one, and the name of the format where it has one.
+/// Folders of `tests/fixtures/quantised`, and the representation of their matrices: the type, the
+/// inputs per scale if an output has several scales, and the format if it has a name.
 const FOLDERS: [(&str, DType, Shared, Option<WeightFormat>); 21] = {
     use Shared::{Block, Channel, Tensor};
     [
@@ -71,7 +71,7 @@ fn values(weight: &Weight) -> Vec<Vec<f32>> {
     rows
 }
 
-/// Scales by output and group.
+/// Returns the scales by output and group.
 fn scales(weight: &Weight, shared: Shared) -> Vec<Vec<f32>> {
     let (width, rows) = (weight.row_width(), weight.rows());
     let (rows, size) = match shared {
@@ -94,14 +94,14 @@ fn integers_scales_and_values_are_those_of_the_libraries() {
         let mut unused = checkpoint.unused_tensors().iter();
         assert!(unused.all(|tensor| tensor.name.ends_with("_activation_scale")), "{folder}: {unused:?}");
         let expected = expected(folder);
-        // The seven of a layer, and a table.
+        // The seven matrices of a layer, and a table.
         assert_eq!(expected.len(), if folder.ends_with("table") { 8 } else { 7 }, "{folder}");
         let mut largest = 0;
         for (name, expected) in &expected {
             let what = format!("{folder}: {name}");
             let weight = checkpoint.graph().weights.iter().find(|weight| weight.name == *name).expect(&what);
             let quantisation = weight.quantisation.as_ref().expect(&what);
-            // As many inputs as a group has are a channel, but in the blocks of GGUF.
+            // A group that contains all inputs is a channel, except in the blocks of GGUF.
             let shared = match shared {
                 Shared::Block(size) if size as usize >= weight.row_width() && !folder.starts_with("gguf") => {
                     Shared::Channel
@@ -135,7 +135,7 @@ fn integers_scales_and_values_are_those_of_the_libraries() {
             assert_eq!(floats(values(weight)), expected["values"].as_str().unwrap(), "{what}: values");
             largest = largest.max((0..weight.rows()).flat_map(integers).map(i32::abs).max().unwrap());
         }
-        // The lowest integer of four bits has no positive twin.
+        // The lowest integer of four bits has no positive counterpart.
         assert!(
             dtype != DType::I4 || largest == 8 || folder.starts_with("compressed"),
             "{folder}: {largest}"
@@ -154,7 +154,7 @@ fn logits(graph: &Graph) -> Vec<f32> {
     model.decode(&mut sequence, &ids[19..], false).unwrap().logits.unwrap().into_floats()
 }
 
-/// The same graph with the values of its weights and tables as floats.
+/// Returns the graph with the values of its weights and tables as floats.
 fn widened(graph: &Graph) -> Graph {
     let widen = |weight: &mut Weight| {
         let bytes = values(weight).into_iter().flatten().flat_map(f32::to_le_bytes).collect();
@@ -201,7 +201,7 @@ fn what_settings_ask_of_activations_is_said() {
     assert!(noted.notes()[0].contains("quantises activations"), "{:?}", noted.notes());
 }
 
-/// Scales of activations are listed and counted, and used by nothing.
+/// Scales of activations are unused. They are listed and counted.
 #[test]
 fn scales_of_activations_are_said() {
     for folder in ["gemma_int2", "gemma_int4_table", "gemma_int8"] {
@@ -222,7 +222,7 @@ fn a_table_of_integers_is_the_head_too() {
     assert!(values(head) == values(&graph.assets[0].table));
 }
 
-/// A fixture to be changed.
+/// Copies a fixture, so that a test can change it.
 pub fn copied(folder: &str) -> TempDir {
     let directory = TempDir::new().unwrap();
     for entry in fs::read_dir(fixtures().join(folder)).unwrap() {
@@ -232,7 +232,7 @@ pub fn copied(folder: &str) -> TempDir {
     directory
 }
 
-/// Everything of a graph that a plan counts.
+/// Formats everything of a graph that matters to a plan.
 fn structure(graph: &Graph) -> String {
     let weight = |weight: &Weight| {
         let scales = weight.quantisation.as_ref();
@@ -286,8 +286,8 @@ fn an_outline_counts_what_the_whole_checkpoint_has() {
     }
 }
 
-/// Files under llama.cpp's names give the graph that the checkpoint itself gives, with norms that
-/// are one less than stored.
+/// A file with llama.cpp's names gives the same graph as the checkpoint. Its norms are one less
+/// than stored.
 #[test]
 fn a_gguf_file_of_floats_is_the_checkpoint_it_was_made_from() {
     for spec in [
@@ -303,7 +303,7 @@ fn a_gguf_file_of_floats_is_the_checkpoint_it_was_made_from() {
         fs::copy(plain.path().join("config.json"), renamed.path().join("config.json")).unwrap();
         let (plain, renamed) =
             (Checkpoint::open(plain.path()).unwrap(), Checkpoint::open(renamed.path()).unwrap());
-        // Where one dimension is, the file has what this checkpoint has.
+        // Tensors of one dimension have the same type in the file as in this checkpoint.
         let directory = TempDir::new().unwrap();
         Spec { dtype: "F32", ..spec.clone() }.write(directory.path()).unwrap();
         let exact = Checkpoint::open(directory.path()).unwrap();
@@ -316,7 +316,7 @@ fn a_gguf_file_of_floats_is_the_checkpoint_it_was_made_from() {
             assert_eq!((&weight.name, &weight.shape), (&plain.name, &plain.shape));
             if weight.shape.len() == 1 {
                 let exact = exact.graph().weights.iter().find(|exact| exact.name == weight.name).unwrap();
-                // The sum rounded when the file was made; it is what the model computes with.
+                // The sum was rounded when the file was made. The model computes with that sum.
                 let sums = |weight| values(weight)[0].iter().map(|value| value + 1.0).collect::<Vec<_>>();
                 assert!(sums(weight) == sums(exact), "{}", weight.name);
             } else {
@@ -344,7 +344,7 @@ fn a_table_and_a_head_of_blocks_are_made_once() {
     );
 }
 
-/// The tensors of a safetensors file: name, type, shape and bytes.
+/// Reads the tensors of a safetensors file: name, type, shape and bytes.
 fn stored(path: &Path) -> Vec<(String, String, Vec<u64>, Vec<u8>)> {
     let bytes = fs::read(path).unwrap();
     let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -359,7 +359,7 @@ fn stored(path: &Path) -> Vec<(String, String, Vec<u64>, Vec<u8>)> {
     all
 }
 
-/// llama.cpp's name of a tensor of EmbeddingGemma.
+/// Returns llama.cpp's name of a tensor of EmbeddingGemma.
 fn renamed(name: &str) -> String {
     let parts = [
         ("model.", ""),
@@ -383,7 +383,7 @@ fn renamed(name: &str) -> String {
     if short == "norm.weight" { "output_norm.weight".to_owned() } else { short }
 }
 
-/// A sentence model in one file, its dense layers too, but for its settings and modules.
+/// A sentence model in one file, including its dense layers, but without settings and modules.
 #[test]
 fn a_sentence_model_in_a_gguf_file_gives_the_same_vectors() {
     let spec = Spec::embeddinggemma();
@@ -422,7 +422,7 @@ fn a_sentence_model_in_a_gguf_file_gives_the_same_vectors() {
     assert!(found.graph().weights.iter().any(|weight| weight.name == "3_Dense/linear.weight"));
     assert!(logits(found.graph()) == logits(plain.graph()));
 
-    // A bias is in no such file.
+    // Such a file never contains a bias.
     let path = directory.path().join("3_Dense/config.json");
     let mut settings: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     settings["bias"] = true.into();

@@ -18,7 +18,7 @@ fn fixtures() -> Vec<PathBuf> {
     found
 }
 
-/// Names of all fields, with those of the objects around them.
+/// Collects the names of all fields, each with the names of the objects around it.
 fn names(fields: &Map<String, Value>, before: &str, found: &mut Vec<Vec<String>>) {
     for (name, value) in fields {
         let mut path: Vec<String> =
@@ -31,7 +31,7 @@ fn names(fields: &Map<String, Value>, before: &str, found: &mut Vec<Vec<String>>
     }
 }
 
-/// Other values of a field: some are out of range, which is an answer too.
+/// Returns different values for a field. Some are out of range, which is a valid test too.
 fn others(value: &Value) -> Vec<Value> {
     match value {
         Value::Bool(flag) => vec![json!(!flag)],
@@ -46,7 +46,7 @@ fn others(value: &Value) -> Vec<Value> {
     }
 }
 
-/// A folder with the weights of a fixture, whose configuration changes.
+/// A folder with the weights of a fixture and a changing configuration.
 struct Changed {
     folder: TempDir,
     config: Value,
@@ -60,7 +60,7 @@ impl Changed {
         Changed { folder, config }
     }
 
-    /// The graphs and the ignored fields, or the error.
+    /// Returns the graphs and the ignored fields, or the error.
     fn opened(&self, config: &Value) -> Result<(Vec<Graph>, Vec<String>), String> {
         fs::write(self.folder.path().join("config.json"), config.to_string()).unwrap();
         let passes = passes_of(self.folder.path()).unwrap_or_else(|_| vec![Pass::Step]);
@@ -106,7 +106,7 @@ const SUPERSEDED: [(&str, &[&str], &str); 6] = [
     ),
 ];
 
-/// Structure and operations, as text; constants that are made of settings are part of it.
+/// Formats structure and operations, including constants that are made from settings.
 fn shown(graphs: &[Graph]) -> String {
     format!("{graphs:?}")
 }

@@ -1,4 +1,4 @@
-//! Scaling of rotary positions: both spellings mean the same, and combinations that mean nothing
+//! Scaling of rotary positions: both spellings have the same meaning, and meaningless combinations
 //! are refused by name.
 
 use std::fs;
@@ -23,7 +23,7 @@ fn opened(change: impl FnOnce(&mut Value)) -> Result<Checkpoint, CheckpointError
     Checkpoint::open(folder.path())
 }
 
-/// The first rotation.
+/// Returns the first rotation.
 fn rope(checkpoint: &Checkpoint) -> Rope {
     let mut nodes = checkpoint.graph().components.iter().flat_map(|component| &component.nodes);
     nodes
@@ -34,7 +34,7 @@ fn rope(checkpoint: &Checkpoint) -> Rope {
         .unwrap()
 }
 
-/// The parameters of the fixture with one changed, or taken out by `null`.
+/// Returns the parameters of the fixture with one changed, or removed by `null`.
 fn changed(name: &str, value: Value) -> Value {
     let mut scaling = json!({
         "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -44,7 +44,7 @@ fn changed(name: &str, value: Value) -> Value {
     scaling
 }
 
-/// Every pair of the fixture divided by as much.
+/// Returns `longrope` parameters that divide every pair of the fixture by the same number.
 fn longrope(short: f64, long: f64, attention: Value) -> Value {
     json!({
         "rope_type": "longrope", "short_factor": vec![short; 16], "long_factor": vec![long; 16],
@@ -71,7 +71,7 @@ fn slow_pairs_are_divided_and_fast_pairs_are_not() {
         config["rope_scaling"]["type"] = config["rope_scaling"]["rope_type"].take();
     });
     assert_eq!(rope(&older.unwrap()), of_fixture);
-    // How matrices were cut when the model was trained changes no sum.
+    // Splitting matrices during training does not change sums.
     let cut = opened(|config| config["pretraining_tp"] = json!(2));
     assert_eq!(rope(&cut.unwrap()), of_fixture);
     let listed = opened(|config| {
@@ -86,7 +86,8 @@ fn slow_pairs_are_divided_and_fast_pairs_are_not() {
     assert_eq!((linear.factor, linear.divisors), (4.0, vec![]));
 }
 
-/// Two lists: the short one counts, and positions end where the long one would.
+/// With two different lists, the short one applies, and the positions end where the long one would
+/// begin.
 #[test]
 fn a_list_for_longer_texts_ends_the_positions() {
     let with = |short, long, extra: Value| {
@@ -106,12 +107,12 @@ fn a_list_for_longer_texts_ends_the_positions() {
     assert_eq!(turned.divisors, [2.0; 16]);
     // √(1 + ln 8 / ln 256)
     assert_eq!(turned.magnitude, 1.375_f64.sqrt() as f32);
-    // The file's own numbers have priority.
+    // Numbers in the file have priority.
     let factor = with(2.0, 5.0, json!({ "original_max_position_embeddings": 256, "factor": 16.0 }));
     assert_eq!(rope(&factor).magnitude, 1.5_f64.sqrt() as f32);
     let attention = json!({ "original_max_position_embeddings": 256, "attention_factor": 1.2 });
     assert_eq!(rope(&with(2.0, 5.0, attention)).magnitude, 1.2);
-    // One list for all texts, and no texts beyond those of training.
+    // One list for all texts, and no texts longer than in training.
     for (checkpoint, magnitude) in [
         (with(2.0, 2.0, original), 1.375_f64.sqrt() as f32),
         (with(2.0, 5.0, json!({ "original_max_position_embeddings": 4096 })), 1.0),
@@ -122,7 +123,7 @@ fn a_list_for_longer_texts_ends_the_positions() {
     }
 }
 
-/// Divisors and magnitude as `_compute_yarn_parameters` of transformers 5.23.0 gives them.
+/// Divisors and magnitude come from `_compute_yarn_parameters` of transformers 5.23.0.
 #[test]
 fn yarn_divides_pairs_as_transformers_does() {
     type Case = (Value, f32, [f32; 16]);
@@ -157,7 +158,7 @@ fn yarn_divides_pairs_as_transformers_does() {
         assert!((older.magnitude - magnitude).abs() < 1e-6, "{parameters}: {}", older.magnitude);
         let near = |(one, other): (&f32, &f32)| (one - other).abs() < 1e-5;
         assert!(older.divisors.iter().zip(&divisors).all(near), "{parameters}: {:?}", older.divisors);
-        // Both spellings, of which the older one counts.
+        // With both spellings, the older one applies.
         let both = opened(|config| {
             config["rope_scaling"] = parameters.clone();
             config["rope_parameters"] = json!({ "rope_type": "default", "rope_theta": config["rope_theta"] });

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
 
-/// A tied fixture with an output matrix, whose bytes `change` makes of the embedding's.
+/// Writes a tied fixture with an output matrix, whose bytes `change` makes from the embedding's.
 fn with_head(change: impl FnOnce(&mut Vec<u8>)) -> TempDir {
     let fixture = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/gemma3_text");
     let folder = TempDir::new().unwrap();
@@ -55,7 +55,7 @@ fn a_stored_head_counts_if_it_differs_from_the_embedding() {
     assert!(checkpoint.unused_tensors().is_empty());
 }
 
-/// Headers alone do not show whether it differs.
+/// Headers alone do not show whether the matrix differs.
 #[test]
 fn a_plan_before_the_download_reports_a_stored_head() {
     let folder = with_head(|bytes| bytes[5] ^= 1);

@@ -1,5 +1,5 @@
-//! Towers against numbers of the library that defines them: the stream before and after every
-//! layer, what is pooled, soft rows, and the text that follows from them.
+//! Compares towers with numbers of the library that defines them: the stream before and after every
+//! layer, the pooled rows, soft rows, and the text that follows from them.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,8 @@ use shardwright_reference::step::Features;
 use shardwright_reference::{Arrangement, Array, Form, ReferenceModel, Trace};
 use shardwright_vocabulary::{EntryKind, EntryName};
 
-/// Largest accepted differences of towers; of hidden states and logits as without towers.
+/// Largest accepted differences of towers. Hidden states and logits have the same as without
+/// towers.
 const TOWER: f32 = 5e-4;
 const HIDDEN: f32 = 5e-3;
 const LOGITS: f32 = 1e-2;
@@ -57,12 +58,12 @@ impl Goldens {
     }
 }
 
-/// Patches of a picture or frames of a clip, valid ones alone.
+/// The valid patches of a picture, or the valid frames of a clip.
 struct Given {
     values: Array,
     columns: Vec<i32>,
     rows: Vec<i32>,
-    /// Where in the goldens each patch stands.
+    /// The index in the goldens of each patch.
     places: Vec<usize>,
 }
 
@@ -71,7 +72,7 @@ impl Given {
         Features { values: &self.values, columns: &self.columns, rows: &self.rows }
     }
 
-    /// The patches of a prompt, those of each soft row together.
+    /// Returns the patches of a prompt. The patches of each soft row are consecutive.
     fn patches(goldens: &Goldens, prompt: &str) -> Given {
         let (shape, pixels) = goldens.floats(&format!("{prompt}.pixel_values"));
         let positions = goldens.integers(&format!("{prompt}.image_position_ids"));
@@ -88,7 +89,7 @@ impl Given {
         Given { values, columns, rows, places }
     }
 
-    /// The frames of a prompt.
+    /// Returns the frames of a prompt.
     fn frames(goldens: &Goldens, prompt: &str) -> Given {
         let (shape, frames) = goldens.floats(&format!("{prompt}.input_features"));
         let valid = goldens.integers(&format!("{prompt}.input_features_mask"));
@@ -99,7 +100,7 @@ impl Given {
     }
 }
 
-/// A tower in one entry point of so many rows.
+/// Returns a tower with one entry point of `rows` rows.
 fn tower<'g>(graph: &'g Graph, rows: u64, cuts: &[u32], form: Form) -> ReferenceModel<'g> {
     let arrangement = Arrangement { form, cuts: cuts.to_vec(), ..Arrangement::whole(rows) };
     ReferenceModel::new(graph, arrangement).unwrap()
@@ -113,7 +114,7 @@ fn compare(what: &str, found: &[f32], wanted: &[f32], limit: f32) {
     println!("{what}: {worst:.1e}");
 }
 
-/// Soft rows as they are in the library: scaled as embedding rows are.
+/// Returns soft rows as in the library: scaled like embedding rows.
 fn scaled(checkpoint: &Checkpoint, trace: &Trace) -> Vec<f32> {
     let scale = (checkpoint.graph().hidden as f64).sqrt() as f32;
     trace.soft_rows.as_ref().unwrap().floats().iter().map(|value| value * scale).collect()
@@ -126,7 +127,7 @@ fn pictures_become_the_rows_that_transformers_makes_of_them() {
     let (checkpoint, goldens) = (checkpoint(), Goldens::read());
     let graph = checkpoint.graph_of(Pass::Picture).unwrap();
     let given = Given::patches(&goldens, "p1");
-    // In the goldens' order of patches.
+    // The patches in the order of the goldens.
     let golden = |name: &str| {
         let (shape, values) = goldens.floats(&format!("p1.image.{name}"));
         let width = shape[1] as usize;
@@ -134,7 +135,7 @@ fn pictures_become_the_rows_that_transformers_makes_of_them() {
         if shape[0] == 630 { placed.collect::<Vec<f32>>() } else { values }
     };
     for form in FORMS {
-        // Rows beyond the valid ones are there in both.
+        // Both sizes have rows beyond the valid ones.
         for rows in [576, 630] {
             let trace = tower(graph, rows, &[], form).soft_rows(&given.features(), true).unwrap();
             let name = |what: &str| format!("{form:?} in {rows} rows: {what}");
@@ -176,7 +177,7 @@ fn clips_become_the_rows_that_transformers_makes_of_them() {
     }
 }
 
-/// What is beyond the valid rows, and where layers are cut, changes no bit.
+/// Rows beyond the valid ones and cuts between layers change no bit of the result.
 #[test]
 fn padding_and_cuts_change_nothing() {
     let (checkpoint, goldens) = (checkpoint(), Goldens::read());
@@ -244,7 +245,7 @@ fn prompts_with_pictures_and_sounds_are_continued_as_transformers_continues_them
         let (shape, wanted) = goldens.floats(&format!("{prompt}.logits"));
         let logits = trace.logits.unwrap().into_floats();
         compare(&name("logits"), &logits[start * shape[1] as usize..], &wanted, LOGITS);
-        // The same through prefill, a token at a time.
+        // The tokens again, but through prefill and one at a time.
         let (last, before) = ids.split_last().unwrap();
         model.prefill(&mut continued, before).unwrap();
         let mut next = *last;
@@ -257,7 +258,7 @@ fn prompts_with_pictures_and_sounds_are_continued_as_transformers_continues_them
     }
 }
 
-/// Towers are there for who asks, and text knows nothing of them.
+/// Towers exist only on request, and text does not depend on them.
 #[test]
 fn text_alone_has_no_towers() {
     let text = Checkpoint::open(fixture()).unwrap();
@@ -321,7 +322,7 @@ fn altered(object: &str, field: &str, value: serde_json::Value) -> CheckpointErr
         _ => settings[object][field] = value,
     }
     std::fs::write(&path, settings.to_string()).unwrap();
-    // Text needs none of it.
+    // Text does not need any of these settings.
     Checkpoint::open(folder.path()).unwrap();
     Checkpoint::open_for(folder.path(), &[Pass::Step, Pass::Picture, Pass::Clip]).unwrap_err()
 }

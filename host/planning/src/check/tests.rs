@@ -1,4 +1,4 @@
-//! One sound plan, and for every fault a change that causes exactly it.
+//! One valid plan, and for every fault a change that causes exactly this fault.
 
 use proptest::prelude::*;
 use shardwright_vocabulary::{
@@ -24,9 +24,9 @@ fn entry(name: &str) -> EntryName {
     name.parse().unwrap()
 }
 
-/// embed, a decoder of six layers of which the last two read layer 3's state and take no part in
-/// prefill, and a head; two targets on different shims and a third that shares the first one's
-/// device.
+/// Creates a request with `embed`, a decoder of six layers and a head. The last two layers read
+/// layer 3's state and do not run in prefill. There are two targets on different shims, and a third
+/// that shares the first one's device.
 fn request() -> Request {
     let component = |name: &str, body, inputs: &[&str], outputs: &[&str]| Component {
         name: name.to_owned(),
@@ -155,7 +155,7 @@ fn request() -> Request {
     }
 }
 
-/// Ends the head with a soft-cap; the head without it is kind 4, with one operation less.
+/// Ends the head with a soft-cap. The head without it is kind 4, with one operation less.
 fn cap_head(request: &mut Request) {
     let runtime = TimeCost { microseconds: 7, provenance: Provenance::Modelled };
     request.model.components[2].softcap = Some(Softcap { kind_without: 4, runtime });
@@ -180,7 +180,8 @@ fn shard(component: u32, layers: (u32, u32), entries: &[&str], inputs: &[&str], 
     }
 }
 
-/// embed, layers 0..3, layers 3..5, layer 5 (which takes no part in prefill), head.
+/// Creates a plan with the shards `embed`, layers 0..3, layers 3..5, layer 5 (which does not run in
+/// prefill), and the head.
 fn plan() -> Plan {
     let both = &[PREFILL, DECODE][..];
     Plan {
@@ -228,7 +229,7 @@ fn a_sound_plan_passes_with_its_costs() {
         .map(|cost| (cost.ops, cost.weight_bytes, cost.state_bytes))
         .collect();
     assert_eq!(costs, [(1, 1000, 0), (300, 3000, 150), (180, 2000, 50), (80, 1000, 0), (2, 1000, 0)]);
-    // Weights once, what an entry point adds per entry point and layer.
+    // The weights count once, additions of entry points once per entry point and layer.
     assert_eq!(checked.shards()[1].cost.artefact_bytes, 3000 + 2 * 3 * 10);
     assert_eq!(checked.shards()[2].cost.artefact_bytes, 2000 + 2 * 10 + 10);
     assert_eq!(checked.loss(), Loss::default());
@@ -252,7 +253,7 @@ fn verified(rows: u32) -> PlannedSpeculation {
     PlannedSpeculation { draft: "lookup".to_owned(), rows, gain_thousandths: Some(1500) }
 }
 
-/// Has four rows of every shard verify what the lookup proposes.
+/// Makes the plan verify proposals of the lookup, with four rows of every shard.
 fn speculate(plan: &mut Plan) {
     plan.shards.iter_mut().for_each(|shard| shard.entries.push(entry(WIDE)));
     plan.speculation = Some(verified(4));
@@ -267,7 +268,7 @@ fn proposals_are_verified_at_an_entry_point_of_every_shard() {
         let checked = check(plan.clone(), request).unwrap();
         checked.shards().iter().map(|shard| shard.cost.context_bytes()).sum::<u64>()
     };
-    // Without a draft the entry point may be there all the same.
+    // The entry point is allowed even without a draft.
     plan.shards.iter_mut().for_each(|shard| shard.entries.push(entry(WIDE)));
     let without = held(&plan, &request);
     plan.speculation = Some(verified(4));
@@ -280,7 +281,7 @@ fn proposals_are_verified_at_an_entry_point_of_every_shard() {
         accepted_steps: Vec::new(),
     };
     assert_eq!(speculation, Some(expected));
-    // Of a smaller model it is told what was right.
+    // For a smaller model, the histogram of accepted tokens is passed on.
     let mut model = request.clone();
     model.drafts[0].name = "small".to_owned();
     let draft = "small".to_owned();
@@ -288,7 +289,7 @@ fn proposals_are_verified_at_an_entry_point_of_every_shard() {
     let told = check(small, &model).unwrap().speculation().unwrap().accepted_steps.clone();
     assert_eq!(told, model.drafts[0].accepted_steps);
     assert!(!told.is_empty());
-    // What it holds beside the shards counts for the goal.
+    // Memory that the draft needs in addition to the shards counts towards the goal.
     let held = without + 5 + 4 * 100;
     request.goals.memory_bytes = Some(held);
     check(plan.clone(), &request).unwrap();
@@ -446,7 +447,7 @@ const CASES: &[(&str, Change)] = &[
         request.sensitivities.pop();
     }),
     ("StatesDiffer", |plan, request| {
-        // Layer 4 reads what layer 1 writes, in the next shard.
+        // Layer 4 reads the state of layer 1, which is in the next shard.
         if let Body::Layers(layers) = &mut request.model.components[1].body {
             layers[4].donor = Some(1);
         }
@@ -470,7 +471,7 @@ const CASES: &[(&str, Change)] = &[
         plan.tables = vec![1];
         request.goals.quality_micronats = Some(100);
     }),
-    // All artefacts have 8130 bytes.
+    // All artefacts together have 8130 bytes.
     ("OverSize", |plan, request| {
         request.tables.push(table(None));
         plan.tables = vec![0];
@@ -484,8 +485,8 @@ const CASES: &[(&str, Change)] = &[
     ("NoSoftcap", |plan, _| plan.shards[1].softcap = Some(SoftcapPlace::Graph)),
     ("SoftcapMissing", |_, request| cap_head(request)),
     ("IllegalFormats", |plan, request| {
-        // Only the kind without the soft-cap is refused, which is what a plan leaves to the
-        // runtime.
+        // Only the kind without the soft-cap is illegal. A plan uses it if the runtime computes the
+        // soft-cap.
         cap_head(request);
         plan.shards[4].softcap = Some(SoftcapPlace::Runtime);
         let without = request.costs.iter_mut().filter(|row| row.kind == 4);
@@ -545,8 +546,8 @@ const CASES: &[(&str, Change)] = &[
     }),
 ];
 
-/// A microsecond for every row: embedding, six layers and the head in decode, without the last
-/// two layers and the head in prefill.
+/// Sets a time of 1 µs for every row. Decode runs the embedding, six layers and the head. Prefill
+/// does not run the last two layers and the head.
 fn timed(request: &mut Request) {
     for row in &mut request.costs {
         row.time = Some(TimeCost { microseconds: 1, provenance: Provenance::Simulated });
@@ -558,7 +559,7 @@ fn goals_in_time_are_of_what_is_known() {
     let mut request = request();
     timed(&mut request);
     (request.goals.token_microseconds, request.goals.first_token_microseconds) = (Some(8), Some(18));
-    // 128 rows in two runs of 64, 5 µs each: not the readers of states.
+    // 128 rows in two runs of 64, 5 µs each. The readers of states do not run.
     request.goals.prompt_tokens = 129;
     check(plan(), &request).unwrap();
     request.goals.token_microseconds = Some(7);
@@ -570,12 +571,12 @@ fn goals_in_time_are_of_what_is_known() {
     assert_eq!(check(plan(), &request), Err(PlanFault::TooSlow { what: "a token", value: 23, max: 22 }));
     request.costs.iter_mut().for_each(|row| row.time = None);
     check(plan(), &request).unwrap();
-    // Calls take their time whatever is known of what they compute.
+    // The time of calls counts even if the time of the computation is unknown.
     request.goals.token_microseconds = Some(14);
     assert_eq!(check(plan(), &request), Err(PlanFault::TooSlow { what: "a token", value: 15, max: 14 }));
 }
 
-/// A prompt runs the largest prefill that it fills, and for the rest the smallest.
+/// A prompt runs the largest prefill that it fills, and the smallest for the rest.
 #[test]
 fn a_prompt_is_read_by_the_entry_points_that_it_fills() {
     let sizes = |rows: &[u32]| {
@@ -605,7 +606,7 @@ fn a_prompt_is_read_by_the_entry_points_that_it_fills() {
             shard.entries.push(small);
         }
     }
-    // 84 rows in a run of 64 and two of 16, 5 µs each, and a token of 8 µs.
+    // 84 rows in one run of 64 and two of 16, 5 µs each, and a token of 8 µs.
     request.goals.prompt_tokens = 85;
     request.goals.first_token_microseconds = Some(23);
     check(plan.clone(), &request).unwrap();
@@ -614,12 +615,12 @@ fn a_prompt_is_read_by_the_entry_points_that_it_fills() {
     assert_eq!(check(plan, &request), Err(fault));
 }
 
-/// The segment of a shard of [`plan`].
+/// Returns the segment of a shard of [`plan`].
 fn part(plan: &mut Plan, shard: usize) -> &mut PlannedSegment {
     &mut plan.shards[shard].segments[0]
 }
 
-/// Each run of a shard takes so many microseconds more.
+/// Adds this many microseconds to each run of a shard.
 fn called(request: &mut Request, microseconds: u64) {
     for target in &mut request.targets {
         target.overheads.push(Overhead {
@@ -661,7 +662,7 @@ fn shards_of_several_components_add_up() {
     assert_eq!(cost.context_bytes(), first.context_bytes() + second.context_bytes());
     assert_eq!(joined.shards()[0].segments.to_string(), names[0]);
 
-    // A component without weights has the formats of what has some.
+    // A component without weights gets the formats of a unit with weights.
     let mut request = request;
     request.costs.iter_mut().filter(|row| row.kind == 0).for_each(|row| row.weight_bytes = 0);
     let mut mixed = plan();
@@ -672,8 +673,7 @@ fn shards_of_several_components_add_up() {
     assert_eq!(shard.formats.uniform(), Some(&request.formats[1]));
 }
 
-/// The first decoder shard in the second format tuple, with a loss of 2 for each of its layers.
-/// A table of 800 bytes, or 400 with this loss.
+/// Creates a table of 800 bytes, or of 400 bytes with this loss.
 fn table(micronats: Option<u32>) -> GatheredTable {
     let of =
         |format, bytes, micronats| TableFormat { format, bytes, micronats, provenance: Provenance::Modelled };
@@ -696,7 +696,8 @@ fn tables_count_for_size_and_loss() {
     }
 }
 
-/// Activations and states count whatever the weights are, and those of other formats do not.
+/// Losses of activations and states count for any weight format. Rows for other formats are
+/// ignored.
 #[test]
 fn activations_and_states_count_for_the_loss() {
     let mut request = request();
@@ -718,7 +719,7 @@ fn activations_and_states_count_for_the_loss() {
     request.goals.quality_micronats = Some(11);
     let fault = check(plan(), &request).unwrap_err();
     assert!(matches!(fault, PlanFault::OverQuality { value: 12, max: 11 }), "{fault}");
-    // Beside what weights lose.
+    // These losses are added to the losses of weights.
     let (mut both, mut with_weights) = (plan(), request);
     quantise(&mut both, &mut with_weights);
     with_weights.goals.quality_micronats = None;
@@ -728,7 +729,7 @@ fn activations_and_states_count_for_the_loss() {
     assert_eq!(check(both, &with_weights).unwrap().loss().micronats, expected);
 }
 
-/// Floats that are rounded lose something, known or not.
+/// Rounded floats have a loss, whether or not it is known.
 #[test]
 fn nothing_is_lost_only_where_values_have_32_bits() {
     let mut request = request();
@@ -744,7 +745,7 @@ fn nothing_is_lost_only_where_values_have_32_bits() {
         micronats,
         provenance,
     };
-    // Places without a row rest on the rows of others.
+    // Layers without a row are covered by the rows of others.
     for (provenance, modelled) in [(Provenance::Modelled, unknown.lossy), (Provenance::Measured, 0)] {
         request.value_sensitivities = vec![row(0, provenance)];
         let loss = check(plan(), &request).unwrap().loss();
@@ -753,7 +754,7 @@ fn nothing_is_lost_only_where_values_have_32_bits() {
     }
 }
 
-/// A format of values that was never run, next to integer weights whose loss was measured.
+/// The loss of a value format was never measured, but the loss of the integer weights was.
 #[test]
 fn unknown_values_keep_the_known_loss_of_weights_as_a_floor() {
     let (mut plan, mut request) = (plan(), request());
@@ -777,7 +778,7 @@ fn unknown_values_keep_the_known_loss_of_weights_as_a_floor() {
     assert_eq!(check(plan, &request).unwrap().loss(), Loss { unmeasured: 3, ..known });
 }
 
-/// The format of states is irrelevant to encoders. That of their activations has no prior.
+/// The format of states is irrelevant to encoders. The loss of their activations has no default.
 #[test]
 fn states_lose_nothing_in_a_model_without_them() {
     let mut request = request();
@@ -825,7 +826,7 @@ fn quality_within_the_goal_passes() {
     request.goals.quality_micronats = Some(6);
     let loss = Loss { micronats: 6, measured: 6, lossy: 3, unmeasured: 0, modelled: 0 };
     assert_eq!(check(plan.clone(), &request).unwrap().loss(), loss);
-    // Without a goal nothing need be measured; how much is not known is told.
+    // Without a goal, losses need not be measured, and the number of unknown losses is reported.
     request.goals.quality_micronats = None;
     request.sensitivities.truncate(1);
     assert_eq!(
@@ -863,7 +864,7 @@ fn a_model_without_states_has_encode_entries_only() {
     assert!(matches!(check(plan, &request), Err(PlanFault::EntryMissing { needed: "encode", .. })));
 }
 
-/// A number that is usually small enough to be an index and sometimes absurd.
+/// Generates a number that is usually small enough to be an index, but sometimes absurdly large.
 fn index() -> impl Strategy<Value = u32> {
     prop_oneof![8 => 0_u32..8, 1 => any::<u32>()]
 }
@@ -927,7 +928,7 @@ proptest! {
         let _ = check(Plan { shards, tables: Vec::new(), fallback, speculation, reasons }, &request());
     }
 
-    /// Damage to one shard of a sound plan reaches the later checks.
+    /// Damage to one shard of a valid plan reaches the later checks.
     #[test]
     fn no_nearly_sound_plan_panics(position in 0_usize..5, replacement in any_shard()) {
         let mut plan = plan();
@@ -935,7 +936,7 @@ proptest! {
         let _ = check(plan, &request());
     }
 
-    /// Nor does a plan for a request that is itself unsound.
+    /// A plan for an invalid request does not panic either.
     #[test]
     fn no_request_panics(shards in prop::collection::vec(any_shard(), 0..4), donor in index(), kind in index()) {
         let mut request = request();

@@ -1,5 +1,5 @@
-//! The requests that planners are tried on, made of one that was recorded. Each is sound by
-//! [`Request::validate`], however absurd.
+//! Requests for conformance tests, derived from a recorded one. All pass [`Request::validate`],
+//! even absurd ones.
 
 use shardwright_vocabulary::{
     EntryKind, Limit, Overhead, Provenance, TimeCost, ValueFormat, WeightFormat, limit_names, overhead_names,
@@ -13,16 +13,15 @@ use crate::request::{
 /// A request with a name for reports.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// In a few words.
+    /// Name, a few words.
     pub name: &'static str,
-    /// The request.
     pub request: Request,
 }
 
-/// The request of the demo model on a chip that takes few operations at a time, in two formats, and
-/// the CPU.
+/// Returns the request of the demo model on a chip with a low limit on operations, in two formats,
+/// and the CPU.
 ///
-/// Errors: none, as long as what is built in is a request.
+/// Fails only if the built-in JSON is not a valid request.
 pub fn recorded() -> Result<Request, serde_json::Error> {
     serde_json::from_str(include_str!("sample_request.json"))
 }
@@ -33,13 +32,13 @@ fn case(base: &Request, name: &'static str, change: impl FnOnce(&mut Request)) -
     Case { name, request }
 }
 
-/// The request as it is.
+/// Returns the request unchanged.
 pub fn plain(base: &Request) -> Case {
     case(base, "plain", |_| {})
 }
 
-/// With so many layers in its layered component: those that write a state over and over, then the
-/// others, which read the last ones.
+/// Sets the number of layers of its layered component to `count`: the layers that write a state,
+/// repeated, and then the others, which read the last states.
 pub fn layers(base: &Request, count: u32) -> Case {
     let name = if count == 1 { "one layer" } else { "many layers" };
     case(base, name, |request| {
@@ -54,7 +53,7 @@ pub fn layers(base: &Request, count: u32) -> Case {
             let written = (count as usize).saturating_sub(readers.len());
             let begin = layers.iter().take_while(|layer| layer.donor.is_none()).count();
             for donor in readers.iter_mut().filter_map(|layer| layer.donor.as_mut()) {
-                // As far from the end of the writers as it was.
+                // Keeps the distance to the end of the writers.
                 let back = begin.saturating_sub(*donor as usize).max(1);
                 *donor = u32::try_from(written.saturating_sub(back)).unwrap_or(0);
             }
@@ -64,7 +63,7 @@ pub fn layers(base: &Request, count: u32) -> Case {
     })
 }
 
-/// The kind of the first layer of the layered component.
+/// Returns the kind of the first layer of the layered component.
 fn kind(request: &Request) -> Option<u32> {
     let mut bodies = request.model.components.iter().map(|component| &component.body);
     bodies.find_map(|body| match body {
@@ -73,7 +72,7 @@ fn kind(request: &Request) -> Option<u32> {
     })
 }
 
-/// Without rows of the first layer's kind.
+/// Removes cost rows of the first layer's kind.
 pub fn without_rows(base: &Request) -> Vec<Case> {
     let gone = kind(base);
     vec![
@@ -91,12 +90,12 @@ pub fn without_rows(base: &Request) -> Vec<Case> {
     ]
 }
 
-/// Without any time.
+/// Removes all times.
 pub fn without_times(base: &Request) -> Case {
     case(base, "no times", |request| request.costs.iter_mut().for_each(|row| row.time = None))
 }
 
-/// What no plan keeps.
+/// Returns requests that no plan can meet.
 pub fn contradictory(base: &Request) -> Vec<Case> {
     vec![
         case(base, "one byte of memory", |request| request.goals.memory_bytes = Some(1)),
@@ -116,7 +115,7 @@ pub fn contradictory(base: &Request) -> Vec<Case> {
     ]
 }
 
-/// With an option of no planner.
+/// Adds an option that no planner supports.
 pub fn with_unknown_option(base: &Request) -> Case {
     case(base, "an unknown option", |request| {
         let (name, value) = ("no-such-option".to_owned(), "1".to_owned());
@@ -128,7 +127,7 @@ fn endless(name: &str) -> Overhead {
     Overhead { name: name.to_owned(), value: u64::MAX, provenance: Provenance::Modelled, note: String::new() }
 }
 
-/// Numbers and names at the edge of what they may be.
+/// Returns requests with extreme numbers and names.
 pub fn extreme(base: &Request) -> Vec<Case> {
     let text = "\u{1b}[2J\u{202e}é\n".repeat(100);
     vec![

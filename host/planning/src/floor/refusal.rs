@@ -8,87 +8,81 @@ use crate::cost::CostTable;
 use crate::plan::{Cause, Reason};
 use crate::request::Request;
 
-/// What is in the way of the first layer that has no place.
+/// The obstacle for the first layer that could not be placed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FloorRefusal {
     /// No entry point fits the goals.
     #[error("no {needed} entry point holds {context} tokens with at most {rows} rows of prefill")]
     Entries {
-        /// Which is missing.
+        /// The missing kind of entry point.
         needed: &'static str,
-        /// The least context.
+        /// Minimum context in tokens.
         context: u32,
-        /// The most rows.
+        /// Maximum rows of prefill.
         rows: u32,
     },
-    /// No target takes it in any format.
+    /// No target supports the layer in any format.
     #[error("no target takes {layer} in any format; {target} as {formats}: {why}")]
     Illegal {
-        /// The layer, or the component.
+        /// The layer or component.
         layer: String,
-        /// The first target.
+        /// Name of the first target.
         target: String,
         /// The first format tuple.
         formats: String,
-        /// What stands against those.
+        /// Why the first target does not support it in the first format tuple.
         why: String,
     },
-    /// It exceeds a limit.
+    /// The layer exceeds a limit.
     #[error("{layer} takes {limit} of {target} to {value}, the limit is {max}")]
     OverLimit {
-        /// The layer, or the component.
+        /// The layer or component.
         layer: String,
-        /// The target.
         target: String,
-        /// Name of the limit.
         limit: &'static str,
-        /// The value with it.
+        /// Value with this layer.
         value: u64,
-        /// The limit.
         max: u64,
     },
-    /// With it, and the least of what follows, a goal is missed.
+    /// This layer and the minimum for all following ones exceed a goal.
     #[error("{layer} and what follows it take {goal} to {value} at least, the goal is {max}")]
     OverGoal {
-        /// The layer, or the component.
+        /// The layer or component.
         layer: String,
         /// `memory` in bytes, or `quality` in millionths of a nat.
         goal: &'static str,
-        /// The least value.
+        /// Minimum value.
         value: u64,
-        /// The goal.
         max: u64,
     },
-    /// There is a quality goal, and nothing was measured.
+    /// There is a quality goal, but the loss of the layer was not measured.
     #[error("what {layer} loses as {formats} was not measured, and there is a quality goal")]
     Unmeasured {
-        /// The layer, or the component.
+        /// The layer or component.
         layer: String,
-        /// The tuple.
         formats: String,
     },
-    /// No device takes the layers of one state.
+    /// No device supports all layers that share one state.
     #[error("no device takes {layer} with all layers that share its state")]
     StateNotShareable {
-        /// The layer.
         layer: String,
     },
-    /// More shards than a plan may have.
+    /// The plan would have more shards than allowed.
     #[error("{layer} begins a shard beyond the {max} that a plan may have")]
     Shards {
-        /// The layer, or the component.
+        /// The layer or component.
         layer: String,
-        /// Most shards.
+        /// Maximum number of shards.
         max: usize,
     },
-    /// The request is such that no plan of it holds.
+    /// The plan fails the check because of the request.
     #[error("the plan does not hold: {0}")]
     Plan(Box<PlanFault>),
 }
 
 impl FloorRefusal {
-    /// What would help, for a `help:` line.
+    /// Returns advice for a `help:` line.
     pub fn help(&self) -> &'static str {
         match self {
             FloorRefusal::Entries { .. } => "ask for less context, or for more rows of prefill",
@@ -106,12 +100,12 @@ impl FloorRefusal {
     }
 }
 
-/// What is in the way of one layer on one target in one tuple.
+/// The obstacle for one layer on one target in one tuple.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Obstacle {
-    /// A layer that reads its state is not taken there.
+    /// The device does not support all layers that read its state.
     Readers,
-    /// The state it reads is elsewhere.
+    /// The state that it reads is elsewhere.
     Donor,
     Unmeasured {
         formats: u32,
@@ -130,7 +124,7 @@ pub(super) enum Obstacle {
 }
 
 impl Obstacle {
-    /// The reason of a choice that got round it.
+    /// Returns the reason of a choice that avoided the obstacle.
     pub(super) fn reason(self, shard: u32, choice: &str) -> Reason {
         let (because, cause) = match self {
             Obstacle::Readers | Obstacle::Donor => {
@@ -151,7 +145,8 @@ impl Obstacle {
     }
 }
 
-/// The refusal for a unit that has no place: its first obstacle, or that nothing takes it at all.
+/// Returns the refusal for a unit that could not be placed: its first obstacle, or that no target
+/// supports it.
 pub(super) fn of(
     request: &Request,
     table: &CostTable<'_>,

@@ -2,17 +2,17 @@ use shardwright_vocabulary::{Pass, TargetKind};
 
 use super::{FoundProfile, ProfileError, ProfileRegistry};
 
-/// Names of chains that are not those of targets, beside those of towers.
+/// Names of chains that targets and towers cannot have.
 const RESERVED: [&str; 2] = ["primary", "cpu"];
 
 impl ProfileRegistry {
-    /// The profiles that one falls back to, in its order.
+    /// Returns the fallback profiles of a profile, in its order.
     ///
     /// # Errors
     ///
-    /// That of a directory that cannot be read, and [`ProfileError::Invalid`] of this profile where
-    /// one of them is not there, is named twice, is for a CPU, or is called as a bundle's chains
-    /// are.
+    /// Fails if a directory cannot be read. Returns [`ProfileError::Invalid`] for this profile if a
+    /// fallback is unknown, is listed twice, is for a CPU, or has a name reserved for chains of a
+    /// bundle.
     pub fn fallbacks(&self, of: &FoundProfile) -> Result<Vec<FoundProfile>, ProfileError> {
         let mut found: Vec<FoundProfile> = Vec::new();
         for name in &of.profile.fallback {

@@ -48,7 +48,7 @@ fn built_in_profiles_say_what_was_reported() {
     let ops = mt6989.limits.iter().find(|limit| limit.name == "ops").unwrap();
     assert_eq!((ops.value, ops.provenance), (2600, Provenance::Reported));
     assert!(ops.note.contains("18 layers were accepted and 35 refused"));
-    // Sets of flags that were tried against the refusal, each flag known not to help.
+    // Sets of flags that were tried against the refusal. Each flag is known not to help.
     let tried: Vec<String> = ops.relief.iter().map(|relief| relief.flag.to_string()).collect();
     assert_eq!(tried, ["opt=3", "mdla-mlo=true", "mem-opt=3", "stable-linearize=true", "num-mdla=4"]);
     assert!(ops.relief.iter().all(|relief| relief.value.is_none() && relief.note.contains("refusal stayed")));
@@ -58,7 +58,7 @@ fn built_in_profiles_say_what_was_reported() {
     assert!(sm8850.facts.iter().any(|fact| fact.value == "v81"));
 }
 
-/// Number, architecture and what the library is known to take or refuse, chip by chip.
+/// Number, architecture, and formats that the library is known to support or refuse, chip by chip.
 #[test]
 fn qualcomm_profiles_hold_to_the_table_of_chips() {
     let registry = ProfileRegistry::new();
@@ -84,19 +84,19 @@ fn qualcomm_profiles_hold_to_the_table_of_chips() {
         assert_eq!((&*fact("vtcm-megabytes").value, fact("vtcm-megabytes").provenance.name()), ("8", vtcm));
         let stand_in = if arch == "v68" { "62" } else { "72" };
         assert_eq!(fact("performance-estimate-soc-id").value, stand_in, "{name}");
-        // Only cycles of the same architecture are the simulator's word about this chip.
+        // The simulator's estimate is for this chip only if it simulates the same architecture.
         let alike = matches!(arch, "v68" | "v81");
         let estimate = if alike { Provenance::Simulated } else { Provenance::Modelled };
         assert_eq!(fact("performance-estimate-soc-id").provenance, estimate, "{name}");
         let limit = profile.limits.iter().find(|limit| limit.name == "context-bytes").unwrap();
-        // A refusal that states its limit was reported of one chip; of others the addresses bound
-        // it.
+        // One chip was reported to refuse with its limit. For other chips, the address space is the
+        // bound.
         let (bytes, by) = match name {
             "sa8295" => (2_097_152 << 10, Provenance::Reported),
             _ => (3_670_016_000, Provenance::Modelled),
         };
         assert_eq!((limit.value, limit.provenance), (bytes, by), "{name}");
-        // Beside what is modelled, the parts that were reported.
+        // In addition to the modelled limits, some were reported.
         let parts = profile.limits.iter().find(|limit| limit.name == "artefact-bytes");
         let reported = match name {
             "sa8295" => None,
@@ -104,7 +104,7 @@ fn qualcomm_profiles_hold_to_the_table_of_chips() {
             _ => Some((1_700_000_000, Provenance::Reported)),
         };
         assert_eq!(parts.map(|limit| (limit.value, limit.provenance)), reported, "{name}");
-        // How finalize optimises is said by every profile: the shim has no rule of its own.
+        // Every profile specifies how finalize optimises, because the shim has no rule of its own.
         assert_eq!(fact("finalize-mode").value, if arch == "v81" { "3" } else { "0" }, "{name}");
 
         let legal: Vec<String> = profile.legal_formats().map(ToString::to_string).collect();
@@ -115,8 +115,8 @@ fn qualcomm_profiles_hold_to_the_table_of_chips() {
             "w8-per-channel",
             "w2-per-channel",
         ];
-        // On v68 weights of two bits compile and give wrong numbers; blocks and heads apart were
-        // not tried there.
+        // On v68, weights of two bits compile but give wrong numbers. Blocks and separate head
+        // formats were not tried there.
         known.retain(|formats| {
             arch != "v68"
                 || !["w2", "w4-block32", "w4-per-channel[head"].iter().any(|tried| formats.starts_with(tried))
@@ -125,10 +125,11 @@ fn qualcomm_profiles_hold_to_the_table_of_chips() {
             known.iter().map(|weights| format!("{weights}/{activations}/a8")).collect()
         };
         let floats = vec!["f16/f16/f16".to_owned()];
-        // Static integers all through only if named: with massive activations they lose much.
+        // Formats with only static integers are offered only if named: with massive activations
+        // they lose much.
         let streams = [of("a16-f16-stream"), floats.clone()].concat();
         assert_eq!(legal, [of("a16-f16-stream"), of("a16"), floats].concat(), "{name}");
-        // Two bits, and four by channel, only where somebody says what may be lost.
+        // Two bits, and four bits per channel, are offered only with a quality goal.
         let offered = |goal| profile.offered_formats(goal).map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(offered(true), streams, "{name}");
         let lossy =
@@ -141,8 +142,7 @@ fn qualcomm_profiles_hold_to_the_table_of_chips() {
             assert!(said.iter().any(|said| said == formats), "{name}: {formats} is not among {said:?}");
         }
         assert!(refused.iter().all(|entry| !entry.note.is_empty()), "{name}: a refusal has a reason");
-        // The table of operations was run on ids 43, 69 and 87, the estimates on 72, decoders on
-        // 39.
+        // The operations were run on ids 43, 69 and 87, the estimates on 72, and decoders on 39.
         let run = ["39", "43", "69", "87", "72"].contains(&id);
         let provenance = if run { Provenance::Simulated } else { Provenance::Modelled };
         for entry in profile.formats.iter().filter(|entry| entry.legal) {
@@ -151,9 +151,9 @@ fn qualcomm_profiles_hold_to_the_table_of_chips() {
     }
 }
 
-/// What is known of a MediaTek chip: name, cores, KiB of fast memory, architecture, major of the
-/// adapter, flags and who tells of them, formats beyond those that all have, and whether its 4-bit
-/// weights by channel are refused.
+/// Known facts of a MediaTek chip: name, cores, KiB of fast memory, architecture, major version of
+/// the adapter, flags and their source, formats in addition to those of all chips, and whether it
+/// refuses 4-bit weights per channel.
 type MediatekChip = (
     &'static str,
     Option<&'static str>,
@@ -164,7 +164,7 @@ type MediatekChip = (
     FourBits,
 );
 
-/// What is known of weights of 4 bits with scales by channel.
+/// Support of 4-bit weights with scales per channel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum FourBits {
     Unknown,
@@ -172,11 +172,11 @@ enum FourBits {
     FromAdapter,
 }
 
-/// Facts that follow from others.
+/// Facts that are derived from others.
 const MODELLED: [&str; 2] = ["roofline-efficiency", "simulated-adapter"];
 
-/// A flag that a report calls useless or harmful on a chip is not a default there, and every
-/// default names its source.
+/// A flag that is reported to be useless or harmful on a chip must not be a default there, and
+/// every default must name its source.
 #[test]
 fn no_profile_recommends_a_flag_that_it_leaves_out() {
     let found = ProfileRegistry::new().list().unwrap().found;
@@ -230,7 +230,7 @@ fn mediatek_profiles_hold_to_the_table_of_chips() {
         let played =
             fact("simulated-adapter").map_or("unknown", |version| version.split('.').next().unwrap());
         assert_eq!(played, major, "{name}: a simulator plays a library that the chip has");
-        // Flags say what facts say, and nothing where those say nothing.
+        // Flags agree with facts. A missing fact means a missing flag.
         assert_eq!((flag("num-mdla"), flag("l1-size-kb")), (cores, memory), "{name}");
         assert_eq!(fact("platform"), Some(name), "what the compiler is told");
         let rule = match four_bits {
@@ -242,7 +242,7 @@ fn mediatek_profiles_hold_to_the_table_of_chips() {
         assert_eq!((flag("opt"), flag("relax-fp32")), (Some("3"), Some("true")), "{name}");
         assert_eq!(profile.flags.len(), flags, "{name}");
         assert!(profile.fact(fact_names::COST_OF_MISSING_FLAGS).unwrap().note.contains("2900 ms a token"));
-        // Nothing was measured here, and the maker says nothing in public; rates and what is fitted
+        // These facts were not measured here, and the maker publishes none. Rates and fitted values
         // are modelled.
         let is_modelled =
             |fact: &Fact| fact.name.starts_with("tera-operations-") || MODELLED.contains(&fact.name.as_str());
@@ -253,12 +253,12 @@ fn mediatek_profiles_hold_to_the_table_of_chips() {
         let known = told.iter().map(|fact| fact.provenance);
         let known = known.chain(profile.flags.iter().map(|flag| flag.provenance));
         assert!(known.into_iter().all(|provenance| provenance == Provenance::Reported), "{name}");
-        // One limit was reported of one chip.
+        // Only one chip has a reported limit.
         assert_eq!(!profile.limits.is_empty(), name == "mt6989", "{name}");
 
-        // These have tools and bundles in public.
+        // Tools and bundles for these chips are public.
         let is_told = matches!(name, "mt6989" | "mt6991" | "mt6993");
-        // A roofline is whole or missing, and only a reported time gives it an efficiency.
+        // A roofline is complete or missing. It has an efficiency only if a time was reported.
         let of_roofline = ["memory-gigabytes-per-second", "tera-operations-16x8", "tera-operations-16x4"];
         let of_roofline = of_roofline.into_iter().chain(["tera-operations-16x16", "tera-operations-f16"]);
         let declared: Vec<bool> = of_roofline.map(|wanted| fact(wanted).is_some()).collect();
@@ -281,10 +281,10 @@ fn mediatek_profiles_hold_to_the_table_of_chips() {
         assert_eq!(stream, Some((true, Provenance::Modelled)), "{name}");
         assert_eq!(legality("w8-per-channel/a16-symmetric/a16"), Some((true, eight_bits)), "{name}");
         assert_eq!(legality("f16/f16/f16"), Some((true, Provenance::Reported)), "{name}");
-        // Four bits lose much here: all forms need a goal.
+        // Four bits lose much here, so all such formats need a goal.
         let offered: Vec<_> = profile.offered_formats(false).map(ToString::to_string).collect();
         assert!(!offered.iter().any(|tuple| tuple.starts_with("w4")), "{name}: {offered:?}");
-        // The form that was reported stays on offer behind that which no chip was seen to run.
+        // The reported format stays on offer after the one that no chip was seen to run.
         let is_static = |tuple: &&String| tuple.ends_with("/a16-symmetric/a16");
         let statics: Vec<_> = offered.iter().filter(is_static).collect();
         assert_eq!(statics, ["w8-per-channel/a16-symmetric/a16"], "{name}");
@@ -352,7 +352,7 @@ fn a_name_claimed_twice_is_an_error_that_names_both() {
         let all = registry.list().unwrap();
         assert_eq!((all.found.len(), all.skipped.len()), (BUILTIN.len(), 1));
         let error = registry.find(name).unwrap_err();
-        // Who asks for another chip has it.
+        // A user who requests another chip gets it.
         assert!(registry.find("sm8850").is_ok());
         assert!(matches!(&error, ProfileError::Duplicate { .. }), "{error}");
         assert!(
@@ -429,7 +429,7 @@ fn profiles_survive_their_file_form() {
     }
 }
 
-/// The how-to page shows entries of a profile; each must be one.
+/// The how-to page shows entries of a profile, and each must be valid.
 #[test]
 fn the_examples_of_the_how_to_page_are_read() {
     let page = include_str!("../../../../plugins/README.md");
@@ -492,7 +492,7 @@ fn a_profile_falls_back_to_others_by_any_of_their_names() {
         let found = registry.fallbacks(&alpha)?;
         Ok::<_, ProfileError>(found.into_iter().map(|found| found.profile.name).collect::<Vec<_>>())
     };
-    // What those fall back to does not count.
+    // Fallbacks of fallbacks are ignored.
     assert_eq!(of(r#"["b2"]"#).unwrap(), ["beta"]);
     assert_eq!(of(r#"["gamma", "beta"]"#).unwrap(), ["gamma", "beta"]);
     assert_eq!(of("[]").unwrap(), [""; 0]);
@@ -515,7 +515,7 @@ fn a_profile_falls_back_to_others_by_any_of_their_names() {
     let folder = directory_with(&[("cpu-chip.json", &cpu)]);
     let error = ProfileRegistry::new().with_directory(folder.path()).find("cpu-chip").unwrap_err();
     assert!(error.to_string().contains("the last that takes over"), "{error}");
-    // Profiles of before are written as they were.
+    // Older profiles are serialised unchanged.
     let before = ProfileRegistry::new().find("mt6989").unwrap().profile;
     assert!(!serde_json::to_string(&before).unwrap().contains("fallback"));
 }

@@ -1,5 +1,5 @@
-//! Soundness of a request: what every planner, and the check of its plan, may rely on. A request is
-//! written by our own `build` crate or read from a file somebody sent with a bug report.
+//! Validation of a request: the guarantees that every planner and the check of its plan rely on. A
+//! request is written by our own `build` crate, or read from a file attached to a bug report.
 
 use std::collections::BTreeSet;
 
@@ -8,131 +8,109 @@ use shardwright_vocabulary::{EntryKind, EntryName};
 
 use super::{Body, Request};
 
-/// Caps on a request, far above what a model of 8 billion parameters on five targets needs.
+/// Caps on a request, far above the needs of a model of 8 billion parameters on five targets.
 pub mod caps {
     use shardwright_vocabulary::ChosenSpeculation;
 
-    /// Components.
     pub const COMPONENTS: usize = 32;
     /// Layers of one component.
     pub const LAYERS: usize = 1024;
-    /// Kinds of layers.
     pub const KINDS: usize = 1024;
-    /// Targets.
     pub const TARGETS: usize = 32;
-    /// Format tuples.
     pub const FORMATS: usize = 64;
-    /// Entry points.
     pub const ENTRIES: usize = 64;
     /// Rows of the cost table.
     pub const COSTS: usize = 1 << 17;
-    /// Gathered tables.
     pub const TABLES: usize = 8;
     /// Formats of one gathered table.
     pub const TABLE_FORMATS: usize = 16;
-    /// Overheads, and facts, of one target.
+    /// Overheads of one target, and also facts of one target.
     pub const KNOWN: usize = 256;
     /// Ranges of boundary tensors.
     pub const RANGES: usize = 1 << 13;
-    /// Lengths of prompts.
     pub const PROMPTS: usize = 64;
-    /// Drafts.
     pub const DRAFTS: usize = 8;
-    /// Numbers of tokens of a proposal that may be right.
+    /// Entries of a draft's histogram of accepted tokens.
     pub const ACCEPTED: usize = ChosenSpeculation::ACCEPTED_MAX;
-    /// Sensitivities.
     pub const SENSITIVITIES: usize = 1 << 17;
 }
 
-/// What is wrong with a request.
+/// Faults of a request.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestFault {
-    /// A list is longer than anything real.
+    /// A list is longer than in any real request.
     #[error("request has {count} {what}, at most {cap} are taken")]
     TooMany {
-        /// What there is too much of.
+        /// The items that there are too many of.
         what: &'static str,
-        /// How many.
         count: usize,
-        /// The cap.
         cap: usize,
     },
-    /// A list that may not be empty.
+    /// A list must not be empty.
     #[error("request has no {what}")]
     Empty {
-        /// What is missing.
+        /// The missing items.
         what: &'static str,
     },
-    /// An index out of range.
+    /// An index is out of range.
     #[error("{place} names {what} {index}, which the request does not have")]
     Index {
-        /// Where the index stands.
+        /// Location of the index.
         place: String,
-        /// What it names.
+        /// The kind of item that the index refers to.
         what: &'static str,
-        /// The index.
         index: u32,
     },
-    /// Something listed twice.
+    /// An item is listed twice.
     #[error("{what} `{name}` is listed twice")]
     Repeated {
-        /// What is repeated.
+        /// The kind of item.
         what: &'static str,
-        /// Its name.
         name: String,
     },
-    /// A component that no graph has.
+    /// The name of a component is unknown.
     #[error("component `{name}` is none that models have")]
     UnknownComponent {
-        /// Its name.
         name: String,
     },
-    /// A donor that is not an earlier layer with a state.
+    /// A donor is not an earlier layer with a state.
     #[error(
         "layer {layer} of `{component}` reads the state of layer {donor}, which is no earlier layer that writes one"
     )]
     Donor {
-        /// The component.
         component: String,
-        /// The reader.
+        /// The layer that reads the state.
         layer: u32,
-        /// The supposed writer.
+        /// The layer that should write the state.
         donor: u32,
     },
-    /// A soft-cap at the end of a component that may be cut, or one that is left out and stays the
-    /// same.
+    /// A soft-cap is at the end of a component that may be cut, or omitting it does not change the
+    /// kind.
     #[error("the soft-cap of `{component}` cannot be left out: {why}")]
     Softcap {
-        /// The component.
         component: String,
-        /// Why.
         why: &'static str,
     },
-    /// A model with states needs decode and prefill entry points, one without needs encode.
+    /// The entry points do not fit the model. A model with states needs decode and prefill, one
+    /// without states needs encode.
     #[error("entry points do not fit the model: {why}")]
     Entries {
-        /// Why.
         why: String,
     },
-    /// A range without values.
+    /// A range is empty or not finite.
     #[error("the range of {place} is from {least} to {most}")]
     Range {
-        /// Of what.
+        /// The tensor and its place.
         place: String,
-        /// The least value.
         least: f32,
-        /// The largest.
         most: f32,
     },
-    /// A recommended flag that the schema does not have or with a value it does not take.
+    /// A recommended flag is not in the schema, or its value is not supported.
     #[error("target `{target}` recommends `{flag}`: {why}")]
     Flag {
-        /// The target.
         target: String,
-        /// The flag.
         flag: String,
-        /// Why not.
         why: String,
     },
 }
@@ -338,7 +316,7 @@ fn ranges(request: &Request) -> Result<(), RequestFault> {
             return Err(RequestFault::Repeated { what: "range", name: name() });
         }
         let [least, most] = [range.minimum_bits, range.maximum_bits].map(f32::from_bits);
-        // Also of what is no number.
+        // Written so that it also rejects NaN.
         if !(least.is_finite() && most.is_finite() && least <= most) {
             return Err(RequestFault::Range { place: name(), least, most });
         }

@@ -1,44 +1,44 @@
-//! Refuses components before compilation: those with imports no planner may have, and those that
-//! would need gigabytes to compile.
+//! Refuses components before compilation: with imports that planners may not have, or so complex
+//! that compiling them would need gigabytes.
 //!
-//! A compiler's memory grows with the content of one function, not only with the length of the
-//! file: a call of two bytes moves as many values as its type has, and a local variable takes space
-//! in every block of its function. So both are counted. The caps are above what `componentize-py`
-//! produces for a planner in Python, interpreter included (numbers below), and far above planners
-//! in Rust.
+//! A compiler's memory grows with the content of a function, not only with the length of the file.
+//! A call of two bytes moves as many values as its type has, and a local variable needs space in
+//! every block of its function. Both are therefore counted. The caps are above the output of
+//! `componentize-py` for a planner in Python, interpreter included (numbers below), and far above
+//! planners in Rust.
 
 use wasmparser::{BinaryReaderError, BlockType, FunctionBody, Operator, Parser, Payload, TypeRef};
 
 use super::{check_exports, forbidden, is_ours};
 use crate::error::PlannerErrorKind;
 
-/// Most functions of all modules; Python: 13,478.
+/// Maximum functions of all modules. Python: 13,478.
 pub const FUNCTIONS: u64 = 50_000;
-/// Most bytes of one function; Python: 426,843.
+/// Maximum bytes of one function. Python: 426,843.
 pub const FUNCTION_BYTES: u64 = 512 << 10;
-/// Most values that the instructions of one function make and move; Python: 166,865.
+/// Maximum values that the instructions of one function create and move. Python: 166,865.
 pub const FUNCTION_VALUES: u64 = 192 << 10;
-/// Most values of all functions; Python: 3,462,222. The compiler keeps the code of all functions
+/// Maximum values of all functions. Python: 3,462,222. The compiler keeps the code of all functions
 /// until the last one is done: 50 bytes for a value that a call moves, 170 for one of ordinary
-/// code, so 1.4 GB at most.
+/// code, so at most 1.4 GB.
 pub const VALUES: u64 = 8 << 20;
-/// Most local variables of one function times its blocks; Python: 238,275.
+/// Maximum of local variables times blocks of one function. Python: 238,275.
 pub const FUNCTION_PLACES: u64 = 1 << 20;
-/// Most of these of all functions; Python: 5,481,111.
+/// Maximum of local variables times blocks, summed over all functions. Python: 5,481,111.
 pub const PLACES: u64 = 16 << 20;
-/// Most bytes of all functions; Python: 6.5 MB.
+/// Maximum bytes of all functions. Python: 6.5 MB.
 pub const CODE_BYTES: u64 = 16 << 20;
-/// Most types of functions in all modules; Python: 1,324.
+/// Maximum types of functions in all modules. Python: 1,324.
 pub const TYPES: u64 = 10_000;
-/// Most parameters and results of a function.
+/// Maximum parameters and results of a function.
 pub const TYPE_VALUES: u64 = 64;
-/// Most modules and components within the component; Python: 40.
+/// Maximum modules and components within the component. Python: 40.
 pub const MODULES: u64 = 100;
 
-/// Refuses what is not to be compiled.
+/// Refuses components that must not be compiled.
 pub(super) fn examine(wasm: &[u8]) -> Result<(), PlannerErrorKind> {
     let mut totals = Totals::default();
-    // The module or component read at present, and those around it.
+    // The module or component being read, and the ones that enclose it.
     let mut around: Vec<Module> = Vec::new();
     let mut module = Module::default();
     let mut exports = Vec::new();
@@ -52,8 +52,8 @@ pub(super) fn examine(wasm: &[u8]) -> Result<(), PlannerErrorKind> {
             Payload::ComponentImportSection(section) if around.is_empty() => {
                 for import in section {
                     let import = import.map_err(garbage)?.name.name;
-                    // Whether an import of the interface has only types is checked on the compiled
-                    // component.
+                    // Whether an import of our interfaces has only types is checked later, on the
+                    // compiled component.
                     if !is_ours(import) {
                         return Err(forbidden(import));
                     }
@@ -99,7 +99,7 @@ pub(super) fn examine(wasm: &[u8]) -> Result<(), PlannerErrorKind> {
     check_exports(exports)
 }
 
-/// Counted over the whole component.
+/// Counts over the whole component.
 #[derive(Default)]
 struct Totals {
     modules: u64,
@@ -110,17 +110,17 @@ struct Totals {
     places: u64,
 }
 
-/// What the functions of a module refer to.
+/// Types of a module that its functions refer to.
 #[derive(Default)]
 struct Module {
-    /// Parameters and results of each type.
+    /// Number of parameters and results of each type.
     types: Vec<u64>,
     /// The type of each function, imported ones first.
     functions: Vec<u32>,
 }
 
 impl Module {
-    /// Values of a type; one that is not there is for the compiler to refuse.
+    /// Returns the number of values of a type. Unknown types are refused by the compiler.
     fn values(&self, of: u32) -> u64 {
         self.types.get(of as usize).copied().unwrap_or(0)
     }
@@ -146,7 +146,7 @@ impl Module {
                     widest = widest.max(width);
                     (width, 2)
                 }
-                // They hand over what their target takes.
+                // Branches pass on as many values as their target accepts.
                 Operator::Br { .. } | Operator::BrIf { .. } | Operator::Else => (widest, 1),
                 Operator::BrTable { targets } => {
                     let targets = u64::from(targets.len()) + 1;

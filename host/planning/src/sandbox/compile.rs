@@ -15,20 +15,20 @@ use crate::error::{PlannerError, PlannerErrorKind};
 
 /// First bytes of a cached file.
 const MAGIC: &[u8; 8] = b"SWCACHE1";
-/// Magic, key, hash of the code.
+/// Bytes of magic, key and hash of the code.
 const HEAD_BYTES: usize = 8 + 32 + 32;
-/// Longest file of the cache that is read: what the caps of [`admission`] compile to stays below.
+/// Maximum size of a cached file. Code within the caps of [`admission`] is smaller.
 const COMPILED_BYTES: u64 = 512 << 20;
-/// End of the name of a file in the making.
+/// Suffix of a file that is being written.
 const PARTIAL: &str = ".partial";
-/// A file in the making that is older belongs to a process that was ended.
+/// An older file with this suffix belongs to a process that was killed.
 const PARTIAL_AGE: Duration = Duration::from_secs(600);
 
-/// Compiled planners in a directory, keyed by content, wasmtime version and settings.
+/// Cache of compiled planners in a directory, keyed by content, wasmtime version and settings.
 ///
-/// The files contain machine code, and the hash in a file proves only that it is complete, not who
-/// wrote it. So a file is trusted only if it and the directory belong to the effective user and
-/// nobody else may write them; otherwise the planner is compiled again, which
+/// The files contain machine code. The hash in a file only proves that it is complete, not who
+/// wrote it. A file is therefore trusted only if it and the directory belong to the effective user
+/// and no other user may write to them. Otherwise the planner is compiled again, which
 /// [`Planner::load_notice`] reports. A damaged or incomplete file is compiled again silently.
 #[derive(Debug, Clone)]
 pub struct CompiledCache {
@@ -36,21 +36,22 @@ pub struct CompiledCache {
 }
 
 impl CompiledCache {
-    /// A cache in `directory`, which is created when first written to.
+    /// Creates a cache in `directory`, which is created on the first write.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into() }
     }
 
-    /// Where the compiled form of a planner lies, whether or not it is there.
+    /// Returns the path of the compiled form of a planner, even if the file does not exist.
     pub fn path(&self, sandbox: &Sandbox, wasm: &[u8]) -> PathBuf {
         self.directory.join(format!("{}.cwasm", shardwright_files::hex::encode(&key(sandbox, wasm))))
     }
 
-    /// What is there for a planner, if it is sound. Errors: somebody else can have written it.
+    /// Reads the compiled form of a planner. Returns `None` if it is missing or damaged. Fails if
+    /// another user can have written it.
     fn read(&self, sandbox: &Sandbox, wasm: &[u8]) -> Result<Option<Vec<u8>>, FileError> {
         let file = match own::open_file(&self.path(sandbox, wasm)) {
             Ok((file, _)) => file,
-            // Nothing is there, or nothing that can be had.
+            // The file is missing or not readable.
             Err(FileError::Io(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -61,11 +62,10 @@ impl CompiledCache {
         Ok(sound.then(|| bytes.split_off(HEAD_BYTES)))
     }
 
-    /// Write atomically. A cache that cannot be written costs time, not correctness, so failures
-    /// are not reported.
+    /// Writes a file atomically. Failures are not reported, because they only cost time.
     fn write(&self, sandbox: &Sandbox, wasm: &[u8], code: &[u8]) {
         let _ = own::create_folder(&self.directory).and_then(|()| {
-            // What lies in a folder of somebody else is never read again.
+            // A file in a folder of another user would never be read.
             own::expect_folder(&self.directory)?;
             self.sweep();
             let mut partial = tempfile::Builder::new().suffix(PARTIAL).tempfile_in(&self.directory)?;
@@ -78,7 +78,7 @@ impl CompiledCache {
         });
     }
 
-    /// Removes what processes left that were killed while they wrote.
+    /// Removes files left by processes that were killed while writing.
     fn sweep(&self) {
         let Ok(entries) = std::fs::read_dir(&self.directory) else { return };
         for entry in entries.flatten() {
@@ -86,7 +86,7 @@ impl CompiledCache {
             let modified = || entry.metadata().and_then(|metadata| metadata.modified()).ok();
             let is_old = |time: std::time::SystemTime| time.elapsed().is_ok_and(|age| age > PARTIAL_AGE);
             if partial && modified().is_some_and(is_old) {
-                // Another process may have been faster.
+                // Ignore the error: another process may have removed it first.
                 let _ = std::fs::remove_file(entry.path());
             }
         }
@@ -100,19 +100,19 @@ fn key(sandbox: &Sandbox, wasm: &[u8]) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// What the cache has of a planner.
+/// Result of looking a planner up in the cache.
 enum Cached {
     Loaded(Result<Planner, PlannerError>),
-    /// With what is to be reported of a file that was not believed.
+    /// No usable file. If there is one that is not trusted, the notice about it.
     Absent(Option<String>),
 }
 
 impl Sandbox {
-    /// Compile a planner, or take its compiled form from `cache`. `origin` names it in errors until
-    /// it has said who it is, usually the file name.
+    /// Compiles a planner, or loads its compiled form from `cache`. `origin` is its name in errors
+    /// until its description is known, usually the file name.
     ///
-    /// A compilation that exceeds its time cannot be stopped; it ends in the background. Its memory
-    /// and its work are bounded by the caps of [`admission`].
+    /// A compilation that exceeds its time limit cannot be stopped and continues in the background.
+    /// Its memory and work are limited by the caps of [`admission`].
     pub fn load(
         &self,
         origin: &str,
@@ -129,8 +129,8 @@ impl Sandbox {
         }
     }
 
-    /// Like [`load`](Self::load), but for a planner of the program itself: it has as much time as it
-    /// needs, and processes that need it at once wait for the one that compiles it.
+    /// Loads a planner that is part of the program, like [`load`](Self::load) but without a time
+    /// limit. If several processes need it at once, one compiles it while the others wait.
     pub(crate) fn load_trusted(
         &self,
         origin: &str,
@@ -140,7 +140,7 @@ impl Sandbox {
         if let Cached::Loaded(loaded) = self.cached(origin, wasm, cache) {
             return loaded;
         }
-        // Without a lock several processes do the same work.
+        // If locking fails, several processes do the same work.
         let _lock = cache.and_then(|cache| own::lock(&cache.path(self, wasm).with_extension("lock")).ok());
         match self.cached(origin, wasm, cache) {
             Cached::Loaded(loaded) => loaded,
@@ -154,11 +154,11 @@ impl Sandbox {
     fn cached(&self, origin: &str, wasm: &[u8], cache: Option<&CompiledCache>) -> Cached {
         match cache.map_or(Ok(None), |cache| cache.read(self, wasm)) {
             Ok(Some(code)) => {
-                // SAFETY: `read` returns only what `write` stored for this key: its hash was
-                // compared, and only this user can have written the file.
+                // SAFETY: `read` only returns the bytes that `write` stored for this key: it has
+                // compared the hash, and only this user can have written the file.
                 let loaded = unsafe { self.deserialize(origin, &code) };
-                // Code of another wasmtime under our key means a faulty key; compiling again is
-                // always right.
+                // Code of another wasmtime version under our key would mean that the key is
+                // incomplete. Compiling again is always correct.
                 match &loaded {
                     Err(error) if matches!(error.kind, PlannerErrorKind::Garbage { .. }) => {
                         Cached::Absent(None)
@@ -177,7 +177,7 @@ impl Sandbox {
         }
     }
 
-    /// A planner that was just compiled, which is kept for the next time.
+    /// Creates the planner from a newly compiled component, and stores it in the cache.
     fn compiled(
         &self,
         origin: &str,
@@ -196,7 +196,7 @@ impl Sandbox {
         Ok(planner)
     }
 
-    /// Size and first bytes: what can be refused before a compiler sees it.
+    /// Checks the size and the first bytes, before a compiler reads the planner.
     fn admit(&self, wasm: &[u8]) -> Result<(), PlannerErrorKind> {
         let (bytes, cap) = (wasm.len() as u64, self.bounds().wasm_bytes);
         if bytes > cap {
@@ -209,7 +209,7 @@ impl Sandbox {
         if head[..4] != *b"\0asm" {
             return garbage("it does not start with the WebAssembly magic number");
         }
-        // Bytes 6 and 7 tell the layer: 0 a core module, 1 a component.
+        // Bytes 6 and 7 specify the layer: 0 is a core module, 1 a component.
         match head[6..8] {
             [0, 0] => Err(PlannerErrorKind::CoreModule),
             [1, 0] => Ok(()),
@@ -223,7 +223,7 @@ impl Sandbox {
         let wasm = wasm.to_vec();
         let worker = std::thread::Builder::new().name("planner-compile".to_owned());
         let spawned = worker.spawn(move || {
-            // Nobody listens any more if the time is up.
+            // After the time limit, the receiver is gone.
             let _ = sender.send(compile(&engine, &wasm));
         });
         if let Err(error) = spawned {
@@ -232,7 +232,7 @@ impl Sandbox {
         match receiver.recv_timeout(limit) {
             Ok(compiled) => compiled,
             Err(mpsc::RecvTimeoutError::Timeout) => Err(PlannerErrorKind::SlowToCompile { limit }),
-            // The thread is gone without an answer: the compiler panicked.
+            // The thread ended without an answer: the compiler panicked.
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 Err(PlannerErrorKind::Garbage { reason: "the compiler gave up on it".to_owned() })
             }
@@ -247,7 +247,7 @@ fn compile(engine: &Engine, wasm: &[u8]) -> Result<Component, PlannerErrorKind> 
 }
 
 impl Planner {
-    /// The compiled code, for a pack.
+    /// Returns the compiled code, for a pack.
     pub(crate) fn code(&self) -> Result<Vec<u8>, PlannerError> {
         self.component
             .serialize()

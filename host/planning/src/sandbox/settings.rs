@@ -1,22 +1,22 @@
-//! The one place where engine settings are made: compiled code runs only under the settings it was
-//! compiled with, so the compiler of a pack and the phone that runs it must both come through here.
+//! The only place that makes engine settings. Compiled code runs only with the settings it was
+//! compiled with, so both the compiler of a pack and the phone that runs it must use these.
 
 use sha2::{Digest, Sha256};
 use wasmtime::Config;
 
 use super::EngineKind;
 
-/// Linear memory a planner may have. Also reserved at once, so that growing never moves it and a
-/// process with a small address space can still host one.
+/// Maximum linear memory of a planner. It is reserved at once, so that growing never moves it and a
+/// process with a small address space can still host a planner.
 pub(super) const MEMORY_BYTES: usize = 64 << 20;
 
-/// Stack of a planner. Two calls per layer of recursion for a thousand layers fit.
+/// Stack of a planner. Sufficient for a thousand levels of recursion with two calls each.
 const STACK_BYTES: usize = 256 << 10;
 
-/// The version compiled code is bound to; a test holds it against the lock file.
+/// The version that compiled code is bound to. A test compares it with the lock file.
 pub(crate) const WASMTIME_VERSION: &str = "48.0.8";
 
-/// Engine settings for planners.
+/// Returns the engine settings for planners.
 pub(super) fn config(kind: EngineKind) -> wasmtime::Result<Config> {
     let mut config = Config::new();
     config.wasm_component_model(true);
@@ -25,10 +25,10 @@ pub(super) fn config(kind: EngineKind) -> wasmtime::Result<Config> {
     config.memory_reservation(MEMORY_BYTES as u64);
     config.memory_reservation_for_growth(0);
     config.memory_guard_size(0);
-    // Explicit checks instead of signal handlers: the host may be an app with a crash reporter of
-    // its own.
+    // Use explicit checks instead of signal handlers, because the host may be an app with its own
+    // crash reporter.
     config.signals_based_traps(false);
-    // What could differ between processors.
+    // Disable features whose results could differ between processors.
     config.wasm_relaxed_simd(false);
     #[cfg(feature = "compiler")]
     config.cranelift_nan_canonicalization(true);
@@ -42,7 +42,7 @@ pub(super) fn config(kind: EngineKind) -> wasmtime::Result<Config> {
     Ok(config)
 }
 
-/// Identity of everything compiled code depends on besides the planner.
+/// Returns the identity of everything that compiled code depends on, except the planner.
 pub(super) fn id(kind: EngineKind) -> String {
     let target = match kind {
         #[cfg(feature = "compiler")]

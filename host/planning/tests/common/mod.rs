@@ -1,4 +1,4 @@
-//! What the tests of this crate share: requests, and planners built from source.
+//! Helpers shared by the tests of this crate: requests, and planners built from source.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -13,8 +13,9 @@ use shardwright_vocabulary::{
     CostRow, EntryName, FormatTuple, Legality, Limit, Provenance, Target, TargetKind, TimeCost,
 };
 
-/// A decoder of so many layers between `embed` and `head`, on an NPU and a CPU that take everything
-/// as 32-bit float. A layer has 100 operations (60 in prefill) and 1000 weight bytes.
+/// Creates a request with a decoder of `layers` layers between `embed` and `head`, on an NPU and a
+/// CPU that support all layers as 32-bit float. A layer has 100 operations (60 in prefill) and 1000
+/// weight bytes.
 pub fn request(layers: u32) -> Request {
     let prefill: EntryName = "prefill_64@512".parse().unwrap();
     let decode: EntryName = "decode_1@512".parse().unwrap();
@@ -110,19 +111,19 @@ pub fn request(layers: u32) -> Request {
     }
 }
 
-/// The request with an option.
+/// Adds an option to the request.
 pub fn with_option(mut request: Request, name: &str, value: &str) -> Request {
     request.options.push(PlannerOption { name: name.to_owned(), value: value.to_owned() });
     request
 }
 
-/// The request with a limit on its first target.
+/// Adds a limit to the first target of the request.
 pub fn with_limit(mut request: Request, name: &str, value: u64) -> Request {
     request.targets[0].limits.push(Limit::new(name, value, Provenance::Reported));
     request
 }
 
-/// The request with a time for every row: `npu` and `cpu` microseconds.
+/// Sets a time for every row of the request: `npu` and `cpu` microseconds.
 pub fn with_times(mut request: Request, npu: u64, cpu: u64) -> Request {
     for row in &mut request.costs {
         let microseconds = if row.target == 0 { npu } else { cpu };
@@ -131,20 +132,19 @@ pub fn with_times(mut request: Request, npu: u64, cpu: u64) -> Request {
     request
 }
 
-/// Layer ranges of the decoder's shards.
+/// Returns the layer ranges of the decoder's shards.
 pub fn cuts(plan: &shardwright_planning::plan::Plan) -> Vec<(u32, u32)> {
     let segments = plan.shards.iter().flat_map(|shard| &shard.segments);
     segments.filter(|segment| segment.component == 1).map(|segment| (segment.first, segment.end)).collect()
 }
 
-/// The workspace.
 pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A planner of this workspace as a component, built once for all test programs.
+/// Builds a planner of this workspace as a component, once for all test programs.
 fn planner(manifest: &str) -> Vec<u8> {
-    // Next to the profiles of the surrounding build, where `cargo xtask build` puts its own.
+    // Next to the profiles of the surrounding build, where `cargo xtask build` puts its planners.
     let planners = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("planners");
     match shardwright_planner_build::build(&workspace().join(manifest), &planners) {
         Ok(component) => component,
@@ -152,31 +152,31 @@ fn planner(manifest: &str) -> Vec<u8> {
     }
 }
 
-/// The planner that misbehaves.
+/// Returns the planner that misbehaves.
 pub fn hostile() -> &'static [u8] {
     static WASM: OnceLock<Vec<u8>> = OnceLock::new();
     WASM.get_or_init(|| planner("host/planning/tests/guests/hostile/Cargo.toml"))
 }
 
-/// The built-in planner, from its source.
+/// Returns the built-in planner, built from source.
 pub fn generic() -> &'static [u8] {
     static WASM: OnceLock<Vec<u8>> = OnceLock::new();
     WASM.get_or_init(|| planner("plugins/generic/Cargo.toml"))
 }
 
-/// The example planner.
+/// Returns the example planner.
 pub fn even() -> &'static [u8] {
     static WASM: OnceLock<Vec<u8>> = OnceLock::new();
     WASM.get_or_init(|| planner("plugins/example-even/Cargo.toml"))
 }
 
-/// The policy to copy.
+/// Returns the example policy, which authors can copy.
 pub fn policy() -> &'static [u8] {
     static WASM: OnceLock<Vec<u8>> = OnceLock::new();
     WASM.get_or_init(|| planner("plugins/example-policy/Cargo.toml"))
 }
 
-/// A cache that all test programs share, so that each planner is compiled once.
+/// Returns a cache that all test programs share, so that each planner is compiled once.
 #[cfg(feature = "compiler")]
 pub fn cache() -> shardwright_planning::sandbox::CompiledCache {
     shardwright_planning::sandbox::CompiledCache::new(

@@ -1,4 +1,5 @@
-//! The rules for planners: the built-in one keeps them all, and whoever breaks one is told which.
+//! Conformance rules: the built-in planner keeps them all, and a violation is reported with its
+//! rule.
 
 #![cfg(feature = "compiler")]
 
@@ -11,7 +12,7 @@ use shardwright_planning::sandbox::{Bounds, EngineKind, Planner, Sandbox};
 
 use crate::common::{cache, even, hostile, policy, workspace};
 
-/// Enough for the built-in planner on the large model, and soon spent by one that loops.
+/// Enough for the built-in planner on the large model, and soon used up by an endless loop.
 const FUEL: u64 = 1_000_000_000;
 
 fn load(kind: EngineKind, wasm: &[u8], fuel: u64) -> Planner {
@@ -26,7 +27,7 @@ fn recorded() -> Request {
 fn behaving(behave: &str) -> Conformance {
     let mut base = recorded();
     base.options.push(PlannerOption { name: "behave".to_owned(), value: behave.to_owned() });
-    // A planner that does all it may is asked thirty times.
+    // A planner that uses all its fuel is called thirty times.
     run(&load(EngineKind::Native, hostile(), FUEL), None, &base)
 }
 
@@ -76,8 +77,8 @@ fn the_built_in_planner_keeps_every_rule() {
     assert!(memory.used > 64 << 10 && memory.used < memory.limit / 2, "{memory:?}");
 }
 
-/// The policy to copy keeps all rules; what the example without the solver leaves out on purpose is
-/// on its page.
+/// The example policy keeps all rules. The page of the example without the solver lists the rules
+/// that it deliberately violates.
 #[test]
 fn the_examples_keep_the_rules_that_their_pages_say() {
     let report = run(&load(EngineKind::Native, policy(), FUEL), None, &recorded());
@@ -115,7 +116,7 @@ fn a_planner_that_misbehaves_is_told_which_rules_it_broke() {
             assert!(verdict("P4").seen.contains("not today"), "{}", verdict("P4").seen);
         }
     }
-    // Plans that do not hold: what a rule asks for is what shows it.
+    // For invalid plans, the violated rule is the one with the request that shows the fault.
     for (behave, shows) in [("skip-layer", "P5"), ("one-shard-too-large", "P5"), ("bad-scale", "P7")] {
         let report = behaving(behave);
         assert!(broken(&report).contains(&shows), "{behave}: {:#?}", report.rules);
@@ -140,12 +141,12 @@ fn a_planner_that_stops_while_it_describes_itself_breaks_the_first_rule() {
     assert_eq!(broken(&report), ["P1"]);
     assert_eq!(report.count(Verdict::NotApplicable), RULES.len() - 1);
     assert!(report.rules[0].seen.contains("fuel"), "{}", report.rules[0].seen);
-    // What is no planner has no verdict.
+    // A file that is not a planner gets no verdict.
     let error = sandbox.load("garbage", b"none", None).unwrap_err();
     assert_eq!(Conformance::of_stopped(&error), None);
 }
 
-/// The page lists the rules under their numbers, and no others.
+/// The page lists exactly the rules, with their numbers.
 #[test]
 fn the_page_for_planners_has_every_rule() {
     let page = std::fs::read_to_string(workspace().join("plugins/README.md")).unwrap();

@@ -1,4 +1,4 @@
-//! The plan without a planner: it holds, or what it names is really in the way.
+//! The plan without a planner: it is valid, or the reported obstacle is real.
 
 use proptest::prelude::*;
 use shardwright_planning::check::{CheckedPlan, PlanFault, caps, check};
@@ -27,7 +27,7 @@ fn refused(request: &Request) -> FloorRefusal {
     refusal
 }
 
-/// Offers every row of the first tuple in one more tuple too.
+/// Adds a copy of every row of the first tuple for one more tuple.
 fn with_format(mut request: Request, format: WeightFormat, weight_divisor: u64) -> Request {
     let formats = u32::try_from(request.formats.len()).unwrap();
     request.formats.push(FormatTuple::uniform(format, ActivationFormat::F32, StateFormat::F32));
@@ -47,7 +47,7 @@ fn layers(request: &mut Request) -> &mut Vec<Layer> {
     }
 }
 
-/// Gives a layer a kind of its own, with the same rows.
+/// Gives a layer its own kind, with the same rows.
 fn alone(request: &mut Request, layer: usize) -> u32 {
     let kind = u32::try_from(request.kinds.len()).unwrap();
     request.kinds.push(LayerKind { name: "odd".to_owned(), prefill: PrefillPart::Full });
@@ -87,7 +87,7 @@ fn shards_grow_until_a_limit_is_reached() {
 
     let bytes = planned(&with_limit(request(12), limit_names::WEIGHT_BYTES, 4000));
     assert_eq!(cuts(bytes.plan()), [(0, 4), (4, 8), (8, 12)]);
-    // A layer has 1000 weight bytes, twice 10 beside them and 50 of state.
+    // A layer has 1000 weight bytes, twice 10 bytes for its entry points, and 50 of state.
     let artefact = planned(&with_limit(request(12), limit_names::ARTEFACT_BYTES, 6119));
     assert_eq!(cuts(artefact.plan()), [(0, 5), (5, 10), (10, 12)]);
     let context = planned(&with_limit(request(12), limit_names::CONTEXT_BYTES, 6420));
@@ -101,7 +101,7 @@ fn what_a_target_does_not_take_goes_to_the_next() {
     forbid(&mut odd, kind, 0);
     assert_eq!(targets(&planned(&odd)), [(0, 2, 0), (2, 3, 1), (3, 5, 0)]);
 
-    // The shards of the NPU are used up by the embedding and two layers.
+    // The embedding and two layers use up the shards of the NPU.
     let few = with_limit(with_limit(request(4), limit_names::OPS, 100), limit_names::SHARDS, 3);
     let few = planned(&few);
     assert_eq!(targets(&few), [(0, 1, 0), (1, 2, 0), (2, 4, 1)]);
@@ -121,14 +121,14 @@ fn layers_that_share_a_state_stay_on_one_device() {
     forbid(&mut shared, kind, 0);
     layers(&mut shared)[5].donor = Some(3);
     layers(&mut shared)[5].writes_state = false;
-    // Layer 3 goes where its reader can.
+    // Layer 3 is placed where its reader can run.
     assert_eq!(targets(&planned(&shared)), [(0, 3, 0), (3, 4, 1), (4, 5, 0), (5, 6, 1)]);
 
     forbid(&mut shared, kind, 1);
     let refusal = refused(&shared);
     assert!(matches!(&refusal, FloorRefusal::StateNotShareable { layer } if layer == "layer 3 of `decoder`"));
 
-    // Each takes one of the two.
+    // Each target supports one of the two.
     let mut apart = request(6);
     let (donor, reader) = (alone(&mut apart, 3), alone(&mut apart, 5));
     forbid(&mut apart, donor, 1);
@@ -179,7 +179,7 @@ fn recommended_flags_are_set_and_raise_limits() {
 
 #[test]
 fn a_memory_goal_holds_back_what_the_layers_that_follow_need() {
-    // 10 layers of 1000 bytes, or of 250: the first ones are as named first, the rest are not.
+    // 10 layers of 1000 or 250 bytes. The first layers get the first format, the rest the second.
     let mut request = with_format(request(10), WeightFormat::W8PerChannel, 4);
     request.goals.memory_bytes = Some(9000);
     let plan = planned(&request);
@@ -236,7 +236,7 @@ fn a_quality_goal_is_kept_or_named() {
     assert!(value >= 60);
 }
 
-/// A table in these formats: bytes and loss.
+/// Creates a table with these formats: bytes and loss.
 fn table(name: &str, formats: &[(WeightFormat, u64, Option<u32>)]) -> GatheredTable {
     let of = |&(format, bytes, micronats): &(WeightFormat, u64, Option<u32>)| TableFormat {
         format,
@@ -314,7 +314,7 @@ fn what_is_in_the_way_is_named() {
     let many = with_limit(request(caps::SHARDS as u32), limit_names::OPS, 100);
     assert!(matches!(refused(&many), FloorRefusal::Shards { max: caps::SHARDS, .. }));
 
-    // What no plan could say is the fault of the request, found by the check.
+    // A request for which no plan can be valid is its own fault, found by the check.
     let mut long = request(1);
     let name = "x".repeat(1000);
     long.model.components[0].outputs.push(name);
@@ -344,7 +344,7 @@ fn a_model_without_states_has_its_largest_encode() {
     assert!(matches!(refused(&model), FloorRefusal::Entries { needed: "encode", .. }));
 }
 
-/// Random numbers that a seed repeats.
+/// Random numbers that can be reproduced from a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -367,7 +367,7 @@ impl Dice {
 const ENTRIES: [&str; 6] =
     ["prefill_64@512", "prefill_16@512", "decode_1@512", "decode_4@512", "decode_1@1024", "prefill_64@1024"];
 
-/// A request of small numbers in which every feature appears now and then.
+/// Generates a request of small numbers in which every feature appears sometimes.
 fn random(seed: u64) -> Request {
     let dice = &mut Dice(seed | 1);
     let mut request = request(1);
@@ -464,7 +464,7 @@ fn random(seed: u64) -> Request {
     request
 }
 
-/// The component and the layer that a refusal names.
+/// Returns the component and the layer that a refusal names.
 fn named<'request>(request: &'request Request, name: &str) -> (&'request Component, Option<u32>) {
     let (layer, component) = match name.strip_prefix("layer ").and_then(|rest| rest.split_once(" of ")) {
         Some((layer, component)) => (Some(layer.parse().unwrap()), component),
@@ -474,14 +474,14 @@ fn named<'request>(request: &'request Request, name: &str) -> (&'request Compone
     (request.model.components.iter().find(|known| known.name == component).unwrap(), layer)
 }
 
-/// Kinds that a layer may be planned as.
+/// Returns the kinds that a layer may be planned as.
 fn kinds(component: &Component, layer: Option<u32>) -> Vec<u32> {
     let (first, end) = layer.map_or((0, 0), |layer| (layer, layer + 1));
     let places = component.softcap.as_ref().map(|_| SoftcapPlace::Runtime);
     [None, places].iter().flat_map(|place| component.shard_kinds(first, end, *place).unwrap()).collect()
 }
 
-/// The entry points that the goals leave, found by looking at every pair.
+/// Returns the entry points that the goals allow, found by trying every pair.
 fn chain(request: &Request) -> Option<(EntryName, EntryName)> {
     let goals = &request.goals;
     let is = |kind: EntryKind| request.entries.iter().filter(move |entry| entry.kind == kind).copied();
@@ -495,13 +495,13 @@ fn chain(request: &Request) -> Option<(EntryName, EntryName)> {
     fit.min_by_key(|(decode, prefill)| (decode.context, std::cmp::Reverse(prefill.rows)))
 }
 
-/// Whether what the refusal says is so.
+/// Returns whether the reason of a refusal is true.
 fn holds(request: &Request, refusal: &FloorRefusal) -> bool {
     let Some((decode, prefill)) = chain(request) else {
         return matches!(refusal, FloorRefusal::Entries { .. });
     };
     let table = CostTable::new(request);
-    // Costs of every way of a layer alone.
+    // Costs of a single layer, in every way.
     let ways = |name: &str, target: Option<u32>| {
         let (component, layer) = named(request, name);
         let mut costs = vec![];
@@ -527,7 +527,7 @@ fn holds(request: &Request, refusal: &FloorRefusal) -> bool {
                 limit_names::WEIGHT_BYTES => cost.weight_bytes == *value,
                 limit_names::ARTEFACT_BYTES => cost.artefact_bytes == *value,
                 limit_names::CONTEXT_BYTES => cost.context_bytes() == *value,
-                // What is there already counts too.
+                // Shards placed earlier count too.
                 limit_names::MEMORY_BYTES => cost.context_bytes() <= *value,
                 _ => true,
             };
@@ -554,7 +554,7 @@ fn holds(request: &Request, refusal: &FloorRefusal) -> bool {
             let layer = layer.unwrap();
             layers[layer as usize].donor.is_some() || layers.iter().any(|other| other.donor == Some(layer))
         }
-        // The requests are such that a plan of theirs can be said.
+        // The generated requests do not cause other refusals.
         _ => false,
     }
 }
@@ -576,7 +576,7 @@ proptest! {
     }
 }
 
-/// The generator asks for everything: half of what it makes has a plan, and each refusal appears.
+/// The generator uses every feature. Half of its requests have a plan, and each refusal appears.
 #[test]
 fn random_requests_reach_every_outcome() {
     let mut outcomes = std::collections::BTreeMap::<String, u32>::new();

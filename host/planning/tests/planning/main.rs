@@ -1,4 +1,4 @@
-//! Requests, the planner sandbox, sessions of planning, and a host without a compiler.
+//! Tests of requests, the planner sandbox, planning sessions, and a host without a compiler.
 
 #[path = "../common/mod.rs"]
 mod common;

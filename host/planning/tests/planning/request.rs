@@ -1,4 +1,4 @@
-//! Requests that make no sense, each refused in words that name the place.
+//! Invalid requests, each refused with a message that names the place.
 
 use shardwright_planning::request::{
     Body, BoundaryRange, DraftEstimate, GatheredTable, PlannerOption, Request, RequestFault, Sensitivity,
@@ -16,7 +16,7 @@ fn values(component: u32, layer: u32) -> ValueSensitivity {
     ValueSensitivity { component, layer, format, micronats: 1, provenance: Provenance::Modelled }
 }
 
-/// A table with one format so many times.
+/// Creates a table that lists one format `formats` times.
 fn table(name: &str, formats: usize) -> GatheredTable {
     let (format, micronats) = (WeightFormat::Bf16, Some(0));
     let format = TableFormat { format, bytes: 1, micronats, provenance: Provenance::Measured };

@@ -1,5 +1,5 @@
-//! A host without a compiler: contains none, runs a signed pack under Pulley to the same plan, and
-//! refuses what it must.
+//! A host without a compiler: it does not contain one, gets the same plan from a signed pack under
+//! Pulley, and refuses invalid packs.
 
 #![cfg(feature = "compiler")]
 
@@ -47,8 +47,9 @@ fn the_runtime_contains_no_compiler() {
     }
 }
 
-/// The program: from `SHARDWRIGHT_RUNTIME_ONLY_DIR` (`cargo xtask test` sets it), otherwise built
-/// where this test was built, so that only crates with other features are compiled again.
+/// Returns the program: from `SHARDWRIGHT_RUNTIME_ONLY_DIR`, which `cargo xtask test` sets,
+/// otherwise built in the target directory of this test, so that only crates with other features
+/// are compiled again.
 fn program() -> PathBuf {
     let name = format!("{PACKAGE}{}", std::env::consts::EXE_SUFFIX);
     if let Some(folder) = std::env::var_os("SHARDWRIGHT_RUNTIME_ONLY_DIR") {
@@ -63,7 +64,7 @@ fn program() -> PathBuf {
     profile.join(name)
 }
 
-/// The embedded pack is committed; its source is compiled here.
+/// The embedded pack is committed. Its source is compiled here.
 #[test]
 fn the_embedded_pack_is_what_its_source_compiles_to() {
     let key = SecretKey::from_seed([0; 32]);

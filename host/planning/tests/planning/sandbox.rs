@@ -1,5 +1,4 @@
-//! Hostile and broken planners: each ends in its own typed error that names the planner, and
-//! nothing else happens.
+//! Hostile and broken planners: each ends only in its own typed error, which names the planner.
 
 #![cfg(feature = "compiler")]
 
@@ -17,7 +16,7 @@ use shardwright_trust::Trust;
 
 use crate::common::{cuts, even, hostile, request, with_limit, with_option, with_times};
 
-/// Fuel that a debug-sized test under Pulley burns in well under a second.
+/// Fuel that a debug-sized test under Pulley uses up in well under a second.
 const FUEL: u64 = 50_000_000;
 
 fn sandbox(kind: EngineKind) -> Sandbox {
@@ -89,14 +88,14 @@ fn size_and_time_of_compilation_are_bounded() {
     );
     assert!(matches!(error.unwrap_err().kind, Kind::SlowToCompile { .. }));
 
-    // The planner of the program itself has as much time as it needs.
+    // The program's own planner has no time limit.
     let hasty = Bounds { compile_time: Duration::ZERO, ..Bounds::default() };
     let hasty = Sandbox::with_bounds(EngineKind::Native, hasty).unwrap();
     let cache = tempfile::tempdir().unwrap();
     builtin::load(&hasty, Some(&CompiledCache::new(cache.path()))).unwrap();
 }
 
-/// Who waits for the one that compiles the built-in planner reads what that one made.
+/// A process that waits while another compiles the built-in planner then reads the result.
 #[test]
 fn the_built_in_planner_is_compiled_once() {
     let directory = tempfile::tempdir().unwrap();
@@ -109,7 +108,7 @@ fn the_built_in_planner_is_compiled_once() {
         let waits = scope.spawn(|| builtin::load(&sandbox, Some(&cache)).unwrap());
         // Another planner does not wait for this one.
         sandbox.load("even", even(), Some(&cache)).unwrap();
-        // This is what the other process compiles.
+        // This imitates the other process, which compiles.
         sandbox.load("generic", wasm, Some(&cache)).unwrap();
         assert!(!waits.is_finished(), "it waits");
         let written = std::fs::metadata(&path).unwrap().modified().unwrap();
@@ -119,7 +118,8 @@ fn the_built_in_planner_is_compiled_once() {
     });
 }
 
-/// A component with one module of `functions` functions, each of them `calls` calls of two bytes.
+/// Creates a component with one module of `functions` functions, each with `calls` calls of two
+/// bytes.
 fn bomb(functions: u32, calls: usize) -> Vec<u8> {
     fn number(mut value: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -143,13 +143,13 @@ fn bomb(functions: u32, calls: usize) -> Vec<u8> {
     [b"\0asm\x0d\0\x01\0".to_vec(), section(1, module.concat())].concat()
 }
 
-/// What a compiler would need gigabytes for is refused by what it holds, not by the time that
-/// takes.
+/// A component whose compilation would need gigabytes is refused because of its content, not
+/// because of a time limit.
 #[test]
 fn what_no_compiler_should_see_is_refused_before_it_does() {
     let sandbox = Sandbox::with_bounds(
         EngineKind::Native,
-        // Nothing here ends by time.
+        // Rules out the time limit.
         Bounds { compile_time: Duration::from_secs(3600), ..Bounds::default() },
     )
     .unwrap();
@@ -159,7 +159,7 @@ fn what_no_compiler_should_see_is_refused_before_it_does() {
         assert_eq!(what, words, "{error}");
         assert!(cap > 0 && error.help().is_some() && error.to_string().contains("bomb.wasm"), "{error}");
     };
-    // 30 MB in four functions, of which a compiler makes seven gigabytes.
+    // 30 MB in four functions, for which a compiler needs seven gigabytes.
     refused(&bomb(4, 7_500_000 / 2), "bytes of one function");
     let calls = (admission::FUNCTION_BYTES / 2 - 10) as usize;
     let calls = calls.min(admission::FUNCTION_VALUES as usize - 10);
@@ -190,7 +190,7 @@ fn what_no_compiler_should_see_is_refused_before_it_does() {
     let modules = "(core module)".repeat(101);
     refused(&component(&format!("(component {modules})")), "modules");
 
-    // Its interface is looked at before anything is compiled.
+    // The interface is checked before the component is compiled.
     let hasty = Bounds { compile_time: Duration::from_secs(3600), ..Bounds::default() };
     let sandbox = Sandbox::with_bounds(EngineKind::Native, hasty).unwrap();
     let largest = bomb(60, (admission::FUNCTION_BYTES / 4) as usize);
@@ -216,7 +216,7 @@ fn files_are_named_when_missing_or_too_big() {
     assert!(matches!(error.kind, Kind::TooBig { bytes: 200, cap: 100 }));
 }
 
-/// Every attack under both engines, since they stop guests by different means.
+/// All attacks run under both engines, because these stop guests by different means.
 #[test]
 fn attacks_at_run_time_end_in_their_own_error() {
     for engine in [EngineKind::Native, EngineKind::Pulley] {
@@ -252,7 +252,8 @@ fn attacks_at_run_time_end_in_their_own_error() {
         ));
         assert!(matches!(behave("bad-scale"), Kind::Plan(_)));
 
-        // After all of that the same planner still answers: every call has an instance of its own.
+        // After all attacks the same planner still answers, because every call has its own
+        // instance.
         assert!(planner.make_plan(&request(4)).plan.is_ok());
     }
 }
@@ -356,7 +357,7 @@ fn the_cache_is_keyed_by_content_and_engine_and_survives_damage() {
     let stored = std::fs::read(&path).unwrap();
     assert_eq!(ask(native.load("generic", builtin::component().unwrap(), Some(&cache)).unwrap()), fresh);
 
-    // Any damage is noticed by the hash and mended: nothing altered is ever run.
+    // The hash detects any damage and the planner is compiled again. Altered code never runs.
     for position in [0, 8, 40, 72, stored.len() / 2, stored.len() - 1] {
         let mut damaged = stored.clone();
         damaged[position] ^= 1;
@@ -369,7 +370,7 @@ fn the_cache_is_keyed_by_content_and_engine_and_survives_damage() {
     assert_eq!(cuts(&fresh), [(0, 5)]);
 }
 
-/// The files are machine code: whoever can write them could run anything here.
+/// The files are machine code: anyone who can write them could run any code here.
 #[cfg(unix)]
 #[test]
 fn compiled_planners_that_others_may_have_written_are_not_run() {
@@ -388,7 +389,7 @@ fn compiled_planners_that_others_may_have_written_are_not_run() {
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&folder), mode(&path)), (0o700, 0o600));
 
-    // Another planner's code under a matching header: a hash in the file cannot detect that.
+    // Another planner's code with a matching header, which a hash in the file cannot detect.
     let mut forged = fs::read(&other).unwrap();
     forged[8..40].copy_from_slice(&sound[8..40]);
     let forge = || fs::write(&path, &forged).unwrap();
@@ -407,7 +408,7 @@ fn compiled_planners_that_others_may_have_written_are_not_run() {
     }
     set(&path, 0o666);
     expect_disbelief(&load(), "may be written by others");
-    // It was replaced by one's own.
+    // The file was replaced by one of this user.
     assert_eq!((mode(&path), fs::read(&path).unwrap() == sound), (0o600, true));
     assert_eq!(load().load_notice(), None);
 
@@ -418,7 +419,7 @@ fn compiled_planners_that_others_may_have_written_are_not_run() {
     expect_disbelief(&load(), "symbolic link");
     assert!(fs::symlink_metadata(&path).unwrap().is_file());
 
-    // Only the superuser may give something away.
+    // Only the superuser may change the owner of a file.
     for target in [&path, &folder] {
         forge();
         if chown(target, Some(65534), None).is_ok() {
@@ -427,7 +428,7 @@ fn compiled_planners_that_others_may_have_written_are_not_run() {
     }
 }
 
-/// What killed processes left is removed, what a living one is writing is not.
+/// Files of killed processes are removed, but not a file that is being written.
 #[test]
 fn files_in_the_making_do_not_stay() {
     let directory = tempfile::tempdir().unwrap();

@@ -34,7 +34,7 @@ fn mean() -> Planner {
     sandbox().load("hostile.wasm", hostile(), Some(&cache())).unwrap()
 }
 
-/// A session that asks that planner, and falls back to the generic one.
+/// Creates a session that calls the given planner and falls back to the generic one.
 fn session(planner: Result<Planner, PlannerError>, strict: bool) -> PlanningSession {
     PlanningSession::with_planner(planner, Some(Ok(generic()))).strict(strict)
 }
@@ -52,7 +52,7 @@ fn any_failure_of_a_planner_is_reported_and_the_built_in_one_takes_over() {
         let error = session(Ok(mean()), true).plan(&request).unwrap_err();
         assert_eq!(error.planner, "hostile");
     }
-    // What it refuses nobody else plans.
+    // A request that it refuses is not passed to another planner.
     let refusing = with_option(request(6), "behave", "refuse");
     let error = session(Ok(mean()), false).plan(&refusing).unwrap_err();
     assert!(error.planner == "hostile" && matches!(error.kind, Kind::Refused { .. }), "{error}");
@@ -62,7 +62,7 @@ fn any_failure_of_a_planner_is_reported_and_the_built_in_one_takes_over() {
     assert!(matches!(planned.fallback.unwrap().kind, Kind::Garbage { .. }));
     assert!(matches!(session(broken(), true).plan(&request(6)).unwrap_err().kind, Kind::Garbage { .. }));
 
-    // Without another planner the floor takes over, unless nothing may.
+    // Without another planner the floor takes over, unless fallbacks are disabled.
     let planned = PlanningSession::with_planner(broken(), None).plan(&request(6)).unwrap();
     assert!(matches!(planned.floor.unwrap().kind, Kind::Garbage { .. }));
     assert!(planned.fallback.is_none() && planned.by.name == "floor");
@@ -78,8 +78,8 @@ fn any_failure_of_a_planner_is_reported_and_the_built_in_one_takes_over() {
     assert!(matches!(alone.plan(&request(6)).unwrap_err().kind, Kind::Garbage { .. }));
 }
 
-/// Layers in formats that lose differently in every one of them, each taking half the time of the
-/// one before it.
+/// Creates layers with different losses in every format. Each format needs half the time of the one
+/// before it.
 fn of_many_formats(layers: u32, formats: usize) -> Request {
     let lossy = [
         WeightFormat::W8PerChannel,
@@ -101,7 +101,7 @@ fn of_many_formats(layers: u32, formats: usize) -> Request {
         }
         let scale = [20, 1500, 9000, 20_000][position];
         for (component, layer) in (0..layers).map(|layer| (1, layer)).chain([(0, 0), (2, 0)]) {
-            // Without a pattern that a cut could follow.
+            // Noise, so that a cut cannot follow a pattern.
             let noise =
                 u64::from(layer).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695) >> 33;
             let micronats = scale + (noise % u64::from(scale)) as u32;
@@ -120,8 +120,8 @@ fn of_many_formats(layers: u32, formats: usize) -> Request {
     request
 }
 
-/// The sizes of real models under a quality goal: the formats of all layers are mixed before the
-/// fuel ends.
+/// Real model sizes with a quality goal: the formats of all layers are mixed before the fuel runs
+/// out.
 #[test]
 fn the_built_in_planner_does_not_run_out_of_fuel() {
     for (layers, formats) in [(42, 3), (35, 5), (64, 5)] {
@@ -131,24 +131,24 @@ fn the_built_in_planner_does_not_run_out_of_fuel() {
         let loss = planned.plan.loss();
         assert!(loss.micronats > 0 && loss.micronats <= 300_000 && loss.unmeasured == 0, "{loss:?}");
         let reasons = &planned.plan.plan().reasons;
-        // Of three tuples the fastest is within the goal for every layer.
+        // With three tuples, the fastest meets the goal for every layer.
         let mixed = reasons.iter().any(|reason| reason.choice.contains("layers in w4-"));
         assert_eq!(mixed, formats > 3, "{reasons:#?}");
         assert_eq!(planned.plan.shards().len(), 1, "formats cut nothing");
     }
 }
 
-/// The built-in planner under a bound of so much fuel, of which it gets ten times.
+/// Loads the built-in planner with this bound on fuel, of which it gets ten times as much.
 fn with_fuel(fuel: u64) -> Planner {
     let bounds = Bounds { fuel, ..Bounds::default() };
     let sandbox = Sandbox::with_bounds(EngineKind::Native, bounds).unwrap();
     builtin::load(&sandbox, Some(&cache())).unwrap()
 }
 
-/// Ten times this is enough for the built-in planner to describe itself, and not to search.
+/// Ten times this fuel is enough for the built-in planner to describe itself, but not to search.
 const LITTLE_FUEL: u64 = 800_000;
 
-/// Every planner is backed by the floor, and the answer says which it is.
+/// The floor backs every planner, and the answer names the author of the plan.
 #[test]
 fn a_planner_that_comes_to_the_end_of_its_means_has_the_floor_behind_it() {
     let request = of_many_formats(42, 3);
@@ -158,14 +158,14 @@ fn a_planner_that_comes_to_the_end_of_its_means_has_the_floor_behind_it() {
     assert_eq!((planned.by.name.as_str(), cuts(planned.plan.plan())), ("floor", vec![(0, 42)]));
     assert!(planned.plan.plan().shards.iter().all(|shard| shard.uniform_formats() == Some(0)));
     assert!(planned.plan.plan().reasons.iter().any(|reason| reason.choice == "no search"));
-    // With more it is not needed.
+    // With more fuel the floor is not needed.
     assert!(PlanningSession::new(generic()).plan(&request).unwrap().floor.is_none());
-    // A planner that gives up has both behind it.
+    // A failing planner is backed by both.
     let session = PlanningSession::with_planner(Ok(mean()), Some(Ok(with_fuel(LITTLE_FUEL))));
     let planned = session.plan(&with_option(request.clone(), "behave", "panic")).unwrap();
     assert!(planned.fallback.is_some_and(|error| error.planner == "hostile"));
     assert!(planned.floor.is_some_and(|error| error.planner == "generic"));
-    // Where the floor has no plan either, both are told.
+    // If the floor has no plan either, both errors are reported.
     let mut none = with_limit(request.clone(), "ops", 50);
     none.targets.truncate(1);
     none.costs.retain(|row| row.target == 0);
@@ -175,7 +175,7 @@ fn a_planner_that_comes_to_the_end_of_its_means_has_the_floor_behind_it() {
     assert!(matches!(**kind, Kind::Trapped { .. }) && error.planner == "hostile", "{error}");
     assert!(matches!(**floor, FloorRefusal::OverLimit { limit: "ops", value: 100, max: 50, .. }), "{error}");
     assert!(error.help().unwrap().contains("--limit"), "{error}");
-    // What it answers stands.
+    // A planner's refusal is final.
     let mut refused = with_limit(request, "ops", 50);
     refused.targets.truncate(1);
     refused.costs.retain(|row| row.target == 0);
@@ -215,7 +215,8 @@ fn a_refusal_of_the_built_in_planner_says_what_is_in_the_way() {
     assert!(error.help().unwrap().contains("--limit"));
 }
 
-/// Refuses shards of more than `max` operations, as a compiler would.
+/// Imitates a compiler that refuses shards of more than `max` operations. `tells` reports the
+/// maximum.
 fn compiler(max: u64, tells: bool) -> impl FnMut(&Planned) -> Result<Trial<usize>, String> {
     move |planned| {
         let mut feedback = vec![];
@@ -241,15 +242,15 @@ fn the_loop_learns_limits_from_refusals() {
     assert_eq!(settled.history.len(), 1);
     assert_eq!(cuts(settled.planned.plan.plan()), [(0, 4), (4, 8), (8, 12)]);
 
-    // Without a maximum: 1203 in all, then shards of 601 at most, of which the largest has 402,
-    // then of half of that.
+    // Without a reported maximum: first 1203 in one shard, then shards of at most 601, of which the
+    // largest has 402, then of half of that.
     let settled = RevisionLoop::new(&session).run(&request(12), compiler(250, false)).unwrap();
     assert_eq!(settled.history.len(), 2);
     assert_eq!(cuts(settled.planned.plan.plan()).len(), 7);
     assert!(settled.planned.plan.plan().reasons.iter().any(|reason| reason.choice.contains("(learned)")));
 }
 
-/// The floor behind a planner that always stops learns limits, and does not repeat itself.
+/// The floor behind a planner that always stops learns limits and does not repeat a plan.
 #[test]
 fn the_floor_keeps_the_limits_that_refusals_showed() {
     let request = request(12);
@@ -269,7 +270,7 @@ fn the_floor_keeps_the_limits_that_refusals_showed() {
 #[test]
 fn the_loop_falls_back_to_another_target_and_ends_typed() {
     let session = PlanningSession::new(generic());
-    // The NPU refuses whatever it gets, and says no more than that.
+    // The NPU refuses every shard, without further details.
     let settled = RevisionLoop::new(&session)
         .run(&request(4), |planned| {
             let on_npu = planned.plan.plan().shards.iter().position(|shard| shard.target == 0);
@@ -341,7 +342,7 @@ fn measured_times_and_drift_change_the_plan() {
             Feedback { shard, class: None, message, details: vec![], times, drift_per_mille: None };
         Ok(Trial::Refused(vec![feedback]))
     };
-    // Six layers at a hundred instead of ten microseconds are slower than the CPU's twenty.
+    // Six layers at 100 µs instead of 10 µs are slower than the CPU's 20 µs.
     RevisionLoop::new(&session).run(&request, slow).unwrap();
 }
 
@@ -349,7 +350,7 @@ fn measured_times_and_drift_change_the_plan() {
 fn unsupported_layers_move_alone() {
     let session = PlanningSession::new(generic());
     let mut request = request(5);
-    // Layer 2 is of its own kind.
+    // Layer 2 has its own kind.
     let odd = u32::try_from(request.kinds.len()).unwrap();
     let mut kind = request.kinds[2].clone();
     kind.name = "odd".to_owned();
@@ -478,7 +479,7 @@ fn a_pack_runs_if_and_only_if_nothing_about_it_is_wrong() {
         open(&bytes[..cut], &trusted);
     }
 
-    // Every byte counts: all of the head, a sample of the rest, all of the signature.
+    // Check all bytes of the head, a sample of the rest, and all of the signature.
     let positions = (0..2000).chain((2000..bytes.len()).step_by(997)).chain(bytes.len() - 64..bytes.len());
     for position in positions {
         for bit in [0x01, 0x80] {
@@ -539,8 +540,8 @@ fn a_limit_of_the_user_replaces_the_profiles() {
     assert_eq!(profile.limits_with(&[]), profile.limits);
 }
 
-/// No checked plan has one; whoever makes an attempt by hand is told, not shown to the planner
-/// without it.
+/// A checked plan has no such encoding. An attempt that was made by hand fails, instead of being
+/// passed to the planner without the encoding.
 #[test]
 fn an_attempt_with_an_encoding_that_none_is_never_reaches_a_planner() {
     let request = request(6);

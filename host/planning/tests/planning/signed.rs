@@ -1,4 +1,4 @@
-//! Planners and profiles with signatures beside them, and packs of revoked keys.
+//! Planners and profiles with separate signature files, and packs of revoked keys.
 
 use std::fs;
 use std::path::Path;
@@ -45,7 +45,7 @@ fn a_planner_runs_only_if_it_is_signed_under_its_name() {
     assert!(matches!(refused(), TrustError::OtherKind { .. }));
     signs(&path, Kind::Planner, "even");
     loads(&requiring()).unwrap();
-    // What is no component is not looked into.
+    // A file that is not a component is not parsed.
     fs::write(&path, "nonsense").unwrap();
     let error = loads(&requiring()).map(drop).unwrap_err();
     assert!(error.help().is_some() && error.to_string().contains("even.wasm"), "{error}");

@@ -1,4 +1,4 @@
-//! libFuzzer's program for the target of its name.
+//! libFuzzer program for the target of the same name.
 
 #![no_main]
 

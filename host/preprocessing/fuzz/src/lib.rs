@@ -1,9 +1,9 @@
 //! Fuzz targets for the readers of pictures, sounds and their settings.
 //!
-//! **Job.** Three targets, which must return for any bytes. What is accepted goes on to patches or
-//! frames, which must be finite and within their rows.
-//! `RUSTC_BOOTSTRAP=1 cargo fuzz run -s none TARGET` drives them from `host/preprocessing`, and the
-//! crate's ordinary tests run them over the corpus and over damaged copies of it.
+//! **Job.** Three targets, which must return for any bytes. Accepted input is converted to patches
+//! or frames, which must be finite and within their rows. `RUSTC_BOOTSTRAP=1 cargo fuzz run -s none
+//! TARGET` runs them from `host/preprocessing`. The crate's ordinary tests run them over the corpus
+//! and over damaged copies of it.
 //!
 //! **Not its job.** It does **not** check that results are right: the tests of the crate do.
 
@@ -12,13 +12,12 @@ use shardwright_preprocessing::{Picture, PictureSettings, ProcessorSettings, Sou
 /// A target: its name and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Every target.
 pub const TARGETS: &[Target] = &[("picture", picture), ("sound", sound), ("settings", settings)];
 
-/// Most pixels that are decoded: more would be slow, not different.
+/// Most pixels that are decoded. More would be slow, but not different.
 const PIXELS: u64 = 1 << 16;
 
-/// A file of a picture.
+/// Decodes a file of a picture.
 pub fn picture(bytes: &[u8]) {
     let Ok((width, height)) = Picture::measure(bytes) else {
         assert!(Picture::from_bytes(bytes).is_err());
@@ -38,9 +37,9 @@ pub fn picture(bytes: &[u8]) {
     assert!(written.is_ok() && patches.iter().all(|value| (0.0..=1.0).contains(value)));
 }
 
-/// A file of a sound.
+/// Decodes a file of a sound.
 pub fn sound(bytes: &[u8]) {
-    // A second at most, at a low rate.
+    // One second at most, at a low rate.
     let settings = SoundSettings {
         rate: 8_000,
         highest_hertz: 4_000.0,
@@ -55,7 +54,7 @@ pub fn sound(bytes: &[u8]) {
     assert!(settings.check_frames(&frames).is_ok());
 }
 
-/// Both files of settings.
+/// Reads both files of settings.
 pub fn settings(bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder");
     for name in ["processor_config.json", "preprocessor_config.json"] {

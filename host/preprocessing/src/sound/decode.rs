@@ -1,4 +1,4 @@
-//! Files of sounds.
+//! Decoders for files of sounds.
 
 use std::io::{self, Cursor};
 
@@ -11,7 +11,7 @@ use crate::{PreprocessingError, Result, SoundSettings, file};
 mod compressed;
 mod wav;
 
-/// Decodes what the first bytes say it is.
+/// Decodes a file of the type that its first bytes indicate.
 pub(super) fn decode<'a>(bytes: &[u8], origin: &'a str, settings: &'a SoundSettings) -> Result<Mixer<'a>> {
     match file::look(bytes) {
         "a WAV sound" => wav::decode(bytes, origin, settings),
@@ -35,12 +35,12 @@ fn unsupported(origin: &str, what: impl ToString) -> PreprocessingError {
     PreprocessingError::UnsupportedCoding { origin: origin.to_owned(), what: what.to_string() }
 }
 
-/// The bytes are in memory: only their end makes reading fail.
+/// Converts a read error. The bytes are in memory, so reading fails only at their end.
 fn unread(origin: &str, error: &io::Error) -> PreprocessingError {
     PreprocessingError::Truncated { origin: origin.to_owned(), reason: error.to_string() }
 }
 
-/// What makes an integer of that many bits -1 to 1.
+/// Returns the factor that scales integers of that many bits to -1 to 1.
 fn scale(bits: u32) -> f64 {
     0.5f64.powi(bits.saturating_sub(1) as i32)
 }
@@ -51,7 +51,7 @@ fn flac<'a>(bytes: &[u8], origin: &'a str, settings: &'a SoundSettings) -> Resul
         claxon::Error::FormatError(reason) => damaged(origin, reason),
         claxon::Error::Unsupported(what) => unsupported(origin, format!("a FLAC sound with a {what}")),
     };
-    // Comments may claim megabytes and say nothing of the sound.
+    // Comments may claim megabytes and are irrelevant to the sound.
     let options = FlacReaderOptions { metadata_only: false, read_vorbis_comment: false };
     let mut reader = FlacReader::new_ext(Cursor::new(bytes), options).map_err(wrong)?;
     let info = reader.streaminfo();

@@ -6,11 +6,12 @@ use realfft::RealFftPlanner;
 
 use crate::SoundSettings;
 
-/// Writes the valid frames of a sound: each windowed and transformed, the magnitudes summed by
-/// triangles that are evenly spaced on the mel scale, and the logarithm of that. `frames` holds
-/// `bins` values for each, and no more.
+/// Writes the valid frames of a sound. Each frame is windowed and transformed. Triangles that are
+/// evenly spaced on the mel scale sum its magnitudes, followed by the logarithm. `frames` must have
+/// exactly `bins` values for each frame.
 ///
-/// Samples and window are multiplied in 32 bits as in the library; everything after is wider.
+/// Samples and window are multiplied in 32 bits, as in the library. The rest has a higher
+/// precision.
 pub(super) fn write(samples: &[f32], settings: &SoundSettings, frames: &mut [f32]) {
     let (frame, transform) = (settings.frame as usize, settings.transform as usize);
     let (hop, bins) = (settings.hop as usize, settings.bins as usize);
@@ -49,14 +50,14 @@ struct Triangle {
     weights: Vec<f64>,
 }
 
-/// One triangle a bin, from the top of the one below to the top of the one above. The narrowest may
-/// lie between two frequencies and weigh none.
+/// Returns one triangle per bin, from the top of the one below to the top of the one above. The
+/// narrowest may be between two frequencies and have no weights.
 fn triangles(settings: &SoundSettings) -> Vec<Triangle> {
     let (count, bins) = (settings.transform as usize / 2 + 1, settings.bins as usize);
     let (lowest, highest) = (mel(settings.lowest_hertz), mel(settings.highest_hertz));
     let step = (highest - lowest) / (bins + 1) as f64;
     let edges: Vec<f64> = (0..bins + 2).map(|edge| hertz(lowest + step * edge as f64)).collect();
-    // Of the whole number of Hz below half the rate, as in the library.
+    // The highest frequency is half the rate, rounded down to whole Hz as in the library.
     let spacing = f64::from(settings.rate / 2) / (count - 1) as f64;
     let triangle = |edges: &[f64]| {
         let weight = |at: usize| {
@@ -73,7 +74,7 @@ fn triangles(settings: &SoundSettings) -> Vec<Triangle> {
     edges.windows(3).map(triangle).collect()
 }
 
-/// The mel scale of the Hidden Markov Model Toolkit.
+/// Converts to the mel scale of the Hidden Markov Model Toolkit.
 fn mel(hertz: f64) -> f64 {
     2595.0 * (1.0 + hertz / 700.0).log10()
 }

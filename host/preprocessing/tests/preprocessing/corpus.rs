@@ -1,5 +1,5 @@
-//! The corpus of the fuzz targets: the files of the tests. Inputs that the targets once found lie
-//! beside it. Every target is run over all of it, whole, truncated, and damaged.
+//! The corpus of the fuzz targets: the files of the tests, and inputs that the targets once found.
+//! Every target is run over all of it: whole, truncated, and damaged.
 
 #![cfg(all(feature = "pictures", feature = "sounds"))]
 
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use crate::support::{file, fixture};
 use crate::targets::TARGETS;
 
-/// Largest corpus of a target: cloning stays quick.
+/// Largest corpus of a target in bytes, so that cloning stays quick.
 const LARGEST: usize = 60_000;
-/// File name prefix of inputs that are no files of the tests.
+/// File name prefix of inputs that are not files of the tests.
 const FOUND: &str = "found-";
-/// Damaged copies of each file.
+/// Number of damaged copies of each file.
 const DAMAGED: u64 = 150;
 
 const PICTURES: &[&str] = &[
@@ -34,7 +34,7 @@ fn corpus(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target)
 }
 
-/// `SHARDWRIGHT_WRITE_CORPUS=1` rewrites it.
+/// Run with `SHARDWRIGHT_WRITE_CORPUS=1` to rewrite the corpus.
 #[test]
 fn the_corpus_is_the_files_of_the_tests() {
     let writes = std::env::var_os("SHARDWRIGHT_WRITE_CORPUS").is_some();

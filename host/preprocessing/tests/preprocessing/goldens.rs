@@ -1,11 +1,11 @@
-//! Against the numbers that the library's processors made for the fixture.
+//! Compares results with the numbers that the library's processors made for the fixture.
 
 use safetensors::SafeTensors;
 use shardwright_preprocessing::*;
 
 use crate::support::fixture;
 
-/// Features are transformed in 32 bits there and in 64 here.
+/// The library transforms features in 32 bits, this crate in 64.
 const MEL_TOLERANCE: f32 = 1.4e-5;
 
 struct Goldens(Vec<u8>);
@@ -61,7 +61,7 @@ fn patches_of_the_picture_are_the_librarys_to_the_bit() {
     println!("largest difference of a pixel value: {largest:e}");
     assert_eq!(largest, 0.0);
 
-    // The same from their own array.
+    // The patches from the library's own array.
     let (mut theirs, mut their_columns, mut their_rows) =
         (vec![9.0; values.len()], vec![9; room], vec![9; room]);
     let reordered = settings
@@ -92,7 +92,7 @@ fn features_of_the_sound_are_the_librarys() {
     println!("largest difference of a feature: {largest:e}");
     assert!(largest <= MEL_TOLERANCE, "{largest:e}");
     assert!(frames[valid * 128..].iter().all(|value| *value == 0.0));
-    // The soft tokens that the library's tower made of it.
+    // The number of soft tokens that the library's tower made.
     let made = goldens.bytes("p2.audio.mask").iter().filter(|made| **made == 1).count();
     assert_eq!(sound.soft_tokens(), made);
 }

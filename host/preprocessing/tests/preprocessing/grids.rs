@@ -1,11 +1,11 @@
-//! The rule that makes a grid, and patches in another order.
+//! The rule for grids, and patches in a different order.
 
 use shardwright_preprocessing::*;
 use shardwright_vocabulary::ErrorKind;
 
 use crate::support::assert_refused;
 
-/// Width, height, budget, columns and rows in soft tokens: computed by the library's own function.
+/// Width, height, budget, columns and rows in soft tokens, computed by the library's own function.
 const GRIDS: &[(u32, u32, u32, u32, u32)] = &[
     (1, 1, 70, 8, 8),
     (640, 480, 70, 9, 7),
@@ -72,7 +72,7 @@ fn budgets_are_those_of_the_tower_and_of_the_settings() {
     assert_eq!((settings.patches(280), settings.patch_values()), (2520, 768));
 }
 
-/// With one soft token a square fits by its bare size, and rounding may leave it none.
+/// With one soft token, a square fits exactly by size, and rounding may leave it none.
 #[test]
 fn what_rounds_to_nothing_is_refused_as_in_the_library() {
     let settings = PictureSettings { soft_tokens: 1, ..PictureSettings::default() };
@@ -94,7 +94,7 @@ fn positions_go_through_soft_tokens_one_by_one() {
 /// The grid, patches, columns and rows.
 type Reordered = (Grid, Vec<f32>, Vec<i32>, Vec<i32>);
 
-/// A grid of one pixel a patch, in row-major order, with padding.
+/// A grid with one pixel per patch, in row-major order, with padding.
 struct Made {
     settings: PictureSettings,
     values: Vec<f32>,
@@ -130,7 +130,7 @@ fn patches_of_an_application_are_put_in_order() {
     }
     assert!(patches[24 * 3..].iter().all(|value| *value == 0.0));
     assert!(columns[24..].iter().chain(&rows[24..]).all(|position| *position == -1));
-    // In any order, padding in between.
+    // In any order, with padding in between.
     let mut made = Made::new(4, 6, 5);
     made.positions.reverse();
     made.values = made.positions.iter().flat_map(|[x, y]| [*x as f32, *y as f32, 0.5]).collect();

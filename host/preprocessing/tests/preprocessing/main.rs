@@ -1,4 +1,5 @@
-//! Pictures and sounds against the library's own numbers, files of every kind, and hostile ones.
+//! Compares pictures and sounds with the library's own numbers. Also tests files of every kind, and
+//! hostile ones.
 
 mod support;
 

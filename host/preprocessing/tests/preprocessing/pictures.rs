@@ -17,7 +17,7 @@ fn png(width: u32, height: u32, kind: ExtendedColorType, bytes: &[u8]) -> Vec<u8
     file
 }
 
-/// Quarters of four colours, so that each corner is known after any turn.
+/// Quarters of four colours, so that each corner can be identified after any rotation.
 const QUARTERS: [[u8; 3]; 4] = [[250, 10, 10], [10, 250, 10], [10, 10, 250], [240, 240, 240]];
 
 fn quarters(width: usize, height: usize) -> Vec<u8> {
@@ -34,7 +34,7 @@ fn corners(picture: &Picture) -> [[u8; 3]; 4] {
     [at(1, 1), at(width - 2, 1), at(1, height - 2), at(width - 2, height - 2)]
 }
 
-/// A JPEG with an EXIF segment that states an orientation.
+/// Returns a JPEG with an EXIF segment that specifies an orientation.
 fn jpeg(width: u32, height: u32, orientation: Option<u8>) -> Vec<u8> {
     let mut file = Vec::new();
     let pixels = quarters(width as usize, height as usize);
@@ -76,7 +76,7 @@ fn every_orientation_is_turned_upright() {
             assert!(near, "{orientation}: {found:?} instead of {:?}", QUARTERS[quarter]);
         }
     }
-    // None, and ones that mean nothing.
+    // No orientation, and meaningless ones.
     for orientation in [None, Some(0), Some(9)] {
         assert_eq!(Picture::from_bytes(&jpeg(64, 32, orientation)).expect("a picture").size(), (64, 32));
     }
@@ -124,7 +124,7 @@ fn jpegs_are_decoded_nearly_as_elsewhere() {
 #[test]
 fn every_kind_of_file_is_decoded_as_by_pillow() {
     let mut wrong = Vec::new();
-    // Exactly, but for those that a transform of reals compresses.
+    // Exactly equal, except for files compressed by a transform of reals.
     for (name, apart) in [
         ("still.gif", 0),
         ("masked.gif", 0),
@@ -147,7 +147,7 @@ fn every_kind_of_file_is_decoded_as_by_pillow() {
         ("dark.jpg", 4),
     ] {
         let picture = Picture::from_bytes(&file(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
-        // Those without loss share what Pillow makes of them.
+        // Lossless files share the expected pixels from Pillow.
         let is_smooth =
             ["smooth.bmp", "smooth.tiff", "deflate.tiff", "clear.tiff", "clear.webp", "print.tiff"]
                 .contains(&name);
@@ -271,7 +271,7 @@ fn destinations_are_checked_and_filled() {
     assert_refused!(write(&other, needed, needed, needed), OtherGrid { .. });
 }
 
-/// A header of a PNG that claims a size, with a correct checksum.
+/// Returns the header of a PNG that claims a size, with a correct checksum.
 fn claim(width: u32, height: u32, bits: u8, kind: u8) -> Vec<u8> {
     let mut chunk = b"IHDR".to_vec();
     chunk.extend(width.to_be_bytes());
@@ -287,7 +287,7 @@ fn claim(width: u32, height: u32, bits: u8, kind: u8) -> Vec<u8> {
     let mut file = b"\x89PNG\r\n\x1a\n\0\0\0\x0d".to_vec();
     file.extend(&chunk);
     file.extend((!sum).to_be_bytes());
-    // The data begin; nothing of them is needed to refuse the size.
+    // The data begin, but none of them is needed to refuse the size.
     file.extend(b"\0\0\0\x02IDAT\x78\x9c");
     file
 }
@@ -314,7 +314,7 @@ fn absurd_sizes_are_refused_from_the_header() {
 fn broken_files_end_in_errors() {
     let whole = png(9, 7, ExtendedColorType::Rgb8, &quarters(9, 7));
     for length in 0..whole.len() {
-        // The mark of the end says nothing that is needed.
+        // The end marker is not required.
         if let Err(error) = Picture::from_bytes(&whole[..length]) {
             assert!(!error.help().is_empty());
         } else {
@@ -334,7 +334,7 @@ fn broken_files_end_in_errors() {
         let mut partial = Vec::new();
         for length in 12..whole.len() {
             match Picture::from_bytes(&whole[..length]) {
-                // Marks of the end, tables behind the pixels.
+                // Markers of the end, and tables after the pixels.
                 Ok(picture) if picture == expected => {}
                 Ok(_) => partial.push(length),
                 Err(error) => assert!(!error.help().is_empty()),
@@ -351,7 +351,7 @@ fn broken_files_end_in_errors() {
     }
 }
 
-/// What another decoder of this process writes is read back: the tests' own files are in order.
+/// Another decoder reads a JPEG of the tests, to check that the tests write valid files.
 #[test]
 fn our_files_are_pictures_for_others_too() {
     let decoded = image::ImageReader::new(Cursor::new(jpeg(64, 32, Some(6)))).with_guessed_format();

@@ -8,7 +8,7 @@ use shardwright_vocabulary::ErrorKind;
 
 use crate::support::{assert_refused, fixture};
 
-/// Reads a directory with one file.
+/// Writes one file to a directory and reads it.
 fn read(name: &str, content: &Value) -> Result<ProcessorSettings> {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join(name), content.to_string()).expect("written");
@@ -212,7 +212,7 @@ fn settings_out_of_range_are_refused_by_name() {
     }
 }
 
-/// Samples, frames, valid frames, soft tokens: as the library counts them.
+/// Samples, frames, valid frames, soft tokens: the numbers are the library's.
 #[test]
 fn frames_are_counted_as_the_library_does() {
     let settings = SoundSettings::default();
@@ -234,7 +234,7 @@ fn frames_are_counted_as_the_library_does() {
         assert_eq!(settings.soft_tokens(valid), tokens, "{samples}");
     }
     assert_eq!((settings.frames_max(), settings.longest_seconds()), (2999, 30.0));
-    // Unchecked settings count without failing.
+    // Counting with unchecked settings does not fail.
     let none = SoundSettings { hop: 0, ..settings.clone() };
     assert_eq!((none.frames(1000), none.valid_frames(1000), none.frames(usize::MAX)), (0, 0, 0));
     let huge = PictureSettings { patch: u32::MAX, pool: u32::MAX, soft_tokens: u32::MAX };

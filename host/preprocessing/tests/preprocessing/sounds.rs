@@ -18,7 +18,7 @@ fn sine(rate: u32, seconds: f64, hertz: f64) -> Vec<f32> {
     (0..count).map(|at| (0.5 * (TAU * hertz * at as f64 / f64::from(rate)).sin()) as f32).collect()
 }
 
-/// A WAV file of integers of that many bits, or of floats where there are none.
+/// Returns a WAV file of integers with that many bits, or of floats for `None`.
 fn wav(rate: u32, channels: u16, bits: Option<u16>, samples: &[f32]) -> Vec<u8> {
     let spec = WavSpec {
         channels,
@@ -42,7 +42,7 @@ fn wav(rate: u32, channels: u16, bits: Option<u16>, samples: &[f32]) -> Vec<u8> 
     bytes.into_inner()
 }
 
-/// Amplitude of a frequency in the middle of samples.
+/// Returns the amplitude of a frequency in the middle of samples.
 fn amplitude(samples: &[f32], rate: f64, hertz: f64) -> f64 {
     // Whole periods of all frequencies used here.
     let length = (rate * 0.1) as usize;
@@ -116,7 +116,7 @@ fn other_rates_keep_frequency_loudness_and_duration() {
             let made = amplitude(sound.samples(), 16_000.0, other);
             assert!(made < 1e-3, "{rate}: {made} at {other} Hz");
         }
-        // Aligned in time, once the edges are behind.
+        // Aligned in time, except near the edges.
         for at in expected / 4..expected * 3 / 4 {
             let wanted = 0.5 * (TAU * 440.0 * at as f64 / 16_000.0).sin();
             let found = f64::from(sound.samples()[at]);
@@ -125,7 +125,7 @@ fn other_rates_keep_frequency_loudness_and_duration() {
         let again = Sound::from_samples(rate, &samples, &settings()).expect("a sound");
         assert_eq!(again.content_hash(), sound.content_hash(), "the same on every run");
     }
-    // What the lower rate cannot hold is gone, not folded.
+    // Frequencies too high for the lower rate are removed, not folded.
     let high = Sound::from_samples(48_000, &sine(48_000, 0.5, 12_000.0), &settings()).expect("a sound");
     assert!(amplitude(high.samples(), 16_000.0, 4_000.0) < 1e-3);
     for rate in [0, 3_999, 384_001, u32::MAX] {
@@ -160,7 +160,7 @@ fn samples_that_are_no_numbers_are_refused_with_their_index() {
     assert_eq!(error.kind(), ErrorKind::Argument);
     samples[123] = f32::INFINITY;
     assert_refused!(Sound::from_bytes(&wav(16_000, 1, None, &samples), &settings()), NotFinite { .. });
-    // Large ones are numbers, and their features too.
+    // Large samples are valid, and their features are finite too.
     let loud = Sound::from_interleaved(16_000, 2, &[f32::MAX; 800], &settings()).expect("a sound");
     let mut frames = vec![0.0; loud.frames() * 128];
     let valid = loud.write_frames(&mut frames).expect("written");
@@ -213,7 +213,7 @@ fn what_is_not_decoded_is_named() {
     let known =
         matches!(error, PreprocessingError::UnsupportedCoding { .. } | PreprocessingError::Damaged { .. });
     assert!(known, "{error:?}");
-    // A coding that is none of plain numbers.
+    // A coding other than plain numbers.
     let mut coded = wav(16_000, 1, Some(16), &[0.5; 800]);
     coded[20] = 0x11;
     assert_refused!(Sound::from_bytes(&coded, &settings()), UnsupportedCoding { .. });
@@ -279,12 +279,12 @@ fn claims_of_headers_allocate_nothing() {
     assert_refused!(Sound::from_bytes(&flac, &settings()), Truncated { .. });
     set(&mut flac, 0);
     assert_eq!(Sound::from_bytes(&flac, &settings()).expect("a sound").samples().len(), 1600);
-    // What is decoded counts, too.
+    // The decoded length is limited too.
     let short = SoundSettings { longest: 1000, ..settings() };
     assert_refused!(Sound::from_bytes(&flac, &short), TooLong { .. });
 }
 
-/// A WAV file of these sizes, with chunks of odd length before and after the samples.
+/// Returns a WAV file with these sizes, and with chunks of odd length before and after the samples.
 fn piped(riff: u32, data: u32, samples: &[i16], tail: &[u8]) -> Vec<u8> {
     let mut bytes =
         [b"RIFF", &riff.to_le_bytes()[..], b"WAVE", b"LIST", &3u32.to_le_bytes(), b"odd\0"].concat();
@@ -299,7 +299,8 @@ fn piped(riff: u32, data: u32, samples: &[i16], tail: &[u8]) -> Vec<u8> {
 fn sizes_that_were_not_known_are_those_of_the_file() {
     let samples: Vec<i16> = (0..800).collect();
     let expected: Vec<f32> = samples.iter().map(|sample| f32::from(*sample) / 32768.0).collect();
-    // Of ffmpeg, arecord, sox, and of programs that leave zeros or the sizes of the header.
+    // Sizes of ffmpeg, arecord and sox, and of programs that leave zeros or the sizes of the
+    // header.
     for (riff, data) in [
         (u32::MAX, u32::MAX),
         (0x7fff_ff24, 0x7fff_ff00),
@@ -314,16 +315,16 @@ fn sizes_that_were_not_known_are_those_of_the_file() {
         let sound = Sound::from_bytes(&piped(riff, data, &samples, b""), &settings()).expect("a sound");
         assert_eq!(sound.samples(), expected, "{riff:#x}, {data:#x}");
     }
-    // The half of a sample at the end of a pipe is dropped.
+    // Half a sample at the end of a pipe is dropped.
     let sound = Sound::from_bytes(&piped(u32::MAX, u32::MAX, &samples, &[7]), &settings()).expect("a sound");
     assert_eq!(sound.samples(), expected);
-    // A stated size of zero within the file is true, and so is the size before other chunks.
+    // A size of zero within the file is valid, and so is a size before other chunks.
     let list = [b"LIST", &4u32.to_le_bytes()[..], b"INFO"].concat();
     let empty = piped(60, 0, &[], &list);
     assert_refused!(Sound::from_bytes(&empty, &settings()), NoSamples { .. });
     let sound = Sound::from_bytes(&piped(1660, 1600, &samples, &list), &settings()).expect("a sound");
     assert_eq!(sound.samples(), expected);
-    // A pipe without an end is still no longer than the longest clip.
+    // A pipe without an end is also limited to the longest clip.
     let short = SoundSettings { longest: 799, ..settings() };
     assert_refused!(Sound::from_bytes(&piped(u32::MAX, u32::MAX, &samples, b""), &short), TooLong { .. });
 }
@@ -362,7 +363,7 @@ fn broken_files_end_in_errors() {
         }
     }
     let mut damaged = file("sine_16k.flac");
-    // Of the checksum.
+    // The last byte is part of the checksum.
     let last = damaged.len() - 1;
     damaged[last] ^= 0xff;
     assert_refused!(Sound::from_bytes(&damaged, &settings()), Damaged { .. });

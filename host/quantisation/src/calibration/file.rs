@@ -1,5 +1,5 @@
-//! The file of a calibration. Little-endian; counts as variable-length integers, since most bins
-//! are empty.
+//! The calibration file format. Numbers are little-endian. Counts are variable-length integers,
+//! since most bins are empty.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,9 +11,9 @@ use super::{Calibration, Seen};
 use crate::MeasuredError;
 use crate::envelope::{HEAD, Kind};
 
-/// Space for 10,000 tensors with full histograms, several times.
+/// The limit is several times the size of full histograms of 10,000 tensors.
 const KIND: Kind = Kind { magic: b"sw-calib", version: 3, name: "calibration", limit: 1 << 29 };
-/// Bytes of a key or a name.
+/// Maximum length of a key or a name in bytes.
 const NAME_LIMIT: u64 = 4096;
 
 const MASKED: u8 = 1;
@@ -23,7 +23,7 @@ const NEGATIVE: u8 = 8;
 const POSITIVE: u8 = 16;
 
 impl Calibration {
-    /// Writes it to a file, whole or not at all.
+    /// Writes the calibration to a file atomically.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), MeasuredError> {
         let mut out = Vec::new();
         out.extend(self.checkpoint);
@@ -38,7 +38,7 @@ impl Calibration {
         KIND.write(path.as_ref(), &out)
     }
 
-    /// Reads one that belongs to `checkpoint`; that of another is refused.
+    /// Reads a calibration file and checks that it belongs to `checkpoint`.
     pub fn read(path: impl AsRef<Path>, checkpoint: [u8; 32]) -> Result<Self, MeasuredError> {
         let path = path.as_ref();
         let content = KIND.read(path)?;
@@ -130,7 +130,8 @@ impl Reader<'_> {
         Err("an integer")
     }
 
-    /// A number of things of which each takes at least so many bytes: never more than there can be.
+    /// Reads a count of items with at least `least_bytes` bytes each. Rejects counts beyond the end
+    /// of the file.
     fn count(&mut self, least_bytes: usize) -> Part<usize> {
         let count = self.integer()?;
         match usize::try_from(count) {
@@ -155,7 +156,8 @@ impl Reader<'_> {
     }
 }
 
-/// Names in ascending order, each once: one content, one file.
+/// Reads the next name. Names must be unique and in ascending order, so equal contents give equal
+/// files.
 fn next_name<T>(reader: &mut Reader<'_>, known: &BTreeMap<String, T>) -> Part<String> {
     let name = reader.text()?;
     match known.last_key_value() {

@@ -1,34 +1,34 @@
-//! How often values of which size were seen: bins of equal width on either side of zero, whose
-//! width doubles until the largest fits.
+//! Histograms of observed values: bins of equal width on either side of zero. The width doubles
+//! until the largest value fits.
 //!
-//! Widths are powers of two and bins begin at zero, so two histograms of the same values are equal
-//! whatever the order and grouping in which the values came.
+//! Widths are powers of two and bins begin at zero. Two histograms of the same values are therefore
+//! equal, independent of order and grouping of the values.
 
 use shardwright_graph::Range;
 
-/// Bins on either side.
+/// Number of bins on either side.
 pub(crate) const BINS: usize = 1 << BIN_BITS;
 const BIN_BITS: i32 = 10;
-/// Exponents of the bin width: smaller values than the smallest normal f32 are counted with it.
+/// Exponents of the bin width. Subnormal values count as the smallest normal f32.
 pub(crate) const EXPONENTS: std::ops::RangeInclusive<i32> = -126..=(127 - BIN_BITS + 1);
 
 /// Counts on one side of zero, by magnitude.
 pub(crate) type Side = Vec<u64>;
 
-/// Values other than masked ones.
+/// A histogram of all values except masked ones.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Histogram {
-    /// Bins have the width 2 to this; `None` until a value other than zero is seen.
+    /// The bin width is 2 to the power of this. `None` until a value other than zero is seen.
     pub exponent: Option<i32>,
     pub zeros: u64,
-    /// Magnitudes of values below zero; empty or [`BINS`] long.
+    /// Magnitudes of values below zero: empty, or [`BINS`] long.
     pub negative: Side,
-    /// Magnitudes of values above zero; empty or [`BINS`] long.
+    /// Magnitudes of values above zero: empty, or [`BINS`] long.
     pub positive: Side,
 }
 
 impl Histogram {
-    /// Counts finite values, of which the largest magnitude is `largest`.
+    /// Adds finite values. `largest` is the largest magnitude among them.
     pub fn add(&mut self, values: impl Iterator<Item = f32>, largest: f32) {
         if largest > 0.0 {
             self.grow(exponent_for(largest));
@@ -47,7 +47,7 @@ impl Histogram {
         }
     }
 
-    /// Makes bins at least as wide as 2 to `exponent`.
+    /// Widens bins to at least 2 to the power of `exponent`.
     fn grow(&mut self, exponent: i32) {
         let Some(existing) = self.exponent else {
             self.exponent = Some(exponent);
@@ -66,7 +66,7 @@ impl Histogram {
         self.exponent = Some(existing.max(exponent));
     }
 
-    /// Counts what the other counted.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, mut other: Histogram) {
         self.zeros = self.zeros.saturating_add(other.zeros);
         let Some(exponent) = other.exponent else { return };
@@ -87,7 +87,7 @@ impl Histogram {
         }
     }
 
-    /// Values counted.
+    /// Returns the number of values counted.
     pub fn count(&self) -> u64 {
         self.negative.iter().chain(&self.positive).fold(self.zeros, |sum, &count| sum.saturating_add(count))
     }
@@ -96,7 +96,7 @@ impl Histogram {
         self.exponent.map_or(0.0, |exponent| f64::from(exponent).exp2())
     }
 
-    /// The range that leaves out at most `1 − share` of the values at either end.
+    /// Returns the range that leaves out at most `1 − share` of the values at either end.
     pub fn percentile(&self, share: f64, seen: Range) -> Range {
         let spare = ((1.0 - share) * self.count() as f64) as u64;
         let (low, high) = (f64::from(seen.low), f64::from(seen.high));
@@ -112,7 +112,7 @@ impl Histogram {
             if left > spare {
                 return 0.0;
             }
-            // Nearly all lie on the other side of zero.
+            // Nearly all values are on the other side of zero.
             for (bin, &count) in other.iter().enumerate() {
                 left += count;
                 if left > spare {
@@ -125,10 +125,10 @@ impl Histogram {
         Range { low: bottom.clamp(low, high) as f32, high: top.clamp(low, high) as f32, ..seen }
     }
 
-    /// The range with the least expected squared error at so many bits: what lies within is off by
-    /// up to half a step, what lies outside by its distance to the end.
+    /// Returns the range with the least expected squared error for `bits` bits. Values inside are
+    /// off by up to half a step, values outside by their distance to the end.
     pub fn least_squares(&self, bits: u32, seen: Range) -> Range {
-        /// Ends worth trying on a side, from the outermost value in.
+        /// Number of ends to try on each side, from the outermost value inwards.
         const ENDS: usize = 40;
         const RATIO: f64 = 0.93;
         let steps = (bits.min(31) as f64).exp2() - 1.0;
@@ -166,16 +166,16 @@ impl Histogram {
                 }
             }
         }
-        // A side that has no values keeps its end: the range reaches zero anyhow.
+        // A side without values keeps its end, since the range includes zero anyway.
         let low = if seen.low < 0.0 { -best.0 as f32 } else { seen.low };
         let high = if seen.high > 0.0 { best.1 as f32 } else { seen.high };
         Range { low, high, ..seen }
     }
 }
 
-/// The least exponent under which a magnitude falls into a bin.
+/// Returns the smallest exponent for which a magnitude falls into a bin.
 fn exponent_for(largest: f32) -> i32 {
-    // Of a subnormal number the exponent field is 0, which is one lower than any normal one.
+    // The exponent field of a subnormal number is 0, one lower than that of any normal number.
     let exponent = (largest.to_bits() >> 23 & 0xFF) as i32 - 127;
     (exponent + 1 - BIN_BITS).clamp(*EXPONENTS.start(), *EXPONENTS.end())
 }
@@ -248,8 +248,8 @@ mod tests {
         let percentile = histogram.percentile(0.999, seen);
         assert!(percentile.high < 1.2 && percentile.high >= 1.0, "{percentile:?}");
         assert!(percentile.low >= -1.0 && percentile.low < -0.9, "{percentile:?}");
-        // One value far out among many: eight bits are better spent without some of its distance,
-        // sixteen have plenty.
+        // One outlier among many values: eight bits gain from clipping part of its distance,
+        // sixteen bits have enough resolution.
         let mut many = of(&values[..10_000]);
         for _ in 0..9 {
             many.merge(many.clone());

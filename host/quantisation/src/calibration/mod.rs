@@ -1,5 +1,5 @@
-//! What values the tensors of a model take: collected by running the reference over token
-//! sequences, kept in a file, asked for ranges.
+//! Value ranges of a model's tensors. They are collected by running the reference implementation on
+//! token sequences, stored in a file, and converted to ranges.
 
 mod file;
 mod histogram;
@@ -16,32 +16,32 @@ use histogram::Histogram;
 use shardwright_graph::{Graph, Range, Ranges, state_key};
 use shardwright_vocabulary::{FormatTuple, StateFormat};
 
-/// How a range follows from the values that were seen.
+/// Method for choosing a range from the observed values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RangeMethod {
-    /// From the smallest to the largest.
+    /// From the smallest to the largest value.
     MinMax,
-    /// Twice as far from zero. Text that calibration has not seen goes beyond what it has seen,
-    /// most of all in squares, and what is beyond is cut off: that costs far more than one bit of
-    /// sixteen.
+    /// Twice as far from zero as the observed values. Values on new text exceed those seen in
+    /// calibration, most of all in squares. Clipping these values costs far more than one of
+    /// sixteen bits.
     Ample,
-    /// So that at most this share of the values is kept from either end on: 0.9999 leaves out the
-    /// outermost ten-thousandth. More than a half, at most 1.
+    /// Keeps at least this share of the values at either end: 0.9999 leaves out the outermost
+    /// ten-thousandth. Must be greater than 0.5 and at most 1.
     Percentile(f64),
-    /// With the least expected squared error.
+    /// The range with the least expected squared error.
     MeanSquaredError,
 }
 
-/// Integers that ranges are for.
+/// Width of the integers that use the ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IntegerBits {
-    /// `u8`, `i8`.
+    /// For `u8` and `i8`.
     Eight,
-    /// `u16`, `i16`.
+    /// For `u16` and `i16`.
     Sixteen,
 }
 
-/// What was seen of one tensor.
+/// Observations of one tensor.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     /// `None` while only masked values were seen.
@@ -105,39 +105,40 @@ impl Seen {
     }
 }
 
-/// What a front end made of one picture or clip.
+/// Features that a front end computed from one picture or clip.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FeatureSample {
-    /// Patches or frames, each `width` values.
+    /// Patches or frames of `width` values each.
     pub values: Vec<f32>,
-    /// Values of a patch or frame.
+    /// Number of values of a patch or frame.
     pub width: usize,
-    /// For patches: the column of each; empty for frames.
+    /// The column of each patch. Empty for frames.
     pub columns: Vec<i32>,
-    /// For patches: the row of each; empty for frames.
+    /// The row of each patch. Empty for frames.
     pub rows: Vec<i32>,
-    /// A hash of what it was made of.
+    /// A hash of the picture or clip.
     pub origin: [u8; 32],
 }
 
-/// Collects what values the tensors of a model take.
+/// Collects the value ranges of a model's tensors.
 ///
-/// Any order and grouping of the same sequences gives the same calibration, bit for bit.
+/// The same sequences give the same calibration, bit for bit, in any order and grouping.
 pub struct Calibrator<'g> {
     model: ReferenceModel<'g>,
     collected: Calibration,
 }
 
 impl<'g> Calibrator<'g> {
-    /// For a model as its checkpoint stores it; `checkpoint` is a hash of it, see [`content_hash`].
+    /// Creates a calibrator for a model in its stored formats. `checkpoint` is a hash of the model,
+    /// see [`content_hash`].
     pub fn new(graph: &'g Graph, checkpoint: [u8; 32]) -> Result<Self, CalibrationError> {
         let collected =
             Calibration { checkpoint, sequences: Vec::new(), tokens: 0, tensors: BTreeMap::new() };
         Ok(Calibrator { model: ReferenceModel::new(graph, Arrangement::whole(1))?, collected })
     }
 
-    /// Runs one sequence, or text of an encoder, and collects. Ids are those a session would see:
-    /// through the chat template, special and placeholder ids included.
+    /// Runs one token sequence (or the text of an encoder) and collects its ranges. Use the ids of
+    /// a real session: apply the chat template, and include special and placeholder ids.
     pub fn add(&mut self, ids: &[u32]) -> Result<(), CalibrationError> {
         let mut digest = Sha256::new();
         ids.iter().for_each(|id| digest.update(id.to_le_bytes()));
@@ -145,7 +146,7 @@ impl<'g> Calibrator<'g> {
         self.collect(origin, ids.len() as u64, |model, observe| model.observe(ids, observe))
     }
 
-    /// Runs a tower over one picture or clip, and collects. Its rows count as tokens.
+    /// Runs a tower on one picture or clip and collects its ranges. Its rows count as tokens.
     pub fn add_features(&mut self, sample: &FeatureSample) -> Result<(), CalibrationError> {
         let FeatureSample { values, width, columns, rows, origin } = sample;
         let count = (values.len() / width.max(&1)) as u64;
@@ -162,7 +163,7 @@ impl<'g> Calibrator<'g> {
         run: impl FnOnce(&ReferenceModel<'g>, &mut dyn FnMut(&str, &[f32])) -> Result<(), ReferenceError>,
     ) -> Result<(), CalibrationError> {
         let mut fault = None;
-        // Collected apart, so that a fault leaves what was collected before as it was.
+        // Collect separately, so that an error leaves earlier results unchanged.
         let mut tensors: BTreeMap<String, Seen> = BTreeMap::new();
         run(&self.model, &mut |key, values| {
             let seen = match tensors.get_mut(key) {
@@ -180,7 +181,7 @@ impl<'g> Calibrator<'g> {
         self.collected.merge(Calibration { checkpoint, sequences: vec![origin], tokens, tensors })
     }
 
-    /// What was collected.
+    /// Returns the collected calibration.
     pub fn finish(self) -> Result<Calibration, CalibrationError> {
         if self.collected.sequences.is_empty() {
             return Err(CalibrationError::NoSequences);
@@ -189,35 +190,35 @@ impl<'g> Calibrator<'g> {
     }
 }
 
-/// What values the tensors of a model took over some token sequences.
+/// The value ranges of a model's tensors over some token sequences.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calibration {
     checkpoint: [u8; 32],
-    /// Hashes of the sequences, ascending.
+    /// Hashes of the sequences in ascending order.
     sequences: Vec<[u8; 32]>,
     tokens: u64,
     tensors: BTreeMap<String, Seen>,
 }
 
 impl Calibration {
-    /// Hash of the checkpoint it belongs to.
+    /// Returns the hash of the checkpoint.
     pub fn checkpoint(&self) -> [u8; 32] {
         self.checkpoint
     }
 
-    /// Sequences that were run.
+    /// Returns the number of sequences run.
     pub fn sequences(&self) -> usize {
         self.sequences.len()
     }
 
-    /// Hash over the ids of all sequences, whatever their order.
+    /// Returns a hash of the ids of all sequences, independent of their order.
     pub fn ids_hash(&self) -> [u8; 32] {
         let mut digest = Sha256::new();
         self.sequences.iter().for_each(|sequence| digest.update(sequence));
         digest.finalize().into()
     }
 
-    /// Whether a sequence of these ids was among those that were run.
+    /// Returns whether a sequence with these ids was run.
     pub fn has_seen(&self, ids: &[u32]) -> bool {
         let mut digest = Sha256::new();
         ids.iter().for_each(|id| digest.update(id.to_le_bytes()));
@@ -225,17 +226,17 @@ impl Calibration {
         self.sequences.binary_search(&hash).is_ok()
     }
 
-    /// Tokens of all sequences.
+    /// Returns the number of tokens in all sequences.
     pub fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// Tensors that were seen.
+    /// Returns the number of observed tensors.
     pub fn tensors(&self) -> usize {
         self.tensors.len()
     }
 
-    /// The range of every tensor, for integers of so many bits.
+    /// Computes the range of every tensor for integers of the given width.
     pub fn ranges(&self, method: RangeMethod, bits: IntegerBits) -> Result<Ranges, CalibrationError> {
         match method {
             RangeMethod::Percentile(share) if !(share > 0.5 && share <= 1.0) => {
@@ -249,8 +250,8 @@ impl Calibration {
         }
     }
 
-    /// The ranges that shards in these formats need: ample ones for 16-bit integers, and for 8-bit
-    /// states those with the least squared error.
+    /// Computes the ranges for shards in these formats: ample ranges for 16-bit integers, and
+    /// ranges with the least squared error for 8-bit states.
     pub fn ranges_for<'f>(
         &self,
         formats: impl IntoIterator<Item = &'f FormatTuple>,
@@ -263,7 +264,7 @@ impl Calibration {
         Ok(ranges)
     }
 
-    /// Adds what another run of the same model saw.
+    /// Adds the calibration of another run of the same model.
     pub fn merge(&mut self, other: Calibration) -> Result<(), CalibrationError> {
         if self.checkpoint != other.checkpoint {
             return Err(CalibrationError::OtherModel);
@@ -278,14 +279,14 @@ impl Calibration {
     }
 }
 
-/// Hash over every value of a model's weights and tables, as they are stored. Reads all of them
-/// once: seconds for ten gigabytes.
+/// Computes a hash over every stored value of a model's weights and tables. Reads all of them once,
+/// which takes seconds for ten gigabytes.
 pub fn content_hash(graph: &Graph) -> Result<[u8; 32], QuantiseError> {
     let mut digest = Sha256::new();
     let tables = graph.assets.iter().map(|asset| &asset.table);
     let mut known: BTreeMap<(*const u8, usize), [u8; 32]> = BTreeMap::new();
     for weight in graph.weights.iter().chain(tables) {
-        // A tied head is the embedding table again.
+        // A tied head is the same data as the embedding table.
         let place = (weight.data.bytes().as_ptr(), weight.data.length());
         let identity = match known.get(&place) {
             Some(identity) => *identity,

@@ -1,10 +1,11 @@
-//! The factors of a matrix of second moments, by which errors of rounding are passed on.
+//! The factors of a matrix of second moments, which determine how rounding errors are passed on.
 //!
-//! With P the order of columns, H + λ = P (I + U) D (I + U)ᵀ Pᵀ, U strictly upper triangular and D
-//! diagonal. For an error e of a row, e (H + λ) eᵀ = Σ D[k] (e[k] + Σ e[i] U[i, k])², the sum over
-//! i < k: columns that are rounded in the order P, each to the nearest value of what it is plus
-//! what the earlier ones left, make every term as small as it can be (Frantar et al. 2022; in this
-//! form Chee et al. 2023, "QuIP"). P has the columns with the largest moments first.
+//! With P the order of columns, H + λ = P (I + U) D (I + U)ᵀ Pᵀ, where U is strictly upper
+//! triangular and D diagonal. For an error e of a row, e (H + λ) eᵀ = Σ D[k] (e[k] + Σ e[i] U[i,
+//! k])², with the inner sum over i < k. Columns are rounded in the order P. Each is rounded to the
+//! nearest value after adding the errors of earlier columns, which minimises every term (Frantar et
+//! al. 2022; in this form Chee et al. 2023, "QuIP"). P starts with the columns with the largest
+//! moments.
 
 use std::sync::Arc;
 
@@ -14,63 +15,65 @@ use rayon::prelude::*;
 use super::moments::SecondMoments;
 use super::product::{Panel, add_products, panels_of_columns, part_of};
 
-/// Columns that are factored at a time.
+/// Number of columns factored at a time.
 const BLOCK: usize = 64;
-/// Earlier columns whose products are subtracted at a time: their panels stay in the second-level
-/// cache.
+/// Number of earlier columns whose products are subtracted at a time, so that their panels stay in
+/// the L2 cache.
 const DEPTH: usize = 256;
-/// Rows of one task.
+/// Number of rows in one task.
 const BAND: usize = 32;
-/// Columns of a panel.
+/// Number of columns in a panel.
 const WIDTH: usize = 8;
 
-/// λ, as a part of the mean square of a column: errors of moments that were taken over little text
-/// weigh less than what they show.
+/// λ as a share of the mean square of a column. It limits the influence of sampling errors in
+/// moments from little text.
 pub const DAMPING: f64 = 0.1;
-/// The same of gradients, which say less: one draw of what might follow stands for all of it.
+/// λ for gradients. It is larger than [`DAMPING`] because gradients are noisier: one drawn token
+/// represents the whole distribution.
 pub const GRADIENT_DAMPING: f64 = 0.3;
-/// Factor on λ where a matrix is not positive definite with it.
+/// Factor to increase λ by if a matrix is not positive definite with it.
 const MORE: f64 = 10.0;
-/// Largest λ: with it every finite matrix of moments is.
+/// Largest λ. With it, every finite matrix of moments is positive definite.
 const MOST: f64 = 1e6;
 
-/// Factors of the second moments of what a matrix is multiplied with.
+/// Factors of the second moments of a matrix's inputs.
 ///
-/// Memory: 4 bytes for each pair of columns, and 8 more while they are computed: 1.8 GB at 12,288
-/// columns.
+/// Memory: 4 bytes for each pair of columns, plus 8 during the computation: 1.8 GB in total at
+/// 12,288 columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Factors {
-    /// The columns in the order in which they are rounded.
+    /// The columns in rounding order.
     pub(super) order: Vec<u32>,
-    /// D, by place in the order.
+    /// D, in rounding order.
     pub(super) diagonal: Vec<f32>,
-    /// U, `[width, width]`; on and below the diagonal 0.
+    /// U, `[width, width]`, with 0 on and below the diagonal.
     pub(super) upper: Vec<f32>,
-    /// Mean square of each column, by column, of 1 on the whole.
+    /// Mean square of each column, by column, scaled to a mean of 1.
     pub(super) importance: Vec<f32>,
     damping: f64,
     usual: f64,
 }
 
-/// By what the errors of one matrix are weighed: tr(G E H Eᵀ), H the second moments of what it is
-/// multiplied with and G those of the derivatives by its results, 1 where they are not known.
+/// The weights of one matrix's errors: tr(G E H Eᵀ), where H is the second moments of its inputs
+/// and G the second moments of the gradients of its outputs. G is the identity if these are
+/// unknown.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MatrixFactors {
-    /// Of H.
+    /// Factors of H.
     pub columns: Arc<Factors>,
-    /// Of G.
+    /// Factors of G.
     pub rows: Option<Arc<Factors>>,
 }
 
 impl Factors {
-    /// The factors of some moments; `None` if no row was seen, all were zero, or one was not
-    /// finite.
+    /// Computes the factors of second moments. Returns `None` without rows, if all values are zero,
+    /// or if one is not finite.
     pub fn of(moments: &SecondMoments) -> Option<Factors> {
         Self::damped(moments, DAMPING)
     }
 
-    /// The factors of second moments of derivatives by the results of a matrix, as
-    /// [`Factors::of`]; a column of them is a row of the matrix.
+    /// Like [`Factors::of`], for second moments of the gradients of a matrix's outputs. Their
+    /// columns correspond to rows of the matrix.
     pub fn of_gradients(moments: &SecondMoments) -> Option<Factors> {
         Self::damped(moments, GRADIENT_DAMPING)
     }
@@ -109,30 +112,31 @@ impl Factors {
         Some(Factors { importance: importance.collect(), order, diagonal, upper, damping, usual })
     }
 
-    /// λ, as a part of the mean square of a column: [`DAMPING`] or [`GRADIENT_DAMPING`], or more
-    /// where the matrix is not positive definite with that.
+    /// Returns λ as a share of the mean square of a column: [`DAMPING`] or [`GRADIENT_DAMPING`], or
+    /// a larger value if the matrix is not positive definite with that.
     pub fn damping(&self) -> f64 {
         self.damping
     }
 
-    /// Whether λ is more than usual.
+    /// Returns whether λ is larger than usual.
     pub(crate) fn is_damped_more(&self) -> bool {
         self.damping > self.usual
     }
 
-    /// How much an error of each column counts if no other has one.
+    /// Returns the weight of an error in each column if no other column has an error.
     pub(crate) fn importance(&self) -> &[f32] {
         &self.importance
     }
 
-    /// Columns of the matrix.
+    /// Returns the number of columns of the matrix.
     pub fn width(&self) -> usize {
         self.order.len()
     }
 }
 
-/// C of C · Cᵀ = the moments plus `added` on the diagonal, columns in the reverse of `order`;
-/// `[width, width]`, of which the lower triangle is used. `None` if that is not positive definite.
+/// Computes C with C · Cᵀ = the moments plus `added` on the diagonal, columns in the reverse of
+/// `order`. The result is `[width, width]`, only the lower triangle is valid. Returns `None` if the
+/// sum is not positive definite.
 fn cholesky(moments: &SecondMoments, order: &[u32], added: f64) -> Option<Vec<f64>> {
     let (width, arch) = (order.len(), Arch::new());
     let column = |reversed: usize| order[width - 1 - reversed] as usize;
@@ -152,7 +156,7 @@ fn cholesky(moments: &SecondMoments, order: &[u32], added: f64) -> Option<Vec<f6
             matrix[first * width..].par_chunks_mut(BAND * width).for_each(|band| {
                 let mut factors = part_of(band, width, depth.clone());
                 factors.iter_mut().for_each(|value| *value = -*value);
-                // Of a row only the columns of this block change.
+                // Only the columns of this block change in a row.
                 let stride = block.len();
                 let mut results = part_of(band, width, block.clone());
                 add_products(arch, &mut results, stride, stride, &factors, &panels);
@@ -196,7 +200,7 @@ pub(super) mod tests {
     use super::super::moments::MomentSums;
     use super::*;
 
-    /// Moments of rows whose columns depend on each other.
+    /// Returns moments of rows with correlated columns.
     pub(in super::super) fn moments(width: usize, rows: usize) -> SecondMoments {
         let mut sums = MomentSums::new(width);
         let mut state = 12345_u64;
@@ -263,13 +267,13 @@ pub(super) mod tests {
         assert_eq!(of(&[0.0, 0.0]), None);
         assert_eq!(of(&[1.0, f32::NAN]), None);
         assert_eq!(of(&[1.0, f32::INFINITY]), None);
-        // One row of many columns is far from definite; damped it is.
+        // One row of many columns is far from positive definite. With damping it is.
         assert_eq!(of(&[1.0, 2.0, -3.0]).unwrap().damping(), DAMPING);
     }
 
     #[test]
     fn what_is_not_definite_is_damped_until_it_is() {
-        // No moments of real rows: a negative eigenvalue of twice the mean square.
+        // Not moments of real rows: one negative eigenvalue of twice the mean square.
         let triangle = vec![1.0, 3.0, 1.0];
         let moments = SecondMoments { width: 2, rows: 9, triangle };
         let damping = Factors::of(&moments).unwrap().damping();

@@ -1,5 +1,5 @@
-//! The file of second moments: columns and rows as u64, then the lower triangle, row by row, as
-//! f32; little-endian, within the envelope of what is measured.
+//! The file of second moments: numbers of columns and rows as u64, then the lower triangle row by
+//! row as f32. All are little-endian, within the envelope of measurement files.
 
 use std::path::{Path, PathBuf};
 
@@ -10,18 +10,18 @@ use super::moments::SecondMoments;
 use crate::MeasuredError;
 use crate::envelope::{HEAD, Kind};
 
-/// Space for as many columns as are summed.
+/// The limit fits the largest supported number of columns.
 const KIND: Kind = Kind { magic: b"sw-momen", version: 1, name: "second moments", limit: 1 << 31 };
-/// Bytes before the triangle.
+/// Number of bytes before the triangle.
 const COUNTS: usize = 16;
 
 impl SecondMoments {
-    /// The file of the moments of a tensor in a folder.
+    /// Returns the path of a tensor's moments in a folder.
     pub fn path(folder: &Path, tensor: &str) -> PathBuf {
         folder.join(format!("{}.moments", &hex::encode(&Sha256::digest(tensor))[..32]))
     }
 
-    /// Writes them to a file, whole or not at all.
+    /// Writes the moments to a file atomically.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), MeasuredError> {
         let mut content = Vec::with_capacity(COUNTS + 4 * self.triangle.len());
         content.extend((self.width as u64).to_le_bytes());
@@ -30,7 +30,7 @@ impl SecondMoments {
         KIND.write(path.as_ref(), &content)
     }
 
-    /// Reads those of a tensor with so many columns.
+    /// Reads the moments of a tensor with `width` columns.
     pub fn read(path: impl AsRef<Path>, width: usize) -> Result<Self, MeasuredError> {
         let path = path.as_ref();
         let content = KIND.read(path)?;

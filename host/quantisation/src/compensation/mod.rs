@@ -1,10 +1,10 @@
-//! Rounding that makes up for its errors: each column of a matrix is rounded to the nearest value
-//! of what it is plus what the columns before it left undone, as far as the values that it is
-//! multiplied with move together with theirs; and each row of what it is plus what the rows before
-//! it left, as far as the loss depends on both together.
+//! Rounding with error compensation. Errors of earlier columns are added to a column before it is
+//! rounded, weighted by the correlation of the inputs. Errors of earlier rows are added to a row,
+//! weighted by the joint effect of both rows on the loss.
 //!
-//! Reading order: [`MomentSums`], [`SecondMoments`], [`Factors`], `Rows`, `together`, `Sweeps`;
-//! [`Moments`] are those of a model, [`sampled_gradient`] is where derivatives begin.
+//! Reading order: [`MomentSums`], [`SecondMoments`], [`Factors`], `Rows`, `together`, `Sweeps`.
+//! [`Moments`] are the moments of a whole model. [`sampled_gradient`] is the start of the backward
+//! pass.
 
 mod factor;
 mod file;

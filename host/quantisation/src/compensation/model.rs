@@ -12,10 +12,10 @@ use super::remark::Remark;
 use super::taking::{MatrixInputs, PassedOn};
 use crate::QuantiseError;
 
-/// Of every matrix of a model the second moments of what it is multiplied with.
+/// Second moments of the inputs of every matrix of a model.
 ///
-/// Factors are computed when they are asked for, and the last ones kept: matrices that are
-/// multiplied with the same tensor follow each other in a graph.
+/// Factors are computed on request and the last ones are cached, since matrices with the same input
+/// follow each other in a graph.
 pub struct Moments {
     identity: [u8; 32],
     inputs: MatrixInputs,
@@ -23,34 +23,35 @@ pub struct Moments {
     last: Mutex<Option<(String, Option<Arc<Factors>>)>>,
 }
 
-/// Where moments are.
+/// Storage of the moments.
 enum Kept {
-    /// By tensor.
+    /// In memory, by tensor.
     InMemory(BTreeMap<String, SecondMoments>),
-    /// A file each, see [`SecondMoments::path`]; derivatives by [`MatrixInputs::gradient_key`].
+    /// One file per tensor, see [`SecondMoments::path`]. Gradients use
+    /// [`MatrixInputs::gradient_key`].
     InFolder(PathBuf),
 }
 
 impl Moments {
-    /// `identity` is a hash of all they follow from: the checkpoint and the text. `moments` has
-    /// those of every tensor of `inputs` that was seen, and those of derivatives by
+    /// Creates moments in memory. `identity` is a hash of the checkpoint and the text. `moments`
+    /// has an entry for every observed tensor of `inputs`, and entries for gradients by
     /// [`MatrixInputs::gradient_key`].
     pub fn new(identity: [u8; 32], inputs: MatrixInputs, moments: BTreeMap<String, SecondMoments>) -> Self {
         Moments { identity, inputs, kept: Kept::InMemory(moments), last: Mutex::default() }
     }
 
-    /// Those in a folder, which has a file for every tensor and derivative of `inputs`; read when
-    /// they are asked for.
+    /// Creates moments stored in a folder with one file for every tensor and gradient of `inputs`.
+    /// Files are read on request.
     pub fn in_folder(identity: [u8; 32], inputs: MatrixInputs, folder: impl Into<PathBuf>) -> Self {
         Moments { identity, inputs, kept: Kept::InFolder(folder.into()), last: Mutex::default() }
     }
 
-    /// Hash of all they follow from.
+    /// Returns the hash of the checkpoint and the text.
     pub fn identity(&self) -> [u8; 32] {
         self.identity
     }
 
-    /// [`Moments::factors`] of a weight that is rounded, with what there is to say of them.
+    /// Returns [`Moments::factors`] of a weight, with remarks for the user.
     pub(crate) fn factors_and_remarks(
         &self,
         weight: &str,
@@ -74,20 +75,20 @@ impl Moments {
         Ok((factors, remarks))
     }
 
-    /// Where errors of a weight are passed on to, as far as all that counts was seen.
+    /// Returns where errors of a weight are passed on to, assuming that its inputs and gradients
+    /// were observed.
     pub(crate) fn passed_on(&self, weight: &str) -> PassedOn {
         self.inputs.passed_on(weight)
     }
 
-    /// The moments of what a weight is multiplied with; `None` where nothing of that was seen.
+    /// Returns the moments of a weight's inputs, or `None` if these were not observed.
     pub(crate) fn second(&self, weight: &str) -> Result<Option<SecondMoments>, QuantiseError> {
         let Some(key) = self.inputs.of.get(weight) else { return Ok(None) };
         let width = self.inputs.widths.get(key).copied().unwrap_or_default();
         Ok(self.moments(key, width)?.map(Cow::into_owned))
     }
 
-    /// The factors by which a weight is rounded; `None` where nothing that it is multiplied with
-    /// was seen.
+    /// Returns the factors for rounding a weight, or `None` if its inputs were not observed.
     pub fn factors(&self, weight: &str) -> Result<Option<MatrixFactors>, QuantiseError> {
         let Some(columns) = self.columns(weight)? else { return Ok(None) };
         let rows = match self.inputs.gradients.get(weight) {
@@ -100,14 +101,14 @@ impl Moments {
         Ok(Some(MatrixFactors { columns, rows }))
     }
 
-    /// Those of what it is multiplied with alone.
+    /// Returns only the factors of the weight's inputs.
     pub(crate) fn columns(&self, weight: &str) -> Result<Option<Arc<Factors>>, QuantiseError> {
         let Some(key) = self.inputs.of.get(weight) else { return Ok(None) };
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, factors)) = last.as_ref().filter(|(known, _)| known == key) {
             return Ok(factors.clone());
         }
-        // The factors before make room first.
+        // Free the previous factors first.
         *last = None;
         let width = self.inputs.widths.get(key).copied().unwrap_or_default();
         let factors = self.moments(key, width)?.and_then(|moments| Factors::of(&moments)).map(Arc::new);
@@ -131,7 +132,7 @@ impl fmt::Debug for Moments {
     }
 }
 
-/// Moments are equal if they follow from the same.
+/// Moments are equal if their identities are.
 impl PartialEq for Moments {
     fn eq(&self, other: &Self) -> bool {
         self.identity == other.identity
@@ -175,7 +176,7 @@ mod tests {
             remarks
         };
         assert_eq!(of(vec![1.0, 0.3, 1.0]), []);
-        // No moments of real rows: a negative eigenvalue of twice the mean square.
+        // Not moments of real rows: one negative eigenvalue of twice the mean square.
         assert_eq!(of(vec![1.0, 3.0, 1.0]), [Remark::Damped { percent: 1000 }]);
     }
 }

@@ -1,32 +1,32 @@
-//! Second moments of what a matrix is multiplied with.
+//! Second moments of a matrix's inputs.
 
 use pulp::Arch;
 use rayon::prelude::*;
 
 use super::product::{Panel, add_products, panels};
 
-/// Rows that are added at a time: their panels stay in the second-level cache.
+/// Number of rows added at a time, so that their panels stay in the L2 cache.
 const ROWS: usize = 256;
-/// Rows of the sums that one task computes.
+/// Number of rows of the sums that one task computes.
 const BAND: usize = 32;
-/// Columns of a panel.
+/// Number of columns in a panel.
 const WIDTH: usize = 8;
 
-/// Σ x · xᵀ over the rows x that a matrix is multiplied with, while they come.
+/// A running sum Σ x · xᵀ over the input rows x of a matrix.
 ///
-/// Summed in f64, where a product of two f32 is exact, in the order of the rows: how they are
-/// grouped and how many threads add them changes no bit. Memory: 8 bytes for each pair of columns,
-/// 1.2 GB at 12,288 of them.
+/// Sums are in f64, where a product of two f32 is exact, in the order of the rows. The grouping of
+/// rows and the number of threads change no bit. Memory: 8 bytes for each pair of columns, 1.2 GB
+/// at 12,288 columns.
 pub struct MomentSums {
     width: usize,
     rows: u64,
-    /// `[width, width]`, of which the lower triangle is used.
+    /// `[width, width]`, only the lower triangle is used.
     sums: Vec<f64>,
-    /// Rows that wait for others.
+    /// Rows that are not added yet.
     waiting: Vec<f32>,
 }
 
-/// Second moments of what a matrix is multiplied with: Σ x · xᵀ, as it is kept.
+/// Second moments of a matrix's inputs, Σ x · xᵀ, as stored in memory and in files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SecondMoments {
     pub(super) width: usize,
@@ -36,13 +36,13 @@ pub struct SecondMoments {
 }
 
 impl MomentSums {
-    /// Of a matrix with so many columns.
+    /// Creates sums for a matrix with `width` columns.
     pub fn new(width: usize) -> Self {
         let sums = vec![0.0; width.saturating_mul(width)];
         MomentSums { width, rows: 0, sums, waiting: Vec::new() }
     }
 
-    /// Adds rows, `[rows, width]` dense; a rest shorter than a row is left.
+    /// Adds rows, `[rows, width]` dense. Ignores an incomplete row at the end.
     pub fn add(&mut self, rows: &[f32]) {
         let width = self.width.max(1);
         for some in rows[..rows.len() / width * width].chunks(ROWS * width) {
@@ -68,13 +68,13 @@ impl MomentSums {
             let factors: Vec<f64> = (first..last)
                 .flat_map(|column| rows.chunks_exact(width).map(move |row| f64::from(row[column])))
                 .collect();
-            // What lies right of the diagonal is not read.
+            // Values right of the diagonal are not read.
             let panels: &[Panel<f64, WIDTH>] = &panels[..last.div_ceil(WIDTH)];
             add_products(arch, sums, width, width.min(last.next_multiple_of(WIDTH)), &factors, panels);
         });
     }
 
-    /// The moments of all rows.
+    /// Returns the moments of all rows.
     pub fn finish(mut self) -> SecondMoments {
         self.flush();
         let width = self.width;
@@ -84,24 +84,24 @@ impl MomentSums {
 }
 
 impl SecondMoments {
-    /// Columns of the matrix.
+    /// Returns the number of columns of the matrix.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Rows that were summed.
+    /// Returns the number of rows summed.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// The sum of two columns' products.
+    /// Returns the sum of two columns' products.
     pub fn at(&self, row: usize, column: usize) -> f32 {
         let (row, column) = (row.max(column), row.min(column));
         self.triangle[row * (row + 1) / 2 + column]
     }
 
-    /// Σ e · H · eᵀ over rows e, `[rows, width]` dense; the same bits whatever the number of
-    /// threads.
+    /// Computes Σ e · H · eᵀ over rows e, `[rows, width]` dense. The number of threads changes no
+    /// bit.
     pub(crate) fn of_errors(&self, rows: &[f32]) -> f64 {
         let width = self.width.max(1);
         let band = |first: usize| -> f64 {
@@ -125,7 +125,7 @@ impl SecondMoments {
         bands.into_iter().sum()
     }
 
-    /// The mean of the diagonal.
+    /// Returns the mean of the diagonal.
     pub(crate) fn mean_square(&self) -> f64 {
         let sum: f64 = (0..self.width).map(|column| f64::from(self.at(column, column))).sum();
         sum / self.width.max(1) as f64

@@ -1,23 +1,23 @@
 //! Sums of products, the arithmetic of everything in this folder.
 //!
 //! Every result is `c + Σ a[k] · b[k]` with one fused multiply-add per k, in ascending k, in its
-//! own accumulator. Blocks and threads only choose which results are computed when, and vectors
-//! hold different results, so all of them give the same bits on every machine.
+//! own accumulator. Blocks and threads only determine which results are computed when. The lanes of
+//! a vector belong to different results. Therefore the bits are the same on every machine.
 
 use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
-/// A type of accumulators.
+/// A number type for accumulators.
 pub(super) trait Real: Copy + Send + Sync + 'static {
     const ZERO: Self;
-    /// As many as a register holds.
+    /// A vector register of this type.
     type Vector<S: Simd>: Copy;
     fn lanes<S: Simd>() -> usize;
     fn vectors<S: Simd>(values: &[Self]) -> &[Self::Vector<S>];
     fn vectors_mut<S: Simd>(values: &mut [Self]) -> &mut [Self::Vector<S>];
     fn splat<S: Simd>(simd: S, value: Self) -> Self::Vector<S>;
-    /// `a · b + c`, rounded once.
+    /// Returns `a · b + c`, rounded once.
     fn times_plus<S: Simd>(
         simd: S,
         a: Self::Vector<S>,
@@ -58,7 +58,7 @@ macro_rules! real {
 real!(f32, f32s, F32_LANES, as_simd_f32s, as_mut_simd_f32s, splat_f32s, mul_add_f32s);
 real!(f64, f64s, F64_LANES, as_simd_f64s, as_mut_simd_f64s, splat_f64s, mul_add_f64s);
 
-/// `sums[i] += factor · values[i]`, each with one fused multiply-add.
+/// Computes `sums[i] += factor · values[i]`, each with one fused multiply-add.
 #[inline(always)]
 pub(super) fn add_times<S: Simd>(simd: S, sums: &mut [f32], factor: f32, values: &[f32]) {
     let both = sums.len().min(values.len());
@@ -73,15 +73,15 @@ pub(super) fn add_times<S: Simd>(simd: S, sums: &mut [f32], factor: f32, values:
     }
 }
 
-/// Rows of a tile: with vectors of 32 bytes, two to a row, their accumulators, those of a step and
-/// one factor fill the registers.
+/// Number of rows of a tile. With 32-byte vectors, two per row, the registers are filled by the
+/// accumulators, the vectors of a step and one factor.
 const ROWS: usize = 6;
 
-/// Columns of the second factor side by side: `panels[k]` holds element k of each.
+/// Adjacent columns of the second factor: `panels[k]` contains element k of each.
 pub(super) type Panel<T, const W: usize> = Vec<[T; W]>;
 
-/// Packs `depth` steps of `columns` columns into panels of `W`; `element` gives step k of a column.
-/// What is missing in the last is zero.
+/// Packs `depth` steps of `columns` columns into panels of `W`. `element` returns step k of a
+/// column. The last panel is padded with zeros.
 pub(super) fn panels<T: Real, const W: usize>(
     columns: usize,
     depth: usize,
@@ -98,9 +98,9 @@ pub(super) fn panels<T: Real, const W: usize>(
     (0..columns).step_by(W).map(of).collect()
 }
 
-/// The same of columns that lie in memory one after the other: `column` gives all steps of one.
-/// Rows of a wide matrix at the same place fall into the same few lines of a cache, so that reading
-/// a step of every column takes several times as long.
+/// Like [`panels`], but for columns that are contiguous in memory: `column` returns all steps of
+/// one. It is several times faster than reading one step of every column, as elements at the same
+/// position of a wide matrix's rows compete for the same few cache lines.
 pub(super) fn panels_of_columns<'c, T: Real, const W: usize>(
     columns: usize,
     depth: usize,
@@ -118,7 +118,7 @@ pub(super) fn panels_of_columns<'c, T: Real, const W: usize>(
     (0..columns).step_by(W).map(of).collect()
 }
 
-/// The same columns of dense rows.
+/// Copies a range of columns from dense rows.
 pub(super) fn part_of<T: Real>(rows: &[T], width: usize, columns: Range<usize>) -> Vec<T> {
     let width = width.max(1);
     let mut part = Vec::with_capacity(rows.len() / width * columns.len());
@@ -127,8 +127,8 @@ pub(super) fn part_of<T: Real>(rows: &[T], width: usize, columns: Range<usize>) 
 }
 
 /// Adds to each row of `results` the products of its row of factors with the panels: column j of
-/// row i gets `Σ factors[i][k] · panels[j / W][k][j % W]`. Rows of `results` are `stride` long, of
-/// which `columns` are written, and rows of `factors` as long as a panel.
+/// row i gets `Σ factors[i][k] · panels[j / W][k][j % W]`. Rows of `results` are `stride` long, but
+/// only `columns` of them are written. Rows of `factors` are as long as a panel.
 pub(super) fn add_products<T: Real, const W: usize>(
     arch: Arch,
     results: &mut [T],
@@ -143,7 +143,7 @@ pub(super) fn add_products<T: Real, const W: usize>(
     }
 }
 
-/// The arguments of [`add_products`]; its body is compiled for each set of instructions.
+/// The arguments of [`add_products`], whose body is compiled for each instruction set.
 struct Tiles<'a, T: Real, const W: usize> {
     results: &'a mut [T],
     stride: usize,
@@ -158,7 +158,7 @@ impl<T: Real, const W: usize> WithSimd for Tiles<'_, T, W> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // Vectors of a panel's step.
+        // Number of vectors in one step of a panel.
         match W / T::lanes::<S>() {
             1 => self.of::<S, 1>(simd),
             2 => self.of::<S, 2>(simd),
@@ -189,7 +189,7 @@ impl<T: Real, const W: usize> Tiles<'_, T, W> {
     }
 }
 
-/// One tile: R rows and at most W columns, of V vectors.
+/// Computes one tile: R rows and at most W columns, in V vectors.
 #[inline(always)]
 fn tile<T: Real, S: Simd, const W: usize, const V: usize, const R: usize>(
     simd: S,
@@ -234,7 +234,7 @@ mod tests {
         ((seed * 2_654_435_761 % 1_000_003) as f64 / 500_000.0 - 1.0) * 1.1
     }
 
-    /// The definition, one result at a time.
+    /// Computes the products by definition, one result at a time.
     fn plainly<const W: usize>(
         results: &mut [f64],
         stride: usize,

@@ -1,24 +1,24 @@
-//! What there is to say of the moments that a weight is rounded by; kept with the weight, so that
-//! it is said of one that was made before too.
+//! Remarks about the moments used for rounding a weight. They are stored with the weight, so that a
+//! reused weight reports them too.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Note;
 
-/// Something unusual about moments.
+/// An unusual property of moments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Remark {
-    /// [`Note::Damped`].
+    /// Becomes a [`Note::Damped`].
     Damped { percent: u64 },
-    /// [`Note::RowsAlone`].
+    /// Becomes a [`Note::RowsAlone`].
     RowsAlone,
-    /// [`Note::NotSeen`].
+    /// Becomes a [`Note::NotSeen`].
     NotSeen,
 }
 
 impl Remark {
-    /// The same of a weight.
+    /// Converts the remark to a note about a weight.
     pub fn of(self, weight: &str) -> Note {
         let weight = weight.to_owned();
         match self {

@@ -1,4 +1,4 @@
-//! Rounds rows of a matrix, passing errors on.
+//! Rounds rows of a matrix and passes errors on to later columns.
 
 use std::ops::Range;
 
@@ -8,30 +8,30 @@ use super::factor::Factors;
 use super::product::{Panel, add_products, panels};
 use crate::scale::{Steps, nearest};
 
-/// Columns after which what they left is passed on to all later ones.
+/// Number of columns after which their errors are passed on to all later ones.
 pub(super) const BLOCK: usize = 64;
-/// Columns of a panel.
+/// Number of columns in a panel.
 pub(super) const WIDTH: usize = 16;
 
-/// Some rows of a matrix, their columns in the order in which they are rounded.
+/// Some rows of a matrix, with columns in rounding order.
 pub(crate) struct Rows<'f> {
     pub(super) factors: &'f Factors,
     pub(super) arch: Arch,
     pub(super) values: Vec<f32>,
 }
 
-/// How rows came out.
+/// The result of rounding rows.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rounded {
-    /// The stored integers, columns in their own order.
+    /// The stored integers, columns in matrix order.
     pub codes: Vec<i32>,
-    /// What is left of each row: Σ D[k] (e[k] + Σ e[i] U[i, k])².
+    /// The loss of each row: Σ D[k] (e[k] + Σ e[i] U[i, k])².
     pub losses: Vec<f64>,
 }
 
-/// Rows on their way.
+/// Intermediate state of rounding.
 struct Work {
-    /// What each value should be by now.
+    /// Each value plus the errors passed on so far.
     wanted: Vec<f32>,
     /// The errors of the columns of a block, row by row.
     errors: Vec<f32>,
@@ -39,7 +39,7 @@ struct Work {
 }
 
 impl<'f> Rows<'f> {
-    /// `values` are whole rows of the width that the factors have, dense.
+    /// Creates rows from `values`, which are dense rows as wide as the factors.
     pub fn of(factors: &'f Factors, values: &[f32]) -> Self {
         let in_order =
             |row: &[f32]| -> Vec<f32> { factors.order.iter().map(|&column| row[column as usize]).collect() };
@@ -47,8 +47,8 @@ impl<'f> Rows<'f> {
         Rows { factors, arch: Arch::new(), values: rows.flat_map(in_order).collect() }
     }
 
-    /// Rounds every row to the integers of `steps`, each value in a step of its own: `step` gives
-    /// that of a row's column.
+    /// Rounds every row to the integers of `steps`. `step` returns the step size for a row and
+    /// column.
     pub fn round(&self, steps: Steps, step: impl Fn(usize, usize) -> f32) -> Rounded {
         let (width, factors) = (self.factors.width(), self.factors);
         let count = self.values.len() / width.max(1);
@@ -67,7 +67,8 @@ impl<'f> Rows<'f> {
             if block.end < width {
                 let part = |k: usize, column: usize| factors.upper[(first + k) * width + block.end + column];
                 let panels: Vec<Panel<f32, WIDTH>> = panels(width - block.end, block.len(), part);
-                // A row's later columns begin there, and the next row's a width further on.
+                // The slice starts at a row's later columns. The next row's start `width` values
+                // further.
                 let later = &mut work.wanted[block.end..];
                 add_products(self.arch, later, width, width - block.end, &work.errors, &panels);
             }
@@ -76,8 +77,8 @@ impl<'f> Rows<'f> {
     }
 }
 
-/// The columns of a block, rounded one after the other in every row; compiled for each set of
-/// instructions.
+/// The work on one block: its columns are rounded one after the other in every row. It is compiled
+/// for each instruction set.
 struct Block<'b, F> {
     rows: &'b Rows<'b>,
     work: &'b mut Work,
@@ -129,7 +130,7 @@ mod tests {
         (0..rows * width).map(|index| (index * 7919 % 1013) as f32 / 500.0 - 1.0).collect()
     }
 
-    /// The definition, a value at a time, in f64.
+    /// Rounds by definition, one value at a time, in f64.
     fn plainly(factors: &Factors, row: &[f32], step: f32) -> Vec<i32> {
         let width = row.len();
         let mut errors = vec![0.0_f64; width];
@@ -145,7 +146,7 @@ mod tests {
         codes
     }
 
-    /// e · H · eᵀ, relative to a mean square of 1.
+    /// Computes e · H · eᵀ relative to a mean square of 1.
     fn loss(moments: &SecondMoments, row: &[f32], codes: &[i32], step: f32) -> f64 {
         let error = |column: usize| f64::from(row[column]) - f64::from(codes[column]) * f64::from(step);
         let width = row.len();
@@ -164,7 +165,7 @@ mod tests {
             let plain: Vec<i32> =
                 plain.flat_map(|(row, values)| plainly(&factors, values, 0.1 + 0.01 * row as f32)).collect();
             let differing = plain.iter().zip(&rounded.codes).filter(|(a, b)| a != b).count();
-            // f32 may round a value near the middle the other way, and others after it.
+            // f32 may round a value near the middle the other way, which affects later values.
             assert!(differing * 50 <= plain.len(), "{differing} of {}", plain.len());
         }
     }
@@ -183,7 +184,7 @@ mod tests {
         };
         let (ours, theirs) = (all(&rounded.codes), all(&nearest));
         assert!(ours < 0.75 * theirs, "{ours} of {theirs}");
-        // What it says of itself has the damping in it.
+        // The reported loss includes the damping.
         let said: f64 = rounded.losses.iter().sum();
         assert!(said > ours && said < 2.0 * ours, "{said} of {ours}");
     }

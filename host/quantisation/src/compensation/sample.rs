@@ -1,13 +1,14 @@
-//! The derivatives that a backward pass begins with.
+//! The gradients at the start of a backward pass.
 
 use rayon::prelude::*;
 
-/// The derivatives of −ln p(token) by logits, rows of `width` values, p their softmax and the token
-/// of each row drawn from p: `p − 1` at the token and `p` elsewhere.
+/// Computes the gradients of −ln p(token) with respect to logits, in rows of `width` values. p is
+/// their softmax, and each row's token is drawn from p. The gradient is `p − 1` at the token and
+/// `p` elsewhere.
 ///
-/// Their second moments are those of the Fisher information, which is the second derivative of the
-/// KL divergence from the model itself (Martens 2020). `seed` is that of the first row; draws
-/// and sums are the same on every machine.
+/// Their second moments are the Fisher information, which is the second derivative of the KL
+/// divergence from the model itself (Martens 2020). `seed` belongs to the first row, and each
+/// further row adds 1. Draws and sums are the same on every machine.
 pub fn sampled_gradient(logits: &[f32], width: usize, seed: u64) -> Vec<f32> {
     let mut gradient = vec![0.0; logits.len()];
     let rows = logits.par_chunks(width.max(1)).zip(gradient.par_chunks_mut(width.max(1)));
@@ -34,22 +35,22 @@ pub fn sampled_gradient(logits: &[f32], width: usize, seed: u64) -> Vec<f32> {
     gradient
 }
 
-/// exp(x) for x ≤ 0, within 4 parts in 10 million; 0 where that is below the least normal number.
-/// A vocabulary has so many logits that the exact function would take most of a backward pass. The
-/// polynomial of 2^f on ±½ is Taylor's; products and sums are rounded one by one, so that every
-/// machine comes to the same.
+/// Computes exp(x) for x ≤ 0 within 4 parts in 10 million, and 0 below the least normal number.
+/// With the exact function, the logits of a whole vocabulary would dominate the time of a backward
+/// pass. The polynomial of 2^f on ±½ is a Taylor polynomial. Products and sums are rounded one by
+/// one, so that all machines give the same result.
 fn exp_of_negative(x: f32) -> f32 {
     const TO_BASE_2: f32 = std::f32::consts::LOG2_E;
-    // ln 2 to the power of n by n!
+    // ln 2 to the power of n, divided by n!.
     const TERMS: [f32; 7] =
         [1.540_353e-4, 1.333_355_8e-3, 9.618_129e-3, 5.550_411e-2, 0.240_226_5, std::f32::consts::LN_2, 1.0];
-    /// Added and taken away again, it rounds to the nearest whole number.
+    /// Adding and subtracting this rounds to the nearest integer.
     const ROUNDS: f32 = 12_582_912.0;
     let exponent = x * TO_BASE_2;
-    // What is not a number stays that.
+    // NaN stays NaN.
     let exponent = if exponent < -127.0 { -127.0 } else { exponent };
     let whole = (exponent + ROUNDS) - ROUNDS;
-    // What the product lost counts at large exponents.
+    // The rounding error of the product matters at large exponents.
     let fraction = (x - whole * 0.693_359_4) * TO_BASE_2 + whole * (2.121_944_4e-4 * TO_BASE_2);
     let fraction = if whole <= -127.0 { 0.0 } else { fraction };
     let value = TERMS.iter().fold(0.0, |sum, term| sum * fraction + term);
@@ -57,7 +58,7 @@ fn exp_of_negative(x: f32) -> f32 {
     value * scale
 }
 
-/// A number of [0, 1) for each seed (Steele, Lea and Flood 2014, "SplitMix64").
+/// Returns a number in [0, 1) for each seed (Steele, Lea and Flood 2014, "SplitMix64").
 fn uniform(seed: u64) -> f64 {
     let mut state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -101,7 +102,7 @@ mod tests {
             }
         }
         assert!(drawn.iter().zip(p).all(|(drawn, p)| (drawn - p).abs() < 0.015), "{drawn:?} of {p:?}");
-        // A row's draw is its own.
+        // Each row's draw is independent of the others.
         assert_eq!(sampled_gradient(&row, 4, 8), gradient[4..8]);
     }
 }

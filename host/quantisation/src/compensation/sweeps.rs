@@ -1,14 +1,15 @@
-//! Improves what was rounded, value by value.
+//! Improves rounded values one by one.
 //!
-//! Rounding column after column, see [`Rows`], takes no decision back. A sweep looks at every value
-//! again: with all others as they are, it takes the integer that makes tr(G E H Eᵀ) smallest, so
-//! that a sweep never makes it larger. With M = G E H, value (r, c) should change by −M[r, c] ÷
-//! (G[r, r] H[c, c]). Between sweeps all rows' scales are fitted to their integers together, which
-//! is least squares: of E = W − diag(t) R, R the values as rounded, the best t solves
-//! (G ∘ R H Rᵀ) t = diag(G W H Rᵀ).
+//! Rounding column after column, see [`Rows`], never revises a decision. A sweep visits every value
+//! again. With all other values fixed, it picks the integer that minimises tr(G E H Eᵀ), so a sweep
+//! never increases it. With M = G E H, value (r, c) should change by −M[r, c] ÷ (G[r, r] H[c, c]).
 //!
-//! H and G are those of the factors, with their damping. Of H = (I + U) D (I + U)ᵀ no more than a
-//! block of columns is made at a time, from F = E (I + U), which changes follow into.
+//! Between sweeps the scales of all rows are fitted to their integers together, by least squares.
+//! With E = W − diag(t) R, where R is the values as rounded, the best t solves (G ∘ R H Rᵀ) t =
+//! diag(G W H Rᵀ).
+//!
+//! H and G come from the factors and include their damping. Only one block of columns of H = (I +
+//! U) D (I + U)ᵀ is computed at a time, from F = E (I + U), which is updated with every change.
 
 use std::ops::Range;
 
@@ -20,36 +21,38 @@ use super::product::{Panel, add_products, add_times, panels, panels_of_columns, 
 use super::round::{BLOCK, Rows, WIDTH};
 use crate::scale::{Steps, nearest};
 
-/// Rows of one task.
+/// Number of rows in one task.
 const BAND: usize = 32;
-/// Columns whose products are added at a time.
+/// Number of columns whose products are added at a time.
 const DEPTH: usize = 256;
-/// Rounds in which the scales of all rows are fitted to each other.
+/// Number of iterations that fit the scales of all rows to each other.
 const ROUNDS: usize = 20;
-/// How far a scale may move at once: it is fitted to integers that were chosen for it as it is.
+/// Largest relative change of a scale at once, since the integers were chosen for the current
+/// scale.
 const FARTHEST: f64 = 0.25;
 
-/// Rounded rows; rows and columns are kept in the orders of their factors.
+/// Rounded rows. Rows and columns are in the orders of their factors.
 ///
-/// Memory: 12 bytes a value, 12 more while scales are fitted, and 4 for each pair of rows that
-/// derivatives are known of, 8 more while scales are fitted.
+/// Memory: 12 bytes per value, plus 12 while scales are fitted. With gradients, another 4 bytes for
+/// each pair of rows, plus 8 while scales are fitted.
 pub(crate) struct Sweeps<'f> {
     arch: Arch,
     columns: &'f Factors,
-    /// Each row's own place.
+    /// Original position of each row.
     order: Vec<usize>,
-    /// G, `[rows, rows]`; none where every row is for itself.
+    /// G, `[rows, rows]`, or `None` if rows are independent.
     gradients: Option<Vec<f32>>,
     codes: Vec<f32>,
-    /// W (I + U).
+    /// W (I + U), one row per matrix row.
     values: Vec<f32>,
-    /// F.
+    /// F = E (I + U), the errors.
     left: Vec<f32>,
 }
 
 impl<'f> Sweeps<'f> {
-    /// Of rows and their stored integers, in their own order, in steps of a row's column;
-    /// `gradients` are the factors of their derivatives and as many as there are rows.
+    /// Creates sweeps over `rows` and their stored integers `codes`, in matrix order. `step`
+    /// returns the step size for a row and column. `gradients` are the factors of the output
+    /// gradients, with one column per row.
     pub fn of(
         rows: &Rows<'f>,
         gradients: Option<&Factors>,
@@ -81,7 +84,7 @@ impl<'f> Sweeps<'f> {
         Sweeps { arch: rows.arch, columns, order, gradients, codes, values, left }
     }
 
-    /// The stored integers, rows and columns in their own order.
+    /// Returns the stored integers, rows and columns in matrix order.
     pub fn codes(&self) -> Vec<i32> {
         let width = self.width();
         let mut codes = vec![0; self.codes.len()];
@@ -93,7 +96,8 @@ impl<'f> Sweeps<'f> {
         codes
     }
 
-    /// Looks at every value once; `step` gives that of a row's column. Returns how many changed.
+    /// Visits every value once. `step` returns the step size for a row and column. Returns the
+    /// number of changed values.
     pub fn sweep(&mut self, steps: Steps, step: impl Fn(usize, usize) -> f32 + Sync) -> usize {
         let (width, count) = (self.width(), self.order.len());
         let mut changed = 0;
@@ -128,7 +132,7 @@ impl<'f> Sweeps<'f> {
         changed
     }
 
-    /// By what the scales of each row should be multiplied, rows in their own order.
+    /// Returns the best factor for the scales of each row, rows in matrix order.
     pub fn fitted(&self) -> Vec<f32> {
         let (width, count, diagonal) = (self.width(), self.order.len(), &self.columns.diagonal);
         let left = &self.left;
@@ -170,7 +174,8 @@ impl<'f> Sweeps<'f> {
         by
     }
 
-    /// Takes over by what all steps of each row were multiplied, rows in their own order.
+    /// Updates the errors after the steps of each row were multiplied by `by`, rows in matrix
+    /// order.
     pub fn rescale(&mut self, by: &[f32]) {
         let width = self.width();
         let rows = self.left.par_chunks_exact_mut(width).zip(self.values.par_chunks_exact(width));
@@ -185,7 +190,8 @@ impl<'f> Sweeps<'f> {
         self.columns.width().max(1)
     }
 
-    /// Columns of E H, `[rows, columns]`, and the part of H in these columns and the same rows.
+    /// Computes the given columns of E H, `[rows, columns]`, and the part of H in these columns and
+    /// the same rows.
     fn columns_of(&self, block: Range<usize>) -> (Vec<f32>, Vec<f32>) {
         let (width, size, arch) = (self.width(), block.len(), self.arch);
         let (upper, diagonal) = (&self.columns.upper, &self.columns.diagonal);
@@ -193,7 +199,7 @@ impl<'f> Sweeps<'f> {
         let mut square = vec![0.0_f32; size * size];
         for start in (block.start..width).step_by(DEPTH) {
             let depth = start..(start + DEPTH).min(width);
-            // Columns of I + U here, and the same times D.
+            // Columns of I + U here, and below the same columns times D.
             let mut part = part_of(&upper[block.start * width..block.end * width], width, depth.clone());
             for (k, row) in block.clone().zip(part.chunks_exact_mut(depth.len())) {
                 if depth.contains(&k) {
@@ -216,16 +222,16 @@ impl<'f> Sweeps<'f> {
     }
 }
 
-/// The columns of a block, looked at one after the other in all rows; compiled for each set of
-/// instructions.
+/// The work on one block: its columns are visited one after the other in all rows. It is compiled
+/// for each instruction set.
 struct Block<'b, F> {
     factors: &'b Factors,
     order: &'b [usize],
     gradients: Option<&'b [f32]>,
     codes: &'b mut [f32],
-    /// Of M, column by column.
+    /// Columns of M, one after the other.
     columns: Vec<f32>,
-    /// Of E, `[rows, columns of the block]`, made here.
+    /// Output: changes of E, `[rows, columns of the block]`.
     changes: &'b mut [f32],
     square: &'b [f32],
     block: Range<usize>,
@@ -256,7 +262,7 @@ impl<F: Fn(usize, usize) -> f32> WithSimd for Block<'_, F> {
                 let slope = own.mul_add(passed_on[place], slopes[place]);
                 let code = &mut codes[place * width + k];
                 let wanted = nearest(*code + slope / (of_row * own * step), steps);
-                // What is no number decides nothing.
+                // Ignore values that are not numbers.
                 if wanted == *code || !slope.is_finite() || wanted.is_nan() {
                     continue;
                 }
@@ -279,12 +285,12 @@ impl<F: Fn(usize, usize) -> f32> WithSimd for Block<'_, F> {
     }
 }
 
-/// A row of F after changes of some of its columns, of which most are none.
+/// The update of one row of F after changes in some columns. Most changes are zero.
 struct Follow<'b> {
     factors: &'b Factors,
     left: &'b mut [f32],
     changes: &'b [f32],
-    /// Of the columns.
+    /// The first of the columns.
     first: usize,
 }
 
@@ -308,7 +314,7 @@ impl WithSimd for Follow<'_> {
     }
 }
 
-/// `values` times I + U.
+/// Computes `values` times I + U.
 fn times_factor(arch: Arch, factors: &Factors, values: &[f32]) -> Vec<f32> {
     let (width, upper) = (factors.width().max(1), &factors.upper);
     let mut products = values.to_vec();
@@ -325,13 +331,13 @@ fn times_factor(arch: Arch, factors: &Factors, values: &[f32]) -> Vec<f32> {
     products
 }
 
-/// A change of a scale, as a part of it.
+/// Limits a relative change of a scale.
 fn allowed(change: f64) -> f64 {
     if change.is_finite() { change.clamp(-FARTHEST, FARTHEST) } else { 0.0 }
 }
 
-/// Of lines of a positive semidefinite matrix, each with its right side, the solution as far as
-/// some rounds come to it; each step makes the quadratic form smaller.
+/// Approximately solves a linear system with a positive semidefinite matrix, given as rows with
+/// their right-hand sides. Each step reduces the quadratic form.
 fn solved(lines: &[(Vec<f64>, f64)]) -> Vec<f64> {
     let mut solution = vec![0.0_f64; lines.len()];
     for _ in 0..ROUNDS {
@@ -344,7 +350,7 @@ fn solved(lines: &[(Vec<f64>, f64)]) -> Vec<f64> {
     solution
 }
 
-/// (I + U) D (I + U)ᵀ, in the order of the factors.
+/// Computes (I + U) D (I + U)ᵀ, in the order of the factors.
 fn product_of(arch: Arch, factors: &Factors) -> Vec<f32> {
     let width = factors.width();
     let one_plus = |k: usize, j: usize| match j.cmp(&k) {
@@ -361,7 +367,7 @@ fn product_of(arch: Arch, factors: &Factors) -> Vec<f32> {
     multiply(arch, &rows, width, &columns, width)
 }
 
-/// The product of two matrices, `[rows, depth]` and `[depth, columns]`.
+/// Multiplies two matrices, `[rows, depth]` and `[depth, columns]`.
 fn multiply(arch: Arch, left: &[f32], depth: usize, right: &[f32], columns: usize) -> Vec<f32> {
     let mut products = vec![0.0_f32; left.len() / depth.max(1) * columns];
     for first in (0..depth).step_by(DEPTH) {
@@ -377,7 +383,7 @@ fn multiply(arch: Arch, left: &[f32], depth: usize, right: &[f32], columns: usiz
     products
 }
 
-/// `[rows, width]` as `[width, rows]`.
+/// Transposes `[rows, width]` to `[width, rows]`.
 fn transpose(rows: &[f32], width: usize, columns: &mut [f32]) {
     let count = rows.len() / width.max(1);
     columns.par_chunks_exact_mut(count.max(1)).enumerate().for_each(|(column, values)| {
@@ -401,7 +407,7 @@ mod tests {
         (0..rows * width).map(|index| (index * 7919 % 1013) as f32 / 500.0 - 1.0).collect()
     }
 
-    /// The matrix that factors are of, in its own order.
+    /// Returns the matrix that the factors represent, in matrix order.
     fn matrix(factors: &Factors) -> Vec<f64> {
         let (width, in_order) = (factors.width(), product_of(Arch::new(), factors));
         let mut matrix = vec![0.0; in_order.len()];
@@ -420,7 +426,7 @@ mod tests {
     }
 
     impl Rounding {
-        /// tr(G E H Eᵀ), with steps of rows.
+        /// Computes tr(G E H Eᵀ) with one step size per row.
         fn loss(&self, codes: &[i32], steps: &[f32]) -> f64 {
             let (count, width) = (self.rows.len().isqrt(), self.columns.len().isqrt());
             let error = |row: usize, column: usize| {
@@ -515,7 +521,7 @@ mod tests {
         assert_eq!(alone.0, together.0);
         let both = alone.1.iter().zip(&together.1);
         assert!(both.clone().all(|(a, b)| (a - b).abs() < 1e-5 && *a != 1.0), "{alone:?} {together:?}");
-        // And no row depends on those beside it.
+        // No row depends on its neighbours.
         let mut one = Sweeps::of(&Rows::of(&factors, &values[..width]), None, &codes[..width], |_, _| 0.2);
         one.sweep(STEPS, |_, _| 0.2);
         assert_eq!(one.codes(), alone.0[..width]);

@@ -1,4 +1,4 @@
-//! Takes the second moments of a model's matrices.
+//! Collects the second moments of the inputs of a model's matrices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,39 +11,39 @@ use super::model::Moments;
 use super::moments::MomentSums;
 use crate::CalibrationError;
 
-/// Most columns of a matrix whose moments are summed, in 7.2 GB: more than twice as many as any
-/// model has that runs on a phone.
+/// Largest number of columns of a matrix whose moments are summed, in 7.2 GB. It is more than twice
+/// the columns of any model that runs on a phone.
 const COLUMNS_LIMIT: usize = 30_000;
 
-/// Most rows of a matrix that are rounded one after the other by derivatives: attention and what
-/// writes the residual stream. For the many rows of an MLP and of a head it wins nothing that was
-/// measured, and costs the square of them.
+/// Largest number of rows of a matrix that are compensated with gradients: attention and matrices
+/// that write the residual stream. For the many rows of an MLP and of a head, no gain was measured,
+/// and the cost is quadratic in the rows.
 const ROWS_LIMIT: usize = 4096;
 
-/// What the matrices of a model are multiplied with.
+/// The inputs of a model's matrices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MatrixInputs {
-    /// The tensor of each matrix, by name of the weight: its [`range_key`], or those of several
-    /// with a space between.
+    /// The input tensor of each matrix, by name of the weight: its [`range_key`], or several keys
+    /// separated by spaces.
     pub of: BTreeMap<String, String>,
-    /// Columns of the matrices that a tensor is multiplied with.
+    /// Number of columns of the matrices that read a tensor.
     pub widths: BTreeMap<String, usize>,
-    /// Rows of each matrix the derivatives by whose results are taken, by name of the weight; of
-    /// one that is used once and has few rows.
+    /// Number of rows of each matrix whose output gradients are used, by name of the weight. Such a
+    /// matrix is used once and has few rows.
     pub gradients: BTreeMap<String, usize>,
 }
 
-/// Where errors of rounding are passed on to. Chunks are cut by this, whatever the factors are.
+/// The destination of rounding errors. It determines the chunks, independently of the factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PassedOn {
     Nowhere,
     ToColumns,
-    /// To later columns and later rows.
+    /// To later columns and to later rows.
     ToRows,
 }
 
 impl MatrixInputs {
-    /// Of every matrix of a model.
+    /// Collects the inputs of every matrix of a model.
     pub fn new(graph: &Graph) -> Result<Self, CalibrationError> {
         let kind = if graph.is_generative() { EntryKind::Decode } else { EntryKind::Encode };
         let point = EntryPoint { kind, rows: 1, context: 1, largest_rows: 1 };
@@ -82,12 +82,13 @@ impl MatrixInputs {
         Ok(MatrixInputs { of, widths, gradients })
     }
 
-    /// What the second moments of the derivatives by the results of a matrix are kept as.
+    /// Returns the key of the second moments of a matrix's output gradients.
     pub fn gradient_key(weight: &str) -> String {
         format!("gradient {weight}")
     }
 
-    /// Where errors of a weight are passed on to, as far as all that counts was seen.
+    /// Returns where errors of a weight are passed on to, assuming that its inputs and gradients
+    /// were observed.
     pub(crate) fn passed_on(&self, weight: &str) -> PassedOn {
         match (self.of.contains_key(weight), self.gradients.contains_key(weight)) {
             (false, _) => PassedOn::Nowhere,
@@ -96,7 +97,7 @@ impl MatrixInputs {
         }
     }
 
-    /// The tensors that add to some moments, each with what it adds to.
+    /// Returns the tensors that contribute to moments, each with the keys of these moments.
     pub fn readers(&self) -> BTreeMap<&str, Vec<&str>> {
         let mut readers: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for joined in self.widths.keys() {
@@ -107,8 +108,8 @@ impl MatrixInputs {
 }
 
 impl Moments {
-    /// Hash of a checkpoint and of the ids of sequences in their order: all that moments follow
-    /// from.
+    /// Computes a hash of everything that determines moments: a checkpoint and the ids of sequences
+    /// in order.
     pub fn identity_of(checkpoint: [u8; 32], sequences: &[Vec<u32>]) -> [u8; 32] {
         let mut digest = Sha256::new();
         digest.update(b"moments and gradients, 1");
@@ -120,8 +121,8 @@ impl Moments {
         digest.finalize().into()
     }
 
-    /// Takes those of a model by running the reference over token sequences, in their order,
-    /// without derivatives; `checkpoint` is a hash of the model, see
+    /// Collects the moments of a model by running the reference implementation on token sequences
+    /// in order, without gradients. `checkpoint` is a hash of the model, see
     /// [`content_hash`](crate::content_hash).
     ///
     /// Memory: 8 bytes for every pair of columns of every tensor that a matrix is multiplied with.

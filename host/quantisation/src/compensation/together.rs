@@ -1,9 +1,10 @@
-//! Rounds all rows of a matrix together, passing errors on to later columns and later rows.
+//! Rounds all rows of a matrix together and passes errors on to later columns and later rows.
 //!
-//! With H + λ = (I + U) D (I + U)ᵀ for columns and G + λ = (I + V) C (I + V)ᵀ for rows, both in
-//! their orders, tr(G E H Eᵀ) = Σ C[i] D[k] (F[i, k] + Σ V[j, i] F[j, k])², the sum over j < i, and
-//! F = E (I + U): what is left of a row after its columns, see [`Rows`]. So column after column,
-//! and in it row after row, each value is rounded to the nearest of what makes its term smallest.
+//! Columns have H + λ = (I + U) D (I + U)ᵀ and rows G + λ = (I + V) C (I + V)ᵀ, both in their
+//! orders. Then tr(G E H Eᵀ) = Σ C[i] D[k] (F[i, k] + Σ V[j, i] F[j, k])², with the inner sum over
+//! j < i. F = E (I + U) is the error of a row after its columns, see [`Rows`]. So column by column,
+//! and row by row within a column, each value is rounded to the nearest integer that minimises its
+//! term.
 
 use std::ops::Range;
 
@@ -15,13 +16,13 @@ use super::product::{Panel, add_products, add_times, panels};
 use super::round::{BLOCK, Rows, WIDTH};
 use crate::scale::{Steps, nearest};
 
-/// Rows of one task of what is passed on to later columns.
+/// Number of rows in one task that passes errors on to later columns.
 const BAND: usize = 32;
 
 impl Rows<'_> {
-    /// The stored integers of every row, columns and rows in their own order; `rows` are the
-    /// factors of their derivatives and as many as there are rows. `None` where an error that was
-    /// passed on is no number any more.
+    /// Computes the stored integers of every row, columns and rows in matrix order. `rows` are the
+    /// factors of the output gradients, with one column per row. Returns `None` if `rows` has
+    /// another size, or if a passed-on error is not finite.
     pub fn round_together(
         &self,
         rows: &Factors,
@@ -32,7 +33,7 @@ impl Rows<'_> {
         if count * width != self.values.len() {
             return None;
         }
-        // What each value should be by now, rows in the order of theirs.
+        // Each value plus the errors passed on so far, in the order of the row factors.
         let row = |place: usize| &self.values[rows.order[place] as usize * width..][..width];
         let mut wanted: Vec<f32> = (0..count).flat_map(|place| row(place).iter().copied()).collect();
         let mut codes = vec![0; self.values.len()];
@@ -66,13 +67,13 @@ impl Rows<'_> {
     }
 }
 
-/// The columns of a block, rounded one after the other in all rows; compiled for each set of
-/// instructions.
+/// The work on one block: its columns are rounded one after the other in all rows. It is compiled
+/// for each instruction set.
 struct Block<'b, F> {
     all: &'b Rows<'b>,
     rows: &'b Factors,
     wanted: &'b [f32],
-    /// `[rows, columns of the block]`, made here.
+    /// Output, `[rows, columns of the block]`.
     errors: &'b mut [f32],
     codes: &'b mut [i32],
     block: Range<usize>,
@@ -87,7 +88,7 @@ impl<F: Fn(usize, usize) -> f32> WithSimd for Block<'_, F> {
     fn with_simd<S: Simd>(self, simd: S) -> bool {
         let Block { all, rows, wanted, errors, codes, block, steps, step } = self;
         let (width, count, factors) = (all.factors.width(), rows.width(), all.factors);
-        // Column by column, so that later rows of one lie side by side.
+        // Column by column, so that the later rows of a column are contiguous.
         let mut columns: Vec<f32> =
             block.clone().flat_map(|k| (0..count).map(move |place| wanted[place * width + k])).collect();
         let (mut passed_on, mut error) = (vec![0.0_f32; count], vec![0.0_f32; count]);
@@ -133,7 +134,7 @@ mod tests {
         (0..rows * width).map(|index| (index * 7919 % 1013) as f32 / 500.0 - 1.0).collect()
     }
 
-    /// tr(G E H Eᵀ).
+    /// Computes tr(G E H Eᵀ).
     fn loss(rows: &SecondMoments, columns: &SecondMoments, values: &[f32], codes: &[i32], step: f32) -> f64 {
         let width = columns.width();
         let error = |at: usize| f64::from(values[at]) - f64::from(codes[at]) * f64::from(step);
@@ -168,7 +169,7 @@ mod tests {
     fn without_a_common_loss_rows_are_as_on_their_own() {
         let (rows, width) = (9, 130);
         let factors = Factors::of(&moments(width, 300)).unwrap();
-        // Each row's derivatives are its own.
+        // The gradients of rows are independent.
         let mut triangle = vec![0.0; rows * (rows + 1) / 2];
         (0..rows).for_each(|row| triangle[row * (row + 1) / 2 + row] = 1.0 + row as f32);
         let gradients = Factors::of_gradients(&SecondMoments { width: rows, rows: 50, triangle }).unwrap();
@@ -191,7 +192,7 @@ mod tests {
         assert!(with(1).is_some() && with(1) == with(3));
         let large = vec![f32::MAX; rows * width];
         assert_eq!(Rows::of(&factors, &large).round_together(&gradients, STEPS, |_, _| 0.2), None);
-        // Factors of another number of rows.
+        // Factors for another number of rows.
         assert_eq!(Rows::of(&factors, &values[width..]).round_together(&gradients, STEPS, |_, _| 0.2), None);
     }
 }

@@ -1,5 +1,5 @@
-//! One file of the store: written chunk by chunk, resumed where an earlier run stopped, verified as
-//! a whole.
+//! One file of the store. It is written chunk by chunk, resumed where an earlier run stopped, and
+//! verified as a whole.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Seek, SeekFrom, Write};
@@ -21,12 +21,13 @@ use crate::{QuantiseError, StoreError};
 /// Interval for checking whether another process is done.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Hash of a chunk: its number is part of it, so that chunks cannot change places.
+/// Computes the hash of a chunk. It includes the chunk's number, so that chunks cannot be swapped.
 fn chunk_hash(chunk: usize, data: &[u8], scales: &[u8]) -> [u8; HASH] {
     hash(&[&(chunk as u64).to_le_bytes(), data, scales])
 }
 
-/// Hash of what is known of the whole tensor; after those of the chunks in the table.
+/// Computes the hash of the properties of the whole tensor. It follows the chunk hashes in the
+/// table.
 fn whole_hash(scale: &[u8]) -> [u8; HASH] {
     hash(&[b"whole", scale])
 }
@@ -38,15 +39,16 @@ pub(super) struct Unfinished<'j> {
     header: Header,
     parts: Parts,
     job: &'j Job<'j>,
-    /// Which chunks are made.
+    /// Whether each chunk is made.
     made: Vec<bool>,
     whole: Option<Whole>,
     table: Vec<u8>,
 }
 
 impl<'j> Unfinished<'j> {
-    /// Opens or creates the file; `None` if another process finished and renamed it meanwhile.
-    /// While another process writes it, `wait` is called repeatedly and may cancel.
+    /// Opens or creates the file. Returns `None` if another process finished and renamed it
+    /// meanwhile. While another process writes the file, `wait` is called repeatedly and may
+    /// cancel.
     pub fn open(
         path: PathBuf,
         header: Header,
@@ -73,7 +75,7 @@ impl<'j> Unfinished<'j> {
                 Err(TryLockError::Error(source)) => return Err(io("lock", source).into()),
             }
         }
-        // The previous owner of the lock may have renamed the file to its final name; it must not
+        // The previous owner of the lock may have renamed the file to its final name. It must not
         // be written then.
         if !shardwright_files::is_at(&file, &path) {
             return Ok(None);
@@ -98,21 +100,23 @@ impl<'j> Unfinished<'j> {
                 return Ok(Some(unfinished));
             }
         }
-        // Length first and the header last: a file with a header has its full length.
+        // Set the length first and write the header last, so a file with a header has its full
+        // length.
         let file = &unfinished.file;
         file.set_len(0).and_then(|()| file.set_len(parts.end)).map_err(|source| io("write", source))?;
         unfinished.write(0, &page)?;
         Ok(Some(unfinished))
     }
 
-    /// Start of a gap or unused hash that is not all zeros, if any; such bytes are never rewritten.
+    /// Returns the start of a gap or unused hash that is not all zeros, if any. Such bytes are
+    /// never rewritten.
     fn fault_outside_chunks(&self, bytes: &[u8]) -> Option<u64> {
         let last = self.parts.end - HASH as u64..self.parts.end;
         let unused = (!self.job.needs_whole()).then_some(last);
         not_zero(bytes, self.header.gaps(self.parts).into_iter().chain(unused))
     }
 
-    /// Finds the chunks whose hashes fit.
+    /// Finds the chunks whose hashes match.
     fn take_over(&mut self, mapped: &Mapped) {
         let bytes = mapped.bytes();
         self.table.copy_from_slice(&bytes[self.parts.table as usize..self.parts.end as usize]);
@@ -142,12 +146,12 @@ impl<'j> Unfinished<'j> {
         }
     }
 
-    /// Chunks made so far.
+    /// Returns the number of chunks made so far.
     pub fn made(&self) -> usize {
         self.made.iter().filter(|made| **made).count()
     }
 
-    /// Bytes of the chunks made so far.
+    /// Returns the number of bytes in the chunks made so far.
     pub fn made_bytes(&self) -> u64 {
         let bytes = |chunk: usize| {
             let (data, scales) = self.job.places(chunk);
@@ -156,7 +160,7 @@ impl<'j> Unfinished<'j> {
         self.made.iter().enumerate().filter(|(_, made)| **made).map(|(chunk, _)| bytes(chunk)).sum()
     }
 
-    /// Makes the missing chunks; `report` receives the number of bytes made and may cancel.
+    /// Makes the missing chunks. `report` receives the number of bytes made and may cancel.
     pub fn complete(
         &mut self,
         report: &mut dyn FnMut(u64) -> Result<(), QuantiseError>,
@@ -197,21 +201,21 @@ impl<'j> Unfinished<'j> {
         written.map_err(|source| StoreError::Io { action: "write", path: self.path.clone(), source }.into())
     }
 
-    /// Marks the file as complete in its header, with what there is to say of the moments, and
-    /// renames it to its final name.
+    /// Marks the file as complete in its header, adds the remarks, and renames it to its final
+    /// name.
     pub fn finish(mut self, name: &Path, remarks: &[Remark]) -> Result<(), QuantiseError> {
         self.header.remarks = remarks.to_vec();
         self.header.table = hex::encode(&hash(&[&self.table]));
         if let Some(page) = self.header.page() {
             self.write(0, &page)?;
         }
-        // No fsync: after a loss of power, hashes reveal missing bytes and they are made again.
+        // No fsync: after a power loss, hashes reveal missing bytes and they are made again.
         std::fs::rename(&self.path, name)
             .map_err(|source| StoreError::Io { action: "rename", path: self.path.clone(), source }.into())
     }
 }
 
-/// Start of the first of these ranges that contains a non-zero byte.
+/// Returns the start of the first range that contains a non-zero byte.
 fn not_zero(bytes: &[u8], ranges: impl IntoIterator<Item = std::ops::Range<u64>>) -> Option<u64> {
     let zero = |range: &std::ops::Range<u64>| {
         bytes[range.start as usize..range.end as usize].iter().all(|&byte| byte == 0)
@@ -219,14 +223,14 @@ fn not_zero(bytes: &[u8], ranges: impl IntoIterator<Item = std::ops::Range<u64>>
     ranges.into_iter().find(|range| !zero(range)).map(|range| range.start)
 }
 
-/// Opens a file in progress for writing; one that another user may have written is replaced by an
+/// Opens a file in progress for writing. Replaces a file that another user may have written with an
 /// empty one.
 fn open_private(path: &Path) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    // A link or a pipe in its place is no file of ours either.
+    // A link or a pipe with that name is not our file either.
     if let Err(FileError::NotOwn { .. }) = own::open_file(path) {
         std::fs::remove_file(path)?;
     }
@@ -235,7 +239,7 @@ fn open_private(path: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Whether the bytes of a chunk match the hash; releases their pages.
+/// Checks whether the bytes of a chunk match the hash, and releases their pages.
 fn checked(bytes: &[u8], parts: Parts, job: &Job<'_>, chunk: usize, wanted: &[u8], mapped: &Mapped) -> bool {
     let (data, scales) = job.places(chunk);
     let place =
@@ -248,7 +252,7 @@ fn checked(bytes: &[u8], parts: Parts, job: &Job<'_>, chunk: usize, wanted: &[u8
     fits
 }
 
-/// Opens a complete file and verifies every byte of it; `wanted` has neither table nor remarks.
+/// Opens a complete file and verifies every byte of it. `wanted` has neither table nor remarks.
 pub(super) fn open_whole(
     path: &Path,
     wanted: &Header,
@@ -302,7 +306,7 @@ pub(super) fn open_whole(
     let whole = whole.map(|scale| Whole { scale: f32::from_le_bytes(*scale), zero_point: 0 });
     let source: Arc<dyn WeightBytes> = Arc::new(mapped);
     let data = |offset: u64, length: u64| {
-        // Within the file, as the parts were checked against its length.
+        // This is within the file, as the parts were checked against its length.
         WeightData::new(Arc::clone(&source), offset as usize, length as usize)
             .map_err(|_| damaged(offset, "a part beyond the end"))
     };

@@ -1,9 +1,9 @@
 //! The first page of a file of quantised weights, and the offsets of the other parts.
 //!
-//! A file consists of this page, the data, the scales, and a table of one SHA-256 per chunk; each
-//! part begins on a page. The page describes the content and, once the file is complete, has the
-//! hash of the table; it includes its own hash. So every byte is covered, chunks can be checked one
-//! by one, and a file in progress records which of its chunks are valid.
+//! A file consists of this page, the data, the scales, and a table with one SHA-256 per chunk. Each
+//! part begins on a page boundary. The page describes the content and includes its own hash. Once
+//! the file is complete, it also has the hash of the table. So every byte is covered, chunks can be
+//! verified one by one, and a file in progress records which of its chunks are valid.
 
 use std::path::Path;
 
@@ -15,37 +15,38 @@ use crate::StoreError;
 use crate::compensation::Remark;
 use crate::job::Job;
 
-/// Alignment of all parts, and size of the header: a page, so that mapped data are aligned for any
-/// element.
+/// Alignment of all parts, and size of the header. It is a page, so that mapped data are aligned
+/// for any element.
 pub(crate) const PAGE: u64 = 4096;
-/// Bytes of a hash.
+/// Size of a hash in bytes.
 pub(crate) const HASH: usize = 32;
-/// Version of the files and of the arithmetic; another version makes other files and leaves old
-/// ones alone.
+/// Version of the files and of the arithmetic. Another version writes other files and leaves old
+/// ones unchanged.
 pub(crate) const VERSION: u32 = 1;
 
 const MAGIC: &[u8; 8] = b"sw-made\n";
-/// Magic, version, length of the text, hash of all of it.
+/// Size of magic, version, length of the text, and hash of all of it.
 const FIXED: usize = 8 + 4 + 4 + HASH;
-/// A name is cut to this length in the header; the file's own name is a hash over all of it.
+/// Names are truncated to this length in the header. The file's own name is a hash over the full
+/// name.
 const NAME_CHARS: usize = 200;
 
-/// What the header says.
+/// The content of the header.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Header {
-    /// Name of the weight, possibly cut.
+    /// Name of the weight, possibly truncated.
     pub weight: String,
     pub shape: Vec<u64>,
     pub format: WeightFormat,
-    /// Hash of everything that determines the content; also the file's name.
+    /// Hash of everything that determines the content. It is also the file's name.
     pub address: String,
     pub chunks: u64,
     pub data: u64,
     pub scales: u64,
-    /// Hash over the table of hashes in hexadecimal digits; empty in a file that is not whole.
+    /// Hash over the table of hashes in hexadecimal digits. Empty in an incomplete file.
     pub table: String,
-    /// What there is to say of the moments that a whole weight was rounded by.
+    /// Remarks about the moments used for rounding. Empty in an incomplete file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<Remark>,
 }
@@ -60,7 +61,7 @@ pub(crate) struct Parts {
 }
 
 impl Header {
-    /// Header of a weight to be made, not complete yet.
+    /// Creates the header of an incomplete file.
     pub fn new(job: &Job<'_>, format: WeightFormat, address: String) -> Self {
         let planned = job.planned();
         Header {
@@ -76,7 +77,7 @@ impl Header {
         }
     }
 
-    /// Offsets of the parts; `None` if sizes overflow.
+    /// Returns the offsets of the parts, or `None` if sizes overflow.
     pub fn parts(&self) -> Option<Parts> {
         let page = |offset: u64| offset.checked_next_multiple_of(PAGE);
         let scales = page(PAGE.checked_add(self.data)?)?;
@@ -86,12 +87,13 @@ impl Header {
         Some(Parts { data: PAGE, scales, table, end })
     }
 
-    /// The gaps between the parts, all zeros.
+    /// Returns the gaps between the parts, which are all zeros.
     pub fn gaps(&self, parts: Parts) -> [std::ops::Range<u64>; 2] {
         [parts.data + self.data..parts.scales, parts.scales + self.scales..parts.table]
     }
 
-    /// The first page; `None` if the text does not fit, which capped names and ranks rule out.
+    /// Returns the first page, or `None` if the text does not fit. Capped names and ranks rule that
+    /// out.
     pub fn page(&self) -> Option<Vec<u8>> {
         let text = serde_json::to_vec(self).ok()?;
         let mut page = Vec::with_capacity(PAGE as usize);
@@ -105,7 +107,7 @@ impl Header {
         fits.then_some(page)
     }
 
-    /// The header at the start of a file, verified by its hash.
+    /// Reads the header at the start of a file and verifies its hash.
     pub fn read(path: &Path, bytes: &[u8]) -> Result<Header, StoreError> {
         let foreign = || StoreError::NotAWeight { path: path.to_owned() };
         let damaged =
@@ -126,13 +128,13 @@ impl Header {
         serde_json::from_slice(text).map_err(|_| damaged(FIXED, "the header's text"))
     }
 
-    /// The content, for messages.
+    /// Describes the content for messages.
     pub fn describe(&self) -> String {
         format!("`{}` {:?} as {} ({})", self.weight, self.shape, self.format, self.address)
     }
 }
 
-/// SHA-256 over the parts one after the other.
+/// Computes the SHA-256 of the concatenated parts.
 pub(crate) fn hash(parts: &[&[u8]]) -> [u8; HASH] {
     let mut digest = Sha256::new();
     parts.iter().for_each(|part| digest.update(part));

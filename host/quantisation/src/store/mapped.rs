@@ -7,13 +7,13 @@ use shardwright_graph::WeightBytes;
 
 use crate::StoreError;
 
-/// A mapped file of the store. Were it truncated by another program while mapped, reading the lost
-/// pages would end this process (SIGBUS); the system offers no mapping without that. Files of a
-/// store are only ever replaced whole, by renaming.
+/// A mapped file of the store. If another program truncated it while mapped, reading the lost pages
+/// would end this process (SIGBUS), and the system offers no mapping without that risk. Files of a
+/// store are only ever replaced as a whole, by renaming.
 pub(crate) struct Mapped(Mapping);
 
 impl Mapped {
-    /// Maps a file that only this user can have written.
+    /// Maps a file after checking that only this user can have written it.
     pub fn open(path: &Path) -> Result<Mapped, StoreError> {
         let io = |action, source| StoreError::Io { action, path: path.to_owned(), source };
         let file = match own::open_file(path) {
@@ -24,8 +24,8 @@ impl Mapped {
         Mapped::of(&file).map_err(|source| io("map", source))
     }
 
-    /// A complete file of the store is never written; a file in progress is written only by the
-    /// owner of its lock, who maps it only while reading.
+    /// Maps an open file. A complete file of the store is never written. A file in progress is
+    /// written only by the owner of its lock, who maps it only while reading.
     pub fn of(file: &File) -> std::io::Result<Mapped> {
         Ok(Mapped(Section::whole("<store>", file.try_clone()?)?.map()?))
     }

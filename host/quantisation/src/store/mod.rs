@@ -1,4 +1,5 @@
-//! Quantised weights in a directory: written in chunks, mapped, resumed after an interruption.
+//! Quantised weights in a directory: written in chunks, memory-mapped, resumed after an
+//! interruption.
 
 mod file;
 mod header;
@@ -26,36 +27,36 @@ const WHOLE: &str = "weight";
 const UNFINISHED: &str = "unfinished";
 /// Name prefix of the private folder in a directory that is not trusted.
 const OWN: &str = ".own-";
-/// What nobody went on with for so long is removed: it is of a model that is not made any more, and
-/// as long as one that is.
+/// Unfinished files of this age are removed. They probably belong to a model that is not made any
+/// more, and they are as large as finished ones.
 const UNFINISHED_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A directory of quantised weights.
 ///
 /// A file is named by a hash over everything that determines its content: name, shape and identity
 /// of the source, format, moments and the version of the arithmetic. Valid files are reused,
-/// whatever created them; a file that an earlier run began is resumed at the chunk where it
-/// stopped, whether by cancellation, an error, or the end of the process. The bytes are the same in
-/// every case.
+/// whatever created them. A file from an earlier run is resumed at the chunk where that run
+/// stopped, by cancellation, an error, or the end of the process. The bytes are the same in every
+/// case.
 ///
-/// Memory: two chunks per thread, at most 32, where a chunk is a megabyte of values plus its
-/// result, whatever the size of a weight; mapped sources and results are released after reading.
-/// Gemma 4 E2B and E4B at their real shapes, in 8 bits and in 4 bits with blocks of 32, peaked
-/// below 12 MiB on two threads (`examples/real_shapes.rs`).
+/// Memory: two chunks per thread, at most 32, independent of the size of a weight. A chunk is a
+/// megabyte of values plus its result. Mapped sources and results are released after reading. Gemma
+/// 4 E2B and E4B at their real shapes, in 8 bits and in 4 bits with blocks of 32, peaked below 12
+/// MiB on two threads (`examples/real_shapes.rs`).
 #[derive(Debug)]
 pub struct Store {
     directory: PathBuf,
-    /// Weights made or verified by this value, by address: a tied head and embedding in one format
-    /// share a file.
+    /// Weights made or verified by this instance, by address. A tied head and embedding in one
+    /// format share a file.
     open: Mutex<BTreeMap<String, (Weight, Vec<Remark>)>>,
-    /// If others may write the directory: the reason, and the folder in it that is used instead,
-    /// which is removed with this value.
+    /// Set if other users may write to the directory: the reason, and the temporary folder used
+    /// instead, which is removed with this instance.
     instead: Option<(FileError, tempfile::TempDir)>,
 }
 
 impl Store {
-    /// A store in a directory, which is created if missing. A directory that others may write is
-    /// not trusted: everything is made again in a folder that is removed with the store, and
+    /// Opens a store in a directory, which is created if missing. A directory that other users may
+    /// write to is not trusted. Then everything is made again in a temporary folder, and
     /// [`Note::Disbelieved`] reports it.
     pub fn open(directory: impl Into<PathBuf>) -> Result<Self, QuantiseError> {
         let directory = directory.into();
@@ -76,13 +77,13 @@ impl Store {
         Ok(Store { directory, open: Mutex::default(), instead })
     }
 
-    /// The directory of the store.
+    /// Returns the directory of the store.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The graph with its weights and tables as in the recipe, mapped from the store. Unchanged
-    /// weights are shared, not copied; vectors (norm scales and the like) are made in memory.
+    /// Quantises a graph with a recipe and maps the results from the store. Unchanged weights are
+    /// shared, not copied. Vectors (such as norm scales) are made in memory.
     pub fn graph(
         &self,
         graph: &Graph,
@@ -96,7 +97,8 @@ impl Store {
         })
     }
 
-    /// One weight in a format, mapped from the store; rounded to the nearest without `moments`.
+    /// Quantises one weight and maps it from the store. Without `moments`, values are rounded to
+    /// the nearest.
     pub fn weight(
         &self,
         source: &dyn RowSource,
@@ -151,7 +153,8 @@ impl Store {
         if let Some(made) = find(&path, &header, &job, meter)? {
             return found(made, meter);
         }
-        // Only now: those of 12,288 columns take 15 s on two cores, and a kept weight needs none.
+        // Compute the factors only now: with 12,288 columns that takes 15 s on two cores, and a
+        // stored weight does not need them.
         let (factors, remarks) = match moments {
             Some(moments) => moments.factors_and_remarks(name)?,
             None => Default::default(),
@@ -199,7 +202,7 @@ impl Store {
     }
 }
 
-/// Removes files that were begun long ago and are not being written.
+/// Removes old unfinished files that are not being written.
 fn sweep(directory: &Path) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
@@ -209,19 +212,20 @@ fn sweep(directory: &Path) {
         let is_old = |time: SystemTime| time.elapsed().is_ok_and(|age| age > UNFINISHED_AGE);
         let instead = entry.file_name().to_string_lossy().starts_with(OWN);
         if instead && modified().is_some_and(is_old) && own::expect_folder(&path).is_ok() {
-            // Left by a process that was killed.
+            // Left over from a killed process.
             let _ = std::fs::remove_dir_all(&path);
         }
         if begun && modified().is_some_and(is_old) {
-            // A process that resumes it now has it locked. A failure to remove it costs only space.
+            // If a process resumes the file now, it has it locked. A failed removal only costs
+            // space.
             let free = own::open_file(&path).is_ok_and(|(file, _)| file.try_lock().is_ok());
             let _ = free.then(|| std::fs::remove_file(&path));
         }
     }
 }
 
-/// The stored weight, and what was said of its moments. An invalid file counts as missing, with a
-/// note.
+/// Returns the stored weight and its remarks, if it exists. Treats an invalid file as missing, with
+/// a note.
 fn find(
     path: &Path,
     header: &Header,
@@ -243,7 +247,7 @@ fn find(
     }
 }
 
-/// Hash over everything that determines the content of a file.
+/// Computes a hash over everything that determines the content of a file.
 fn address(
     source: &dyn RowSource,
     format: WeightFormat,

@@ -1,4 +1,4 @@
-//! Ranges and moments from running a model; their file.
+//! Ranges and moments from running a model, and their file formats.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -88,7 +88,7 @@ fn ranges_are_what_was_seen() {
         }
     }
     let range = ranges["hidden@2"];
-    // The observed form is decomposed, which rounds a little otherwise.
+    // The observed form is decomposed, which rounds slightly differently.
     let close = |a: f32, b: f32| (a - b).abs() <= 1e-4 * (high - low);
     assert!(close(range.low, low) && close(range.high, high), "{range:?} {low} {high}");
     assert!(ranges.values().any(|range| range.masked) && ranges.values().any(|range| !range.masked));
@@ -144,7 +144,7 @@ fn moments_are_of_what_matrices_are_multiplied_with() {
             assert_eq!(factors.is_some(), matrix, "{:?} {}", spec.family, weight.name);
             assert!(factors.is_none_or(|factors| factors.columns.width() == weight.row_width()));
         }
-        // They share their input.
+        // These weights share their input.
         let of = |part: &str| {
             let weight = graph.weights.iter().find(|weight| weight.part == part).unwrap();
             moments.factors(&weight.name).unwrap()
@@ -234,7 +234,7 @@ fn a_recipe_with_moments_makes_other_integers_of_matrices_alone() {
     for (a, b) in nearest.assets.iter().zip(&compensated.assets) {
         assert_eq!(a.table.data.bytes(), b.table.data.bytes(), "tables are read, not multiplied");
     }
-    // The store gives the same.
+    // The store gives the same result.
     let directory = TempDir::new().unwrap();
     let stored = Store::open(directory.path()).unwrap().graph(&graph, &with, &mut Unwatched).unwrap();
     for (a, b) in stored.weights.iter().zip(&compensated.weights) {
@@ -291,7 +291,7 @@ fn hostile_calibrations_are_refused() {
     };
     assert!(matches!(read(&with(8, &[1])), Err(MeasuredError::Version { found: 1, supported: 3, .. })));
     assert!(matches!(read(&with(12, &[0xFF; 8])), Err(MeasuredError::TooLarge { .. })));
-    // With a hash that fits, the content is still not believed.
+    // Even with a matching hash, the content is validated.
     let content = &sound[52..];
     for _ in 0..700 {
         let mut content = content.to_vec();
@@ -308,7 +308,7 @@ fn hostile_calibrations_are_refused() {
                 }
             }
         }
-        // Any answer but a panic; ranges of whatever is accepted are finite.
+        // Any result except a panic. Accepted files have finite ranges.
         if let Ok(calibration) = read(&sealed(&sound, &content)) {
             let ranges = calibration.ranges(RangeMethod::Percentile(0.99), IntegerBits::Eight).unwrap();
             assert!(ranges.values().all(|range| range.low.is_finite() && range.high.is_finite()));
@@ -323,7 +323,7 @@ fn hostile_calibrations_are_refused() {
     assert!(matches!(calibration.write(nowhere), Err(MeasuredError::Io { action: "write", .. })));
 }
 
-/// A file with that content and a hash that fits.
+/// Returns a file with that content and a matching hash.
 pub fn sealed(like: &[u8], content: &[u8]) -> Vec<u8> {
     use sha2::{Digest, Sha256};
     let mut bytes = like[..12].to_vec();
@@ -345,7 +345,7 @@ fn what_cannot_be_calibrated_says_why() {
     let error = calibrator.add(&[1 << 20]).unwrap_err();
     assert!(matches!(error, CalibrationError::Reference(ReferenceError::Token { .. })), "{error}");
     assert!(error.help().is_some());
-    // A fault leaves nothing behind.
+    // An error leaves no partial results.
     assert!(matches!(calibrator.finish(), Err(CalibrationError::NoSequences)));
 
     let mut broken = graph.clone();

@@ -1,5 +1,5 @@
-//! The trained demo model in other formats, through the reference, on a sample of its held-out
-//! rows. `examples/format_table.rs` takes all of them.
+//! The trained demo model in other formats, run by the reference implementation on a sample of its
+//! held-out rows. `examples/format_table.rs` uses all rows.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -18,16 +18,16 @@ fn calibration_and_evaluation_share_no_row() {
     assert!(calibration.iter().all(|row| seen.insert(row)));
     assert!(evaluation.iter().all(|row| seen.insert(row)));
     assert!(seen.insert(&special()));
-    // Nor half a row: 32 ids in a row of one occur nowhere in the other.
+    // Not even 32 consecutive ids of a row occur in the other set.
     let windows: BTreeSet<&[u32]> = calibration.iter().flat_map(|row| row.windows(32)).collect();
     assert!(evaluation.iter().flat_map(|row| row.windows(32)).all(|window| !windows.contains(window)));
-    // All of the special ids are among the calibration's, and some prose and chat.
+    // The calibration includes all special ids, and some prose and chat.
     let ids: BTreeSet<u32> = calibration.iter().flatten().copied().chain(special()).collect();
     assert!((7..24).all(|id| ids.contains(&id)));
     assert!(calibration.iter().filter(|row| row.contains(&15)).count() > 3);
 }
 
-/// On text that the moments were taken over; what is gained on other text is in the benchmarks.
+/// Uses the text that the moments are computed from. Gains on other text are in the benchmarks.
 #[test]
 fn errors_that_make_up_for_each_other_cost_less() {
     use WeightFormat::{Bf16, W4PerChannel};
@@ -49,7 +49,7 @@ fn the_demo_model_keeps_its_likelihood() {
     use WeightFormat::{Bf16, W4Block32, W8PerChannel};
     let graph = graph();
     let (calibration, evaluation) = rows();
-    // Prose and chat; the first 64 ids of each, which is as much as a test can take.
+    // Prose and chat. Only the first 64 ids of each, to limit the time of the test.
     let first = |rows: &[Vec<u32>], every: usize, length: usize| -> Vec<Vec<u32>> {
         rows.iter().step_by(every).map(|row| row[..row.len().min(length)].to_vec()).collect()
     };
@@ -85,11 +85,12 @@ fn the_demo_model_keeps_its_likelihood() {
 
 #[test]
 fn priors_are_near_what_was_measured() {
-    /// Published models lose so many times as much; priors are for these.
+    /// The priors are fitted to published models, which lose this many times as much as the demo
+    /// model.
     const PUBLISHED: f64 = 2.5;
     use WeightFormat::{W2PerChannel, W4Block32, W4PerChannel, W8PerChannel};
     use WeightRole::{AttentionInput, AttentionOutput, Head, MlpInput, MlpOutput, PerLayer};
-    // Sums over the layers that `format_table -- 24 --places` measured.
+    // Sums over the layers, as measured by `format_table -- 24 --places`.
     let measured = [
         (AttentionInput, [250, 33_990, 59_285]),
         (AttentionOutput, [94, 15_485, 23_702]),
@@ -112,7 +113,7 @@ fn priors_are_near_what_was_measured() {
             );
         }
     }
-    // Of weights without bytes the same within a half, and narrower formats lose more.
+    // Weights without bytes give the same estimates within a half, and narrower formats lose more.
     let formats = [W8PerChannel, W4Block32, W4PerChannel, W2PerChannel];
     let sums = |graph: &Graph| {
         let rows = priors(graph, &formats, None).unwrap();

@@ -1,4 +1,4 @@
-//! Every format, made and decoded: bounds, exactness, layout, threads, and what is refused.
+//! Makes and decodes every format: bounds, exactness, layout, threads, and rejected inputs.
 
 use std::ops::ControlFlow;
 
@@ -36,8 +36,8 @@ pub fn same(a: &Weight, b: &Weight) -> bool {
         && scales(a) == scales(b)
 }
 
-/// Half a step of the max-abs scale of what shares a scale bounds the root of the mean square error
-/// of all of it.
+/// Checks that the root mean square error of a group with a shared scale is at most half a step of
+/// its max-abs scale.
 fn assert_close(source: &Weight, made: &Weight) {
     let (before, after) = (decoded(source), decoded(made));
     let width = source.row_width();
@@ -56,14 +56,15 @@ fn assert_close(source: &Weight, made: &Weight) {
     let rows = before.chunks(width.max(group)).zip(after.chunks(width.max(group)));
     let stepped = made.format() == Some(WeightFormat::W4Block32Stepped);
     let blocks = rows.flat_map(|(before, after)| {
-        // Up to one more of the row's scale, a sixteenth of its largest block's.
+        // Stepped scales add up to one step of the row's scale, a sixteenth of its largest block's.
         let more = if stepped { largest_of(before) / 16.0 * 1.03 } else { 0.0 };
         before.chunks(group).zip(after.chunks(group)).map(move |(before, after)| (before, after, more))
     });
     for (before, after, more) in blocks {
         let largest = largest_of(before) + more;
         let error: f64 = before.iter().zip(after).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum();
-        // An f16 scale is off by one in 2,048 at most, which the largest value sees whole.
+        // An f16 scale is off by at most one part in 2,048. For the largest value this error counts
+        // in full.
         let bound = f64::from(largest) / limit * 0.5 + f64::from(largest) / 2048.0 + 1e-7;
         let root = (error / before.len() as f64).sqrt();
         assert!(root <= bound, "{root} > {bound}");
@@ -118,7 +119,7 @@ fn integers_are_within_their_range_and_hold_zero() {
         let made = made(&source, format);
         let all = || (0..40).flat_map(|row| made.raw_row(row).unwrap());
         assert!(all().all(|raw| range.contains(&raw)), "{format}");
-        // Of a whole tensor in eight bits the largest value may lie on either side.
+        // With eight bits per tensor, the largest value may be on either side.
         let largest = all().map(i32::abs).max().unwrap();
         assert!([*range.end(), -range.start()].contains(&largest), "{format}: {largest}");
         assert!(made.raw_row(1).unwrap().all(|raw| raw == 0));
@@ -129,13 +130,13 @@ fn integers_are_within_their_range_and_hold_zero() {
 #[test]
 fn making_again_what_was_made_changes_nothing() {
     let source = weight(&[20, 96], DType::F32, &values(20 * 96, 11));
-    // But for stepped scales, of which not every one is tried: where the largest integer of a block
-    // is 6, its scale is not found again.
+    // Stepped scales are excluded, as not every one is tried: if the largest integer of a block is
+    // 6, its scale is not found again.
     let found_again = |format: &&WeightFormat| **format != WeightFormat::W4Block32Stepped;
     for &format in WeightFormat::MADE.iter().filter(found_again) {
         let once = made(&source, format);
         let twice = made(&once, format);
-        // But for the last bit of a scale.
+        // Equal except for the last bit of a scale.
         let same = |a: f32, b: f32| (a - b).abs() <= 2e-7 * a.abs();
         assert!(decoded(&once).iter().zip(decoded(&twice)).all(|(a, b)| same(*a, b)), "{format}");
     }
@@ -166,9 +167,8 @@ fn blocks_are_better_than_channels_and_channels_than_the_tensor() {
     assert!(error(WeightFormat::W2PerChannel) > errors[3]);
 }
 
-/// Sixteen scales a row are nearly as good as free ones where blocks are alike, but for the sign
-/// that those have and a seventh of the error that it saves; and whoever reads them finds the row's
-/// scale again.
+/// If blocks are alike, sixteen scales per row are nearly as good as free ones. Free scales also
+/// have a sign, which saves a seventh of the error. A reader can recover the row's scale.
 #[test]
 fn stepped_scales_are_multiples_of_one_and_cost_little() {
     let source = weight(&[48, 300], DType::F32, &values(48 * 300, 17));
@@ -195,7 +195,7 @@ fn stepped_scales_are_multiples_of_one_and_cost_little() {
     assert!(stepped <= 1.05 * 1.15 * free, "{stepped} beside {free}");
 }
 
-/// Moments of rows whose columns depend on each other.
+/// Returns moments of rows with correlated columns.
 fn moments(width: usize) -> SecondMoments {
     let rows = values(400 * (width + 1), 5);
     let mut sums = MomentSums::new(width);
@@ -232,12 +232,12 @@ fn errors_make_up_for_each_other_in_every_format() {
             }
             false => assert_eq!(compensated.data.bytes(), nearest.data.bytes(), "{format}"),
         }
-        // No thread and no chunk changes a byte.
+        // Threads and chunks change no byte.
         let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
         let again = pool.install(|| quantise_weight(&source, format, rounding, &mut Unwatched).unwrap());
         assert_eq!(again.data.bytes(), compensated.data.bytes(), "{format}");
     }
-    // Errors of values this large are no numbers once they are passed on.
+    // Errors of values this large overflow when they are passed on.
     let mut large = values(3 * 96, 8);
     large[96..192].iter_mut().for_each(|value| *value = f32::MAX * value.signum());
     let large = weight(&[3, 96], DType::F32, &large);
@@ -245,7 +245,7 @@ fn errors_make_up_for_each_other_in_every_format() {
     let rounded = quantise_weight(&large, WeightFormat::W4PerChannel, rounding, &mut Unwatched).unwrap();
     let off = decoded(&large)[96..192].iter().zip(&decoded(&rounded)[96..192]).any(|(a, b)| a * b <= 0.0);
     assert!(!off, "a sign was lost");
-    // Vectors have no columns that depend on each other.
+    // Vectors have no correlated columns.
     let vector = weight(&[96], DType::F32, &values(96, 3));
     let rounding = Rounding::Compensated { columns: &factors, rows: None };
     let rounded = quantise_weight(&vector, WeightFormat::W8PerTensor, rounding, &mut Unwatched).unwrap();
@@ -297,7 +297,7 @@ proptest! {
         let of: Vec<f32> =
             values((rows * width) as usize, seed).iter().map(|v| v * 2.0_f32.powi(power)).collect();
         let source = weight(&[rows, width], DType::F32, &of);
-        // Stepped scales have a bound of their own, beside the code that chooses them.
+        // Stepped scales have their own bound, tested next to the code that chooses them.
         let free = |format: &&WeightFormat| format.is_quantised() && **format != WeightFormat::W4Block32Stepped;
         for &format in WeightFormat::MADE.iter().filter(free) {
             let (dtype, scales) = format.layout().unwrap();
@@ -323,8 +323,8 @@ proptest! {
                 .sum();
             let ours: f64 =
                 of.iter().zip(decoded(&made(&source, format))).map(|(a, b)| f64::from(a - b).powi(2)).sum();
-            // Errors are summed in f32 steps: where a scale is nearly exact, what is compared is
-            // off by the last bits of the values.
+            // Errors are summed in f32 steps. If a scale is nearly exact, the compared sums are off
+            // by the last bits of the values.
             let squares: f64 = of.iter().map(|v| f64::from(*v).powi(2)).sum();
             prop_assert!(ours <= plain * 1.0001 + squares * 1e-8, "{format}: {ours} > {plain}");
         }

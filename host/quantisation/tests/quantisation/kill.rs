@@ -1,6 +1,6 @@
-//! Killed at random moments and begun again: the bytes are those of an uninterrupted run, and
-//! memory is that of a few chunks. `examples/real_shapes.rs` does the same at the shapes of real
-//! models.
+//! Kills the work at random moments and restarts it. The bytes must be the same as after an
+//! uninterrupted run, and memory must stay at a few chunks. `examples/real_shapes.rs` does this at
+//! the shapes of real models.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,14 +18,14 @@ use tempfile::TempDir;
 use crate::killed::{files_and_hashes, make_all, peak_kib, until_done};
 use crate::support::{Synthetic, planned, values};
 
-/// Directory and format of the child's work.
+/// Environment variables for the directory and format of the child's work.
 const DIRECTORY: &str = "SHARDWRIGHT_TEST_STORE";
 const FORMAT: &str = "SHARDWRIGHT_TEST_FORMAT";
 
-/// How often a child is killed.
+/// Number of kills.
 const KILLS: usize = 20;
 
-/// A table of many chunks, a matrix of one and one of some.
+/// Returns a table of many chunks, a matrix of one chunk and a matrix of some.
 fn sources() -> Vec<Synthetic> {
     let of = |name: &str, shape: [u64; 2]| Synthetic {
         name: name.to_owned(),
@@ -36,8 +36,8 @@ fn sources() -> Vec<Synthetic> {
     vec![of("table", [16_384, 512]), of("q", [64, 512]), of("up", [1024, 1536])]
 }
 
-/// With errors passed on in one of the formats: moments of what the matrices are multiplied with,
-/// always the same.
+/// Returns constant moments of the matrices' inputs for one of the formats, which tests error
+/// compensation.
 fn moments_for(format: WeightFormat) -> Option<Moments> {
     let sums = |width: usize| {
         let mut sums = MomentSums::new(width);
@@ -60,7 +60,7 @@ fn child() {
     make_all(&sources(), format, moments.as_ref(), &PathBuf::from(directory), Duration::from_millis(2));
 }
 
-/// This program again, to run one of the ignored tests.
+/// Creates a command that runs one of the ignored tests of this program.
 fn child_named(name: &str, directory: &Path, format: WeightFormat) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([name, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
@@ -83,8 +83,8 @@ fn killed_at_many_moments_the_bytes_are_the_same() {
             store.weight(source, format, moments_for(format).as_ref(), &mut Unwatched).unwrap();
         }
         assert!(files_and_hashes(directory.path()) == files_and_hashes(whole.path()), "{format}");
-        // As f32 the table alone has 32 MiB; a child holds 2 chunks for each thread and the
-        // program.
+        // The table alone has 32 MiB as f32. A child needs memory for 2 chunks per thread and for
+        // the program.
         if cfg!(target_os = "linux") {
             let chunks = 2 * std::thread::available_parallelism().unwrap().get() as u64;
             let bound = 40 * 1024 + chunks * 4 * 1024;
@@ -107,7 +107,8 @@ fn child_of_a_checkpoint() {
     println!("\nmade 1 {}", peak_kib());
 }
 
-/// Tables of 200 MiB and more, mapped from a checkpoint: hashed, read in and out without staying.
+/// Tables of 200 MiB and more, mapped from a checkpoint, are hashed, read and written without
+/// staying resident.
 #[test]
 fn a_mapped_checkpoint_gives_its_memory_back() {
     let directory = TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! The tests of the crate, one program.
+//! All tests of the crate in one program.
 
 #[path = "../support/mod.rs"]
 mod support;

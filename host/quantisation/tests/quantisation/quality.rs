@@ -1,4 +1,4 @@
-//! What formats cost: by combination, by layer and role.
+//! The loss of formats, by combination, and by layer and role.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -90,7 +90,7 @@ fn what_cannot_be_evaluated_says_why() {
     assert!(matches!(error, CalibrationError::Reference(_)) && error.help().is_some(), "{error}");
 }
 
-/// Changes of all kinds.
+/// Returns one change of each kind.
 fn changes() -> [Change; 4] {
     let (component, layer) = (ComponentKind::Decoder, 1);
     let format = WeightFormat::W4Block32;
@@ -123,7 +123,7 @@ fn a_change_is_one_place_in_another_format() {
         assert!(values.recipe(&graph).weights.iter().all(|format| *format == ConstantFormat::Stored));
         assert!(values.needs_ranges() && !weights.needs_ranges() && !table.needs_ranges());
     }
-    // What a layer reads has every matrix of it, and more.
+    // The weights read by a layer include all its matrices.
     let read = weights_read(&graph);
     for ((component, layer, _), weights) in places(&graph) {
         assert!(weights.iter().all(|weight| read[&(component, layer)].contains(weight)));
@@ -135,7 +135,7 @@ fn losses_survive_their_files_and_nothing_else_does() {
     let directory = TempDir::new().unwrap();
     let folder = directory.path();
     for (index, change) in changes().into_iter().enumerate() {
-        // Rounded up.
+        // Losses are rounded up.
         let loss = Loss::of(change, 1e-9 * (index as f64 - 0.5).max(0.0));
         loss.write(folder).unwrap();
         assert_eq!(Loss::read(folder, &change).unwrap(), loss);
@@ -189,8 +189,8 @@ fn losses_of_other_content_are_others() {
     }
 }
 
-/// Both are right about what they are told: where all columns are alike and none depends on
-/// another, products are off as far as values are.
+/// If all columns are alike and uncorrelated, products are off as much as values are, so both
+/// estimates must agree up to a constant.
 #[test]
 fn expectations_by_moments_are_those_by_values_where_columns_are_alike() {
     let graph = graph_of(&Spec::gemma4());
@@ -210,7 +210,7 @@ fn expectations_by_moments_are_those_by_values_where_columns_are_alike() {
     let (plain, own) =
         (priors(&graph, &formats, None).unwrap(), moment_priors(&graph, &formats, &moments, None).unwrap());
     assert_eq!(plain.len(), own.len());
-    // The constants of a role differ, and nothing else: the quotient is that of the role.
+    // Only the constant of the role differs.
     let mut quotients: BTreeMap<WeightRole, f64> = BTreeMap::new();
     for (plain, own) in plain.iter().zip(&own) {
         assert_eq!(plain.change(), own.change());
@@ -221,7 +221,7 @@ fn expectations_by_moments_are_those_by_values_where_columns_are_alike() {
         }
     }
     assert!(quotients.len() >= 5, "{quotients:?}");
-    // Without moments of a matrix its values decide.
+    // A matrix without moments uses its values.
     let none = Moments::new([2; 32], inputs, BTreeMap::new());
     assert_eq!(moment_priors(&graph, &formats, &none, Some(Compensated::All)).unwrap(), own);
     let encoder = graph_of(&Spec::embeddinggemma());

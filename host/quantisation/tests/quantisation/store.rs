@@ -1,4 +1,5 @@
-//! The store: the bytes of memory, found again, continued, and never believed.
+//! The store: results are the same as in memory, are found again and resumed, and are never trusted
+//! unverified.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +19,7 @@ use tempfile::TempDir;
 use crate::formats::same;
 use crate::support::{Synthetic, values, weight};
 
-/// Follows, and stops after so many calls.
+/// A watcher that records events and stops after some calls.
 #[derive(Default)]
 struct Follower {
     calls: usize,
@@ -71,7 +72,7 @@ fn the_store_gives_what_memory_gives() {
     }
     assert_eq!(files(store.directory()).len(), WeightFormat::MADE.len());
 
-    // Another process would find the files.
+    // A new store, like that of another process, finds the files.
     let again = Store::open(store.directory()).unwrap();
     for &format in WeightFormat::MADE {
         let mut follower = Follower::default();
@@ -82,7 +83,7 @@ fn the_store_gives_what_memory_gives() {
     }
 }
 
-/// Moments of what the matrices of this file are multiplied with.
+/// Returns moments of the inputs of the matrices in this file.
 fn moments(identity: u8, width: usize) -> Moments {
     let mut sums = MomentSums::new(width);
     sums.add(&values(3 * width * width, 9));
@@ -112,12 +113,12 @@ fn whatever_decides_the_content_makes_another_file() {
     assert_eq!(made(&plain, Some(&moments(1, 64))), 5);
     assert_eq!(made(&plain, Some(&moments(1, 64))), 5);
     assert_eq!(made(&plain, Some(&moments(2, 64))), 6);
-    // Nothing is known of what it is multiplied with: to the nearest, as without moments.
+    // Without observed inputs, values are rounded to the nearest, as without moments.
     assert_eq!(made(&plain, Some(&Moments::new([3; 32], MatrixInputs::default(), BTreeMap::new()))), 6);
     assert_eq!(made(&weight(&[64, 64], DType::Bf16, &of), None), 7);
     let quantised = in_memory(&plain, WeightFormat::W8PerChannel);
     assert_eq!(made(&quantised, None), 8);
-    // The part is the network's word for it and decides nothing.
+    // The part does not affect the content.
     assert_eq!(made(&Weight { part: "head", ..plain }, None), 8);
 }
 
@@ -143,7 +144,7 @@ fn what_is_unusual_about_moments_is_said() {
             (others, found.len())
         };
         let (first, again) = (notes(), notes());
-        // And of one that was made before.
+        // A reused weight reports them too.
         assert_eq!((first.1, again.1, &again.0), (0, 1, &first.0));
         first.0
     };
@@ -170,7 +171,7 @@ fn a_weight_that_is_kept_needs_no_factors() {
         store.weight(&plain, WeightFormat::W4PerChannel, Some(&moments), &mut Unwatched)
     };
     let made = make().unwrap();
-    // What they would be computed from is gone.
+    // The moments are gone, but the stored weight does not need them.
     std::fs::remove_file(file).unwrap();
     assert!(same(&make().unwrap(), &made));
     std::fs::remove_dir_all(directory.path()).unwrap();
@@ -193,7 +194,7 @@ fn ended_anywhere_and_continued_the_bytes_are_the_same() {
         let directory = TempDir::new().unwrap();
         let (mut continued, mut runs) = (0, 0);
         loop {
-            // A store of its own each time, as a new process has.
+            // A new store each time, like that of a new process.
             let store = Store::open(directory.path()).unwrap();
             let mut follower = Follower { stop_after: Some(2), ..Follower::default() };
             let made = store.weight(&synthetic(), format, moments, &mut follower);
@@ -207,7 +208,7 @@ fn ended_anywhere_and_continued_the_bytes_are_the_same() {
                 Err(error) => panic!("{error}"),
             }
             runs += 1;
-            // A tensor-wide scale takes two passes, which are not kept.
+            // A tensor-wide scale requires two passes, which are not stored.
             if runs == 6 {
                 follower = Follower::default();
                 store.weight(&synthetic(), format, moments, &mut follower).unwrap();
@@ -226,7 +227,7 @@ fn ended_anywhere_and_continued_the_bytes_are_the_same() {
     }
 }
 
-/// The file of a weight of which the first chunks are made.
+/// Returns the file of a weight whose first chunks are made.
 fn begun(directory: &Path, format: WeightFormat) -> PathBuf {
     let store = Store::open(directory).unwrap();
     let mut follower = Follower { stop_after: Some(5), ..Follower::default() };
@@ -248,8 +249,8 @@ fn a_file_in_the_making_is_believed_chunk_by_chunk() {
         match round % 4 {
             0 if round % 8 == 0 => bytes.truncate(random.below(bytes.len() as u64) as usize),
             0 => bytes.push(1),
-            // What nobody writes again: the gap after the data, and the hash that only a scale of
-            // the whole tensor has.
+            // Bytes that are never rewritten: the gap after the data, and the hash that only a
+            // scale of the whole tensor uses.
             1 if round % 8 == 1 => bytes[4096 + 2100 * 528 + round] ^= 8,
             1 => *bytes.last_mut().unwrap() ^= 1,
             _ => {
@@ -274,7 +275,7 @@ fn every_changed_bit_of_a_whole_file_is_found_and_the_file_made_again() {
             Store::open(directory.path()).unwrap().weight(&source, format, None, &mut Unwatched).unwrap();
         let path = files(directory.path())[0].clone();
         let sound = fs::read(&path).unwrap();
-        // All of the header's front, and samples elsewhere: data, scales, hashes, gaps.
+        // All bytes at the front of the header, and samples elsewhere: data, scales, hashes, gaps.
         let samples: Vec<_> = (0..80).map(|_| random.below(sound.len() as u64) as usize).collect();
         let places = (0..56).chain((56..700).step_by(7)).chain(samples);
         for at in places {
@@ -307,7 +308,7 @@ fn assert_remade(
     assert!(matches!(&follower.notes[..], [Note::Remade { .. }]), "{:?}", follower.notes);
 }
 
-/// What was said of a file of which these bytes were changed.
+/// Returns the reported reason after a change to the file's bytes.
 fn reason(change: impl FnOnce(&mut Vec<u8>)) -> String {
     let directory = TempDir::new().unwrap();
     let source = Synthetic { shape: vec![6, 64], ..synthetic() };
@@ -335,7 +336,7 @@ fn reason(change: impl FnOnce(&mut Vec<u8>)) -> String {
 
 #[test]
 fn what_is_wrong_with_a_file_is_said() {
-    // NotAWeight, Version, Damaged, Length, OtherWeight, in their words.
+    // The messages of NotAWeight, Version, Damaged, Length, OtherWeight.
     for (what, said) in [
         (reason(|bytes| bytes[0] = b'X'), "is not a file of made weights"),
         (reason(|bytes| bytes.clear()), "is not a file of made weights"),
@@ -390,7 +391,7 @@ fn errors_of_the_store_say_what_helps() {
     assert!(matches!(error, QuantiseError::Store(StoreError::Io { action: "make", .. })), "{error}");
 }
 
-/// Of programs that start at the same time, one makes a weight and the others take it.
+/// Several programs start at the same time. One makes the weight and the others reuse it.
 #[test]
 fn who_comes_second_waits_and_takes_what_the_first_made() {
     let directory = TempDir::new().unwrap();
@@ -398,7 +399,7 @@ fn who_comes_second_waits_and_takes_what_the_first_made() {
     let locked = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
     locked.lock().unwrap();
 
-    // Waiting can be ended.
+    // Waiting can be cancelled.
     let mut impatient = Follower { stop_after: Some(3), ..Follower::default() };
     let store = Store::open(directory.path()).unwrap();
     let error = store.weight(&synthetic(), WeightFormat::W8PerChannel, None, &mut impatient).unwrap_err();
@@ -406,7 +407,7 @@ fn who_comes_second_waits_and_takes_what_the_first_made() {
     let waiting = Note::Waiting { weight: "layers.0.up".to_owned(), path: path.clone() };
     assert_eq!(impatient.notes, std::slice::from_ref(&waiting), "said once");
 
-    // Another program ends half-way: what it made is continued. Its lock goes with it.
+    // Another program stops half-way and loses its lock. Its work is continued.
     std::thread::scope(|scope| {
         let second = scope.spawn(|| {
             let mut follower = Follower::default();
@@ -421,7 +422,7 @@ fn who_comes_second_waits_and_takes_what_the_first_made() {
         assert!(matches!(&notes[..], [first, Note::Continued { .. }] if *first == waiting), "{notes:?}");
     });
 
-    // All at once, each a store of its own as each program has: nobody fails, and the weight is
+    // All at once, each with its own store like separate programs. None fails, and the weight is
     // made once.
     let directory = TempDir::new().unwrap();
     let notes: Vec<Vec<Note>> = std::thread::scope(|scope| {
@@ -439,7 +440,7 @@ fn who_comes_second_waits_and_takes_what_the_first_made() {
     assert_eq!(files(directory.path()).len(), 1);
 }
 
-/// Weights are data, and still: who may write them decides what a model says.
+/// Weights are only data, but whoever may write them controls the model's output.
 #[cfg(unix)]
 #[test]
 fn what_others_may_have_written_is_made_again() {
@@ -459,7 +460,7 @@ fn what_others_may_have_written_is_made_again() {
     let file = files(&directory)[0].clone();
     assert_eq!((mode(&directory), mode(&file)), (0o700, 0o600));
 
-    // NotOwn, told as the reason why it is made again.
+    // NotOwn is reported as the reason for making it again.
     set(&file, 0o660);
     let notes = make();
     assert!(
@@ -476,7 +477,7 @@ fn what_others_may_have_written_is_made_again() {
         "{notes:?}"
     );
 
-    // One in the making is begun anew.
+    // A file in progress is started again.
     let begun = begun(parent.path().join("begun").as_path(), WeightFormat::W4Block32);
     set(&begun, 0o666);
     let mut follower = Follower::default();
@@ -485,7 +486,7 @@ fn what_others_may_have_written_is_made_again() {
     assert!(follower.notes.is_empty(), "{:?}", follower.notes);
     assert_eq!(files(store.directory()).iter().map(|path| mode(path)).collect::<Vec<_>>(), [0o600]);
 
-    // In a directory that others may write, nothing is taken and nothing stays.
+    // In a directory that others may write to, no file is reused and none stays.
     set(&directory, 0o777);
     let notes = make();
     assert!(
@@ -495,7 +496,7 @@ fn what_others_may_have_written_is_made_again() {
     assert_eq!(files(&directory), [file]);
 }
 
-/// What was begun and never finished does not stay for ever.
+/// Files that were started but never finished are removed eventually.
 #[test]
 fn abandoned_files_are_removed() {
     let parent = TempDir::new().unwrap();
@@ -506,7 +507,7 @@ fn abandoned_files_are_removed() {
         fs::OpenOptions::new().write(true).open(path).unwrap().set_modified(weeks_ago).unwrap();
     };
     age(&old);
-    // While it is locked it is in use.
+    // A locked file is in use.
     let locked = fs::File::open(&old).unwrap();
     locked.lock().unwrap();
     Store::open(directory).unwrap();
@@ -548,7 +549,7 @@ fn a_graph_from_the_store_is_the_graph_from_memory() {
     for (a, b) in stored.assets.iter().zip(&in_memory.assets) {
         assert!(same(&a.table, &b.table), "{}", a.name);
     }
-    // A head that is tied to the embedding, in the same format, is the same file.
+    // A head that is tied to the embedding, in the same format, uses the same file.
     let head = stored.weights.iter().find(|weight| weight.part == "head").unwrap();
     assert_eq!(head.data.bytes().as_ptr(), stored.assets[0].table.data.bytes().as_ptr());
     let matrices = graph.matrices().iter().filter(|matrix| **matrix).count();

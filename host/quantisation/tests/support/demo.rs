@@ -1,4 +1,4 @@
-//! The demo model, its held-out rows and the combinations of formats that are reported of it.
+//! The demo model, its held-out rows, and the format combinations of its report.
 
 #![allow(dead_code, reason = "each user takes a part")]
 
@@ -13,7 +13,7 @@ use shardwright_vocabulary::{
     ActivationFormat, FormatTuple, RoleFormat, StateFormat, WeightFormat, WeightRole,
 };
 
-/// Every so many-th held-out row is set aside for calibration and never evaluated.
+/// One in this many held-out rows is set aside for calibration and never evaluated.
 const SET_ASIDE: usize = 10;
 
 fn directory() -> PathBuf {
@@ -24,8 +24,8 @@ pub fn graph() -> Graph {
     Checkpoint::open(directory()).unwrap().into_graph()
 }
 
-/// Calibration rows and evaluation rows. Rows of chat went through the template when they were
-/// made, markers included.
+/// Returns calibration rows and evaluation rows. Chat rows already include the template with its
+/// markers.
 pub fn rows() -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
     let bytes = std::fs::read(directory().join("eval.safetensors")).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
@@ -43,8 +43,8 @@ pub fn rows() -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
     (calibration, evaluation)
 }
 
-/// The special and placeholder ids that no held-out row has, as a template would set them: a turn
-/// of tools, thinking, a picture, sound.
+/// Returns the special and placeholder ids that no held-out row has, in the order of a template: a
+/// turn with tools, thinking, a picture, sound.
 pub fn special() -> Vec<u32> {
     vec![
         2, 15, 300, 301, 302, 17, 19, 19, 19, 18, 20, 22, 22, 21, 23, 16, 15, 12, 13, 310, 14, 7, 320, 11,
@@ -59,7 +59,7 @@ pub fn calibrate(graph: &Graph, rows: &[Vec<u32>]) -> Calibration {
     calibrator.finish().unwrap()
 }
 
-/// Moments over the same rows as [`calibrate`]'s ranges.
+/// Computes moments over the rows that [`calibrate`] uses for ranges.
 pub fn moments(graph: &Graph, rows: &[Vec<u32>]) -> Arc<Moments> {
     Arc::new(Moments::by_reference(graph, content_hash(graph).unwrap(), rows).unwrap())
 }
@@ -80,7 +80,7 @@ pub fn candidate(
     }
 }
 
-/// What the report compares.
+/// Returns the combinations that the report compares.
 pub fn candidates(moments: &Arc<Moments>) -> Vec<Candidate> {
     use ActivationFormat::{A8Dynamic, A16, A16Symmetric};
     use WeightFormat::*;

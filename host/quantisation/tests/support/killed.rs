@@ -1,5 +1,4 @@
-//! Work in a child process that is killed at random moments and begun again, until it ends by
-//! itself.
+//! Runs work in a child process that is killed at random moments and restarted until it completes.
 
 use std::io::{BufRead, BufReader};
 use std::ops::ControlFlow;
@@ -13,17 +12,17 @@ use shardwright_vocabulary::WeightFormat;
 
 use crate::support::Synthetic;
 
-/// What became of the work.
+/// The outcome of the work.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Times the child was killed.
+    /// Number of times the child was killed.
     pub kills: usize,
     /// Largest resident set of any child, in KiB.
     pub peak_kib: u64,
 }
 
-/// Starts the child that `command` makes, again and again, and kills it when it says that it is
-/// past a random part of `total` bytes, `kills` times; then lets it end.
+/// Starts the child of `command` repeatedly. Kills it `kills` times, whenever it reports to be past
+/// a random part of `total` bytes. Then lets it finish.
 pub fn until_done(command: impl Fn() -> Command, total: u64, kills: usize, seed: u64) -> Outcome {
     let mut random = Random::new(seed, "kills");
     let mut moments: Vec<u64> = (0..kills).map(|_| random.below(total / 50 * 48)).collect();
@@ -40,7 +39,7 @@ pub fn until_done(command: impl Fn() -> Command, total: u64, kills: usize, seed:
             let numbers: Vec<u64> = numbers.split(' ').map(|number| number.parse().unwrap()).collect();
             outcome.peak_kib = outcome.peak_kib.max(numbers[1]);
             if !killed && moment.is_some_and(|moment| numbers[0] >= moment) {
-                // SIGKILL, which nothing can catch.
+                // SIGKILL, which a process cannot catch.
                 child.kill().unwrap();
                 killed = true;
             }
@@ -54,8 +53,8 @@ pub fn until_done(command: impl Fn() -> Command, total: u64, kills: usize, seed:
     }
 }
 
-/// What the child does: every weight in `format` into the store in `directory`, saying how far it
-/// is.
+/// Does the work of the child: makes every weight in `format` in the store in `directory` and
+/// reports its progress.
 pub fn make_all(
     sources: &[Synthetic],
     format: WeightFormat,
@@ -95,14 +94,15 @@ impl Watch for Voice {
     }
 }
 
-/// The largest resident set of this process so far, in KiB; 0 where the system does not say.
+/// Returns the largest resident set of this process so far in KiB, or 0 if the system does not
+/// report it.
 pub fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|rest| rest.trim().trim_end_matches(" kB").trim().parse().ok()).unwrap_or_default()
 }
 
-/// Name and SHA-256 of every file of a directory, by name.
+/// Returns the name and SHA-256 of every file of a directory, by name.
 pub fn files_and_hashes(directory: &Path) -> Vec<(String, [u8; 32])> {
     let mut files: Vec<_> = std::fs::read_dir(directory)
         .unwrap()

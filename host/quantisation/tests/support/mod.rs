@@ -1,5 +1,4 @@
-//! Weights for tests: given values in any stored type, and synthetic ones made row by row on the
-//! fly.
+//! Weights for tests: given values in any stored type, and synthetic values generated row by row.
 
 #![allow(dead_code, reason = "each user takes a part")]
 
@@ -8,7 +7,7 @@ use shardwright_graph::{Weight, WeightData};
 use shardwright_quantisation::{QuantiseError, RowSource};
 use shardwright_vocabulary::DType;
 
-/// A weight of those values, stored as a float type.
+/// Creates a weight with these values, stored as a float type.
 pub fn weight(shape: &[u64], dtype: DType, values: &[f32]) -> Weight {
     let bytes: Vec<u8> = match dtype {
         DType::F16 => values.iter().flat_map(|&value| f16::from_f32(value).to_le_bytes()).collect(),
@@ -20,7 +19,7 @@ pub fn weight(shape: &[u64], dtype: DType, values: &[f32]) -> Weight {
     Weight { name: "w".to_owned(), part: "q", shape: shape.to_vec(), dtype, data, quantisation: None }
 }
 
-/// All values, decoded.
+/// Decodes all values.
 pub fn decoded(weight: &Weight) -> Vec<f32> {
     let width = weight.row_width();
     let mut values = vec![f32::NAN; weight.rows() * width];
@@ -30,15 +29,15 @@ pub fn decoded(weight: &Weight) -> Vec<f32> {
     values
 }
 
-/// Values from a bell-like curve with a few outliers, the same for a seed.
+/// Returns values from a bell-like curve with a few outliers, determined by the seed.
 pub fn values(count: usize, seed: u64) -> Vec<f32> {
     let mut values = vec![0.0; count];
     fill(seed, &mut values);
     values
 }
 
-/// Two values for each 64 random bits (splitmix64), each the sum of two even ones; one in 4,096 is
-/// eight times as large.
+/// Fills with two values for each 64 random bits (splitmix64), each the sum of two uniform ones.
+/// One in 4,096 is eight times as large.
 pub fn fill(seed: u64, out: &mut [f32]) {
     let mut state = seed;
     for pair in out.chunks_mut(2) {
@@ -58,7 +57,7 @@ pub fn fill(seed: u64, out: &mut [f32]) {
     }
 }
 
-/// A weight that is made where it is read and never as a whole.
+/// A weight whose values are generated when read and never exist as a whole.
 pub struct Synthetic {
     pub name: String,
     pub part: &'static str,
@@ -67,7 +66,8 @@ pub struct Synthetic {
 }
 
 impl Synthetic {
-    /// With the name, part and shape of a weight whose bytes may not be there.
+    /// Creates a synthetic weight with the name, part and shape of a weight whose bytes may be
+    /// missing.
     pub fn like(weight: &Weight, seed: u64) -> Self {
         // FNV-1a over the name, so that weights differ.
         let hash = weight.name.bytes().fold(seed ^ 0xCBF2_9CE4_8422_2325, |hash, byte| {
@@ -109,7 +109,7 @@ impl RowSource for Synthetic {
     }
 }
 
-/// The size of a synthetic weight in a format.
+/// Returns the planned weight, with its sizes, of a synthetic weight in a format.
 pub fn planned(source: &Synthetic, format: shardwright_vocabulary::WeightFormat) -> Weight {
     let float = Weight {
         name: source.name.clone(),

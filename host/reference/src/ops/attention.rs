@@ -8,11 +8,11 @@ use crate::ops::product::dot;
 use crate::ops::softmax::softmax_in_place;
 use crate::step::{row_is_visible, slot_is_visible};
 
-/// Each query head mixes the values of the keys it sees; a query that sees none (possible only
-/// beyond the valid rows) returns zeros.
+/// Computes attention: each query head mixes the values of the keys it sees. A query that sees no
+/// key (possible only beyond the valid rows) returns zeros.
 ///
-/// Keys are visited in slot order and invisible ones are skipped, so they contribute exactly
-/// nothing.
+/// Keys are visited in slot order. Invisible keys are skipped, so their contribution is exactly
+/// zero.
 pub(crate) fn attention(
     q: &Array,
     k: &Array,

@@ -4,7 +4,8 @@ use rayon::prelude::*;
 
 use crate::Array;
 
-/// `x [H, W, C]` with zeros around it, `weight [O, C·kernel²]` by channel, row and column.
+/// Convolves `x [H, W, C]`, with zeros around it, with `weight [O, C·kernel²]`, ordered by channel,
+/// row and column.
 pub(crate) fn convolution(
     x: &Array,
     weight: &Array,
@@ -35,7 +36,7 @@ pub(crate) fn convolution(
     Array::made(shape, y)
 }
 
-/// `Σⱼ weight[c, j] · x[r − kernel + 1 + j, c]`, rows before the first being zeros.
+/// Computes `Σⱼ weight[c, j] · x[r − kernel + 1 + j, c]`. Rows before the first are zeros.
 pub(crate) fn depthwise(x: &Array, weight: &Array) -> Array {
     let (channels, kernel) = (weight.shape()[0], weight.shape()[1]);
     let (values, weight) = (x.floats(), weight.floats());

@@ -2,12 +2,12 @@
 
 use crate::Array;
 
-/// `f` of every element.
+/// Applies `f` to every element.
 pub(crate) fn unary(x: &Array, f: impl Fn(f32) -> f32) -> Array {
     Array::made(x.shape(), x.floats().iter().map(|&x| f(x)).collect())
 }
 
-/// `f` of every pair of elements after broadcasting both operands to `shape`.
+/// Applies `f` to every pair of elements after broadcasting both operands to `shape`.
 pub(crate) fn binary(a: &Array, b: &Array, shape: &[usize], f: impl Fn(f32, f32) -> f32) -> Array {
     let (a_values, b_values) = (a.floats(), b.floats());
     let y = if a.shape() == b.shape() {
@@ -20,11 +20,11 @@ pub(crate) fn binary(a: &Array, b: &Array, shape: &[usize], f: impl Fn(f32, f32)
     Array::made(shape, y)
 }
 
-/// For each element of a tensor of `shape`, in order, the element of the operand that broadcasting
-/// puts there.
+/// Returns, for each element of a tensor of `shape` in order, the offset of the operand's element
+/// that broadcasting uses.
 pub(crate) fn broadcast_offsets(operand: &[usize], shape: &[usize]) -> Vec<usize> {
-    // Stride of each axis of the result within the operand: 0 where the operand has extent 1 or no
-    // such axis.
+    // Stride of each axis of the result within the operand. It is 0 if the operand has extent 1 or
+    // no such axis.
     let missing = shape.len() - operand.len();
     let mut strides = vec![0; shape.len()];
     let mut stride = 1;

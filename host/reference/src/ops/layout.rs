@@ -3,12 +3,12 @@
 
 use crate::Array;
 
-/// The same elements under another shape.
+/// Returns the elements with another shape.
 pub(crate) fn reshape(x: &Array, shape: &[usize]) -> Array {
     x.in_memory().into_owned().reshaped(shape)
 }
 
-/// Output axis `i` is input axis `perm[i]`.
+/// Makes input axis `perm[i]` the output axis `i`.
 pub(crate) fn transpose(x: &Array, perm: &[u32]) -> Array {
     let mut strides = vec![1; x.shape().len()];
     for axis in (0..strides.len() - 1).rev() {

@@ -1,8 +1,8 @@
 //! One plain function per operation. Shapes were checked with the graph, so the functions index
-//! freely.
+//! without further checks.
 //!
 //! Operands are in their encodings. Operations that move stored values (`layout`, `state`) keep the
-//! operand's encoding; products of two integer operands (`product`) sum integers; all others decode
+//! operand's encoding. Products of two integer operands (`product`) sum integers. All others decode
 //! and return f32, which the evaluator encodes once.
 
 pub(crate) mod activation;
@@ -22,9 +22,10 @@ use shardwright_graph::Op;
 
 use crate::Array;
 
-/// The result of `op`; `shape` is its shape, `rows` the number of valid rows of the run.
+/// Returns the result of `op`, with the shape `shape`. `rows` is the number of valid rows of the
+/// run.
 ///
-/// `StateUpdate` works on a copy here; the evaluator writes in place instead.
+/// `StateUpdate` works on a copy here. The evaluator writes in place instead.
 pub(crate) fn apply(op: &Op, inputs: &[&Array], shape: &[usize], rows: usize) -> Array {
     let x = inputs[0];
     match op {

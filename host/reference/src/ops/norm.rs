@@ -2,7 +2,7 @@
 
 use crate::Array;
 
-/// `x / sqrt(mean(x²) + eps) ⊙ (weight + offset)` over each consecutive `width` values.
+/// Computes `x / sqrt(mean(x²) + eps) ⊙ (weight + offset)` over each consecutive `width` values.
 pub(crate) fn rms_norm(x: &Array, weight: Option<&Array>, width: usize, eps: f32, offset: f32) -> Array {
     let weight = weight.map(|weight| weight.floats());
     let factor = |index: usize| match &weight {
@@ -18,7 +18,7 @@ pub(crate) fn rms_norm(x: &Array, weight: Option<&Array>, width: usize, eps: f32
     Array::made(x.shape(), y)
 }
 
-/// `(x − mean(x)) / sqrt(variance(x) + eps) ⊙ weight + bias` over the last axis.
+/// Computes `(x − mean(x)) / sqrt(variance(x) + eps) ⊙ weight + bias` over the last axis.
 pub(crate) fn layer_norm(x: &Array, weight: Option<&Array>, bias: Option<&Array>, eps: f32) -> Array {
     let width = x.shape()[x.shape().len() - 1];
     let (weight, bias) = (weight.map(Array::floats), bias.map(Array::floats));
@@ -36,10 +36,10 @@ pub(crate) fn layer_norm(x: &Array, weight: Option<&Array>, bias: Option<&Array>
     Array::made(x.shape(), y)
 }
 
-/// Least norm that [`l2_normalize`] divides by.
+/// Smallest norm that [`l2_normalize`] divides by.
 const LEAST_NORM: f64 = 1e-12;
 
-/// `x / max(‖x‖₂, 1e-12)` over the last axis.
+/// Computes `x / max(‖x‖₂, 1e-12)` over the last axis.
 pub(crate) fn l2_normalize(x: &Array) -> Array {
     let width = x.shape()[x.shape().len() - 1];
     let mut y = Vec::with_capacity(x.elements());

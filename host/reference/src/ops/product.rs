@@ -1,9 +1,9 @@
 //! Matrix products.
 //!
-//! When both operands are integers, the products of `stored − zero point` are summed exactly and
-//! the scales are multiplied in once, in f64: `Σ · (s_a · s_b)`. If an operand has a scale per
-//! block, each block's sum is multiplied by its scale, and the blocks are added in their order, in
-//! f64. All other products are of decoded values, in f64. There is one rounding to f32 at the end.
+//! If both operands are integers, the products of `stored − zero point` are summed exactly and
+//! multiplied once by both scales, in f64: `Σ · (s_a · s_b)`. If an operand has a scale per block,
+//! each block's sum is multiplied by its scale, and the blocks are added in their order, in f64.
+//! All other products use decoded values, in f64. There is one rounding to f32 at the end.
 
 use rayon::prelude::*;
 
@@ -11,7 +11,7 @@ use crate::Array;
 use crate::array::RowScales;
 use crate::ops::elementwise::broadcast_offsets;
 
-/// `x [.., K] · wᵀ [N, K] (+ bias [N]) → [.., N]`.
+/// Computes `x [.., K] · wᵀ [N, K] (+ bias [N]) → [.., N]`.
 pub(crate) fn linear(x: &Array, w: &Array, bias: Option<&Array>) -> Array {
     let (n, k) = (w.shape()[0], w.shape()[1]);
     let rows = x.elements() / k;
@@ -19,7 +19,7 @@ pub(crate) fn linear(x: &Array, w: &Array, bias: Option<&Array>) -> Array {
     finish(x.shape(), y, n, bias)
 }
 
-/// Bias, one rounding, and the shape of the result.
+/// Adds the bias, rounds once, and sets the shape of the result.
 fn finish(x_shape: &[usize], mut y: Vec<f64>, n: usize, bias: Option<&Array>) -> Array {
     if let Some(bias) = bias {
         let bias = bias.floats();
@@ -34,12 +34,12 @@ fn finish(x_shape: &[usize], mut y: Vec<f64>, n: usize, bias: Option<&Array>) ->
     Array::made(&shape, y.into_iter().map(|y| y as f32).collect())
 }
 
-/// Lower bound of the magnitude that a row of [`dynamic_linear`] is scaled by.
+/// Lower bound of the magnitude by which [`dynamic_linear`] scales a row.
 const LEAST_MAGNITUDE: f32 = 1e-30;
 
-/// [`linear`] with an integer weight, where each block of a row of x is quantised by itself: `s =
-/// max(max|x|, 1e-30) · (1/127)` and `q = round(x / s)`, ties to even, all in f32. `block` 0: each
-/// row is one block, and the result is `Σ q·w · (s · s_w)`.
+/// Like [`linear`], but with an integer weight, and each block of a row of x is quantised
+/// separately: `s = max(max|x|, 1e-30) · (1/127)` and `q = round(x / s)`, ties to even, all in f32.
+/// If `block` is 0, each row is one block, and the result is `Σ q·w · (s · s_w)`.
 pub(crate) fn dynamic_linear(x: &Array, w: &Array, bias: Option<&Array>, block: usize) -> Array {
     let (n, k) = (w.shape()[0], w.shape()[1]);
     let values = x.floats();
@@ -67,8 +67,8 @@ pub(crate) fn dynamic_linear(x: &Array, w: &Array, bias: Option<&Array>, block: 
     finish(x.shape(), y, n, bias)
 }
 
-/// Products of rows that are steps times scales: those of a block are exact in f64, and blocks are
-/// added in it. Weights that are not multiples of a scale are decoded.
+/// Multiplies rows given as integers and scales. The sums within a block are exact in f64, and
+/// blocks are added in f64. Weights that are not multiples of a scale are decoded.
 fn rounded_product(
     a_row: impl Fn(usize, &mut [f64]),
     b: &Operand<'_>,
@@ -94,7 +94,8 @@ fn rounded_product(
     })
 }
 
-/// `a [.., M, K] · b [.., K, N]`, or `b [.., N, K]` with `transpose_b`; leading axes broadcast.
+/// Computes `a [.., M, K] · b [.., K, N]`, or with `b [.., N, K]` if `transpose_b`. Leading axes
+/// broadcast.
 pub(crate) fn mat_mul(a: &Array, b: &Array, transpose_b: bool, shape: &[usize]) -> Array {
     let (batch, tail) = shape.split_at(shape.len() - 2);
     let (m, n) = (tail[0], tail[1]);
@@ -102,7 +103,7 @@ pub(crate) fn mat_mul(a: &Array, b: &Array, transpose_b: bool, shape: &[usize]) 
     let leading = |array: &Array| array.shape()[..array.shape().len() - 2].to_vec();
     let a_matrices = broadcast_offsets(&leading(a), batch);
     let b_matrices = broadcast_offsets(&leading(b), batch);
-    // Columns of a constant are not stored together.
+    // The elements of a constant's column are not adjacent.
     let existing = if transpose_b { std::borrow::Cow::Borrowed(b) } else { b.in_memory() };
     let mut y = Vec::with_capacity(shape.iter().product());
     for (a_matrix, b_matrix) in a_matrices.into_iter().zip(b_matrices) {
@@ -116,13 +117,13 @@ pub(crate) fn mat_mul(a: &Array, b: &Array, transpose_b: bool, shape: &[usize]) 
     Array::made(shape, y)
 }
 
-/// A matrix seen as vectors along the axis that is summed.
+/// A matrix as vectors along the summed axis.
 struct Operand<'a> {
     array: &'a Array,
     start: usize,
-    /// From one vector to the next.
+    /// Distance from one vector to the next.
     step: usize,
-    /// From one element of a vector to the next.
+    /// Distance from one element of a vector to the next.
     stride: usize,
 }
 
@@ -143,13 +144,13 @@ impl<'a> Operand<'a> {
         self.array.gather_steps(self.start + index * self.step, self.stride, into);
     }
 
-    /// The row of the whole array that a vector is in; for vectors along rows.
+    /// Returns the row of the whole array that contains a vector. Only for vectors along rows.
     fn row(&self, index: usize) -> usize {
         self.start / self.step.max(1) + index
     }
 }
 
-/// `y[i, j] = a_i · b_j` for `m` vectors a and `n` vectors b of `k` values.
+/// Computes `y[i, j] = a_i · b_j` for `m` vectors a and `n` vectors b of `k` values.
 fn product(a: Operand<'_>, b: Operand<'_>, m: usize, n: usize, k: usize) -> Vec<f64> {
     let fill = |row: usize, into: &mut [f64]| a.steps(row, into);
     if b.array.row_scales().is_some() {
@@ -167,7 +168,8 @@ fn product(a: Operand<'_>, b: Operand<'_>, m: usize, n: usize, k: usize) -> Vec<
     vectors_times_vectors(m, n, k, values, |row, into| b.values(row, into), |_, a, b| dot(a, b))
 }
 
-/// The same for integers on both sides: `a_steps` returns those of row i, `a_scale` their scale.
+/// Like [`product`], but for integers on both sides: `a_steps` fills in the integers of row i, and
+/// `a_scale` returns their scale.
 fn integer_product(
     a_steps: impl Fn(usize, &mut [f64]),
     a_scale: impl Fn(usize) -> f64,
@@ -209,11 +211,11 @@ fn integer_product(
 /// Products below this many multiply-adds are not worth a second thread.
 const PARALLEL_FROM: usize = 1 << 16;
 
-/// Number of b vectors widened together; they stay in cache while all of a is read.
+/// Number of b vectors that are widened together. They stay in cache while all of a is read.
 const BLOCK: usize = 16;
 
-/// `y[i, j] = multiply(j, a_i, b_j)` for `m` vectors a and `n` vectors b of `k` values, which the
-/// closures fill in.
+/// Computes `y[i, j] = multiply(j, a_i, b_j)` for `m` vectors a and `n` vectors b of `k` values,
+/// which the closures fill in.
 ///
 /// Each b is read once for all of a, because the weights are the large operand.
 fn vectors_times_vectors(
@@ -228,7 +230,7 @@ fn vectors_times_vectors(
     for (row, into) in a.chunks_exact_mut(k).enumerate() {
         a_row(row, into);
     }
-    // Transposed, so that each thread writes contiguous memory: [n, m].
+    // The result is transposed, [n, m], so that each thread writes contiguous memory.
     let mut transposed = vec![0.0; n * m];
     let block = |scratch: &mut Vec<f64>, (index, into): (usize, &mut [f64])| {
         let columns = into.len() / m;
@@ -260,11 +262,11 @@ fn vectors_times_vectors(
     y
 }
 
-/// Number of separate partial sums of a dot product, so that the compiler can vectorise.
+/// Number of separate partial sums of a dot product, which allow the compiler to vectorise.
 const LANES: usize = 8;
 
-/// `Σ aᵢ bᵢ`; products of two f32 are exact in f64. The order of summation depends only on the
-/// length.
+/// Computes `Σ aᵢ bᵢ`. Products of two f32 are exact in f64. The order of summation depends only on
+/// the length.
 pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut sums = [0.0; LANES];
     let (a_blocks, a_rest) = a.as_chunks::<LANES>();
@@ -280,11 +282,11 @@ pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     sums.iter().sum()
 }
 
-/// Products of two `stored − zero point` are at most 2³²; the sum of this many is an integer that
-/// f64 represents exactly, in any order.
+/// Number of terms in an exact sum. Products of two `stored − zero point` are at most 2³², so f64
+/// represents the sum of this many exactly, in any order.
 const EXACT_TERMS: usize = 1 << 20;
 
-/// `Σ aᵢ bᵢ` of integers, exact.
+/// Computes `Σ aᵢ bᵢ` of integers, exactly.
 fn exact_dot(a: &[f64], b: &[f64]) -> i64 {
     a.chunks(EXACT_TERMS).zip(b.chunks(EXACT_TERMS)).map(|(a, b)| dot(a, b) as i64).sum()
 }

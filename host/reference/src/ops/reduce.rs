@@ -2,17 +2,15 @@
 
 use crate::Array;
 
-/// Sum.
 pub(crate) fn sum(x: &Array) -> Array {
     reduce(x, |row| row.iter().map(|&x| f64::from(x)).sum())
 }
 
-/// Mean.
 pub(crate) fn mean(x: &Array) -> Array {
     reduce(x, |row| row.iter().map(|&x| f64::from(x)).sum::<f64>() / row.len() as f64)
 }
 
-/// Largest.
+/// Returns the largest element.
 pub(crate) fn max(x: &Array) -> Array {
     reduce(x, |row| row.iter().map(|&x| f64::from(x)).fold(f64::NEG_INFINITY, f64::max))
 }
@@ -23,7 +21,7 @@ fn reduce(x: &Array, of_row: impl Fn(&[f32]) -> f64) -> Array {
     Array::made(&shape, x.floats().chunks_exact(width).map(|row| of_row(row) as f32).collect())
 }
 
-/// The mean of every `rows` consecutive rows.
+/// Computes the mean of every `rows` consecutive rows.
 pub(crate) fn mean_rows(x: &Array, rows: usize) -> Array {
     let width = x.shape()[1];
     let mean = |group: &[f32]| {

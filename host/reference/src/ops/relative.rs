@@ -1,4 +1,4 @@
-//! Attention to the rows just before, with scores for each distance.
+//! Attention to the preceding rows, with scores for each distance.
 
 use rayon::prelude::*;
 use shardwright_graph::RelativeAttention;
@@ -8,8 +8,8 @@ use crate::ops::product::dot;
 use crate::ops::softmax::softmax_in_place;
 use crate::step::row_is_visible;
 
-/// Every row mixes the values of itself and the rows before it within the window, by
-/// `q_i · k_j` and the score by their distance, soft-capped.
+/// Mixes for every row the values of itself and of the preceding rows within the window. Their
+/// scores are `q_i · k_j` plus the score of their distance, soft-capped.
 pub(crate) fn relative_attention(
     [q, k, v, by_distance]: [&Array; 4],
     attention: &RelativeAttention,

@@ -15,7 +15,7 @@ pub(crate) fn rope(x: &Array, positions: &[i32], rope: &Rope) -> Array {
     Array::made(x.shape(), y)
 }
 
-/// The same with the cosines and sines of each row as inputs.
+/// Like [`rope`], but with the cosines and sines of each row as inputs.
 pub(crate) fn rotate(x: &Array, cos: &Array, sin: &Array, head_dim: usize) -> Array {
     let (width, pairs) = (x.shape()[1], head_dim / 2);
     let mut y = x.floats().into_owned();
@@ -28,7 +28,7 @@ pub(crate) fn rotate(x: &Array, cos: &Array, sin: &Array, head_dim: usize) -> Ar
     Array::made(x.shape(), y)
 }
 
-/// Rotates the first half of every head by its column, the second by its row.
+/// Rotates the first half of every head by its column, and the second by its row.
 pub(crate) fn axial_rope(x: &Array, columns: &[i32], rows: &[i32], rope: &AxialRope) -> Array {
     let (width, half) = (x.shape()[1], rope.half());
     let mut y = x.floats().into_owned();
@@ -43,7 +43,7 @@ pub(crate) fn axial_rope(x: &Array, columns: &[i32], rows: &[i32], rope: &AxialR
     Array::made(x.shape(), y)
 }
 
-/// Rotates the pairs of every head of a row, by cosines and sines.
+/// Rotates the pairs of every head of a row by the given cosines and sines.
 fn turn(row: &mut [f32], head_dim: usize, angles: &[(f32, f32)]) {
     for head in row.chunks_exact_mut(head_dim) {
         let (first, second) = head.split_at_mut(head_dim / 2);

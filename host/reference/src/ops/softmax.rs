@@ -2,7 +2,7 @@
 
 use crate::Array;
 
-/// `exp(x − max) / Σ exp(x − max)` over the last axis.
+/// Computes `exp(x − max) / Σ exp(x − max)` over the last axis.
 pub(crate) fn softmax(x: &Array) -> Array {
     let width = x.shape()[x.shape().len() - 1];
     let mut y = Vec::with_capacity(x.elements());
@@ -14,7 +14,7 @@ pub(crate) fn softmax(x: &Array) -> Array {
     Array::made(x.shape(), y)
 }
 
-/// The same for one row in f64.
+/// Computes the softmax of one row in f64, in place.
 pub(crate) fn softmax_in_place(row: &mut [f64]) {
     let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     row.iter_mut().for_each(|x| *x = (*x - largest).exp());

@@ -1,14 +1,14 @@
-//! Writes new rows to a state; both have the same encoding.
+//! Writes new rows to a state with the same encoding.
 
 use crate::{Array, ReferenceError};
 
-/// The state with row `slots[r]` replaced by `rows[r]`; slot −1 writes nothing.
+/// Returns the state with row `slots[r]` replaced by `rows[r]`. Slot −1 is skipped.
 pub(crate) fn state_update(mut state: Array, rows: &Array, slots: &[i32]) -> Array {
     write_rows(&mut state, rows, slots);
     state
 }
 
-/// The same in place. Slots were checked.
+/// Writes `rows[r]` to row `slots[r]` of the state, in place. Slots were checked.
 pub(crate) fn write_rows(state: &mut Array, rows: &Array, slots: &[i32]) {
     let width = state.shape()[1];
     let rows = rows.in_memory();
@@ -19,7 +19,7 @@ pub(crate) fn write_rows(state: &mut Array, rows: &Array, slots: &[i32]) {
     }
 }
 
-/// Whether every slot is −1 or a row of the state.
+/// Checks that every slot is −1 or a row of the state.
 pub(crate) fn check_slots(slots: &[i32], capacity: usize) -> Result<(), ReferenceError> {
     match slots.iter().position(|&slot| slot < -1 || slot >= 0 && slot as usize >= capacity) {
         Some(row) => Err(ReferenceError::Slot { row, slot: slots[row], capacity: capacity as u64 }),

@@ -11,7 +11,7 @@ use shardwright_vocabulary::{
 
 use crate::support::{LayerRecipe, Noise, Recipe};
 
-/// Every family of shapes a toy can have.
+/// Generates all kinds of shapes of small models.
 pub fn recipes() -> impl Strategy<Value = Recipe> {
     let layer = (0..3_u32, 1..3_u32, 0..3_u32, 0..4_u32, any::<[bool; 4]>()).prop_map(
         |(kv, group, dims, window, [gelu, bias, capped, partial])| {
@@ -39,8 +39,8 @@ pub fn recipes() -> impl Strategy<Value = Recipe> {
             for (index, share) in shares.iter().enumerate().take(layers.len()).skip(1) {
                 let Some(share) = share else { continue };
                 let donor = usize::from(*share) % index;
-                // Only a layer with its own keys lends them, and only to a layer that reads them
-                // the same way.
+                // Only a layer with its own keys can be a donor, and only to a layer that reads
+                // them the same way.
                 if layers[donor].donor.is_none() && !encoder {
                     layers[index] = LayerRecipe { gelu: layers[index].gelu, ..layers[donor].clone() };
                     layers[index].donor = Some(donor as u32);
@@ -62,13 +62,13 @@ pub fn recipes() -> impl Strategy<Value = Recipe> {
     )
 }
 
-/// Token ids below 24.
+/// Returns token ids below 24.
 pub fn ids(seed: u64, count: usize) -> Vec<u32> {
     let mut noise = Noise(seed ^ 0x5eed);
     (0..count).map(|_| ((noise.next() + 1.0) * 11.9) as u32).collect()
 }
 
-/// Every format of weights, activations and states, with exceptions for some roles.
+/// Generates all formats of weights, activations and states, with exceptions for some roles.
 pub fn formats() -> impl Strategy<Value = FormatTuple> {
     let of = |index: proptest::sample::Index| WeightFormat::MADE[index.index(WeightFormat::MADE.len())];
     let index = any::<proptest::sample::Index>;
@@ -86,7 +86,7 @@ pub fn formats() -> impl Strategy<Value = FormatTuple> {
     )
 }
 
-/// Smallest and largest value of every tensor over a few texts.
+/// Returns the smallest and largest value of every tensor over a few texts.
 pub fn ranges(graph: &Graph, texts: &[Vec<u32>]) -> Ranges {
     let mut ranges = Ranges::new();
     let model = ReferenceModel::new(graph, Arrangement::whole(1)).unwrap();

@@ -1,4 +1,4 @@
-//! A run with other values in place of some that are computed.
+//! A run in which some computed values are replaced.
 
 use shardwright_graph::{
     AssetId, ComponentKind, EntryGraph, EntryNode, EntryPoint, Op, Role, Segment, Tensor, TensorId,
@@ -6,7 +6,7 @@ use shardwright_graph::{
 use shardwright_reference::{Array, Bindings, Evaluator, States, Weights};
 use shardwright_vocabulary::{DType, EntryKind};
 
-/// x · 2, and that · 3.
+/// Returns a graph that computes x · 2, and that · 3.
 fn twice_and_thrice() -> EntryGraph {
     let node = |name: &str, value: f32, input: u32| EntryNode {
         name: name.to_owned(),
@@ -38,13 +38,13 @@ fn what_follows_is_computed_from_the_values_put_in_place() {
         shown.push((tensor.0, computed.floats().to_vec()));
         match tensor.0 {
             1 => Some(array([10.0, 0.0, 0.0, 1.0])),
-            // Of another shape it is left out.
+            // A replacement of another shape is ignored.
             _ => Array::floats_of(&[4], vec![0.0; 4]).ok(),
         }
     };
     let outputs = evaluator.run_corrected(&bindings, &mut States::none(), 2, &mut correct).unwrap();
     let given = outputs.get(&Role::Tap { name: "thrice".to_owned() }).unwrap();
     assert_eq!(*given.floats(), [30.0, 0.0, 0.0, 3.0]);
-    // Inputs are not shown.
+    // Inputs are not passed to `correct`.
     assert_eq!(shown, [(1, vec![2.0, 4.0, 6.0, 8.0]), (2, vec![30.0, 0.0, 0.0, 3.0])]);
 }

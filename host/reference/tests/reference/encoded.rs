@@ -1,5 +1,4 @@
-//! Every operation on encoded operands, compared with the same operation computed from the stored
-//! values by separate code.
+//! Compares every operation on encoded operands with a separate computation from the stored values.
 
 use crate::support::Noise;
 use crate::support::quantise::packed;
@@ -12,14 +11,14 @@ use shardwright_graph::{
 use shardwright_reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights, widen};
 use shardwright_vocabulary::{DType, Encoding, EntryKind, Granularity, ScaleBits};
 
-/// Rows of every operand.
+/// Number of rows of every operand.
 const ROWS: usize = 4;
 
 fn integer(element: DType, scale: f32, zero_point: i32) -> Encoding {
     Encoding { element, scale: ScaleBits::new(scale).unwrap(), zero_point }
 }
 
-/// Every element type, integers with zero points at ends and middle.
+/// Returns encodings with every element type, and integers with zero points at ends and middle.
 fn encodings() -> Vec<Encoding> {
     vec![
         Encoding::F32,
@@ -34,7 +33,8 @@ fn encodings() -> Vec<Encoding> {
     ]
 }
 
-/// Nearest stored value, by exact comparison in f64 of the f32 quotient with its neighbours.
+/// Returns the nearest stored value, by exact comparison in f64 of the f32 quotient with its
+/// neighbours.
 fn stored(encoding: &Encoding, value: f32) -> i32 {
     let (low, high) = encoding.element.raw_range().unwrap();
     let quotient = f64::from(value / encoding.scale.get()).clamp(-1e9, 1e9);
@@ -48,7 +48,7 @@ fn stored(encoding: &Encoding, value: f32) -> i32 {
     (nearest + i64::from(encoding.zero_point)).clamp(i64::from(low), i64::from(high)) as i32
 }
 
-/// The value of a tensor of the encoding nearest to `value`.
+/// Returns the value nearest to `value` that the encoding can represent.
 fn rounded_to(encoding: &Encoding, value: f32) -> f32 {
     match encoding.element {
         DType::F32 => value,
@@ -80,8 +80,8 @@ impl Operand {
     }
 }
 
-/// Runs one operation over run-time operands and constants, in this order, with positions 3, 4, …
-/// as the last operand if it takes positions.
+/// Runs one operation over run-time operands and constants, in this order. If it uses positions,
+/// the last operand is positions 3, 4, …
 fn run(op: &Op, arguments: &[Operand], constants: &[Weight], result: Encoding) -> Array {
     let (entry, bindings) = bound(op, arguments, constants, result);
     evaluated(&entry, bindings, constants)
@@ -93,7 +93,7 @@ fn evaluated(entry: &EntryGraph, bindings: Bindings, constants: &[Weight]) -> Ar
     evaluator.run(&bindings, &mut States::none(), ROWS as u64).unwrap().take(&tap).unwrap()
 }
 
-/// The graph that [`run`] evaluates, and its inputs.
+/// Returns the graph that [`run`] evaluates, and its inputs.
 fn bound(op: &Op, arguments: &[Operand], constants: &[Weight], result: Encoding) -> (EntryGraph, Bindings) {
     let mut tensors = Vec::new();
     let mut inputs = Vec::new();
@@ -143,8 +143,8 @@ fn bound(op: &Op, arguments: &[Operand], constants: &[Weight], result: Encoding)
     (entry, bindings)
 }
 
-/// The result is `wanted` in the encoding, to one step where functions of two libraries may round
-/// differently.
+/// Checks that the result is `wanted` in the encoding. If `exact` is false, one step of difference
+/// is allowed, since functions of two libraries may round differently.
 fn check(what: &str, found: &Array, wanted: &[f64], encoding: &Encoding, exact: bool) {
     assert_eq!(found.encoding(), Some(*encoding), "{what}");
     let values = found.floats();
@@ -192,7 +192,7 @@ fn functions_decode_compute_and_encode_once() {
             for (op, of, exact) in &cases {
                 let x = Operand::random(&mut noise, 5, from);
                 let wanted: Vec<f64> = x.wide().into_iter().map(of).collect();
-                // A reciprocal of zero is the end of the range, for every range that has one.
+                // A reciprocal of zero is the end of the range, in every encoding that has one.
                 if wanted.iter().any(|value| value.is_infinite()) {
                     continue;
                 }
@@ -215,7 +215,7 @@ fn pairs_rows_and_roots() {
                     for width in [1, 5] {
                         let (a, mut b) =
                             (Operand::random(&mut noise, 5, from), Operand::random(&mut noise, width, other));
-                        // No division by zero, even if all values are on one side of zero.
+                        // Avoids a division by zero, even if all values are on one side of zero.
                         let half = [0.5, -0.5].map(|half| rounded_to(&other, half));
                         let half = half.into_iter().find(|half| *half != 0.0).unwrap();
                         b.values.iter_mut().filter(|b| **b == 0.0).for_each(|b| *b = half);
@@ -339,11 +339,11 @@ fn movement_moves_stored_values() {
 /// each value.
 struct Matrix {
     weight: Weight,
-    /// `stored − zero point`.
+    /// The values of `stored − zero point`.
     steps: Vec<i64>,
     /// Number of consecutive values of a row that share a scale.
     block: usize,
-    /// Per row and block.
+    /// The scale of each row and block.
     scales: Vec<f32>,
 }
 
@@ -402,7 +402,7 @@ impl Matrix {
         self.steps[row * K + column] as f32 * self.scales[row * K.div_ceil(self.block) + column / self.block]
     }
 
-    /// The product of a row of steps with row `n`: exact sums, scales in f64.
+    /// Multiplies a row of integers with row `n`: exact sums, scales in f64.
     fn product(&self, steps: &[i64], scale: f32, n: usize) -> f64 {
         let blocks = K.div_ceil(self.block);
         let sum = |range: std::ops::Range<usize>| -> f64 {
@@ -572,7 +572,7 @@ fn rows_quantised_at_run_time() {
     for matrix in matrices(&mut noise) {
         for from in [Encoding::F32, Encoding::F16, integer(DType::U16, 1e-4, 30_011)] {
             let mut x = Operand::random(&mut noise, K, from);
-            // One row of zeros, where no scale may divide by zero.
+            // One row of zeros. Its scale must not cause a division by zero.
             x.values[K..2 * K].fill(0.0);
             for block in [0, 32, 8] {
                 let wanted = rounded_products(&matrix, &x.values, block, &biases);
@@ -581,7 +581,7 @@ fn rows_quantised_at_run_time() {
                 let what = format!("{from} · {:?}, blocks of {block}", matrix.weight.quantisation);
                 let found = run(&op, std::slice::from_ref(&x), &constants, Encoding::F32);
                 check(&what, &found, &wanted, &Encoding::F32, block == 0);
-                // In steps, values of blocks are rounded to f32 before they are multiplied.
+                // In primitives, values of blocks are rounded to f32 before they are multiplied.
                 let (entry, bindings) = bound(&op, std::slice::from_ref(&x), &constants, Encoding::F32);
                 let steps = evaluated(&decompose_all(&entry), bindings, &constants);
                 let size = wanted.iter().fold(0.0f64, |size, value| size.max(value.abs()));
@@ -596,7 +596,7 @@ fn rows_quantised_at_run_time() {
     }
 }
 
-/// Products of rows, of which each block has a scale of its own, by the definition.
+/// Multiplies rows whose blocks have separate scales, as the definition specifies.
 fn rounded_products(matrix: &Matrix, x: &[f32], block: usize, biases: &[f32]) -> Vec<f64> {
     let size = if block == 0 { K } else { block };
     let mut wanted = Vec::new();
@@ -618,7 +618,7 @@ fn rounded_products(matrix: &Matrix, x: &[f32], block: usize, biases: &[f32]) ->
     wanted
 }
 
-/// Blocks with minimums are not multiples of a scale: rows are rounded, and weights decoded.
+/// Blocks with minimums are not multiples of a scale. So rows are rounded, and weights are decoded.
 #[test]
 fn rows_quantised_at_run_time_times_blocks_with_minimums() {
     let mut noise = Noise(17);
@@ -717,7 +717,7 @@ fn attention_and_rotation_of_encoded_rows() {
                     }
                 })
                 .collect();
-            // Positions 3, 4, …, as `run` gives them, in tables of f32.
+            // Positions 3, 4, …, as in `run`, in tables of f32.
             let table = |of: fn(f64) -> f64| Operand {
                 values: (0..ROWS * 2)
                     .map(|at| of(f64::from((at / 2 + 3) as f32 * 0.1_f32.powi((at % 2) as i32))) as f32)
@@ -732,7 +732,7 @@ fn attention_and_rotation_of_encoded_rows() {
                 let step = if to.element.is_float() { wanted.abs() * 1e-3 } else { to.scale.get() };
                 assert!((value - wanted).abs() <= step + 1e-6, "{from} → {to} by tables: {value} {wanted}");
             }
-            // The tables are f32, the angles here are not.
+            // The tables are f32, but the angles here are not.
             for (value, wanted) in found.floats().iter().zip(&turned) {
                 let step = if to.element.is_float() { wanted.abs() as f32 * 1e-3 } else { to.scale.get() };
                 assert!((value - *wanted as f32).abs() <= step + 1e-6, "{from} → {to}: {value} {wanted}");
@@ -768,7 +768,7 @@ fn attention_and_rotation_of_encoded_rows() {
     }
 }
 
-/// `hidden` to a state, which is an output.
+/// Returns a graph that writes `hidden` to a state, which is an output.
 fn update(encoding: Encoding, kept: Encoding) -> EntryGraph {
     let state = State { name: "k".to_owned(), layer: 0, width: 2, kind: StateKind::Linear };
     let tensor = |name: &str, shape: Vec<u64>, encoding: Encoding| {
@@ -827,7 +827,7 @@ fn states_hold_stored_values() {
     assert_eq!(states.get(StateId(0)).unwrap().stored(), [10, 20, 30, 40, 13, 0]);
     assert_eq!(states.get(StateId(0)).unwrap().floats()[..2], [0.0, 5.0]);
 
-    // Rows placed by the runtime have the state's encoding.
+    // Rows that the runtime places have the state's encoding.
     let rows = Array::floats_of(&[2, 2], vec![0.75, 1.0, -5.0, 1e9]).unwrap();
     states.place(StateId(0), &rows, &[0, 1]).unwrap();
     assert_eq!(states.get(StateId(0)).unwrap().stored(), [12, 12, 0, 255, 13, 0]);

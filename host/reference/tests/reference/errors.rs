@@ -1,4 +1,4 @@
-//! Every way to pass the evaluator something it cannot run.
+//! Every way to pass the evaluator an input that it cannot run.
 
 use crate::support::{self, Recipe, point, toy};
 use shardwright_graph::{
@@ -16,7 +16,7 @@ fn decoder(graph: &Graph) -> EntryGraph {
     graph.entry(ComponentKind::Decoder, 0..4, point(EntryKind::Decode, 4, 32), options).unwrap().unwrap()
 }
 
-/// Everything a run of the decoder needs.
+/// Returns everything that a run of the decoder needs.
 fn bound(entry: &EntryGraph) -> Bindings {
     let mut bindings = Bindings::new();
     for (tensor, role) in &entry.inputs {
@@ -237,8 +237,8 @@ fn a_model_says_what_it_cannot_run() {
 
 #[test]
 fn a_form_that_cannot_be_made_says_why() {
-    // Layer 1 reads values of layer 0, which another shard wrote, beside keys that the driver would
-    // have to place.
+    // Layer 1 reads values of layer 0, which another shard wrote, and also keys that the driver
+    // would have to place.
     let layers = vec![support::LayerRecipe::plain(); 2];
     let mut graph = toy(&Recipe { layers, ..Recipe::sharing() });
     let decoder =

@@ -1,5 +1,5 @@
-//! Real architectures in real formats: finite, near the float model, the same in every form that
-//! should be.
+//! Real architectures in real formats: results are finite, close to the float model, and equal in
+//! every form that should agree.
 
 use crate::random;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ fn integers(path: &Path, name: &str) -> Vec<u32> {
     values.data().chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as u32).collect()
 }
 
-/// Held-out rows of the demo model.
+/// Returns the held-out rows of the demo model.
 fn rows() -> Vec<Vec<u32>> {
     let path = root().join("demo-model/eval.safetensors");
     let lengths = integers(&path, "lengths");
@@ -31,7 +31,7 @@ fn rows() -> Vec<Vec<u32>> {
     ids.chunks_exact(256).zip(lengths).map(|(row, length)| row[..length as usize].to_vec()).collect()
 }
 
-/// Mean negative log-likelihood over rows.
+/// Returns the mean negative log-likelihood over rows.
 fn nats(model: &ReferenceModel<'_>, rows: &[Vec<u32>]) -> f64 {
     let nats: Vec<f64> = rows.iter().flat_map(|row| model.negative_log_likelihoods(row).unwrap()).collect();
     assert!(nats.iter().all(|nats| nats.is_finite()));
@@ -41,7 +41,8 @@ fn nats(model: &ReferenceModel<'_>, rows: &[Vec<u32>]) -> f64 {
 use ActivationFormat::{A8Dynamic, A8DynamicBlock32, A16, A16F16Stream, A16Symmetric, A16SymmetricF16Stream};
 use WeightFormat::{W4Block32, W8PerChannel, W8PerTensor};
 
-/// Formats and how many nats a token the demo model may lose to plain min-max scales.
+/// Returns formats, each with the nats per token that the demo model may lose with plain min-max
+/// scales.
 fn tuples() -> Vec<(FormatTuple, f64)> {
     let f32 = ActivationFormat::F32;
     vec![
@@ -106,8 +107,8 @@ fn gemma4_text() {
         let graph = quantised(&graph, &formats);
         let plain = ReferenceModel::new(&graph, arrangement(Form::Semantic, &[])).unwrap();
         let of_weights = apart(&float, &plain, &texts);
-        // A random network multiplies the rounding of its weights a hundredfold; the demo model
-        // says what a format is worth.
+        // A random network amplifies the rounding of its weights a hundredfold. Only the demo model
+        // shows the quality of a format.
         assert!(formats.weights == W4Block32 || of_weights < 0.5, "{formats}: {of_weights}");
         for form in [Form::Semantic, Form::Decomposed, Form::ByRuntime] {
             let encodings = Encodings::of(&formats, &ranges);
@@ -133,7 +134,8 @@ fn gemma4_text() {
     }
 }
 
-/// Root mean square difference of the logits, relative to those of the first model.
+/// Returns the root mean square difference of the logits, relative to the logits of the first
+/// model.
 fn apart(a: &ReferenceModel<'_>, b: &ReferenceModel<'_>, texts: &[Vec<u32>]) -> f64 {
     let (mut error, mut size) = (0.0_f64, 0.0_f64);
     for text in texts {
@@ -147,7 +149,7 @@ fn apart(a: &ReferenceModel<'_>, b: &ReferenceModel<'_>, texts: &[Vec<u32>]) -> 
     (error / size).sqrt()
 }
 
-/// Observation names what the pass asks for.
+/// Checks that observation reports every key that the pass needs.
 fn assert_keys(graph: &Graph, ranges: &Ranges) {
     for layer in 0..=graph.layers() {
         assert!(ranges.contains_key(&hidden_key(layer)), "hidden {layer}");

@@ -1,4 +1,4 @@
-//! Random small models: every form, cut and chunking of one model computes the same.
+//! Random small models: every form, cut and chunking of a model computes the same.
 
 use crate::random::{ids, recipes};
 use crate::support::toy;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use shardwright_graph::Graph;
 use shardwright_reference::{Arrangement, Array, Form, ReferenceModel};
 
-/// Largest difference between forms of one graph, relative to the largest value: a form rounds to
+/// Largest difference between forms of one graph, relative to the largest value. A form rounds to
 /// f32 between primitives.
 const FORM_BOUND: f32 = 2e-5;
 
@@ -48,7 +48,7 @@ proptest! {
         let layers = graph.layers();
         let cuts: Vec<u32> = if layers > 1 { vec![1 + u32::from(cut) % (layers - 1)] } else { Vec::new() };
         if recipe.encoder {
-            // Padded, so that rows beyond the valid ones are there.
+            // Padded, so that there are rows beyond the valid ones.
             let rows = length as u64 + rows - 1;
             let plain = ok(model(&graph, length as u64, 1, &[], Form::Semantic)?.trace(&ids))?;
             for form in [Form::Semantic, Form::Decomposed, Form::HalfWay, Form::ByRuntime] {
@@ -74,8 +74,8 @@ proptest! {
             }
             close("logits", logits, trace.logits.as_ref().unwrap())?;
 
-            // Prefill over all but the last row, then one row: the same logits as all rows through
-            // every layer.
+            // Prefill over all rows except the last, then one row. The logits must be the same as
+            // with all rows through every layer.
             let mut sequence = cut.start();
             ok(cut.prefill(&mut sequence, &ids[..length - 1]))?;
             let last = ok(cut.decode(&mut sequence, &ids[length - 1..], false))?.logits.unwrap();

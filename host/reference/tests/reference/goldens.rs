@@ -1,5 +1,5 @@
-//! The evaluator against Hugging Face transformers, on every text fixture and on the demo model, in
-//! every form.
+//! Compares the evaluator with Hugging Face transformers, on every text fixture and on the demo
+//! model, in every form.
 
 use std::path::{Path, PathBuf};
 
@@ -11,11 +11,11 @@ use shardwright_reference::{Arrangement, Form, ReferenceModel, Trace};
 /// Largest absolute difference of a residual stream, final norm or per-layer input. Two careful f32
 /// implementations differ by up to 2e-4 on these random networks, which amplify rounding.
 const HIDDEN_BOUND: f32 = 5e-3;
-/// Largest absolute difference of a logit; logits reach 30 to 60.
+/// Largest absolute difference of a logit. Logits reach 30 to 60.
 const LOGIT_BOUND: f32 = 1e-2;
 /// Largest absolute difference of a unit vector's value.
 const EMBEDDING_BOUND: f32 = 1e-5;
-/// Largest absolute difference between the semantic and a decomposed form: each primitive rounds to
+/// Largest absolute difference between the semantic and a decomposed form. Each primitive rounds to
 /// f32 once more.
 const FORM_BOUND: f32 = 2e-3;
 
@@ -66,8 +66,8 @@ fn difference(a: &[f32], b: &[f32]) -> f32 {
     })
 }
 
-/// Compares everything a trace shows with the goldens of one prompt; worst hidden and logit
-/// difference.
+/// Compares all results in a trace with the goldens of one prompt. Returns the largest hidden and
+/// logit difference.
 fn compare(case: &str, trace: &Trace, goldens: &Goldens, prompt: &str) -> (f32, f32) {
     let key = |what: &str| format!("{prompt}.{what}");
     let mut worst = 0.0_f32;
@@ -116,7 +116,7 @@ fn compare(case: &str, trace: &Trace, goldens: &Goldens, prompt: &str) -> (f32, 
     (worst, worst_logit)
 }
 
-/// Every text-only prompt of a folder, in every form; `generating` lists the forms that also
+/// Checks every text-only prompt of a folder, in every form. The forms in `generating` also
 /// generate.
 fn check_folder(directory: &Path, prompts: &[&str], rows: u64, generating: &[Form]) {
     let graph = graph(directory);
@@ -183,8 +183,8 @@ fn embeddinggemma2() {
 
 #[test]
 fn demo_model() {
-    // Decomposed, every token reads every weight through a general product, so only the semantic
-    // form generates.
+    // In decomposed form, every token reads every weight through a general product, so only the
+    // semantic form generates.
     check_folder(&root().join("demo-model"), &["p0", "p1", "p2", "p3", "p4", "p5"], 128, &[Form::Semantic]);
 }
 

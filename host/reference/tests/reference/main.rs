@@ -1,4 +1,4 @@
-//! The plain evaluator against goldens, known values, decompositions and formats.
+//! Compares the plain evaluator with goldens, known values, decompositions and formats.
 
 #[path = "../random/mod.rs"]
 mod random;

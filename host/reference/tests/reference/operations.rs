@@ -1,4 +1,4 @@
-//! Every operation alone, on values that can be checked by hand.
+//! Every operation separately, on values that can be checked by hand.
 
 use half::{bf16, f16};
 use shardwright_graph::{
@@ -8,7 +8,7 @@ use shardwright_graph::{
 use shardwright_reference::{Array, Bindings, Evaluator, States, Weights, widen};
 use shardwright_vocabulary::{DType, EntryKind};
 
-/// A constant of f32 values.
+/// Returns a constant of f32 values.
 fn weight(shape: &[u64], values: &[f32]) -> Weight {
     let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let data = WeightData::from_vec(bytes);
@@ -22,7 +22,7 @@ fn weight(shape: &[u64], values: &[f32]) -> Weight {
     }
 }
 
-/// What `op` gives for constants, with as many rows as its first operand has.
+/// Returns the result of `op` for constants, with as many rows as its first operand has.
 fn of(op: Op, operands: &[(&[u64], &[f32])]) -> Vec<f32> {
     let weights: Vec<Weight> = operands.iter().map(|(shape, values)| weight(shape, values)).collect();
     of_weights(op, &weights)
@@ -119,7 +119,7 @@ fn extremes_stay_finite() {
         of(Op::RmsNorm { width: 2, eps: 1e-6, weight_offset: 0.0 }, &[(&[1, 2], &[0.0, 0.0])]),
         [0.0, 0.0]
     );
-    // 2²⁴ + 1 is no f32: a sum in f32 would lose every one of them.
+    // 2²⁴ + 1 is not an f32, so a sum in f32 would lose every one of them.
     let mut many = vec![1.0_f32; 101];
     many[0] = 16_777_216.0;
     assert_eq!(of(Op::ReduceSum, &[(&[101], &many)]), [16_777_316.0]);
@@ -170,7 +170,7 @@ fn products() {
 
 #[test]
 fn a_large_product_does_not_depend_on_its_rows() {
-    // Enough work for several threads and blocks, and a length that fills no lane evenly.
+    // Enough work for several threads and blocks, and a length that is not a multiple of the lanes.
     let (m, n, k) = (37_u64, 83_u64, 61_u64);
     let values = |count: u64, step: f32| (0..count).map(|i| (i as f32 * step).sin()).collect::<Vec<f32>>();
     let (x, w) = (values(m * k, 0.37), values(n * k, 0.11));
@@ -227,8 +227,8 @@ fn stored_types_widen_exactly() {
     }
 }
 
-/// One layer's attention over a state of its own, rows straight from the inputs: x is `[R, 2]`,
-/// used as query, key and value.
+/// Returns a graph with one layer's attention over its own state, with rows directly from the
+/// inputs. x is `[R, 2]`, used as query, key and value.
 fn attention_entry(attention: Attention, rows: u64, kind: StateKind, context: u64) -> EntryGraph {
     let state = State { name: "k".to_owned(), layer: 0, width: 2, kind };
     let capacity = state.capacity(context, rows);
@@ -279,7 +279,7 @@ const UNIFORM: Attention = Attention {
     keys: KeySource::State,
 };
 
-/// Runs rows `[position, −position]` in chunks and gives the first value of each result row.
+/// Runs rows `[position, −position]` in chunks and returns the first value of each result row.
 fn means(window: u32, total: usize, chunk: usize, context: u64) -> Vec<f32> {
     let kind = if window == 0 { StateKind::Linear } else { StateKind::Ring { window } };
     let entry = attention_entry(Attention { window, ..UNIFORM }, chunk as u64, kind, context);
@@ -394,7 +394,7 @@ fn rope_turns_pairs_by_position() {
     let outputs = evaluator.run(&bindings, &mut States::none(), 2).unwrap();
     let y = outputs.get(&Role::Hidden).unwrap().floats().into_owned();
     assert_eq!(y[..8], x[..8], "position 0 turns nothing");
-    // Pair 0 of each head is (x[0], x[2]) and turns by 3 · 1 / 2; pair 1 stays.
+    // Pair 0 of each head is (x[0], x[2]) and rotates by 3 · 1 / 2. Pair 1 is not rotated.
     let (sin, cos) = 1.5_f64.sin_cos();
     for head in [8, 12] {
         let (a, b) = (f64::from(x[head]), f64::from(x[head + 2]));

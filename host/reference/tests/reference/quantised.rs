@@ -16,7 +16,7 @@ fn largest(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |largest, value| value.abs().max(largest))
 }
 
-/// Largest difference relative to the largest value.
+/// Returns the largest difference relative to the largest value.
 fn apart(a: &Array, b: &Array) -> f32 {
     assert_eq!(a.shape(), b.shape());
     let (a, b) = (a.floats(), b.floats());
@@ -27,16 +27,17 @@ fn apart(a: &Array, b: &Array) -> f32 {
     difference / largest(&a).max(1.0)
 }
 
-/// Everything a trace shows of a run.
+/// Iterates over all results in a trace.
 fn results(trace: &Trace) -> impl Iterator<Item = &Array> {
     trace.hidden.iter().chain(&trace.per_layer).chain(&trace.logits).chain(&trace.embedding)
 }
 
-/// Largest difference between the decomposed and the semantic form of a quantised graph, relative
-/// to the largest value: calibrated on the text it runs, so that nothing leaves its range. First
-/// the bound that nine of ten random models meet, then the bound that all meet.
+/// Returns bounds for the difference between the decomposed and the semantic form of a quantised
+/// graph, relative to the largest value. The graph is calibrated on the text it runs, so that all
+/// values are within their ranges. The first bound is met by nine of ten random models, the second
+/// by all.
 ///
-/// In f32 only the roundings of the steps differ. Where rows or states are rounded to few bits, a
+/// In f32 only the roundings of the steps differ. If rows or states are rounded to few bits, a
 /// value on the border of two steps may fall to either side: rarely, but then by a whole step. In
 /// f16 and 16-bit integers each step of a decomposition is rounded.
 fn bounds(formats: &FormatTuple) -> (f32, f32) {
@@ -71,7 +72,7 @@ impl Case {
         let ids = ids(recipe.seed, length);
         let ranges = ranges(&graph, std::slice::from_ref(&ids));
         let cuts = (1..graph.layers()).filter(|&layer| cuts[layer as usize - 1]).collect();
-        // Encoders get rows beyond the valid ones; others get chunks, the last one partly filled.
+        // Encoders get rows beyond the valid ones. Others get chunks, the last one partly filled.
         let rows = if recipe.encoder { length as u64 + rows } else { rows };
         Case { graph, formats, ranges, ids, rows, cuts }
     }
@@ -84,13 +85,13 @@ impl Case {
     }
 }
 
-/// The largest difference of anything a trace shows.
+/// Returns the largest difference of all results in two traces.
 fn furthest(a: &Trace, b: &Trace) -> f32 {
     assert_eq!(results(a).count(), results(b).count());
     results(a).zip(results(b)).fold(0.0, |worst: f32, (a, b)| worst.max(apart(a, b)))
 }
 
-/// Whether two traces hold the same stored values.
+/// Checks whether two traces have the same stored values.
 fn same(a: &Trace, b: &Trace) -> bool {
     results(a).count() == results(b).count()
         && results(a).zip(results(b)).all(|(a, b)| a.encoding() == b.encoding() && a.bytes() == b.bytes())
@@ -113,7 +114,7 @@ proptest! {
         prop_assert!(difference <= bound, "{}: {} > {}", case.formats, difference, bound);
         let difference = furthest(&semantic, &half_way);
         prop_assert!(difference <= bound, "{}, half way: {} > {}", case.formats, difference, bound);
-        // Both have the same primitives but for the position of the new rows among the keys.
+        // Both have the same primitives, except for the position of the new rows among the keys.
         let difference = furthest(&decomposed, &by_runtime);
         prop_assert!(difference <= bound, "{}, written by the runtime: {} > {}", case.formats, difference, bound);
         for (form, whole) in [

@@ -1,4 +1,4 @@
-//! Step inputs against their definitions.
+//! Compares step inputs with their definitions.
 
 use shardwright_graph::{Asset, AssetId, INVISIBLE, Keys, Mask, Role, Rope, Weight, WeightData};
 use shardwright_reference::ReferenceError;
@@ -36,13 +36,13 @@ fn masks_show_what_is_visible() {
     let state = Keys::State { capacity: 9 };
     assert_eq!(mask(state, 0, true), ["######...", "#######..", "########.", "#########"]);
     assert_eq!(mask(state, 3, true), ["...###...", "....###..", ".....###.", "......###"]);
-    // A ring of 6: position 5 lies in slot 5, 6 in 0, 7 in 1.
+    // A ring of 6: position 5 is in slot 5, 6 in 0, 7 in 1.
     assert_eq!(mask(Keys::State { capacity: 6 }, 2, true)[..3], ["....##", "#....#", "##...."]);
-    // Before the run the state holds up to position 4; the new rows follow.
+    // Before the run the state contains positions up to 4. The new rows follow.
     let joined = Keys::StateAndRows { capacity: 9 };
     assert_eq!(mask(joined, 0, true)[..3], ["#####....#...", "#####....##..", "#####....###."]);
     assert_eq!(mask(joined, 3, true)[..3], ["...##....#...", "....#....##..", ".........###."]);
-    // A ring of 3 before the run holds positions 3, 4, 2 in slots 0, 1, 2.
+    // A ring of 3 contains, before the run, positions 3, 4, 2 in slots 0, 1, 2.
     let ring = Keys::StateAndRows { capacity: 3 };
     assert_eq!(mask(ring, 3, true)[..3], ["##.#...", ".#.##..", "...###."]);
     // Rows of an encoder: three are valid.
@@ -100,8 +100,8 @@ fn rotary_tables_round_as_the_models_were_trained() {
             assert!((cos - angle.cos()).abs() < 1e-6 && (sin - angle.sin()).abs() < 1e-6);
         }
     }
-    // The angle is a product of two f32: at a late position the exact one differs by more than any
-    // rounding of the cosine.
+    // The angle is a product of two f32. At a late position, it differs from the exact angle by
+    // more than any rounding of the cosine.
     let late = step::rotary_angles(&Rope { theta: 1e4, ..rope.clone() }, 100_003)[1];
     let rounded = 100_003.0_f32 * (1.0 / 10.0_f32);
     assert_eq!(late, (f64::from(rounded).cos() as f32, f64::from(rounded).sin() as f32));

@@ -1,4 +1,4 @@
-//! The operations of towers: by hand, and in primitives.
+//! The operations of towers, compared with results by hand and in primitives.
 
 use shardwright_graph::{
     AxialRope, ComponentKind, EntryGraph, EntryNode, EntryPoint, GridAxis, Op, RelativeAttention, Role,
@@ -10,7 +10,6 @@ use shardwright_vocabulary::{DType, EntryKind};
 
 use crate::support::Noise;
 
-/// An operand.
 enum Operand {
     Values(Vec<u64>, Vec<f32>),
     Grid(GridAxis),
@@ -22,8 +21,8 @@ fn noise(seed: u64, shape: &[u64]) -> Operand {
     Operand::Values(shape.to_vec(), (0..count).map(|_| 2.0 * noise.next()).collect())
 }
 
-/// What the operation gives for a picture of that grid in an entry point of as many rows, whole and
-/// in primitives.
+/// Returns the results of the operation, whole and in primitives, for a picture with that grid in
+/// an entry point of `entry_rows` rows.
 fn of(op: &Op, operands: &[Operand], columns: &[i32], rows: &[i32], entry_rows: u64) -> [Vec<f32>; 2] {
     let mut tensors = Vec::new();
     let (mut weights, mut inputs) = (Vec::new(), Vec::new());
@@ -99,7 +98,7 @@ fn close(what: &str, found: &[f32], wanted: &[f32]) {
     }
 }
 
-/// Both forms agree, and give what was computed by hand.
+/// Checks that both forms agree and return the result computed by hand.
 fn gives(op: &Op, operands: &[(&[u64], &[f32])], wanted: &[f32]) {
     let operands: Vec<Operand> =
         operands.iter().map(|(shape, values)| Operand::Values(shape.to_vec(), values.to_vec())).collect();
@@ -118,28 +117,28 @@ fn by_hand() {
     gives(&Op::Glu, &[(&[1, 4], x)], &[-1.124353, -0.408787]);
     let rows: &[f32] = &[1.0, 2.0, 3.0, 4.0, 5.0, 9.0, -1.0, 1.0];
     gives(&Op::MeanRows { rows: 2 }, &[(&[4, 2], rows)], &[2.0, 3.0, 2.0, 5.0]);
-    // Channel 0 sees the row before twice, channel 1 itself alone.
+    // Channel 0 counts the preceding row twice, channel 1 only the row itself.
     gives(
         &Op::DepthwiseConvolution,
         &[(&[3, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), (&[2, 3], &[0.0, 2.0, 0.0, 0.0, 0.0, -1.0])],
         &[0.0, -2.0, 2.0, -4.0, 6.0, -6.0],
     );
-    // The sum of each place and the one to its right and below, of one channel; and the place
-    // itself.
+    // Channel 0 sums each element and its neighbours to the right and below. Channel 1 is the
+    // element itself.
     let plane: &[f32] = &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0];
     gives(
         &Op::Convolution { kernel: 2, stride: 1, padding: 0 },
         &[(&[3, 3, 1], plane), (&[2, 4], &[1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0])],
         &[7.0, 1.0, 10.0, 2.0, 16.0, 4.0, 19.0, 5.0],
     );
-    // Every second place of a kernel that reads its centre, and zeros beyond the corner.
+    // Every second position of a kernel that reads its centre, and zeros beyond the corner.
     let centre: &[f32] = &[1.0, 0.0, 0.0, 0.0, 10.0, 0.0, 0.0, 0.0, 0.0];
     gives(
         &Op::Convolution { kernel: 3, stride: 2, padding: 1 },
         &[(&[3, 3, 1], plane), (&[1, 9], centre)],
         &[10.0, 30.0, 70.0, 95.0],
     );
-    // Equal scores but for the distance: the row before counts e times as much.
+    // Equal scores except for the distance: the preceding row counts e times as much.
     let attention = Op::RelativeAttention(RelativeAttention { heads: 1, head_dim: 1, softcap: 0.0 });
     let ones: (&[u64], &[f32]) = (&[3, 1], &[1.0, 1.0, 1.0]);
     let (before, itself) =
@@ -192,7 +191,7 @@ fn in_primitives() {
         ];
         let [whole, primitive] = of(&op, &operands, &columns, &rows, 9);
         close("axial rope", &primitive, &whole);
-        // At the origin nothing turns.
+        // At the origin, there is no rotation.
         let Operand::Values(_, values) = &operands[0] else { panic!("no values") };
         close(
             "the origin",

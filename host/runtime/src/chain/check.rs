@@ -1,5 +1,5 @@
-//! Checks that shards form a chain: everything that can be checked shard by shard, without the data
-//! flow between them.
+//! Checks that shards form a chain, as far as each shard can be checked without the data flow
+//! between shards.
 
 use std::collections::HashSet;
 
@@ -12,15 +12,15 @@ use crate::error::ChainError;
 use crate::step::{POSITION_LIMIT, natural_shape, natural_storage};
 use crate::storage::{bytes_of, elements_of, is_storable, storage_of};
 
-/// Shards of one chain; a model of 500 layers cut at each of them is far below.
+/// Most shards of a chain. Even a model of 500 layers with a cut at each layer has far fewer.
 pub const SHARDS_MAX: u64 = 1024;
-/// States of one chain: a key and a value for each of 2048 layers.
+/// Most states of a chain: a key and a value for each of 2048 layers.
 pub const STATES_MAX: u64 = 4096;
-/// Gathered tables of one chain; known models have two.
+/// Most gathered tables of a chain. Known models have two.
 pub const ASSETS_MAX: u64 = 64;
-/// Entry points of one shard.
+/// Most entry points of a shard.
 pub const ENTRIES_MAX: u64 = 64;
-/// Ports of an entry: states, step inputs, boundaries and taps.
+/// Most ports of an entry: states, step inputs, boundaries and taps.
 pub const PORTS_MAX: u64 = 16_384;
 
 pub(super) fn check(
@@ -94,7 +94,7 @@ fn caps(description: &ChainDescription) -> Result<(), ChainError> {
     Ok(())
 }
 
-/// Every component once, in the order of a step; every layer once, in order.
+/// Checks that every component occurs once, in the order of a step, and every layer once, in order.
 fn coverage(description: &ChainDescription) -> Result<(), ChainError> {
     let mut last: Option<ComponentKind> = None;
     let mut next_layer = 0;
@@ -104,7 +104,7 @@ fn coverage(description: &ChainDescription) -> Result<(), ChainError> {
         }
         for (place, segment) in shard.segments.iter().enumerate() {
             let component = segment.component;
-            // Layers follow each other from shard to shard; within one they are one segment.
+            // Layers continue from shard to shard. Within a shard they are one segment.
             let repeated = last == Some(component) && (place > 0 || !component.is_layered());
             if repeated || !description.structure.components.contains(&component) {
                 return Err(ChainError::ComponentUnexpected { shard: shard.name.clone(), component });
@@ -236,7 +236,7 @@ impl EntryCheck<'_> {
         })
     }
 
-    /// Entry points of every shard that share states.
+    /// Returns the entry points of every shard that share states.
     fn points(&self) -> impl Iterator<Item = EntryPoint> + '_ {
         let entries = self.description.shards.iter().flat_map(|shard| &shard.entries);
         entries.map(|entry| entry.point).filter(|point| point.kind != EntryKind::Encode)
@@ -339,7 +339,8 @@ impl EntryCheck<'_> {
                 }
                 let widths: Vec<u64> = self.description.assets.iter().map(|asset| asset.width).collect();
                 match role {
-                    // So many to a row, of a width that the front end is asked for.
+                    // Each row has a whole number of features. Any width is valid here, and the
+                    // front end must use it.
                     Role::Features => match port.shape[..] {
                         [count, width] if count.is_multiple_of(rows) => Some(vec![count.max(rows), width]),
                         _ => None,
@@ -365,7 +366,7 @@ impl EntryCheck<'_> {
             (Role::StateRows { state }, Direction::Output) => Some(vec![rows, of_state(*state).1]),
             (Role::Logits, Direction::Output) => Some(vec![rows, self.description.structure.vocabulary]),
             (Role::Embedding | Role::Tap { .. }, Direction::Output) => Some(port.shape.clone()),
-            // One for so many rows.
+            // One soft row may combine several rows.
             (Role::SoftRows, Direction::Output) => match port.shape[..] {
                 [count, width] if count > 0 && rows.is_multiple_of(count) => Some(vec![count, width]),
                 _ => None,
@@ -381,7 +382,7 @@ impl EntryCheck<'_> {
                 role: Box::new(port.role.clone()),
             });
         };
-        // No port is empty, and every size can be counted.
+        // No port is empty, and every size fits into an address.
         if port.shape != expected || elements_of(port) == 0 || bytes_of(port) > isize::MAX as u64 {
             return Err(ChainError::PortShape {
                 shard: self.shard.name.clone(),
@@ -394,7 +395,7 @@ impl EntryCheck<'_> {
         Ok(())
     }
 
-    /// Checks that the loaded entry binds exactly what was described.
+    /// Checks that the loaded entry binds exactly the described ports.
     fn bindings(&self, executor: &LoadedShard) -> Result<(), ChainError> {
         let Some(loaded) = executor.entries().iter().find(|loaded| loaded.interface.name == self.name) else {
             let available: Vec<&str> =
@@ -432,7 +433,7 @@ impl EntryCheck<'_> {
             }
             self.binding(binding, port)?;
         }
-        // An input that nothing depends on need not be bound; a result must be.
+        // An input without any effect need not be bound, but a result must be.
         let results = self.entry.ports.iter().filter(|port| port.direction.is_written());
         if let Some(port) = results.into_iter().find(|port| !bound.contains(port.name.as_str())) {
             return set(&port.name, "does not bind");
@@ -469,7 +470,7 @@ impl EntryCheck<'_> {
         if binding.strides.is_some() {
             return fault("the order", "dense".to_owned(), "strides".to_owned());
         }
-        // More than the dense size is padding at the end, which only costs memory.
+        // Bytes beyond the dense size are padding at the end, which only costs memory.
         if binding.bytes < bytes_of(port) || binding.bytes > isize::MAX as u64 {
             return fault("the size", bytes_of(port).to_string(), binding.bytes.to_string());
         }

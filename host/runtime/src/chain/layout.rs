@@ -1,5 +1,5 @@
-//! The data flow: for every entry point of the chain the runs of a step, their bindings, and the
-//! copies in between.
+//! The data flow of a chain: for every entry point the runs of a step, their bindings, and the
+//! copies between them.
 
 use shardwright_graph::{ComponentKind, EntryPoint, Role, Segment, StateId};
 use shardwright_shims::{Binding, Direction, EntryInterface, LoadedShard, Port};
@@ -15,7 +15,7 @@ use crate::storage::{Storage, elements_of, storage_of};
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryPlan {
     key: Key,
-    /// The executor that allocates it, one of the place.
+    /// Executor that allocates the memory, one of the executors on its place.
     pub executor: usize,
     pub bytes: u64,
     pub alignment: u64,
@@ -32,7 +32,7 @@ impl MemoryPlan {
     }
 }
 
-/// Requirements of a binding on its memory; a shim may pad at the end.
+/// Requirements of a binding on its memory. A shim may pad at the end.
 #[derive(Clone, Copy)]
 struct Need {
     bytes: u64,
@@ -45,8 +45,8 @@ impl Need {
     }
 }
 
-/// Purpose of a memory. Entry points share memories, since only one runs at a time; the largest
-/// determines the size.
+/// Purpose of a memory. Entry points share memories, since only one of them runs at a time. The
+/// largest one determines the size.
 #[derive(Clone, Debug, PartialEq)]
 enum Key {
     StepInput { place: usize, role: Role, storage: Storage },
@@ -73,15 +73,15 @@ pub(crate) struct StepInput {
     pub targets: Vec<(usize, Storage)>,
 }
 
-/// A binding of a run: the whole of a port, in the order of the loaded entry.
+/// Binding of a whole port in a run. The order follows the loaded entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BindingPlan {
     pub memory: usize,
     pub offset: u64,
 }
 
-/// A boundary that the next shard cannot bind in place: `blocks` times `rows` rows of `width`
-/// values.
+/// Copy of a boundary that the next shard cannot bind in place: `blocks` times `rows` rows of
+/// `width` values.
 #[derive(Clone, Debug)]
 pub(crate) struct CopyPlan {
     pub boundary: usize,
@@ -146,18 +146,18 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// How many features of a front end there are, and the values of each.
+    /// Returns the number of features of a front end, and the number of values of each.
     pub(crate) fn features(&self) -> Option<(usize, usize)> {
         let input = self.inputs.iter().find(|input| input.role == Role::Features)?;
         Some((input.elements / input.width.max(1), input.width))
     }
 
-    /// Whether its rows stand on a grid of columns and rows.
+    /// Checks whether the rows are positions on a grid of columns and rows.
     pub(crate) fn reads_a_grid(&self) -> bool {
         self.inputs.iter().any(|input| is_of_a_grid(&input.role))
     }
 
-    /// Columns and rows that have a position in every table that is read by them.
+    /// Returns the number of columns and rows for which every table read by them has a position.
     pub(crate) fn grid_limit(&self, chain: &Chain) -> i64 {
         let entries = self.inputs.iter().filter_map(|input| match input.role {
             Role::GatheredByGrid { asset, .. } => chain.assets().get(asset.0 as usize),
@@ -171,7 +171,7 @@ fn is_of_a_grid(role: &Role) -> bool {
     matches!(role, Role::Grid { .. } | Role::GatheredByGrid { .. } | Role::AxialCos(_) | Role::AxialSin(_))
 }
 
-/// A state as it is stored.
+/// Storage of a state.
 #[derive(Clone, Debug)]
 pub(crate) struct StatePlan {
     pub bytes: u64,
@@ -184,14 +184,14 @@ pub(crate) struct StatePlan {
     /// Storage of new rows returned to the runtime, if different.
     pub rows_storage: Option<Storage>,
     pub row_bytes: u64,
-    /// Its memory; `None` only while the layout is being built.
+    /// Memory of the state, `None` only while the layout is being built.
     pub memory: Option<usize>,
 }
 
 impl StatePlan {
-    /// Whether every position visible to a query at `length` or later is still stored, and no row
-    /// written at or beyond `length` can be mistaken for one, when positions up to `high_water`
-    /// were written.
+    /// Checks whether truncation to `length` keeps the state valid after positions up to
+    /// `high_water` were written. Every position visible to a query at `length` or later must still
+    /// be stored, and no row written at or beyond `length` may be mistaken for a visible one.
     pub(crate) fn keeps(&self, length: usize, high_water: usize) -> bool {
         let beyond = self.capacity.saturating_sub(self.window);
         high_water as u64 <= self.capacity || length as u64 >= (high_water as u64).saturating_sub(beyond)
@@ -206,7 +206,7 @@ pub(crate) struct Boundary {
     pub to: usize,
     pub from_storage: Storage,
     pub to_storage: Storage,
-    /// Why it is copied; `None` if both share one buffer.
+    /// Reason for the copy, or `None` if both shards share one buffer.
     pub copied_because: Option<&'static str>,
 }
 
@@ -271,7 +271,7 @@ struct Builder<'a> {
     executors: &'a [LoadedShard],
     place_of: Vec<usize>,
     layout: Layout,
-    /// The shard that writes each state.
+    /// Shard that writes each state.
     writers: Vec<Option<usize>>,
 }
 
@@ -285,7 +285,8 @@ impl<'a> Builder<'a> {
         entries.iter().find(|entry| (entry.point.kind, entry.point.rows) == (point.kind, point.rows))
     }
 
-    /// Every state has one writer, on the place of all its readers and before them.
+    /// Finds the writer of each state. Every state must have one writer, on the place of all its
+    /// readers and before them.
     fn find_writers(&mut self) -> Result<(), ChainError> {
         let states = &self.description.structure.states;
         let uses = || {
@@ -302,7 +303,7 @@ impl<'a> Builder<'a> {
         for (shard, entry, port) in uses().filter(|(_, _, port)| port.written) {
             let id = port.id.0 as usize;
             // `check` ensured that only the shard with the state's layer writes it, so there is
-            // one.
+            // exactly one.
             writers[id] = Some(shard);
             let by_runtime =
                 entry.ports.iter().any(|output| output.role == Role::StateRows { state: port.id });
@@ -395,7 +396,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// The memory of that key, created or grown as needed.
+    /// Returns the index of the memory with this key. Creates or grows it as needed.
     fn memory(&mut self, key: Key, executor: usize, need: Need) -> usize {
         let memories = &mut self.layout.memories;
         let index = match memories.iter().position(|memory| memory.key == key) {
@@ -441,7 +442,7 @@ struct Flowing<'a> {
 struct Wiring<'a, 'b> {
     builder: &'b mut Builder<'a>,
     schedule: Schedule,
-    /// The residual stream, and its current layer boundary.
+    /// The residual stream with its current layer boundary.
     stream: Option<(Flowing<'a>, u32)>,
     per_layer: Option<Flowing<'a>>,
     /// Memories that contain a copy made in this step.
@@ -482,7 +483,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
             }
             self.run(shard, entry)?;
         }
-        // A prefill may skip shards, but no state.
+        // A prefill may skip shards, but must not skip a state.
         if let Some(state) = written.iter().position(|written| !written) {
             let writer = self.builder.writers[state];
             let state = self.builder.description.structure.states[state].name.clone();
@@ -616,7 +617,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
             }
             Role::PerLayer { first, layers } => {
                 let flowing = self.per_layer.clone().ok_or_else(unfed)?;
-                // `check` ensured that the producer has all layers and the consumer its own.
+                // `check` ensured that the producer has all layers and the consumer its own ones.
                 let skipped = u64::from(*first) * rows * description.structure.per_layer_width;
                 (flowing.clone(), skipped * storage_of(flowing.port).dtype.bytes(), u64::from(*layers))
             }
@@ -743,7 +744,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
     }
 }
 
-/// Storage in which a step input is computed.
+/// Returns the storage in which a step input is computed.
 pub(crate) fn computed_as(input: &StepInput) -> Storage {
     natural_storage(&input.role)
 }

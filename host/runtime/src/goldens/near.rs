@@ -1,28 +1,27 @@
-//! What a model makes: sampled values of a vector or of the rows of a tower, compared by their
-//! direction and length.
+//! Goldens of vectors and tower rows: sampled values, compared by direction and length.
 
 use serde::{Deserialize, Serialize};
 
-/// Most values that are kept of a row, evenly spaced over it.
+/// Most values kept from a row, evenly spaced.
 const VALUES: usize = 64;
 
-/// What the largest value of a row is written as: coarse enough that processors which add in other
-/// orders agree on it.
+/// Stored number of a row's largest value. It is coarse enough that processors with other orders of
+/// addition agree.
 const LARGEST: f64 = 10_000.0;
 
-/// Some values of a row.
+/// Sampled values of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GoldenVector {
-    /// Values of the row.
+    /// Number of values of the whole row.
     width: u32,
-    /// Length of the values kept, in thousandths.
+    /// Length of the kept values, in thousandths.
     length: u64,
-    /// The values kept: their share of the largest, in ten-thousandths.
+    /// Kept values relative to the largest, in ten-thousandths.
     values: Vec<i32>,
 }
 
-/// The values of a row that are kept.
+/// Returns the kept values of a row.
 fn sampled(row: &[f32]) -> impl Iterator<Item = f64> + '_ {
     let kept = row.len().min(VALUES);
     (0..kept).filter_map(move |index| row.get(index * row.len() / kept).map(|value| f64::from(*value)))
@@ -33,7 +32,7 @@ fn length(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 impl GoldenVector {
-    /// Of a row whose values are finite.
+    /// Samples a row, whose values must be finite.
     pub fn of(row: &[f32]) -> GoldenVector {
         let largest = sampled(row).fold(0.0, |largest, value| value.abs().max(largest));
         let share = |value: f64| if largest > 0.0 { (value / largest * LARGEST).round() as i32 } else { 0 };
@@ -44,13 +43,14 @@ impl GoldenVector {
         }
     }
 
-    /// Whether a file may hold it.
+    /// Checks whether the number of values matches the width, for values read from a file.
     pub fn is_valid(&self) -> bool {
         !self.values.is_empty() && self.values.len() == VALUES.min(self.width as usize)
     }
 
-    /// The cosine distance to the same values of a row, 0 to 2, and how many times as long the
-    /// longer is. Both infinite where something is no number, or the row is of another width.
+    /// Returns the cosine distance to the corresponding values of a row, 0 to 2, and the ratio of
+    /// the longer to the shorter length. Both are infinite if a value is not finite or the row has
+    /// another width.
     pub fn compare(&self, row: &[f32]) -> (f64, f64) {
         const NOT: (f64, f64) = (f64::INFINITY, f64::INFINITY);
         if row.len() != self.width as usize {
@@ -59,7 +59,7 @@ impl GoldenVector {
         let own = || self.values.iter().map(|value| f64::from(*value));
         let product: f64 = own().zip(sampled(row)).map(|(one, other)| one * other).sum();
         let (one, other) = (length(own()), length(sampled(row)));
-        // What rounds to nothing is like nothing else.
+        // Vectors whose length rounds to zero are only like each other.
         const LEAST: f64 = 5e-4;
         let golden = self.length as f64 / 1000.0;
         if golden < LEAST && other < LEAST {

@@ -5,12 +5,12 @@ use shardwright_vocabulary::Pass;
 use crate::features::Features;
 use crate::tower::Tower;
 
-/// Most soft rows that it becomes, in a square.
+/// Most soft rows of the sample, arranged in a square.
 const ROWS: usize = SIDE * SIDE;
 const SIDE: usize = 4;
 
-/// Steps of a wave, of which a patch or frame is so many after the one before, and a value of it so
-/// many after its neighbour.
+/// Steps of a wave. Consecutive patches or frames are `OF_A_PLACE` steps apart, and neighbouring
+/// values `OF_A_VALUE` steps.
 const STEPS: usize = 1000;
 const OF_A_PLACE: usize = 73;
 const OF_A_VALUE: usize = 29;
@@ -19,24 +19,25 @@ const OF_A_VALUE: usize = 29;
 pub(super) struct Sample {
     pass: Pass,
     width: usize,
-    /// Patches or frames.
+    /// Number of patches or frames.
     count: usize,
     columns: Vec<i32>,
     rows: Vec<i32>,
 }
 
 impl Sample {
-    /// Patches or frames for some soft rows of a tower.
+    /// Creates patches or frames for some soft rows of a tower.
     pub fn for_tower(pass: Pass, tower: &Tower) -> Sample {
         let to_a_row = tower.features_of_a_row().max(1);
         let rows = (tower.most_features() / to_a_row).min(ROWS);
         Sample::of(pass, rows, to_a_row, tower.feature_width())
     }
 
-    /// What becomes so many soft rows, of patches or frames of so many values.
+    /// Creates a sample for `rows` soft rows, with `to_a_row` patches or frames per row and `width`
+    /// values each.
     fn of(pass: Pass, rows: usize, to_a_row: usize, width: usize) -> Sample {
         let count = rows * to_a_row;
-        // Patches of one soft row lie side by side, in a square too.
+        // The patches of one soft row also form a square.
         let side = to_a_row.isqrt().max(1);
         let places = |of_row: fn(usize) -> usize, of_patch: &dyn Fn(usize) -> usize| -> Vec<i32> {
             let at = |index: usize| of_row(index / to_a_row) * side + of_patch(index % to_a_row);
@@ -52,7 +53,7 @@ impl Sample {
         Sample { pass, width, count, columns, rows }
     }
 
-    /// Gives it as features.
+    /// Calls `run` with the sample as features.
     pub fn with<R>(&self, run: impl FnOnce(Features<'_>) -> R) -> R {
         let write = |values: &mut [f32]| {
             for (index, value) in values.iter_mut().enumerate() {
@@ -62,7 +63,8 @@ impl Sample {
         run(Features { count: self.count, columns: &self.columns, rows: &self.rows, write: &write })
     }
 
-    /// Within what a front end makes: the brightness of a pixel, or the logarithm of a mel band.
+    /// Returns a value in the range of a front end: the brightness of a pixel, or the logarithm of
+    /// a mel band.
     fn value(&self, index: usize) -> f32 {
         let (place, value) = (index / self.width.max(1), index % self.width.max(1));
         let step = (place * OF_A_PLACE + value * OF_A_VALUE) % STEPS;

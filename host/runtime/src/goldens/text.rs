@@ -1,16 +1,17 @@
-//! What a model says: the most probable tokens of a row, compared by KL divergence.
+//! Goldens of predicted distributions: the most probable tokens of a row, compared by KL
+//! divergence.
 
 use serde::{Deserialize, Serialize};
 
-/// Most probable tokens that a row keeps.
+/// Number of most probable tokens kept from a row.
 pub(super) const LARGEST: usize = 16;
 
 /// The distribution after one token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GoldenRow {
-    /// The most probable tokens, each with its negative logarithm of probability in thousandths of
-    /// a nat: coarse enough that processors which add in other orders agree on it.
+    /// The most probable tokens, each with its negative log probability in thousandths of a nat.
+    /// This is coarse enough that processors with other orders of addition agree.
     pub largest: Vec<(u32, u32)>,
 }
 
@@ -30,8 +31,8 @@ impl GoldenRow {
         GoldenRow { largest: order.iter().map(|at| (*at as u32, thousandths(at))).collect() }
     }
 
-    /// The KL divergence from this row to these logits, and whether the most probable token is the
-    /// same.
+    /// Returns the KL divergence from this row to these logits, and whether the most probable token
+    /// is the same.
     pub fn compare(&self, logits: &[f32]) -> (f64, bool) {
         let norm = norm(logits);
         let (mut divergence, mut mass, mut theirs) = (0.0, 0.0, 0.0);
@@ -43,18 +44,18 @@ impl GoldenRow {
             mass += own.exp();
             theirs += other.exp();
         }
-        // What is left may be a rounding error on either side.
+        // The remaining probability may be a rounding error on either side.
         const LEAST: f64 = 1e-6;
         let (rest, other) = ((1.0 - mass).max(LEAST), (1.0 - theirs).max(LEAST));
         divergence += rest * (rest / other).ln();
         let first = self.largest.first().and_then(|(id, _)| logits.get(*id as usize));
         let is_same = first.is_some_and(|first| logits.iter().all(|logit| logit <= first));
-        // Also what is no number.
+        // This also covers values that are not finite.
         if divergence.is_finite() { (divergence.max(0.0), is_same) } else { (f64::INFINITY, false) }
     }
 }
 
-/// The logarithm of the sum of exponentials.
+/// Returns the logarithm of the sum of exponentials.
 fn norm(logits: &[f32]) -> f64 {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();

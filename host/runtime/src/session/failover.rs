@@ -1,4 +1,5 @@
-//! Failover: when its chain is lost, a session takes the next one and runs its history there.
+//! Failover: when its chain is lost, a session continues on the next chain and runs its history
+//! there.
 
 use std::time::Instant;
 
@@ -14,7 +15,7 @@ use crate::next_chain::NextChain;
 use crate::placement::{Counters, Move, PlacementRecord};
 use crate::soft::SoftParts;
 
-/// Most chains that one call requests: a plan names two or three. This bounds an implementation
+/// Most chains that one call requests. A plan names two or three. The limit stops an implementation
 /// that returns the same broken chain forever.
 const CHAINS_MAX: usize = 16;
 
@@ -22,23 +23,23 @@ const CHAINS_MAX: usize = 16;
 pub(super) struct Failover {
     next: Option<Box<dyn NextChain>>,
     pub(super) moves: Vec<Move>,
-    /// When the previous chain was lost; set until the history is complete again.
+    /// Time when the previous chain was lost. Set until the history is complete again.
     since: Option<Instant>,
 }
 
-/// A chain that takes over, with its memory allocated.
+/// A replacement chain with its memory allocated.
 pub(crate) struct Successor {
     pub(crate) engine: Engine,
     pub(crate) passed_over: Vec<String>,
 }
 
-/// Whether a device was lost, or the worker process in front of it.
+/// Checks whether a device, or the worker process that serves it, was lost.
 pub(crate) fn is_loss(error: &SessionError) -> bool {
     error.class() == Some(ErrorClass::DeviceLost) && error.at().is_some()
 }
 
 impl Session {
-    /// Starts on `chain`, or on a next chain if its devices are lost already.
+    /// Starts a session on `chain`, or on a next chain if its devices are already lost.
     pub(crate) fn with_next(chain: Chain, mut next: Box<dyn NextChain>) -> Result<Session, SessionError> {
         let lost = match Session::new(chain.clone()) {
             Ok(mut session) => {
@@ -76,13 +77,13 @@ impl Session {
         Ok(session)
     }
 
-    /// Sets the failover of the session; `None`: losing the chain is an error.
+    /// Sets the source of chains to fail over to. With `None`, the loss of the chain is an error.
     pub fn set_next_chain(&mut self, next: Option<Box<dyn NextChain>>) {
         self.failover.next = next;
     }
 
-    /// Runs `attempt`, and repeats it on each next chain while chains are lost. `positions` is the
-    /// number the whole call needs.
+    /// Runs `attempt`, and repeats it on the next chain each time a chain is lost. `positions` is
+    /// the number of positions that the whole call needs.
     pub(super) fn with_failover<T>(
         &mut self,
         positions: usize,
@@ -90,7 +91,7 @@ impl Session {
     ) -> Result<T, SessionError> {
         let mut asked = 0;
         loop {
-            // A released session takes its memory again.
+            // A released session allocates its memory again.
             match self.engine.acquire().and_then(|()| attempt(self)) {
                 Err(error) if is_loss(&error) => self.go_on(error, positions, &mut asked)?,
                 done => return done,
@@ -101,7 +102,7 @@ impl Session {
     fn go_on(&mut self, lost: SessionError, positions: usize, asked: &mut usize) -> Result<(), SessionError> {
         let Some(mut next) = self.failover.next.take() else { return Err(lost) };
         let (since, record) = (Instant::now(), self.placement());
-        // What was on the lost device is of no use, and the next chain may need the budget.
+        // Memory on the lost device is useless, and the next chain may need the budget.
         self.release();
         let taken = take(
             next.as_mut(),
@@ -153,7 +154,7 @@ impl Session {
         });
     }
 
-    /// Called after each completed step.
+    /// Updates the times of a failover. Called after each completed step.
     pub(super) fn stepped(&mut self) {
         let (Some(since), Some(moved)) = (self.failover.since, self.failover.moves.last_mut()) else {
             return;
@@ -167,7 +168,7 @@ impl Session {
     }
 }
 
-/// The first of the next chains that can take over, and the loss that it replaces.
+/// Returns the first usable next chain, and the loss that it replaces.
 pub(crate) fn take(
     next: &mut dyn NextChain,
     lost: SessionError,

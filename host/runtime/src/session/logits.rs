@@ -1,5 +1,5 @@
-//! The logits of a step, borrowed from the shard's memory if possible: with a vocabulary of a
-//! quarter of a million, a copy per token is worth avoiding.
+//! The logits of a step, borrowed from the shard's memory if possible. A vocabulary may have a
+//! quarter of a million entries, so this avoids a large copy per token.
 
 use std::ops::Range;
 
@@ -10,13 +10,12 @@ use crate::chain::layout::Located;
 use crate::engine::Engine;
 use crate::storage::{Storage, widen};
 
-/// Values of all rows or of one; initially none.
+/// Values of all rows or of one row, initially empty.
 #[derive(Default)]
 pub(super) struct Logits {
-    /// Memory of a shard, which no run can write while it is borrowed, and the range of it, in
-    /// values.
+    /// Memory of a shard, which no run can write while it is borrowed, with the range in values.
     lent: Option<(BufferRead, Range<usize>)>,
-    /// Used instead where values must be converted or capped. Its memory is reused.
+    /// Used instead if values must be converted or capped. Its memory is reused.
     copied: Vec<f32>,
 }
 
@@ -27,7 +26,7 @@ impl Logits {
         self.copied.clear();
     }
 
-    /// Takes the first values of a result, capped if there is a cap.
+    /// Stores the first values of a result, capped if there is a cap.
     pub(super) fn take(
         &mut self,
         engine: &Engine,
@@ -61,7 +60,6 @@ impl Logits {
         self.copied.truncate(width);
     }
 
-    /// The values.
     pub(super) fn values(&self) -> &[f32] {
         match &self.lent {
             Some((bytes, range)) => plain(bytes).and_then(|all| all.get(range.clone())).unwrap_or(&[]),
@@ -70,7 +68,7 @@ impl Logits {
     }
 }
 
-/// Bytes viewed as values; `None` if they are not aligned.
+/// Views bytes as values, or returns `None` if they are misaligned.
 fn plain(bytes: &[u8]) -> Option<&[f32]> {
     bytemuck::try_cast_slice(&bytes[..bytes.len() / 4 * 4]).ok()
 }

@@ -1,12 +1,12 @@
-//! Giving the memory of a session back, and filling it again from the history.
+//! Releases the memory of a session and restores it from the history.
 
 use super::Session;
 use crate::error::SessionError;
 
 impl Session {
-    /// Gives the memory of states, buffers and drafts back to the system and to the chain's budget;
-    /// the history stays, with its soft rows. The next call takes the memory again and runs the
-    /// history again, to the same logits. [`Session::logits`] are unknown until then.
+    /// Returns the memory of states, buffers and drafts to the system and to the chain's budget.
+    /// The history stays, with its soft rows. The next call allocates the memory again and runs the
+    /// history again, with the same logits as a result. [`Session::logits`] are unknown until then.
     pub fn release(&mut self) {
         self.logits.clear();
         self.engine.release();
@@ -16,19 +16,20 @@ impl Session {
         self.lose_states();
     }
 
-    /// Whether it is released.
+    /// Reports whether the session is released.
     pub fn is_released(&self) -> bool {
         self.engine.is_released()
     }
 
-    /// Takes the memory of a released session and runs its history again now, instead of within
-    /// the next call; gives the number of tokens that were run. [`Session::logits`] are then those
-    /// after the last. A session whose states are complete runs nothing.
+    /// Allocates the memory of a released session and runs its history again now, instead of within
+    /// the next call. Returns the number of tokens that were run. [`Session::logits`] are then the
+    /// logits after the last token. If all states are complete, no token is run.
     ///
     /// # Errors
     ///
-    /// [`SessionError::Budget`] if the chain's budget leaves too little; those of allocating and
-    /// running. It stays released, or partly filled, and can be resumed again.
+    /// Returns [`SessionError::Budget`] if the chain's budget is too small, and the errors of
+    /// allocation and of running. The session then stays released or partly filled, and can be
+    /// resumed again.
     pub fn resume(&mut self) -> Result<usize, SessionError> {
         let (tokens, before) = (self.tokens.len(), self.recomputed);
         self.with_failover(tokens, &mut |session| {
@@ -43,7 +44,8 @@ impl Session {
         Ok(self.recomputed - before)
     }
 
-    /// Tokens of the history that were run again so far because their states were released or lost.
+    /// Returns the number of tokens of the history that were run again so far because their states
+    /// were released or lost.
     pub fn recomputed(&self) -> usize {
         self.recomputed
     }

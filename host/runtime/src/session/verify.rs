@@ -1,4 +1,4 @@
-//! One step over a token and what a draft expects after it.
+//! One step over a token and the drafted tokens after it.
 
 use std::ops::ControlFlow;
 
@@ -8,48 +8,50 @@ use shardwright_vocabulary::EntryKind;
 use super::Session;
 use crate::error::SessionError;
 
-/// Sees the index of a row and the logits after it, and says whether the next row's token stands.
+/// Callback that receives the index of a row and the logits after it, and returns whether the next
+/// row's token is accepted.
 pub(crate) type Judge<'j> = &'j mut dyn FnMut(usize, &[f32]) -> ControlFlow<()>;
 
 impl Session {
-    /// Sets the drafts of the generations to come; `None`, as in a new session: none. What was
-    /// learned of their acceptance is kept with them from reply to reply.
+    /// Sets the drafts for the next generations, `None` (the default) for none. The drafts keep
+    /// their acceptance statistics from reply to reply.
     pub fn set_speculation(&mut self, speculation: Option<Speculation>) {
         self.speculation = speculation;
     }
 
-    /// The drafts.
+    /// Returns the session's drafts.
     pub fn speculation(&self) -> Option<&Speculation> {
         self.speculation.as_ref()
     }
 
-    /// The drafts, which the session has no more.
+    /// Removes the drafts from the session and returns them.
     pub fn take_speculation(&mut self) -> Option<Speculation> {
         self.speculation.take()
     }
 
-    /// Most rows of a step with logits for each: those of the largest decode entry of the chain.
+    /// Returns the largest number of rows of a step with logits for each row, which is the rows of
+    /// the chain's largest decode entry.
     pub fn decode_rows(&self) -> usize {
         let chain = &self.engine.chain;
         let rows = chain.schedules(EntryKind::Decode).map(|index| chain.layout().schedules[index].point.rows);
         rows.max().map_or(0, |rows| usize::try_from(rows).unwrap_or(usize::MAX))
     }
 
-    /// Of `drafted`, the leading ones that can be run after one more token: those that fit into the
-    /// context and into a decode entry, and that the model has embeddings for.
+    /// Returns the leading tokens of `drafted` that can run after one more token. They must fit
+    /// into the context and into a decode entry, and the model must have embeddings for them.
     pub(crate) fn runnable<'d>(&self, drafted: &'d [u32]) -> &'d [u32] {
         let room = self.decode_rows().min(self.remaining()).saturating_sub(1);
         let known = drafted.iter().take_while(|id| self.check_vocabulary(&[**id]).is_ok());
         &drafted[..known.take(room).count()]
     }
 
-    /// Runs `certain` and `drafted` after the history in one step, and shows the logits after each
-    /// row until the judge breaks. Rows that it has not seen are discarded, so that the history
-    /// ends with the last row it saw, and [`Session::logits`] are those after that row. Returns the
-    /// rows that stay.
+    /// Runs `certain` and `drafted` after the history in one step, and passes the logits after each
+    /// row to the judge until it breaks. Rows that the judge has not seen are discarded. The
+    /// history then ends with the last seen row, and [`Session::logits`] are the logits after that
+    /// row. Returns the number of rows that stay.
     ///
-    /// A chain whose decode entries have fewer rows, as the next chain after a loss may, runs the
-    /// leading ones alone.
+    /// If the chain's decode entries have fewer rows, as may happen after a failover, only the
+    /// leading tokens run.
     pub(crate) fn verify(
         &mut self,
         certain: u32,

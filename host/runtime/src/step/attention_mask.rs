@@ -2,7 +2,7 @@ use shardwright_graph::{INVISIBLE, Keys, Mask};
 
 use super::Step;
 
-/// Columns of a mask in an entry of `rows` rows.
+/// Returns the number of columns of a mask in an entry of `rows` rows.
 pub(crate) fn width(mask: &Mask, rows: u64) -> u64 {
     match mask.keys {
         Keys::State { capacity } => capacity,
@@ -11,7 +11,7 @@ pub(crate) fn width(mask: &Mask, rows: u64) -> u64 {
     }
 }
 
-/// 0 where a key is visible to the row's query, [`INVISIBLE`] elsewhere.
+/// Writes 0 where a key is visible to the row's query, and [`INVISIBLE`] elsewhere.
 pub(crate) fn fill(mask: &Mask, step: Step<'_>, values: &mut [f32]) {
     let width = width(mask, step.rows) as usize;
     for (row, values) in values.chunks_exact_mut(width).enumerate() {
@@ -31,9 +31,9 @@ pub(crate) fn fill(mask: &Mask, step: Step<'_>, values: &mut [f32]) {
     }
 }
 
-/// Fills the slots of a state in which the positions before `end` were written, the latest of each
-/// slot last. Rows left by a truncation lie beyond the window of every later query, or have a
-/// future position: invisible either way.
+/// Fills the mask for the slots of a state. The positions before `end` were written, and each slot
+/// contains its latest one. Rows left by a truncation are invisible: they are beyond the window of
+/// every later query, or have a future position.
 fn slots(values: &mut [f32], window: u32, query: u64, end: u64, capacity: u64) {
     values.fill(INVISIBLE);
     // The oldest position in the query's window that was not overwritten.
@@ -46,7 +46,7 @@ fn slots(values: &mut [f32], window: u32, query: u64, end: u64, capacity: u64) {
     }
 }
 
-/// The entry's own rows.
+/// Fills the mask for the entry's own rows.
 fn rows(values: &mut [f32], mask: &Mask, query: u64, valid: u64) {
     for (key, value) in values.iter_mut().enumerate() {
         let key = key as u64;
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
     use crate::step::of_tokens;
 
-    /// The rule as the graph states it.
+    /// Applies the visibility rule as the graph defines it.
     fn visible(slot: u64, query: u64, capacity: u64, window: u64) -> bool {
         let (slot, query, capacity, window) = (slot as i64, query as i64, capacity as i64, window as i64);
         let position = query - (query - slot).rem_euclid(capacity);
@@ -92,7 +92,7 @@ mod tests {
         }
     }
 
-    /// A query must see the last `window` positions, once each, wherever they are stored.
+    /// A query must see each of the last `window` positions exactly once, wherever they are stored.
     #[test]
     fn state_and_rows_together_hold_the_window_once() {
         let (capacity, window, rows) = (6_u64, 3_u64, 3_u64);

@@ -1,16 +1,16 @@
 use shardwright_graph::Rotary;
 
-/// Rotary tables by kind. Frequencies are cached; sines and cosines are computed per step, since a
-/// table for every position of a long context would cost more than it saves.
+/// Rotary tables by kind. Frequencies are cached. Sines and cosines are computed in each step,
+/// since a table for every position of a long context would cost more than it saves.
 #[derive(Debug, Default)]
 pub(crate) struct RotaryTables {
     frequencies: Vec<(Rotary, Vec<f32>)>,
 }
 
 impl RotaryTables {
-    /// `turn` (sine or cosine) of `position · frequency` for each row and pair, times the magnitude
-    /// for pairs that turn. The angle is rounded to f32, as the checkpoints were made; its sine is
-    /// not, before the end.
+    /// Computes `turn` (sine or cosine) of `position · frequency` for each row and pair, multiplied
+    /// by the magnitude for rotated pairs. The angle is rounded to f32, as in the training of the
+    /// checkpoints. Its sine or cosine is only rounded at the end.
     pub(crate) fn fill(&mut self, rope: &Rotary, position: u64, turn: fn(f64) -> f64, values: &mut [f32]) {
         let frequencies = self.frequencies(rope);
         let turning = rope.rotated_pairs as usize;
@@ -35,8 +35,8 @@ impl RotaryTables {
     }
 }
 
-/// Radians per position of each pair; 0 for pairs that are not rotated, which gives cosine 1 and
-/// sine 0.
+/// Returns the radians per position of each pair. Pairs that are not rotated have 0, which gives
+/// cosine 1 and sine 0.
 pub(super) fn frequencies(rope: &Rotary) -> Vec<f32> {
     (0..rope.head_dim / 2)
         .map(|pair| {

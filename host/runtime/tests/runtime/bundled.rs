@@ -1,4 +1,4 @@
-//! Loaded shards must agree with the manifest of their bundle.
+//! Loaded shards must match the manifest of their bundle.
 
 use std::collections::BTreeMap;
 

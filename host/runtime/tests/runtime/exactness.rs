@@ -1,5 +1,5 @@
-//! Which entry points a session runs, and properties that only the executors of these tests can
-//! show: primitives, rows that the runtime writes, misaligned slices.
+//! Tests which entry points a session runs, and properties that only the executors of these tests
+//! can show: primitives, rows that the runtime writes, misaligned slices.
 //! `tests/tests/numbers/exactness.rs` proves on the CPU shim that cuts, chunks and threads change
 //! no bit.
 
@@ -84,7 +84,7 @@ fn the_reason_for_copying_a_boundary_is_reported() {
     let (slices, whole) = (graph(&Spec::gemma4()), graph(&Spec::gemma3()));
     let plan = Plan { cuts: vec![1], ..Plan::default() };
     for (graph, plan, what, because) in [
-        // A slice whose start is not aligned as the binding requires.
+        // The start of this slice does not have the alignment that the binding requires.
         (&slices, Plan { alignment: 256, ..plan.clone() }, "per-layer", "the slice is not aligned"),
         (&whole, Plan { storages: support::hidden(Encoding::F16), ..plan }, "hidden", "another encoding"),
     ] {
@@ -99,7 +99,7 @@ fn the_reason_for_copying_a_boundary_is_reported() {
     }
 }
 
-/// No plan produces such a chain, but a chain may be so.
+/// No plan produces such a chain, but it is valid.
 #[test]
 fn without_a_prefill_entry_point_decoding_fills_the_states() {
     let graph = graph(&Spec::gemma3());

@@ -1,5 +1,5 @@
-//! A device is lost and the session fails over: nothing is lost, nothing is run twice, everything
-//! is recorded.
+//! Tests that a session fails over when a device is lost, without losing a token or running one
+//! twice, and that the record is complete.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,8 @@ fn rings() -> Plan {
     Plan { largest: 4, prefill: vec![4], ..Plan::default() }
 }
 
-/// The same model elsewhere, cut differently, with values that differ in their last bits.
+/// A plan for the same model on another place, with other cuts and values that differ in their last
+/// bits.
 fn elsewhere(instance: &'static str) -> Plan {
     Plan {
         around: instance,
@@ -95,7 +96,7 @@ fn one_call_survives_two_losses() {
     let mut session = first.session_with(fallback([second, third.clone()])).unwrap();
     session.append(&tokens[..10]).unwrap();
     dies(&one[1], 3);
-    // During the rerun of the history.
+    // The device dies while the history is run again.
     dies(&two[1], 1);
     let appended = session.append(&tokens[10..]).unwrap();
     let record = session.placement();
@@ -176,7 +177,7 @@ fn the_history_can_be_interrupted_while_it_runs_again() {
     let error = timed.append(&tokens[30..]).unwrap_err();
     assert!(matches!(error, SessionError::Deadline { .. }), "{error}");
     timed.set_deadline(None);
-    // A slow machine may reach the deadline before the block.
+    // On a slow machine the deadline may pass before the block.
     two[1].block.store(false, Ordering::SeqCst);
     timed.append(&tokens[30..]).unwrap();
     assert_eq!(logits(timed), expected);
@@ -202,7 +203,7 @@ fn a_request_or_deadline_while_the_next_chain_is_made_ends_the_call() {
     session.append(&tokens[10..]).unwrap();
     assert_eq!(logits(&session), last_logits(&second, &tokens));
 
-    // Requested before: no chain is built in vain.
+    // With an earlier request, no chain is built needlessly.
     let (first, troubles) = disturbed(&graph, &rings());
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = asked.clone();
@@ -225,7 +226,7 @@ fn without_a_next_chain_a_loss_is_an_error() {
     let tokens = ids(20, graph.vocabulary);
     let (first, troubles) = disturbed(&graph, &rings());
     let mut session = first.session_with(fallback([chain(&graph, &elsewhere("b"))])).unwrap();
-    // As with `--strict`.
+    // This is the behaviour with `--strict`.
     session.set_next_chain(None);
     dies(&troubles[0], 0);
     let error = session.append(&tokens).unwrap_err();
@@ -249,7 +250,7 @@ fn chains_that_cannot_take_over_are_named() {
     let (full, fulls) = disturbed(&graph, &elsewhere("d"));
     *fulls[0].full.lock().unwrap() = Some(ErrorClass::ResourceLimit);
     let chains = [
-        // Its head is on the lost place.
+        // The head of this chain is on the lost place.
         chain(&graph, &Plan { decoders: vec!["b"], ..rings() }),
         chain(&graph, &Plan { context: 39, ..elsewhere("b") }),
         chain(&support::graph(&Spec::gemma4()), &elsewhere("b")),
@@ -274,7 +275,7 @@ fn chains_that_cannot_take_over_are_named() {
     assert_eq!(error.class(), Some(ErrorClass::DeviceLost));
     assert_eq!(error.at().unwrap().1, &place("a"));
     assert!(error.help().is_some());
-    // The history is kept, for another chain.
+    // The history is kept for another chain.
     assert_eq!(session.tokens(), &tokens[..30]);
     let last = chain(&graph, &elsewhere("e"));
     session.set_next_chain(Some(fallback([last.clone()])));

@@ -1,4 +1,4 @@
-//! Text from real tokenizers, checked against the goldens of the committed checkpoints.
+//! Tests text from real tokenizers against the goldens of the committed checkpoints.
 
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -66,7 +66,7 @@ fn prompt(model: &Model) -> Vec<u32> {
     ids
 }
 
-/// The golden continuation of the first prompt.
+/// Returns the golden continuation of the first prompt.
 fn golden(name: &str) -> Vec<u32> {
     let bytes = std::fs::read(fixture(name).join("goldens.safetensors")).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -128,7 +128,7 @@ fn stop_ids_and_strings_end_the_reply() {
     let prompt = prompt(&model);
     let mut session = model.chain.session().unwrap();
     let free = hear(&model, &mut session, &prompt, &tokens(30));
-    // The first token that did not occur before it.
+    // Finds the first token that did not occur earlier.
     let at = (8..30).find(|&at| !free.ids[..at].contains(&free.ids[at])).unwrap();
     let options = GenerationOptions { stop: StopRules::new([free.ids[at]]), ..tokens(30) };
     let stopped = hear(&model, &mut session, &prompt, &options);
@@ -136,7 +136,7 @@ fn stop_ids_and_strings_end_the_reply() {
     assert_eq!(stopped.text, model.tokenizer.decode(&free.ids[..at], true).unwrap());
     assert_eq!(stopped.done.unwrap().0, DoneReason::StopToken { id: free.ids[at] });
 
-    // A string that spans several tokens.
+    // This string spans several tokens.
     let text: Vec<char> = free.text.chars().collect();
     let string: String = text[text.len() / 2..text.len() / 2 + 9].iter().collect();
     let options = GenerationOptions {
@@ -155,7 +155,7 @@ fn thoughts_are_delivered_apart_and_end_at_their_limit() {
     let prompt = prompt(&model);
     let mut session = model.chain.session().unwrap();
     let free = hear(&model, &mut session, &prompt, &tokens(12)).ids;
-    // The first two tokens after the third that did not occur before.
+    // Finds the first two tokens after the third one that did not occur earlier.
     let new: Vec<usize> = (3..12).filter(|&at| !free[..at].contains(&free[at])).take(2).collect();
     let [open, close] = new[..] else { panic!("{free:?} repeats itself") };
     let thoughts = Some(ThoughtTokens::new(free[open], free[close]));
@@ -168,7 +168,7 @@ fn thoughts_are_delivered_apart_and_end_at_their_limit() {
     assert_eq!(heard.done.unwrap().1.thought_tokens, close - open - 1);
 
     for limit in 0..3 {
-        // A token that the model does not expect ends the thought.
+        // The end token of the thought is one that the model does not predict.
         let thoughts = Some(ThoughtTokens::new(free[open], 7));
         let options = GenerationOptions { thoughts, max_thought_tokens: Some(limit), ..tokens(12) };
         let heard = hear(&model, &mut session, &prompt, &options);
@@ -176,7 +176,7 @@ fn thoughts_are_delivered_apart_and_end_at_their_limit() {
         assert_eq!((&heard.ids[..end], heard.ids[end]), (&free[..end], 7));
         assert_eq!(heard.done.unwrap().1.thought_tokens, limit);
     }
-    // With special tokens shown, the text has all of it.
+    // With special tokens shown, the text includes the thought.
     let options = GenerationOptions { show_special: true, ..options };
     let heard = hear(&model, &mut session, &prompt, &options);
     assert_eq!((heard.text, heard.thoughts.as_str()), (model.tokenizer.decode(&free, false).unwrap(), ""));
@@ -190,7 +190,7 @@ fn suppressed_tokens_are_never_chosen() {
     let free = hear(&model, &mut session, &prompt, &tokens(20)).ids;
     let rules = TokenRules { suppress_tokens: free[4..8].to_vec(), ..TokenRules::default() };
     let heard = hear(&model, &mut session, &prompt, &GenerationOptions { rules, ..tokens(20) }).ids;
-    // What precedes the first of them is as before, unless it occurs there too.
+    // The tokens before the first suppressed one are unchanged, unless it also occurs there.
     let same = free.iter().position(|id| free[4..8].contains(id)).unwrap();
     assert_eq!(heard[..same], free[..same]);
     assert!(!heard.iter().any(|id| free[4..8].contains(id)), "{heard:?}");
@@ -227,7 +227,7 @@ fn a_full_context_ends_the_reply() {
     let mut session = model.chain.session().unwrap();
     let heard = hear(&model, &mut session, &prompt, &GenerationOptions::default());
     assert_eq!(heard.done.unwrap().0, DoneReason::ContextFull);
-    // One token more than positions: the last is sampled and never run.
+    // There is one token more than positions: the last one is sampled and never run.
     assert_eq!(heard.ids.len(), 20 - prompt.len() + 1);
     assert_eq!(session.remaining(), 0);
     let long: Vec<u32> = prompt.iter().cycle().take(21).copied().collect();
@@ -258,7 +258,7 @@ fn cancellation_and_deadline_end_a_reply_with_the_text_so_far() {
     assert_eq!((reason, statistics.generated_tokens), (DoneReason::Cancelled, 5));
     assert_eq!(ids, free.ids[..5]);
     assert!(!session.cancel_handle().is_requested());
-    // A request that comes too late does not end the next reply.
+    // A late request does not end the next reply.
     session.generate(&model.tokenizer, &prompt, &tokens(1), &mut |_| ControlFlow::Continue(())).unwrap();
     let heard = hear(&model, &mut session, &prompt, &tokens(12));
     assert_eq!(heard.ids, free.ids);

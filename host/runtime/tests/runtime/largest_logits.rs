@@ -1,5 +1,5 @@
-//! The number of top logits requested of the shards is the number that is used. The executors here
-//! make every other logit as small as the contract allows.
+//! Tests that shards are requested to compute exactly the number of top logits that is used. These
+//! executors make every other logit as small as the contract allows.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -12,7 +12,8 @@ use shardwright_runtime::{FallbackChains, GenerationEvent, GenerationOptions, Pr
 use shardwright_test_checkpoints::Spec;
 use shardwright_text::{SamplingParameters, Tokenizer};
 
-/// The number requested by every run since the last call, which must be the same for all.
+/// Returns the number that every run since the last call requested. It must be the same for all
+/// runs.
 fn asked(troubles: &[Arc<Trouble>]) -> Option<usize> {
     let mut runs = Vec::new();
     for trouble in troubles {
@@ -30,7 +31,7 @@ fn right(session: &Session) -> Option<usize> {
     session.exact_top_k().map(NonZeroUsize::get)
 }
 
-/// The ids of a reply.
+/// Generates a reply and returns its ids.
 fn reply(session: &mut Session, tokenizer: &Tokenizer, sampling: SamplingParameters) -> Vec<u32> {
     let options = GenerationOptions { sampling, max_tokens: Some(20), ..GenerationOptions::default() };
     let prompt = tokenizer.encode("And it came to pass", true).unwrap();
@@ -46,7 +47,7 @@ fn reply(session: &mut Session, tokenizer: &Tokenizer, sampling: SamplingParamet
     ids
 }
 
-/// Samplings, and the number of top logits each uses.
+/// Returns samplings, with the number of top logits that each uses.
 fn samplings() -> [(SamplingParameters, Option<usize>); 5] {
     let drawn = SamplingParameters::at_temperature(1.5, 3);
     let greedy = SamplingParameters::greedy();
@@ -59,7 +60,7 @@ fn samplings() -> [(SamplingParameters, Option<usize>); 5] {
     ]
 }
 
-/// A model whose logits are capped, and its tokenizer.
+/// Returns a model with capped logits, and its tokenizer.
 fn capped() -> (Graph, Tokenizer) {
     let directory = fixture("gemma4_text");
     let graph = Checkpoint::open(&directory).unwrap().into_graph();
@@ -77,7 +78,7 @@ fn a_reply_requests_as_many_top_logits_as_sampling_uses() {
         assert_eq!(asked(&troubles), expected, "{sampling:?}");
         assert_eq!(right(&session), expected);
 
-        // The same from whole rows.
+        // The expected reply is sampled from whole rows.
         let mut sampler = shardwright_text::Sampler::new(sampling).unwrap();
         let mut whole = chain.session().unwrap();
         whole.append(&tokenizer.encode("And it came to pass", true).unwrap()).unwrap();

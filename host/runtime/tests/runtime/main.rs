@@ -1,4 +1,4 @@
-//! Tests of sessions over chains of shards: numbers, tables, refusals, failover, bundles.
+//! Tests of sessions over chains of shards: numbers, tables, errors, failover, bundles.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Fallbacks that a placement record reports.
+//! Tests of the fallbacks that a placement record reports.
 
 use crate::support::{Plan, graph, parts};
 use shardwright_runtime::PlacementRecord;
@@ -103,7 +103,7 @@ fn shards_nodes_and_flags_elsewhere_are_reported() {
             "decoder.0-4: flag b=3 is unknown: so it said",
         ]
     );
-    // When emulated, place and flags are not the plan's, and the heading says so.
+    // With emulation, place and flags differ from the plan, and the heading reports it.
     assert_eq!(found(elsewhere, Some("cpu")), ["decoder.0-4: decode_1@96: `layer.1.rope` runs on cpu"]);
     let explained = |origin: &mut ShardOrigin| {
         elsewhere(origin);

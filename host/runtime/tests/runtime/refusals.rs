@@ -1,4 +1,4 @@
-//! Every way in which shards fail to form a chain.
+//! Tests all ways in which shards can fail to form a chain.
 
 use crate::support::{self, Parts, Plan, graph, parts, place};
 use shardwright_graph::{
@@ -22,7 +22,7 @@ fn plan() -> Plan {
     Plan { cuts: vec![3], decode: vec![1, 4], ..Plan::default() }
 }
 
-/// The error of a changed description with the executors of the unchanged one.
+/// Returns the error of a changed description with the unchanged executors.
 fn refused(graph: &Graph, plan: &Plan, change: impl FnOnce(&mut Parts)) -> ChainError {
     let mut parts = parts(graph, plan);
     change(&mut parts);
@@ -32,7 +32,7 @@ fn refused(graph: &Graph, plan: &Plan, change: impl FnOnce(&mut Parts)) -> Chain
     error
 }
 
-/// A change to both the description and the loaded entry.
+/// Changes both the description and the loaded entry, and returns the error.
 fn both(graph: &Graph, plan: &Plan, shard: usize, change: impl Fn(&mut EntryInterface)) -> ChainError {
     refused(graph, plan, |parts| {
         for entry in &mut parts.description.shards[shard].entries {
@@ -56,7 +56,7 @@ fn both(graph: &Graph, plan: &Plan, shard: usize, change: impl Fn(&mut EntryInte
     })
 }
 
-/// A change to the loaded entries alone.
+/// Changes only the loaded entries, and returns the error.
 fn loaded(graph: &Graph, shard: usize, change: impl Fn(&mut Vec<LoadedEntry>)) -> ChainError {
     refused(graph, &plan(), |parts| {
         let inner = &parts.executors[shard];
@@ -66,7 +66,7 @@ fn loaded(graph: &Graph, shard: usize, change: impl Fn(&mut Vec<LoadedEntry>)) -
     })
 }
 
-/// A shard that is never run.
+/// A shard that never runs.
 struct Idle;
 
 impl Idle {
@@ -103,7 +103,7 @@ macro_rules! is {
     }};
 }
 
-// embed 0, per-layer-input 1, decoder 0-3 2, decoder 3-6 3, head 4.
+// The shards are: embed 0, per-layer-input 1, decoder 0-3 2, decoder 3-6 3, head 4.
 const FIRST: usize = 2;
 const SECOND: usize = 3;
 
@@ -479,7 +479,7 @@ fn ports_are_what_their_roles_say() {
         both(&graph, &plan, FIRST, edit(Role::Hidden, move |port| port.encoding = Some(half))),
         ChainError::PortStorage { .. }
     );
-    // Integers without an encoding.
+    // These integers have no encoding.
     is!(
         both(&graph, &plan, FIRST, edit(Role::Hidden, |port| port.dtype = DType::U16)),
         ChainError::PortStorage { .. }
@@ -549,7 +549,7 @@ fn tables_are_those_described() {
     quantised_to("its format", |quant| quant.granularity = Granularity::blocks(0));
     quantised_to("the size of its scales", |quant| quant.granularity = Granularity::PerTensor);
     quantised_to("the size of its scales", |quant| quant.scales = WeightData::planned(quant.scales.length()));
-    // Only planned, without bytes.
+    // The table is only planned, without bytes.
     alike("its size", |table| table.data = WeightData::planned(table.data.length()));
     asset("its size", |parts| {
         parts.assets[0].table.data = shardwright_graph::WeightData::from_vec(vec![0; 5]);
@@ -606,13 +606,13 @@ fn states_have_one_writer_before_their_readers_on_one_place() {
     );
 }
 
-/// Two shards of a model without shared states: one is made to claim a state that the other writes.
+/// Two shards of a model without shared states. One of them claims a state that the other writes.
 #[test]
 fn stolen_states_are_noticed() {
     let graph = support::graph(&Spec::qwen3());
     let plan = Plan { cuts: vec![2], ..Plan::default() };
-    // embed, decoder 0-2, decoder 2-4, head. The second reads a state of its own that no shard
-    // writes.
+    // The shards are embed, decoder 0-2, decoder 2-4, head. The second decoder reads one of its own
+    // states, which no shard writes.
     is!(
         both(&graph, &plan, 2, |entry| {
             entry.states[0].written = false;
@@ -623,7 +623,7 @@ fn stolen_states_are_noticed() {
         }),
         ChainError::StateUnwritten { .. }
     );
-    // The first reads what the second writes.
+    // The first decoder reads a state that the second writes.
     let mut parts = parts(&graph, &plan);
     let late = parts.description.shards[2].entries[0].states[0].clone();
     let port = parts.description.shards[2].entries[0].port(&late.state.name).unwrap().clone();
@@ -635,7 +635,7 @@ fn stolen_states_are_noticed() {
         parts.chain().unwrap_err(),
         ChainError::StateBeforeWriter { writer, reader, .. } if writer == "decoder.2-4" && reader == "decoder.0-2"
     );
-    // A prefill that skips a state that decode writes.
+    // This prefill skips a state that decode writes.
     is!(
         both(&graph, &plan, 2, |entry| {
             if entry.point.kind == EntryKind::Prefill {
@@ -660,8 +660,8 @@ fn a_state_is_written_in_its_own_layer() {
 #[test]
 fn neighbours_agree() {
     let graph = gemma4();
-    // Layers of a shard that does not begin at the stream's boundary are found by the cut; a stream
-    // that ends, by the reader.
+    // The cut detects a shard whose layers do not begin at the stream's boundary. The reader
+    // detects a stream that ends.
     is!(
         both(&graph, &plan(), FIRST, |entry| {
             entry.ports.retain(|port| port.direction == Direction::Input || port.role != Role::Hidden);
@@ -678,7 +678,7 @@ fn neighbours_agree() {
         }),
         ChainError::StateStorage { first, second, .. } if first == "decoder.0-4" && second == "decoder.4-6"
     );
-    // Nor with two zero points.
+    // A state cannot have two zero points either.
     let stored = |zero_point| {
         move |entry: &mut EntryInterface| {
             for port in entry.ports.iter_mut().filter(|port| matches!(port.role, Role::State { .. })) {

@@ -1,5 +1,5 @@
-//! A session whose memory was given back continues as if it had kept it, and a budget counts what
-//! is kept.
+//! Tests that a session whose memory was released continues as if it had kept it, and that a budget
+//! counts only the kept memory.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use shardwright_runtime::{
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::ErrorKind;
 
-/// Rings of window 6 + 4 rows in a context of 96.
+/// Returns a plan with rings of window 6 + 4 rows in a context of 96.
 fn rings() -> Plan {
     Plan { largest: 4, prefill: vec![4], ..Plan::default() }
 }
@@ -45,7 +45,7 @@ fn a_released_session_continues_with_the_same_logits() {
         assert_eq!(session.append(&tokens[30..33]).unwrap().recomputed, 30);
         assert_eq!(logits(&session), last_logits(&chain, &tokens[..33]));
         assert_eq!(session.recomputed(), 50);
-        // As a prompt whose beginning it knows.
+        // This prompt has a prefix that the session knows.
         session.release();
         let prompted = session.prompt(&tokens[..40]).unwrap();
         assert_eq!((prompted.reused, prompted.run, session.recomputed()), (0, 40, 83));
@@ -73,7 +73,7 @@ fn resuming_fills_it_before_the_next_call() {
     assert_eq!(logits(&session), last_logits(&chain, &tokens[..30]));
     assert_eq!(session.append(&tokens[30..]).unwrap().recomputed, 0);
     assert_eq!(logits(&session), last_logits(&chain, &tokens));
-    // A request to cancel leaves it for a second attempt.
+    // After a cancellation request, the session can be resumed again.
     session.release();
     session.cancel_handle().cancel();
     assert!(matches!(session.resume(), Err(SessionError::Cancelled { position: 0 })));
@@ -123,7 +123,7 @@ fn a_released_session_fails_over_and_one_that_failed_over_is_released() {
     assert_eq!(logits(&session), last_logits(&second, &tokens));
 }
 
-/// A chain whose budget has room for so many sessions.
+/// Returns the chain with a budget for this many sessions.
 fn with_room(chain: Chain, sessions: u64) -> Chain {
     let bytes = chain.session_memory().bytes() * sessions + chain.weight_bytes();
     chain.within(MemoryBudget::new(Some(bytes))).unwrap()
@@ -187,7 +187,7 @@ fn warming_up_runs_what_a_token_runs_and_leaves_nothing() {
     cancel.cancel();
     assert!(matches!(chain.warm_up(&cancel), Err(SessionError::Cancelled { .. })));
     assert_eq!(runs(), before);
-    // On another thread, beside a session.
+    // The warm-up runs on another thread, concurrently with a session.
     let chain = with_room(chain, 2);
     let tokens = ids(20, graph.vocabulary);
     let expected = last_logits(&chain, &tokens);

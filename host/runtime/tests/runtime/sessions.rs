@@ -1,4 +1,5 @@
-//! A session that is truncated, interrupted or overfilled, and after a shim failed.
+//! Tests of sessions that are truncated, interrupted or overfilled, and of sessions after a shim
+//! failure.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use shardwright_runtime::{Appended, Chain, Prompted, Session, SessionError, Trun
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{DType, ErrorClass};
 
-/// Rings of window 6 + 4 rows in a context of 96.
+/// Returns a plan with rings of window 6 + 4 rows in a context of 96.
 fn rings() -> Plan {
     Plan { largest: 4, prefill: vec![4], ..Plan::default() }
 }
@@ -53,10 +54,10 @@ fn the_free_range_is_counted_from_the_furthest_position() {
     session.append(&tokens[..50]).unwrap();
     assert_eq!(session.truncate(46).unwrap(), Truncation::Free);
     session.append(&tokens[46..47]).unwrap();
-    // Position 49 was written once: 46 is as far back as the rings reach.
+    // Position 49 was written once, so the rings reach back to 46.
     assert_eq!(session.truncate(46).unwrap(), Truncation::Free);
     assert_eq!(session.truncate(45).unwrap(), Truncation::StateLost { recompute: 45 });
-    // A second truncation before anything ran again costs nothing more.
+    // A second truncation before the next run has no further cost.
     assert_eq!(session.truncate(44).unwrap(), Truncation::Free);
     assert_eq!(session.append(&tokens[44..50]).unwrap(), Appended { tokens: 6, recomputed: 44 });
     assert_eq!(logits(&session), last_logits(&chain, &tokens[..50]));
@@ -102,13 +103,13 @@ fn a_prompt_runs_only_what_is_new() {
     };
     check(&mut session, &tokens[..20], 0);
     check(&mut session, &tokens[..33], 20);
-    // The very same again: nothing runs.
+    // An identical prompt runs no token.
     check(&mut session, &tokens[..33], 33);
-    // A prefix of the history: its last token runs, for its logits.
+    // For a prefix of the history, only its last token runs, for its logits.
     check(&mut session, &tokens[..31], 30);
     let changed = [&tokens[..30], &[tokens[30] ^ 1], &tokens[31..40]].concat();
     check(&mut session, &changed, 30);
-    // Too far back for the rings.
+    // This prefix is too far back for the rings.
     check(&mut session, &tokens[..40], 0);
     assert!(matches!(session.prompt(&[]), Err(SessionError::NoTokens)));
 }
@@ -152,7 +153,7 @@ fn a_failed_run_leaves_the_session_at_its_last_position() {
                 trouble.spoil.store(true, Ordering::SeqCst);
                 *trouble.fail.lock().unwrap() = Some((after, Some(ErrorClass::Internal)));
                 match session.append(&tokens[40..]) {
-                    // The head takes part in the last step only.
+                    // The head only runs in the last step.
                     Ok(_) => assert!(shard == troubles.len() - 1 && after > 0),
                     Err(error) => {
                         assert!(matches!(&error, SessionError::Run { .. }), "{error}");
@@ -167,7 +168,7 @@ fn a_failed_run_leaves_the_session_at_its_last_position() {
                 }
                 *trouble.fail.lock().unwrap() = None;
                 assert_eq!(logits(&session), expected, "shard {shard} after {after} runs");
-                // A failed run counts among the written positions.
+                // The rows of a failed run count as written positions.
                 session.truncate(58).unwrap();
                 session.append(&tokens[58..]).unwrap();
                 assert_eq!(logits(&session), expected);
@@ -233,7 +234,7 @@ fn a_recomputation_that_fails_goes_on_where_it_stopped() {
     session.truncate(20).unwrap();
     *troubles[1].fail.lock().unwrap() = Some((2, Some(ErrorClass::ResourceLimit)));
     session.append(&tokens[20..]).unwrap_err();
-    // The history is as long as before, eight rows of it are there.
+    // The history has its old length, and eight of its rows are valid.
     assert_eq!(session.tokens(), &tokens[..20]);
     assert_eq!(session.append(&tokens[20..]).unwrap(), Appended { tokens: 30, recomputed: 12 });
     assert_eq!(logits(&session), expected);
@@ -282,7 +283,7 @@ fn another_thread_cancels_a_run() {
         assert!(matches!(error, SessionError::Cancelled { position: 20 }), "{error}");
         assert_eq!(error.class(), None);
     });
-    // Consumed: the next call runs.
+    // The request is cleared, so the next call runs.
     assert!(!session.cancel_handle().is_requested());
     session.append(&tokens[20..]).unwrap();
     assert_eq!(logits(&session), expected);
@@ -299,7 +300,7 @@ fn a_request_between_operations_ends_the_next() {
     session.cancel_handle().cancel();
     session.cancel_handle().reset();
     session.append(&[1, 2, 3]).unwrap();
-    // A step in the middle sees it too.
+    // A step in the middle also detects the request.
     let handle = session.cancel_handle();
     let error = session.append_with(&ids(20, graph.vocabulary), &mut |_| handle.cancel()).unwrap_err();
     assert!(matches!(error, SessionError::Cancelled { position: 7 }), "{error}");

@@ -1,5 +1,5 @@
-//! With drafts a reply is what it is without: whatever they propose, however many rows a step
-//! verifies, wherever it ends.
+//! Tests that a reply with drafts equals the reply without drafts, for any proposals, any number of
+//! verified rows and any end of the reply.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -74,7 +74,7 @@ fn prompt(model: &Model) -> Vec<u32> {
     model.tokenizer.encode("And it came to pass in those days", true).unwrap()
 }
 
-/// Knows the text, and says something else at every so many positions.
+/// A draft that knows the text, but proposes a wrong token at regular positions.
 struct Knows {
     text: Vec<u32>,
     wrong_each: usize,
@@ -97,7 +97,7 @@ impl Draft for Knows {
     }
 }
 
-/// Answers as it was told, in order, then with nothing.
+/// A draft that gives the prepared answers in order, then empty ones.
 struct Told(VecDeque<Answer>);
 
 type Answer = Box<dyn FnMut(usize) -> Result<Proposal, DraftError> + Send>;
@@ -131,7 +131,7 @@ fn logits(session: &Session) -> Vec<u32> {
     bits(session.logits().unwrap())
 }
 
-/// Samplings that use every rule.
+/// Returns samplings that use every rule.
 fn samplings() -> [SamplingParameters; 6] {
     let drawn = SamplingParameters::at_temperature(1.3, 11);
     let greedy = SamplingParameters::greedy();
@@ -186,7 +186,7 @@ fn a_reply_is_the_same_with_any_draft_any_rows_and_any_cut() {
                     if (length, wrong_each) != (15, 5) {
                         continue;
                     }
-                    // Another turn, with what is left of the states.
+                    // This is another turn, with the remaining states.
                     let next = [text.as_slice(), &prompt[1..]].concat();
                     let mut fresh = of(&[1]).session().unwrap();
                     let anew = hear(&model, &mut fresh, &next, &options(8));
@@ -230,7 +230,7 @@ fn a_model_drafts_for_itself_and_for_another() {
     let model = model("gemma3_text");
     let prompt = prompt(&model);
     let chain = support::chain(&model.graph, &plan(&[1, 8]));
-    // Another cut on another place rounds values, so that it says something else at times.
+    // Another cut on another place rounds values, so its predictions sometimes differ.
     let other = Plan { storages: support::hidden(shardwright_vocabulary::Encoding::F16), ..plan(&[1]) };
     let other = support::chain(&model.graph, &other);
     let expected = hear(&model, &mut chain.session().unwrap(), &prompt, &options(30));
@@ -246,14 +246,15 @@ fn a_model_drafts_for_itself_and_for_another() {
         assert!(counted.accepted > 0 && counted.draft_time > Duration::ZERO, "{counted:?}");
         assert!(!itself || counted.accepted == counted.drafted, "{counted:?}");
 
-        // What it draws is verified against what it drew from; of itself nothing is replaced.
+        // The draft's tokens are verified against the distributions that they were drawn from. If
+        // model and draft are equal, no token is replaced.
         let sampling = SamplingParameters { top_k: 30, ..SamplingParameters::at_temperature(0.8, 5) };
         let drawn = hear(&model, &mut session, &prompt, &GenerationOptions { sampling, ..options(30) });
         assert!(drawn.dropped.is_empty(), "{:?}", drawn.dropped);
         let counted = drawn.statistics().speculation;
         assert!(counted.drafted > 0 && (!itself || counted.accepted == counted.drafted), "{counted:?}");
 
-        // A released session's draft holds its weights alone, and goes on with the reply.
+        // A released session's draft only keeps its weights, and continues with the reply.
         let held = |session: &Session| session.speculation().unwrap().memory_bytes();
         let before = held(&session);
         session.release();
@@ -344,7 +345,7 @@ fn a_draft_with_a_fault_is_dropped_and_the_reply_goes_on() {
     ];
     for (words, answer) in faults {
         let mut session = chain.session().unwrap();
-        // What it says of the prompt may come late, and what it says in a step is waited for.
+        // The draft's answer for the prompt may be late, but its answers in a step are awaited.
         let reads: Answer = Box::new(|_| Ok(Proposal::default()));
         let draft = Box::new(Told(VecDeque::from([reads, answer])));
         session.set_speculation(Some(Speculation::new().draft(draft).fixed_length(Some(4))));
@@ -354,7 +355,7 @@ fn a_draft_with_a_fault_is_dropped_and_the_reply_goes_on() {
         assert!(because.contains(words) && because.contains("`told`"), "{because}");
         let speculation = session.speculation().unwrap();
         assert!(speculation.is_empty() && !speculation.dropped()[0].help.is_empty());
-        // The next reply does not tell of it again.
+        // The next reply does not report the drop again.
         assert!(hear(&model, &mut session, &prompt, &options(20)).dropped.is_empty());
     }
 }
@@ -381,12 +382,12 @@ fn a_draft_that_never_answers_is_waited_for_so_long() {
         assert_eq!(heard.ids, expected.ids);
         assert_eq!(heard.dropped.len(), dropped, "{:?}", heard.dropped);
         if dropped == 0 {
-            // It may still read the prompt, and the reply did not wait for that.
+            // The draft may still be reading the prompt, and the reply did not wait for it.
             assert_eq!(session.speculation().unwrap().drafts(), ["told", "lookup"]);
             continue;
         }
         assert!(heard.dropped[0].contains("gave no answer within 50 ms"), "{:?}", heard.dropped);
-        // The other draft goes on.
+        // The other draft continues.
         assert_eq!(session.speculation().unwrap().drafts(), ["lookup"]);
     }
 }
@@ -419,7 +420,7 @@ fn a_cancellation_between_draft_and_verification_ends_the_reply() {
         let reason = if by_deadline { DoneReason::Deadline } else { DoneReason::Cancelled };
         assert_eq!((heard.reason(), heard.ids.len()), (&reason, 1));
         assert_eq!(session.tokens(), prompt);
-        // The session goes on as if nothing had been drafted.
+        // The session continues as if there were no drafted tokens.
         session.set_deadline(None);
         let again = hear(&model, &mut session, &prompt, &options(20));
         assert_eq!(again.ids, expected.ids);
@@ -479,7 +480,7 @@ fn what_is_asked_for_fits_the_reply() {
     let speculation = Speculation::new().draft(Box::new(Asked(asked.clone()))).fixed_length(Some(15));
     session.set_speculation(Some(speculation));
     hear(&model, &mut session, &prompt, &options(6));
-    // The last token needs no step after it, and the token before no draft.
+    // The last token needs no step after it, and the token before it needs no draft.
     assert_eq!(*asked.lock().unwrap(), [4, 3, 2, 1]);
 }
 

@@ -1,5 +1,5 @@
-//! Ports of every storage: what passes through them is what the graph says an encoding can hold,
-//! bit for bit.
+//! Tests ports of every storage: values that pass through them are rounded exactly as the graph
+//! defines for the encoding, bit for bit.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn bf16() -> Encoding {
     Encoding::of(DType::Bf16, None).unwrap()
 }
 
-/// Some encoding for values of that size; too narrow ones clamp, which is part of what is tested.
+/// Returns an encoding for values of this range. Narrow encodings clamp, which the test includes.
 fn encoding(seed: u64, low: f32, high: f32) -> Encoding {
     let wider = 1.0 + ((seed >> 8) % 8) as f32 / 4.0;
     let (low, high) = (low * wider, high * wider);
@@ -37,8 +37,8 @@ fn encoding(seed: u64, low: f32, high: f32) -> Encoding {
     }
 }
 
-/// Every port its own, drawn from the seed: entry points and shards differ, but all see a state in
-/// one way.
+/// Draws a separate storage for every port from the seed. Entry points and shards differ, but all
+/// of them store a state in the same way.
 fn drawn(seed: u64) -> Storages {
     Arc::new(move |entry: &EntryInterface, port: &Port| {
         let role = format!("{:?}", port.role);
@@ -49,7 +49,7 @@ fn drawn(seed: u64) -> Storages {
         match port.role {
             Role::Positions | Role::Slots { .. } => None,
             Role::RotaryCos(_) | Role::RotarySin(_) => Some(encoding(seed, -1.0, 1.0)),
-            // Far enough below every score.
+            // This is far enough below every score.
             Role::Mask(_) => Some(encoding(seed, -80.0, 0.0)),
             Role::Pooling => Some(encoding(seed, 0.0, 1.0)),
             _ => Some(encoding(seed, -6.0, 4.0)),
@@ -60,7 +60,7 @@ fn drawn(seed: u64) -> Storages {
 fn plan(seed: u64, graph: &Graph) -> Plan {
     let form = [Form::Semantic, Form::Decomposed, Form::ByRuntime][(seed % 3) as usize];
     let cut = 1 + (seed >> 4) as u32 % (graph.layers() - 1);
-    // Layers that share keys and values must lie on one place.
+    // Layers that share keys and values must be on one place.
     let shared = (cut..graph.layers()).any(|layer| graph.donor_of(layer).is_some());
     let decoders = if shared || (seed >> 12).is_multiple_of(2) { vec!["a"] } else { vec!["a", "b"] };
     let around = if (seed >> 13).is_multiple_of(2) { "a" } else { "b" };
@@ -79,7 +79,8 @@ fn plan(seed: u64, graph: &Graph) -> Plan {
     }
 }
 
-/// Logits after the last of some and after each of some, with a truncation and a loss in between.
+/// Returns logits after the last of some tokens and after each of some others, with a truncation
+/// and a loss in between.
 fn run(chain: &Chain, tokens: &[u32]) -> Vec<Vec<u32>> {
     let mut session = chain.session().unwrap();
     let mut rows = Vec::new();
@@ -101,8 +102,8 @@ fn run(chain: &Chain, tokens: &[u32]) -> Vec<Vec<u32>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A chain of any storages computes what a chain of f32 computes whose executors round every
-    /// value that enters or leaves to what the graph says the encoding can hold.
+    /// A chain with any storages must compute the same values as an f32 chain whose executors round
+    /// every input and output as the graph defines for the encoding.
     #[test]
     fn stored_is_rounded(seed: u64) {
         let spec = [Spec::gemma3(), Spec::gemma4(), Spec::qwen3()][(seed >> 20) as usize % 3].clone();
@@ -132,8 +133,8 @@ proptest! {
     }
 }
 
-/// The streams of a chain whose boundaries are 16-bit integers lie within half a step of those of
-/// the f32 chain, as long as nothing upstream was rounded.
+/// In a chain whose boundaries are 16-bit integers, the streams must be within half a step of the
+/// f32 chain's streams, as long as no value upstream was rounded.
 #[test]
 fn a_rounded_stream_lies_within_half_a_step() {
     let graph = graph(&Spec::gemma4());
@@ -174,8 +175,8 @@ fn a_rounded_stream_lies_within_half_a_step() {
                 boundary.bytes_copied
             })
             .sum();
-        // One copy serves the per-layer inputs and the decoder; its bytes are counted in the
-        // storage of the consumer, f32.
+        // The per-layer inputs and the decoder share one copy. Its bytes are counted in the storage
+        // of the consumer, f32.
         assert_eq!(copied, 8 * graph.hidden * 4);
     }
 }
@@ -215,8 +216,8 @@ fn rows_of_another_encoding_are_converted_and_counted() {
     assert!(session.placement().states.iter().all(|state| state.bytes_placed == 0));
 }
 
-/// Zero bytes do not represent zero with a zero point: a state that was cleared, or never written,
-/// must be the same either way.
+/// With a zero point, zero bytes do not represent zero. A cleared state and one that was never
+/// written must still be equal.
 #[test]
 fn states_with_a_zero_point_come_back_from_the_history() {
     let graph = graph(&Spec::gemma4());
@@ -232,8 +233,8 @@ fn states_with_a_zero_point_come_back_from_the_history() {
                 ..Plan::default()
             };
             let (chain, troubles) = disturbed(&graph, &plan);
-            // The test executors round a state after the run that writes it, so chunks must be
-            // equal for a comparison.
+            // The test executors round a state after the run that writes it, so a comparison needs
+            // equal chunks.
             let undisturbed = |pieces: &[&[u32]]| {
                 let mut session = chain.session().unwrap();
                 pieces.iter().for_each(|piece| {
@@ -258,8 +259,8 @@ fn states_with_a_zero_point_come_back_from_the_history() {
     }
 }
 
-/// One computation serves shards that want a step input in different storages, and each gets its
-/// own.
+/// Shards that need a step input in different storages share one computation, and each receives its
+/// own storage.
 #[test]
 fn a_step_input_is_written_in_every_storage_asked_for() {
     let graph = graph(&Spec::qwen3());
@@ -275,7 +276,7 @@ fn a_step_input_is_written_in_every_storage_asked_for() {
         session.append(&ids(5, graph.vocabulary)).unwrap();
         session.placement().entries[0].input_bytes
     };
-    // Every layer has the one mask: f32 for the first shard, and another for the second.
+    // Every layer uses the same mask: f32 for the first shard, and another storage for the second.
     let one = bytes(None);
     assert_eq!(bytes(Some(Encoding::F32)), one);
     assert_eq!(bytes(Some(Encoding::F16)), one + 5 * 96 * 2);

@@ -1,4 +1,4 @@
-//! Gathered tables of every format, and one that is larger than memory should be.
+//! Tests gathered tables of every format, and one that is larger than memory should be.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::Table;
 use shardwright_vocabulary::{DType, WeightFormat};
 
-/// A table of that format with arbitrary bytes: every stored integer is legal.
+/// Creates a table of this format with arbitrary bytes, since every stored integer is legal.
 fn table(asset: &Asset, format: WeightFormat) -> Asset {
     let planned = asset.table.planned(format).unwrap();
     let noise = |count: usize| (0..count).map(|index| (index as u32).wrapping_mul(2_654_435_761) >> 13);
     let data = match planned.dtype {
-        // Integers with any bits, floats of moderate size.
+        // Integers have any bits, and floats have moderate size.
         dtype if dtype.raw_range().is_some() => {
             noise(planned.data.length()).map(|value| value as u8).collect()
         }
@@ -44,7 +44,7 @@ fn table(asset: &Asset, format: WeightFormat) -> Asset {
     Asset { table, ..asset.clone() }
 }
 
-/// The same values in f32.
+/// Returns the table with the same values in f32.
 fn decoded(asset: &Asset) -> Asset {
     let mut values = vec![f32::NAN; asset.table.row_width()];
     let mut bytes = Vec::new();
@@ -98,7 +98,7 @@ impl WeightBytes for Mapped {
     }
 }
 
-/// Bytes of which only copies are given.
+/// A byte source that only returns copies.
 struct Copied {
     bytes: Vec<u8>,
     copies: AtomicUsize,
@@ -120,7 +120,7 @@ impl WeightBytes for Copied {
     }
 }
 
-/// However long a session is, no page of its tables is mapped, scales included.
+/// No page of the tables, including their scales, is mapped, even in a long session.
 #[test]
 fn rows_of_tables_are_copied() {
     let mut graph = graph(&Spec::gemma4());
@@ -146,7 +146,7 @@ fn rows_of_tables_are_copied() {
     assert_eq!(copied.len(), 4);
     let mut session = parts(&graph, &Plan::default()).chain().unwrap().session().unwrap();
     session.append(&tokens[..23]).unwrap();
-    // The same for one token at a time.
+    // One token at a time gives the same result.
     for token in &tokens[23..] {
         session.append(&[*token]).unwrap();
     }
@@ -156,7 +156,7 @@ fn rows_of_tables_are_copied() {
     }
 }
 
-/// A file of that length without content, mapped.
+/// Maps an empty file of this length.
 fn sparse(length: u64) -> WeightData {
     let file: File = tempfile::tempfile().unwrap();
     file.set_len(length).unwrap();
@@ -165,18 +165,18 @@ fn sparse(length: u64) -> WeightData {
     WeightData::new(Arc::new(Mapped(map)), 0, length as usize).unwrap()
 }
 
-/// Pages of mapped files in memory, in bytes.
+/// Returns the resident bytes of mapped files.
 fn resident_file_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("RssFile:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// The per-layer table of a model of two billion parameters has 4.7 GB in bf16: only the rows
-/// needed are read.
+/// The per-layer table of a model of two billion parameters has 4.7 GB in bf16. Only the needed
+/// rows may be read.
 #[test]
 fn a_table_is_never_read_whole() {
-    // So many rows that the narrow tables of the smallest model are as large.
+    // With this many rows, the narrow tables of the smallest model are as large.
     const ENTRIES: u64 = 64 << 20;
     let float = graph(&Spec::gemma4());
     for format in [WeightFormat::Bf16, WeightFormat::W4Block32] {

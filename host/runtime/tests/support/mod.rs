@@ -1,4 +1,4 @@
-//! Chains over the plain evaluator, cut, placed and disturbed as a test needs.
+//! Chains over the plain evaluator, with the cuts, places and faults that a test needs.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -23,7 +23,7 @@ use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{DType, Encoding, EntryKind, ErrorClass, MemoryKinds};
 use shardwright_vocabulary::{Place, ShardOrigin};
 
-/// The graph of a generated checkpoint.
+/// Returns the graph of a generated checkpoint.
 pub fn graph(spec: &Spec) -> Graph {
     let directory = tempfile::TempDir::new().unwrap();
     spec.write(directory.path()).unwrap();
@@ -34,7 +34,7 @@ pub fn fixture(name: &str) -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)
 }
 
-/// Token ids that differ and repeat; their distribution does not matter.
+/// Returns token ids that differ and repeat. Their distribution does not matter.
 pub fn ids(count: usize, vocabulary: u64) -> Vec<u32> {
     let mut state = 0x2545_f491_u64;
     (0..count)
@@ -56,10 +56,10 @@ pub enum Form {
     ByRuntime,
 }
 
-/// Storage that a test sets for a port; `None` as in the graph.
+/// Returns the storage that a test sets for a port, or `None` to keep the graph's.
 pub type Storages = Arc<dyn Fn(&EntryInterface, &Port) -> Option<Encoding> + Send + Sync>;
 
-/// The chain that a test needs.
+/// Description of a test's chain.
 #[derive(Clone)]
 pub struct Plan {
     pub context: u64,
@@ -70,13 +70,12 @@ pub struct Plan {
     pub cuts: Vec<u32>,
     /// Instance of the components without layers.
     pub around: &'static str,
-    /// Instance of each decoder shard; the last is used for further ones.
+    /// Instance of each decoder shard. The last one is used for further shards.
     pub decoders: Vec<&'static str>,
     pub form: Form,
     pub taps: bool,
-    /// Encodings of ports.
     pub storages: Option<Storages>,
-    /// Ports stay f32, and the executors round all values to what the encodings can represent.
+    /// Whether ports stay f32 and the executors round all values as the encodings would.
     pub rounded: bool,
     /// Alignment that every binding requires.
     pub alignment: u64,
@@ -102,32 +101,32 @@ impl Default for Plan {
     }
 }
 
-/// What a test does to the executors of a chain.
+/// Faults that a test injects into the executors of a chain.
 #[derive(Default)]
 pub struct Trouble {
-    /// Fail this many runs from now with that class; `None` for a cancellation that was not
+    /// Fail after this many more runs, with this class. `None` is a cancellation that was not
     /// requested.
     pub fail: Mutex<Option<(usize, Option<ErrorClass>)>>,
-    /// Write garbage to every written binding before failing, also below the first position if the
-    /// class says that states are lost.
+    /// Write garbage to every written binding before failing. If the class means that states are
+    /// lost, also overwrite rows below the first position.
     pub spoil: AtomicBool,
     /// Block in the next run until interrupted.
     pub block: AtomicBool,
     pub blocked: AtomicBool,
     pub interrupted: AtomicBool,
     pub runs: AtomicUsize,
-    /// Number of top logits requested of each run.
+    /// Number of top logits that each run requested.
     pub largest_logits: Mutex<Vec<Option<usize>>>,
-    /// Be permanently lost after so many further runs.
+    /// Be permanently lost after this many further runs.
     pub dies_after: Mutex<Option<usize>>,
-    /// Refuse to allocate, with that class.
+    /// Refuse to allocate, with this class.
     pub full: Mutex<Option<ErrorClass>>,
 }
 
 pub struct PlainShard {
     entries: Vec<LoadedEntry>,
     evaluators: Vec<Evaluator>,
-    /// For each binding of each entry the encoding to which its values are rounded.
+    /// Encoding to which the values of each binding of each entry are rounded.
     rounding: Vec<Vec<Option<Encoding>>>,
     trouble: Arc<Trouble>,
 }
@@ -148,7 +147,7 @@ fn argument(error: impl std::fmt::Display) -> ShimError {
     ShimError::Argument(error.to_string())
 }
 
-/// The bytes a binding may look at.
+/// Returns the bytes that a binding may access.
 fn part<'a>(bytes: &'a [u8], offset: u64, binding: &Binding) -> &'a [u8] {
     assert!(
         (bytes.as_ptr() as u64 + offset).is_multiple_of(binding.alignment),
@@ -170,7 +169,7 @@ fn encoding_of(port: &Port) -> Encoding {
     Encoding::of(port.dtype, port.encoding.and_then(|encoding| encoding.affine())).unwrap()
 }
 
-/// Stored values as the graph defines them.
+/// Decodes stored values as the graph defines them.
 fn to_floats(port: &Port, bytes: &[u8]) -> Vec<f32> {
     let encoding = encoding_of(port);
     let pair = |b: &[u8]| [b[0], b[1]];
@@ -304,7 +303,7 @@ impl Shard for PlainShard {
             let mut bytes = to_bytes(&binding.port, &values);
             let mut existing = buffer.write()?;
             let existing = &mut existing[offset as usize..(offset + binding.bytes) as usize];
-            // Rows beyond the valid ones must not matter; NaN would show otherwise.
+            // Rows beyond the valid ones must not matter. NaN would reveal it if they did.
             if binding.port.direction == Direction::Output
                 && binding.port.shape[0] == loaded.interface.point.rows
             {
@@ -335,15 +334,15 @@ impl Shard for PlainShard {
     }
 }
 
-/// Sets all but the top `count` to the smallest value that the contract allows.
+/// Sets all but the top `count` logits to the smallest value that the contract allows.
 fn keep_largest(row: &mut [f32], count: NonZeroUsize) {
     let mut order: Vec<usize> = (0..row.len()).collect();
     order.sort_by(|&one, &other| row[other].partial_cmp(&row[one]).unwrap().then(one.cmp(&other)));
     order.iter().skip(count.get()).for_each(|&id| row[id] = f32::MIN);
 }
 
-/// What a failed run may leave: in states, garbage where it was about to write; after losing them,
-/// everywhere.
+/// Simulates the state after a failed run: garbage where the run would have written, or everywhere
+/// if states are lost.
 fn spoil(binding: &Binding, existing: &mut [u8], bytes: &[u8], class: Option<ErrorClass>) {
     let lost = matches!(class, Some(ErrorClass::StateLost | ErrorClass::DeviceLost));
     for (existing, new) in existing.chunks_exact_mut(4).zip(bytes.chunks_exact(4)) {
@@ -353,14 +352,14 @@ fn spoil(binding: &Binding, existing: &mut [u8], bytes: &[u8], class: Option<Err
     }
 }
 
-/// The residual stream between decoder shards stored so.
+/// Returns storages that store the residual stream between decoder shards in this encoding.
 pub fn hidden(encoding: Encoding) -> Option<Storages> {
     Some(Arc::new(move |entry, port| {
         (entry.segments.has(ComponentKind::Decoder) && port.role == Role::Hidden).then_some(encoding)
     }))
 }
 
-/// The shards of a graph under a plan, ready to be changed by a test before they become a chain.
+/// The shards of a graph under a plan, which a test may change before they become a chain.
 pub struct Parts {
     pub description: ChainDescription,
     pub executors: Vec<LoadedShard>,
@@ -500,7 +499,7 @@ pub fn parts(graph: &Graph, plan: &Plan) -> Parts {
     parts
 }
 
-/// A chain and what a test can do to its shards.
+/// Creates a chain with the fault controls of its shards.
 pub fn disturbed(graph: &Graph, plan: &Plan) -> (Chain, Vec<Arc<Trouble>>) {
     let mut parts = parts(graph, plan);
     let troubles = std::mem::take(&mut parts.troubles);
@@ -511,7 +510,7 @@ pub fn chain(graph: &Graph, plan: &Plan) -> Chain {
     parts(graph, plan).chain().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The logits after each of `ids`, run through decode entries from an empty session.
+/// Returns the logits after each of `ids`, run through decode entries from an empty session.
 pub fn scores(chain: &Chain, ids: &[u32]) -> Vec<Vec<f32>> {
     let mut session = chain.session().unwrap();
     let mut rows = Vec::new();
@@ -523,12 +522,12 @@ pub fn scores(chain: &Chain, ids: &[u32]) -> Vec<Vec<f32>> {
     rows
 }
 
-/// The bits, so that a comparison is exact and NaN equals itself.
+/// Returns the bits, so that comparisons are exact and NaN equals itself.
 pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// The logits after prefill of all but the last id and a decode of that.
+/// Returns the logits after a prefill of all ids but the last, and a decode of the last.
 pub fn last_logits(chain: &Chain, ids: &[u32]) -> Vec<u32> {
     let mut session = chain.session().unwrap();
     session.append(ids).unwrap();

@@ -17,9 +17,9 @@ use crate::load_flags;
 use crate::{Error, ErrorKind, Result};
 
 impl Loader {
-    /// Loads every artefact of a chain on the shim that compiled it and joins them. A flag that no
-    /// shim of the first chain knows is an error; a later chain runs without it, which its origins
-    /// record.
+    /// Loads every artefact of a chain on the shim that compiled it and joins them. If no shim of
+    /// the first chain supports a flag, this is an error. A later chain runs without the flag,
+    /// which its origins record.
     pub(super) fn load(
         &self,
         model: ModelEntry<'_>,
@@ -32,7 +32,7 @@ impl Loader {
         let ends = |error| NotLoaded { error, ends: true, elsewhere: false };
         let need = Need::of(model, entry);
         self.budget.expect(need.bytes()).map_err(|budget| need.exceeds(&budget))?;
-        // Artefacts are hashed and then loaded, tables hashed and mapped.
+        // Artefacts are hashed and then loaded. Tables are hashed and mapped.
         opening.steps.begin(need.artefacts.saturating_mul(2).saturating_add(need.tables), 9);
         let mut schemas: Vec<FlagSchema> = Vec::new();
         let mut executors: Vec<LoadedShard> = Vec::new();
@@ -53,7 +53,7 @@ impl Loader {
                 ([], []) => Vec::new(),
                 _ => instance.flags(device)?,
             };
-            // The session's own beat those of the plan.
+            // The session's flags override the plan's.
             let planned = shard.load_flags.iter();
             let planned = planned.filter(|flag| self.flags.iter().all(|own| own.name != flag.name));
             let (mut flags, mut passed_over) = (Vec::new(), Vec::new());
@@ -91,7 +91,7 @@ impl Loader {
                 shard.origin.loaded_with.push(FlagOutcome { flag: flag.clone(), verdict, reason });
             }
         }
-        // Mapped here, and found by the next line.
+        // Mapped here, so that the next statement finds the tables.
         let tables = need::tables(model).map(|table| {
             let map = self
                 .bundle
@@ -107,7 +107,7 @@ impl Loader {
         Ok(self.within_budget(Chain::new(description, executors, assets)?)?)
     }
 
-    /// The chain with its weights and sessions counted.
+    /// Adds the chain's weights and sessions to the memory budget.
     pub(super) fn within_budget(&self, chain: Chain) -> Result<Chain> {
         let bytes = chain.weight_bytes();
         chain
@@ -186,14 +186,14 @@ impl Loader {
     }
 }
 
-/// The chains of a bundle after the one that runs, loaded when they are needed.
+/// The chains of a bundle after the running one, loaded on demand.
 struct LaterChains {
     loader: Arc<Loader>,
     rest: std::vec::IntoIter<Choice>,
 }
 
 impl Loader {
-    /// Those of `rest` that the policy allows.
+    /// Returns the chains of `rest` that the policy allows.
     pub(super) fn later(self: &Arc<Self>, rest: Vec<Choice>) -> Box<dyn NextChain> {
         let allowed = |choice: &Choice| {
             choice.refused.is_none()
@@ -212,7 +212,7 @@ impl NextChain for LaterChains {
     ) -> Option<std::result::Result<Chain, NextChainError>> {
         let choice = self.rest.next()?;
         let (model, entry) = self.loader.model(&choice).ok()?;
-        // A lost device may have taken its instance with it.
+        // A lost device may have invalidated its instance, so open new ones.
         let mut nothing = ();
         let opening = &mut Opening::new(&mut nothing);
         let loaded = self.loader.load(model, entry, &choice, &Beforehand::default(), false, opening);

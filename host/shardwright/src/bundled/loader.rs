@@ -1,4 +1,4 @@
-//! Loads chains of a bundle on the shims of this machine, the best first.
+//! Loads chains of a bundle on the shims of this machine, best first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,11 +23,12 @@ use crate::towers::LoadedTower;
 use crate::verified::Verified;
 use crate::{Error, ErrorKind, Result};
 
-/// What opening chains has come to so far.
+/// State of opening chains so far.
 pub(super) struct Opening<'w> {
-    /// Shims that were opened, by their names, the names of targets, and whether they simulate.
+    /// Opened shims by shim name, target name, and whether they simulate.
     instances: BTreeMap<(String, String, bool), ShimInstance>,
-    /// Bytes of artefacts that were copied into memory, because they begin where no page does.
+    /// Bytes of artefacts that were copied into memory because they do not start on a page
+    /// boundary.
     pub(super) copied: u64,
     pub(super) steps: Steps<'w>,
 }
@@ -45,14 +46,14 @@ pub(super) struct Loader {
     /// The last value of each flag that a session requests.
     pub(super) flags: Vec<Flag>,
     pub(super) run: RunOptions,
-    /// The chip that this machine is taken for.
+    /// Chip that overrides the one of this machine.
     pub(super) chip: Option<Chip>,
     pub(super) policy: FallbackPolicy,
-    /// Whether every file was to be verified, whatever proves it.
+    /// Whether to verify every file, even with a proof.
     pub(super) verify_all: bool,
-    /// What all that is loaded takes, and its bound.
+    /// Memory use of everything that is loaded, with its limit.
     pub(super) budget: MemoryBudget,
-    /// Where the checkpoint lies that the bundle was made from.
+    /// Path of the checkpoint that the bundle was made from.
     #[cfg(feature = "build")]
     pub(super) checkpoint: Option<std::path::PathBuf>,
 }
@@ -63,9 +64,10 @@ pub(super) struct Choice {
     pub(super) variant: usize,
     pub(super) pass: Pass,
     pub(super) chain: usize,
-    /// The devices of its shards; those they were compiled for if nothing was asked about them.
+    /// Devices of its shards. `None` if the shims were not queried: then the device that the shard
+    /// was compiled for is used.
     pub(super) devices: Vec<Option<String>>,
-    /// Why a shim refuses its artefacts, where compiling it here may help.
+    /// Why a shim refuses its artefacts, if compiling the chain here may help.
     pub(super) refused: Option<Refused>,
 }
 
@@ -91,20 +93,20 @@ impl Refused {
 /// A chain that runs.
 pub(super) struct Found {
     pub(super) chain: Chain,
-    /// The variant in the bundle.
+    /// Index of the variant in the bundle.
     pub(super) variant: usize,
-    /// The chain in the variant.
+    /// Index of the chain in the variant.
     pub(super) index: usize,
-    /// Why those before it do not run.
+    /// Why the chains before it do not run.
     pub(super) passed: Vec<String>,
-    /// What else is to be said: why it is not the chip's own, what came of its self-test.
+    /// Further notices: why the chain is not the chip's own, and the result of its self-test.
     pub(super) notices: Vec<Notice>,
-    /// Those after it.
+    /// Chains that follow it in order.
     pub(super) rest: Vec<Choice>,
     pub(super) compiled: Compiled,
 }
 
-/// The notice about a chain that was compiled here, if it was.
+/// Notices and plan of a chain that was compiled here, if it was.
 #[derive(Default)]
 pub(super) struct Compiled {
     pub(super) notices: Vec<Notice>,
@@ -113,8 +115,8 @@ pub(super) struct Compiled {
 }
 
 impl Loader {
-    /// Asks the shims which chains run. Nothing is asked of a bundle for one chip on this machine:
-    /// its chains are tried in their order, and what does not load says why.
+    /// Queries the shims which chains run. Shims are not queried for a bundle for one chip on this
+    /// machine: its chains are tried in order, and errors of loading give the reasons.
     pub(super) fn select(&self, opening: &mut Opening<'_>) -> Result<Option<Selection>> {
         self.asking(opening, |machine| select(&self.bundle, machine))
     }
@@ -143,8 +145,8 @@ impl Loader {
         Ok(opened)
     }
 
-    /// The selected chains of a pass in the order in which they are tried. Chains to compile here
-    /// have the place that they would have if they ran.
+    /// Returns the selected chains of a pass in the order in which they are tried. Chains to
+    /// compile here are placed as if they ran.
     fn choices(&self, selection: &Selection, pass: Pass) -> Result<Vec<Choice>> {
         let runs = |candidate: &Candidate| Choice {
             variant: candidate.variant,
@@ -166,7 +168,7 @@ impl Loader {
             let tier = if self.compiles(passed, pass)? { passed.anew } else { None };
             choices.extend(tier.map(|tier| (tier, anew(passed))));
         }
-        // Stable: candidates of one rank stay in their order.
+        // The sort is stable, so candidates of one rank keep their order.
         choices.sort_by_key(|(tier, choice)| (*tier, choice.chain));
         let is_any_anew = choices.iter().any(|(_, choice)| choice.refused.is_some());
         let choices: Vec<Choice> = choices.into_iter().map(|(_, choice)| choice).collect();
@@ -174,7 +176,7 @@ impl Loader {
             return Ok(choices);
         }
         let elsewhere = |candidate: &&Candidate| candidate.tier == Tier::Elsewhere;
-        // A machine that only compiles for a chip is not one that falls back from it.
+        // A machine that can only compile for the chip does not fall back from it.
         let mut passed = selection.passed.iter();
         let offline = passed.find(|passed| passed.standing.standing == Standing::Offline);
         match (offline, selection.candidates.iter().all(|candidate| elsewhere(&candidate))) {
@@ -205,7 +207,7 @@ impl Loader {
         }
     }
 
-    /// All chains of a variant, in their order.
+    /// Returns all chains of a variant, in their order.
     pub(super) fn chains_of(&self, variant: usize, pass: Pass) -> Vec<Choice> {
         let chains = self.variant(variant).model_of(pass).map_or(&[][..], |model| model.chains);
         let choice = |(chain, entry): (usize, &ChainEntry)| Choice {
@@ -222,7 +224,8 @@ impl Loader {
         &self.bundle.manifest().variants[index]
     }
 
-    /// The first chain of the text that loads, or is compiled here because its plan allows it.
+    /// Returns the first chain of the text that loads, or that is compiled here because its plan
+    /// allows it.
     pub(super) fn first_that_loads(
         &self,
         selection: &Option<Selection>,
@@ -231,7 +234,8 @@ impl Loader {
         self.first_selected(selection.as_ref(), (0, Pass::Step), opening)
     }
 
-    /// The first chain of a pass that loads; of those of `variant`, where nothing was asked.
+    /// Returns the first chain of a pass that loads. Without a selection, only chains of `variant`
+    /// are tried.
     fn first_selected(
         &self,
         selection: Option<&Selection>,
@@ -253,21 +257,21 @@ impl Loader {
             candidates.find(|candidate| (candidate.variant, candidate.chain) == (found.variant, found.index));
         let mut untold = Vec::new();
         for passed in &selection.passed {
-            // What was to be compiled here is in `found.passed`, with the reason.
+            // Chains that were to be compiled here are in `found.passed`, with the reason.
             if !self.compiles(passed, pass)? {
                 untold.push(passed);
             }
         }
         let mut said = chosen.and_then(|chosen| why_not_better(chosen, &untold));
         if pass != Pass::Step {
-            // That a sibling's variant runs was said of the text.
+            // The notice for the text has already reported that a sibling's variant runs.
             said = said.filter(|notice| notice.kind == NoticeKind::Fallback);
         }
         found.notices.extend(said);
         Ok(found)
     }
 
-    /// The first of some chains of one pass that loads.
+    /// Loads the first possible chain of `choices`, which are of one pass.
     fn first_of(&self, choices: Vec<Choice>, opening: &mut Opening<'_>) -> Result<Found> {
         let mut passed = Vec::new();
         let mut beforehand = Beforehand::default();
@@ -281,7 +285,7 @@ impl Loader {
                 untried.push(format!("`{}`", entry.name));
                 continue;
             }
-            // Flags that no shim of a tower knows may be the text's.
+            // A flag that no shim of a tower supports may be meant for the text.
             let is_first = position == 0 && pass == Pass::Step;
             let found = |chain, passed, compiled| {
                 let rest = choices[position + 1..].to_vec();
@@ -301,8 +305,8 @@ impl Loader {
                 },
                 Err(not_loaded) => not_loaded,
             };
-            // What is only compiled for here, does not fit or was not wanted any more is no failure
-            // that compiling would mend.
+            // Compiling does not help if the machine can only compile for the chip, if the chain
+            // does not fit in memory, or if opening was cancelled.
             let is_final = elsewhere || matches!(error.kind(), ErrorKind::Memory | ErrorKind::Cancelled);
             let error = match is_final || pass != Pass::Step {
                 true => error,
@@ -358,8 +362,8 @@ impl Loader {
             .with_help("compile the checkpoint with that tower, or open the checkpoint itself")
     }
 
-    /// The tower of a pass, with what is to be said of it. Progress is by the bytes that are hashed
-    /// and loaded.
+    /// Loads the tower of a pass, with notices. Progress is by the bytes that are hashed and
+    /// loaded.
     pub(super) fn tower(
         self: &Arc<Self>,
         variant: usize,
@@ -389,8 +393,8 @@ impl Loader {
         }
     }
 
-    /// The chain compiled on this machine, if its plan allows that and the checkpoint is available;
-    /// else `error`, with help.
+    /// Compiles a chain on this machine, if its plan allows that and the checkpoint is available.
+    /// Otherwise returns `error`, with help.
     #[cfg(feature = "build")]
     fn compile_here(
         &self,
@@ -409,7 +413,7 @@ impl Loader {
         Ok((chain, Compiled { notices: made.notices, plan }))
     }
 
-    /// Whether a chain that a shim refuses is to be compiled here, because its plan allows it.
+    /// Returns whether to compile a chain here that a shim refuses. Its plan must allow it.
     #[cfg(feature = "build")]
     fn compiles(&self, passed: &Passed, pass: Pass) -> Result<bool> {
         let is_wanted = pass == Pass::Step && passed.anew.is_some();
@@ -417,13 +421,13 @@ impl Loader {
         entry.map_or(Ok(false), |entry| may_compile_here(&self.bundle, entry))
     }
 
-    /// Without a compiler nothing is.
+    /// Returns `false`: this build has no compiler.
     #[cfg(not(feature = "build"))]
     fn compiles(&self, _: &Passed, _: Pass) -> Result<bool> {
         Ok(false)
     }
 
-    /// Without a compiler there is nothing to try.
+    /// Returns `error`: this build has no compiler.
     #[cfg(not(feature = "build"))]
     fn compile_here(
         &self,
@@ -436,7 +440,7 @@ impl Loader {
     }
 }
 
-/// The last value of each flag.
+/// Returns the last value of each flag.
 pub(super) fn flags_of(pairs: &[(String, String)]) -> Vec<Flag> {
     let mut flags: Vec<Flag> = Vec::new();
     for (name, value) in pairs {
@@ -449,10 +453,10 @@ pub(super) fn flags_of(pairs: &[(String, String)]) -> Vec<Flag> {
 /// Why a chain was not loaded.
 pub(super) struct NotLoaded {
     pub(super) error: Error,
-    /// Whether no other chain must be tried: damage, a request to stop, or a machine that lacks the
-    /// chip and only compiles for it.
+    /// Whether no other chain may be tried: the bundle is damaged, opening was cancelled, or the
+    /// machine lacks the chip and can only compile for it.
     pub(super) ends: bool,
-    /// Whether it is the last.
+    /// Whether the machine lacks the chip and can only compile for it.
     pub(super) elsewhere: bool,
 }
 

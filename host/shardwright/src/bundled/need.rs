@@ -1,4 +1,4 @@
-//! What a chain takes of memory, before anything of it is loaded.
+//! Memory that a chain needs, computed before any of it is loaded.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use shardwright_vocabulary::StateFormat;
 
 use crate::{Error, ErrorKind};
 
-/// What a chain of a bundle takes with one session, by the manifest: what a plan counts of it. What
-/// shards hand over to each other is known when they are loaded, and what a driver takes for itself
-/// never is.
+/// Memory that a chain of a bundle needs with one session, computed from the manifest. It includes
+/// the same items as a plan. Buffers between shards are known only after loading, and memory that a
+/// driver allocates for itself is never known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Need {
     /// Bytes of artefacts.
@@ -37,12 +37,12 @@ impl Need {
         }
     }
 
-    /// What counts towards a budget.
+    /// Returns the bytes that count towards a budget.
     pub(super) fn bytes(&self) -> u64 {
         sum([self.artefacts, self.states, self.logits])
     }
 
-    /// The error of a chain that does not fit.
+    /// Returns the error of a chain that does not fit.
     pub(super) fn exceeds(&self, budget: &BudgetError) -> Error {
         let used = match budget.used {
             0 => String::new(),
@@ -72,7 +72,7 @@ impl fmt::Display for Need {
     }
 }
 
-/// The files of the gathered tables.
+/// Returns the files of the gathered tables.
 pub(super) fn tables(model: ModelEntry<'_>) -> impl Iterator<Item = FileReference> {
     let files = model.assets.iter().flat_map(|asset| {
         let scales = asset.quantisation.as_ref().map(|quantisation| quantisation.scales);
@@ -84,7 +84,7 @@ pub(super) fn tables(model: ModelEntry<'_>) -> impl Iterator<Item = FileReferenc
     files.into_iter()
 }
 
-/// Bytes of the states, in the formats of the shards that hold their layers.
+/// Returns the bytes of the states, in the formats of the shards that contain their layers.
 fn states(model: ModelEntry<'_>, entry: &ChainEntry) -> u64 {
     let entries = || entry.shards.iter().flat_map(|shard| &shard.entries);
     let context = entries().map(|entry| u64::from(entry.context)).max().unwrap_or(0);

@@ -1,10 +1,10 @@
-//! What is said of the chain of a bundle that was chosen.
+//! Notices about the chosen chain of a bundle.
 
 use shardwright_bundle::Bundle;
 use shardwright_selection::{Candidate, Passed, Tier};
 use shardwright_vocabulary::Notice;
 
-/// What is said of artefacts that are not mapped but copied.
+/// Returns the notice about artefacts that are copied instead of mapped.
 pub(super) fn copied_notice(bundle: &Bundle, bytes: u64) -> Option<Notice> {
     (bytes > 0).then(|| {
         Notice::note(format!(
@@ -15,7 +15,7 @@ pub(super) fn copied_notice(bundle: &Bundle, bytes: u64) -> Option<Notice> {
     })
 }
 
-/// What is said of a chain that is not the first one of the chip's own variant.
+/// Returns the notice about a chain that is not the first one of the chip's own variant.
 pub(super) fn why_not_better(chosen: &Candidate, passed: &[&Passed]) -> Option<Notice> {
     let Candidate { soc, name, tier, .. } = chosen;
     let because = |passed: &mut dyn Iterator<Item = &Passed>| {
@@ -30,7 +30,7 @@ pub(super) fn why_not_better(chosen: &Candidate, passed: &[&Passed]) -> Option<N
     let mut hindered = passed.iter().copied().filter(|passed| passed.standing.hindered).peekable();
     match tier {
         Tier::Own | Tier::OwnRecompile | Tier::StandIn => None,
-        // What a chip was to run, and something other than its absence keeps from it.
+        // A chain for a chip was skipped for a reason other than a missing chip.
         Tier::General if hindered.peek().is_some() => {
             Some(Notice::fallback(format!("the variant for {soc} runs{}", because(&mut hindered))))
         }

@@ -1,5 +1,5 @@
-//! Whether a chain that was not made for exactly this machine says and makes here what the model
-//! did when it was compiled.
+//! Self-test of a chain that was not made for exactly this machine: its outputs are compared with
+//! the outputs of the model when it was compiled.
 
 use shardwright_bundle::{ChainEntry, Digest};
 use shardwright_runtime::{Chain, Compared, Goldens};
@@ -10,14 +10,14 @@ use super::steps::cancelled;
 use crate::{Error, ErrorKind, Result};
 
 impl Loader {
-    /// Asks a chain whose shim would compile it otherwise today, or that runs on another chip than
-    /// it was compiled for, for the bundle's goldens. What held once on these devices is remembered
-    /// where proofs are.
+    /// Compares a chain with the bundle's goldens. This is done if its shim would compile it
+    /// differently today, or if it runs on another chip than it was compiled for. A passed test on
+    /// these devices is remembered with the proofs. Returns the text of a notice.
     ///
     /// # Errors
     ///
-    /// That it says or makes something else, or that it is for another chip and there is nothing to
-    /// ask; a request to stop, after which nothing is remembered.
+    /// Fails if outputs differ, or if the chain is for another chip and there are no goldens for
+    /// it. Also fails if cancelled, and then does not remember a result.
     pub(super) fn self_test(
         &self,
         chain: &Chain,
@@ -74,7 +74,8 @@ impl Loader {
         Ok(Some(goldens))
     }
 
-    /// What a self-test depends on: the bundle, the chain, the devices and the shims' libraries.
+    /// Hashes everything that the result depends on: the bundle, the chain, the devices and the
+    /// shims' libraries.
     fn question(&self, choice: &Choice, entry: &ChainEntry, opening: &mut Opening<'_>) -> Result<Digest> {
         let soc = &self.variant(choice.variant).soc;
         let mut text = format!("{} {soc} {}", self.bundle.sha256(), entry.name);

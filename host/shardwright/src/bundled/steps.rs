@@ -1,4 +1,4 @@
-//! How far the opening of a bundle is.
+//! Progress of opening a bundle.
 
 use std::ops::ControlFlow;
 
@@ -7,18 +7,18 @@ use shardwright_shims::Watch;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Thousandths of an opening.
+/// The whole of an opening, in thousandths.
 const WHOLE: u64 = 1000;
 
-/// The steps of an opening, by the bytes that each goes through. A chain that does not load is
-/// followed by another, so that a step never takes all that is left.
+/// The steps of an opening, measured in bytes. A chain that fails to load is followed by another,
+/// so a step never uses all of the remaining progress.
 pub(super) struct Steps<'w> {
     watch: &'w mut dyn Watch,
-    /// Thousandths that were reported.
+    /// Thousandths reported so far.
     reached: u64,
-    /// Those where the bytes now counted begin and end.
+    /// Thousandths at the begin and the end of the current step.
     range: (u64, u64),
-    /// Bytes gone through, and all there are.
+    /// Bytes of the current step that are done, and their total.
     bytes: (u64, u64),
 }
 
@@ -27,38 +27,38 @@ impl<'w> Steps<'w> {
         Steps { watch, reached: 0, range: (0, 0), bytes: (0, 0) }
     }
 
-    /// The next bytes are so many, over this share of what is left, in tenths.
+    /// Begins a step of `bytes` bytes, which covers `tenths` tenths of the remaining progress.
     pub(super) fn begin(&mut self, bytes: u64, tenths: u64) {
         let left = WHOLE - self.reached;
         self.range = (self.reached, self.reached + left * tenths.min(10) / 10);
         self.bytes = (0, bytes.max(1));
     }
 
-    /// Within a file, of which so many bytes are gone through.
+    /// Reports progress within a file, of which `bytes` bytes are done.
     pub(super) fn within(&mut self, bytes: u64, stage: &str) -> ControlFlow<()> {
         self.report(self.bytes.0.saturating_add(bytes), stage);
         if self.watch.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// A file of so many bytes is gone through.
+    /// Reports that a file of `bytes` bytes is done.
     pub(super) fn past(&mut self, bytes: u64, stage: &str) {
         self.bytes.0 = self.bytes.0.saturating_add(bytes);
         self.report(self.bytes.0, stage);
     }
 
-    /// Progress of a verification of everything, which has its own bytes.
+    /// Reports progress of verifying the whole bundle, which counts its own bytes.
     pub(super) fn verifying(&mut self, progress: Progress) -> ControlFlow<()> {
         self.bytes = (0, progress.total.max(1));
         self.within(progress.done, "verifying every file")
     }
 
-    /// All is done.
+    /// Reports that the opening is complete.
     pub(super) fn done(&mut self) {
         self.reached = WHOLE;
         self.watch.progress(WHOLE as u32, "opened");
     }
 
-    /// Between two pieces of work.
+    /// Checks for cancellation between two pieces of work.
     pub(super) fn go_on(&self) -> Result<()> {
         match self.watch.cancelled() {
             true => Err(cancelled()),
@@ -74,7 +74,7 @@ impl<'w> Steps<'w> {
     }
 }
 
-/// The error of an opening that was asked to stop.
+/// Returns the error of a cancelled opening.
 pub(super) fn cancelled() -> Error {
     Error::new(ErrorKind::Cancelled, "opening the bundle was cancelled")
 }

@@ -19,7 +19,7 @@ pub(super) struct ShimMemory {
     raw: *mut SwBuffer,
     pointer: *mut u8,
     length: u64,
-    /// The imported descriptor, which the contract keeps open until the buffer is freed.
+    /// The imported descriptor. The contract requires it to stay open until the buffer is freed.
     _fd: Option<Descriptor>,
 }
 
@@ -28,7 +28,8 @@ unsafe impl Send for ShimMemory {}
 // SAFETY: as above.
 unsafe impl Sync for ShimMemory {}
 
-// SAFETY: the shim mapped that many bytes until the buffer is freed, when this is dropped.
+// SAFETY: the shim mapped that many bytes until the buffer is freed, which happens when this is
+// dropped.
 unsafe impl Memory for ShimMemory {
     fn pointer(&self) -> *mut u8 {
         self.pointer
@@ -42,7 +43,7 @@ unsafe impl Memory for ShimMemory {
         let local = &self.local;
         let Some(function) = local.table.0.buffer_sync else { return Ok(()) };
         let _one = local.enter();
-        // SAFETY: pointers are as the contract says; the error came from this table.
+        // SAFETY: pointers are as the contract specifies. The error came from this table.
         unsafe {
             let error = function(local.raw, self.raw, 0, self.length, direction);
             local.take("buffer_sync", error)
@@ -54,8 +55,8 @@ impl Drop for ShimMemory {
     fn drop(&mut self) {
         if let Some(free) = self.local.table.0.buffer_free {
             let _one = self.local.enter();
-            // SAFETY: made by this instance, freed once; no view is left, for views keep the buffer
-            // alive.
+            // SAFETY: created by this instance, freed once. No view is left, because views keep the
+            // buffer alive.
             unsafe { free(self.local.raw, self.raw) };
         }
     }
@@ -75,7 +76,7 @@ impl ShimMemory {
         let mut raw = ptr::null_mut();
         {
             let _one = local.enter();
-            // SAFETY: pointers are as the contract says; the error came from this table.
+            // SAFETY: pointers are as the contract specifies. The error came from this table.
             unsafe {
                 let error = function(local.raw, name.as_ptr(), length, alignment, &mut raw);
                 local.take("buffer_allocate", error)?;
@@ -104,7 +105,7 @@ impl ShimMemory {
         let mut raw = ptr::null_mut();
         {
             let _one = local.enter();
-            // SAFETY: pointers are as the contract says; the error came from this table.
+            // SAFETY: pointers are as the contract specifies. The error came from this table.
             unsafe {
                 let error = function(local.raw, name.as_ptr(), &import, &mut raw);
                 local.take("buffer_import", error)?;
@@ -124,7 +125,7 @@ impl ShimMemory {
         if raw.is_null() {
             return Err(local.contract(function, "success without a buffer"));
         }
-        // From here on dropping frees the shim's buffer.
+        // From here on, dropping frees the shim's buffer.
         let (local, device) = (local.clone(), device.to_owned());
         let mut memory = ShimMemory { local, device, raw, pointer: ptr::null_mut(), length, _fd: fd };
         let local = &memory.local;
@@ -132,7 +133,7 @@ impl ShimMemory {
             let mut pointer: *mut c_void = ptr::null_mut();
             let mapped = {
                 let _one = local.enter();
-                // SAFETY: pointers are as the contract says; the error came from this table.
+                // SAFETY: pointers are as the contract specifies. The error came from this table.
                 unsafe {
                     let error = map(local.raw, raw, &mut pointer);
                     local.take("buffer_map", error)
@@ -149,7 +150,7 @@ impl ShimMemory {
         Ok(Buffer::new(memory))
     }
 
-    /// The shim's handle, when this memory belongs to that instance and device.
+    /// Returns the shim's handle, if this memory belongs to that instance and device.
     pub(super) fn handle_for(&self, local: &Arc<Local>, device: &str) -> Option<*mut SwBuffer> {
         (Arc::ptr_eq(&self.local, local) && self.device == device).then_some(self.raw)
     }

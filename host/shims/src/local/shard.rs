@@ -22,14 +22,14 @@ use crate::tables::OptionTables;
 struct Inner {
     local: Arc<Local>,
     raw: *mut SwShard,
-    // Dropped after `drop` has unloaded: the mapping outlives the handle.
+    // Dropped after `drop` has unloaded the shard, so the mapping outlives the handle.
     _artefact: Artefact,
 }
 
-// SAFETY: the contract allows run and cancel from any thread; `LocalShard::run` takes `&mut self`,
-// so one run at a time.
+// SAFETY: the contract allows run and cancel from any thread. `LocalShard::run` borrows
+// `&mut self`, so there is one run at a time.
 unsafe impl Send for Inner {}
-// SAFETY: as above; through a shared reference only cancel is called, which the contract allows at
+// SAFETY: as above. Through a shared reference only cancel is called, which the contract allows at
 // any time.
 unsafe impl Sync for Inner {}
 
@@ -37,7 +37,8 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(unload) = self.local.table.0.unload {
             let _one = self.local.enter();
-            // SAFETY: made by load, unloaded once; a run borrows the shard, so none is in progress.
+            // SAFETY: created by load, unloaded once. A run borrows the shard, so none is in
+            // progress.
             unsafe { unload(self.raw) };
         }
     }
@@ -51,7 +52,7 @@ pub(super) struct LocalShard {
     pointers: Vec<*const SwBound>,
 }
 
-// SAFETY: the scratch arrays hold pointers only during a run, which borrows the shard.
+// SAFETY: the scratch arrays contain pointers only during a run, which borrows the shard.
 unsafe impl Send for LocalShard {}
 
 impl LocalShard {
@@ -82,8 +83,8 @@ impl LocalShard {
         let mut raw = ptr::null_mut();
         {
             let _one = local.enter();
-            // SAFETY: pointers are as the contract says; the mapping is kept by `Inner` until
-            // unload; the error came from this table.
+            // SAFETY: pointers are as the contract specifies. `Inner` keeps the mapping until
+            // unload. The error came from this table.
             unsafe {
                 let error =
                     function(local.raw, name.as_ptr(), &shown, options.as_ptr(), options.len(), &mut raw);
@@ -93,12 +94,12 @@ impl LocalShard {
         if raw.is_null() {
             return Err(local.contract("load", "success without a shard"));
         }
-        // From here on dropping unloads.
+        // From here on, dropping unloads the shard.
         let inner = Arc::new(Inner { local: local.clone(), raw, _artefact: artefact.clone() });
         Ok(LocalShard { inner, device: device.to_owned(), bounds: Vec::new(), pointers: Vec::new() })
     }
 
-    /// The shim's report on the shard right after loading.
+    /// Returns the shim's report on the shard directly after loading.
     pub(super) fn report(&self) -> Result<LoadReport, ShimError> {
         let cancels = self.inner.local.table.0.cancel.is_some();
         Ok(LoadReport { entries: self.report_entries()?, flags: self.report_flags()?, cancels })
@@ -111,12 +112,12 @@ impl LocalShard {
             let _one = local.enter();
             call::loaded_entries(
                 |item| {
-                    // SAFETY: the contract makes it a string.
+                    // SAFETY: the contract specifies that it is a string.
                     let name = unsafe { call::text(item.name) }?;
                     let (index, rows, count) = (item.index, item.rows, item.binding_count);
                     Ok(ReportedEntry { index, name, rows, count, bindings: Vec::new() })
                 },
-                // SAFETY: the shard was just loaded; the sink is as the contract says.
+                // SAFETY: the shard was just loaded. The sink is as the contract specifies.
                 |sink| unsafe { function(self.inner.raw, sink) },
             )
         };
@@ -124,7 +125,7 @@ impl LocalShard {
         unsafe { local.take("entries", error) }?;
         let mut reported = reported.finish().map_err(|reason| local.contract("entries", reason))?;
         for (place, entry) in reported.iter_mut().enumerate() {
-            // Ask the shim only about indices that it listed.
+            // Only the indices that the shim listed may be queried.
             if entry.index == place as u64 {
                 entry.bindings = self.report_bindings(entry.index)?;
             }
@@ -132,7 +133,7 @@ impl LocalShard {
         Ok(reported)
     }
 
-    /// Name, verdict, evidence or reason.
+    /// Returns name, verdict, and evidence or reason of each flag.
     fn report_flags(&self) -> Result<Vec<(String, FlagVerdict, String)>, ShimError> {
         let local = &self.inner.local;
         let Some(function) = local.table.0.flag_verdicts else { return Ok(Vec::new()) };
@@ -140,11 +141,11 @@ impl LocalShard {
             let _one = local.enter();
             call::flag_verdicts(
                 |item| {
-                    // SAFETY: the contract makes them strings.
+                    // SAFETY: the contract specifies that they are strings.
                     let (name, reason) = unsafe { (call::text(item.name)?, call::text(item.evidence)?) };
                     Ok((name, flag_verdict(item.verdict, &reason)?, reason))
                 },
-                // SAFETY: the shard was just loaded; the sink is as the contract says.
+                // SAFETY: the shard was just loaded. The sink is as the contract specifies.
                 |sink| unsafe { function(self.inner.raw, sink) },
             )
         };
@@ -160,7 +161,7 @@ impl LocalShard {
             let _one = local.enter();
             call::bindings(
                 |item| {
-                    // SAFETY: the contract gives a string and arrays of `rank` numbers.
+                    // SAFETY: the contract specifies a string and arrays of `rank` numbers.
                     unsafe {
                         Ok(ReportedBinding {
                             index: item.index,
@@ -182,7 +183,7 @@ impl LocalShard {
                         })
                     }
                 },
-                // SAFETY: the shard is loaded; the sink is as the contract says.
+                // SAFETY: the shard is loaded. The sink is as the contract specifies.
                 |sink| unsafe { function(self.inner.raw, entry, sink) },
             )
         };
@@ -191,7 +192,7 @@ impl LocalShard {
         reported.finish().map_err(|reason| local.contract("bindings", reason))
     }
 
-    /// The shim's handle of a buffer, if the buffer is its own.
+    /// Returns the shim's handle of a buffer, if the buffer is its own.
     fn handle(&self, buffer: &Buffer) -> Option<*mut SwBuffer> {
         buffer.memory::<ShimMemory>()?.handle_for(&self.inner.local, &self.device)
     }
@@ -230,14 +231,16 @@ impl Shard for LocalShard {
             rows,
             bounds: if self.pointers.is_empty() { ptr::null() } else { self.pointers.as_ptr() },
             bound_count: self.pointers.len() as u64,
-            // 0 means none in the contract: a deadline of zero becomes the shortest possible.
+            // In the contract, 0 means no deadline. A deadline of zero becomes the shortest
+            // possible.
             deadline_nanoseconds: options
                 .deadline
                 .map_or(0, |deadline| u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX).max(1)),
             largest_logits: options.largest_logits.map_or(0, |count| count.get() as u64),
         };
-        // SAFETY: pointers are as the contract says. Written memory overlaps nothing: `&mut`
-        // guarantees it for plain memory, `_acquired` for buffers. The error came from this table.
+        // SAFETY: pointers are as the contract specifies. Written memory does not overlap other
+        // memory, which `&mut` guarantees for plain memory and `_acquired` for buffers. The error
+        // came from this table.
         unsafe {
             let error = function(self.inner.raw, &run);
             local.take("run", error)
@@ -253,7 +256,7 @@ impl Shard for LocalShard {
         Canceller::new(move || {
             let Some(inner) = inner.upgrade() else { return false };
             let Some(cancel) = inner.local.table.0.cancel else { return false };
-            // SAFETY: `inner` keeps the shard alive; the contract allows cancel from any thread.
+            // SAFETY: `inner` keeps the shard alive. The contract allows cancel from any thread.
             unsafe { cancel(inner.raw) };
             true
         })

@@ -1,4 +1,5 @@
-//! The C example, as it is and as other headers would have it, and a decoder layer run on it.
+//! The C example, unchanged or as written against other headers, and a decoder layer that runs on
+//! it.
 
 use shardwright_shims::{
     Artefact, Bound, Buffer, Direction, Heads, LoadedShard, Place, RunOptions, ShimError, ShimInstance,
@@ -70,7 +71,7 @@ pub fn rows(count: usize) -> Vec<f32> {
     (0..count * HIDDEN as usize).map(|index| (index * 5 % 13) as f32 / 4.0 - 1.5).collect()
 }
 
-/// Replaces a text that must be there.
+/// Replaces a text, which must exist.
 fn replaced(text: String, from: &str, to: &str) -> String {
     assert!(text.contains(from), "`{from}` is gone");
     text.replacen(from, to, 1)
@@ -87,8 +88,8 @@ const LEAST: [(&str, &str); 7] = [
     ("sw_table", "void (*cancel)"),
 ];
 
-/// A file of the C example as it was written against a header that knows nothing beyond the least
-/// sizes.
+/// Changes a file of the C example as if it was written against a header with only the smallest
+/// structs.
 pub fn earlier(file: &str, text: String) -> String {
     match file {
         "shim.h" => {
@@ -122,8 +123,8 @@ pub fn earlier(file: &str, text: String) -> String {
     }
 }
 
-/// A file of the C example as it will be written against a later minor version: two more words in
-/// every struct, which it sets.
+/// Changes a file of the C example as if it was written against a later minor version: every struct
+/// has two more words, which it sets.
 pub fn later(file: &str, text: String) -> String {
     match file {
         "shim.h" => {
@@ -150,7 +151,7 @@ pub fn later(file: &str, text: String) -> String {
     }
 }
 
-/// What the C example reports about itself, and what it computes.
+/// Returns the C example's report about itself and its computed results.
 pub fn says_and_runs(instance: &ShimInstance) -> (Vec<f32>, Vec<f32>) {
     let verdicts = instance.check("cpu", &decoder(EntryKind::Decode, 1, 4), &decoder_weights()).unwrap();
     assert!(verdicts.iter().all(|verdict| verdict.accepted), "{verdicts:?}");

@@ -18,7 +18,7 @@ pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A directory with shims that were compiled into it.
+/// A directory with shims compiled into it.
 pub struct Shims {
     pub directory: tempfile::TempDir,
 }
@@ -41,7 +41,7 @@ impl Shims {
         self.compile_with(&repository().join("vendor-shims/abi/include"), stem, sources, defines)
     }
 
-    /// The same with the header of another folder.
+    /// Like [`Shims::compile`], but with the header of another folder.
     pub fn compile_with(
         &self,
         include: &Path,
@@ -76,7 +76,7 @@ impl Shims {
         std::fs::write(self.path().join(format!("{stem}.shim.json")), manifest.to_string()).unwrap();
     }
 
-    /// The C example.
+    /// Compiles the C example.
     pub fn template(&self) -> PathBuf {
         let folder = repository().join("vendor-shims/template/c");
         let sources = ["shim.c", "error.c", "program.c", "kernels.c"].map(|file| folder.join(file));
@@ -84,8 +84,8 @@ impl Shims {
         self.compile("template_c", &sources, &[])
     }
 
-    /// The C example from files of its own, with the header among them, whose texts `change`
-    /// replaces by name.
+    /// Compiles the C example from copies of its files, including the header. `change` replaces
+    /// their texts by name.
     pub fn changed_template(&self, change: impl Fn(&str, String) -> String) -> PathBuf {
         let folder = self.path().join("changed");
         std::fs::create_dir_all(&folder).unwrap();
@@ -101,15 +101,15 @@ impl Shims {
         self.compile_with(&folder, "template_c", &sources.map(|file| folder.join(file)), &[])
     }
 
-    /// The shim that breaks the contract where the option `fault` says.
+    /// Compiles a shim that breaks the contract at the place named by the option `fault`.
     pub fn faulty(&self) -> PathBuf {
         let source = repository().join("host/shims/tests/c/faulty.c");
         self.manifest("faulty", "faulty", |_| {});
         self.compile("faulty", &[source], &[])
     }
 
-    /// The shim that dies where and how the options of its instance say; `at_once` makes it die
-    /// when it is opened or described, in the way named.
+    /// Compiles a shim that dies at the place and in the way named by its instance's options. With
+    /// `at_once` it dies in the given way when it is opened or described.
     pub fn dying(&self, at_once: Option<(&str, &str)>) -> PathBuf {
         let source = repository().join("host/shims/tests/c/dying.c");
         self.manifest("dying", "dying", |_| {});
@@ -117,7 +117,7 @@ impl Shims {
         self.compile("dying", &[source], &Vec::from_iter(defines))
     }
 
-    /// The same with something wrong in what it declares.
+    /// Compiles the shim of [`Shims::dying`] with an error in its declarations.
     pub fn dying_with(&self, define: &str) -> PathBuf {
         let source = repository().join("host/shims/tests/c/dying.c");
         self.manifest("dying", "dying", |_| {});
@@ -154,7 +154,7 @@ pub fn weight(name: &str, part: &'static str, shape: &[u64], values: &[f32]) -> 
     }
 }
 
-/// A weight stored as bf16; the values must be exact in it.
+/// Creates a weight stored as bf16, which must represent the values exactly.
 pub fn weight_bf16(name: &str, part: &'static str, shape: &[u64], values: &[f32]) -> Weight {
     let bytes = values.iter().flat_map(|value| ((value.to_bits() >> 16) as u16).to_le_bytes()).collect();
     Weight { dtype: DType::Bf16, data: WeightData::from_vec(bytes), ..weight(name, part, shape, &[]) }
@@ -206,7 +206,8 @@ impl Builder {
     }
 }
 
-/// Values of the residual stream, of a key or value row, and rows of the states of [`decoder`].
+/// Sizes of [`decoder`]: values of the residual stream, values of a key or value row, rows of the
+/// states.
 pub const HIDDEN: u64 = 4;
 pub const KEY: u64 = 2;
 pub const CONTEXT: u64 = 8;
@@ -223,8 +224,8 @@ pub fn decoder_weights() -> Vec<Weight> {
     ]
 }
 
-/// The weights of [`quantised`]: `q` in eight bits with a scale per channel, `k` in four with one
-/// per block of two and a zero point.
+/// Returns the weights of [`quantised`]: `q` in eight bits with a scale per channel, `k` in four
+/// bits with a scale per block of two and a zero point.
 pub fn quantised_weights() -> Vec<Weight> {
     let scales = |dtype: DType, bytes: Vec<u8>| WeightQuantisation {
         granularity: Granularity::PerChannel,
@@ -238,7 +239,7 @@ pub fn quantised_weights() -> Vec<Weight> {
     weights[1].quantisation = Some(scales(DType::F32, f32_bytes(&[0.25, 0.5, 1.0, 2.0])));
     weights[2].dtype = DType::I4;
     weights[2].data = WeightData::from_vec(vec![0x21, 0x43, 0x65, 0x07]);
-    // 0.5, 1, 2, 4 in half precision.
+    // 0.5, 1, 2 and 4 in half precision.
     weights[2].quantisation = Some(WeightQuantisation {
         granularity: Granularity::blocks(2),
         zero_point: 1,
@@ -247,7 +248,7 @@ pub fn quantised_weights() -> Vec<Weight> {
     weights
 }
 
-/// [`decoder`] with quantised weights and 16-bit hidden rows at the front.
+/// Returns [`decoder`] with quantised weights and 16-bit hidden rows at the input.
 pub fn quantised(kind: EntryKind, rows: u64, largest_rows: u64) -> EntryGraph {
     let mut entry = decoder(kind, rows, largest_rows);
     let weights = quantised_weights();
@@ -263,8 +264,8 @@ pub fn quantised(kind: EntryKind, rows: u64, largest_rows: u64) -> EntryGraph {
     entry
 }
 
-/// One layer of a decoder: norm, q/k/v, rotary, states, attention of two heads over one key/value
-/// head, residual.
+/// Returns one layer of a decoder: norm, q/k/v, rotary, states, attention of two heads over one
+/// key/value head, residual.
 pub fn decoder(kind: EntryKind, rows: u64, largest_rows: u64) -> EntryGraph {
     let weights = decoder_weights();
     let mut b = Builder::new(kind, rows, CONTEXT, largest_rows);
@@ -313,7 +314,7 @@ pub fn decoder(kind: EntryKind, rows: u64, largest_rows: u64) -> EntryGraph {
     b.entry
 }
 
-/// `y = 2x` over four rows of one value, as one multiplication.
+/// Returns `y = 2x` over four rows of one value, as one multiplication.
 pub fn doubling() -> EntryGraph {
     let mut b = Builder::new(EntryKind::Encode, 4, 4, 4);
     b.entry.segments = Segment::whole(ComponentKind::Embed).into();
@@ -324,7 +325,7 @@ pub fn doubling() -> EntryGraph {
     b.entry
 }
 
-/// An artefact with another payload but the same interface, written anew.
+/// Writes an artefact with another payload but the same interface.
 pub fn reseal(
     artefact: &shardwright_shims::Artefact,
     payload: &[u8],
@@ -351,7 +352,7 @@ pub fn seal(bytes: &mut [u8], magic: &[u8; 8], head_length: u64) {
     let length = bytes.len() as u64;
     bytes[..8].copy_from_slice(magic);
     bytes[8..12].copy_from_slice(&3_u32.to_le_bytes());
-    // Payloads of artefacts lie at the larger pages of newer phones.
+    // Payloads of artefacts are aligned to the larger pages of newer phones.
     let page: u32 = if magic == b"SWARTEF\0" { 16_384 } else { 4096 };
     bytes[12..16].copy_from_slice(&page.to_le_bytes());
     bytes[16..24].copy_from_slice(&head_length.to_le_bytes());

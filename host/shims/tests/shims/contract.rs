@@ -1,5 +1,5 @@
-//! A violation of the contract is reported with the function and the reason; a failure of the shim
-//! is reported in full.
+//! Tests of violations and failures. A violation of the contract is reported with the function and
+//! the reason. A failure of the shim is reported completely.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -161,7 +161,7 @@ fn answers_against_the_contract_are_caught() {
     broken(fixture.open("map-null").allocate("npu", 64, 16), "buffer_map", "without a pointer");
 }
 
-/// A file with these bytes.
+/// Creates a file with these bytes.
 fn file(content: &[u8]) -> std::fs::File {
     let mut file = tempfile::tempfile().unwrap();
     std::io::Write::write_all(&mut file, content).unwrap();
@@ -175,7 +175,7 @@ fn a_file_is_shown_to_a_shim_and_what_it_says_is_checked() {
     let mine = file(b"....FAULTY and more");
     let found = fixture.open("").inspect(&mine, 4..19).unwrap().unwrap();
     assert_eq!((found.format.as_str(), found.document), ("faulty-file", serde_json::json!({"graphs": []})));
-    // Not recognised from its first byte on, nor is an empty part.
+    // Not recognised from its first byte on. An empty part is not recognised either.
     assert_eq!(fixture.open("").inspect(&mine, 0..19).unwrap(), None);
     assert_eq!(fixture.open("").inspect(&mine, 4..4).unwrap(), None);
     for (fault, text) in [
@@ -195,7 +195,7 @@ fn a_file_is_shown_to_a_shim_and_what_it_says_is_checked() {
         let refused = fixture.open("").inspect(&mine, part);
         assert!(matches!(refused, Err(ShimError::Argument(_))), "{refused:?}");
     }
-    // A shim without the function identifies no file.
+    // A shim without the function cannot identify files.
     let shims = Shims::new();
     shims.template();
     let instance = shims.registry().open("template-c", "x", &[]).unwrap();
@@ -324,7 +324,7 @@ fn a_compilation_is_watched_and_cancelled() {
     let failing = fixture.open("compile-fails");
     let error = failing.compile("npu", &order(), Place::Temporary, &mut at(0, false)).unwrap_err();
     assert!(error.is_cancelled() && error.class().is_none(), "{error}");
-    // A panic of the watcher does not unwind through the shim, and still arrives.
+    // A panic of the watcher does not unwind through the shim, but still reaches the caller.
     let mut watch = at(200, true);
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         instance.compile("npu", &order(), Place::Temporary, &mut watch)
@@ -373,14 +373,14 @@ fn runs_bind_buffers_and_refuse_what_does_not_fit() {
         shard.run(0, 1, &mut [Bound::Buffer(&x), Bound::Read(&plain)], RunOptions::default()),
         "bound for reading",
     );
-    // A buffer of another instance of the same shim is not this device's.
+    // A buffer of another instance of the same shim does not belong to this device.
     let foreign = fixture.open("").allocate("npu", 16, 16).unwrap();
     argument(
         shard.run(0, 1, &mut [Bound::Buffer(&foreign), Bound::Buffer(&y)], RunOptions::default()),
         "cannot see this buffer",
     );
 
-    // One writer or many readers, also within one run.
+    // One writer or many readers are allowed, also within one run.
     let busy = |result: Result<(), ShimError>| match result {
         Err(error @ ShimError::BufferBusy { .. }) => assert!(error.help().is_some()),
         other => panic!("{other:?}"),

@@ -1,5 +1,5 @@
-//! Work orders and artefacts as files: written in one canonical encoding, and safe to read from any
-//! source.
+//! Tests of work orders and artefacts as files. They have one canonical encoding, and are safe to
+//! read from any source.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn builder(weights: &[shardwright_graph::Weight]) -> WorkOrderBuilder<'_> {
         .option("threads", "2")
 }
 
-/// The bytes of a work order, and the length of its head.
+/// Returns the bytes of a work order, and the length of its head.
 fn bytes() -> (Vec<u8>, usize) {
     let directory = tempfile::tempdir().unwrap();
     let order = builder(&quantised_weights()).write(directory.path()).unwrap();
@@ -50,7 +50,7 @@ fn a_work_order_is_one_file_named_by_its_content() {
 
     let read = WorkOrder::open(order.path()).unwrap();
     assert_eq!(read.head(), order.head());
-    // Two entries, one set of weights, each on a page of its own.
+    // Two entries share one set of weights, each of which starts on a page.
     assert_eq!(read.head().weights.len(), 4);
     for (index, weight) in weights.iter().enumerate() {
         assert_eq!(read.weight_bytes(index), weight.data.bytes());
@@ -73,7 +73,7 @@ fn the_tables_say_what_the_graph_says() {
     use std::ffi::CStr;
     let order = builder(&quantised_weights()).temporary().unwrap();
     let tables = WorkOrderTables::new(&order).unwrap();
-    // SAFETY: the tables are whole, terminated and alive; counts belong to their arrays.
+    // SAFETY: the tables are complete, terminated and alive. The counts belong to their arrays.
     unsafe {
         let text = |pointer| CStr::from_ptr(pointer).to_str().unwrap();
         let shown = &*tables.as_ptr();
@@ -102,7 +102,7 @@ fn the_tables_say_what_the_graph_says() {
         assert_eq!((slots.role, slots.index), (SW_ROLE_SLOTS, 8));
         let state = &**entry.inputs.add(4);
         assert_eq!((state.role, text(state.name), state.index), (SW_ROLE_STATE, "layer.0.v", 1));
-        // The same weight is the same pointer in every entry and in the list.
+        // A weight has the same pointer in every entry and in the list.
         let constant = |entry: &SwEntry| (**entry.constants.add(1)).weight;
         assert_eq!(constant(entry), constant(&**shown.entries));
         assert!((0..4).any(|index| *shown.weights.add(index) == constant(entry)));
@@ -170,12 +170,13 @@ fn prefix_faults_are_distinguished() {
     ));
 }
 
-/// A work order with its head changed and everything around it made consistent again.
+/// Opens a work order with a changed head, around which everything is consistent again.
 fn with_head(change: impl FnOnce(&mut serde_json::Value)) -> Result<WorkOrder, WorkOrderError> {
     let (bytes, length) = bytes();
     let mut head: serde_json::Value = serde_json::from_slice(&bytes[64..64 + length]).unwrap();
     change(&mut head);
-    // Through the typed head where it can be, for canonical order of members; else as it is.
+    // If possible the typed head is used, for the canonical order of members. Otherwise the head is
+    // used as it is.
     let head = match serde_json::from_value::<shardwright_shims::WorkOrderHead>(head.clone()) {
         Ok(typed) => serde_json::to_vec(&typed).unwrap(),
         Err(_) => head.to_string().into_bytes(),
@@ -321,7 +322,7 @@ fn artefacts_are_checked_like_work_orders() {
     let order = builder(&quantised_weights()).write(directory.path()).unwrap();
     let other = Artefact::open(order.path());
     assert!(matches!(other, Err(ArtefactError::Container(ContainerError::Magic { .. }))), "{other:?}");
-    // Lengths that contradict the file, under a right hash.
+    // Lengths that contradict the file, under a correct hash.
     let length = u64::from_le_bytes(bytes[16..24].try_into().unwrap()) as usize;
     let start = bytes.len() - length;
     for (member, value) in [("payload_length", u64::MAX), ("head_length", 1 << 40), ("payload_length", 1)] {
@@ -368,8 +369,8 @@ fn heads_stored_apart_are_exact_or_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Any change to the head that keeps the hash right gives an error or a valid work order, never
-    /// a panic.
+    /// Any change to the head that keeps the hash correct results in an error or a valid work
+    /// order, never in a panic.
     #[test]
     fn hostile_heads_are_read_safely(
         position in 0_usize..10_000, byte in any::<u8>(), cut in 0_usize..64, repeat in 0_usize..4,
@@ -388,7 +389,7 @@ proptest! {
         let weights = &bytes[(64 + length).next_multiple_of(4096)..];
         if let Ok(order) = open(&rebuilt(&head, weights)) {
             WorkOrderTables::new(&order).unwrap();
-            // Writing what was read gives the same head.
+            // Writing the work order that was read results in the same head.
             prop_assert_eq!(serde_json::to_vec(order.head()).unwrap(), head);
         }
     }

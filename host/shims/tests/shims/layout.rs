@@ -1,6 +1,6 @@
-//! The layouts of Rust shims: the example is accepted; one built against a changed struct is
-//! refused although its symbol and version are right; and it still enters when it was built against
-//! another minor version.
+//! Tests of the layouts of Rust shims. The example is accepted. A shim built with a changed struct
+//! is refused although its symbol and version are correct. A shim built with another minor version
+//! is still accepted.
 
 use shardwright_vocabulary::Compatibility;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use shardwright_shims::{
 };
 
 /// Builds the example's crate, whose library is called `library`, and returns its path. Its
-/// dependencies have the features of the whole workspace, which are built already.
+/// dependencies have the features of the whole workspace, so they are already built.
 fn build(manifest: &Path, library: &str) -> PathBuf {
     let output = Command::new(env!("CARGO"))
         .args([
@@ -49,24 +49,24 @@ fn build(manifest: &Path, library: &str) -> PathBuf {
         .expect("the shim crate builds a library")
 }
 
-/// The directory cargo built this test into, shared with what it builds here.
+/// Returns the directory into which cargo built this test, shared with the builds started here.
 fn target() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().to_owned()
 }
 
-/// Copies a library beside a manifest into a directory of its own.
+/// Copies a library and its manifest into a separate directory.
 fn place(shims: &Shims, library: &Path) -> PathBuf {
     std::fs::copy(library, shims.library("rust")).unwrap();
     shims.manifest("rust", "template-rust", |_| {});
     shims.library("rust")
 }
 
-/// A copy of the contract crate, its dependencies and the example in a workspace of its own, with
-/// texts replaced in files: (file, text, replacement).
+/// Builds a copy of the contract crate, its dependencies and the example in a separate workspace,
+/// with replaced texts: (file, text, replacement).
 ///
 /// The copies are in a folder named after the variant within that workspace, and the library is
-/// named after it: two workspaces with a package of one name, version and relative path mix their
-/// artefacts in a shared target directory.
+/// named after it too. Otherwise two workspaces with a package of the same name, version and
+/// relative path would mix their artefacts in a shared target directory.
 fn build_changed(name: &str, changes: &[(&str, &str, &str)]) -> PathBuf {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layout").join(name);
     let inner = root.join(name);
@@ -86,7 +86,7 @@ fn build_changed(name: &str, changes: &[(&str, &str, &str)]) -> PathBuf {
                     text = text.replace(from, to);
                 }
             }
-            // An unchanged file keeps its time, so that nothing is built twice.
+            // An unchanged file keeps its time, so that it is not built twice.
             if std::fs::read_to_string(&place).ok().as_ref() != Some(&text) {
                 std::fs::write(&place, text).unwrap();
             }
@@ -142,8 +142,8 @@ fn doubles(instance: &ShimInstance) {
 
 #[test]
 fn a_rust_shim_with_one_changed_field_is_refused() {
-    // Two members of one struct change places: the symbol, the version and every size stay what
-    // they are.
+    // Two members of one struct are exchanged. The symbol, the version and every size do not
+    // change.
     let library = build_changed(
         "field",
         &[(
@@ -196,7 +196,8 @@ fn a_rust_shim_that_knows_a_later_member_is_refused() {
 
 #[test]
 fn a_rust_shim_of_a_later_minor_version_runs() {
-    // The structs it passes are longer than this host's, those it receives shorter than its own.
+    // The structs it passes are longer than this host's, and the structs it receives are shorter
+    // than its own.
     let raw = "vendor-shims/abi/src/raw.rs";
     let library = build_changed(
         "minor",

@@ -1,4 +1,4 @@
-//! Every way in which a shim is not loaded, with its reason.
+//! Tests of every reason for which a shim is not loaded.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ fn door(shims: &Shims, way: u32) -> PathBuf {
     shims.compile(&stem, &[source], &[format!("-DWAY={way}")])
 }
 
-/// The one reason for which nothing was loaded.
+/// Returns the only reason for which the registry is empty.
 fn skipped(registry: ShimRegistry) -> LoadError {
     assert!(registry.shims().is_empty(), "{:?}", registry.shims());
     assert_eq!(registry.skipped().len(), 1, "{:?}", registry.skipped());
@@ -73,7 +73,7 @@ fn files_that_are_no_shims_are_distinguished() {
 
     std::fs::write(at("bare.so"), b"text").unwrap();
     let registry = ShimRegistry::builder().directory(shims.path()).build();
-    // The error for a missing shim says that it was skipped, and why.
+    // The error for a missing shim reports that it was skipped, and why.
     let missed = registry.open("bare", "here", &[]).unwrap_err().to_string();
     assert!(missed.contains("found: none; skipped: ") && missed.contains("bare.shim.json"), "{missed}");
     let bare = skipped(registry);
@@ -94,7 +94,7 @@ fn files_that_are_no_shims_are_distinguished() {
     assert_eq!(broken.reason(), "manifest-invalid");
 
     for (versions, reason) in [(("0.2", "0.9"), "too-new"), (("0.0", "0.0"), "too-old")] {
-        // The library is not even there: the manifest alone decides.
+        // The library does not even exist, since the manifest alone decides.
         shims.manifest("versions", "versions", |manifest| {
             manifest["abi"] = serde_json::json!({"min": versions.0, "max": versions.1});
         });
@@ -154,7 +154,8 @@ fn a_shim_without_a_stated_hash_has_that_of_its_file() {
     assert_ne!(shim.library_hash().unwrap(), before);
 }
 
-/// The hashed file is the one that runs, even if another file takes the path after it was hashed.
+/// The hashed file is the one that runs, even if another file replaces it at the path after it was
+/// hashed.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_hashed_library_is_opened_by_what_was_hashed() {
@@ -172,7 +173,7 @@ fn a_hashed_library_is_opened_by_what_was_hashed() {
     let registry = shims.registry();
     assert!(open_by_descriptor(&template), "the descriptor that was hashed stays with the library");
 
-    // The path now leads to another file.
+    // Now another file has the path.
     std::fs::remove_file(&template).unwrap();
     std::fs::write(&template, [content, vec![0]].concat()).unwrap();
     // This process has the library that was hashed.
@@ -225,14 +226,14 @@ fn instances_are_independent_counted_and_exclusive() {
     shims.faulty();
     let registry = shims.registry();
     let fault = |name: &str| vec![("fault".to_owned(), name.to_owned())];
-    // Two names of one library, each with its own options.
+    // One library has two names, each with its own options.
     let good = registry.open("faulty", "head", &[]).unwrap();
     let bad = registry.open("faulty", "decoder", &fault("device-kind")).unwrap();
     assert_eq!((good.name(), bad.name()), ("head", "decoder"));
     assert!(!good.same(&bad) && good.same(&good.clone()));
     assert_eq!(good.devices(None).unwrap()[0].name, "npu");
     assert!(matches!(bad.devices(None), Err(ShimError::Contract { .. })));
-    // The shim allows eight.
+    // The shim allows eight instances.
     let six: Vec<_> =
         (0..6).map(|index| registry.open("faulty", &format!("i{index}"), &[]).unwrap()).collect();
     let ninth = registry.open("faulty", "ninth", &[]);
@@ -265,7 +266,7 @@ fn a_linked_shim_needs_no_file() {
     assert_eq!(registry.skipped()[0].error.reason(), "refused");
     assert_eq!(registry.skipped()[0].path, Path::new("<linked closed>"));
 
-    // A panic in a shim's entry is an error that says so, and the process lives.
+    // A panic in a shim's entry function is reported as an error, and the process continues.
     let instance = registry.open("linked", "a", &[]).unwrap();
     match instance.devices(None) {
         Err(ShimError::Failed(failure)) => {
@@ -284,7 +285,7 @@ fn a_linked_shim_needs_no_file() {
 }
 
 unsafe extern "C" fn closed(_host: *const SwHost, answer: *mut SwAnswer) {
-    // SAFETY: the host's struct, whole by contract.
+    // SAFETY: the host's struct, complete by contract.
     let answer = unsafe { &mut *answer };
     answer.version_min = 1;
     answer.version_max = 1;

@@ -1,4 +1,4 @@
-//! Tests of finding shims, loading them and checking their answers, in this process.
+//! Tests of finding shims, loading them and checking their results, in this process.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Shims whose manifests are signed, or not.
+//! Tests of shims with and without signed manifests.
 
 use std::fs;
 use std::path::Path;
@@ -58,10 +58,10 @@ fn a_shim_is_opened_only_if_its_manifest_is_signed_and_names_its_library() {
     assert_eq!(finds(&trust).shims().len(), 1);
     assert!(trust.take_warnings().is_empty());
 
-    // What is no manifest is not parsed before its signature was looked at.
+    // The signature is checked before the manifest is parsed, even if it is not a manifest.
     fs::write(&manifest, "nonsense").unwrap();
     assert!(matches!(refused(), TrustError::Altered { .. }));
-    // A text that the program brings is part of the program.
+    // A text passed by the program is part of the program.
     let described =
         ShimRegistry::builder().described(&library, with_hash.to_string()).trusting(trust.clone());
     assert_eq!(described.build().shims().len(), 1);

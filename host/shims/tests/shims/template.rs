@@ -1,5 +1,5 @@
-//! The C example, compiled here, runs a decoder layer; the Rust example runs the part of one that
-//! it supports.
+//! Tests of the examples. The C example, compiled here, runs a decoder layer. The Rust example runs
+//! the part of one that it supports.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn the_c_example_takes_a_decoder_layer_and_runs_it() {
     assert_eq!(artefact.name(), again.name(), "the same order gives the same bytes");
     assert_eq!(instance.compatibility("cpu", &Heads::of(&artefact)).unwrap(), Compatibility::Optimal);
 
-    // At position 0 a query sees its own key alone: the result is its value in both heads, plus the
+    // At position 0 a query sees only its own key. The result is its value in both heads, plus the
     // residual.
     let mut session = Session::new(&instance, &artefact);
     let k = session.shard.entries()[1].bindings.iter().find(|b| b.port.name == "layer.0.k").unwrap();
@@ -50,10 +50,10 @@ fn the_c_example_takes_a_decoder_layer_and_runs_it() {
         assert!((got - want).abs() < 1e-5, "{out:?} {expected:?}");
     }
     assert_eq!(f32_values(&session.states[1].read().unwrap())[..2], v);
-    // Rows that are not valid were never written.
+    // Invalid rows were never written.
     assert!(f32_values(&session.states[0].read().unwrap())[2..].iter().all(|&value| value == 0.0));
 
-    // Six rows one by one, or four and two: bit for bit the same, in the results and in the states.
+    // Six rows one by one, or four and two, produce exactly the same results and states.
     let hidden = rows(6);
     let mut single = Session::new(&instance, &artefact);
     let one: Vec<f32> = hidden
@@ -154,7 +154,7 @@ fn a_damaged_artefact_of_the_c_example_is_refused_by_it() {
     let original = artefact.payload().to_vec();
     let head = artefact.shim_head().to_vec();
     let mut refused = 0;
-    // The host's hash would stop all of these; here the shim stands alone.
+    // The host's hash would detect all of these, so here only the shim checks.
     for position in (0..original.len().min(4096)).step_by(11) {
         for value in [0xff, original[position] ^ 0x04] {
             let mut damaged = original.clone();
@@ -162,8 +162,8 @@ fn a_damaged_artefact_of_the_c_example_is_refused_by_it() {
             let damaged = common::reseal(&artefact, &damaged, &head);
             match instance.load("cpu", &damaged, &[]) {
                 Ok(mut shard) => {
-                    // It still fits together: then it must also run without harm, or the host sees
-                    // another interface.
+                    // The artefact is still consistent. Then it must also run without harm, or the
+                    // host sees another interface.
                     let entry = shard.entries()[1].clone();
                     let buffers: Vec<Buffer> = entry
                         .bindings

@@ -1,4 +1,4 @@
-//! Indexes in a folder of this user's, by the hash of the text files they were made of.
+//! Stores indexes in a folder of this user, named after the hash of their text files.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -12,11 +12,12 @@ use crate::error::Result;
 use crate::input::TOKENIZER_BYTES_MAX;
 use crate::tokenizer::Tokenizer;
 
-/// Largest index read. That of a vocabulary of 262,144 tokens has 14 MB, a third of its file.
+/// Largest index that is read. For a vocabulary of 262,144 tokens it has 14 MB, a third of its
+/// file.
 const INDEX_BYTES_MAX: u64 = TOKENIZER_BYTES_MAX;
 
-/// Reads the tokenizer at `path` by the index that `folder` has of its `hash`. If there is none,
-/// `make` reads the tokenizer, and its index is kept.
+/// Reads the tokenizer at `path` using its index in `folder`, which is named after its `hash`. If
+/// the index is missing, `make` reads the tokenizer, and its index is stored.
 pub(crate) fn read(
     path: &Path,
     folder: &Path,
@@ -24,7 +25,7 @@ pub(crate) fn read(
     make: impl FnOnce(Option<[u8; 32]>) -> Result<Tokenizer>,
 ) -> Result<Tokenizer> {
     let Some(hash) = hash() else {
-        // Reading it says what is wrong.
+        // Reading the file reports the error.
         return make(None);
     };
     let kept = folder.join(format!("{}.index", hex::encode(&hash)));
@@ -53,7 +54,7 @@ pub(crate) fn read(
     Ok(tokenizer)
 }
 
-/// SHA-256 of a `tokenizer.json`.
+/// Returns the SHA-256 of a `tokenizer.json`.
 pub(crate) fn hash_of(path: &Path) -> std::result::Result<[u8; 32], FileError> {
     let (file, _) = open(path, Links::Followed)?;
     let mut file = file.take(TOKENIZER_BYTES_MAX + 1);

@@ -1,49 +1,47 @@
 //! The bytes of an index.
 //!
-//! All numbers are little-endian. After the head, each part begins where the last one ends:
+//! All numbers are little-endian. After the head, each part begins at the end of the previous one:
 //!
 //! | part | bytes |
 //! |---|---|
 //! | head: [`MAGIC`], then [`Head`]'s numbers in order | 56 |
 //! | hash of the `tokenizer.json` (SHA-256) | 32 |
-//! | for each id, where its token ends among the tokens' bytes | 4 · tokens |
-//! | ids plus one by the hash of their token, 0 where there is none; open addressing, linear | 4 · slots |
+//! | for each id, the end of its token in the tokens' bytes | 4 · tokens |
+//! | hash table of tokens: ids plus one, 0 for an empty slot (open addressing, linear) | 4 · slots |
 //! | for each id and one more, the first merge whose left half it is | 4 · (tokens + 1) |
 //! | merges by left and right half: right half, rank, result | 12 · merges |
-//! | tokens, in the order of their ids | as the head says |
-//! | the rest of the `tokenizer.json`, as JSON | as the head says |
+//! | tokens, in the order of their ids | specified in the head |
+//! | the rest of the `tokenizer.json`, as JSON | specified in the head |
 //! | hash of everything before (SHA-256) | 32 |
 
 use sha2::{Digest, Sha256};
 
-/// First bytes; the number is that of this layout.
+/// First bytes of an index. The number identifies this layout.
 const MAGIC: &[u8; 16] = b"token index   1\n";
 const HEAD: usize = MAGIC.len() + 4 * 6 + 8 * 2;
-/// Bytes of a hash.
 pub(super) const HASH: usize = 32;
-/// Bytes of a merge.
 const MERGE: usize = 12;
-/// Most slots that are looked at for a token. Of the vocabularies known here none needs more than a
-/// tenth of it; one that was made so that its tokens meet would take hours.
+/// Most slots that are probed for a token. The known vocabularies need at most a tenth of it. A
+/// vocabulary with colliding tokens, made on purpose, would need hours.
 const PROBES_MAX: u32 = 512;
-/// In place of an id that there is not.
+/// Placeholder for a missing id.
 const NONE: u32 = u32::MAX;
 
 /// The numbers at the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub tokens: u32,
-    /// A power of two, more than there are tokens.
+    /// A power of two, greater than the number of tokens.
     pub slots: u32,
     pub merges: u32,
-    /// The token for what has none.
+    /// The token for unknown characters.
     pub unknown: Option<u32>,
     pub rules: Rules,
     pub token_bytes: u64,
     pub rest_bytes: u64,
 }
 
-/// What merging does beside merging, as the model's members of the same names say.
+/// Special rules of merging, named after the model's fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rules {
     pub fuse_unk: bool,
@@ -51,7 +49,7 @@ pub(super) struct Rules {
     pub ignore_merges: bool,
 }
 
-/// Where the parts of an index begin.
+/// Offsets of the parts of an index.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     pub head: Head,
@@ -64,7 +62,7 @@ pub(super) struct Layout {
     hash: usize,
 }
 
-/// A merge, but for its left half.
+/// A merge, without its left half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Merge {
     pub right: u32,
@@ -88,7 +86,8 @@ impl Layout {
         Some(Layout { head, ends, slots, firsts, merges, tokens, rest, hash })
     }
 
-    /// Of an index, whose length must be what its head says. Its parts may hold anything.
+    /// Reads the layout of an index, whose length must match its head. The contents of its parts
+    /// are not checked.
     pub fn read(bytes: &[u8]) -> Option<Layout> {
         let numbers = bytes.strip_prefix(MAGIC)?;
         let short = |at: usize| Some(u32::from_le_bytes(*numbers.get(4 * at..)?.first_chunk()?));
@@ -112,17 +111,17 @@ impl Layout {
         (fits && bytes.len() == layout.hash + HASH).then_some(layout)
     }
 
-    /// The hash of the `tokenizer.json`.
+    /// Returns the hash of the `tokenizer.json`.
     pub fn source(self, bytes: &[u8]) -> &[u8] {
         bytes.get(HEAD..self.ends).unwrap_or_default()
     }
 
-    /// Whether nothing of it was changed since it was written.
+    /// Checks whether the index is unchanged since it was written.
     pub fn is_whole(self, bytes: &[u8]) -> bool {
         bytes.split_at_checked(self.hash).is_some_and(|(all, hash)| Sha256::digest(all)[..] == *hash)
     }
 
-    /// The spelling of an id; `None` beyond the vocabulary, or of a damaged index.
+    /// Returns the spelling of an id. `None` beyond the vocabulary, or if the index is damaged.
     pub fn token(self, bytes: &[u8], id: u32) -> Option<&[u8]> {
         if id >= self.head.tokens {
             return None;
@@ -132,7 +131,7 @@ impl Layout {
         bytes.get(self.tokens..self.rest)?.get(begin as usize..end as usize)
     }
 
-    /// The id of a spelling.
+    /// Returns the id of a spelling.
     pub fn find(self, bytes: &[u8], token: &[u8]) -> Option<u32> {
         let mask = self.head.slots - 1;
         let mut slot = spread(token) & mask;
@@ -146,7 +145,7 @@ impl Layout {
         None
     }
 
-    /// What two tokens become; `None` if they stay as they are.
+    /// Returns the merge of two tokens. `None` if they cannot be merged.
     pub fn merge(self, bytes: &[u8], left: u32, right: u32) -> Option<Merge> {
         if left >= self.head.tokens {
             return None;
@@ -161,7 +160,7 @@ impl Layout {
                 result: number(bytes, place, 2)?,
             })
         };
-        // Beyond their part lie bytes of another.
+        // The bytes after the merges belong to a different part.
         let (mut low, mut high) = (first, end.min(self.head.merges as usize));
         while low < high {
             let middle = low + (high - low) / 2;
@@ -175,7 +174,7 @@ impl Layout {
         None
     }
 
-    /// The rest of the file.
+    /// Returns the rest of the file.
     pub fn rest(self, bytes: &[u8]) -> &[u8] {
         bytes.get(self.rest..self.hash).unwrap_or_default()
     }
@@ -185,7 +184,7 @@ fn number(bytes: &[u8], part: usize, at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(part + 4 * at..)?.first_chunk()?))
 }
 
-/// FNV-1a, its high bits folded into the low ones.
+/// Computes FNV-1a, with the high bits folded into the low ones.
 fn spread(token: &[u8]) -> u32 {
     let hash = token
         .iter()
@@ -193,15 +192,15 @@ fn spread(token: &[u8]) -> u32 {
     (hash ^ (hash >> 32)) as u32
 }
 
-/// An index that is being written.
+/// An index under construction.
 pub(super) struct Writer {
     bytes: Vec<u8>,
     layout: Layout,
 }
 
 impl Writer {
-    /// Of tokens in the order of their ids. `None` if two are equal, there are too many, or too
-    /// many have the same place.
+    /// Starts an index of tokens in the order of their ids. `None` if two are equal, if there are
+    /// too many, or if too many collide.
     pub fn new(
         source: [u8; HASH],
         tokens: &[&str],
@@ -244,7 +243,7 @@ impl Writer {
         self.bytes[part + 4 * at..][..4].copy_from_slice(&number.to_le_bytes());
     }
 
-    /// `None` if the token is there, or finds no place.
+    /// Adds a token. `None` if it already exists, or if there is no free slot near its place.
     fn enter(&mut self, id: u32, token: &[u8]) -> Option<()> {
         let mask = self.layout.head.slots - 1;
         let mut slot = spread(token) & mask;
@@ -261,13 +260,13 @@ impl Writer {
         None
     }
 
-    /// The id of a token.
+    /// Returns the id of a token.
     pub fn id(&self, token: &str) -> Option<u32> {
         self.layout.find(&self.bytes, token.as_bytes())
     }
 
-    /// With the merges, each after its left half. `None` if a pair is there twice, or they are not
-    /// as many as was said.
+    /// Adds the merges, each given with its left half, and returns the index. `None` if a pair
+    /// occurs twice, or if their number differs from the number passed to `new`.
     pub fn finish(mut self, mut merges: Vec<(u32, Merge)>) -> Option<Vec<u8>> {
         let (layout, head) = (self.layout, self.layout.head);
         merges.sort_unstable_by_key(|(left, merge)| (*left, merge.right));
@@ -313,8 +312,8 @@ mod tests {
         Writer::new([0; HASH], &tokens, 0, None, Rules::default(), b"{}")?.finish(Vec::new())
     }
 
-    /// A vocabulary that was made so that its tokens have one place would take a time that grows
-    /// with its square, to be written and with every search.
+    /// If all tokens of a vocabulary collide, on purpose, the time to write it and the time of
+    /// every search grow with the square of its size.
     #[test]
     fn tokens_that_meet_are_left_to_the_library() {
         let slots = 2048;

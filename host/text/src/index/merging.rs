@@ -1,4 +1,4 @@
-//! Merging byte pairs over an index, token for token as the library's model does.
+//! Merges byte pairs using an index, token for token like the library's model.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -11,20 +11,19 @@ use tokenizers::{Model, Token};
 use super::IndexBytes;
 use super::layout::Layout;
 
-/// No symbol.
 const NONE: usize = usize::MAX;
 
-/// The model of an index.
+/// A model based on an index.
 pub(crate) struct IndexedModel {
     bytes: IndexBytes,
     layout: Layout,
 }
 
-/// A piece of a text that is a token, in a list of such pieces.
+/// A piece of a text that is a token, in a linked list of pieces.
 #[derive(Clone, Copy)]
 struct Symbol {
     id: u32,
-    /// Bytes; 0 once it was merged into its left neighbour.
+    /// Length in bytes, or 0 after the symbol was merged into its left neighbour.
     bytes: usize,
     before: usize,
     after: usize,
@@ -35,7 +34,7 @@ impl IndexedModel {
         IndexedModel { bytes, layout }
     }
 
-    /// The index itself.
+    /// Returns the bytes of the index.
     pub(crate) fn bytes(&self) -> &[u8] {
         (*self.bytes).as_ref()
     }
@@ -44,8 +43,8 @@ impl IndexedModel {
         self.layout.find(self.bytes(), token)
     }
 
-    /// The characters of a text as tokens, or the bytes of those that are none, or the unknown
-    /// token.
+    /// Returns the characters of a text as tokens. A character that is not a token becomes its
+    /// bytes, or the unknown token.
     fn symbols(&self, text: &str) -> Vec<Symbol> {
         let rules = self.layout.head.rules;
         let mut symbols = Vec::with_capacity(text.len());
@@ -53,8 +52,8 @@ impl IndexedModel {
             let at = symbols.len();
             symbols.push(Symbol { id, bytes, before: at.wrapping_sub(1), after: at + 1 });
         };
-        // An unknown one is added when a known character follows, or the text ends: bytes that come
-        // first in between are added before it, as the library does.
+        // An unknown token is added when a known character follows, or when the text ends. Bytes
+        // that come first in between are added before it, as in the library.
         let mut unknown: Option<(u32, usize)> = None;
         for (at, character) in text.char_indices() {
             let spelling = &text.as_bytes()[at..at + character.len_utf8()];
@@ -94,7 +93,8 @@ impl IndexedModel {
         symbols
     }
 
-    /// Merges pairs by their rank, of equal ones the first, until there is none.
+    /// Merges pairs in the order of their rank, from left to right for equal ranks, until there are
+    /// none.
     fn merge(&self, symbols: &mut Vec<Symbol>) {
         let bytes = self.bytes();
         let merged = |left: Symbol, right: Symbol| self.layout.merge(bytes, left.id, right.id);
@@ -106,7 +106,7 @@ impl IndexedModel {
         while let Some(Reverse((_, at, result))) = queue.pop() {
             let left = symbols[at];
             let Some(right) = symbols.get(left.after).copied() else { continue };
-            // A neighbour was merged since: the pair is another.
+            // A neighbour was merged meanwhile, so the pair is a different one.
             if left.bytes == 0 || merged(left, right).is_none_or(|merge| merge.result != result) {
                 continue;
             }
@@ -135,7 +135,7 @@ impl IndexedModel {
 impl Model for IndexedModel {
     type Trainer = TrainerWrapper;
 
-    /// Tokens have no spelling here: only their ids are looked at.
+    /// Tokens have no spelling here, since only their ids are used.
     fn tokenize(&self, text: &str) -> tokenizers::Result<Vec<Token>> {
         if self.layout.head.rules.ignore_merges
             && let Some(id) = self.find(text.as_bytes())

@@ -1,10 +1,9 @@
-//! The index of a tokenizer: what merging byte pairs looks up, laid out so that it is used where it
-//! lies in memory.
+//! The index of a tokenizer: the data for merging byte pairs, in a layout that is used in place.
 //!
-//! **Job.** The library reads a vocabulary of 262,144 tokens and 520,853 merges into hash tables,
-//! which takes most of the time from a bundle to its first token, and 300 MB. An index is made
-//! once, stored, and mapped: nothing of it is read before it is needed. Added tokens, normalizer,
-//! pre-tokenizer, post-processor and decoder stay the library's.
+//! **Job.** The library reads a vocabulary of 262,144 tokens and 520,853 merges into hash tables.
+//! This needs 300 MB, and most of the time from a bundle to its first token. An index is made once,
+//! stored, and mapped, so that its parts are read only when needed. Added tokens, normalizer,
+//! pre-tokenizer, post-processor and decoder stay with the library.
 //!
 //! **Not its job.** Anything unusual: another kind of model, dropout, prefixes and suffixes, ids
 //! with gaps, any error. Then there is no index, and the library reads the file.
@@ -29,19 +28,19 @@ pub(crate) use merging::IndexedModel;
 /// The bytes of an index, in memory or mapped.
 pub type IndexBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// A tokenizer of the library over an index.
+/// A tokenizer of the library, based on an index.
 pub(crate) type IndexedTokenizer =
     TokenizerImpl<IndexedModel, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
-/// Whether `index` is an index of a `tokenizer.json` with this SHA-256, and whole.
+/// Checks whether `index` is a complete index of a `tokenizer.json` with this SHA-256.
 pub fn is_index_of(index: &[u8], source: [u8; 32]) -> bool {
     Layout::read(index).is_some_and(|layout| layout.source(index) == source && layout.is_whole(index))
 }
 
-/// The tokenizer of a `tokenizer.json` over an index in memory; `None` if the library must read the
-/// file.
+/// Reads a `tokenizer.json` into a tokenizer with an index in memory. `None` if the library must
+/// read the file.
 ///
-/// The index is one of `source`, or of the bytes.
+/// The index gets the hash `source`, or else that of the bytes.
 pub(crate) fn read(bytes: &[u8], source: Option<[u8; 32]>) -> Option<IndexedTokenizer> {
     let source = source.unwrap_or_else(|| Sha256::digest(bytes).into());
     open(Arc::new(build(bytes, source)?), source).ok()
@@ -65,7 +64,7 @@ fn build(bytes: &[u8], source: [u8; 32]) -> Option<Vec<u8>> {
         "post_processor": post_processor,
         "decoder": decoder,
     });
-    // Ids of added tokens that the model has not begin after its own: there must be no gap.
+    // Ids of added tokens that the model does not have begin after its own. There must be no gap.
     let mut tokens: Vec<Option<&str>> = vec![None; model.vocab.0.len()];
     for (token, id) in &model.vocab.0 {
         let place = tokens.get_mut(usize::try_from(*id).ok()?)?;
@@ -94,7 +93,7 @@ fn build(bytes: &[u8], source: [u8; 32]) -> Option<Vec<u8>> {
     writer.finish(merges)
 }
 
-/// The parts of a `tokenizer.json` beside its model.
+/// The parts of a `tokenizer.json` except its model.
 #[derive(Deserialize)]
 struct Rest {
     added_tokens: Vec<Added>,
@@ -111,8 +110,8 @@ struct Added {
     token: AddedToken,
 }
 
-/// The tokenizer of an index of a `tokenizer.json` with this SHA-256, equal to the library's;
-/// otherwise what is wrong with the index.
+/// Opens an index of a `tokenizer.json` with this SHA-256. The tokenizer behaves like the
+/// library's. Returns a description of the fault if the index is invalid.
 pub(crate) fn open(bytes: IndexBytes, source: [u8; 32]) -> Result<IndexedTokenizer, String> {
     let index = (*bytes).as_ref();
     let layout = Layout::read(index).ok_or_else(|| damaged("its head and its length do not agree"))?;
@@ -125,7 +124,7 @@ pub(crate) fn open(bytes: IndexBytes, source: [u8; 32]) -> Result<IndexedTokeniz
     tokenizer.with_pre_tokenizer(rest.pre_tokenizer);
     tokenizer.with_post_processor(rest.post_processor);
     tokenizer.with_decoder(rest.decoder);
-    // They are found in the vocabulary only once the model is set.
+    // Added tokens are found in the vocabulary only after the model is set.
     let expected =
         |added: &Added| tokenizer.token_to_id(&added.token.content).is_none_or(|id| id == added.id);
     if !rest.added_tokens.iter().all(expected) {

@@ -1,7 +1,6 @@
-//! What an index is made of: the parts of a `tokenizer.json` whose model merges byte pairs.
+//! The source of an index: the parts of a `tokenizer.json` whose model merges byte pairs.
 //!
-//! Strings are borrowed from the file, which has 520,853 merges where a vocabulary has 262,144
-//! tokens.
+//! Strings are borrowed from the file, which may have 262,144 tokens and 520,853 merges.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -74,7 +73,7 @@ impl<'de: 'f, 'f> Deserialize<'de> for Vocabulary<'f> {
     }
 }
 
-/// Two tokens that become one: a pair of strings, or one string with a space between them.
+/// Two tokens that are merged into one: a pair of strings, or one string with a space between them.
 pub(super) struct Merge<'f>(pub Cow<'f, str>, pub Cow<'f, str>);
 
 impl<'de: 'f, 'f> Deserialize<'de> for Merge<'f> {
@@ -101,7 +100,8 @@ impl<'de: 'f, 'f> Deserialize<'de> for Merge<'f> {
                 Ok(Merge(Cow::Owned(left.to_owned()), Cow::Owned(right.to_owned())))
             }
         }
-        /// What begins as the comment of a list of merges is left to the library.
+        /// Splits a merge at its space. Lines that may be comments in a list of merges are left to
+        /// the library.
         fn halves<E: Error>(pair: &str) -> Result<(&str, &str), E> {
             let halves = pair.split_once(' ').filter(|(_, right)| !right.contains(' '));
             halves

@@ -6,16 +6,16 @@ use jiff::SignedDuration;
 use jiff::civil::date;
 use jiff::fmt::strtime;
 
-/// Directives allowed after `%`, or after `%-`, which omits leading zeros. The crate knows more:
-/// some that it does not print as Python does, and widths, which generate text from nothing.
+/// Directives allowed after `%`, or after `%-`, which omits leading zeros. The crate has more. Some
+/// of them print differently from Python, and widths can generate text of any length.
 const DIRECTIVES: &str = "YymdjHIMSpBbAaFT%";
 
-/// Seconds since 1970 by the system's clock.
+/// Returns the seconds since 1970 by the system's clock.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// `format` expanded for a time in UTC, with English names; or the unknown directive.
+/// Formats a time in UTC, with English names. Fails with the directive if it is unknown.
 pub(crate) fn strftime(format: &str, unix_seconds: u64) -> Result<String, String> {
     let mut characters = format.chars();
     while characters.any(|character| character == '%') {

@@ -1,4 +1,4 @@
-//! Values as Python prints them: `str` and `repr`.
+//! Prints values like Python's `str` and `repr`.
 
 use minijinja::Value;
 use minijinja::value::ValueKind;
@@ -7,12 +7,12 @@ use super::meter::is_dict;
 use super::python::{VALUE_NESTING_MAX, python_float};
 use crate::spelled::Marks;
 
-/// The text of `value` in the output of a template, and of `str(value)`. `marks` are not part of
-/// the text and remain as they are.
+/// Returns the text of `value` in the output of a template, and of `str(value)`. `marks` are not
+/// part of the text and stay unchanged.
 ///
 /// # Errors
 ///
-/// Names a kind of value that has no text worth printing: an iterator, a method, a namespace.
+/// The name of a kind of value without a useful text: an iterator, a method, a namespace.
 pub(crate) fn text_of(value: &Value, marks: Option<&Marks>) -> Result<String, String> {
     match value.kind() {
         ValueKind::Undefined => Ok(String::new()),
@@ -110,8 +110,8 @@ impl Writer<'_> {
     }
 }
 
-/// What Python's `str.isprintable` holds for a character. The standard library decides by the same
-/// categories, but escapes combining characters as well unless they follow another character.
+/// Returns the result of Python's `str.isprintable` for a character. The standard library uses the
+/// same categories, but also escapes combining characters unless they follow another character.
 pub(crate) fn is_printable(character: char) -> bool {
     let quoted: String = ['a', character].iter().collect();
     matches!(character, '\'' | '"' | '\\') || quoted.escape_debug().eq(quoted.chars())

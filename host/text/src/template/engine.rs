@@ -1,4 +1,4 @@
-//! The template engine set up as Hugging Face sets up Jinja, on a meter.
+//! The template engine, configured like Jinja in Hugging Face, with a meter.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,10 +21,10 @@ use super::{operators, strings};
 use crate::error::{Result, TextError};
 use crate::spelled::Marks;
 
-/// Steps one rendering may take. A conversation of a thousand turns takes some hundred thousand.
+/// Most steps of one rendering. A conversation of a thousand turns needs some hundred thousand.
 pub const TEMPLATE_FUEL: u64 = 5_000_000;
 
-/// Compiles `source` and discards the result: reports errors in a template before anything is
+/// Compiles `source` and discards the result, to report errors in a template before anything is
 /// rendered.
 pub(crate) fn check(source: &str, path: &Path) -> Result<()> {
     compile(source, path).map(drop)
@@ -39,7 +39,8 @@ pub(crate) fn reads(source: &str, variable: &str) -> bool {
     template.is_ok_and(|template| template.undeclared_variables(false).contains(variable))
 }
 
-/// Runs `source` over `variables`, whose texts may contain `marks`; they remain in the output.
+/// Renders `source` with `variables`, whose texts may contain `marks`. The marks remain in the
+/// output.
 pub(crate) fn render(
     source: &str,
     path: &Path,
@@ -78,8 +79,8 @@ pub(crate) fn render_within(
     Ok(rendered)
 }
 
-/// Hugging Face sets trimming and left-stripping of blocks; Jinja drops the last newline of the
-/// source by default.
+/// Returns the syntax as Hugging Face configures it, with trimming and left-stripping of blocks. By
+/// default, Jinja drops the last newline of the source.
 fn syntax() -> Result<SyntaxConfig, Error> {
     SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
 }
@@ -144,10 +145,10 @@ fn environment(meter: &Arc<Meter>, now: u64, marks: Option<&Arc<Marks>>) -> Envi
     environment
 }
 
-/// Tests that Python answers otherwise than the engine, or that the engine lacks.
+/// Adds tests that the engine lacks, or whose result differs in Python.
 fn add_tests(environment: &mut Environment<'static>) {
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
-    // What has a length and items: also strings, maps and ranges.
+    // Values with a length and items, including strings, maps and ranges.
     environment.add_test("sequence", |value: &Value| {
         let kinds = [ValueKind::Undefined, ValueKind::String, ValueKind::Seq, ValueKind::Map];
         kinds.contains(&value.kind())
@@ -157,7 +158,7 @@ fn add_tests(environment: &mut Environment<'static>) {
     });
 }
 
-/// Python's methods.
+/// Implements Python's methods.
 fn method_callback(
     meter: &Meter,
     state: &mut State<'_, '_>,
@@ -257,7 +258,7 @@ fn causes(error: &Error) -> impl Iterator<Item = ErrorKind> {
     .flatten()
 }
 
-/// The engine's message without the position, which the error carries separately.
+/// Returns the engine's message without the position, which the error has separately.
 fn words(error: &Error) -> String {
     match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),

@@ -1,4 +1,4 @@
-//! Filters as Jinja has them, on a meter: those of the engine behind a check, and those that
+//! Filters like Jinja's, with a meter: the engine's own filters behind a check, and filters that
 //! differ.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::strings;
 use crate::spelled::Marks;
 use crate::white_space::is_space;
 
-/// Filters of the engine that Jinja does not have, or that are unbounded.
+/// Filters of the engine that do not exist in Jinja, or whose output is unbounded.
 const REMOVED_FILTERS: [&str; 6] = ["chain", "zip", "pprint", "lines", "split", "bool"];
 
 /// Largest count accepted by `batch` and `slice`.
@@ -102,7 +102,7 @@ fn add_bounded_filter<F, Rv, Args>(
     Rv: minijinja::value::FunctionResult,
     Args: for<'a> minijinja::value::FunctionArgs<'a>,
 {
-    // A space in the name keeps templates from calling it directly.
+    // A space in the name prevents templates from calling it directly.
     let engine_name = format!("engine's {name}");
     environment.add_filter(engine_name.clone(), filter);
     let meter = Arc::clone(meter);
@@ -121,7 +121,8 @@ fn add_bounded_filter<F, Rv, Args>(
     );
 }
 
-/// Filters that iterate, and do not accept `none`; and those that make a generator in Python.
+/// Adds filters that iterate and do not accept `none`, and filters that return a generator in
+/// Python.
 fn add_iterating_filters(environment: &mut Environment<'static>, meter: &Arc<Meter>) {
     use minijinja::filters;
     let refuse = |_: &Meter, value: &Value, _: &[Value]| expect_iterable(value.clone()).map(drop);
@@ -164,7 +165,7 @@ where
     );
 }
 
-/// `int` and `float`, which make the default of whatever is not a number.
+/// Implements `int` and `float`, which return the default for values that are not numbers.
 fn number(
     state: &mut State<'_, '_>,
     engine_name: &str,
@@ -184,7 +185,7 @@ fn number(
     Ok(state.apply_filter(engine_name, &all).unwrap_or(default))
 }
 
-/// Texts of values, on a meter.
+/// A converter of values to texts, with a meter.
 #[derive(Clone)]
 struct Texts {
     meter: Arc<Meter>,
@@ -196,7 +197,7 @@ impl Texts {
         text_of(value, self.marks.as_deref()).map_err(|what| self.meter.halt(Halt::Unsupported(what)))
     }
 
-    /// `join(d="", attribute=None)`.
+    /// Implements `join(d="", attribute=None)`.
     fn join(
         &self,
         state: &mut State<'_, '_>,
@@ -230,7 +231,7 @@ impl Texts {
         Ok(Value::from(joined))
     }
 
-    /// `replace(old, new, count=None)`.
+    /// Implements `replace(old, new, count=None)`.
     fn replace(&self, value: &Value, from: &Value, to: &Value, count: Option<i64>) -> Result<Value, Error> {
         let (text, from, to) = (self.of(value)?, self.of(from)?, self.of(to)?);
         foresee_replacement(&self.meter, &text, &from, &to)?;
@@ -242,13 +243,14 @@ impl Texts {
     }
 }
 
-/// Refuses a replacement that would build too much.
+/// Refuses a replacement that would build too much text.
 pub(super) fn foresee_replacement(meter: &Meter, text: &str, from: &str, to: &str) -> Result<(), Error> {
     let times = if from.is_empty() { text.len() + 1 } else { text.matches(from).count() };
     meter.foresee(times, to.len())
 }
 
-/// Widths and precisions beyond four digits would generate text from nothing, and `*` hides them.
+/// Refuses widths and precisions of more than four digits, which would generate long texts, and
+/// `*`, which hides them.
 pub(super) fn check_format(meter: &Meter, format: &Value) -> Result<(), Error> {
     let mut digits = 0;
     for byte in format.as_str().unwrap_or_default().bytes() {
@@ -267,8 +269,8 @@ fn check_pieces(meter: &Meter, _: &Value, arguments: &[Value]) -> Result<(), Err
     }
 }
 
-/// `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`, as Hugging Face
-/// defines it.
+/// Implements `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`, as
+/// Hugging Face defines it.
 fn tojson(
     meter: &Meter,
     value: &Value,

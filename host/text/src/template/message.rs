@@ -11,12 +11,11 @@ use super::value::TemplateValue;
 use crate::error::Result;
 use crate::input::parse_json;
 
-/// One message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
-    /// `user`, `assistant`, `system`, `tool`, or whatever else the template knows.
+    /// `user`, `assistant`, `system`, `tool`, or any other role that the template supports.
     pub role: String,
-    /// The content; `None` for a message without content, such as a bare tool call.
+    /// The content. `None` for a message without content, such as a bare tool call.
     pub content: Option<Content>,
     /// Further fields by name, such as `tool_calls`.
     pub fields: Vec<(String, TemplateValue)>,
@@ -43,22 +42,22 @@ pub struct ContentPart {
 }
 
 impl Message {
-    /// A message of plain text.
+    /// Creates a message of plain text.
     pub fn new(role: impl Into<String>, text: impl Into<String>) -> Message {
         Message { role: role.into(), content: Some(Content::Text(text.into())), fields: Vec::new() }
     }
 
-    /// A message of the user.
+    /// Creates a message of the user.
     pub fn user(text: impl Into<String>) -> Message {
         Message::new("user", text)
     }
 
-    /// A message of the model.
+    /// Creates a message of the model.
     pub fn assistant(text: impl Into<String>) -> Message {
         Message::new("assistant", text)
     }
 
-    /// Instructions before the conversation.
+    /// Creates a message with instructions before the conversation.
     pub fn system(text: impl Into<String>) -> Message {
         Message::new("system", text)
     }
@@ -81,12 +80,12 @@ impl Content {
 }
 
 impl ContentPart {
-    /// A part of text.
+    /// Creates a part with text.
     pub fn text(text: impl Into<String>) -> ContentPart {
         ContentPart { kind: "text".into(), text: Some(text.into()), fields: Vec::new() }
     }
 
-    /// A part of another kind, which the template replaces with its placeholder.
+    /// Creates a part of another kind, which the template replaces with its placeholder.
     pub fn placeholder(kind: impl Into<String>) -> ContentPart {
         ContentPart { kind: kind.into(), text: None, fields: Vec::new() }
     }

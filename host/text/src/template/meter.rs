@@ -1,4 +1,4 @@
-//! Bounds on the resources of a hostile template.
+//! Limits the resources of a hostile template.
 //!
 //! The engine counts instructions, but one instruction can double a string, repeat a list or search
 //! through both. So compiled templates are rewritten before they run: every instruction that
@@ -19,8 +19,8 @@ use super::objects::inside;
 use super::python::VALUE_NESTING_MAX;
 use super::substitute::substitute;
 
-/// Largest text a template may write, and largest value it may build, in bytes: more than a million
-/// tokens.
+/// Largest text that a template may write, and largest value that it may build, in bytes: more than
+/// a million tokens.
 pub const RENDERED_BYTES_MAX: usize = 8 << 20;
 
 /// Total size of all values that one rendering may build, in bytes.
@@ -29,19 +29,19 @@ const BUILT_BYTES_MAX: u64 = 256 << 20;
 /// Longest list or map, in items. The engine's own `range` ends at 100,000.
 const ITEMS_MAX: usize = 1 << 20;
 
-/// Longest rendering. Real templates take milliseconds; this is the backstop for the other limits.
+/// Longest rendering. Real templates need milliseconds. This limit only matters if the others fail.
 pub(crate) const TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Most tokens between `{{` and `}}`, or `{%` and `%}`. The parser and compiler recurse on them.
 const TAG_TOKENS_MAX: usize = 1024;
 
-/// Deepest nesting of blocks, with each `elif` counted as a level, as the compiler counts it.
+/// Deepest nesting of blocks. Each `elif` counts as a level, as in the compiler.
 const BLOCK_NESTING_MAX: usize = 100;
 
 /// Most bytes to which the constant expressions of a template may be folded.
 const FOLDED_BYTES_MAX: u64 = 16 << 20;
 
-/// Why a rendering was stopped.
+/// The reason why a rendering was stopped.
 #[derive(Debug, Clone)]
 pub(crate) enum Halt {
     Raised(String),
@@ -50,7 +50,7 @@ pub(crate) enum Halt {
     Unsupported(String),
 }
 
-/// The resource accounting of one rendering.
+/// The resource usage of one rendering.
 #[derive(Debug)]
 pub(crate) struct Meter {
     built_bytes: AtomicU64,
@@ -59,13 +59,13 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// A meter with a time limit of `time`.
+    /// Creates a meter with a time limit.
     pub(crate) fn new(time: Duration) -> Meter {
         Meter { built_bytes: AtomicU64::new(0), deadline: Instant::now() + time, halt: Mutex::new(None) }
     }
 
-    /// Records why the rendering ends; the first reason is kept. The engine's error only carries it
-    /// out.
+    /// Records the reason why the rendering ends. The first reason is kept. The returned error only
+    /// ends the engine's run.
     pub(crate) fn halt(&self, halt: Halt) -> Error {
         let words = format!("{halt:?}");
         self.halt.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(halt);
@@ -76,12 +76,12 @@ impl Meter {
         self.halt.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
     }
 
-    /// Checks the clock.
+    /// Checks the time limit.
     pub(crate) fn tick(&self) -> Result<(), Error> {
         if Instant::now() > self.deadline { Err(self.halt(Halt::TooSlow)) } else { Ok(()) }
     }
 
-    /// Charges for `bytes` built.
+    /// Counts `bytes` that were built.
     pub(crate) fn charge(&self, bytes: usize) -> Result<(), Error> {
         let before = self.built_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         if before.saturating_add(bytes as u64) > BUILT_BYTES_MAX {
@@ -112,7 +112,7 @@ impl Meter {
         Ok(value)
     }
 
-    /// Subtracts the weight of `value` from `left`; returns the bytes of its own top level.
+    /// Subtracts the weight of `value` from `left`. Returns the bytes of its own top level.
     fn weigh(&self, value: &Value, depth: usize, left: &mut usize) -> Result<usize, Error> {
         const NODE_BYTES: usize = 24;
         if depth > VALUE_NESTING_MAX {
@@ -132,8 +132,8 @@ impl Meter {
                 if depth > 0 && is_namespace(value) {
                     return Err(self.halt(Halt::Unsupported("a namespace inside another value".to_owned())));
                 }
-                // Only iterables without a known length, which cannot be read twice, are left
-                // unread.
+                // Only iterables without a known length, which cannot be read twice, are not
+                // checked.
                 let Some(items) = value.len() else { return Ok(NODE_BYTES) };
                 if items > ITEMS_MAX {
                     return Err(self.halt(Halt::TooLarge { max: ITEMS_MAX as u64, unit: "items in a list" }));
@@ -152,8 +152,8 @@ impl Meter {
         Ok(own)
     }
 
-    /// Checks a value about to be stored in a namespace. Namespaces are the only mutable values, so
-    /// one that contained another could contain itself, and never end when printed.
+    /// Checks a value about to be stored in a namespace. Namespaces are the only mutable values. A
+    /// namespace that contained another could contain itself, and would never end when printed.
     pub(crate) fn check_kept(&self, value: Value) -> Result<Value, Error> {
         if is_namespace(&value) {
             return Err(self.halt(Halt::Unsupported("a namespace inside another value".to_owned())));
@@ -166,7 +166,8 @@ fn is_namespace(value: &Value) -> bool {
     value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
 }
 
-/// Whether a value is a map and not one of the engine's own objects, which have attributes as well.
+/// Checks whether a value is a map and not one of the engine's own objects, which also have
+/// attributes.
 pub(crate) fn is_dict(value: &Value) -> bool {
     const OBJECTS: [&str; 4] = ["::Namespace", "::Macro", "::Loop", "::Module"];
     value.kind() == ValueKind::Map
@@ -188,7 +189,7 @@ pub(crate) fn metered<'source>(instructions: &Instructions<'source>) -> Instruct
     let rewritten: Vec<Vec<Instruction<'source>>> =
         old.iter().map(|instruction| metered_instruction(instruction)).collect();
 
-    // New start of each old instruction; targets may point one past the end.
+    // New start of each old instruction. Jump targets may point one past the end.
     let mut starts = Vec::with_capacity(old.len() + 1);
     let mut length = 0u32;
     for group in &rewritten {
@@ -262,8 +263,9 @@ fn metered_instruction<'source>(instruction: &Instruction<'source>) -> Vec<Instr
     }
 }
 
-/// Checks, before it is compiled, that parsing and constant folding of a template stay in bounds. A
-/// template that the lexer rejects is left to the parser, which reports why and where.
+/// Checks, before compilation, that parsing and constant folding of a template stay within limits.
+/// A template that the lexer rejects is left to the parser, which reports the error with its
+/// position.
 pub(crate) fn check_source(source: &str, syntax: SyntaxConfig) -> Result<(), (usize, Halt)> {
     let mut tag = Tag::default();
     let mut blocks: Vec<usize> = Vec::new();
@@ -310,7 +312,7 @@ struct Tag {
     bytes: u64,
     repeats: bool,
     powers: bool,
-    /// Whether it contains anything that `*` makes longer: a string, list or tuple.
+    /// Whether the tag contains a value that `*` can lengthen: a string, list or tuple.
     sequences: bool,
     factor: u64,
 }
@@ -367,9 +369,9 @@ impl Tag {
         }
     }
 
-    /// Upper bound on the bytes produced by folding the tag's constants: without `*` they only add
-    /// up; with it, every number may multiply every string, and there are at most as many sums of
-    /// numbers as tokens.
+    /// Returns an upper bound on the bytes produced by folding the tag's constants. Without `*`
+    /// they only add up. With `*`, every number may multiply every string, and there are at most as
+    /// many sums of numbers as tokens.
     fn folded_bytes(&self) -> u64 {
         if !self.repeats || !self.sequences {
             return self.bytes;

@@ -1,4 +1,4 @@
-//! Chat templates: convert a conversation to the text format the model was trained on.
+//! Chat templates, which convert a conversation to the text format that the model was trained on.
 
 mod clock;
 mod display;
@@ -29,44 +29,44 @@ pub use message::{Content, ContentPart, Message, messages_from_json};
 pub use meter::RENDERED_BYTES_MAX;
 pub use value::TemplateValue;
 
-/// Largest template read. Published ones stay below 30 kB.
+/// Largest template that is read. Published ones stay below 30 kB.
 pub const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
 
 const TEMPLATE_FILE: &str = "chat_template.jinja";
 
-/// The file with the special tokens, and older templates.
+/// The file with the special tokens and with older templates.
 const CONFIG_FILE: &str = "tokenizer_config.json";
 
-/// Most named templates of one file.
+/// Most named templates in one file.
 const TEMPLATES_MAX: usize = 64;
 
 /// The chat templates of a checkpoint, with the special tokens they may print.
 ///
-/// Rendering is Hugging Face's: Jinja with trimmed and left-stripped blocks and loop controls,
+/// Rendering equals Hugging Face's: Jinja with trimmed and left-stripped blocks and loop controls,
 /// Python's string methods, `tojson` in the form of `json.dumps`, `raise_exception`, `strftime_now`
-/// (in UTC). A template is untrusted code: it runs at most [`TEMPLATE_FUEL`] steps and ten seconds,
-/// and builds and writes a bounded amount.
+/// (in UTC). A template is untrusted code. It runs for at most [`TEMPLATE_FUEL`] steps and ten
+/// seconds, and builds and writes a bounded amount.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     path: PathBuf,
-    /// Name and source; a lone template is named `default`.
+    /// Name and source of each template. A lone template is named `default`.
     templates: Vec<(String, String)>,
     special_tokens: Vec<(String, String)>,
 }
 
-/// How to render a conversation.
+/// Options for rendering a conversation.
 #[derive(Debug, Clone)]
 pub struct RenderOptions {
-    /// Open the model's turn at the end; on by default.
+    /// Whether to open the model's turn at the end. On by default.
     pub add_generation_prompt: bool,
     /// The list of tools offered, if any.
     pub tools: Option<TemplateValue>,
-    /// Further variables the template knows, such as `enable_thinking`.
+    /// Further variables of the template, such as `enable_thinking`.
     pub variables: Vec<(String, TemplateValue)>,
-    /// The time of `strftime_now`, in seconds since 1970; the system's clock by default.
+    /// The time of `strftime_now`, in seconds since 1970. The default is the system's clock.
     pub now_unix_seconds: Option<u64>,
     /// Whether control tokens spelled out in a message, such as `<|turn>`, are encoded as those
-    /// tokens, as in Hugging Face; off by default, since the author of a message could then open
+    /// tokens, as in Hugging Face. Off by default, since the author of a message could then open
     /// and close turns. Used by [`ChatTemplate::encode`].
     pub control_tokens_in_text: bool,
 }
@@ -96,15 +96,15 @@ impl RenderOptions {
 }
 
 impl ChatTemplate {
-    /// Reads the template beside a checkpoint: `chat_template.jinja` if it exists, or else
-    /// `chat_template` of `tokenizer_config.json` (a string, or a list of named templates), which
-    /// also contains the special tokens. `None` if the checkpoint has no template.
+    /// Reads the template of a checkpoint's folder. This is `chat_template.jinja` if it exists, or
+    /// else `chat_template` of `tokenizer_config.json` (a string, or a list of named templates).
+    /// The latter file also contains the special tokens. `None` if the checkpoint has no template.
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<Option<ChatTemplate>> {
         ChatTemplate::read(&Files::of(directory.as_ref())?)
     }
 
-    /// The same from the contents of those files, requested by name. Errors name them as files of
-    /// `directory`.
+    /// Like [`ChatTemplate::from_directory`], but gets the contents of those files by name. Errors
+    /// name them as files of `directory`.
     pub fn from_files(
         directory: impl AsRef<Path>,
         file: impl Fn(&str) -> Option<Vec<u8>>,
@@ -131,8 +131,8 @@ impl ChatTemplate {
         ChatTemplate::new(path, templates, special_tokens).map(Some)
     }
 
-    /// A template from text, with special tokens such as `("bos_token", "<bos>")`. Errors name
-    /// `path`.
+    /// Creates a template from text, with special tokens such as `("bos_token", "<bos>")`. Errors
+    /// name `path`.
     pub fn from_source(
         source: &str,
         path: impl Into<PathBuf>,
@@ -159,37 +159,37 @@ impl ChatTemplate {
         Ok(ChatTemplate { path, templates, special_tokens })
     }
 
-    /// The file it was read from.
+    /// Returns the path of the file that the template was read from.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The names of the templates; a lone one is named `default`.
+    /// Iterates over the names of the templates. A lone template is named `default`.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.templates.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Returns whether a template reads a variable of this name. Templates ignore the values of
-    /// others.
+    /// Returns whether a template reads a variable of this name. Values of other variables have no
+    /// effect.
     pub fn reads(&self, variable: &str) -> bool {
         self.templates.iter().any(|(_, source)| engine::reads(source, variable))
     }
 
     /// Renders a conversation with the template named `default`, or `tool_use` if it exists and
     /// tools are passed. The text spells out its special tokens, which cannot be distinguished from
-    /// those spelled out in a message: to run a conversation, use [`ChatTemplate::encode`].
+    /// tokens spelled out in a message. To run a conversation, use [`ChatTemplate::encode`].
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
         self.render_named(self.name_for(options), messages, options)
     }
 
-    /// The ids of a conversation, rendered as by [`ChatTemplate::render`].
+    /// Returns the ids of a conversation, rendered as by [`ChatTemplate::render`].
     ///
-    /// Control tokens are those that the template writes. One spelled out in a message or a tool
-    /// remains text: its letters are encoded like any others, in any turn. Control tokens are the
-    /// added tokens of `tokenizer` that its file calls special, and those that the template names.
-    /// Conversations that spell out none get the same ids as in Hugging Face, and with
-    /// [`RenderOptions::control_tokens_in_text`] all do. Texts in [`RenderOptions::variables`]
-    /// count as the template's own.
+    /// Only the template's control tokens become ids. A control token spelled out in a message or a
+    /// tool remains text: its letters are encoded like any others, in any turn. Control tokens are
+    /// the added tokens of `tokenizer` that its file marks as special, and added tokens that the
+    /// template names. Conversations that spell out none get the same ids as in Hugging Face. With
+    /// [`RenderOptions::control_tokens_in_text`] all conversations do. Texts in
+    /// [`RenderOptions::variables`] count as the template's own.
     pub fn encode(
         &self,
         tokenizer: &Tokenizer,
@@ -262,14 +262,14 @@ impl ChatTemplate {
     }
 }
 
-/// The messages and tools as a template sees them.
+/// Converts the messages and tools to the template's values.
 fn template_inputs(messages: &[Message], options: &RenderOptions) -> (Value, Value) {
     let tools = options.tools.as_ref().map_or(Value::from(()), |tools| tools.0.clone());
     (messages.iter().map(Message::to_value).collect(), tools)
 }
 
-/// Every `…_token` of the configuration: a string, or an object with the string as `content`. Null
-/// ones stay undefined, as in Hugging Face.
+/// Returns every `…_token` of the configuration: a string, or an object with the string as
+/// `content`. Null ones stay undefined, as in Hugging Face.
 fn special_tokens(config: &Map<String, Json>, path: &Path) -> Result<Vec<(String, String)>> {
     let mut tokens = Vec::new();
     for (name, value) in config.iter().filter(|(name, _)| name.ends_with("_token")) {
@@ -290,7 +290,7 @@ fn special_tokens(config: &Map<String, Json>, path: &Path) -> Result<Vec<(String
     Ok(tokens)
 }
 
-/// `chat_template`: one source, or a list of `{name, template}`.
+/// Reads `chat_template`: one source, or a list of `{name, template}`.
 fn templates(config: &Map<String, Json>, path: &Path) -> Result<Option<Vec<(String, String)>>> {
     const EXPECTED: &str = "a string, or a list of at most 64 objects with `name` and `template`";
     let value = match config.get("chat_template") {
@@ -312,14 +312,14 @@ fn templates(config: &Map<String, Json>, path: &Path) -> Result<Option<Vec<(Stri
     }
 }
 
-/// The source as the engine is given it. Jinja reads every end of a line as `\n`.
+/// Returns the source in the form for the engine. Jinja reads every end of a line as `\n`.
 fn prepared(source: &str) -> String {
     without_generation_tags(&source.replace("\r\n", "\n").replace('\r', "\n"))
 }
 
-/// Hugging Face's `{% generation %}…{% endgeneration %}` marks the model's text, for training; the
-/// rendered text is the same without. The tags become an `if` that is always true, which trims
-/// white space in the same way.
+/// Replaces Hugging Face's `{% generation %}…{% endgeneration %}`, which marks the model's text for
+/// training and does not affect the rendered text. The tags become an `if` that is always true,
+/// which trims white space in the same way.
 fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;

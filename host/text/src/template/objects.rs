@@ -1,4 +1,4 @@
-//! Objects that templates get from operators and filters. Each shows what it contains, so that its
+//! Objects that operators and filters return to templates. Each exposes its contents, so that its
 //! size and depth are bounded like those of other values.
 
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use minijinja::value::{Enumerator, Object, ObjectRepr};
 use minijinja::{Error, State, Value};
 
-/// The values inside an object of this module, or `None` for other values.
+/// Returns the values inside an object of this module, or `None` for other values.
 pub(crate) fn inside(value: &Value) -> Option<&[Value]> {
     if let Some(generator) = value.downcast_object_ref::<Generator>() {
         return Some(&generator.items);
@@ -15,7 +15,7 @@ pub(crate) fn inside(value: &Value) -> Option<&[Value]> {
     value.downcast_object_ref::<BoundMethod>().map(|bound| std::slice::from_ref(&bound.of))
 }
 
-/// A method that a template got hold of without calling it: `{% if tool.items is defined %}`.
+/// A method that a template refers to without calling it: `{% if tool.items is defined %}`.
 #[derive(Debug)]
 pub(crate) struct BoundMethod {
     pub(crate) of: Value,

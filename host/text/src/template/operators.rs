@@ -1,4 +1,4 @@
-//! What stands in the place of the engine's instructions (`substitute.rs`): operators as in Python.
+//! Python's operators, which replace the engine's instructions (see `substitute.rs`).
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -77,12 +77,13 @@ fn slice(value: Value, start: Value, stop: Value, step: Value) -> Result<Value, 
                 places(items.len(), start, stop, step).map(|place| items[place].clone()).collect();
             Ok(if value.is_tuple() { Value::from(Tuple::from(kept)) } else { Value::from(kept) })
         }
-        // Jinja makes an undefined value of what Python cannot slice.
+        // Jinja returns an undefined value if Python cannot slice the value.
         _ => Ok(Value::UNDEFINED),
     }
 }
 
-/// The places of a slice of `length` items: `slice.indices` of Python. All are below `length`.
+/// Returns the indices of a slice of `length` items, like Python's `slice.indices`. All are below
+/// `length`.
 fn places(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> impl Iterator<Item = usize> {
     let length = length as i64;
     let (low, high) = if step > 0 { (0, length) } else { (-1, length - 1) };
@@ -95,7 +96,7 @@ fn places(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> im
         .map(|place| place as usize)
 }
 
-/// `+`. Text that `|safe` marked as HTML escapes what is added to it.
+/// Implements `+`. If one text is marked as HTML by `|safe`, the other one is escaped.
 fn sum(left: Value, right: Value) -> Result<Value, Error> {
     if let (Some(a), Some(b)) = (left.as_str(), right.as_str()) {
         return Ok(match (left.is_safe(), right.is_safe()) {
@@ -127,7 +128,7 @@ fn as_float(value: &Value) -> Option<f64> {
     is_number.then(|| f64::try_from(value.clone()).ok()).flatten()
 }
 
-/// `text` with the characters of HTML's markup as references.
+/// Returns `text` with the special characters of HTML as references.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -143,7 +144,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// `%`: of a string, formatting.
+/// Implements `%`, which formats if the left operand is a string.
 fn remainder(state: &mut State<'_, '_>, left: Value, right: Value) -> Result<Value, Error> {
     if left.as_str().is_some() {
         let mut all = vec![left];
@@ -187,7 +188,7 @@ fn contains(state: &mut State<'_, '_>, item: Value, container: Value) -> Result<
     state.perform_test("in", &[item, container])
 }
 
-/// The order of two values that Python can order.
+/// Compares two values that Python can order.
 fn compared(a: &Value, b: &Value) -> Result<Ordering, Error> {
     let is_number = |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool);
     let is_sequence = |value: &Value| value.kind() == ValueKind::Seq;
@@ -201,7 +202,8 @@ fn compared(a: &Value, b: &Value) -> Result<Ordering, Error> {
     }
 }
 
-/// `value.name` for a name of a method of `dict`: the method, whatever item has that name.
+/// Implements `value.name` if the name is a method of `dict`: returns the method, even if there is
+/// an item with that name.
 fn attribute(value: Value, name: Value) -> Result<Value, Error> {
     let name = name.as_str().unwrap_or_default();
     if value.is_undefined() {

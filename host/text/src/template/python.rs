@@ -1,4 +1,4 @@
-//! JSON as Python's `json.dumps` writes it, which `tojson` means in a chat template.
+//! JSON as written by Python's `json.dumps`, which chat templates call `tojson`.
 
 use std::sync::Arc;
 
@@ -7,27 +7,27 @@ use minijinja::value::ValueKind;
 
 use crate::spelled::Marks;
 
-/// Deepest value written. The values of a template are checked against the same depth when they are
-/// created.
+/// Deepest value that is written. The values of a template are checked against the same depth when
+/// they are created.
 pub(crate) const VALUE_NESTING_MAX: usize = 64;
 
 /// Format of the output.
 #[derive(Debug, Clone)]
 pub(crate) struct JsonStyle {
-    /// Spaces of indentation per level with one item per line, or everything on one line.
+    /// Spaces of indentation per level, with one item per line. `None` for everything on one line.
     pub(crate) indent: Option<usize>,
-    /// Between items, and between key and value; Python's own if absent.
+    /// Texts between items, and between key and value. Python's defaults if absent.
     pub(crate) separators: Option<(String, String)>,
-    /// Keys in order of their characters instead of the order written.
+    /// Whether keys are sorted by their characters instead of keeping their order.
     pub(crate) sort_keys: bool,
-    /// Characters beyond ASCII as `\uXXXX`.
+    /// Whether characters beyond ASCII are written as `\uXXXX`.
     pub(crate) ascii: bool,
-    /// Characters that are not part of the text: written unchanged.
+    /// Characters that are not part of the text. They are written unchanged.
     pub(crate) marks: Option<Arc<Marks>>,
 }
 
-/// Writes `value`, or reports what in it JSON cannot represent. Stops with an error past `max`
-/// bytes.
+/// Writes `value`, or reports the part of it that JSON cannot represent. Stops with an error after
+/// `max` bytes.
 pub(crate) fn to_json(value: &Value, style: &JsonStyle, max: usize) -> Result<String, String> {
     let (item, key) = match (&style.separators, style.indent) {
         (Some((item, key)), _) => (item.as_str(), key.as_str()),
@@ -148,8 +148,8 @@ impl Writer<'_> {
     }
 }
 
-/// A float as Python prints it: the shortest digits that read back the same, with an exponent from
-/// 1e16 up and below 1e-4.
+/// Formats a float like Python: the shortest digits that parse to the same value, with an exponent
+/// from 1e16 up and below 1e-4.
 pub(crate) fn python_float(number: f64) -> String {
     if number.is_nan() {
         return "NaN".to_owned();

@@ -1,4 +1,4 @@
-//! Methods of Python's strings that the engine's compatibility table lacks or has otherwise.
+//! Methods of Python's strings that the engine's compatibility table lacks or defines differently.
 
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, Value};
@@ -12,7 +12,8 @@ pub(crate) const TAB_MAX: usize = 64;
 /// Widest text that a method may pad to.
 const WIDTH_MAX: usize = 1 << 16;
 
-/// The result of `text.method(arguments)`, or `None` for a method that is not of this module.
+/// Returns the result of `text.method(arguments)`, or `None` for a method that is not in this
+/// module.
 pub(crate) fn method(text: &str, method: &str, arguments: &[Value]) -> Option<Result<Value, Error>> {
     let result = match method {
         "strip" => from_args(arguments).and_then(|(of,)| stripped(text, of, true, true)),
@@ -69,14 +70,14 @@ fn without_arguments(arguments: &[Value], result: impl FnOnce() -> Value) -> Res
     Ok(result())
 }
 
-/// `text` without white space, or the characters `of`, at its ends.
+/// Returns `text` without white space, or the characters `of`, at its ends.
 pub(crate) fn stripped(text: &str, of: Option<&str>, start: bool, end: bool) -> Result<Value, Error> {
     let goes = |c: char| of.map_or_else(|| is_space(c), |of| of.contains(c));
     let text = if start { text.trim_start_matches(goes) } else { text };
     Ok(Value::from(if end { text.trim_end_matches(goes) } else { text }))
 }
 
-/// `split(sep=None, maxsplit=-1)` and `rsplit`.
+/// Implements `split(sep=None, maxsplit=-1)` and `rsplit`.
 fn split(text: &str, arguments: &[Value], from_end: bool) -> Result<Value, Error> {
     let (separator, most, named): (Option<Value>, Option<i64>, Kwargs) = from_args(arguments)?;
     let separator = match separator {
@@ -104,7 +105,7 @@ fn split(text: &str, arguments: &[Value], from_end: bool) -> Result<Value, Error
     Ok(Value::from(parts))
 }
 
-/// Words between runs of white space, at most so many cuts; the rest is one word.
+/// Splits at runs of white space, at most `most` times. The rest is one word.
 fn words(text: &str, most: usize, from_end: bool) -> Value {
     let mut words: Vec<Value> = Vec::new();
     let trim = |text| {
@@ -166,8 +167,9 @@ fn partition(text: &str, arguments: &[Value], last: bool) -> Result<Value, Error
     Ok(Value::from(Tuple::from(parts.map(Value::from))))
 }
 
-/// The part of `text` from character `start` to `end`, as Python slices, and where it starts in
-/// characters. `None` if `start` is beyond the text, where not even nothing is found.
+/// Returns the part of `text` from character `start` to `end`, like a slice in Python, and the
+/// number of characters before it. `None` if `start` is beyond the text, where not even an empty
+/// text is found.
 fn part(text: &str, start: Option<i64>, end: Option<i64>) -> Option<(&str, usize)> {
     let length = text.chars().count();
     let place = |index: i64| {
@@ -179,7 +181,8 @@ fn part(text: &str, start: Option<i64>, end: Option<i64>) -> Option<(&str, usize
     (start <= end).then(|| (&text[byte(start)..byte(end)], start))
 }
 
-/// The arguments of `count` and `find`: where to look, for what, and how many characters precede.
+/// Parses the arguments of `count` and `find`. Returns the part of the text to search, the text to
+/// find, and the number of characters before the part.
 fn sought<'t>(text: &'t str, arguments: &'t [Value]) -> Result<(&'t str, &'t str, usize), Error> {
     let (of, start, end): (&str, Option<i64>, Option<i64>) = from_args(arguments)?;
     let (part, before) = part(text, start, end).unwrap_or(("", 0));
@@ -231,7 +234,7 @@ fn removed<'t>(
     Ok(Value::from(strip(part).unwrap_or(text)))
 }
 
-/// Pads to a width: `place` tells how much of the padding precedes the text.
+/// Pads to a width. `place` returns the part of the padding that precedes the text.
 fn padded(text: &str, arguments: &[Value], place: impl Fn(usize, usize) -> usize) -> Result<Value, Error> {
     let (width, fill): (i64, Option<&str>) = from_args(arguments)?;
     let fill = fill.unwrap_or(" ");
@@ -287,7 +290,8 @@ fn is_cased(character: char) -> bool {
     character.is_uppercase() || character.is_lowercase()
 }
 
-/// Every letter behind another in lower case, the others in upper case.
+/// Returns the text with lower case for letters that follow a letter, and upper case for the
+/// others.
 fn titled(text: &str) -> String {
     let (mut out, mut inside) = (String::with_capacity(text.len()), false);
     for character in text.chars() {
@@ -313,7 +317,7 @@ fn swapped(text: &str) -> String {
     out
 }
 
-/// Methods of lists and tuples that the compatibility table lacks.
+/// Implements methods of lists and tuples that the compatibility table lacks.
 pub(crate) fn list_method(list: &Value, method: &str, arguments: &[Value]) -> Option<Result<Value, Error>> {
     if list.kind() != ValueKind::Seq {
         return None;

@@ -1,8 +1,8 @@
 //! Instructions whose meaning in Python differs from the engine's, and the functions called
 //! instead.
 //!
-//! The names contain spaces, so no template can call or replace the functions. `operators.rs` has
-//! them.
+//! The names contain spaces, so no template can call or replace the functions. `operators.rs`
+//! contains them.
 
 use minijinja::Value;
 use minijinja::machinery::Instruction;
@@ -21,14 +21,15 @@ pub(crate) const LESS_OR_EQUAL: &str = "python's less or equal";
 pub(crate) const GREATER: &str = "python's greater";
 pub(crate) const GREATER_OR_EQUAL: &str = "python's greater or equal";
 
-/// Methods of a Python `dict` that leave it as it is.
+/// Methods of a Python `dict` that do not change it.
 pub(crate) const DICT_METHODS: [&str; 6] = ["copy", "fromkeys", "get", "items", "keys", "values"];
 
 /// Methods that change a `dict`, which the sandbox of Jinja hides together with items of the same
 /// name.
 pub(crate) const HIDDEN_DICT_METHODS: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
 
-/// The instructions that do what Python does for `instruction`, or `None` if the engine agrees.
+/// Returns instructions with Python's result of `instruction`, or `None` if the engine's is the
+/// same.
 pub(crate) fn substitute<'source>(instruction: &Instruction<'source>) -> Option<Vec<Instruction<'source>>> {
     let call = |name, arguments| Instruction::CallFunction(name, Some(arguments));
     let instructions = match instruction {
@@ -42,7 +43,7 @@ pub(crate) fn substitute<'source>(instruction: &Instruction<'source>) -> Option<
         Instruction::Gte => vec![call(GREATER_OR_EQUAL, 2)],
         Instruction::Add => vec![call(SUM, 2)],
         Instruction::Mul => vec![instruction.clone(), call(LISTED, 1)],
-        // A sum of constant lists, folded.
+        // A sum of constant lists that the compiler folded.
         Instruction::LoadConst(value) if value.kind() == ValueKind::Iterable => {
             vec![Instruction::LoadConst(value.clone()), call(LISTED, 1)]
         }

@@ -22,11 +22,11 @@ fn rendered(source: &str) -> Result<String> {
 #[test]
 fn templates_mean_what_hugging_face_means() {
     for (source, expected) in [
-        // Blocks: the newline after a tag and the blanks before it are removed; one newline at the
+        // Blocks: the newline after a tag and the blanks before it are removed. One newline at the
         // end is removed.
         ("a\n  {% if true %}\nb\n  {% endif %}\nc\n", "a\nb\nc"),
         ("{{ bos_token }}{{ unk_token }}|", "<bos>|"),
-        // Values print as Python prints them.
+        // Values print like in Python.
         ("{{ [1, 'a', none, true, 1.0] }}{{ {'k': 'v'} }}", "[1, 'a', None, True, 1.0]{'k': 'v'}"),
         ("{{ messages|length * 1000000000 }}", "3000000000"),
         ("{{ 7 // 2 }} {{ 7 / 2 }} {{ -7 % 3 }} {{ 2 ** 3 }}", "3 3.5 2 8"),
@@ -54,7 +54,7 @@ fn templates_mean_what_hugging_face_means() {
         ),
         ("{% set x %}cap{{ 1 }}{% endset %}{{ x * 2 }}", "cap1cap1"),
         ("{% generation %}g{%- endgeneration -%} x", "gx"),
-        // What the published Qwen and Gemma templates use.
+        // Features that the published Qwen and Gemma templates use.
         (
             "{% for m in messages[::-1] %}{{ m.role[0] }}{{ loop.index0 }}{% if not loop.last %},{% endif %}{% endfor %}",
             "a0,u1,s2",
@@ -226,8 +226,8 @@ fn slow_templates_are_stopped_by_the_clock() {
     );
 }
 
-/// The deepest and longest templates that pass the checks neither overflow a thread's stack nor
-/// take long.
+/// The deepest and longest templates that pass the checks do not overflow a thread's stack, and run
+/// quickly.
 #[test]
 fn templates_at_the_limits_work() {
     let nested = format!("{}x{}", "{% if true %}".repeat(100), "{% endif %}".repeat(100));
@@ -270,7 +270,7 @@ fn directory(files: &[(&str, &[u8])]) -> tempfile::TempDir {
     folder
 }
 
-/// A source of the same files as bytes.
+/// Returns a source of the same files as bytes.
 fn files_of(files: &[(&str, &[u8])]) -> impl Fn(&str) -> Option<Vec<u8>> {
     move |name| files.iter().find(|(existing, _)| *existing == name).map(|(_, bytes)| bytes.to_vec())
 }

@@ -8,8 +8,8 @@ use serde::{Deserialize, Deserializer};
 use crate::error::Result;
 use crate::input::parse_json;
 
-/// A value of a template variable: anything JSON can represent, with objects in the order they were
-/// written (templates print them with `tojson`, and the model was trained on that order).
+/// A value of a template variable: any JSON value. Objects keep the order of their fields, since
+/// templates print them with `tojson` and the model was trained on that order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TemplateValue(pub(crate) Value);
 
@@ -19,7 +19,7 @@ impl TemplateValue {
         parse_json(text.as_bytes(), Path::new(origin))
     }
 
-    /// The value of JSON's `null`, which is a template's `none`.
+    /// Returns the value of JSON's `null`, which is a template's `none`.
     pub fn none() -> TemplateValue {
         TemplateValue(Value::from(()))
     }

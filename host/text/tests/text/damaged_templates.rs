@@ -1,7 +1,6 @@
-//! Damaged templates and configurations: whatever they contain, a result or a typed error is
-//! returned quickly.
+//! Damaged templates and configurations: each returns a result or a typed error quickly.
 //!
-//! `SHARDWRIGHT_ROUNDS` makes the run longer; a failure prints the seed of its round.
+//! `SHARDWRIGHT_ROUNDS` makes the run longer. A failure prints the seed of its round.
 
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};

@@ -1,14 +1,14 @@
-//! Sampling with drafted tokens: what is chosen has the distribution of sampling without.
+//! Sampling with drafted tokens: chosen tokens have the same distribution as without a draft.
 
 use shardwright_text::{Distribution, Random, Sampler, SamplingParameters, Verdict};
 
-/// Draws of each test.
+/// Number of draws in each test.
 const DRAWS: usize = 200_000;
 
-/// Tokens of the vocabulary.
+/// Number of tokens in the vocabulary.
 const VOCABULARY: usize = 8;
 
-/// What follows each token: rows of logits of a small language.
+/// Returns a small language: for each token, the logits of the next one.
 fn logits(seed: u64, spread: f64) -> Vec<Vec<f32>> {
     let mut random = Random::new(seed);
     let mut row = || (0..VOCABULARY).map(|_| (spread * random.next_unit()) as f32).collect();
@@ -26,8 +26,8 @@ fn samplings() -> [SamplingParameters; 5] {
     ]
 }
 
-/// Pearson's statistic of counts beside probabilities, and its degrees of freedom. Categories that
-/// are expected less than five times are taken together.
+/// Computes Pearson's statistic of counts against probabilities, and its degrees of freedom.
+/// Categories with an expected count below five are combined.
 fn chi_square(counts: &[u64], probabilities: &[f64]) -> (f64, f64) {
     let total: u64 = counts.iter().sum();
     let (mut statistic, mut categories) = (0.0, 0.0);
@@ -50,8 +50,8 @@ fn chi_square(counts: &[u64], probabilities: &[f64]) -> (f64, f64) {
     (statistic, categories - 1.0)
 }
 
-/// The statistic that one of a hundred samples of the distribution exceeds (Wilson and Hilferty
-/// 1931).
+/// Returns the value that the statistic exceeds in one of a hundred samples of the distribution
+/// (Wilson and Hilferty 1931).
 fn one_percent(freedom: f64) -> f64 {
     const NORMAL: f64 = 2.326_347_9;
     let part = 2.0 / (9.0 * freedom);
@@ -62,12 +62,13 @@ fn last(history: &[u32]) -> usize {
     history.last().map_or(0, |&id| id as usize)
 }
 
-/// Something that drafts three tokens at a time.
+/// A source of drafts, three tokens at a time.
 trait Draft {
     fn next(&mut self, history: &[u32]) -> (u32, Option<Distribution>);
 }
 
-/// A function of the history: what followed the last token when it stood last, as prompt lookup.
+/// A function of the history: the token that followed the previous occurrence of the last token, as
+/// in prompt lookup.
 struct Lookup;
 
 impl Draft for Lookup {
@@ -78,7 +79,7 @@ impl Draft for Lookup {
     }
 }
 
-/// Draws from a language of its own.
+/// Draws from a different language.
 struct Draws {
     logits: Vec<Vec<f32>>,
     sampler: Sampler,
@@ -92,9 +93,9 @@ impl Draft for Draws {
     }
 }
 
-/// Generates as a reply does, three drafted tokens a step. Returns counts of pairs of tokens that
-/// follow each other, and the share of drafted tokens that stood. The history is kept short, so
-/// that the probabilities of a penalty are few.
+/// Generates like a reply, with three drafted tokens per step. Returns counts of pairs of
+/// consecutive tokens, and the share of accepted drafted tokens. The history is kept short, so that
+/// a penalty leads to few different probabilities.
 fn pairs(target: &[Vec<f32>], parameters: SamplingParameters, draft: &mut dyn Draft) -> (Vec<u64>, f64) {
     let mut sampler = Sampler::new(parameters).unwrap();
     let mut counts = vec![0; VOCABULARY * VOCABULARY];
@@ -105,7 +106,7 @@ fn pairs(target: &[Vec<f32>], parameters: SamplingParameters, draft: &mut dyn Dr
         let mut proposal = history.clone();
         let mut from = Vec::new();
         for _ in 0..3 {
-            // A penalty is of the last two tokens, here and below.
+            // The penalty covers the last two tokens, here and below.
             let (id, drawn_from) = draft.next(&proposal[proposal.len() - 2..]);
             proposal.push(id);
             from.push(drawn_from);
@@ -158,7 +159,8 @@ fn two_drafts_leave_the_distribution_as_it_is() {
             assert!(accepted > 0.05, "{name}: {accepted}");
             assert_eq!(accepted == 1.0, name == "the same language", "{name}: {accepted}");
             if penalised {
-                // Probabilities depend on the token before the last too: compared with sampling.
+                // Probabilities also depend on the token before the last, so the reference is plain
+                // sampling.
                 let (plain, _) = pairs(&target, parameters, &mut Never);
                 let total: u64 = plain.iter().sum();
                 for (&one, &other) in counts.iter().zip(&plain) {
@@ -188,7 +190,7 @@ fn two_drafts_leave_the_distribution_as_it_is() {
     }
 }
 
-/// Drafts what is never chosen, so that every token is sampled.
+/// Drafts a token that is never chosen, so that every token is sampled.
 struct Never;
 
 impl Draft for Never {

@@ -1,5 +1,5 @@
-//! Text files of a GGUF file: the tokenizer is that of the folder, templates and ids are found, and
-//! what is not supported is refused by its key.
+//! Text files of a GGUF file: the tokenizer equals that of the folder, templates and ids are found,
+//! and unsupported values are refused by their key.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ fn the_tokenizer_of_a_file_is_that_of_its_folder() {
     let cache = tempfile::tempdir().unwrap();
     let of_folder = Tokenizer::from_checkpoint(folder.path()).unwrap();
     let alone = Tokenizer::from_checkpoint(&file).unwrap();
-    // Twice: made, and by its index.
+    // Twice: first the index is made, then it is used.
     let indexed = [(); 2].map(|()| Tokenizer::from_checkpoint_indexed(&file, cache.path()).unwrap());
     for text in TEXTS {
         let ids = of_folder.encode(text, true).unwrap();
@@ -31,7 +31,7 @@ fn the_tokenizer_of_a_file_is_that_of_its_folder() {
     assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), 1);
 }
 
-/// A file with a byte-level vocabulary of three words and whatever is added.
+/// Writes a file with a byte-level vocabulary of three words, plus the additions of `add`.
 fn byte_level(folder: &Path, add: impl Fn(GgufHead) -> GgufHead) -> PathBuf {
     let alphabet = ["a", "b", "Ġ", "ab", "Ġa", "<|im_end|>"];
     let head = GgufHead::new("qwen2")
@@ -139,7 +139,7 @@ fn what_is_not_supported_or_wrong_is_refused_by_its_key() {
     assert!(matches!(error, TextError::InvalidTokenizer { .. }), "{error:?}");
 }
 
-/// A file whose vocabulary costs far more than its bytes if it is believed.
+/// Checks that a file is refused whose vocabulary would cost far more than its bytes.
 fn refused(head: GgufHead, words: &str) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.gguf");
@@ -155,7 +155,7 @@ fn vocabularies_that_grow_in_memory_are_refused() {
     let pieces = |tokens: &[&str]| {
         GgufHead::new("gemma3").text("tokenizer.ggml.model", "llama").texts("tokenizer.ggml.tokens", tokens)
     };
-    // Every two pieces of a run make a third: of half a megabyte of tokens, merges of 358 MB.
+    // Every two pieces of a run form a third. Half a megabyte of tokens gives merges of 358 MB.
     let run: Vec<String> = (1..=1024).map(|length| "a".repeat(length)).collect();
     let run: Vec<&str> = run.iter().map(String::as_str).collect();
     refused(pieces(&run), "`tokenizer.ggml.tokens` is 432915 merges of 268984520 bytes");
@@ -168,7 +168,7 @@ fn vocabularies_that_grow_in_memory_are_refused() {
     refused(kinds, "`tokenizer.ggml.token_type` is a list of 100, expected as many as there are tokens");
 }
 
-/// A merge is always longer than its parts, unless a part is empty: then it would make itself.
+/// A merge is always longer than its parts, unless a part is empty. Then it would produce itself.
 #[test]
 fn merges_that_make_themselves_end() {
     let folder = tempfile::tempdir().unwrap();

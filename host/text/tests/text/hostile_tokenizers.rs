@@ -1,5 +1,5 @@
-//! Files that are no tokenizer, or a malicious one: a typed error that names the file, never a
-//! panic or a hang.
+//! Files that are not tokenizers, or are malicious ones: each causes a typed error that names the
+//! file, and never a panic or a hang.
 
 use std::path::Path;
 
@@ -53,7 +53,7 @@ fn anything_but_a_tokenizer_is_refused() {
     assert!(matches!(refused(dropout.as_bytes()), TextError::UnsupportedTokenizer { .. }));
 }
 
-/// Four replacements of a letter by a thousand are a million million letters.
+/// If four steps each replace a letter by a thousand, one letter becomes a million million.
 #[test]
 fn steps_that_would_fill_memory_are_refused_before_any_text() {
     let with = |field: &str, steps: &str| {
@@ -68,7 +68,7 @@ fn steps_that_would_fill_memory_are_refused_before_any_text() {
         let error = refused(&with(field, &steps));
         assert!(matches!(error, TextError::UnsupportedTokenizer { .. }), "{field}: {error}");
     }
-    // What makes a text somewhat longer is used, and shortens the longest text.
+    // A step that lengthens a text moderately is accepted, but reduces the longest accepted text.
     let twice = format!(r#"{{"type": "Sequence", "normalizers": [{replace}, {{"type": "NFC"}}]}}"#);
     let tokenizer = Tokenizer::from_bytes(&with("normalizer", &twice), "a").unwrap();
     let plain = Tokenizer::from_bytes(&qwen(), "b").unwrap();
@@ -110,7 +110,7 @@ fn files_are_named_when_loading_in_the_background_fails() {
 
 #[test]
 fn failures_of_the_library_are_errors() {
-    // A decoder that strips more characters than a token has makes the library panic.
+    // If a decoder strips more characters than a token has, the library panics.
     let spiteful = String::from_utf8(qwen()).unwrap();
     let value: serde_json::Value = serde_json::from_str(&spiteful).unwrap();
     let mut value = value;
@@ -122,7 +122,7 @@ fn failures_of_the_library_are_errors() {
     assert!(error.to_string().contains("spiteful.json"));
     assert!(matches!(TextStream::new(&tokenizer, false).push(id), Err(TextError::Decode { .. })));
 
-    // A model without a token for a text and without an unknown token.
+    // The model has neither a token for the text nor an unknown token.
     value["model"] = serde_json::json!({"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "missing"});
     value["decoder"] = serde_json::Value::Null;
     value["added_tokens"] = serde_json::json!([]);
@@ -141,12 +141,12 @@ fn texts_are_bounded() {
     assert_eq!(error.to_string(), "the prompt is not UTF-8 text: the first bad byte is at offset 3");
 }
 
-/// Small faults throughout a real file: if it is accepted it must also encode and decode without a
+/// Small faults throughout a real file. If it is accepted, it must also encode and decode without a
 /// panic.
 #[test]
 fn damaged_files_are_refused_or_work() {
     let mut small: serde_json::Value = serde_json::from_slice(&qwen()).unwrap();
-    // The vocabulary is most of the file, and faults in it are the least interesting.
+    // The vocabulary is most of the file, but faults in it are the least interesting.
     small["model"]["merges"] = serde_json::json!([]);
     let intact = small.to_string().into_bytes();
     let mut random = Random::new(5);

@@ -1,5 +1,5 @@
-//! The index of a tokenizer against the library that reads the same file: ids, texts and spellings,
-//! for published settings and random ones; and an index that was damaged.
+//! Compares the index of a tokenizer with the library that reads the same file: ids, texts and
+//! spellings, for published settings and random ones. Also tests damaged indexes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const FIXTURES: [&str; 8] = [
     "tests/fixtures/embeddinggemma2",
     "tests/fixtures/functiongemma",
 ];
-/// Texts of all tokenizers together.
+/// Number of texts over all tokenizers.
 const TEXTS: usize = 100_000;
 
 fn bytes_of(folder: &str) -> (PathBuf, Vec<u8>) {
@@ -28,12 +28,12 @@ fn bytes_of(folder: &str) -> (PathBuf, Vec<u8>) {
     (path, bytes)
 }
 
-/// Below `end`.
+/// Returns a random number below `end`.
 fn below(random: &mut Random, end: usize) -> usize {
     (random.next_u64() % end as u64) as usize
 }
 
-/// Tokens, their halves, and characters of every length in bytes.
+/// Returns a text of tokens, halves of tokens, and characters of every length in bytes.
 fn text(random: &mut Random, tokens: &[String]) -> String {
     let mut text = String::new();
     for _ in 0..below(random, 24) {
@@ -53,7 +53,7 @@ fn text(random: &mut Random, tokens: &[String]) -> String {
     text
 }
 
-/// Compares over so many texts.
+/// Compares the two tokenizers on `texts` random texts.
 fn agree(name: &str, ours: &Tokenizer, library: &tokenizers::Tokenizer, texts: usize) {
     assert!(ours.index().is_some(), "{name} is left to the library");
     assert_eq!(ours.vocabulary_size(), library.get_vocab_size(true), "{name}");
@@ -98,8 +98,8 @@ fn an_index_gives_what_the_library_gives() {
     }
 }
 
-/// A file whose vocabulary lacks characters and bytes, with rules that no published one has
-/// together.
+/// Returns a file whose vocabulary lacks characters and bytes. No published file has the same
+/// combination of rules.
 fn unusual(random: &mut Random) -> Value {
     let alphabet: Vec<String> = "abcdeé日🙂▁".chars().map(String::from).collect();
     let mut tokens: Vec<String> = vec!["<unk>".to_owned()];
@@ -141,7 +141,7 @@ fn rules_that_meet_nowhere_else_agree_too() {
     for at in 0..200 {
         let mut file = unusual(&mut random);
         if at % 2 == 0 {
-            // As older files spell merges.
+            // The spelling of merges in older files.
             for merge in file["model"]["merges"].as_array_mut().expect("merges") {
                 *merge = json!(format!("{} {}", merge[0].as_str().unwrap(), merge[1].as_str().unwrap()));
             }
@@ -187,7 +187,8 @@ fn anything_unusual_is_left_to_the_library() {
     }
 }
 
-/// Whatever is in an index, there is an error or there are ids: no panic and no endless search.
+/// An index with any content leads to an error or to ids, but never to a panic or an endless
+/// search.
 #[test]
 fn a_damaged_index_ends_in_an_error_or_in_other_ids() {
     let (path, bytes) = bytes_of("tests/fixtures/gemma3_text");
@@ -228,7 +229,7 @@ fn a_damaged_index_ends_in_an_error_or_in_other_ids() {
         assert!(!tries(whole[..end].to_vec()), "{end} bytes are an index");
     }
     assert!(!is_index_of(&whole, [0; 32]) && !is_index_of(&[], source));
-    // The numbers of the head, each as large as can be.
+    // The numbers of the head, each with its largest value.
     for at in 0..8 {
         let mut index = whole.clone();
         index[16 + 4 * at..][..4].fill(0xff);
@@ -244,7 +245,7 @@ fn a_damaged_index_ends_in_an_error_or_in_other_ids() {
     tries(index);
 }
 
-/// Where indexes are kept, only one that is whole and this user's own is used.
+/// Only a complete index that belongs to this user is used.
 #[test]
 fn an_index_is_kept_and_made_anew_when_it_is_damaged() {
     let (path, bytes) = bytes_of("tests/fixtures/gemma3_text");
@@ -264,8 +265,8 @@ fn an_index_is_kept_and_made_anew_when_it_is_damaged() {
     let whole = std::fs::read(kept).unwrap();
     assert!(is_index_of(&whole, Sha256::digest(&bytes).into()));
 
-    // It is used: what changes it unseen changes what comes out. A hash of its own can be forged,
-    // which is why nobody else may write there.
+    // The index is used: an undetected change of it changes the ids. Its hash can be forged.
+    // Therefore no other user may write to the folder.
     let forged = {
         let mut index = whole.clone();
         let tokens = u32::from_le_bytes(index[16..20].try_into().unwrap()) as usize;
@@ -296,7 +297,7 @@ fn an_index_is_kept_and_made_anew_when_it_is_damaged() {
         assert_eq!(reads(), expected);
         assert_eq!(std::fs::read(kept).unwrap(), &whole[..100], "nothing is written where others may");
     }
-    // A tokenizer that is not there, or that the library reads alone.
+    // A missing tokenizer, and one that only the library can read.
     let missing = Tokenizer::from_file_indexed(folder.path().join("tokenizer.json"), &indexes).unwrap_err();
     assert!(matches!(missing, TextError::Read { .. }), "{missing}");
 }

@@ -1,5 +1,5 @@
-//! Templates against Jinja2 as Hugging Face sets it up: `tests/templates/make_oracle.py` wrote what
-//! it is compared with.
+//! Compares templates with Jinja2 as configured by Hugging Face. `tests/templates/make_oracle.py`
+//! wrote the expected results.
 
 use std::fs;
 use std::io::Write;
@@ -34,7 +34,7 @@ fn yes() -> bool {
 }
 
 impl Cases {
-    /// The text that `source` renders, or why it does not.
+    /// Returns the text that `source` renders, or the reason why it does not.
     fn render(&self, source: &str, case: &Case) -> Result<String, String> {
         let tokens: Vec<(&str, &str)> =
             self.special_tokens.iter().map(|(name, token)| (name.as_str(), token.as_str())).collect();
@@ -59,7 +59,7 @@ fn cases() -> Cases {
     serde_json::from_slice(&fs::read(folder().join("cases.json")).unwrap()).unwrap()
 }
 
-/// Twelve digits of the SHA-256 of a text, or a dash for an error.
+/// Returns twelve digits of the SHA-256 of a text, or a dash for an error.
 fn digest(rendered: &Result<String, String>) -> String {
     let Ok(text) = rendered else { return "-".to_owned() };
     Sha256::digest(text.as_bytes()).iter().take(6).map(|byte| format!("{byte:02x}")).collect()
@@ -68,7 +68,7 @@ fn digest(rendered: &Result<String, String>) -> String {
 #[test]
 fn published_templates_render_as_by_jinja2() {
     let Some(published) = std::env::var_os("SHARDWRIGHT_TEMPLATES").map(PathBuf::from) else {
-        // Past the capture of the harness: `cargo xtask test` repeats such lines at its end.
+        // Bypasses the capture of the harness: `cargo xtask test` repeats such lines at its end.
         let why = "SKIPPED: published templates: `cargo xtask vendor templates` fetches them";
         writeln!(std::io::stdout().lock(), "{why}").unwrap();
         return;
@@ -82,7 +82,7 @@ fn published_templates_render_as_by_jinja2() {
         assert_eq!(digests.len(), cases.cases.len());
         let source = fs::read_to_string(published.join(name)).unwrap();
         for (case, expected) in cases.cases.iter().zip(digests) {
-            // Jinja reads every end of a line as a line feed: seen by one case.
+            // Jinja reads every end of a line as a line feed, which matters to one case.
             let line_ends: &[&str] =
                 if case.name == "call and result" { &["\n", "\r\n", "\r"] } else { &["\n"] };
             for line_end in line_ends {

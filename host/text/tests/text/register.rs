@@ -12,7 +12,7 @@ fn fixtures() -> Vec<PathBuf> {
     all.chain([root.join("demo-model")]).filter(|path| path.join("config.json").is_file()).collect()
 }
 
-/// Another value of the same kind.
+/// Returns a different value of the same kind.
 fn other(value: &Value) -> Value {
     match value {
         Value::Bool(flag) => json!(!flag),
@@ -23,7 +23,7 @@ fn other(value: &Value) -> Value {
     }
 }
 
-/// What is read of a file, as text, or the error.
+/// Returns the parsed settings of a file as text, or the error.
 fn read(name: &str, fields: &Value) -> String {
     let file = |asked: &str| (asked == name).then(|| fields.to_string().into_bytes());
     match name {
@@ -82,7 +82,7 @@ fn tokens_around_a_text_follow_the_configuration() {
     let usual = ids(json!({}));
     assert_eq!((usual.len(), usual[0]), (2, 2));
     let letter = usual[1];
-    // As `transformers` 5.23 builds its post-processor: a flag that is left out counts as off.
+    // As in the post-processor that `transformers` 5.23 builds, a missing flag counts as off.
     assert_eq!(tokens(json!(true), json!(false)), usual);
     assert_eq!(tokens(json!(false), json!(false)), [letter]);
     assert_eq!(tokens(json!(true), json!(true)), [2, letter, 1]);

@@ -1,4 +1,4 @@
-//! Text streamed token by token is the text decoded at once.
+//! Text streamed token by token equals the text decoded at once.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ fn streamed(tokenizer: &Tokenizer, ids: &[u32], skip_special: bool) -> String {
     text
 }
 
-/// A tokenizer of byte tokens and words under any decoder.
+/// Returns a tokenizer with byte tokens, words and the given decoder.
 fn small(decoder: &str) -> Tokenizer {
     let bytes = (0..256).map(|byte| format!("\"<0x{byte:02X}>\": {}", byte + 10));
     let words = ["<s>", "▁", "▁the", "cat", "##s", "a", "é", "東", " ", "b"];
@@ -78,14 +78,15 @@ fn random_ids_stream_to_what_they_decode_to() {
 
 #[test]
 fn random_bytes_stream_to_what_they_decode_to() {
-    // Bytes that often form whole, truncated and broken characters.
+    // Bytes that often form complete, truncated and broken characters.
     let likely = [0x41, 0xc3, 0xa9, 0xe6, 0x9d, 0xb1, 0xf0, 0x9f, 0x99, 0x82, 0x80, 0xff];
     for folder in ["tests/fixtures/gemma3_text", "tests/fixtures/qwen3"] {
         let tokenizer = tokenizer(folder);
         let byte_ids: Vec<u32> = likely
             .iter()
             .map(|&byte: &u8| {
-                // Byte-level alphabets spell bytes as characters; the others as `<0x41>`.
+                // Byte-level alphabets spell bytes as characters. The others spell them as
+                // `<0x41>`.
                 let spelled = tokenizer.token_to_id(&format!("<0x{byte:02X}>"));
                 let character = match byte {
                     0x41 | 0xc3 | 0xa9 | 0xe6 | 0xb1 | 0xf0 | 0xff => char::from(byte),
@@ -205,8 +206,8 @@ fn replies_end_by_their_rules() {
         ("before ST<turn|>", "before ST", Some(Stop::Id(16))),
         ("in 東京 now", "in ", Some(Stop::Text("東京".into()))),
         ("in 東<turn|>", "in 東", Some(Stop::Id(16))),
-        // The bytes of the string are pending when the stop id comes: the string was complete
-        // first.
+        // The bytes of the string are pending when the stop id comes, but the string was complete
+        // before it.
         ("in 東京<turn|>", "in ", Some(Stop::Text("東京".into()))),
         ("no end STO", "no end STO", None),
         ("<|turn>hidden special", "hidden special", None),

@@ -9,7 +9,7 @@ fn tokenizer(folder: &str) -> Tokenizer {
     Tokenizer::from_checkpoint(repository.join(folder)).unwrap()
 }
 
-/// Thought, answer and reason of a reply of these ids to a prompt.
+/// Returns thought, answer and reason of a reply with the ids of `text` to a prompt.
 fn reply(tokenizer: &Tokenizer, prompt: &str, text: &str) -> (String, String, Option<Stop>) {
     let tokens = ThoughtTokens::of(tokenizer).unwrap();
     let rules = StopRules::new([1, 16]).with_strings(["STOP"]).unwrap();
@@ -47,7 +47,7 @@ fn thoughts_of_gemma_4_are_no_part_of_the_answer() {
     }
     let stopped = (String::from("Q"), String::from("a "), Some(Stop::Text("STOP".into())));
     assert_eq!(reply("<|channel>Q<channel|>a STOP b<turn|>"), stopped);
-    // A limit ends a reply within a thought, or with text that a stop string may begin with.
+    // A limit ends a reply within a thought, or after text that may be the start of a stop string.
     assert_eq!(reply("<|channel>thou"), ("thou".into(), String::new(), None));
     assert_eq!(reply("a STO<|channel>Q"), ("Q".into(), "a STO".into(), None));
 }

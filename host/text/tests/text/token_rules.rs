@@ -1,15 +1,15 @@
-//! Tokens that rules of a checkpoint exclude, as transformers excludes them.
+//! Tokens that rules of a checkpoint exclude, compared with transformers.
 
 use serde_json::Value;
 use shardwright_text::{GenerationConfig, Sampler, SamplingParameters, TextError, TokenRules};
 
-/// The rules of a `generation_config.json`.
+/// Reads the rules of a `generation_config.json`.
 fn rules(fields: &Value) -> TokenRules {
     let file = |name: &str| (name == "generation_config.json").then(|| fields.to_string().into_bytes());
     GenerationConfig::from_files("model", file).unwrap().rules
 }
 
-/// Written by `tests/models/make_rules.py`.
+/// The expected values come from `tests/models/make_rules.py`.
 #[test]
 fn excluded_tokens_are_those_of_transformers() {
     let goldens: Value = serde_json::from_str(include_str!("token_rules.json")).unwrap();
@@ -31,7 +31,7 @@ fn excluded_tokens_are_those_of_transformers() {
         let left: Vec<u32> = distribution.tokens().map(|(id, _)| id).collect();
         let expected: Vec<u32> = (0..vocabulary).filter(|id| !excluded.contains(id)).collect();
         assert_eq!(left, expected, "{case}");
-        // The likeliest token is the likeliest of those that are left.
+        // Logits descend, so the chosen token is the lowest remaining id.
         let logits: Vec<f32> = (0..vocabulary).map(|id| -(id as f32)).collect();
         let mut sampler =
             Sampler::new(SamplingParameters::greedy()).unwrap().with_rules(self::rules(&fields), prompt);

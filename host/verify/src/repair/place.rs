@@ -1,4 +1,4 @@
-//! A faulty place, as a report shows it and as a planner is told.
+//! A faulty place, for reports and as feedback for a planner.
 
 use shardwright_build::{Detail, Feedback, MeasuredTime};
 use shardwright_graph::{Component, ComponentKind, Graph, Op, Role, Segments, ValueSource};
@@ -7,7 +7,7 @@ use shardwright_vocabulary::WeightRole;
 use super::{Evidence, FaultyPlace};
 
 impl FaultyPlace {
-    /// The shard as a whole.
+    /// Makes the place of the shard as a whole.
     pub(super) fn whole(shard: &str, error: f64) -> Self {
         FaultyPlace {
             shard: shard.to_owned(),
@@ -21,7 +21,7 @@ impl FaultyPlace {
         }
     }
 
-    /// A layer, or a component without layers.
+    /// Makes the place of a layer, or of a component without layers.
     pub(super) fn part(shard: &str, component: ComponentKind, layer: Option<u32>, error: f64) -> Self {
         FaultyPlace {
             component: Some(component.name().to_owned()),
@@ -31,7 +31,7 @@ impl FaultyPlace {
         }
     }
 
-    /// The value that leaves a shard in this role.
+    /// Makes the place of the value that leaves a shard in this role.
     pub(super) fn value(
         shard: &str,
         segments: &Segments,
@@ -70,7 +70,7 @@ impl FaultyPlace {
         Some(place)
     }
 
-    /// What a planner is told, with the times that the shard took.
+    /// Makes the feedback for a planner, with the times of the shard.
     pub(super) fn feedback(&self, index: usize, times: Vec<MeasuredTime>) -> Feedback {
         let mut details = vec![Detail::new("evidence", self.evidence.name())];
         let mut tell = |name: &str, value: Option<String>| {
@@ -81,7 +81,7 @@ impl FaultyPlace {
         tell("role", self.role.clone());
         tell("values", self.values.clone());
         tell("value", self.value.clone());
-        // A cast of a float saturates.
+        // The cast of a float saturates.
         let drift = (self.relative_error * 1000.0).ceil() as u32;
         Feedback {
             shard: Some(index as u32),
@@ -122,13 +122,13 @@ impl std::fmt::Display for FaultyPlace {
     }
 }
 
-/// The components of a shard.
+/// Returns the components of a shard.
 fn components<'g>(segments: &Segments, graph: &'g Graph) -> impl Iterator<Item = &'g Component> {
     let kinds: Vec<ComponentKind> = segments.iter().map(|segment| segment.component).collect();
     graph.components.iter().filter(move |component| kinds.contains(&component.kind))
 }
 
-/// The place of the node that gives a value.
+/// Makes the place of the node that computes a value.
 fn made(shard: &str, component: &Component, value: usize, graph: &Graph, error: f64) -> Option<FaultyPlace> {
     let value = component.values.get(value)?;
     let ValueSource::Node(node) = value.source else { return None };

@@ -1,4 +1,4 @@
-//! Verifies plans as they are compiled, and says of those that do not hold where.
+//! Verifies plans after they are compiled, and reports the faulty places of plans that fail.
 
 use std::time::Duration;
 
@@ -12,8 +12,7 @@ use super::subject::{Proved, Subject};
 use super::{FaultyPlace, RepairAttempt};
 use crate::report::{BoundaryVerification, ShardVerification};
 
-/// How far a proof is when the plan was verified, in thousandths; the search for its faults
-/// follows.
+/// Progress after the plan was verified, in thousandths. The search for its faults follows.
 const VERIFIED: u32 = 500;
 
 /// Proves the plans of a model of a bundle.
@@ -28,13 +27,13 @@ impl<S: Subject> ModelProver<S> {
         ModelProver { subject, attempts: Vec::new(), held: None }
     }
 
-    /// The plans that did not hold, and the verification of the one that does.
+    /// Returns the plans that failed, and the verification of the plan that passed.
     pub(super) fn finish(self) -> Result<(Vec<RepairAttempt>, S::Report)> {
         let missing = || Error::new(ErrorKind::Internal, "a plan was accepted that nothing proved");
         Ok((self.attempts, self.held.ok_or_else(missing)?))
     }
 
-    /// Remembers why a plan did not hold.
+    /// Records why a plan failed.
     fn refuse(
         &mut self,
         candidate: &Candidate<'_>,
@@ -76,7 +75,7 @@ impl<S: Subject> Prover for ModelProver<S> {
         let chain = join(parts, candidate.graph(), emulated_on, Beforehand::default())?;
         let compiled: Vec<CompiledGraphs> =
             candidate.shards().iter().map(|shard| shard.compiled.clone()).collect();
-        // The chain is let go of: a chip may hold few shards at a time.
+        // The chain is dropped afterwards, because a chip may have room for few shards at a time.
         let report = self.subject.run(candidate, chain, &compiled, &mut all.then(VERIFIED))?;
         let judged = report.boundaries().iter().find(|boundaries| boundaries.judged);
         let measured: Vec<Vec<MeasuredTime>> = (0..candidate.shards().len())
@@ -123,8 +122,8 @@ impl<S: Subject> Prover for ModelProver<S> {
     }
 }
 
-/// How long the entry points of a shard took with all their rows; nothing of what another device
-/// stands in for, or a simulator.
+/// Returns the times of a shard's entry points with all their rows. Empty if a simulator or a
+/// substitute device runs the shard.
 fn times(candidate: &Candidate<'_>, judged: &BoundaryVerification, index: usize) -> Vec<MeasuredTime> {
     let shard = &candidate.shards()[index];
     let executor = candidate.executor(shard);
@@ -144,7 +143,7 @@ fn microseconds(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1)
 }
 
-/// The measured times, if by them a token takes longer than the goal.
+/// Returns the measured times as feedback, if a token is slower than the goal according to them.
 fn too_slow(candidate: &Candidate<'_>, measured: Vec<Vec<MeasuredTime>>) -> Vec<Feedback> {
     let Some(goal) = candidate.request().goals.token_microseconds else { return Vec::new() };
     let of_a_token = |measured: &Vec<MeasuredTime>| {

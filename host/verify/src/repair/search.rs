@@ -1,4 +1,4 @@
-//! Finds what is wrong in a shard that is out of bounds: by its own values, or by parts of it.
+//! Finds the fault in a shard that is out of bounds: by its own values, or by parts of it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,28 +18,28 @@ use crate::shard_run::{Feed, Own, ShardMemory, Twin};
 use crate::thresholds::Thresholds;
 use crate::trace::{Given, Trace};
 
-/// Share of the largest own error that another has to reach to be a fault of its own: rounding is
-/// far below what overflows.
+/// Share of the largest own error that another error must reach to count as a separate fault.
+/// Rounding errors are far below overflows.
 const OF_THE_LARGEST: f64 = 0.1;
 
-/// Most places that one look at a shard gives.
+/// Largest number of places from one search of a shard.
 const PLACES: usize = 8;
 
-/// A shard that is out of bounds.
+/// Search in a shard that is out of bounds.
 pub(super) struct Search<'s> {
-    /// The model as it is in the checkpoint.
+    /// The model in the checkpoint.
     pub(super) graph: &'s Graph,
-    /// What it was run over.
+    /// The prompts that the shard was run over.
     pub(super) prompts: &'s [Prompt<'s>],
     pub(super) exact: bool,
     pub(super) thresholds: Thresholds,
     pub(super) index: usize,
-    /// What its verification found.
+    /// The verification of the shard.
     pub(super) failed: &'s ShardVerification,
 }
 
 impl<'s> Search<'s> {
-    /// The faulty places, at least one.
+    /// Returns the faulty places, at least one.
     pub(super) fn run(
         &self,
         candidate: &mut Candidate<'_>,
@@ -49,7 +49,7 @@ impl<'s> Search<'s> {
         let case = self.case()?;
         let own = match candidate.tapped(self.index, &mut all.then(200)) {
             Ok(tapped) => self.own(candidate, &tapped, &case, &mut all.then(400))?,
-            // The shim takes no further outputs.
+            // The shim does not support further outputs.
             Err(BuildError::Refused(_)) => Vec::new(),
             Err(error) => return Err(error.into()),
         };
@@ -63,7 +63,7 @@ impl<'s> Search<'s> {
         self.failed.entries.iter().flat_map(|entry| &entry.outputs)
     }
 
-    /// The worst of its results, by which the fault is looked for: one prompt, as far as that row.
+    /// Returns the prompt for the search, up to the row of the worst result.
     fn case(&self) -> Result<Prompt<'s>> {
         let failed = self.outputs().filter(|output| !output.passed);
         let worst = failed.max_by(|one, other| one.relative_worst.total_cmp(&other.relative_worst));
@@ -85,7 +85,7 @@ impl<'s> Search<'s> {
         })
     }
 
-    /// Places whose value is off although the device read what it is computed from.
+    /// Returns the places whose value is wrong although the device read correct inputs for it.
     fn own(
         &self,
         candidate: &Candidate<'_>,
@@ -100,7 +100,7 @@ impl<'s> Search<'s> {
         let graph = self.uncapped(tapped);
         let (graph, assets) = (graph.as_ref().unwrap_or(self.graph), &candidate.graph().assets);
         let all = case.given.rows(graph);
-        // The row that is off.
+        // The faulty row.
         let last = BTreeSet::from([all.saturating_sub(1)]);
         let entries = memory.entries.iter().map(|entry| entry.interface.point.rows);
         let mut trace = Trace::new(graph, case.given, entries.max().unwrap_or(1)).map_err(reference_fault)?;
@@ -113,7 +113,7 @@ impl<'s> Search<'s> {
             let feed = Feed { graph, assets, trace: &trace, chunk: &chunk, twin: Some(&twin), uncapped };
             for entry in 0..memory.entries.len() {
                 let point = memory.entries[entry].interface.point;
-                // What only fills states shows nothing between them.
+                // Entry points that only fill states do not show the values in between.
                 if point.kind == EntryKind::Prefill {
                     continue;
                 }
@@ -148,12 +148,13 @@ impl<'s> Search<'s> {
         Ok(places)
     }
 
-    /// The graph that the logits are compared with, if the runtime caps them.
+    /// Returns the graph without the soft-cap, if the runtime caps the logits.
     fn uncapped(&self, shard: &BuiltShard) -> Option<Graph> {
         shard.logits_softcap.map(|_| self.graph.without_logits_softcap())
     }
 
-    /// The first unit of the shard with which it is off, by compiling ever shorter parts of it.
+    /// Finds the first unit with which the shard is out of bounds, by compiling shorter and shorter
+    /// parts of it.
     fn narrowed(
         &self,
         candidate: &mut Candidate<'_>,
@@ -176,7 +177,7 @@ impl<'s> Search<'s> {
                 None => return whole(),
             }
         }
-        // Where every part was right, the last is what remains, and may be right too.
+        // If every compiled part was correct, the last unit remains, and it may be correct too.
         let last = joined(&units[first..end]);
         if !seen && units.len() > 1 && self.is_off(candidate, &last, case, &mut all)? != Some(true) {
             return whole();
@@ -186,9 +187,9 @@ impl<'s> Search<'s> {
         Ok(FaultyPlace::part(&shard.name, unit.component, layer, error))
     }
 
-    /// Between which units the fault lies, by the states that layers wrote: the first that is off
-    /// in what a layer gives is in it or before it, and a layer whose states are right read a right
-    /// stream.
+    /// Returns the range of units that contains the fault, according to layer outputs and states.
+    /// The fault is in the first layer whose results are wrong, or before it. A layer with correct
+    /// states read a correct stream.
     fn bounds(&self, units: &[Segment]) -> (usize, usize) {
         let at = |layer: u32| units.iter().position(|unit| unit.layers == (layer, layer + 1));
         let off = self.outputs().filter(|output| !output.passed).filter_map(|output| output.layer).min();
@@ -204,8 +205,8 @@ impl<'s> Search<'s> {
         (first, end)
     }
 
-    /// Whether a part of the shard, compiled alone, is out of bounds; `None` if the shim refuses
-    /// it.
+    /// Checks whether a part of the shard, compiled alone, is out of bounds. Returns `None` if the
+    /// shim refuses to compile it.
     fn is_off(
         &self,
         candidate: &mut Candidate<'_>,
@@ -242,8 +243,8 @@ impl<'s> Search<'s> {
     }
 }
 
-/// Enters the values of a run, in the order in which they are computed, as far as the first that
-/// holds no number: what follows from it says nothing.
+/// Enters the values of a run in the order in which they are computed, up to the first one with a
+/// number that is not finite. Values after it are meaningless.
 fn enter(found: &mut Vec<(Role, RowErrors)>, run: Vec<Own>) {
     for Own { role, width, got, computed } in run {
         let index = match found.iter().position(|(known, _)| *known == role) {
@@ -262,7 +263,7 @@ fn enter(found: &mut Vec<(Role, RowErrors)>, run: Vec<Own>) {
     }
 }
 
-/// The layers of segments one by one, and components without layers.
+/// Splits segments into single layers and components without layers.
 fn units(segments: &Segments) -> Vec<Segment> {
     let each = segments.iter().flat_map(|segment| match segment.layers {
         (0, 0) => vec![segment],
@@ -271,7 +272,7 @@ fn units(segments: &Segments) -> Vec<Segment> {
     each.collect()
 }
 
-/// Adjacent units as segments.
+/// Joins adjacent units into segments.
 fn joined(units: &[Segment]) -> Segments {
     let mut segments: Vec<Segment> = Vec::new();
     for unit in units {
@@ -283,7 +284,7 @@ fn joined(units: &[Segment]) -> Segments {
     Segments(segments)
 }
 
-/// A part of a shard, loaded by itself.
+/// A part of a shard, loaded separately.
 struct Alone {
     description: [ShardDescription; 1],
     shard: RefCell<LoadedShard>,

@@ -1,4 +1,4 @@
-//! What a repair proves: a bundle's text, and each of its towers.
+//! The models that a repair proves: a bundle's text, and each of its towers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use crate::verification::{Verification, measured_of};
 
 /// A model whose plans are proved.
 pub(super) trait Subject {
-    /// What a verification of it gives.
+    /// The report of a verification.
     type Report: Proved;
 
-    /// When it runs.
+    /// Returns the pass of the model.
     fn pass(&self) -> Pass;
 
-    /// The model as it is in the checkpoint.
+    /// Returns the model in the checkpoint.
     fn graph(&self) -> &Graph;
 
-    /// What it is run over.
+    /// Returns the prompts that the model is run over.
     fn prompts(&self) -> Vec<Prompt<'_>>;
 
-    /// Verifies a candidate, whose shards are joined in `chain` and let go of afterwards.
+    /// Verifies a candidate, whose shards are joined in `chain`. The chain is dropped afterwards.
     fn run(
         &self,
         candidate: &Candidate<'_>,
@@ -42,7 +42,7 @@ pub(super) trait Subject {
         watch: &mut dyn Watch,
     ) -> Result<Self::Report>;
 
-    /// What helps where no shard alone is out of bounds.
+    /// Returns the help for a model of which no shard alone is out of bounds.
     fn help(&self) -> &'static str;
 }
 
@@ -77,9 +77,9 @@ macro_rules! proved {
 }
 proved!(VerifyReport, TowerVerification);
 
-/// The text.
+/// The text of a bundle.
 pub(super) struct Text<'b> {
-    /// The bundle that is repaired, for its texts.
+    /// The bundle to repair, which provides the text files.
     bundle: &'b Arc<Bundle>,
     intact: &'b Checkpoint,
     goldens: Goldens,
@@ -88,7 +88,7 @@ pub(super) struct Text<'b> {
 }
 
 impl<'b> Text<'b> {
-    /// By the outputs that were recorded in a directory, or none.
+    /// Creates the subject with the recorded outputs in `goldens`, or without recorded outputs.
     pub(super) fn new(
         bundle: &'b Arc<Bundle>,
         intact: &'b Checkpoint,

@@ -1,4 +1,4 @@
-//! Where a shard runs, where it came from, and what happened before its chain was used.
+//! Where a shard runs, where it came from, and the events before its chain was used.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ use crate::{
 /// Where a shard runs. Two shards with an equal place can bind the same memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
-    /// The opened shim, as the session that opened it calls it: two instances of one shim are two
+    /// The opened shim, under the name that the session gave it. Two instances of one shim are two
     /// places.
     pub instance: String,
-    /// The shim.
+    /// Name of the shim.
     pub shim: String,
     /// The device within the shim.
     pub device: String,
@@ -26,59 +26,61 @@ impl fmt::Display for Place {
     }
 }
 
-/// In which process the code of a shard runs.
+/// The process in which the code of a shard runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "process")]
 pub enum ProcessPlacement {
-    /// In this process: a crash of the vendor's library crashes the application.
+    /// This process. A crash of the vendor's library crashes the application.
     #[default]
     InProcess,
-    /// In a worker.
+    /// A worker process.
     Worker {
-        /// Its id, as long as it lives.
+        /// Process id, while the worker runs.
         pid: Option<u32>,
     },
 }
 
-/// What was requested for a shard and what became of it before it was loaded. The runtime does not
-/// know this: the opener of a chain supplies it, so that a placement record is complete.
+/// The request for a shard, and the deviations from it before the shard was loaded. The runtime
+/// does not know these. The opener of a chain supplies them, so that a placement record is
+/// complete.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShardOrigin {
     /// The planned target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested: Option<Target>,
-    /// Who compiled it.
+    /// The shim that compiled the shard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compiled_by: Option<ShimIdentity>,
     /// Formats of weights, activations and states.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub formats: Option<ShardFormats>,
-    /// Why it deviates in place or manner, if so.
+    /// Why the shard deviates from the plan, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<String>,
     /// Requested flags and their outcomes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flags: Vec<FlagOutcome>,
-    /// Flags it was loaded with, which no artefact depends on, and their outcomes.
+    /// Flags set when the shard was loaded, with their outcomes. No artefact depends on these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loaded_with: Vec<FlagOutcome>,
     /// Nodes that were decomposed and states that the runtime updates, with the shim's reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rewritten: Vec<Rewrite>,
-    /// Nodes that run elsewhere than on the device itself.
+    /// Nodes whose place the shim reported, such as nodes that run elsewhere than on the device
+    /// itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placements: Vec<NodePlacement>,
 }
 
 impl ShardOrigin {
-    /// Whether nothing was recorded.
+    /// Returns whether the origin is empty.
     pub fn is_unknown(&self) -> bool {
         *self == ShardOrigin::default()
     }
 
-    /// Deviations from the request, with reasons. Under emulation neither the place nor the flags
-    /// are the plan's.
+    /// Returns the deviations from the request, each with its reason. Under emulation, place and
+    /// flags are skipped because they are not the plan's.
     pub fn fallbacks(&self, place: &Place, emulated: bool) -> Vec<(String, String)> {
         let mut found = Vec::new();
         let elsewhere =
@@ -106,8 +108,8 @@ impl ShardOrigin {
         found
     }
 
-    /// Nodes that run where they were planned and on which the shim still remarks, such as the
-    /// precision their floats are computed in.
+    /// Iterates over nodes that run where they were planned and that the shim remarks on, such as
+    /// the precision of their floats.
     pub fn remarks(&self) -> impl Iterator<Item = &NodePlacement> {
         let on_device = |placement: &&NodePlacement| {
             self.is_where_asked(placement) && !matches!(placement.place.as_str(), "fused" | "none")
@@ -115,28 +117,29 @@ impl ShardOrigin {
         self.placements.iter().filter(on_device).filter(|placement| !placement.reason.is_empty())
     }
 
-    /// On the device itself, fused into another node, or nowhere because nothing depends on it.
+    /// Returns whether a node runs as planned: on the device itself, fused into another node, or
+    /// nowhere because no other node depends on it.
     fn is_where_asked(&self, placement: &NodePlacement) -> bool {
         let kind = self.requested.as_ref().map_or(TargetKind::Npu, |target| target.kind);
         matches!(placement.place.as_str(), "fused" | "none") || placement.place == kind.name()
     }
 }
 
-/// What preceded a chain: other chains that could not be used, and compiling for it on this
+/// Events before a chain was opened: other chains that could not be used, and compilation on this
 /// machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Beforehand {
-    /// Chains that come first and could not be used, in order.
+    /// Chains with higher priority that could not be used, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passed_over: Vec<PassedOver>,
-    /// Details of compiling on this machine when it was opened, if it was.
+    /// Details of the compilation on this machine when the chain was opened, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compiled_here: Option<CompiledHere>,
 }
 
 impl Beforehand {
-    /// Whether nothing came before.
+    /// Returns whether there were no such events.
     pub fn is_nothing(&self) -> bool {
         *self == Beforehand::default()
     }
@@ -146,15 +149,15 @@ impl Beforehand {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PassedOver {
-    /// Its name.
+    /// Name of the chain.
     pub chain: String,
     /// The error kind, as named by the opener of chains.
     pub kind: String,
-    /// What went wrong.
+    /// Error message.
     pub error: String,
 }
 
-/// Compiling on the machine that runs, because the plan allows it.
+/// Compilation on the machine that runs the chain, because the plan allows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CompiledHere {

@@ -1,5 +1,4 @@
-//! Shards in the worker: each has a thread and a channel, and runs over memory that the host
-//! shares.
+//! Shards in the worker. Each has a thread and a channel, and runs on memory that the host shares.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,7 +17,7 @@ use crate::lock;
 use crate::os::{self, Region};
 use crate::protocol::{Ask, Shown};
 
-/// Longest message on a shard's channel: a run lists its bound memory.
+/// Maximum length of a message on a shard's channel in bytes. A run lists its bound memory.
 const RUN_LIMIT: usize = 4 << 20;
 
 /// A buffer of the host.
@@ -27,12 +26,12 @@ pub(super) struct Mapped {
     offset: usize,
     length: usize,
     alignment: u64,
-    /// Copies in the shim's own memory, by device, with the host's change count that they match;
-    /// for shims that accept no other memory.
+    /// Copies in the shim's own memory, by device, with the host's change count that they match.
+    /// They are for shims that accept no other memory.
     own: Mutex<BTreeMap<String, (Buffer, u64)>>,
 }
 
-/// Maps a shared memory between guard pages; returns its address.
+/// Maps shared memory between guard pages and returns its address.
 pub(super) fn map(
     buffer: u64,
     offset: u64,
@@ -74,8 +73,8 @@ pub(super) fn load(
         .map_err(|all| ShimError::Argument(format!("{} descriptors, 2 expected", all.len())))?;
     let artefact = Artefact::received(File::from(artefact), offset, length)?;
     let channel = UnixStream::from(os::move_high(channel));
-    // The host, too, joins the report with the artefact, and rejects a mismatch; then nothing of it
-    // is run.
+    // The host also compares the report with the artefact, and rejects a mismatch. Then the
+    // artefact is not run.
     let (loaded, report) = instance.load_reported(device, &artefact, options)?;
     let state = ShardState { canceller: loaded.canceller(), running: 0, stopped: 0 };
     let mut runner = Runner {
@@ -98,7 +97,7 @@ struct Runner {
     instance: String,
     shard: u64,
     device: String,
-    /// `None` once it is unloaded.
+    /// `None` after unloading.
     loaded: Option<LoadedShard>,
     entries: Vec<LoadedEntry>,
 }
@@ -130,7 +129,7 @@ impl Runner {
         }
     }
 
-    /// A run that can be asked to stop, even before it began.
+    /// Runs the shard, unless there was a request to stop the run, possibly before it began.
     fn numbered(
         &mut self,
         number: u64,
@@ -203,15 +202,15 @@ impl Runner {
 
 impl Mapped {
     fn pointer(&self) -> *mut u8 {
-        // SAFETY: lies within the region, or one past its end.
+        // SAFETY: this is within the region, or one past its end.
         unsafe { self.region.data().add(self.offset) }
     }
 
-    /// The memory from `offset` on, which must lie in it.
+    /// Returns the memory from `offset` on, which must be within it.
     fn bound(&self, offset: usize, binding: &Binding) -> Bound<'_> {
         let length = self.length - offset;
-        // SAFETY: lies within the region, which lives as long as `self`. The host lets one run
-        // write it, or any number read it.
+        // SAFETY: this is within the region, which lives as long as `self`. The host allows either
+        // one run to write it, or any number to read it.
         unsafe {
             let start = self.pointer().add(offset);
             match binding.port.direction {
@@ -225,7 +224,7 @@ impl Mapped {
         }
     }
 
-    /// A copy in the shim's memory with the content at the host's `change`.
+    /// Returns a copy in the shim's memory with the content at the host's `change`.
     fn own(&self, shard: &LoadedShard, device: &str, change: u64) -> Result<Buffer, ShimError> {
         let mut own = lock(&self.own);
         if !own.contains_key(device) {
@@ -236,7 +235,7 @@ impl Mapped {
             return Err(ShimError::Argument("no buffer".to_owned()));
         };
         if *newest != change {
-            // SAFETY: lies within the region; the host allows no writer now.
+            // SAFETY: this is within the region, and the host allows no writer now.
             let content = unsafe { std::slice::from_raw_parts(self.pointer(), self.length) };
             buffer.write()?.copy_from_slice(content);
             *newest = change;
@@ -247,7 +246,7 @@ impl Mapped {
     /// Copies back the content of the shim's memory after a run wrote it.
     fn copy_back(&self, buffer: &Buffer, device: &str, change: u64) -> Result<(), ShimError> {
         let written = buffer.read()?;
-        // SAFETY: lies within the region; the host lets only this run write it.
+        // SAFETY: this is within the region, and the host lets only this run write it.
         unsafe { std::slice::from_raw_parts_mut(self.pointer(), self.length) }.copy_from_slice(&written);
         // The host counts a run that writes as one change.
         if let Some((_, newest)) = lock(&self.own).get_mut(device) {

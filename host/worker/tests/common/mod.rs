@@ -7,7 +7,7 @@ mod shims;
 
 pub use shims::*;
 
-/// The worker program, with caps that no test approaches.
+/// Returns the worker program, with limits that no test approaches.
 pub fn isolation() -> Launcher {
     Launcher { worker: env!("CARGO_BIN_EXE_shardwright-worker").into(), caps: Caps::default() }
 }

@@ -1,4 +1,4 @@
-//! Reasons about limits: why a component was cut rather than changed otherwise, and how far a limit
+//! Reasons about limits: why a component was cut instead of changed otherwise, and how far a limit
 //! reported from elsewhere applies here.
 
 use super::super::bounds::{Bound, TargetBounds};
@@ -8,9 +8,9 @@ use crate::table::{CostTable, Prefix};
 use crate::{Cause, Flag, Provenance, Reason, Request, Target};
 
 impl Solution {
-    /// For every target and layered component: for each limit that caused a cut, the alternatives
-    /// considered before; for a limit on operations that was reported from elsewhere, that
-    /// operations were counted differently there.
+    /// Explains limits for every target and component with layers. For each limit that caused a
+    /// cut, gives the alternatives considered before. For a limit on operations that was reported
+    /// from elsewhere, adds that operations were counted differently there.
     pub(super) fn explain_ceilings(&self, request: &Request, reasons: &mut Vec<Reason>) {
         for (target, index) in request.targets.iter().zip(0_u32..) {
             let more = self.relieving_flags(index);
@@ -27,14 +27,14 @@ impl Solution {
         }
     }
 
-    /// The format tuple of the first layer of a component that is on a target.
+    /// Returns the format tuple of the first layer of a component that is on a target.
     fn first_formats(&self, component: u32, target: u32) -> Option<u32> {
         let mut own = self.shards.iter().filter(|shard| shard.target == target);
         own.find_map(|shard| shard.segment(component)?.formats.first().copied())
     }
 
-    /// Why the first shard of a component on a target is not in other formats; `None` if they were
-    /// not compared.
+    /// Explains why the first shard of a component on a target is not in other formats. Returns
+    /// `None` if they were not compared.
     fn not_narrower(
         &self,
         request: &Request,
@@ -49,7 +49,7 @@ impl Solution {
         Some(self.of_formats(request, shard, &rivals, rival).0)
     }
 
-    /// Whether other formats would have helped instead of the cut, read from the cost table.
+    /// Explains whether other formats would have avoided the cut, based on the cost table.
     fn explain_width(
         &self,
         request: &Request,
@@ -131,7 +131,7 @@ impl Solution {
     }
 }
 
-/// Flags that were considered against a limit and do not raise it.
+/// Explains flags that were considered for a limit and do not raise it.
 fn explain_flags(bound: &Bound<'_>, set: &[Flag], component: &str, reasons: &mut Vec<Reason>) {
     for relief in bound.limit.relief.iter().filter(|relief| relief.value.is_none()) {
         let flag = format!("{}={}", relief.flag.name, relief.flag.value);
@@ -144,7 +144,7 @@ fn explain_flags(bound: &Bound<'_>, set: &[Flag], component: &str, reasons: &mut
     }
 }
 
-/// Flags in use that raise a limit.
+/// Explains flags in use that raise a limit.
 fn explain_raised(target: &Target, set: &[Flag], reasons: &mut Vec<Reason>) {
     for limit in &target.limits {
         for relief in limit.relief.iter().filter(|relief| set.contains(&relief.flag)) {

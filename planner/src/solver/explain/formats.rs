@@ -1,4 +1,4 @@
-//! Why a shard is in its formats.
+//! Reasons for the formats of a shard.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::{Cause, Request, names};
 
 const LEAST_LOSS: &str = "no mixture of these shards loses less within the goals";
 
-/// The goal that decides between formats.
+/// Returns the goal that decides between formats.
 pub(super) fn goal_in_losses(request: &Request) -> Cause {
     let goals = &request.goals;
     let name = match goals.least_loss {
@@ -21,7 +21,8 @@ pub(super) fn goal_in_losses(request: &Request) -> Cause {
 }
 
 impl Solution {
-    /// The formats of a shard, the reason from the comparison with other formats, and its cause.
+    /// Returns the formats of a shard, the reason from the comparison with other formats, and its
+    /// cause.
     pub(super) fn explain_formats(
         &self,
         request: &Request,
@@ -36,7 +37,7 @@ impl Solution {
         }
     }
 
-    /// Layers in different formats: which, and how good the mixture is.
+    /// Explains layers in different formats, and how good the mixture is.
     fn explain_mixture(
         &self,
         request: &Request,
@@ -94,7 +95,7 @@ impl Solution {
         (choice, because, goal_in_losses(request))
     }
 
-    /// Why a shard where losses do not count is not in one of its formats alone.
+    /// Explains why a shard is not in one of its formats alone, if losses do not count.
     fn explain_parts(
         &self,
         request: &Request,
@@ -130,7 +131,7 @@ impl Solution {
         (words.join("; "), cause)
     }
 
-    /// Why all layers of a shard have one format tuple.
+    /// Explains why all layers of a shard have one format tuple.
     fn explain_uniform(
         &self,
         request: &Request,
@@ -162,8 +163,8 @@ impl Solution {
         self.explain_first(request, placement, &rivals)
     }
 
-    /// The formats named first: compared with the fastest others that are legal, or else with those
-    /// that are not.
+    /// Explains the first formats: compared with the fastest other legal ones, otherwise with
+    /// illegal ones.
     fn explain_first(&self, request: &Request, placement: &Placement, rivals: &Rivals) -> (String, Cause) {
         let legal = rivals.formats.iter().filter(|rival| rival.verdict.is_legal());
         let time = |rival: &&Rival| rival.amounts.map_or(u64::MAX, |amounts| amounts.nanoseconds);
@@ -181,7 +182,7 @@ impl Solution {
         (format!("the formats named first; {name} is not taken here: {why}"), cause)
     }
 
-    /// Formats of which the loss decides: compared with those that lose less by themselves.
+    /// Explains formats whose loss decided: compared with formats that lose less by themselves.
     fn explain_loss(&self, request: &Request, placement: &Placement, rivals: &Rivals) -> (String, Cause) {
         let own = names::micronats(rivals.own.loss);
         let loss = |rival: &&Rival| rival.amounts.map(|amounts| amounts.loss);
@@ -195,7 +196,7 @@ impl Solution {
         }
     }
 
-    /// Why a shard is not in other formats on its target.
+    /// Explains why a shard is not in other formats on its target.
     pub(super) fn of_formats(
         &self,
         request: &Request,
@@ -214,7 +215,7 @@ impl Solution {
         }
         let (own, other) = (rivals.own, rival.amounts.unwrap_or_default());
         let amount = |amounts: Amounts| self.amount(amounts.nanoseconds, placement.target);
-        // Bytes that stand in for times are shown with what they are.
+        // Bytes that replace times are shown as bytes.
         let what = match self.decided.by_bytes.get(placement.target as usize) {
             Some(true) => " of weights, no times are known",
             _ => "",
@@ -270,7 +271,7 @@ impl Solution {
     }
 }
 
-/// The goal in losses where there is one, else the time.
+/// Returns the goal for losses if there is one, otherwise the time.
 pub(super) fn goal_or_time(request: &Request) -> Cause {
     match request.weighs_losses() {
         true => goal_in_losses(request),

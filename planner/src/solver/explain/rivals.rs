@@ -1,4 +1,4 @@
-//! Sentences about alternatives, from the comparison that decided against them.
+//! Sentences about alternatives, derived from the comparison that rejected them.
 
 use super::super::decided::{Amounts, Rival, Rivals, Verdict};
 use super::super::{Effort, Placement, Solution};
@@ -6,12 +6,12 @@ use super::formats::goal_in_losses;
 use crate::{Cause, Request, names};
 
 impl Solution {
-    /// The alternatives to a shard.
+    /// Returns the alternatives to a shard.
     pub(super) fn rivals(&self, index: u32) -> Rivals {
         self.decided.shards.get(index as usize).cloned().unwrap_or_default()
     }
 
-    /// Why a shard is on its target, compared with every other target.
+    /// Explains why a shard is on its target, compared with every other target.
     pub(super) fn explain_target(
         &self,
         request: &Request,
@@ -36,7 +36,7 @@ impl Solution {
         }
     }
 
-    /// Why a shard is not on another target.
+    /// Explains why a shard is not on another target.
     pub(super) fn of_target(
         &self,
         request: &Request,
@@ -76,7 +76,7 @@ impl Solution {
         }
     }
 
-    /// Where neither a check nor the objective of the shard alone decided.
+    /// Returns the reason if neither a check nor the objective of the single shard decided.
     pub(super) fn undecided(&self, name: &str) -> String {
         match self.exact {
             true => format!("{name} is better by itself, not in the whole chain"),
@@ -84,7 +84,7 @@ impl Solution {
         }
     }
 
-    /// Why an alternative is not a legal plan.
+    /// Explains why an alternative is not a legal plan.
     pub(super) fn hindrance(&self, request: &Request, rival: &Rival) -> (String, Cause) {
         let order = || Cause::Preference("formats-order".to_owned());
         match &rival.verdict {
@@ -115,7 +115,7 @@ impl Solution {
         }
     }
 
-    /// The part of the objective in which an alternative is worse, with both amounts.
+    /// Explains in which part of the objective an alternative is worse, with both amounts.
     fn worse(
         &self,
         request: &Request,
@@ -154,7 +154,8 @@ impl Solution {
         }
     }
 
-    /// What the objective counts as time on a target: microseconds, or bytes in their place.
+    /// Formats the time on a target as the objective counts it: microseconds, or bytes in their
+    /// place.
     pub(super) fn amount(&self, nanoseconds: u64, target: u32) -> String {
         match self.decided.by_bytes.get(target as usize) {
             Some(true) => names::bytes(nanoseconds),

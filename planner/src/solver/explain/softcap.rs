@@ -1,11 +1,11 @@
-//! Why a soft-cap is computed where it is.
+//! Reasons for the place of a soft-cap.
 
 use super::super::decided::{Amounts, Rival, Verdict};
 use super::super::{Goal, Placement, Solution};
 use crate::{Cause, Request, Softcap, SoftcapPlace, names};
 
 impl Solution {
-    /// The choice, its reason, and the cause.
+    /// Returns the choice, its reason and the cause.
     pub(super) fn explain_softcap(
         &self,
         request: &Request,
@@ -29,7 +29,7 @@ impl Solution {
         (choice.to_owned(), because, cause)
     }
 
-    /// Why the soft-cap cannot be at the other place.
+    /// Explains why the soft-cap cannot be at the other place.
     fn prevented(
         &self,
         request: &Request,
@@ -57,7 +57,7 @@ impl Solution {
         }
     }
 
-    /// Why the soft-cap is not at the other place, which is possible too.
+    /// Explains why the soft-cap is not at the other place, which is possible too.
     fn preferred(
         &self,
         placement: &Placement,

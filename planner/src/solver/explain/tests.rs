@@ -1,4 +1,4 @@
-//! Each reason where it is true, and where the obvious sentence would be false.
+//! Tests each reason where it is true, and where the obvious sentence would be false.
 
 use super::super::{Barred, Effort, Settings, WantedFormat, solve};
 use crate::testing::{RequestBuilder, weight_format};
@@ -23,7 +23,7 @@ fn never_says(said: &[String], words: &str) {
     assert!(!said.iter().any(|own| own.contains(words)), "{words}: {said:#?}");
 }
 
-/// A time of every layer of a target in a format tuple; embedding and head take none.
+/// Sets a time for every layer of a target in a format tuple. Embedding and head need no time.
 fn timed(request: &mut Request, target: u32, formats: u32, microseconds: u64, provenance: Provenance) {
     let own = |cost: &&mut crate::Cost| (cost.target, cost.formats) == (target, formats);
     for cost in request.costs.iter_mut().filter(own) {
@@ -32,7 +32,7 @@ fn timed(request: &mut Request, target: u32, formats: u32, microseconds: u64, pr
     }
 }
 
-/// What every unit loses in a weight format.
+/// Sets the loss of every unit in a weight format.
 fn loses(request: &mut Request, format: &str, layers: u32, micronats: u32) {
     let format = weight_format(request, format);
     let places = (0..layers).map(|layer| (1, layer)).chain([(0, 0), (2, 0)]);
@@ -56,7 +56,8 @@ fn a_target_is_chosen_for_the_reason_that_decided() {
     let simple = Settings { effort: Effort::Simple, ..Settings::default() };
     says(&said_with(&faster, &simple), "target npu: named before `cpu`; times were not looked at, as asked");
     never_says(&said_with(&faster, &simple), "the least");
-    // Each shard fits by itself, all of them do not: `cpu` is not the first that takes the head.
+    // Each shard fits by itself, but not all together: `cpu` is not the first target that supports
+    // the head.
     let full = two().limit("npu", "memory-bytes", 4000).change(|request| {
         request.targets[0].limits[0].provenance = Provenance::Declared;
     });
@@ -67,7 +68,7 @@ fn a_target_is_chosen_for_the_reason_that_decided() {
     });
     let illegal = said(&illegal.build());
     says(&illegal, "target cpu: `npu` was not possible: no such operation");
-    // The order of targets decides nothing where a goal does.
+    // The order of targets does not matter if a goal decides.
     let small = Settings { falls_back: false, ..Settings::default() };
     let request = two().change(|request| {
         request.costs.iter_mut().filter(|cost| cost.target == 0).for_each(|cost| cost.weight_bytes *= 9);
@@ -99,7 +100,7 @@ fn layers_on_another_target_are_there_for_the_reason_that_decided() {
     says(&said(&faster), "the other layers are on `cpu`: 200 µs, `npu` takes 5 ms");
 }
 
-/// 257 µs and 267 µs in the formats named first and the others.
+/// Creates a request with the given microseconds in the first formats and in the others.
 fn near(first: u64, other: u64, provenance: Provenance) -> Request {
     RequestBuilder::decoder(1)
         .formats("w8-per-channel", 1, 4)
@@ -117,7 +118,7 @@ fn formats_named_first_stay_for_the_reason_that_decided() {
         "no others are faster: 257 µs, w8-per-channel/f32/f32 takes 267 µs",
     );
     says(&said(&near(267, 257, Provenance::Simulated)), "267 µs; w8-per-channel/f32/f32 takes 257 µs, which");
-    // Times by a formula are not what decides, whichever is less.
+    // Modelled times do not decide, whichever is less.
     for (first, other) in [(257, 267), (267, 257)] {
         let said = said(&near(first, other, Provenance::Modelled));
         says(
@@ -136,7 +137,8 @@ fn formats_named_first_stay_for_the_reason_that_decided() {
         cost.illegal = Some("no integers".to_owned());
     });
     says(&said(&untimed), "the formats named first; w8-per-channel/f32/f32 is not taken here: no integers");
-    // Much faster, and more than the goal allows: not "no gain", and not "no others are faster".
+    // The others are much faster but exceed the goal: not "no gain", and not "no others are
+    // faster".
     let mut lossy = near(400, 100, Provenance::Simulated);
     loses(&mut lossy, "w8-per-channel", 1, 9000);
     lossy.goals.quality_micronats = Some(8000);
@@ -154,7 +156,7 @@ fn formats_named_later_are_chosen_for_the_reason_that_decided() {
         &said(&near(400, 100, Provenance::Simulated)),
         "100 µs instead of 400 µs in f32/f32/f32, named first",
     );
-    // As fast as the first, which a limit excludes.
+    // The others are as fast as the first, which a limit excludes.
     let mut limited = near(100, 100, Provenance::Simulated);
     limited.costs.iter_mut().filter(|cost| cost.formats == 0).for_each(|cost| {
         cost.illegal = Some("no floats".to_owned());
@@ -214,7 +216,7 @@ fn a_soft_cap_is_where_it_is_for_the_reason_that_decided() {
         &said(&request),
         "soft-cap by the runtime: 257 µs, of which the runtime takes 7 µs for a row, instead of",
     );
-    // Faster by the runtime, and not within a goal: the time is not the reason.
+    // The runtime is faster, but a goal excludes it, so the time is not the reason.
     let mut bounded = request.clone();
     let without = u32::try_from(bounded.kinds.len() - 1).unwrap();
     let heavier = bounded.costs.iter_mut().filter(|cost| cost.kind == without);
@@ -242,7 +244,7 @@ fn a_table_is_in_its_format_for_the_reason_that_decided() {
     says(&table(&both, Some(20_000), None), "the size goal leaves enough");
     says(&table(&both, Some(10_000), None), "smaller than those named earlier");
     says(&table(&both, None, Some(100)), "it loses least; nothing is lost");
-    // Larger than the one named first, whose loss is not known.
+    // It is larger than the first format, whose loss is unknown.
     let unknown = table(&[(4000, None), (8000, Some(70))], Some(20_000), Some(100));
     says(&unknown, "what those named earlier lose is not known");
     never_says(&unknown, "smaller than");

@@ -23,8 +23,8 @@ fn draft(silent: u32, accepted: &[u32]) -> Draft {
     }
 }
 
-/// Two layers with decodes of all sizes, in each of which a layer takes `time` microseconds and
-/// adds `bytes` to the artefact; embed and head take no time.
+/// Creates a request of two layers with decodes of all sizes. At each, a layer needs `time`
+/// microseconds and adds `bytes` to the artefact. `embed` and `head` need no time.
 fn request(time: impl Fn(u32) -> Option<u64>, bytes: u64, drafts: Vec<Draft>) -> RequestBuilder {
     RequestBuilder::decoder(2).times(0, 0).change(|request| {
         let rows: Vec<Cost> = request.costs.iter().filter(|cost| cost.entry == decode(1)).cloned().collect();
@@ -46,7 +46,7 @@ fn plan(request: &Request, settings: &Settings) -> Plan {
     solve(request, settings).unwrap().into_plan(request)
 }
 
-/// The rows in which proposals are verified.
+/// Returns the rows in which proposals are verified.
 fn chosen(request: &Request) -> Option<u32> {
     let plan = plan(request, &Settings::default());
     let rows = plan.speculation.as_ref().map(|speculation| speculation.rows);
@@ -58,7 +58,7 @@ fn chosen(request: &Request) -> Option<u32> {
     rows
 }
 
-/// What a plan says of verifying.
+/// Returns the plan's choice and cause about verifying.
 fn said(request: &Request, settings: &Settings) -> (String, Cause) {
     let about = |choice: &str| choice.contains("verifies") || choice == "no proposals";
     let plan = plan(request, settings);
@@ -70,7 +70,7 @@ fn with(speculate: Speculate) -> Settings {
     Settings { speculate, ..Settings::default() }
 }
 
-/// Microseconds of a token, counted step by step.
+/// Returns the microseconds of a token, counted step by step.
 fn per_token(draft: &Draft, rows: Option<u32>, time: impl Fn(u32) -> u64) -> f64 {
     let (mut microseconds, mut tokens) = (0, 0);
     let silent = std::iter::repeat_n(None, draft.silent_steps as usize);
@@ -117,7 +117,8 @@ fn no_other_rows_give_tokens_faster() {
                 let gain = 1.0 + LEAST_GAIN as f64 / 1000.0;
                 for rows in SIZES {
                     let other = per_token(&draft, Some(rows), time);
-                    // Among those as fast as the fastest, as far as that is known, fewest rows.
+                    // Of the sizes that are as fast as the fastest, as far as known, the one with
+                    // fewest rows is chosen.
                     let enough = plain / other >= gain + 0.001;
                     assert!(!enough || other * 1.021 >= own, "{accepted:?}: {rows} before {found:?}");
                     let fewer = found.is_some_and(|found| rows < found) && enough;
@@ -143,7 +144,7 @@ fn the_gain_is_stated_with_what_it_rests_on() {
     let request = request(|rows| Some(if rows > 8 { 4000 } else { 1000 }), 0, drafts).build();
     let plan = plan(&request, &Settings::default());
     let speculation = plan.speculation.unwrap();
-    // 100 steps of one time give 156 tokens.
+    // 100 steps of equal time give 156 tokens.
     assert_eq!((speculation.rows, speculation.gain_thousandths), (8, Some(1560)));
     assert_eq!(speculation.draft, "lookup");
     let (said, cause) = said(&request, &Settings::default());
@@ -168,20 +169,20 @@ fn of_two_drafts_the_one_that_is_worth_its_time_is_taken() {
 #[test]
 fn what_the_runtime_does_of_each_row_counts() {
     let drafts = vec![draft(0, &[0, 0, 0, 0, 0, 0, 0, 1])];
-    // The runtime caps each row: 4 ms beside 2.
+    // The runtime caps each row: 4 ms in addition to 2 ms.
     let capped = request(|_| Some(1000), 0, drafts.clone()).softcap(4000).build();
     let settings = Settings { softcap: Some(SoftcapPlace::Runtime), ..Settings::default() };
     let gain = plan(&capped, &settings).speculation.unwrap().gain_thousandths.unwrap();
-    // 8 tokens of 2 + 8 * 4 ms, each 6 ms alone.
+    // 8 tokens in 2 + 8 * 4 ms, instead of 6 ms each.
     assert_eq!(gain, 6 * 8 * 1000 / (2 + 8 * 4));
-    // Shards on two targets hand each row over.
+    // Each row is transferred between shards on two targets.
     let mut moved = request(|_| Some(1000), 0, drafts).target("cpu", "cpu").times(1, 5000).build();
     moved.transfer_nanoseconds = 2_000_000;
     for cost in moved.costs.iter_mut().filter(|cost| (cost.kind, cost.target) == (1, 0)) {
         cost.illegal = Some("no head".to_owned());
     }
     let gain = plan(&moved, &Settings::default()).speculation.unwrap().gain_thousandths.unwrap();
-    // The layers take 2 ms, the head 5.
+    // The layers need 2 ms, the head 5 ms.
     assert_eq!(gain, (7 + 2) * 8 * 1000 / (7 + 8 * 2));
 }
 
@@ -194,14 +195,14 @@ fn what_is_not_known_is_no_gain() {
         let (said, cause) = said(&request, &Settings::default());
         assert!(said.ends_with("times of some shards are not known"), "{said}");
         assert_eq!(cause, Cause::Cost("time".to_owned()));
-        // It may be asked for all the same.
+        // The user can still request it.
         let plan = plan(&request, &with(Speculate::Rows(4)));
         let speculation = plan.speculation.unwrap();
         assert_eq!((speculation.rows, speculation.gain_thousandths), (4, None));
     }
     let nothing = request(|_| Some(1000), 0, vec![draft(0, &[])]).build();
     assert_eq!(chosen(&nothing), None);
-    // One size that is known is enough.
+    // One size with known times is enough.
     let one = request(|rows| (rows < 3).then_some(1000), 0, drafts()).build();
     assert_eq!(chosen(&one), Some(2));
 }
@@ -212,7 +213,7 @@ fn too_small_a_gain_is_none_and_a_larger_artefact_asks_for_more() {
     assert_eq!(chosen(&small), None);
     let (why, _) = said(&small, &Settings::default());
     assert!(why.ends_with("gains 1.00x, less than 1.02x"), "{why}");
-    // 1.3 times as fast: artefacts that are a quarter larger are worth it, not those half as large.
+    // A gain of 1.3 justifies artefacts that are a quarter larger, but not half as large again.
     let drafts = || vec![draft(70, &[20, 0, 0, 10])];
     let plain = solve(&request(|_| Some(1000), 0, vec![]).build(), &Settings::default()).unwrap();
     let bytes = plain.shards.iter().map(|shard| shard.cost.artefact_bytes).sum::<u64>();
@@ -247,7 +248,7 @@ fn without_room_nothing_is_verified_and_no_layer_moves() {
     let settings = Settings { falls_back: false, ..Settings::default() };
     for (memory, size, fits, goal) in [
         (Some(memory), None, Some(4), ""),
-        // Fewer rows hold less.
+        // Fewer rows need less memory.
         (Some(memory - 1), None, Some(2), ""),
         (Some(memory - 7), None, None, "memory"),
         (None, Some(size), Some(4), ""),
@@ -283,7 +284,7 @@ fn a_limit_of_a_shard_is_kept_by_more_shards_where_that_is_faster() {
     };
     let cut = plan(&limited(10).build(), &Settings::default());
     assert_eq!((cut.shards.len(), cut.speculation.unwrap().rows), (2, 4));
-    // Where calls take longer than what is gained, one shard stays.
+    // If the overhead of calls exceeds the gain, one shard stays.
     let kept = limited(20_000).build();
     let plan = plan(&kept, &Settings::default());
     assert_eq!((plan.shards.len(), plan.speculation), (1, None));
@@ -347,7 +348,7 @@ fn what_a_compiler_refuses_is_left_out_before_anything_else_changes() {
         let reason = next.reasons.iter().find(|reason| reason.cause == learned).unwrap();
         assert_eq!(reason.because, "a plan that does was refused: no");
     }
-    // Another entry point was refused: the shard is cut.
+    // Another entry point was refused, so the shard is cut.
     let other = refused(&[("entry", "decode_1@512")]);
     let next = learn::revise(&request, &[other], &Settings::default()).unwrap();
     assert!(next.speculation.is_some() && next.shards.len() > 1);

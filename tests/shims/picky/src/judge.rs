@@ -7,12 +7,12 @@ use shardwright_shim_abi::{
 
 use crate::step::{moves, numbers, op_name, op_named};
 
-/// Additional restrictions.
+/// Options that restrict the shim further.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// `ops-limit`: most nodes of an entry that compile.
+    /// `ops-limit`: the largest number of nodes in an entry that compiles.
     pub(crate) ops_limit: Option<u64>,
-    /// `rank-limit`: most axes of a tensor.
+    /// `rank-limit`: the largest number of axes of a tensor.
     rank_limit: Option<usize>,
     /// `no-op`: an unsupported operation.
     missing: Option<u32>,
@@ -47,7 +47,7 @@ impl Options {
 pub(crate) struct Judge<'a> {
     options: Options,
     entry: EntryView<'a>,
-    /// By tensor.
+    /// Weights by index of their tensor.
     weights: Vec<Option<WeightView<'a>>>,
 }
 
@@ -56,13 +56,13 @@ fn type_name(dtype: u32) -> &'static str {
     NAMES.get(dtype as usize).copied().unwrap_or("?")
 }
 
-/// Whether one f32 scale applies to the whole tensor.
+/// Checks whether one f32 scale applies to the whole tensor.
 fn is_per_tensor(quantisation: QuantisationView<'_>) -> bool {
     quantisation.kind() == SW_QUANTISATION_PER_TENSOR && quantisation.scale_dtype() == SW_DTYPE_F32
 }
 
 impl Judge<'_> {
-    /// Why a node is refused; `None` if it is accepted.
+    /// Returns why a node is refused, or `None` if it is accepted.
     pub(crate) fn node(&self, node: NodeView<'_>) -> Option<String> {
         let name = op_name(node.op());
         if node.op() == SW_OP_STATE_UPDATE {
@@ -120,7 +120,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The scales and bytes of constants may be missing during the check.
+    /// Checks a constant. Its scales and bytes may be missing.
     fn constant(&self, index: TensorIndex, weight: WeightView<'_>, is_matrix: bool) -> Option<String> {
         let name = weight.name();
         let (wanted, words) = if is_matrix { (SW_DTYPE_I8, "i8") } else { (SW_DTYPE_U16, "u16") };
@@ -147,7 +147,7 @@ impl Judge<'_> {
         self.rank(index)
     }
 
-    /// Operations that only move values need the same encoding before and after.
+    /// Checks that an operation that only moves values has the same encoding before and after.
     fn moved(&self, node: NodeView<'_>, output: TensorIndex) -> Option<String> {
         let encoding = |index: TensorIndex| {
             let found = self.entry.tensor(index).quantisation()?;

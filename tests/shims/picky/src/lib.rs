@@ -2,10 +2,10 @@
 //! everything else.
 //!
 //! **Job.** Accepts only primitives, activations in unsigned 16-bit integers, matrices in signed
-//! 8-bit integers with one scale per output channel, states that it only reads, and everything that
-//! depends on positions as tensors. It refuses the rest with a reason, and computes with the plain
-//! evaluator of `vendor-shims/abi/testing`, which is written from the definitions of the operations
-//! alone. Options restrict it further (see `judge.rs`).
+//! 8-bit integers with one scale per output channel, states that it only reads, and all values that
+//! depend on positions as tensors. It refuses the rest with a reason. It computes with the plain
+//! evaluator of `vendor-shims/abi/testing`, which is written only from the definitions of the
+//! operations. Options restrict it further (see `judge.rs`).
 //!
 //! **Not its job.** It is not fast, it is never shipped, and it depends on neither the reference
 //! evaluator nor the CPU shim.
@@ -29,7 +29,7 @@ use shardwright_shim_abi::{
 /// First bytes of every head, with the version of the artefact format.
 const HEAD: &[u8] = b"picky 1";
 
-/// The one device.
+/// Name of the only device.
 const DEVICE: &str = "picky";
 
 /// An instance with its options.

@@ -1,12 +1,12 @@
-//! The artefact of this shim, and how it runs: with the plain evaluator that the tests of all shims
-//! share.
+//! The artefact of this shim, and its execution with the plain evaluator that the tests of all
+//! shims share.
 //!
 //! ```text
 //! "PICKY\0\0\x01", length of the JSON (u64), the JSON of a `Text`, zeros to the next 64 bytes, then constants and scales, each
 //! starting on 64 bytes
 //! ```
 //!
-//! Artefacts come sealed by the host and only from tests: beyond their outline they are trusted.
+//! Artefacts are sealed by the host and come only from tests, so only their outline is checked.
 
 use std::collections::HashMap;
 
@@ -45,9 +45,9 @@ struct EntryText {
 #[derive(Serialize, Deserialize)]
 struct Tensor {
     shape: Vec<u64>,
-    /// Scale, as bits, and zero point; `None` for a matrix.
+    /// Scale, as bits, and zero point. `None` for a matrix.
     affine: Option<(u32, i32)>,
-    /// Where the bytes and scales of a constant lie, counted from the first section.
+    /// Offsets of the bytes and scales of a constant, from the first section.
     places: Option<[usize; 2]>,
 }
 
@@ -69,7 +69,7 @@ struct Port {
     written: bool,
 }
 
-/// Scale and zero point of a tensor that passed the check for one of each.
+/// Returns the scale and zero point of a tensor that was checked to have one of each.
 fn affine(quantisation: QuantisationView<'_>) -> Result<(u32, i32)> {
     let wrong = || Error::invalid_argument("a scale or zero point is not one of 16-bit integers");
     let scale = quantisation
@@ -82,7 +82,7 @@ fn affine(quantisation: QuantisationView<'_>) -> Result<(u32, i32)> {
     possible.then_some((scale.to_bits(), zero_point)).ok_or_else(wrong)
 }
 
-/// Offsets of the bytes and scales of each weight, by the weight's identity.
+/// Computes the offsets of the bytes and scales of each weight, by the weight's identity.
 fn places(order: WorkOrderView<'_>) -> Result<HashMap<usize, [usize; 2]>> {
     let mut places = HashMap::new();
     let mut end = 0_usize;
@@ -118,7 +118,7 @@ pub(crate) fn write(order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) ->
     Ok(())
 }
 
-/// Bytes after `before` others, and zeros to the next section.
+/// Writes bytes after `before` other bytes, and zeros to the next section.
 fn padded(output: &mut CompileOutput<'_>, bytes: &[u8], before: usize) -> Result<()> {
     output.write(bytes)?;
     let end = before + bytes.len();
@@ -175,7 +175,7 @@ fn damaged(what: impl std::fmt::Display) -> Error {
 }
 
 impl Program {
-    /// Reads an artefact back.
+    /// Reads an artefact.
     pub(crate) fn read(bytes: &[u8]) -> Result<Program> {
         let start = MAGIC.len() + 8;
         let header = bytes.first_chunk::<16>().ok_or_else(|| damaged("it is cut short"))?;
@@ -196,13 +196,13 @@ impl Program {
         Ok(Program { entries: entries.collect::<Result<_>>()? })
     }
 
-    /// The entry points.
+    /// Describes the entry points.
     pub(crate) fn entries(&self) -> Result<Vec<LoadedEntry>> {
         Ok(self.entries.iter().map(|(text, builder)| described(text, builder)).collect())
     }
 
     /// Runs one entry over all its rows. Invalid rows cost time but do no harm: no valid row sees
-    /// them through its mask, and the host puts none of them into a state.
+    /// them through its mask, and the host does not copy them into a state.
     pub(crate) fn run(&mut self, run: Run<'_>) -> Result<()> {
         let Run { entry, rows, mut bound, control, .. } = run;
         let (text, builder) =

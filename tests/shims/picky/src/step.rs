@@ -13,12 +13,15 @@ pub(crate) fn op_named(name: &str) -> Option<u32> {
     OpKind::ALL.iter().find(|kind| kind.name() == name).map(|kind| kind.number())
 }
 
-/// Whether stored values are moved unchanged.
+/// Checks whether an operation moves stored values unchanged.
 pub(crate) fn moves(op: u32) -> bool {
     [SW_OP_RESHAPE, SW_OP_TRANSPOSE, SW_OP_SLICE, SW_OP_CONCAT].contains(&op)
 }
 
-/// The attributes of a primitive as numbers, floats as bits; or why it is not a primitive.
+/// Returns the attributes of a primitive as numbers, with floats as bits.
+///
+/// # Errors
+/// If the operation is not a primitive.
 pub(crate) fn numbers(node: NodeView<'_>) -> Result<Vec<Vec<i64>>> {
     let op = node.op();
     if node.op_version() != 1 {
@@ -37,7 +40,7 @@ pub(crate) fn numbers(node: NodeView<'_>) -> Result<Vec<Vec<i64>>> {
     each.collect()
 }
 
-/// The same numbers in the evaluator's form.
+/// Converts numbers from [`numbers`] to the evaluator's form.
 pub(crate) fn attributes(op: u32, numbers: &[Vec<i64>]) -> Vec<Attribute> {
     let declared = OpKind::from_number(op).map_or(&[][..], OpKind::attributes);
     let each =

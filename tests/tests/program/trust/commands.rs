@@ -1,4 +1,4 @@
-//! Every command that takes a bundle asks for its signature first.
+//! Every command that accepts a bundle checks its signature first.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use super::{Bench, INVALID, UNTRUSTED, refused};
 /// The checkpoint of the bundle.
 const CHECKPOINT: &str = TEXT_FIXTURES[0];
 
-/// In the place of the bundle, of one that embeds, and of a path where nothing is.
+/// Placeholders for the bundle, for a bundle that embeds, and for a new path.
 const BUNDLE: &str = "BUNDLE";
 const EMBEDS: &str = "EMBEDS";
 const NEW: &str = "NEW";
 
-/// All commands, each with the ways in which it takes a bundle. Those of `trust` are there for what
-/// is not signed.
+/// All commands, each with its ways to accept a bundle. The `trust` commands have none, because
+/// they work on unsigned files.
 const COMMANDS: &[(&str, &[&[&str]])] = &[
     ("run", &[&[BUNDLE, "--prompt", "a b", "--max-tokens", "4", "--greedy"]]),
     ("bench", &[&[BUNDLE, "-p", "4", "-n", "2", "-r", "1"]]),
@@ -74,7 +74,7 @@ const COMMANDS: &[(&str, &[&[&str]])] = &[
     ("pull", &[]),
 ];
 
-/// The commands below one, as the program lists them.
+/// Adds the subcommands of a command, as the program lists them.
 fn listed(above: &[&str], found: &mut Vec<String>) {
     let help = shardwright(above).argument("--help").succeeds();
     let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
@@ -98,7 +98,7 @@ fn the_table_has_every_command() {
     assert_eq!(found, expected);
 }
 
-/// Bundles to take, and a folder for what comes of it.
+/// Bundles to use as arguments, and a folder for outputs.
 struct Taken<'b> {
     bench: &'b Bench,
     text: PathBuf,
@@ -107,7 +107,7 @@ struct Taken<'b> {
 }
 
 impl Taken<'_> {
-    /// Calls `check` with the words and a run of each way to take a bundle.
+    /// Calls `check` with the words and a run for each way to accept a bundle.
     fn each(&mut self, check: impl Fn(&str, &dyn Fn() -> Run)) {
         for (command, ways) in COMMANDS {
             for way in *ways {
@@ -128,7 +128,7 @@ impl Taken<'_> {
     }
 }
 
-/// A copy of a bundle whose manifest is recognised, and is nonsense.
+/// Copies a bundle with a truncated manifest, which is recognised but invalid.
 fn garbled(bundle: &Path, to: PathBuf) -> PathBuf {
     const BEGIN: usize = 64;
     fs::create_dir(&to).expect("a folder");
@@ -153,7 +153,7 @@ fn every_command_that_takes_a_bundle_asks_for_its_signature_first() {
         false => require(run),
     };
 
-    // What is not signed is refused although nothing of it can be parsed: it was not.
+    // An unsigned bundle is refused before parsing, so its invalid manifest is not reported.
     let nonsense = garbled(&text, bench.path("garbled"));
     let mut taken = Taken { bench: &bench, text: nonsense.clone(), embeds: nonsense, made: 0 };
     taken.each(|words, run| {
@@ -162,7 +162,7 @@ fn every_command_that_takes_a_bundle_asks_for_its_signature_first() {
         assert_eq!(code, INVALID, "{words}: {said}");
     });
 
-    // With a warning it is used, and that is told.
+    // With `warn` the bundle is used, and that is reported.
     let mut taken = Taken { bench: &bench, text: text.clone(), embeds: embeds.clone(), made: 100 };
     taken.each(|words, run| {
         let warned = run().arguments(["--signatures", "warn"]).outcome();
@@ -183,7 +183,7 @@ fn every_command_that_takes_a_bundle_asks_for_its_signature_first() {
     });
 }
 
-/// Reports about bundles have it in their documents too.
+/// JSON reports about bundles contain the warning too.
 #[test]
 fn reports_carry_what_signatures_are_warned_of() {
     let bench = Bench::new();

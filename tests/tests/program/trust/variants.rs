@@ -1,4 +1,4 @@
-//! Which variant of a signed bundle runs, whichever of its bytes is changed.
+//! Which variant of a signed bundle runs after a change of any byte.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use shardwright_tests::program::shardwright;
 /// A signed bundle for the chip and for any machine, and the signed shims that run it.
 struct Signed {
     chip: Chip,
-    /// Holds the CPU shim and the key.
+    /// Contains the CPU shim and the key.
     bench: super::Bench,
     bundle: Compiled,
 }
@@ -32,7 +32,7 @@ impl Signed {
         Signed { chip, bench, bundle }
     }
 
-    /// The chip of the variant that runs, and its chain.
+    /// Opens the bundle and returns the chip of the variant that runs, and its chain.
     fn runs(&self) -> Result<(String, String), Error> {
         let mut path = self.chip.search_path();
         path.shims = vec![self.chip.shims(), self.bench.path("shims")];
@@ -47,7 +47,7 @@ impl Signed {
     }
 }
 
-/// Every file with the fields that name it.
+/// Returns every file with the fields that name it.
 fn files(bundle: &Path) -> Vec<(String, PathBuf, FileReference)> {
     let bundle = Bundle::open(bundle).unwrap_or_else(|error| panic!("{error}"));
     let references = bundle.manifest().references().into_iter();
@@ -55,7 +55,8 @@ fn files(bundle: &Path) -> Vec<(String, PathBuf, FileReference)> {
     placed.collect()
 }
 
-/// The first byte, the last, one in the middle, and those near the end where artefacts have heads.
+/// Returns the first byte, the last, one in the middle, and two near the end, where artefacts have
+/// heads.
 fn places(bytes: u64) -> Vec<u64> {
     let mut places = vec![0, bytes / 2, bytes.saturating_sub(2000), bytes.saturating_sub(20), bytes - 1];
     places.dedup();
@@ -75,7 +76,7 @@ fn no_changed_byte_makes_another_variant_run() {
             changed[place as usize] ^= 1;
             fs::write(&path, &changed).expect("written");
             match signed.runs() {
-                // It is not used by the variant that runs.
+                // The changed byte is not used by the variant that runs.
                 Ok(runs) => assert_eq!(runs, expected, "{used_as}, byte {place}"),
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::Invalid, "{used_as}, byte {place}: {error}");

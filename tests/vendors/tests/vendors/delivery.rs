@@ -1,5 +1,5 @@
-//! A bundle on its way to phones: AI packs of Google Play whose volumes are found again, a script
-//! for adb, a folder for a hub, and the list of what it needs beside it.
+//! Delivery of a bundle to phones: AI packs for Google Play whose volumes are found again, a script
+//! for adb, a folder for a hub, and the list of files needed with the bundle.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 const CHECKPOINT: &str = "tests/fixtures/gemma3_text";
 const FORMATS: &str = "w8-per-channel/a16-symmetric/a16";
 
-/// A bundle for two chips of MediaTek's and any machine.
+/// A bundle for two MediaTek chips and any machine.
 struct Bench {
     shim: Shim,
     folder: TempDir,
@@ -55,7 +55,8 @@ fn pack(bundle: &Path, to: &Path, more: &[&str]) -> Run {
     shardwright(["pack"]).argument(bundle).argument("--ai-pack").argument(to).arguments(more)
 }
 
-/// What a device of a group finds after installing: the assets of its group, without suffix.
+/// Returns the files that a device of a group has after installing: the assets of its group,
+/// without suffix.
 fn volumes(packs: &Path, report: &Value, group: &str) -> Vec<PathBuf> {
     let of = |pack: &Value| -> Option<PathBuf> {
         let content = pack["content"].as_array().expect("content").iter();
@@ -72,7 +73,7 @@ fn volumes(packs: &Path, report: &Value, group: &str) -> Vec<PathBuf> {
 fn volumes_of_ai_packs_are_found_again_and_say_the_same() {
     let bench = Bench::new();
     let packs = bench.path("packs");
-    // Small enough that a chip's variant needs several.
+    // The limit is small enough that a chip's variant needs several packs.
     let largest = Bundle::open(bench.bundle()).expect("a bundle").files().into_iter().map(|file| file.bytes);
     let limit = (largest.max().expect("files") + 800_000).to_string();
     let report = pack(&bench.bundle(), &packs, &["--pack-size", &limit, "--name", "demo"]).json();
@@ -80,7 +81,7 @@ fn volumes_of_ai_packs_are_found_again_and_say_the_same() {
     for (group, soc) in [("mt6989", "mt6989"), ("mt6993", "mt6993"), ("other", "generic")] {
         let paths = volumes(&packs, &report, group);
         assert!(group == "other" || paths.len() > 1, "{paths:?}");
-        // In one folder, for the program, and wherever they are, for an app.
+        // In one folder for the program, and at their own paths for an app.
         let folder = bench.path(&format!("device-{group}"));
         fs::create_dir(&folder).expect("made");
         for path in &paths {
@@ -103,7 +104,7 @@ fn volumes_of_ai_packs_are_found_again_and_say_the_same() {
             |path: &PathBuf| Section::whole(path, fs::File::open(path).expect("there")).expect("its length");
         let sections = options.open_sections(paths.iter().map(section).collect(), &mut ());
         assert_eq!(said(sections.expect("a model")), expected);
-        // One left out is said, with help, and nothing crashes.
+        // A missing volume is an error with help, not a crash.
         if paths.len() > 1 {
             let error =
                 options.open_volumes(&paths[..paths.len() - 1], &mut ()).err().expect("a volume is missing");
@@ -112,7 +113,7 @@ fn volumes_of_ai_packs_are_found_again_and_say_the_same() {
             assert!(error.to_string().contains("manifest") && error.help().is_some(), "{error}");
         }
     }
-    // The same inputs, the same packs.
+    // Equal inputs give equal packs.
     let again = bench.path("again");
     pack(&bench.bundle(), &again, &["--pack-size", &limit, "--name", "demo"]).succeeds();
     assert!(contents(&packs) == contents(&again));
@@ -125,7 +126,7 @@ fn groups_are_the_chips_as_android_names_them() {
     let text = pack(&bench.bundle(), &packs, &["--delivery", "fast-follow"]).succeeds();
     assert!(text.contains("fast-follow") && text.contains("Mediatek MT6989"), "{text}");
     let targeting = fs::read_to_string(packs.join("device_targeting_config.xml")).expect("written");
-    // Read by a reader of XML that is not ours.
+    // The XML is checked with another reader.
     let script = "import sys, xml.etree.ElementTree as tree
 space = '{http://schemas.android.com/apk/config}'
 root = tree.parse(sys.argv[1]).getroot()
@@ -144,7 +145,7 @@ for group in root:
     assert!(lines.contains(&"mt6989 system-on-chip Mediatek MT6989"), "{found}");
     assert!(lines.contains(&"mt6993 system-on-chip Mediatek MT6993"), "{found}");
 
-    // A chip that no profile names, and what Play does not take.
+    // Packs that Play does not accept, and a chip without a profile.
     let (code, said) = pack(&bench.bundle(), &packs, &[]).refuses();
     assert!(code == 2 && said.contains("not empty"), "{code} {said}");
     let to = bench.path("refused");
@@ -192,7 +193,7 @@ fn a_phone_for_development_gets_what_it_needs() {
     assert!(last.ends_with("run bundle.swb --shims shims '--prompt' 'a b'"), "{calls}");
     let pushes = calls.lines().filter(|line| line.starts_with("push ")).count();
     assert_eq!(pushes, 7, "bundle, two programs, two shims with their manifests: {calls}");
-    // What it pushes is what runs here too.
+    // The pushed bundle runs here too.
     let pushed = bench.generates(&to.join("bundle.swb"), "mt6989");
     assert_eq!(pushed, bench.generates(&bench.bundle(), "mt6989"));
 }
@@ -216,7 +217,7 @@ fn a_hub_gets_a_file_for_each_chip_and_a_card() {
     }
     assert!(card.starts_with("---\nlicense: gemma\n") && !card.contains("base_model"), "{card}");
     assert!(card.contains("Nothing is recorded in the bundle."), "{card}");
-    // Options of one channel are none of another, and there is one at a time.
+    // Each channel refuses the options of the others, and only one channel can be chosen.
     for arguments in [
         &["--hf", "x", "--delivery", "on-demand"][..],
         &["--hf", "x", "--soc", "mt6989"],

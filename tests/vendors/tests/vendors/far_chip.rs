@@ -1,5 +1,5 @@
 //! Chips that are not in this machine: one whose vendor's library is missing, one that is only
-//! compiled for and simulated here, one whose compiler is asked for times, and files that only its
+//! compiled for and simulated here, one whose compiler estimates times, and files that only its
 //! shim can read.
 
 use std::fs;
@@ -34,7 +34,7 @@ fn notices(report: &Value) -> Vec<&str> {
     notices.filter_map(|notice| notice["text"].as_str().or(notice.as_str())).collect()
 }
 
-/// For both ways to call a shim: in a worker, and in this process.
+/// Both ways to call a shim: in a worker, and in this process.
 const ISOLATIONS: [&str; 2] = ["automatic", "off"];
 
 #[test]
@@ -91,7 +91,8 @@ fn a_bundle_for_a_chip_elsewhere_is_made_here_proved_by_a_twin_and_not_run() {
         assert!(shard["compiled_by"]["simulated"].is_null(), "{shard}");
     }
 
-    // None of it runs here, not even its CPU chain: this machine did not lose its chip.
+    // None of the bundle runs here, not even its CPU chain. That chain is for machines that lose
+    // the chip, and this one never had it.
     refused(chip.found_by(generate(&bundle)), 6, &["only compiles for it here", "--on simulator", CHIP]);
     refused(chip.found_by(shardwright(["doctor", &bundle])), 3, &["only compiles for it here"]);
     refused(
@@ -100,7 +101,7 @@ fn a_bundle_for_a_chip_elsewhere_is_made_here_proved_by_a_twin_and_not_run() {
         &["the device was not found", "shardwright compile", "--on simulator", "--on cpu"],
     );
 
-    // A simulator reports that it is one, and computes the same.
+    // A simulator reports itself as one, and computes the same.
     let simulated = chip.planned_by(generate(CHECKPOINT)).arguments(["--on", "simulator"]).outcome();
     assert_eq!(simulated.code, Some(0), "{}", simulated.stderr);
     assert!(simulated.stderr.contains("is simulated"), "{}", simulated.stderr);
@@ -119,7 +120,7 @@ fn a_bundle_for_a_chip_elsewhere_is_made_here_proved_by_a_twin_and_not_run() {
     let ran = chip.found_by(generate(&other)).outcome();
     assert_eq!((ran.code, &ran.stdout), (Some(0), &simulated.stdout), "{}", ran.stderr);
     assert!(ran.stderr.contains("is simulated"), "{}", ran.stderr);
-    // Device and simulator follow one plan: their work orders are the same.
+    // Device and simulator share one plan, so their work orders are the same.
     let orders = |document: &Value| -> Vec<Value> {
         let shards =
             document["manifest"]["variants"][0]["chains"][0]["shards"].as_array().expect("shards").iter();
@@ -147,7 +148,7 @@ fn a_bundle_for_a_chip_elsewhere_is_made_here_proved_by_a_twin_and_not_run() {
     let text = chip.found_by(shardwright(["inspect", &bundle])).succeeds();
     assert!(text.contains("by a twin made of its work orders") && text.contains("not shared"), "{text}");
 
-    // Other work orders have no twin: these are for another context.
+    // Other work orders have no twin. These are for another context.
     refused(verify(&bundle).arguments(["--context", "64"]), 6, &["has no artefact for", "of work order"]);
 }
 
@@ -159,7 +160,7 @@ fn what_a_compiler_refuses_is_planned_anew_around_its_layer() {
     let said = notices(&report);
     let revised = said.iter().find(|text| text.contains("refused and revised"));
     assert!(revised.is_some_and(|text| text.contains("no place for a linear operation")), "{said:?}");
-    // The kind of that layer moved to the CPU, and that is reported; the rest stayed on the chip.
+    // Layers of that kind moved to the CPU, which is reported. The rest stayed on the chip.
     assert!(said.iter().any(|text| text.contains("runs on the CPU")), "{said:?}");
     let shards = report["boundaries"][0]["shards"].as_array().expect("shards");
     let on = |shard: &Value, what: &str| shard["place"].as_str().is_some_and(|place| place.starts_with(what));
@@ -248,7 +249,7 @@ fn times_are_asked_for_once() {
     assert!(said.contains(", 0 estimated now"), "{said}");
     assert!(first == second, "a row from the cache is the row");
 
-    // A damaged row is computed again, and stored again.
+    // A damaged row is computed and stored again.
     let kept: Vec<_> = fs::read_dir(folder.path().join("shardwright/costs")).expect("rows").collect();
     let kept: Vec<_> = kept.into_iter().map(|entry| entry.expect("an entry").path()).collect();
     for (index, path) in kept.iter().enumerate() {
@@ -284,7 +285,7 @@ fn a_vendors_file_is_shown_by_its_shim() {
     refused(inspect(&file("cut", b"CHIP")), 4, &["the file of the chip ends early"]);
     refused(inspect(&file("empty", b"")), 5, &["nothing this program knows"]);
     refused(inspect(&file("unknown", b"CHOP0000")), 5, &["nothing this program knows", "a shim here knows"]);
-    // Without the shim the file is unknown, and a shim that cannot be asked is named.
+    // Without the shim the file is unknown. A shim that cannot be queried is named.
     refused(shardwright(["inspect", &known]), 5, &["nothing this program knows"]);
     chip.behaves_as("broken");
     refused(inspect(&known), 5, &["could not be asked", "libchip.so"]);

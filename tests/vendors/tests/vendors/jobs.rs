@@ -1,5 +1,5 @@
-//! Chips of one bundle compiled at once: what is the same whatever their number, and what holds
-//! some of them back.
+//! Several chips of one bundle compiled at once: results that do not depend on the number of jobs,
+//! and conditions that make compilations wait.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 const CHECKPOINT: &str = "tests/fixtures/gemma3_text";
 
-/// Two chips, each with a shim of its own, and a file that both note their compilations in.
+/// Two chips, each with a shim of its own, and a file of notes where both log their compilations.
 struct Bench {
     chips: [Chip; 2],
     folder: TempDir,
@@ -36,14 +36,14 @@ impl Bench {
         self.folder.path().join(name)
     }
 
-    /// From now on a compilation of these chips goes on once so many have begun.
+    /// Makes each compilation of these chips wait until `count` compilations have begun.
     fn meet(&self, count: usize) {
         let _ = fs::remove_file(self.path("notes"));
         let fault = format!("meets {} {count} 0", self.path("notes").display());
         self.chips.iter().for_each(|chip| chip.has_faults(&[&fault]));
     }
 
-    /// `begin alpha`, `end alpha`
+    /// Returns the notes, such as `begin alpha` and `end alpha`.
     fn notes(&self) -> Vec<String> {
         let notes = fs::read_to_string(self.path("notes")).unwrap_or_default();
         notes.lines().map(str::to_owned).collect()
@@ -63,14 +63,14 @@ impl Bench {
     }
 }
 
-/// Compilations of the chips one after another.
+/// Notes of compilations that run one after another.
 const APART: [&str; 4] = ["begin alpha", "end alpha", "begin beta", "end beta"];
 
 #[test]
 fn the_bundle_and_what_is_said_are_the_same_for_any_number_and_order() {
     let bench = Bench::new();
     let socs = "alpha,generic,beta";
-    // What caches keep is there from then on.
+    // Fill the caches.
     bench.compiles(socs, "first").succeeds();
     let run = |socs: &str, jobs: &str| {
         let outcome = bench.compiles(socs, jobs).arguments(["--format", "json", "--jobs", jobs]).outcome();
@@ -96,7 +96,7 @@ fn what_is_measured_of_a_checkpoint_is_measured_once_and_said_by_the_first() {
     for jobs in ["1", "2"] {
         let run = shardwright(["compile", CHECKPOINT, "--soc", "mt6993,mt6989", "--jobs", jobs]);
         let run = run.arguments(integers).argument("-o").argument(folder.path().join(jobs));
-        // Nothing is kept there yet.
+        // This cache is still empty.
         let report = run.environment("XDG_CACHE_HOME", folder.path().join("caches").join(jobs)).json();
         let calibrated = |index: usize| {
             let notices = report["variants"][index]["plan"]["notices"].to_string();
@@ -117,7 +117,8 @@ fn chips_are_compiled_for_at_once_unless_memory_or_their_compiler_forbids_it() {
         bench.meet(1);
         notes
     };
-    // Each waits until the other has begun too: it would wait for ever one after the other.
+    // Each compilation waits until the other has begun. One after the other, they would wait for
+    // ever.
     bench.meet(2);
     let together = notes(&["--jobs", "2"]);
     assert!(
@@ -129,7 +130,7 @@ fn chips_are_compiled_for_at_once_unless_memory_or_their_compiler_forbids_it() {
     bench.meet(2);
     assert_eq!(notes(&["--jobs", "2", "--jobs-memory", "600MB"]).len(), 4, "twice 256 MiB fit");
 
-    // Of what is there once, in a machine or for two shims.
+    // Exclusive resources, of a machine or shared by two shims.
     for index in [0, 1] {
         bench.alone(index, |manifest| manifest["exclusive"] = json!(["dsp"]));
     }
@@ -169,7 +170,7 @@ fn a_chip_that_fails_loses_no_other() {
     assert!(!bench.path("twice").exists(), "refused before anything is compiled");
 }
 
-/// Waits for a line of the notes; the program must go on by then.
+/// Waits for a line of the notes. Panics if the program ends first.
 fn await_note(bench: &Bench, child: &mut Child, note: &str) {
     for _ in 0..6000 {
         if bench.notes().iter().any(|known| known == note) {
@@ -203,14 +204,14 @@ fn an_interrupt_ends_all_of_them_and_what_was_compiled_is_used_again() {
     bench.compiles("alpha,beta", "whole").succeeds();
     let expected = contents(&bench.path("whole"));
     for signal in ["-INT", "-KILL"] {
-        // The first is done at once, the second waits for a third that never comes.
+        // The first compilation ends at once. The second one waits for a third that never begins.
         let waits = format!("meets {} 3 0", bench.path("notes").display());
         bench.meet(1);
         bench.chips[1].has_faults(&[&waits]);
         let mut child = spawned(&bench, "bundle");
         await_note(&bench, &mut child, "end alpha");
         await_note(&bench, &mut child, "begin beta");
-        // What is compiled is stored a moment later.
+        // A compiled artefact is stored a moment later.
         while !fs::read_to_string(bench.path("bundle/.unfinished")).unwrap_or_default().contains("by alpha") {
             assert!(child.try_wait().expect("waiting").is_none(), "it ended by itself");
             thread::sleep(Duration::from_millis(20));
@@ -259,7 +260,7 @@ fn no_jobs_are_refused() {
     assert!(code == 2 && said.contains("--jobs"), "{code} {said}");
 }
 
-/// Two of Qualcomm's compilers at once, each in a process of its own.
+/// Runs two of Qualcomm's compilers at once, each in a process of its own.
 #[test]
 fn the_same_library_compiles_for_two_chips_at_once() {
     if !qnn::library() {

@@ -1,7 +1,7 @@
-//! MediaTek's shim over the simulator of its library, from a checkpoint to text: results compared
-//! with the reference's, in both lowerings.
+//! MediaTek's shim over the simulator of its library, from a checkpoint to text, compared with the
+//! reference in both lowerings.
 //!
-//! A simulator proves what the shim sends and how it reads results, not how a chip behaves.
+//! A simulator tests the calls of the shim and how it reads results, not the behaviour of a chip.
 
 use std::ops::Range;
 use std::sync::{PoisonError, RwLock};
@@ -25,13 +25,14 @@ use shardwright_vocabulary::{EntryKind, EntryName, FormatTuple, Provenance};
 
 const EFFORT: Effort = Effort { rows: 32, steps: 2, greedy: 8 };
 
-/// A simulator computes every masked position, so the context is short.
+/// Returns a short context, because a simulator computes every masked position.
 fn context() -> Option<u32> {
     cases(Some(SIMULATED_CONTEXT), None)
 }
 
-/// Clients name the processor in a variable of the process, so that tests of two processors must
-/// not run at the same time. Tests of `mt6989` share it, tests of another processor hold it alone.
+/// Clients name the processor in an environment variable of the process, so tests of two processors
+/// must not run at the same time. Tests of `mt6989` share this lock. Tests of another processor
+/// lock it exclusively.
 pub static PROCESSOR: RwLock<()> = RwLock::new(());
 
 fn assert_close(finding: &Finding, case: &Case) {
@@ -73,7 +74,7 @@ fn further_families_give_the_reference_s_numbers() {
     FURTHER_FIXTURES.into_iter().for_each(|checkpoint| fixture(checkpoint, "lean"));
 }
 
-/// Biases of queries, keys and values, and a window in half of the layers.
+/// Covers biases of queries, keys and values, and a window in half of the layers.
 #[test]
 fn qwen2_without_fused_operations_gives_the_reference_s_numbers() {
     fixture("tests/fixtures/qwen2", "plain");
@@ -123,12 +124,11 @@ fn the_demo_model_keeps_its_likelihood() {
     assert_eq!(finding.greedy.1, 32, "{finding:?}");
 }
 
-/// A simulator is slow: by default only a small part of the recorded outputs is run, and the
+/// A simulator is slow. By default only a small part of the recorded outputs is run, and the
 /// omitted part is reported.
 #[test]
 fn on_a_simulator_little_is_run_unasked_and_that_is_said() {
-    // Not the chip that the simulator plays by default: it is compiled for in one process and
-    // loaded in another.
+    // Not the simulator's default chip. It is compiled for in one process and loaded in another.
     let shim = Shim::with("lean");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let text = folder.path().join("text");
@@ -146,7 +146,7 @@ fn on_a_simulator_little_is_run_unasked_and_that_is_said() {
     let left_out = effort["left_out"].as_array().expect("a list");
     let rows = left_out.iter().find(|left| left["what"] == "evaluation rows").expect("rows are left out");
     assert_eq!((&rows["taken"], &rows["of"]), (&4.into(), &111.into()), "{effort}");
-    // That many were run, and no more.
+    // Exactly that many rows were run.
     assert_eq!(report["tokens"]["text"], "the first evaluation rows", "{report}");
     assert!(
         report["tokens"]["predicted"].as_u64().is_some_and(|tokens| (1..=4 * 31).contains(&tokens)),
@@ -186,8 +186,8 @@ fn a_sentence_vector_is_that_of_the_model_in_float() {
     assert!(dot >= 0.999, "cosine {dot}");
 }
 
-/// A planner adds up the operation counts of single layers: for any cut, the sum equals what is
-/// sent.
+/// A planner adds up the operation counts of single layers. For any cut, the sum must equal the
+/// number of operations sent to the library.
 #[test]
 fn the_operations_of_layers_add_up_in_both_lowerings() {
     let tuple: FormatTuple = A16W8.parse().expect("formats");
@@ -221,7 +221,7 @@ fn the_operations_of_layers_add_up_in_both_lowerings() {
                     let legal = legal.unwrap_or_else(|error| panic!("{checkpoint} {name}: {error}"));
                     let estimate = instance.estimate(&device.name, &legal.graph, &graph.weights);
                     let estimate = estimate.expect("answered").expect("an estimate");
-                    // By the roofline of the chip's profile.
+                    // The estimate uses the roofline of the chip's profile.
                     assert!(estimate.uncosted.is_empty() && estimate.time_microseconds > 0, "{estimate:?}");
                     assert_eq!(estimate.provenance, Provenance::Modelled);
                     estimate.operations
@@ -237,7 +237,7 @@ fn the_operations_of_layers_add_up_in_both_lowerings() {
     assert!(counted[0].iter().zip(&counted[1]).all(|(lean, plain)| lean < plain), "{counted:?}");
 }
 
-/// The first member of that name, wherever it is.
+/// Returns the first member of that name, at any depth.
 fn find<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     match value {
         Value::Object(members) => {

@@ -1,6 +1,6 @@
 //! Common causes of slow bundles on MediaTek's chips: compiled with one flag instead of twenty, or
 //! with twenty that had no effect. The compiler's flags are read from the file, compared with the
-//! chip's profile, and reported; code of another major version of the library is refused before it
+//! chip's profile, and reported. Code of another major version of the library is refused before it
 //! runs.
 
 use std::fs;
@@ -12,12 +12,12 @@ use shardwright_tests::program::{self, Run, shardwright};
 use tempfile::TempDir;
 
 const CHECKPOINT: &str = "tests/fixtures/gemma4_text";
-/// Files that a generator in the crate of the readers writes.
+/// Files written by a generator in the crate of the readers.
 const CORPUS: &str = "vendor-shims/neuron/containers/fuzz/corpus";
 /// The flags of the public tools.
 const BARE: &str = "relax-fp32";
 
-/// Flags that the profile of a chip recommends.
+/// Returns the flags that the profile of a chip recommends.
 fn worth_setting(soc: &str) -> Vec<String> {
     let profile = ProfileRegistry::new().find(soc).expect("a profile").profile;
     profile.flags.into_iter().map(|flag| flag.name).collect()
@@ -40,7 +40,7 @@ impl Bench {
         self.folder.path().join(name)
     }
 
-    /// Sets the behaviour of the simulator from here on.
+    /// Sets the behaviour of the simulator for later runs.
     fn configure(&self, configuration: &Value) {
         fs::write(self.file("simulator.json"), configuration.to_string()).expect("written");
     }
@@ -52,7 +52,7 @@ impl Bench {
             .environment("SHARDWRIGHT_NEURON_LIB", program::folder().join("libneuron_adapter.so"))
     }
 
-    /// Compiles for a chip, with further arguments, and gives the manifest.
+    /// Compiles for a chip, with further arguments, and returns the manifest.
     fn compile(&self, soc: &str, further: &[String]) -> Value {
         let run = self.runs("compile").argument(CHECKPOINT).argument("-o").argument(self.file("bundle"));
         let run = run.arguments(["--soc", soc, "--on", "simulator", "--context", "64"]);
@@ -71,7 +71,7 @@ impl Bench {
     }
 }
 
-/// Shards that the chip's compiler made, with the verdicts on their flags.
+/// Returns the flags of shards that the chip's compiler made, with their verdicts.
 fn verdicts(manifest: &Value) -> Vec<(String, String, String)> {
     let chains = manifest["chains"].as_array().expect("chains").iter();
     let shards = chains.flat_map(|chain| chain["shards"].as_array().expect("shards"));
@@ -99,7 +99,7 @@ fn names(advised: &Value) -> Vec<&str> {
     advised.map(|advised| advised["flag"]["name"].as_str().expect("a name")).collect()
 }
 
-/// Whether a problem of a doctor's report contains all these words.
+/// Checks whether a problem of a doctor's report contains all these words.
 fn has_problem(report: &Value, words: &[&str]) -> bool {
     let matches = |problem: &&Value| words.iter().all(|word| problem.to_string().contains(word));
     list(report, "problems").iter().any(matches)
@@ -140,7 +140,7 @@ fn a_published_file_says_what_it_lacks_without_any_library() {
     for word in words {
         assert!(text.contains(word), "{word} is not in\n{text}");
     }
-    // As published, with all flags, and of the newest chip.
+    // As published: with all flags, and for the newest chip.
     let report = inspect("tflite/published.tflite").json();
     for advice in list(&report, "advice") {
         assert_eq!(
@@ -148,7 +148,7 @@ fn a_published_file_says_what_it_lacks_without_any_library() {
             (&json!(20), &json!([]), &json!([]))
         );
     }
-    // Every other container is recognised, and if a file names no chip the user may.
+    // Every other container is recognised. If a file names no chip, the user may.
     for (file, format) in [
         ("litertlm/bundle.litertlm", "litertlm"),
         ("neuron_schema/two-partitions.bin", "neuron-container"),
@@ -258,8 +258,8 @@ fn a_compiler_that_repeats_twenty_flags_and_uses_none_is_found_out() {
     assert!(has_problem(&doctor, &words), "{:#}", doctor["problems"]);
 }
 
-/// The chip's profile names the library that the simulator plays, and the flags follow from it. A
-/// plan says the same as the compilation.
+/// The chip's profile names the library version that the simulator imitates, and the flags follow
+/// from it. A plan reports the same flags as the compilation.
 #[test]
 fn a_simulator_plays_the_library_of_the_chip_and_the_plan_has_the_flags_of_the_compilation() {
     for (soc, adapter) in [("mt6993", "9.2.0"), ("mt6989", "8.2.28")] {
@@ -275,7 +275,7 @@ fn a_simulator_plays_the_library_of_the_chip_and_the_plan_has_the_flags_of_the_c
             };
             assert!(of.iter().all(taken), "{soc}: {of:?}");
         }
-        // With the simulator and without any library a plan has the same flags.
+        // The plan has the same flags with the simulator and without any library.
         for on in [&["--on", "simulator"][..], &[]] {
             let run = bench.runs("plan").argument(CHECKPOINT).arguments(["--soc", soc, "--context", "64"]);
             let run = run.arguments(on.iter().copied()).environment("SHARDWRIGHT_NEURON_LIB", "");
@@ -296,7 +296,7 @@ fn a_simulator_plays_the_library_of_the_chip_and_the_plan_has_the_flags_of_the_c
         let inspected = bench.inspected().to_string();
         assert!(inspected.contains(adapter), "{soc}: {inspected}");
     }
-    // A configuration that names a version beats the profile.
+    // A configuration that names a version overrides the profile.
     let bench = Bench::new(&json!({"version": [8, 2, 28]}));
     let run = bench.runs("plan").argument(CHECKPOINT).arguments(["--soc", "mt6993", "--on", "simulator"]);
     let text = run.argument("--calibration-text").argument(bench.file("text")).outcome();
@@ -435,7 +435,7 @@ fn flags_of_a_user_join_the_profile_s_and_what_no_schema_knows_is_refused() {
     for (further, words) in [
         (["--flag", "warp=9"], "knows none of that name"),
         (["--flag", "opt=9"], "an integer from 0 to 3"),
-        // Supported in the next major version only.
+        // This flag is supported only by the next major version.
         (["--flag", "mem-opt=3"], "knows none of that name"),
         (["--without-flag", "warp"], "does not set it"),
     ] {
@@ -459,6 +459,6 @@ fn a_flag_that_a_user_sets_and_that_does_nothing_is_a_fallback() {
     let (code, stderr) = compile(&["--flag", "opt-bw=true", "--strict"]).refuses();
     assert_eq!(code, 9, "{stderr}");
     assert!(stderr.contains("flag opt-bw=true, which you set, is inert"), "{stderr}");
-    // Flags of the profile may have no effect: the user did not request them.
+    // Flags of the profile may have no effect, because the user did not request them.
     compile(&["--strict"]).succeeds();
 }

@@ -1,6 +1,6 @@
-//! A common refusal on MediaTek's chips, from beginning to end on the simulator: a decoder with the
-//! structure of Gemma 4 E2B is refused for its number of operations, cut, compiled, chained, run,
-//! and planned right the first time from then on; with the lean lowering it may fit uncut.
+//! A common refusal on MediaTek's chips, from beginning to end on the simulator. A decoder with the
+//! structure of Gemma 4 E2B is refused for its number of operations, cut, compiled, chained and
+//! run. Later plans are right the first time. With the lean lowering the decoder may fit uncut.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ use tempfile::TempDir;
 
 /// The limit reported for Dimensity 9300.
 const CEILING: u64 = 2600;
-/// Layers of E2B.
+/// Number of layers of E2B.
 const LAYERS: u64 = 35;
 const FORMATS: &str = "w8-per-channel/a16-symmetric/a16";
-/// The same in half the bytes of weights.
+/// Formats with half the bytes of weights.
 const HALVED: &str = "w4-per-tensor/a16-symmetric/a16";
 
-/// A checkpoint with the layers of E2B, narrow, in a folder with all files that the program stores
-/// and reads.
+/// A checkpoint with narrow layers in the structure of E2B, in a folder with all files that the
+/// program stores and reads.
 struct Bench {
     folder: TempDir,
 }
@@ -68,7 +68,7 @@ impl Bench {
         self.folder.path().join("bundle")
     }
 
-    /// The simulator's limit on operations per compilation.
+    /// Sets the simulator's limit on operations per compilation.
     fn ceiling(&self, most: Option<u64>) {
         let configuration = json!({"soc": "mt6989", "most_operations": most, "messages": true});
         fs::write(self.simulator(), configuration.to_string()).expect("written");
@@ -78,7 +78,7 @@ impl Bench {
         self.folder.path().join("simulator.json")
     }
 
-    /// The program with this lowering.
+    /// Prepares a run of the program with this lowering.
     fn runs(&self, lowering: &str, command: &str, what: &Path) -> Run {
         shardwright([command])
             .argument(what)
@@ -88,7 +88,7 @@ impl Bench {
             .environment("SHARDWRIGHT_NEURON_LIB", program::folder().join("libneuron_adapter.so"))
     }
 
-    /// The program with the checkpoint, for the chip.
+    /// Prepares a run of the program with the checkpoint, for the chip.
     fn plans(&self, lowering: &str, command: &str) -> Run {
         self.runs(lowering, command, &self.checkpoint())
             .arguments(["--soc", "mt6989", "--formats", FORMATS, "--formats", HALVED, "--context", "64"])
@@ -97,7 +97,7 @@ impl Bench {
     }
 }
 
-/// Shards of the decoder, each with its layers and the operations of its largest entry point.
+/// Returns the decoder shards, each with its layers and the operations of its largest entry point.
 fn decoder(plan: &Value) -> Vec<(u64, u64, u64)> {
     let shards = plan["shards"].as_array().expect("shards").iter();
     let decoder = shards.filter_map(|shard| Some((shard, plans::layers(shard)?)));
@@ -109,7 +109,7 @@ fn decoder(plan: &Value) -> Vec<(u64, u64, u64)> {
         .collect()
 }
 
-/// Whether a reason of the plan contains all these words.
+/// Checks whether a reason of the plan contains all these words.
 fn says(plan: &Value, words: &[&str]) -> bool {
     let of_shards =
         plan["shards"].as_array().expect("shards").iter().flat_map(|shard| reasons(&shard["reasons"]));
@@ -130,7 +130,7 @@ fn limits<'plan>(plan: &'plan Value, provenance: &str) -> Vec<&'plan Value> {
 #[test]
 fn a_decoder_refused_for_its_operations_is_cut_runs_and_is_right_first_time_afterwards() {
     let bench = Bench::new();
-    // No known limit of the chip prevents a single shard.
+    // The reported limit is overridden, so that a single shard is planned.
     let unlimited = |command: &str| bench.plans("plain", command).arguments(["--limit", "ops=1000000"]);
     let plan = unlimited("plan").json();
     let [(0, LAYERS, whole)] = decoder(&plan)[..] else { panic!("one shard: {plan}") };
@@ -155,13 +155,14 @@ fn a_decoder_refused_for_its_operations_is_cut_runs_and_is_right_first_time_afte
     );
     assert!(decoder_formats(plan).all(|formats| formats == FORMATS), "{plan}");
 
-    // One bundle, one command: every shard on the simulator, keys of donors shared.
+    // One bundle and one command. Every shard runs on the simulator, and readers get the keys of
+    // their donors.
     let run = bench.runs("plain", "run", &bench.bundle());
     let outcome = run.arguments(["--greedy", "-n", "3", "--prompt", "hello world", "--strict"]).outcome();
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
     assert!(!outcome.stdout.trim().is_empty(), "{}", outcome.stderr);
 
-    // From now on nothing is refused: the learned limit replaces the reported one.
+    // Later plans are not refused: the learned limit replaces the reported one.
     let plan = bench.plans("plain", "plan").json();
     assert_eq!(decoder(&plan), cut, "{plan}");
     assert_eq!((limits(&plan, "learned").len(), limits(&plan, "reported").len()), (1, 0), "{plan}");
@@ -181,7 +182,7 @@ fn decoder_formats(plan: &Value) -> impl Iterator<Item = &str> {
     shards.filter(|shard| plans::holds(shard, "decoder")).filter_map(|shard| shard["formats"].as_str())
 }
 
-/// At the real shapes, which suffice for planning.
+/// Uses the real shapes, which suffice for planning.
 #[test]
 fn written_leanly_the_decoder_has_far_fewer_operations_and_the_plan_says_what_that_means() {
     let bench = Bench::new();

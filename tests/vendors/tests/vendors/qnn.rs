@@ -1,6 +1,6 @@
-//! Qualcomm's compiler and simulation behind the shim, from a checkpoint to text: results compared
-//! with the reference's, bundles for chips that are not here, files of the vendor's own tools.
-//! Tables over more cases are produced by `cargo xtask bench qnn`.
+//! Qualcomm's compiler and simulator behind the shim, from a checkpoint to text: results compared
+//! with the reference, bundles for chips that are not here, and files of the vendor's own tools.
+//! `cargo xtask bench qnn` produces tables over more cases.
 
 use std::fs;
 use std::path::Path;
@@ -23,18 +23,19 @@ const GEMMA3: &str = "tests/fixtures/gemma3_text";
 const GEMMA4: &str = "tests/fixtures/gemma4_text";
 const FORMATS: &str = "w8-per-channel/a16/a8";
 
-/// Only for the chip: models this small are as fast on a CPU, where the planner would put them.
+/// Options for the chip alone. Models this small are as fast on a CPU, where the planner would put
+/// them.
 const TARGET: [&str; 8] = ["--soc", "sm8850", "--formats", FORMATS, "--planner", "even", "--context", "64"];
 
-/// Two steps of one row and one block of a prompt of every shard: a simulated run is slow.
+/// Two steps of one row and one block of a prompt for every shard, because a simulated run is slow.
 const EFFORT: Effort = Effort { rows: 64, steps: 2, greedy: 8 };
 
-/// A simulator computes every masked position, so the context is short.
+/// Returns a short context, because a simulator computes every masked position.
 fn context() -> Option<u32> {
     cases(Some(SIMULATED_CONTEXT), None)
 }
 
-/// That member of every list item, if it is text.
+/// Returns the member of every list item that is text.
 fn texts(list: &Value, member: &str) -> Vec<String> {
     let list = list.as_array().expect("a list").iter();
     list.filter_map(|item| item[member].as_str().map(str::to_owned)).collect()
@@ -51,14 +52,14 @@ fn two_shards_of_a_random_model_give_the_reference_s_numbers() {
         return;
     }
     let cache = tempfile::tempdir().expect("a temporary folder");
-    // States of 8 bits are occasionally rounded to the other side of a step, and a random model
-    // amplifies that: with those the error of 95 of 100 rows is 0.06 where a trained model has
-    // 0.01.
+    // States of 8 bits are occasionally rounded to the neighbouring step, and a random model
+    // amplifies that. With them, the error of 95 of 100 rows is 0.06, compared with 0.01 for a
+    // trained model.
     let formats = ["w8-per-channel/a16/a16", "f16/f16/f16"];
     for formats in &formats[..cases(1, 2)] {
         let case = Case { checkpoint: GEMMA4, formats, pieces: 2, soc: "sm8850", context: context() };
-        // Fewer rows, steps and greedy tokens than `cargo xtask bench qnn` runs of the same: the
-        // simulator takes seconds for a row.
+        // Fewer rows, steps and greedy tokens than in `cargo xtask bench qnn`, because the
+        // simulator needs seconds for a row.
         let effort = Effort { rows: cases(8, 32), steps: 1, greedy: 2 };
         let finding = Finding::of(&case.verify(None, effort, cache.path()));
         println!("{finding:#?}");
@@ -104,8 +105,7 @@ fn two_shards_of_the_demo_model_give_the_reference_s_numbers_and_keep_its_likeli
     assert_eq!(finding.greedy.1, greedy as u64, "{finding:?}");
 }
 
-/// Whole towers on the chip: sixteen-bit activations over weights of eight bits, and floats of
-/// sixteen.
+/// Whole towers on the chip: 16-bit activations with 8-bit weights, and half floats.
 #[test]
 fn towers_give_the_reference_s_numbers() {
     if !library() {
@@ -120,7 +120,7 @@ fn towers_give_the_reference_s_numbers() {
         (Pass::Picture, FORMATS, 0.999),
         (Pass::Picture, "f16/f16/f16", 0.9999),
     ];
-    // The last takes most of the time.
+    // The last case needs most of the time.
     for (pass, formats, cosine) in &all[..cases(3, 4)] {
         let tower = tower(&open, *pass, formats);
         assert!(tower.soft_rows.cosine_mean >= *cosine, "{:?}", tower.soft_rows);
@@ -148,7 +148,7 @@ fn a_sentence_vector_is_that_of_the_model_in_float() {
     }
 }
 
-/// The first member of that name, wherever it is.
+/// Returns the first member of that name, at any depth.
 fn find<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     match value {
         Value::Object(members) => {
@@ -159,7 +159,7 @@ fn find<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     }
 }
 
-/// A bundle for the chip itself, which is not in this machine.
+/// Compiles a bundle for the chip itself, which is not in this machine.
 fn bundle() -> Compiled {
     Compiled::from(GEMMA4, TARGET)
 }
@@ -204,15 +204,16 @@ fn a_context_binary_of_other_tools_is_shown() {
     assert!(code == 4 && message.contains("help:"), "{code}: {message}");
 }
 
-/// The context binary of a bundle's decoder: it begins on a page of its artefact and runs to the
-/// end.
+/// Returns the context binary of a bundle's decoder. It begins on a page of its artefact and
+/// extends to the end.
 fn context_binary(bundle: &Path) -> Vec<u8> {
     let files = contents(bundle).into_keys().map(|path| bundle.join(path));
     let artefacts =
         files.filter_map(|path| Artefact::open(&path).ok()).filter(|made| made.head().shim == "qnn");
     let decoder = artefacts.max_by_key(|made| made.payload().len()).expect("an artefact of the shim");
     let payload = decoder.payload();
-    // The first page is the artefact's head, the next ones are text; a binary begins with numbers.
+    // The first page is the artefact's head, and the next ones are text. A context binary begins
+    // with numbers.
     let mut pages = (4096..payload.len()).step_by(4096);
     let is_text = |start: &usize| payload[*start..].iter().take(8).all(|byte| (b' '..=b'~').contains(byte));
     payload[pages.find(|start| !is_text(start)).expect("a binary")..].to_vec()
@@ -240,7 +241,8 @@ fn a_compilation_that_was_killed_is_taken_up() {
             .stderr(Stdio::null())
             .spawn()
             .expect("the program starts");
-        // Longer each time, so that it is killed in many places and finally ends.
+        // The time increases with each try, so that the program is killed in many places and
+        // finally ends.
         let until = Instant::now() + Duration::from_millis(cases(1500, 700) * (killed + 1));
         let status = loop {
             match child.try_wait().expect("a child") {
@@ -265,7 +267,7 @@ fn a_compilation_that_was_killed_is_taken_up() {
     assert!(contents(&into) == contents(&whole.path()), "killed {killed} times, and another bundle");
 }
 
-/// A chip without a profile here. Its processor, v69, cannot multiply two activations of 16 bits,
+/// A chip without a shipped profile. Its processor, v69, cannot multiply two 16-bit activations,
 /// which only the compiler reports.
 const OLDER_CHIP: &str = r#"{"schema": 1, "name": "sm8450", "title": "Snapdragon 8 Gen 1", "vendor": "Qualcomm", "shim": "qnn", "kind": "npu",
     "facts": [{"name": "hexagon-arch", "value": "v69", "provenance": "declared"}, {"name": "soc-id", "value": "36", "provenance": "declared"}]}"#;
@@ -289,8 +291,8 @@ fn what_the_compiler_refuses_is_planned_anew_in_other_formats_and_runs() {
         "32",
         "--strict",
     ])
-    // With states in 16 bits attention is a product of two activations of 16 bits; with 8 bits it
-    // is not.
+    // With 16-bit states, attention multiplies two 16-bit activations. With 8-bit states it does
+    // not.
     .arguments(["--formats", "w8-per-channel/a16/a16", "--formats", FORMATS])
     .arguments(["--planner-option", "place.decoder=sm8450", "--profiles"])
     .argument(folder.path())
@@ -316,7 +318,7 @@ fn what_the_compiler_refuses_is_planned_anew_in_other_formats_and_runs() {
     let choice = learned[0]["choice"].as_str().expect("a choice");
     assert!(choice.starts_with("not w8-per-channel/a16/a16 on sm8450"), "{choice}");
 
-    // Another plan for the same chip, compiled by the same library, and it runs.
+    // Another plan for the same chip, compiled by the same library, runs.
     let shards = plan["shards"].as_array().expect("shards").iter();
     let decoder: Vec<&Value> = shards.filter(|shard| plans::holds(shard, "decoder")).collect();
     assert!(!decoder.is_empty());
@@ -329,8 +331,8 @@ fn what_the_compiler_refuses_is_planned_anew_in_other_formats_and_runs() {
     assert!(!outcome.stdout.trim().is_empty(), "{}", outcome.stderr);
 }
 
-/// Times are simulated for the chip and unknown for the CPU beside it: the known ones decide
-/// anyway, and the reasons say by how much. The library compiles everything in the menu.
+/// Times are simulated for the chip and unknown for the CPU. The known times decide anyway, and the
+/// reasons give the difference. The library compiles everything in the menu.
 #[test]
 fn times_of_the_chip_decide_although_those_of_the_cpu_are_not_known() {
     if !library() {
@@ -367,16 +369,18 @@ fn times_of_the_chip_decide_although_those_of_the_cpu_are_not_known() {
         .sum();
     assert_eq!(step["time"]["microseconds"], summed, "{first}");
     assert_eq!(first["totals"]["loss"]["known"], "expected", "{first}");
-    // A user who wants the last microsecond gets it.
+    // A user who wants the last microsecond can have it.
     let fast = plan(&["--planner-option", "format-gain=0"]);
     let time = |plan: &Value| decoder(plan)["entries"][0]["time"]["microseconds"].as_u64().expect("a time");
     assert!(time(&fast) < time(&first), "{fast}");
-    // No goal permits the loss of two bits, or of a head of four.
+    // Without a quality goal, a plan does not accept the loss of two-bit weights or a four-bit
+    // head.
     let chosen = shardwright(["plan", GEMMA3, "--soc", "soc-72", "--context", "32"]).json();
     for shard in shards(&chosen) {
         assert!(!shard["formats"].as_str().is_some_and(|formats| formats.contains("w2")), "{shard}");
     }
-    // Of all formats of the chip others are so much faster in this model, with the comparison.
+    // Other formats of the chip are clearly faster for this model than the first ones. The reason
+    // compares the times.
     let because = texts(&decoder(&chosen)["reasons"], "because");
     assert!(because.iter().any(|text| text.contains("µs instead of")), "{chosen}");
 }
@@ -435,7 +439,7 @@ fn a_chip_without_a_variant_runs_the_nearest_if_it_says_the_same() {
     let compile = shardwright(["compile", GEMMA3, "--soc", "sm8750,sm8850,generic", "-o"]);
     compile.argument(&bundle).arguments(target).succeeds();
 
-    // Of the same architecture, with another number.
+    // Another chip number of this architecture.
     let explain = || shardwright(["explain"]).argument(&bundle).arguments(["--soc", "soc-72"]).json();
     let report = explain();
     let first = &report["candidates"][0];
@@ -446,7 +450,8 @@ fn a_chip_without_a_variant_runs_the_nearest_if_it_says_the_same() {
 
     let run = || {
         let run = shardwright(["run", "--prompt", "a b", "--max-tokens", "2", "--greedy", "--soc", "soc-72"]);
-        // What held is remembered there, by a bundle that is the same whenever it is compiled.
+        // A passed self-test is remembered there, for a bundle with the same bytes whenever it is
+        // compiled.
         run.argument(&bundle).environment("XDG_CACHE_HOME", folder.path().join("cache"))
     };
     let tested = "self-test of chain `primary` on this machine";
@@ -458,7 +463,7 @@ fn a_chip_without_a_variant_runs_the_nearest_if_it_says_the_same() {
     assert_eq!((again.code, again.stdout), (Some(0), first.stdout), "{}", again.stderr);
     assert!(!again.stderr.contains(tested), "it was remembered: {}", again.stderr);
 
-    // It said something else when it was compiled: nothing is generated with it.
+    // The goldens record another token, so the chain fails its self-test and generates no text.
     let other_token = |mut goldens: Value| {
         for row in goldens["rows"].as_array_mut().expect("rows") {
             row["largest"] = serde_json::json!([[7, 0]]);
@@ -471,7 +476,7 @@ fn a_chip_without_a_variant_runs_the_nearest_if_it_says_the_same() {
     assert!(failed.stderr.contains("fallback: ") && failed.stderr.contains("its self-test failed"));
     let (code, said) = run().argument("--strict").refuses();
     assert!(code == 6 && said.contains("at most 1 nats") && said.contains("help: "), "{code} {said}");
-    // Nothing to test it by, and nothing that is a test.
+    // Goldens of an unknown version, and a bundle without goldens.
     with_goldens(&bundle, |_| Some(serde_json::json!({ "goldens": 7, "ids": [], "rows": [] })));
     let (code, said) = run().refuses();
     assert!(code == 4 && said.contains("its goldens: they are version 7"), "{code} {said}");

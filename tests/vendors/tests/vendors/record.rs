@@ -1,9 +1,9 @@
-//! Records the results of every fixture on every shim: to be taken before and after a change that
-//! should have no effect.
+//! Records the results of every fixture on every shim. Run it before and after a change that should
+//! have no effect.
 //!
-//! Plans without their reasons, work orders by their hashes, the vendor library's outputs without
-//! our envelope, and the bits of the results. The file is JSON, one value per line, so that two of
-//! them can be compared line by line.
+//! The records are plans without their reasons, work orders by their hashes, the vendor library's
+//! outputs without our envelope, and the bits of the results. The file is JSON, one value per line,
+//! so that two of them can be compared line by line.
 
 use std::fmt::Write;
 use std::fs;
@@ -19,11 +19,11 @@ use shardwright_tests::neuron::A16W8;
 use shardwright_tests::program::{search_path, shardwright};
 use shardwright_tests::qnn::library;
 
-/// Names the file to write.
+/// Environment variable with the path of the file to write.
 const VARIABLE: &str = "SHARDWRIGHT_RECORD";
 
-/// Name and arguments of a compilation. A simulator computes every masked position, so the context
-/// is short.
+/// Names and arguments of compilations. The context is short, because a simulator computes every
+/// masked position.
 const TARGETS: [(&str, &[&str]); 5] = [
     ("cpu", &["--context", "64"]),
     ("cpu in 8 bits", &["--context", "64", "--planner-option", "format=w8-per-channel/a8-dynamic"]),
@@ -74,7 +74,7 @@ fn record(lines: &mut String, checkpoint: &str, target: &str, arguments: &[&str]
     add("plan", plan);
     let bundle = Compiled::from(checkpoint, arguments);
     for (path, bytes) in contents(&bundle.path()) {
-        // Named by their hashes: the list is that of the contents.
+        // Files are named by their hashes, so this list covers their contents.
         let length = bytes.len();
         add("file", json!({ "path": path, "bytes": length }));
         if let Ok(artefact) = Artefact::open(&bundle.path().join(&path)) {
@@ -95,8 +95,8 @@ fn artefact_value(artefact: &Artefact) -> Value {
     })
 }
 
-/// The contents of the shim's envelope: weights of the CPU's program, the network or context binary
-/// of the others.
+/// Returns the contents of the shim's envelope: weights of the CPU's program, or the network or
+/// context binary of the others.
 fn vendor_part<'p>(shim: &str, payload: &'p [u8]) -> &'p [u8] {
     let number = |at: usize| {
         let bytes = payload[at..at + 8].try_into().expect("8 bytes");
@@ -106,7 +106,7 @@ fn vendor_part<'p>(shim: &str, payload: &'p [u8]) -> &'p [u8] {
     &payload[start..start + length]
 }
 
-/// Without reasons and messages about this machine's cache.
+/// Removes reasons, and messages about this machine's cache.
 fn without_reasons(value: &mut Value) {
     match value {
         Value::Object(members) => {
@@ -121,7 +121,7 @@ fn without_reasons(value: &mut Value) {
     }
 }
 
-/// The bits of logits, or of a vector where the model makes those.
+/// Returns the hashed bits of the logits, or of the vector of an embedding model.
 fn output(bundle: &Path) -> Value {
     let options = BundleOptions::new().search_path(search_path());
     let model: Model = options.open(bundle).unwrap_or_else(|error| panic!("{error}"));

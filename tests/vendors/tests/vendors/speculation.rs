@@ -1,5 +1,5 @@
-//! The entry point that verifies proposed tokens, through vendors' compilers: what the rows of one
-//! step give is what steps of one row give.
+//! The entry point that verifies proposed tokens, through vendors' compilers. The rows of one step
+//! must give the results of single-row steps.
 
 use std::path::Path;
 use std::sync::PoisonError;
@@ -13,13 +13,13 @@ use shardwright_tests::{program, tree};
 
 use crate::neuron::PROCESSOR;
 
-/// Rows that verify on a chip.
+/// Rows of the verifying entry point on a chip.
 const ROWS: usize = 16;
-/// Positions of the context: a simulator computes every masked one.
+/// Positions of the context, which is short because a simulator computes every masked one.
 const CONTEXT: u32 = 64;
 
-/// The demo model on a chip's simulator alone: as small as it is it would be placed on the CPU, and
-/// whether verifying is worth it does not matter here.
+/// Returns options for the demo model on a chip's simulator alone. The planner would place such a
+/// small model on the CPU. Whether verifying is worth it does not matter here.
 fn options(soc: &str, formats: &str, path: SearchPath, cache: &Path) -> OpenOptions {
     let formats: FormatChoice = formats.parse().expect("formats");
     let options = OpenOptions::new()
@@ -35,7 +35,7 @@ fn options(soc: &str, formats: &str, path: SearchPath, cache: &Path) -> OpenOpti
     components.into_iter().fold(options, |options, place| options.planner_option(place, soc))
 }
 
-/// Logits after each token, with the entry points that gave them.
+/// Returns the logits after each token, with the entry points that computed them.
 fn scored(session: &mut Session, ids: &[u32], at_once: usize) -> (Vec<Vec<f32>>, Vec<String>) {
     let (mut rows, mut entries) = (Vec::new(), Vec::new());
     for ids in ids.chunks(at_once) {

@@ -1,5 +1,5 @@
-//! One bundle for several chips: what it holds once, which variant runs where, and what is said of
-//! the others.
+//! One bundle for several chips: the data that variants share, which variant runs on which chip,
+//! and the reports on the others.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,11 +15,11 @@ use shardwright_tests::program::{Run, shardwright};
 use shardwright_tests::qnn::library;
 use tempfile::TempDir;
 
-/// Compiled in a second, and its CPU chains are of the formats that MediaTek's chips have.
+/// A fixture that compiles in a second. Its CPU chains have the formats of MediaTek's chips.
 const CHECKPOINT: &str = "tests/fixtures/gemma3_text";
 const FORMATS: &str = "w8-per-channel/a16-symmetric/a16";
 
-/// Two chips of MediaTek's in the stand-in for its library, and any machine.
+/// Two MediaTek chips on the simulator of its library, and any machine.
 struct Bench {
     shim: Shim,
     folder: TempDir,
@@ -66,7 +66,7 @@ fn chosen(report: &Value) -> (&str, &str, &str) {
     (text("soc"), text("name"), text("tier"))
 }
 
-/// Writes the manifest with its variants in another order, under a hash of its own.
+/// Writes the manifest with its variants in another order, and updates its hash.
 fn reordered(bundle: &Path, change: impl FnOnce(&mut Manifest)) {
     let writer = BundleWriter::create(bundle).unwrap_or_else(|error| panic!("{error}"));
     let mut manifest = writer.previous().cloned().expect("a manifest");
@@ -80,8 +80,7 @@ fn every_chip_runs_its_variant_whatever_the_order_and_the_form() {
     let bundle = bench.path("bundle");
     let report = bench.compiles("mt6989,mt6993,generic", "bundle").json();
     assert_eq!(report["variants"].as_array().map(Vec::len), Some(3), "{report}");
-    // The same for the same inputs, in whatever order they are named, and whatever number of them
-    // is compiled at once.
+    // Equal inputs give equal bundles, in any order and with any number of parallel jobs.
     bench.compiles("generic,mt6993,mt6989", "again").arguments(["--jobs", "3"]).succeeds();
     assert!(contents(&bundle) == contents(&bench.path("again")));
 
@@ -94,10 +93,11 @@ fn every_chip_runs_its_variant_whatever_the_order_and_the_form() {
                 let report = bench.explains(form, Some(soc));
                 assert_eq!(chosen(&report), (soc, "primary", "own"), "{report}");
             }
-            // Neither chip is in this machine: what is simulated is no reason to run slowly.
+            // Neither chip is in this machine. A simulator must not be chosen by itself, because it
+            // is slow.
             assert_eq!(chosen(&bench.explains(form, None)), ("generic", "primary", "general"));
             assert_eq!(chosen(&bench.explains(form, Some("generic"))), ("generic", "primary", "own"));
-            // A chip that nobody compiled for.
+            // A chip without a variant.
             let report = bench.explains(form, Some("mt6991"));
             assert_eq!(chosen(&report), ("generic", "primary", "general"), "{report}");
             let passed = report["passed"].as_array().expect("passed");
@@ -112,9 +112,10 @@ fn every_chip_runs_its_variant_whatever_the_order_and_the_form() {
     }
 }
 
-/// The demo model for two chips of either vendor and any machine: the same bytes twice, in both
-/// forms; every chip finds its variant; chips that fall back alike share an artefact; and nothing
-/// else is there. Qualcomm's compiler gives other bytes from time to time, so it compiles once.
+/// The demo model for two chips of either vendor and any machine. Two compilations give the same
+/// bytes, in both forms. Every chip finds its variant, chips with the same fallback share an
+/// artefact, and there are no other files. Qualcomm's compiler occasionally gives other bytes, so
+/// it compiles once.
 #[test]
 fn the_demo_model_for_two_vendors_is_one_bundle() {
     if !library() {
@@ -166,12 +167,12 @@ fn the_demo_model_for_two_vendors_is_one_bundle() {
         let of = shards.filter(|shard| (shard.compiled_by.shim == "cpu") == of_cpu);
         of.map(|shard| shard.artefact).collect()
     };
-    // MediaTek's chips fall back to the same. Of Qualcomm's one plans floats and one four bits
-    // here, and the CPU follows. Any machine has the weights as they are stored.
+    // MediaTek's chips have the same fallback. Of Qualcomm's chips, one plans floats and one four
+    // bits here, and the CPU follows. The variant for any machine has the weights as stored.
     let all = manifest.all_chains().map(|chain| chain.shards.len() as u64).sum::<u64>();
     let own = artefacts(true).len() + artefacts(false).len();
     assert_eq!(own as u64, all - shared);
-    // One work order compiled for one device is one artefact, and no two share one.
+    // Each pair of work order and device has exactly one artefact.
     let orders = manifest.all_chains().flat_map(|chain| &chain.shards);
     let orders: BTreeSet<(String, &str)> =
         orders.map(|shard| (shard.work_order.to_string(), shard.compiled_by.device.as_str())).collect();
@@ -206,7 +207,7 @@ fn what_variants_share_is_there_once() {
         variant(soc).references().into_iter().map(|(_, file)| file).collect()
     };
     let shared: BTreeSet<FileReference> = files("mt6989").intersection(&files("mt6993")).copied().collect();
-    // Both gather from the same tables, and fall back to the same shards of the CPU.
+    // Both gather from the same tables, and fall back to the same CPU shards.
     for asset in &variant("mt6989").assets {
         assert!(shared.contains(&asset.table), "{}", asset.name);
     }
@@ -214,7 +215,7 @@ fn what_variants_share_is_there_once() {
     for shard in &cpu.shards {
         assert!(shared.contains(&shard.artefact), "{}", shard.name);
     }
-    // What is said of sizes adds up.
+    // The reported sizes add up.
     let sum = |files: &BTreeSet<FileReference>| files.iter().map(|file| file.bytes).sum::<u64>();
     let texts = manifest.texts.values().copied().chain(manifest.tokenizer_index).chain(manifest.goldens);
     let texts: BTreeSet<FileReference> = texts.collect();
@@ -239,13 +240,13 @@ fn a_chip_that_is_not_compiled_for_loses_no_other() {
     let bundle = Bundle::open(bench.path("bundle")).expect("a bundle");
     let socs: Vec<&str> = bundle.manifest().variants.iter().map(|variant| variant.soc.as_str()).collect();
     assert_eq!(socs, ["generic", "mt6989"]);
-    // Twice the same chip, and nothing but unknown ones.
+    // One chip named twice, and only unknown chips.
     let (code, said) = bench.compiles("mt6989,mt6989", "twice").refuses();
     assert!(code == 2 && said.contains("asked for already"), "{code} {said}");
     let (code, said) = bench.compiles("mt1,mt2", "none").refuses();
     assert!(code == 3 && said.contains("mt1"), "{code} {said}");
     assert!(Bundle::open(bench.path("none")).is_err());
-    // A bundle of several is of none in particular to whoever works on one.
+    // With several variants, commands that work on one require `--soc`.
     let verify = |more: &[&str]| {
         let run = bench.run(["verify", CHECKPOINT]).argument("--bundle").argument(bench.path("bundle"));
         run.arguments(more).refuses()
@@ -274,9 +275,9 @@ fn a_present_chip_runs_its_own_and_falls_back_with_its_reasons() {
     let expected = run().succeeds();
     for (answer, soc, name, tier, word) in [
         ("recompile", CHIP, "primary", "own-recompile", "otherwise today"),
-        // The chip is here and takes nothing of it: what its plan falls back to runs.
+        // The chip is here but supports no shard of its variant, so the fallback of its plan runs.
         ("unsupported", CHIP, "cpu", "fallback", "of the variant for testchip runs: testchip primary shard"),
-        // Nothing is known of the chip.
+        // The chip is unknown here.
         ("broken", "generic", "primary", "general", "the variant for generic runs: testchip primary shard"),
     ] {
         chip.behaves_as(answer);
@@ -300,7 +301,7 @@ fn a_machine_elsewhere_is_asked_about_by_what_its_doctor_wrote() {
     let socs = format!("{CHIP},generic");
     chip.found_by(compile.argument(&bundle).arguments(["--soc", &socs])).succeeds();
     chip.found_by(shardwright(["doctor", "--report"]).argument(&file)).succeeds();
-    // Here nothing of the chip is known.
+    // The chip is unknown here.
     let explain = || shardwright(["explain"]).argument(&bundle);
     assert_eq!(chosen(&explain().json()).0, "generic");
     let about = || explain().argument("--device").argument(&file);

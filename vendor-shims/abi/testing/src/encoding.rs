@@ -1,5 +1,5 @@
-//! Encodings of tensors, written independently of every shim: in f64, and with the arithmetic of
-//! each type spelled out.
+//! Encodings of tensors, written independently of every shim: in f64, with the arithmetic of each
+//! type spelled out.
 
 use half::{bf16, f16};
 use shardwright_shim_abi::raw::*;
@@ -13,7 +13,8 @@ pub struct Encoding {
     pub affine: Option<(f32, i32)>,
 }
 
-/// Smallest and largest stored integer of the types that are scaled; `None` for others.
+/// Returns the smallest and largest stored integer of a type that has scales. Returns `None` for
+/// other types.
 pub fn range(dtype: u32) -> Option<(i32, i32)> {
     match dtype {
         SW_DTYPE_U16 => Some((0, 65535)),
@@ -24,7 +25,7 @@ pub fn range(dtype: u32) -> Option<(i32, i32)> {
     }
 }
 
-/// Bits of a stored type.
+/// Returns the bits of a stored type.
 pub const fn bits_of(dtype: u32) -> u32 {
     match dtype {
         SW_DTYPE_I2 => 2,
@@ -37,27 +38,26 @@ pub const fn bits_of(dtype: u32) -> u32 {
 }
 
 impl Encoding {
-    /// Values as they are.
+    /// Unencoded values.
     pub const F32: Encoding = Encoding::plain(SW_DTYPE_F32);
-    /// binary16.
     pub const F16: Encoding = Encoding::plain(SW_DTYPE_F16);
     /// The upper half of an f32.
     pub const BF16: Encoding = Encoding::plain(SW_DTYPE_BF16);
-    /// Indices: integers that are no scaled values.
+    /// Indices: integers that do not encode real values.
     pub const I32: Encoding = Encoding::plain(SW_DTYPE_I32);
 
-    /// A type without scale.
+    /// Creates an encoding without a scale.
     pub const fn plain(dtype: u32) -> Encoding {
         Encoding { dtype, affine: None }
     }
 
-    /// Integers with scale and zero point.
+    /// Creates an encoding of integers with a scale and zero point.
     pub const fn integers(dtype: u32, scale: f32, zero_point: i32) -> Encoding {
         Encoding { dtype, affine: Some((scale, zero_point)) }
     }
 
-    /// An encoding that covers the values from `low` to `high` and zero, as calibration chooses it:
-    /// symmetric for signed types, plain for floats.
+    /// Creates an encoding that covers zero and the values from `low` to `high`, as calibration
+    /// chooses it: symmetric for signed types, plain for floats.
     pub fn over(dtype: u32, low: f64, high: f64) -> Encoding {
         let Some((least, most)) = range(dtype) else { return Encoding::plain(dtype) };
         let (low, high) = (low.min(0.0), high.max(0.0));
@@ -68,13 +68,13 @@ impl Encoding {
         Encoding::integers(dtype, (low.abs().max(high).max(1e-6) / f64::from(most)) as f32, 0)
     }
 
-    /// Unsigned integers over ±`reach`, zero in the middle.
+    /// Creates an encoding of unsigned integers over ±`reach`, with zero in the middle.
     pub const fn centred(dtype: u32, reach: f32) -> Encoding {
         let middle = 1 << (bits_of(dtype) - 1);
         Encoding::integers(dtype, reach / middle as f32, middle)
     }
 
-    /// The stored integer for a value.
+    /// Returns the stored integer for a value.
     fn raw(self, value: f64) -> i32 {
         let (low, high) = range(self.dtype).unwrap_or_else(|| panic!("type {} is not scaled", self.dtype));
         let (scale, zero_point) = self.affine.expect("integers that stand for values");
@@ -87,7 +87,7 @@ impl Encoding {
         f64::from((raw - zero_point) as f32 * scale)
     }
 
-    /// A value after encoding and decoding.
+    /// Returns a value after encoding and decoding.
     pub fn hold(self, value: f64) -> f64 {
         match self.dtype {
             SW_DTYPE_F32 => f64::from(value as f32),
@@ -97,7 +97,7 @@ impl Encoding {
         }
     }
 
-    /// Distance of neighbouring representable values near a value; 0 for f32.
+    /// Returns the distance between neighbouring representable values near `value`, or 0 for f32.
     pub fn step(self, value: f64) -> f64 {
         let relative = |fraction: i32, least: f64| value.abs().max(least) * 2f64.powi(-fraction);
         match self.dtype {
@@ -107,7 +107,7 @@ impl Encoding {
         }
     }
 
-    /// The stored bytes of values.
+    /// Encodes values to stored bytes.
     pub fn encode(self, values: &[f64]) -> Vec<u8> {
         let each = values.iter().copied();
         match self.dtype {
@@ -123,17 +123,17 @@ impl Encoding {
         }
     }
 
-    /// The same of f32.
+    /// Like [`Encoding::encode`], but for f32 values.
     pub fn encode_f32(self, values: &[f32]) -> Vec<u8> {
         self.encode(&values.iter().map(|value| f64::from(*value)).collect::<Vec<f64>>())
     }
 
-    /// The values of stored bytes, rounded to f32.
+    /// Decodes stored bytes to values rounded to f32.
     pub fn decode_f32(self, bytes: &[u8]) -> Vec<f32> {
         self.decode(bytes).into_iter().map(|value| value as f32).collect()
     }
 
-    /// The values of stored bytes.
+    /// Decodes stored bytes to values.
     pub fn decode(self, bytes: &[u8]) -> Vec<f64> {
         let pairs = || bytes.as_chunks::<2>().0.iter().copied();
         let quads = || bytes.as_chunks::<4>().0.iter().copied();
@@ -151,13 +151,14 @@ impl Encoding {
     }
 }
 
-/// To so many bits of a fraction, with so small an exponent at least; ties to even.
+/// Rounds to `fraction` bits after the leading one, ties to even. The exponent is at least `least`,
+/// so smaller values become subnormal.
 fn rounded(value: f64, fraction: i32, least: i32) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
     }
     let exponent = value.abs().log2().floor() as i32;
-    // The logarithm of a value just below a power of two may be rounded up to it.
+    // The logarithm of a value just below a power of two may round up to that power.
     let exponent = if 2f64.powi(exponent) > value.abs() { exponent - 1 } else { exponent };
     let step = 2f64.powi(exponent.max(least) - fraction);
     (value / step).round_ties_even() * step

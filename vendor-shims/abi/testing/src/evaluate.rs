@@ -1,4 +1,4 @@
-//! A plain evaluator in f64: the meaning of every operation, one readable arm each.
+//! A plain evaluator in f64: the meaning of every operation, with one readable arm each.
 
 use std::collections::HashMap;
 
@@ -7,12 +7,11 @@ use shardwright_shim_abi::raw::*;
 use crate::memory::Bound;
 use crate::tables::{Attribute, Builder, Node};
 
-/// Dense values.
+/// A dense tensor.
 #[derive(Clone, Debug)]
 pub struct Tensor {
-    /// Extents.
     pub shape: Vec<usize>,
-    /// Row-major.
+    /// Values in row-major order.
     pub data: Vec<f64>,
 }
 
@@ -67,7 +66,7 @@ impl Tensor {
         *self.shape.last().expect("a last axis")
     }
 
-    /// Value at an index, broadcasting missing and single axes.
+    /// Returns the value at an index. Missing axes and axes of extent 1 are broadcast.
     fn at(&self, index: &[usize]) -> f64 {
         self.data[self.place(index)]
     }
@@ -104,8 +103,7 @@ fn by_last(x: &Tensor, f: impl Fn(&[f64]) -> Vec<f64>) -> Tensor {
     Tensor { shape, data }
 }
 
-/// Computes the values of every tensor. `bound` contains inputs and states; states are updated.
-/// `rows` rows are valid.
+/// Computes the values of every tensor. `bound` contains inputs and states. `rows` rows are valid.
 ///
 /// Operands are decoded, an operation is computed in f64 and rounded to f32, and the result is
 /// encoded with its tensor's encoding.
@@ -138,13 +136,14 @@ pub fn evaluate_all(builder: &Builder, rows: usize, bound: &HashMap<String, Boun
     tensors
 }
 
-/// Output values by port name; see [`evaluate_all`].
+/// Computes the output values by port name, see [`evaluate_all`].
 pub fn evaluate(builder: &Builder, rows: usize, bound: &HashMap<String, Bound>) -> HashMap<String, Tensor> {
     let tensors = evaluate_all(builder, rows, bound);
     builder.outputs.iter().map(|port| (port.name.clone(), tensors[&port.tensor].clone())).collect()
 }
 
-/// `y = s · Σ scale · q · w (+ bias)`, rows quantised to eight bits, or each of their blocks.
+/// Computes `y = s · Σ scale · q · w (+ bias)`. Rows are quantised to eight bits as a whole
+/// (version 1) or block by block (version 2).
 fn dynamic_linear(builder: &Builder, node: &Node, inputs: &[&Tensor]) -> Tensor {
     let (_, weight) =
         builder.constants.iter().find(|(tensor, _)| *tensor == node.inputs[1]).expect("a constant");
@@ -168,7 +167,8 @@ fn dynamic_linear(builder: &Builder, node: &Node, inputs: &[&Tensor]) -> Tensor 
     })
 }
 
-/// Products of integers are summed exactly and multiplied by their scales once.
+/// Computes a matrix product. Products of integers are summed exactly and multiplied by their
+/// scales once.
 fn mat_mul(builder: &Builder, node: &Node, inputs: &[&Tensor], shape: &[usize]) -> Tensor {
     let transposed = integer(node, "transpose_b") == 1;
     let [a, b] = [0, 1].map(|place| steps(builder, node.inputs[place], inputs[place], transposed));
@@ -184,8 +184,8 @@ fn mat_mul(builder: &Builder, node: &Node, inputs: &[&Tensor], shape: &[usize]) 
     Tensor { shape: shape.to_vec(), data }
 }
 
-/// The integer values (minus zero point) of a factor, and its scale, or one scale per row for a
-/// matrix whose rows are columns of the result. `None` for other factors.
+/// Returns the integer values of a factor (minus the zero point) and its scale. A matrix whose rows
+/// are columns of the result has one scale per row. Returns `None` for other factors.
 fn steps(builder: &Builder, tensor: u32, values: &Tensor, transposed: bool) -> Option<(Tensor, Vec<f32>)> {
     let tensor_of = |data| Tensor { shape: values.shape.clone(), data };
     let Some((_, weight)) = builder.constants.iter().find(|(constant, _)| *constant == tensor) else {
@@ -482,7 +482,8 @@ fn attention(node: &Node, inputs: &[&Tensor], rows: usize) -> Tensor {
     out
 }
 
-/// Row i sees the rows from i − window + 1 to itself, by `q_i · (k_j + distances[i − j])`.
+/// Computes attention in which row i sees the rows from i − window + 1 to i, with the scores
+/// `q_i · k_j + distances[i − j]`.
 fn relative_attention(node: &Node, inputs: &[&Tensor]) -> Tensor {
     let [q, k, v, by_distance] = [inputs[0], inputs[1], inputs[2], inputs[3]];
     let (d, cap) = (integer(node, "head_dim") as usize, float(node, "softcap"));
@@ -510,7 +511,8 @@ fn relative_attention(node: &Node, inputs: &[&Tensor]) -> Tensor {
     out
 }
 
-/// Columns of the weight are channel by channel, in each row by row.
+/// Computes a 2-D convolution. The columns of the weight are ordered by channel, then kernel row,
+/// then kernel column.
 fn convolution(node: &Node, x: &Tensor, weight: &Tensor, shape: &[usize]) -> Tensor {
     let [kernel, stride, padding] = ["kernel", "stride", "padding"].map(|name| integer(node, name) as usize);
     let of = |index: &Vec<usize>| {

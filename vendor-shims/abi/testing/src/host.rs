@@ -1,4 +1,4 @@
-//! The host's side of the door, as small as a test needs.
+//! The host's side of the contract, as small as a test needs.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
@@ -9,23 +9,21 @@ use shardwright_shim_abi::raw::*;
 use crate::memory::{Memory, Region};
 use crate::tables::{leak, list, text};
 
-/// An error object, copied out.
+/// An error object, copied from the shim.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
     /// `SW_ERROR_…`
     pub class: u32,
-    /// Description.
     pub message: String,
-    /// Keys and values.
     pub details: Vec<(String, String)>,
-    /// 0 if the vendor reported none.
+    /// 0 if the vendor did not report a code.
     pub vendor_code: i64,
-    /// Empty if there is none.
+    /// Empty if the shim did not attach a log.
     pub log_tail: String,
 }
 
 impl Failure {
-    /// The value of a detail.
+    /// Returns the value of a detail.
     pub fn detail(&self, key: &str) -> Option<&str> {
         self.details.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
@@ -33,22 +31,20 @@ impl Failure {
 
 /// Output of a compilation.
 pub struct Compiled {
-    /// The bytes written.
     pub artefact: Region,
-    /// The head.
     pub head: Vec<u8>,
-    /// Name, outcome (`SW_FLAG_…`) and evidence.
+    /// Name, outcome (`SW_FLAG_…`) and evidence of each flag.
     pub flags: Vec<(String, u32, String)>,
-    /// Entry, node and place.
+    /// Entry, node and place of each reported placement.
     pub placements: Vec<(u64, u64, String)>,
     /// Stage names reported as progress.
     pub stages: Vec<String>,
-    /// Facts of the chip, as they were read back.
+    /// Chip facts that the shim read back from the compiled code.
     pub made_for: Vec<(String, String)>,
 }
 
 impl Compiled {
-    /// Outcome and evidence of a flag.
+    /// Returns the outcome and evidence of a flag.
     pub fn flag(&self, name: &str) -> (u32, &str) {
         let (_, outcome, evidence) = self
             .flags
@@ -62,7 +58,6 @@ impl Compiled {
 /// One binding of a loaded entry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BindingInfo {
-    /// Its name.
     pub name: String,
     /// `SW_BINDING_…`
     pub direction: u32,
@@ -72,44 +67,42 @@ pub struct BindingInfo {
     pub dtype: u32,
     /// `SW_UPDATE_…`
     pub update: u32,
-    /// Extents.
     pub shape: Vec<u64>,
     /// Bytes to bind.
     pub bytes: u64,
-    /// Of integers.
+    /// Scale of stored integers.
     pub scale: f64,
-    /// Of integers.
+    /// Zero point of stored integers.
     pub zero_point: i64,
 }
 
-/// A device the shim lists.
+/// A device that the shim lists.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceInfo {
-    /// Its name in calls.
+    /// Name by which calls select the device.
     pub name: String,
-    /// The chip.
+    /// Name of the chip.
     pub soc: String,
     /// `SW_DEVICE_…`
     pub kind: u32,
 }
 
-/// An estimate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EstimateInfo {
-    /// Of one run.
+    /// Time of one run.
     pub microseconds: u64,
-    /// To and from memory.
+    /// Bytes moved to and from memory in one run.
     pub bytes: u64,
-    /// Nodes that are not in it.
+    /// Indices of nodes that the estimate does not include.
     pub uncosted: Vec<u64>,
     /// `SW_PROVENANCE_…`
     pub provenance: u32,
 }
 
-/// Names and values.
+/// Names and values of limits.
 pub type Limits = Vec<(String, u64)>;
 
-/// An open instance.
+/// An open instance of a shim.
 pub struct Host {
     table: &'static SwTable,
     shim: *mut SwShim,
@@ -118,7 +111,7 @@ pub struct Host {
 
 // SAFETY: a shim's instance may be used from any thread, one call at a time.
 unsafe impl Send for Host {}
-// SAFETY: as above; tests call one at a time.
+// SAFETY: as above. Tests make one call at a time.
 unsafe impl Sync for Host {}
 
 unsafe fn string(pointer: *const c_char) -> String {
@@ -150,23 +143,23 @@ fn the_host() -> SwHost {
 }
 
 impl Host {
-    /// The shim's table.
+    /// Calls the entry function and returns the shim's table.
     ///
     /// # Panics
     ///
-    /// When the shim refuses a host of this contract's versions.
+    /// If the shim refuses a host of this contract's versions.
     pub fn table(entry: SwEntryFunction) -> &'static SwTable {
-        // SAFETY: all zeros is a valid answer, as the contract says.
+        // SAFETY: all zeros is a valid answer under the contract.
         let mut answer: SwAnswer = unsafe { std::mem::zeroed() };
         answer.size = size_of::<SwAnswer>() as u64;
-        // SAFETY: both structs are as the contract says.
+        // SAFETY: both structs are valid under the contract.
         unsafe { entry(leak(the_host()), &mut answer) };
         assert!(!answer.table.is_null(), "refused");
         // SAFETY: the table is static.
         unsafe { &*answer.table }
     }
 
-    /// An instance of the shim behind `entry`, with options; its calls name `device`.
+    /// Opens an instance of the shim behind `entry` with options. Later calls name `device`.
     pub fn open(entry: SwEntryFunction, device: &str, pairs: &[(&str, &str)]) -> Result<Host, Failure> {
         let table = Host::table(entry);
         let pairs = options(pairs);
@@ -206,13 +199,13 @@ impl Host {
         }
     }
 
-    /// Names another device in calls.
+    /// Selects another device for later calls.
     pub fn on_device(mut self, device: &str) -> Host {
         self.device = text(device);
         self
     }
 
-    /// Names of the facts it reads, and whether each is required.
+    /// Returns the names of the facts that the shim reads, and whether each is required.
     pub fn facts(entry: SwEntryFunction) -> Result<Vec<(String, bool)>, Failure> {
         unsafe extern "C" fn item(context: *mut c_void, reported: *const SwFact) {
             // SAFETY: the context is the list below, the fact the shim's.
@@ -235,7 +228,7 @@ impl Host {
         Ok(facts)
     }
 
-    /// Makes a chip known.
+    /// Passes a chip's facts to the shim.
     pub fn chip(&self, name: &str, aliases: &[&str], facts: &[(&str, &str)]) -> Result<(), Failure> {
         let aliases: Vec<*const c_char> = aliases.iter().map(|alias| text(alias)).collect();
         let facts = options(facts);
@@ -252,7 +245,7 @@ impl Host {
         Host::failed(self.table, error)
     }
 
-    /// The devices it lists, for a chip or those that are present.
+    /// Returns the devices that the shim lists for a chip, or the present devices.
     pub fn devices(&self, soc: Option<&str>) -> Result<Vec<DeviceInfo>, Failure> {
         unsafe extern "C" fn item(context: *mut c_void, reported: *const SwDevice) {
             // SAFETY: the context is the list below, the device the shim's.
@@ -278,7 +271,7 @@ impl Host {
         Ok(devices)
     }
 
-    /// Names of flags, and names and values of limits.
+    /// Returns the names of all flags, and the names and values of all limits.
     pub fn told(&self) -> Result<(Vec<String>, Limits), Failure> {
         unsafe extern "C" fn flag(context: *mut c_void, reported: *const SwFlag) {
             // SAFETY: the context is a list of names, the struct the shim's.
@@ -304,11 +297,11 @@ impl Host {
         Ok((flags, limits))
     }
 
-    /// Verdict (`SW_VERDICT_…`) and reason per node.
+    /// Returns the verdict (`SW_VERDICT_…`) and reason for each node.
     ///
     /// # Panics
     ///
-    /// When a node has no verdict or two.
+    /// If a node has no verdict or more than one.
     pub fn check(&self, entry: &SwEntry) -> Result<Vec<(u32, String)>, Failure> {
         type Verdicts = HashMap<u64, (u32, String)>;
         unsafe extern "C" fn item(context: *mut c_void, verdict: *const SwVerdict) {
@@ -332,14 +325,14 @@ impl Host {
         Ok((0..entry.node_count).map(|node| verdicts.remove(&node).expect("a verdict per node")).collect())
     }
 
-    /// The refused nodes and why.
+    /// Returns the refused nodes and the reasons.
     pub fn refusals(&self, entry: &SwEntry) -> Result<Vec<(u64, String)>, Failure> {
         let verdicts = (0..).zip(self.check(entry)?);
         let refused = verdicts.filter(|(_, (verdict, _))| *verdict == SW_VERDICT_REFUSED);
         Ok(refused.map(|(node, (_, reason))| (node, reason)).collect())
     }
 
-    /// Cost of a run; `None` if the shim has no estimate.
+    /// Returns the cost of a run, or `None` if the shim has no estimate.
     pub fn estimate(&self, entry: &SwEntry) -> Result<Option<EstimateInfo>, Failure> {
         unsafe extern "C" fn item(context: *mut c_void, estimate: *const SwEstimate) {
             // SAFETY: the context is the option below, the estimate the shim's.
@@ -372,7 +365,7 @@ impl Host {
         self.compile_until(entries, flags, usize::MAX)
     }
 
-    /// Asks to stop after that many calls of `cancelled`.
+    /// Compiles, but requests a stop after `patience` calls of `cancelled`.
     pub fn compile_until(
         &self,
         entries: &[&'static SwEntry],
@@ -390,7 +383,7 @@ impl Host {
             patience: usize,
         }
         unsafe extern "C" fn write(context: *mut c_void, bytes: *const c_void, length: u64) -> u32 {
-            // SAFETY: the context is the output below; the shim hands over `length` bytes.
+            // SAFETY: the context is the output below. The shim passes `length` bytes.
             unsafe {
                 if length > 0 {
                     let bytes = std::slice::from_raw_parts(bytes.cast::<u8>(), length as usize);
@@ -473,7 +466,7 @@ impl Host {
         Ok(Compiled { artefact: Region::new(&bytes), head, flags, placements, stages, made_for })
     }
 
-    /// The answer about a head, and the reason.
+    /// Returns the compatibility answer for a head, and the reason.
     pub fn compatibility(&self, head: &[u8]) -> Result<(u32, String), Failure> {
         unsafe extern "C" fn item(context: *mut c_void, reported: *const SwCompatibility) {
             // SAFETY: the context is the pair below, the answer the shim's.
@@ -498,7 +491,7 @@ impl Host {
         self.load_bytes(artefact.bytes(), pairs)
     }
 
-    /// The same from anywhere, which need not be the beginning of a page.
+    /// Loads an artefact from memory that need not start at a page boundary.
     pub fn load_bytes<'h>(&'h self, bytes: &'h [u8], pairs: &[(&str, &str)]) -> Result<Loaded<'h>, Failure> {
         let mapping = SwArtefact {
             size: size_of::<SwArtefact>() as u64,
@@ -522,7 +515,7 @@ impl Host {
         Ok(loaded)
     }
 
-    /// Format of a file, and its JSON document.
+    /// Returns the format of a file and its JSON document.
     pub fn inspect(&self, bytes: &[u8]) -> Result<Option<(String, String)>, Failure> {
         type Found = Option<(String, String)>;
         unsafe extern "C" fn item(context: *mut c_void, inspection: *const SwInspection) {
@@ -545,17 +538,17 @@ impl Host {
         Ok(found)
     }
 
-    /// After a lost device.
+    /// Makes a lost device usable again.
     pub fn recover(&self) -> Result<(), Failure> {
         // SAFETY: everything outlives the call.
         let error = unsafe { (self.table.recover.expect("offered"))(self.shim, self.device) };
         Host::failed(self.table, error)
     }
 
-    /// Allocates, maps, looks at the zeros and frees.
+    /// Allocates and maps a buffer, checks that it is zeroed, and frees it.
     pub fn allocate(&self, length: u64, alignment: u64) -> Result<(), Failure> {
         let (mut buffer, mut place) = (null_mut(), null_mut());
-        // SAFETY: everything outlives the calls; the buffer is freed once.
+        // SAFETY: everything outlives the calls, and the buffer is freed once.
         unsafe {
             let allocate = self.table.buffer_allocate.expect("offered");
             Host::failed(self.table, allocate(self.shim, self.device, length, alignment, &mut buffer))?;
@@ -569,7 +562,7 @@ impl Host {
         Ok(())
     }
 
-    /// Imports a dma-buf descriptor.
+    /// Imports a dma-buf descriptor and frees the buffer.
     pub fn import(&self, fd: i32) -> Result<(), Failure> {
         let import = SwImport {
             size: size_of::<SwImport>() as u64,
@@ -580,7 +573,7 @@ impl Host {
             length: 4096,
         };
         let mut buffer = null_mut();
-        // SAFETY: everything outlives the calls; the buffer is freed once.
+        // SAFETY: everything outlives the calls, and the buffer is freed once.
         unsafe {
             let function = self.table.buffer_import.expect("offered");
             Host::failed(self.table, function(self.shim, self.device, &import, &mut buffer))?;
@@ -593,23 +586,23 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         if let Some(close) = self.table.close {
-            // SAFETY: opened once, closed once; shards borrow the host.
+            // SAFETY: opened once and closed once. Shards borrow the host.
             unsafe { close(self.shim) };
         }
     }
 }
 
-/// A loaded artefact: per entry its name and bindings.
+/// A loaded artefact.
 pub struct Loaded<'h> {
     host: &'h Host,
     shard: *mut SwShard,
-    /// In the artefact's order.
+    /// Name and bindings of each entry, in the artefact's order.
     pub entries: Vec<(String, Vec<BindingInfo>)>,
 }
 
 // SAFETY: a shard may be used from any thread, one run at a time.
 unsafe impl Send for Loaded<'_> {}
-// SAFETY: only `cancel` takes a shared reference from another thread, which the contract allows.
+// SAFETY: only `cancel` uses a shared reference from another thread, which the contract allows.
 unsafe impl Sync for Loaded<'_> {}
 
 impl Loaded<'_> {
@@ -662,7 +655,7 @@ impl Loaded<'_> {
         Ok(entries)
     }
 
-    /// Name, verdict and evidence of each flag it was loaded with.
+    /// Returns the name, verdict and evidence of each flag that the shard was loaded with.
     ///
     /// # Errors
     ///
@@ -689,17 +682,18 @@ impl Loaded<'_> {
         Ok(flags)
     }
 
-    /// Bindings of an entry.
+    /// Returns the bindings of an entry.
     ///
     /// # Panics
     ///
-    /// When there is no such entry.
+    /// If the artefact has no such entry.
     pub fn bindings(&self, entry: &str) -> &[BindingInfo] {
         let found = self.entries.iter().find(|(name, _)| name == entry);
         &found.unwrap_or_else(|| panic!("no entry `{entry}`")).1
     }
 
-    /// Runs an entry by name; `bound` by binding name, outputs are added or overwritten.
+    /// Runs an entry by name. `bound` contains memory by binding name. Outputs are added or
+    /// overwritten.
     pub fn run<M: Memory>(
         &mut self,
         entry: &str,
@@ -709,7 +703,8 @@ impl Loaded<'_> {
         self.run_with(entry, rows, bound, 0, 0)
     }
 
-    /// The same, of whose logits only so many of the largest are looked at.
+    /// Like [`Loaded::run`], but only the `largest_logits` largest logits of each row must be
+    /// exact.
     pub fn run_for_largest<M: Memory>(
         &mut self,
         entry: &str,
@@ -720,7 +715,7 @@ impl Loaded<'_> {
         self.run_with(entry, rows, bound, 0, largest_logits)
     }
 
-    /// The same with a deadline on the monotonic clock.
+    /// Like [`Loaded::run`], but with a deadline in nanoseconds from the call.
     pub fn run_until<M: Memory>(
         &mut self,
         entry: &str,
@@ -731,9 +726,11 @@ impl Loaded<'_> {
         self.run_with(entry, rows, bound, deadline_nanoseconds, 0)
     }
 
+    /// Runs an entry, with all options.
+    ///
     /// # Panics
     ///
-    /// When there is no such entry or a binding is missing in `bound`.
+    /// If the artefact has no such entry, or a binding is missing in `bound`.
     fn run_with<M: Memory>(
         &mut self,
         entry: &str,
@@ -766,12 +763,12 @@ impl Loaded<'_> {
             deadline_nanoseconds,
             largest_logits,
         };
-        // SAFETY: everything outlives the call; every memory is bound once.
+        // SAFETY: everything outlives the call, and every memory is bound once.
         let error = unsafe { (self.host.table.run.expect("offered"))(self.shard, &run) };
         Host::failed(self.host.table, error)
     }
 
-    /// Asks the run in progress to stop, from any thread.
+    /// Requests a stop of the run in progress, from any thread.
     pub fn cancel(&self) {
         // SAFETY: may be called from any thread.
         unsafe { (self.host.table.cancel.expect("offered"))(self.shard) };
@@ -787,11 +784,11 @@ impl Drop for Loaded<'_> {
     }
 }
 
-/// The error of a call that must be refused.
+/// Returns the error of a call that must fail. The message must contain `part`.
 ///
 /// # Panics
 ///
-/// When the call succeeds, or fails in another way.
+/// If the call succeeds, or fails with another class or message.
 pub fn refused<T>(result: Result<T, Failure>, class: u32, part: &str) -> Failure {
     match result {
         Ok(_) => panic!("taken, although `{part}` was expected"),

@@ -1,8 +1,9 @@
-//! Shared by the tests of shims: a writer of contract tables, the host's side of the entry point,
-//! and a plain evaluator, independent of `host/reference`.
+//! Helpers for the tests of shims: a builder of contract tables, the host's side of the entry
+//! point, and a plain evaluator that is independent of `host/reference`.
 //!
-//! Depends only on the contract, not on a shim: a test passes the shim's entry function. Tables are
-//! leaked, because a test's process is short; misuse panics, because the test is at fault.
+//! The crate depends only on the contract, not on a shim: a test passes the shim's entry function.
+//! Tables are leaked, because a test's process is short. Misuse panics, because it is a bug of the
+//! test.
 //!
 //! ```
 //! use std::collections::HashMap;
@@ -18,7 +19,7 @@
 //! assert_eq!(evaluate(&entry, 1, &bound)["y"].data, [-1.0, 2.0]);
 //! ```
 //!
-//! **Not its job.** It is used by no program, tests nothing by itself, and holds no model.
+//! **Not its job.** Use in a program, tests of its own, and models.
 
 pub mod encoding;
 pub mod evaluate;

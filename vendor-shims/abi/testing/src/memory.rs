@@ -1,11 +1,11 @@
-//! Memory that tests hand to a shim: pages for an artefact, and the values or bytes behind a
+//! Memory that tests pass to a shim: pages for an artefact, and the values or bytes behind a
 //! binding.
 
 use std::ffi::c_void;
 
 use crate::encoding::{Encoding, bits_of};
 
-/// Page-aligned bytes, as a mapping is.
+/// Page-aligned bytes, like a file mapping.
 pub struct Region {
     pages: Vec<Page>,
     length: usize,
@@ -16,7 +16,7 @@ pub struct Region {
 struct Page([u8; 4096]);
 
 impl Region {
-    /// A copy of bytes.
+    /// Copies bytes into new pages.
     pub fn new(bytes: &[u8]) -> Region {
         let mut pages = vec![Page([0; 4096]); bytes.len().div_ceil(4096)];
         for (page, chunk) in pages.iter_mut().zip(bytes.chunks(4096)) {
@@ -25,13 +25,13 @@ impl Region {
         Region { pages, length: bytes.len() }
     }
 
-    /// The bytes, without the padding of the last page.
+    /// Returns the bytes, without the padding of the last page.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: pages are plain bytes, `length` of which were copied in.
         unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), self.length) }
     }
 
-    /// The same, to damage.
+    /// Returns the bytes mutably, so that a test can damage them.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts_mut(self.pages.as_mut_ptr().cast(), self.length) }
@@ -40,10 +40,11 @@ impl Region {
 
 /// Memory that a test binds: typed values or plain bytes.
 pub trait Memory {
-    /// `bytes` bytes of arbitrary content, for an output to be written.
+    /// Creates memory of `bytes` bytes with arbitrary content, for an output.
     fn poison(dtype: u32, bytes: u64) -> Self;
 
-    /// Address and length in bytes; valid while nothing else accesses it.
+    /// Returns the address and the length in bytes. Both are valid until the memory is accessed in
+    /// another way.
     fn place(&mut self) -> (*mut c_void, u64);
 }
 
@@ -57,12 +58,10 @@ impl Memory for Vec<u8> {
     }
 }
 
-/// Values for one binding, aligned as their type is.
+/// Values for one binding, aligned to their type.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Bound {
-    /// Floats.
     F32(Vec<f32>),
-    /// Indices.
     I32(Vec<i32>),
     /// Bits of any type of two bytes.
     U16(Vec<u16>),
@@ -71,11 +70,11 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// The floats.
+    /// Returns the floats.
     ///
     /// # Panics
     ///
-    /// When it contains something else.
+    /// If the values are not floats.
     pub fn f32(&self) -> &[f32] {
         match self {
             Bound::F32(values) => values,
@@ -83,7 +82,7 @@ impl Bound {
         }
     }
 
-    /// Values as the memory of an encoding.
+    /// Encodes values as bound memory.
     pub fn store(encoding: Encoding, values: &[f32]) -> Bound {
         if encoding == Encoding::F32 {
             return Bound::F32(values.to_vec());
@@ -97,7 +96,7 @@ impl Bound {
         }
     }
 
-    /// The decoded values.
+    /// Decodes the values.
     pub fn read(&self, encoding: Encoding) -> Vec<f64> {
         match self {
             Bound::F32(values) => values.iter().map(|value| f64::from(*value)).collect(),

@@ -1,6 +1,6 @@
-//! Numbers that look random and are the same every time, and how near two lists of them are.
+//! Reproducible pseudo-random numbers, and measures of how close two lists of numbers are.
 
-/// Within ±`scale`.
+/// Returns numbers within ±`scale`.
 pub fn values(count: usize, seed: u64, scale: f32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..count)
@@ -11,23 +11,23 @@ pub fn values(count: usize, seed: u64, scale: f32) -> Vec<f32> {
         .collect()
 }
 
-/// The bits, for comparisons that must be exact.
+/// Returns the bits of each value, for exact comparisons.
 pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Cosine between two vectors.
+/// Computes the cosine between two vectors.
 pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
-/// splitmix64.
+/// A splitmix64 generator.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -36,17 +36,17 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Uniform between two ends.
+    /// Returns a number from a uniform distribution between `low` and `high`.
     pub fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Any integer from `low` to `high`, both included.
+    /// Returns an integer from `low` to `high`, both included.
     pub fn integer(&mut self, low: i32, high: i32) -> i32 {
         low + (self.bits() % (high - low + 1) as u64) as i32
     }
 
-    /// Many of [`Random::between`].
+    /// Returns `count` numbers from [`Random::between`].
     pub fn values(&mut self, count: u64, low: f64, high: f64) -> Vec<f64> {
         (0..count).map(|_| self.between(low, high)).collect()
     }

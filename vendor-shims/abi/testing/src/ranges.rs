@@ -1,5 +1,5 @@
-//! Ranges as calibration sees them: from evaluations in f32 to an entry whose every tensor is
-//! encoded.
+//! Ranges as calibration collects them: from evaluations in f32 to an entry with an encoding for
+//! every tensor.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::encoding::Encoding;
 use crate::evaluate::Tensor;
 use crate::tables::Builder;
 
-/// Lowest and highest value seen.
+/// Lowest and highest observed value.
 pub type Ends = (f64, f64);
 
 /// Widens the range of every tensor by the values of one evaluation.
@@ -22,8 +22,8 @@ pub fn observe(seen: &mut HashMap<u32, Ends>, tensors: &HashMap<u32, Tensor>) {
     }
 }
 
-/// Which tensors that only move into each other must share an encoding, by tensor: the smallest of
-/// them.
+/// Returns a class for each tensor. Tensors that are only moved into each other must share an
+/// encoding, so they have the same class: the smallest index among them.
 fn classes(builder: &Builder) -> Vec<u32> {
     let mut of: Vec<u32> = (0..builder.tensors.len() as u32).collect();
     let moves = [SW_OP_RESHAPE, SW_OP_TRANSPOSE, SW_OP_SLICE, SW_OP_CONCAT, SW_OP_STATE_UPDATE];
@@ -41,9 +41,9 @@ fn classes(builder: &Builder) -> Vec<u32> {
     of
 }
 
-/// Encodes every tensor of values as `activation`, states and their sources as `state`. `seen` are
-/// the ranges of this entry's tensors, `states` those of each state over all entries. Logits stay
-/// f32.
+/// Encodes every tensor of values as `activation`, and states and their sources as `state`. `seen`
+/// has the ranges of this entry's tensors. `states` has the ranges of each state over all entries.
+/// Logits stay f32.
 pub fn encode_all(
     builder: &mut Builder,
     (activation, state): (u32, u32),

@@ -1,4 +1,4 @@
-//! Contract tables, leaked: a test process is short.
+//! Contract tables, leaked because a test process is short.
 
 use std::ffi::{CString, c_char};
 use std::ptr::null;
@@ -12,27 +12,22 @@ use crate::encoding::{Encoding, bits_of};
 /// Index of a tensor.
 pub type TensorId = u32;
 
-/// Name and value.
+/// An attribute of a node, by name and value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attribute {
-    /// One integer.
     Integer(&'static str, i64),
-    /// One number.
     Float(&'static str, f64),
-    /// A list.
     Integers(&'static str, Vec<i64>),
-    /// A word.
     Text(&'static str, &'static str),
 }
 
-/// A weight and its values in f32; of integers, the stored ones and the scale of each too.
+/// A weight and its values in f32. Integer weights also have the stored integers and the scale of
+/// each.
 #[derive(Clone)]
 pub struct Weight {
-    /// The contract's struct.
     pub raw: &'static SwWeight,
-    /// The decoded values.
     pub values: Vec<f32>,
-    /// Per value the stored integer less the zero point, and its scale; empty for floats.
+    /// For each value, the stored integer minus the zero point, and the scale. Empty for floats.
     pub stored: Vec<(i32, f32)>,
 }
 
@@ -46,15 +41,15 @@ unsafe impl Sync for Weight {}
 pub struct Scales {
     /// `SW_QUANTISATION_…`
     pub kind: u32,
-    /// Along which scales differ.
+    /// Axis along which scales differ.
     pub axis: u32,
-    /// Values of a block; 0 without blocks.
+    /// Values per block, or 0 without blocks.
     pub block: u64,
-    /// Row-major.
+    /// Scales in row-major order.
     pub values: Vec<f32>,
-    /// One for all.
+    /// One zero point for all values.
     pub zero_point: i32,
-    /// Whether scales are stored in binary16, as those of blocks are, not in f32.
+    /// Whether scales are stored in binary16, as scales of blocks are, instead of f32.
     pub half: bool,
 }
 
@@ -81,7 +76,7 @@ impl Scales {
 }
 
 impl Weight {
-    /// Stored bytes with scales; the decoded values are not computed.
+    /// Creates a weight from stored bytes and scales. The decoded values are not computed.
     pub fn raw(name: &str, shape: &[u64], dtype: u32, bytes: Vec<u8>, scales: Option<Scales>) -> Weight {
         let raw = leak(SwWeight {
             size: size_of_struct::<SwWeight>(),
@@ -97,7 +92,7 @@ impl Weight {
         Weight { raw, values: Vec::new(), stored: Vec::new() }
     }
 
-    /// A matrix [N, K] near `values` with one scale per row, in 8, 4 or 2 bits.
+    /// Creates a matrix [N, K] close to `values` with one scale per row, in 8, 4 or 2 bits.
     pub fn matrix(name: &str, shape: [u64; 2], values: &[f32], bits: u32) -> Weight {
         let (high, dtype) = match bits {
             8 => (127.0, SW_DTYPE_I8),
@@ -114,7 +109,7 @@ impl Weight {
         integers(name, &shape, &stored, dtype, (SW_QUANTISATION_PER_CHANNEL, 0), &scales, 0)
     }
 
-    /// A vector near `values` in 16 bits with one scale and zero point.
+    /// Creates a vector close to `values` in 16 bits with one scale and zero point.
     pub fn vector(name: &str, values: &[f32]) -> Weight {
         let reach = values.iter().fold(1e-6f32, |most, value| most.max(value.abs())) * 1.001;
         let (scale, zero_point) = (reach / 32_768.0, 32_768);
@@ -126,27 +121,26 @@ impl Weight {
         integers(name, &shape, &stored, SW_DTYPE_U16, kind, &[scale], zero_point)
     }
 
-    /// Extents.
+    /// Returns the extents.
     pub fn shape(&self) -> &'static [u64] {
         match self.raw.rank {
             0 => &[],
-            // SAFETY: `weight` and `integers` made the struct, its shape has `rank` numbers and
-            // lives for ever.
+            // SAFETY: `raw` made the struct. Its shape has `rank` numbers and is never freed.
             rank => unsafe { std::slice::from_raw_parts(self.raw.shape, rank as usize) },
         }
     }
 
-    /// A weight with a length but without bytes or scales, as `check` and `estimate` may receive
-    /// it.
+    /// Creates a weight with a length but without bytes or scales, as `check` and `estimate` may
+    /// receive it.
     pub fn planned(name: &str, shape: &[u64], dtype: u32, length: u64, scales: Option<Scales>) -> Weight {
         let weight = Weight::raw(name, shape, dtype, Vec::new(), scales).without_bytes();
         Weight { raw: leak(SwWeight { length, ..*weight.raw }), ..weight }
     }
 
-    /// The same weight before quantisation, as `check` and `estimate` may receive it: without bytes
-    /// and scales.
+    /// Returns the weight as it is before quantisation, without bytes and scales. `check` and
+    /// `estimate` may receive it like this.
     pub fn without_bytes(&self) -> Weight {
-        // SAFETY: null or a struct that `integers` leaked.
+        // SAFETY: null, or a struct that `Scales::table` leaked.
         let quantisation = match unsafe { self.raw.quantisation.as_ref() } {
             Some(existing) => leak(SwQuantisation { scales: null(), ..*existing }),
             None => null(),
@@ -156,21 +150,19 @@ impl Weight {
     }
 }
 
-/// A tensor as an entry declares it.
+/// A tensor that an entry declares.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Declared {
-    /// Its name.
     pub name: String,
-    /// Its encoding; for a constant only the type, its scales are the weight's.
+    /// Encoding of the values. For a constant this is only the type, because the weight has the
+    /// scales.
     pub encoding: Encoding,
-    /// Extents.
     pub shape: Vec<u64>,
 }
 
-/// One operation.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// `node.N` if `None`.
+    /// Name of the node, `node.N` if `None`.
     pub name: Option<String>,
     /// `SW_OP_…`
     pub op: u32,
@@ -178,67 +170,62 @@ pub struct Node {
     pub version: u32,
     /// Layer of the model.
     pub layer: i64,
-    /// Operands.
     pub inputs: Vec<TensorId>,
-    /// Results.
     pub outputs: Vec<TensorId>,
-    /// By name.
     pub attributes: Vec<Attribute>,
 }
 
-/// Where a tensor enters or leaves.
+/// An input or output of an entry.
 #[derive(Clone, Debug)]
 pub struct Port {
     /// Name of the binding.
     pub name: String,
     /// `SW_ROLE_…`
     pub role: u32,
-    /// The bound tensor.
     pub tensor: TensorId,
-    /// Which one of its role.
+    /// Detail of the role, see `sw_port`.
     pub index: u64,
-    /// `SW_DTYPE_…` to state instead of the tensor's own.
+    /// `SW_DTYPE_…` to state instead of the tensor's own type.
     pub dtype: Option<u32>,
 }
 
-/// An entry in the making.
+/// Builds the table of an entry.
 #[derive(Clone)]
 pub struct Builder {
-    /// `decode_1@64`
+    /// Name of the entry, for example `decode_1@64`.
     pub name: String,
     /// `SW_ENTRY_…`
     pub kind: u32,
     /// Static rows.
     pub rows: u64,
-    /// Positions of linear states.
+    /// Number of positions of linear states.
     pub context: u64,
-    /// Layer of nodes added from now on.
+    /// Layer of nodes that are added from now on.
     pub layer: i64,
-    /// Encoding of results added from now on, f32 at first; [`Builder::encode`] changes one tensor.
+    /// Encoding of results that are added from now on, initially f32. [`Builder::encode`] changes
+    /// one tensor.
     pub encoding: Encoding,
     /// All tensors, by index.
     pub tensors: Vec<Declared>,
-    /// In an order in which they can run.
+    /// Operations in an order in which they can run.
     pub nodes: Vec<Node>,
-    /// Inputs.
     pub inputs: Vec<Port>,
-    /// Outputs.
     pub outputs: Vec<Port>,
-    /// Tensors whose values are fixed.
+    /// Tensors whose values are weights.
     pub constants: Vec<(TensorId, Weight)>,
 }
 
-/// A leaked C string.
+/// Leaks a C string.
 pub fn text(text: &str) -> *const c_char {
     CString::new(text).expect("no NUL in a test's text").into_raw()
 }
 
-/// For the rest of the process.
+/// Leaks a value, so that it lives for the rest of the process.
 pub fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
 }
 
-/// A leaked array; null when it is empty.
+/// Leaks an array. Returns null if it is empty.
 pub fn list<T: 'static>(items: Vec<T>) -> *const T {
     if items.is_empty() {
         return null();
@@ -250,7 +237,7 @@ fn size_of_struct<T>() -> u64 {
     size_of::<T>() as u64
 }
 
-/// A weight of that stored type; values are rounded towards zero to it.
+/// Creates a weight of a float type. Values are rounded towards zero to that type.
 pub fn weight(name: &str, shape: &[u64], values: &[f32], dtype: u32) -> Weight {
     let (bytes, values): (Vec<u8>, Vec<f32>) = match dtype {
         SW_DTYPE_BF16 => {
@@ -261,7 +248,7 @@ pub fn weight(name: &str, shape: &[u64], values: &[f32], dtype: u32) -> Weight {
             )
         }
         SW_DTYPE_F16 => {
-            // Towards zero: the eleven leading bits of a normal number are its own.
+            // Rounded towards zero: only the eleven leading bits of a normal number are kept.
             let raw: Vec<f16> =
                 values.iter().map(|v| f16::from_f32(f32::from_bits(v.to_bits() & !0x1fff))).collect();
             (raw.iter().flat_map(|v| v.to_le_bytes()).collect(), raw.iter().map(|v| v.to_f32()).collect())
@@ -271,9 +258,11 @@ pub fn weight(name: &str, shape: &[u64], values: &[f32], dtype: u32) -> Weight {
     Weight { values, ..Weight::raw(name, shape, dtype, bytes, None) }
 }
 
-/// A quantised weight: stored integers row by row, `kind` and `block` as in the contract, scales of
-/// f32, or of binary16 for blocks (passed widened). With minimums they are binary16 if all of them
-/// are exact in it, and in every row its minimums follow its scales.
+/// Creates a quantised weight. `stored` has the integers row by row. `kind` and `block` are as in
+/// the contract.
+///
+/// `scales` are stored in f32, for blocks in binary16. With minimums they are stored in binary16 if
+/// all of them are exact in it. The minimums of a row follow the row's scales.
 pub fn integers(
     name: &str,
     shape: &[u64],
@@ -332,7 +321,7 @@ pub fn integers(
 }
 
 impl Builder {
-    /// Without anything in it.
+    /// Creates an empty entry.
     pub fn new(name: &str, kind: u32, rows: u64, context: u64) -> Builder {
         Builder {
             name: name.to_owned(),
@@ -355,12 +344,12 @@ impl Builder {
         self.tensors.len() as u32 - 1
     }
 
-    /// Extents of a tensor.
+    /// Returns the extents of a tensor.
     pub fn shape(&self, tensor: TensorId) -> Vec<u64> {
         self.tensors[tensor as usize].shape.clone()
     }
 
-    /// A tensor that is bound: indices or f32, as its role has it.
+    /// Declares an input. The role determines the encoding: indices or f32.
     pub fn input(&mut self, name: &str, role: u32, shape: &[u64]) -> TensorId {
         let encoding = match role {
             SW_ROLE_POSITIONS | SW_ROLE_SLOTS | SW_ROLE_GRID => Encoding::I32,
@@ -369,7 +358,7 @@ impl Builder {
         self.input_as(name, role, shape, encoding)
     }
 
-    /// A tensor that is bound, in an encoding.
+    /// Declares an input with an encoding.
     pub fn input_as(&mut self, name: &str, role: u32, shape: &[u64], encoding: Encoding) -> TensorId {
         let tensor = self.tensor(name, encoding, shape);
         self.inputs.push(Port { name: name.to_owned(), role, tensor, index: 0, dtype: None });
@@ -381,7 +370,7 @@ impl Builder {
         self.outputs.push(Port { name: name.to_owned(), role, tensor, index: 0, dtype: None });
     }
 
-    /// A weight as a tensor.
+    /// Adds a weight as a tensor.
     pub fn constant(&mut self, weight: &Weight) -> TensorId {
         let name = format!("weight.{}", self.tensors.len());
         let tensor = self.tensor(&name, Encoding::plain(weight.raw.dtype), weight.shape());
@@ -389,7 +378,7 @@ impl Builder {
         tensor
     }
 
-    /// Any operation with one result of this shape.
+    /// Adds an operation with one result of this shape.
     pub fn node(
         &mut self,
         op: u32,
@@ -410,14 +399,15 @@ impl Builder {
         output
     }
 
-    /// A product whose rows are quantised in blocks of so many values.
+    /// Adds a product whose rows are quantised in blocks of `block` values.
     pub fn block_linear(&mut self, inputs: &[TensorId], shape: &[u64], block: i64) -> TensorId {
         let output = self.node(SW_OP_DYNAMIC_LINEAR, inputs, shape, vec![Attribute::Integer("block", block)]);
         self.nodes.last_mut().expect("a node").version = 2;
         output
     }
 
-    /// Data movements keep their operand's encoding, unless the operand is a weight.
+    /// Adds a data movement. Its result keeps the operand's encoding, unless the operand is a
+    /// weight.
     fn moved(&mut self, op: u32, inputs: &[TensorId], shape: &[u64], attributes: Vec<Attribute>) -> TensorId {
         let output = self.node(op, inputs, shape, attributes);
         match self.constants.iter().any(|(id, _)| *id == inputs[0]) {
@@ -426,7 +416,7 @@ impl Builder {
         }
     }
 
-    /// `x · wᵀ`
+    /// Adds `x · wᵀ`.
     pub fn linear(&mut self, x: TensorId, w: &Weight) -> TensorId {
         let w = self.constant(w);
         let mut shape = self.shape(x);
@@ -434,7 +424,7 @@ impl Builder {
         self.node(SW_OP_LINEAR, &[x, w], &shape, vec![])
     }
 
-    /// RMS norm over groups of `width`.
+    /// Adds an RMS norm over groups of `width` values.
     pub fn norm(&mut self, x: TensorId, w: Option<&Weight>, width: u64, offset: f32) -> TensorId {
         let mut inputs = vec![x];
         inputs.extend(w.map(|w| self.constant(w)));
@@ -447,13 +437,13 @@ impl Builder {
         self.node(SW_OP_RMS_NORM, &inputs, &shape, attributes)
     }
 
-    /// An operation value by value with one operand.
+    /// Adds an elementwise operation with one operand.
     pub fn unary(&mut self, op: u32, x: TensorId, attributes: Vec<Attribute>) -> TensorId {
         let shape = self.shape(x);
         self.node(op, &[x], &shape, attributes)
     }
 
-    /// An operation value by value with two operands, broadcast from the last axis.
+    /// Adds an elementwise operation with two operands, broadcast from the last axis.
     pub fn binary(&mut self, op: u32, a: TensorId, b: TensorId) -> TensorId {
         let (a_shape, b_shape) = (self.shape(a), self.shape(b));
         let rank = a_shape.len().max(b_shape.len());
@@ -463,13 +453,13 @@ impl Builder {
         self.node(op, &[a, b], &shape, vec![])
     }
 
-    /// The same values in another shape.
+    /// Adds a reshape.
     pub fn reshape(&mut self, x: TensorId, shape: &[u64]) -> TensorId {
         let list = shape.iter().map(|extent| *extent as i64).collect();
         self.moved(SW_OP_RESHAPE, &[x], shape, vec![Attribute::Integers("shape", list)])
     }
 
-    /// Axis `i` of the result is axis `perm[i]` of the operand.
+    /// Adds a transpose. Axis `i` of the result is axis `perm[i]` of the operand.
     pub fn transpose(&mut self, x: TensorId, perm: &[usize]) -> TensorId {
         let from = self.shape(x);
         let shape: Vec<u64> = perm.iter().map(|axis| from[*axis]).collect();
@@ -477,7 +467,7 @@ impl Builder {
         self.moved(SW_OP_TRANSPOSE, &[x], &shape, vec![Attribute::Integers("perm", list)])
     }
 
-    /// From `start` up to `end` of one axis.
+    /// Adds a slice from `start` up to, but not including, `end` of one axis.
     pub fn slice(&mut self, x: TensorId, axis: usize, start: u64, end: u64) -> TensorId {
         let mut shape = self.shape(x);
         shape[axis] = end - start;
@@ -489,14 +479,14 @@ impl Builder {
         self.moved(SW_OP_SLICE, &[x], &shape, attributes)
     }
 
-    /// One behind the other along an axis.
+    /// Adds a concatenation along an axis.
     pub fn concat(&mut self, parts: &[TensorId], axis: usize) -> TensorId {
         let mut shape = self.shape(parts[0]);
         shape[axis] = parts.iter().map(|part| self.shape(*part)[axis]).sum();
         self.moved(SW_OP_CONCAT, parts, &shape, vec![Attribute::Integer("axis", axis as i64)])
     }
 
-    /// A product over the last two axes; leading axes are broadcast.
+    /// Adds a matrix product over the last two axes. Leading axes are broadcast.
     pub fn mat_mul(&mut self, a: TensorId, b: TensorId, transpose_b: bool) -> TensorId {
         let (a_shape, b_shape) = (self.shape(a), self.shape(b));
         let n = b_shape[b_shape.len() - if transpose_b { 2 } else { 1 }];
@@ -515,33 +505,33 @@ impl Builder {
         )
     }
 
-    /// How a tensor is stored.
+    /// Returns the encoding of a tensor.
     pub fn encoding_of(&self, tensor: TensorId) -> Encoding {
         self.tensors[tensor as usize].encoding
     }
 
-    /// Sets the encoding of a tensor, and returns the tensor.
+    /// Sets the encoding of a tensor and returns the tensor.
     pub fn encode(&mut self, tensor: TensorId, encoding: Encoding) -> TensorId {
         self.tensors[tensor as usize].encoding = encoding;
         tensor
     }
 
-    /// Names the last node.
+    /// Sets the name of the last node.
     pub fn name_last(&mut self, name: &str) {
         self.nodes.last_mut().expect("a node").name = Some(name.to_owned());
     }
 
-    /// A checked view of the contract's table.
+    /// Builds the table and returns a checked view of it.
     ///
     /// # Errors
     ///
-    /// The contract's objection.
+    /// If the contract layer rejects the table.
     pub fn view(&self) -> shardwright_shim_abi::Result<EntryView<'static>> {
-        // SAFETY: the table is whole and lives for ever.
+        // SAFETY: the table is whole and never freed.
         unsafe { EntryView::new(self.build()) }
     }
 
-    /// The contract's table.
+    /// Builds the table.
     pub fn build(&self) -> &'static SwEntry {
         let tensors: Vec<&SwTensor> = self
             .tensors
@@ -635,7 +625,7 @@ impl Builder {
     }
 }
 
-/// Of values with one scale and zero point.
+/// Creates the quantisation of values with one scale and zero point.
 fn quantisation(encoding: Encoding) -> *const SwQuantisation {
     let Some((scale, zero_point)) = encoding.affine else { return null() };
     leak(SwQuantisation {

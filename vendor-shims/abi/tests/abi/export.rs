@@ -6,7 +6,7 @@ use std::ptr;
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_abi::*;
 
-/// Panics in the function that its option names.
+/// A shim that panics in the function that its option names.
 struct Panicking(String);
 
 impl Panicking {
@@ -226,7 +226,7 @@ fn run(shard: *mut SwShard, input: &[f32], output: &mut [f32], rows: u64) -> *mu
         deadline_nanoseconds: 0,
         largest_logits: 0,
     };
-    // SAFETY: everything is alive and nothing overlaps.
+    // SAFETY: everything is alive and no memory overlaps.
     unsafe { enter().run.unwrap()(shard, &run) }
 }
 
@@ -337,7 +337,7 @@ fn a_run_sees_what_is_bound_and_refuses_what_does_not_fit() {
     }
     let bytes = [0_u8; 24];
     let start = bytes.as_ptr().align_offset(4) + 1;
-    // SAFETY: four values at an odd address are never read as such; the shim must refuse them.
+    // SAFETY: the four values at an odd address are never read. The shim must refuse them.
     let odd = unsafe { std::slice::from_raw_parts(bytes.as_ptr().add(start).cast::<u8>(), 16) };
     let misaligned = {
         let bounds = SwBound {
@@ -357,7 +357,7 @@ fn a_run_sees_what_is_bound_and_refuses_what_does_not_fit() {
             deadline_nanoseconds: 0,
             largest_logits: 0,
         };
-        // SAFETY: everything is alive; the first binding is refused before anything is written.
+        // SAFETY: everything is alive. The first binding is refused before any memory is written.
         take(unsafe { enter().run.unwrap()(shard, &run) }).unwrap()
     };
     assert!(misaligned.1.contains("alignment of 4"), "{}", misaligned.1);
@@ -372,7 +372,7 @@ fn a_run_sees_what_is_bound_and_refuses_what_does_not_fit() {
 fn buffers_are_zeroed_aligned_and_bounded() {
     let (_, shim) = open(c"panic", c"never");
     let table = enter();
-    // SAFETY: the shim is open; buffers are freed before it closes.
+    // SAFETY: the shim is open. Buffers are freed before it closes.
     unsafe {
         let mut buffer = ptr::null_mut();
         assert!(table.buffer_allocate.unwrap()(shim, c"cpu".as_ptr(), 100, 256, &mut buffer).is_null());
@@ -461,12 +461,12 @@ fn the_door_refuses_other_versions_and_small_structs() {
 
     host.size = 8;
     let mut answer = empty_answer();
-    // SAFETY: as above; the host claims to know less.
+    // SAFETY: as above. The host claims to know fewer members.
     unsafe { shardwright_shim_entry(&host, &mut answer) };
     assert!(answer.table.is_null() && !answer.refusal.is_null());
 
     let mut answer = SwAnswer { size: 8, ..empty_answer() };
-    // SAFETY: as above; nothing beyond the size may be written.
+    // SAFETY: as above. The shim must not write beyond the size.
     unsafe { shardwright_shim_entry(&host, &mut answer) };
     assert_eq!(answer.version_max, 0);
 }

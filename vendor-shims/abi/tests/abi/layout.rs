@@ -1,5 +1,5 @@
-//! The Rust twin against the header, as a C compiler sees it: every struct's size, every member's
-//! offset and size, every number.
+//! Compares the Rust twin with the header as a C compiler reads it: the size of every struct, the
+//! offset and size of every member, and every number.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,7 +25,7 @@ macro_rules! layouts {
                 size_of::<M>()
             }
             vec![$({
-                // Without `..`: a member that is missing in this list does not compile.
+                // Without `..`, so that a member missing from this list does not compile.
                 let _ = |value: $rust| { let $rust { $($member: _),* } = value; };
                 Layout {
                     name: $c,
@@ -146,13 +146,13 @@ fn every_struct_lies_in_memory_as_the_header_says() {
             assert_eq!(reported[&key], *offset as u64, "{key}");
             assert_eq!(reported[&format!("{key}.size")], *size as u64, "{key}");
         }
-        // Rule 2 of the header.
+        // Required by rule 2 of the header.
         assert_eq!(layout.members[0], ("size", 0, 8), "{}", layout.name);
     }
 }
 
-/// A shorter struct ends between two members; the header lists the members beyond, which a shim may
-/// leave out.
+/// A shorter struct ends between two members. The header lists the members beyond that end, which a
+/// shim may leave out.
 #[test]
 fn every_struct_has_a_least_size_in_the_header() {
     let header = header();
@@ -168,13 +168,14 @@ fn every_struct_has_a_least_size_in_the_header() {
                 assert!(line.contains(&format!("/* without: {first}")), "{line} does not name `{first}`");
             }
         }
-        // A hole would be read as a member once one is appended there, and its bytes are undefined.
+        // A later version could append a member that falls into a hole. The bytes of a hole are
+        // undefined.
         assert_eq!(members.iter().map(|(.., bytes)| bytes).sum::<usize>(), size, "{name} has a hole");
     }
     assert_eq!(numbers.keys().filter(|name| name.starts_with("SW_MINIMUM_")).count(), layouts().len());
 }
 
-/// The header's check of the machine fails to compile for a 32-bit machine.
+/// The header's check of the machine does not compile for a 32-bit machine.
 #[test]
 fn machines_that_the_contract_is_not_for_are_refused() {
     let compile = |target: &[&str]| {
@@ -227,7 +228,8 @@ macro_rules! operation_numbers {
     };
 }
 
-/// `pub const NAME: u32 = value;` lines of the twin, and those of the list of operations.
+/// Collects the numbers from the `pub const NAME: u32 = value;` lines of the twin and from the list
+/// of operations.
 fn rust_numbers() -> BTreeMap<String, u64> {
     let operations = shardwright_vocabulary::operations!(operation_numbers);
     let operations = operations.into_iter().map(|(name, number)| (name.to_owned(), number));
@@ -246,7 +248,7 @@ fn rust_numbers() -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// The page for authors of shims shows the list of operations, a row each.
+/// The page for shim authors has a row for every operation.
 #[test]
 fn the_page_lists_every_operation() {
     let page = include_str!("../../../README.md");
@@ -298,7 +300,7 @@ fn the_header_is_also_cxx() {
     assert_eq!(reported["table"], size_of::<SwTable>() as u64);
 }
 
-/// The header without its comments.
+/// Returns the header without its comments.
 fn code() -> String {
     let header = header();
     let mut code = String::new();

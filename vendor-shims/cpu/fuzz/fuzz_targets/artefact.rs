@@ -1,4 +1,4 @@
-//! libFuzzer's program for the target of its name.
+//! Runs the fuzz target of the same name under libFuzzer.
 
 #![no_main]
 

@@ -1,10 +1,10 @@
-//! Fuzz targets for the loader of the CPU shim's artefacts, and for running what it accepts.
+//! Fuzz targets for loading and running artefacts of the CPU shim.
 //!
 //! **Job.** Two targets, which must return for any bytes: a whole artefact, and a program alone
-//! with an artefact built around it. Artefacts that load are run. Checksums are corrected first,
-//! since they protect against accidents only and would otherwise reject every mutation.
-//! `RUSTC_BOOTSTRAP=1 cargo fuzz run -s none TARGET` drives them from `vendor-shims/cpu`, and the
-//! crate's ordinary tests run them over the corpus and over damaged copies of it.
+//! with an artefact built around it. Artefacts that load are also run. Checksums are corrected
+//! first, since they protect against accidents only and would otherwise reject every mutation.
+//! `RUSTC_BOOTSTRAP=1 cargo fuzz run -s none TARGET` drives the targets from `vendor-shims/cpu`.
+//! The crate's ordinary tests run them over the corpus and over damaged copies of it.
 //!
 //! **Not its job.** It does **not** check that results are right: the tests of the CPU shim do.
 
@@ -18,36 +18,35 @@ use shardwright_shim_testing::{Bound, Failure, Host, Loaded, Memory, Region, val
 /// A target: its name and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Every target.
 pub const TARGETS: &[Target] = &[("artefact", artefact), ("program", program)];
 
-/// Most bytes of activations and bindings of an entry that the targets run. Steps may take time
-/// quadratic in it: all-pairs products.
+/// Most bytes of activations and bindings of an entry that the targets run. Step time may grow
+/// quadratically with this size, as in all-pairs products.
 const MOST_BYTES: u64 = 1 << 16;
 /// Bytes of the weights added to a program.
 const WEIGHT_BYTES: u64 = 1 << 14;
-/// Bytes before the program.
+/// Bytes of the header, before the program.
 const HEADER: usize = 64;
 /// Offsets of the program's length and of the checksum of header and program.
 const LENGTH_AT: usize = 24;
 const SUM_AT: usize = 48;
 const PAGE: u64 = 4096;
 
-/// A whole artefact.
+/// Fuzzes a whole artefact.
 pub fn artefact(bytes: &[u8]) {
     let mut region = Region::new(bytes);
     mend(region.bytes_mut());
     target(&region);
 }
 
-/// The program of an artefact.
+/// Fuzzes the program of an artefact.
 pub fn program(bytes: &[u8]) {
     target(&around(bytes));
 }
 
 fn target(region: &Region) {
     static HOST: OnceLock<Host> = OnceLock::new();
-    // One thread, started once: a call leaves nothing behind.
+    // One thread, started once: no call leaves state for the next.
     let host = HOST.get_or_init(|| {
         Host::open(shardwright_shim_cpu::shim_entry(), "cpu", &[("threads", "1")]).expect("opened")
     });
@@ -59,15 +58,15 @@ fn target(region: &Region) {
     }
 }
 
-/// End of the program of an artefact according to its header; `None` if there is no header or the
-/// artefact ends before.
+/// Returns the end of an artefact's program according to its header, or `None` if the header is
+/// missing or the artefact is too short.
 pub fn program_end(bytes: &[u8]) -> Option<usize> {
     let length = bytes.get(LENGTH_AT..LENGTH_AT + 8)?.try_into().ok().map(u64::from_le_bytes)?;
     let end = usize::try_from(length).ok()?.checked_add(HEADER)?;
     (end <= bytes.len()).then_some(end)
 }
 
-/// The bytes of the program of an artefact.
+/// Returns the bytes of an artefact's program.
 pub fn program_of(bytes: &[u8]) -> Option<&[u8]> {
     bytes.get(HEADER..program_end(bytes)?)
 }
@@ -82,7 +81,7 @@ pub fn mend(bytes: &mut [u8]) {
     }
 }
 
-/// An artefact around a program, with weights of every byte value.
+/// Builds an artefact around a program, with weights of almost every byte value.
 pub fn around(program: &[u8]) -> Region {
     let weights_at = (HEADER as u64 + program.len() as u64).next_multiple_of(PAGE);
     let total = weights_at + WEIGHT_BYTES + 16;
@@ -92,7 +91,7 @@ pub fn around(program: &[u8]) -> Region {
     }
     bytes.extend(program);
     bytes.resize(weights_at as usize, 0);
-    // Not a power of two of bytes, so that no two rows of weights are alike.
+    // The period is not a power of two, so no two rows of weights are alike.
     bytes.extend((0..WEIGHT_BYTES).map(|at| (at % 251) as u8));
     // The checksum of the weights is verified only on request, so zero will do.
     bytes.extend([0; 8]);
@@ -102,10 +101,11 @@ pub fn around(program: &[u8]) -> Region {
 }
 
 /// Loads an artefact, and runs every entry whose activations and bindings have at most `most`
-/// bytes: with one row and with all. Returns an error if loading fails.
+/// bytes, with one row and with all. Returns an error if loading fails.
 ///
 /// # Panics
-/// When what was loaded cannot be read, or a run fails other than by rejecting its input.
+/// If the loaded artefact cannot be read, or if a run fails with an error other than an invalid
+/// argument.
 pub fn load_and_run(host: &Host, region: &Region, largest: u64, most: u64) -> Result<(), Failure> {
     let mut loaded = host.load(region, &[])?;
     let Artefact { program, .. } = Artefact::read(region.bytes()).expect("what loaded can be read");
@@ -123,8 +123,8 @@ pub fn load_and_run(host: &Host, region: &Region, largest: u64, most: u64) -> Re
     Ok(())
 }
 
-/// A value for every binding of an entry, unless all have more than `most` bytes or two share a
-/// name.
+/// Creates a value for every binding of an entry. Returns `None` if together they have more than
+/// `most` bytes or two share a name.
 pub fn bind(loaded: &Loaded<'_>, entry: usize, most: u64) -> Option<HashMap<String, Bound>> {
     let bindings = &loaded.entries[entry].1;
     if bindings.iter().map(|binding| binding.bytes).fold(0, u64::saturating_add) > most {

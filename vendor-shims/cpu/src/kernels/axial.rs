@@ -4,20 +4,18 @@ use super::rotary::turn;
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{Level, Simd, dispatch};
 
-/// Cosines and sines `[rows, head_dim / 4]` of one coordinate.
+/// Cosines and sines of one coordinate, each `[rows, head_dim / 4]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Tables<'a> {
-    /// Cosines.
     pub cos: &'a [f32],
-    /// Sines.
     pub sin: &'a [f32],
 }
 
-/// Rotates the first half of every head by its row's first table, the second half by the second,
-/// each half as [`rope`](super::rotary::rope) rotates a head.
+/// Rotates the first half of every head by the row's first table and the second half by the second
+/// table. Each half is rotated as a head in [`rope`](super::rotary::rope).
 ///
 /// # Panics
-/// When a length does not fit or `head_dim` is no multiple of four.
+/// When a length does not fit or `head_dim` is not a multiple of four.
 #[allow(clippy::too_many_arguments, reason = "operands, dimensions and where to work")]
 pub fn axial_rope(
     level: Level,
@@ -79,7 +77,7 @@ mod tests {
             };
             let (by_column, by_row) = (table(3), table(5));
             let x = values(rows * heads * head_dim, 7, 1.0);
-            // Each half alone, in rows of halves.
+            // Rotates each half alone, in rows of halves.
             let part = |first: usize, (cos, sin): &(Vec<f32>, Vec<f32>)| {
                 let half_of = |head: &[f32]| head[first..first + half].to_vec();
                 let halves: Vec<f32> = x.chunks(head_dim).flat_map(half_of).collect();

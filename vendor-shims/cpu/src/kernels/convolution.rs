@@ -1,8 +1,8 @@
 //! Convolution over the rows and columns of a plane.
 //!
-//! What the kernel covers is unfolded for a block of results at a time, in the order of the
-//! weight's columns, and multiplied as in [`linear`](super::linear): every result is reduced as
-//! there.
+//! For a block of results at a time, the covered values are unfolded in the order of the weight's
+//! columns. They are then multiplied as in [`linear`](super::linear), with the same order of
+//! reduction.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::simd::Level;
 
 /// Most rows and columns of a kernel.
 pub const MOST_KERNEL: usize = 7;
-/// Results of one task: as many share the weights in cache as in one task of a linear map.
+/// Results of one task. They share the weights in cache, as many as in one task of a linear map.
 const BLOCK: usize = 96;
 
 /// Extents of a convolution.
@@ -20,7 +20,7 @@ const BLOCK: usize = 96;
 pub struct Plane {
     /// Columns of the plane.
     pub width: usize,
-    /// Values of a place.
+    /// Values at each place of the plane.
     pub channels: usize,
     /// Rows and columns of the kernel, 1 to [`MOST_KERNEL`].
     pub kernel: usize,
@@ -31,15 +31,15 @@ pub struct Plane {
 }
 
 impl Plane {
-    /// Whether a kernel like that can be run.
+    /// Checks whether the engine supports these extents.
     pub fn is_possible(&self) -> bool {
         (1..=MOST_KERNEL).contains(&self.kernel)
             && (1..=2).contains(&self.stride)
             && self.padding < self.kernel
     }
 
-    /// Results along an axis of `extent`; `None` where the kernel is not possible, or larger than
-    /// what it moves over.
+    /// Returns the number of results along an axis of `extent`. Returns `None` if the kernel is not
+    /// supported or is larger than the padded axis.
     pub fn results(&self, extent: usize) -> Option<usize> {
         if !self.is_possible() {
             return None;
@@ -48,8 +48,8 @@ impl Plane {
         Some(room / self.stride + 1)
     }
 
-    /// Values that a result is reduced from; `None` on overflow or where the kernel is not
-    /// possible.
+    /// Returns the number of values that a result is reduced from. Returns `None` on overflow or if
+    /// the kernel is not supported.
     pub fn inputs(&self) -> Option<usize> {
         if !self.is_possible() {
             return None;
@@ -58,16 +58,17 @@ impl Plane {
     }
 }
 
-/// Number of scratch values that [`convolution`] needs with `threads` threads; `None` on overflow.
+/// Returns the number of scratch values that [`convolution`] needs with `threads` threads, or
+/// `None` on overflow.
 pub fn scratch_values(plane: Plane, threads: usize) -> Option<usize> {
     plane.inputs()?.checked_mul(BLOCK)?.checked_mul(threads)
 }
 
-/// Writes the first `rows` rows of results of `x [height, width, channels]`. Around it, and in its
-/// rows from `height` on, are zeros, whatever is stored there.
+/// Writes the first `rows` rows of results of `x [height, width, channels]`. Positions outside the
+/// plane and rows from `height` on count as zeros, regardless of the stored values.
 ///
 /// # Panics
-/// When a length does not fit the dimensions.
+/// When the plane is not supported or a length does not fit the dimensions.
 #[allow(clippy::too_many_arguments, reason = "operands, dimensions and where to work")]
 pub fn convolution(
     level: Level,
@@ -112,7 +113,7 @@ pub fn convolution(
     }
 }
 
-/// What the kernel covers at a result, channel by channel, in each row by row.
+/// Copies the values that the kernel covers at a result, channel by channel and row by row.
 fn unfold(plane: Plane, x: &[f32], height: usize, [row, column]: [usize; 2], target: &mut [f32]) {
     let Plane { width, channels, kernel, stride, padding } = plane;
     let square = kernel * kernel;
@@ -158,7 +159,7 @@ mod tests {
             }
             let data = PanelData::F32(packed.as_chunks().0);
             let weights = Panels { data, scales: Scales::None, inputs, outputs };
-            // Rows that are not valid hold no numbers.
+            // Rows that are not valid contain NaN.
             for valid in [height, height / 2] {
                 let mut x = values(height * width * channels, 6, 1.0);
                 x[valid * width * channels..].fill(f32::NAN);

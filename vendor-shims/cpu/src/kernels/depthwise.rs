@@ -1,16 +1,16 @@
-//! Convolution along rows, each channel by itself.
+//! Convolution along rows, separately for each channel.
 
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd, dispatch};
 
-/// Number of scratch values that [`depthwise`] needs; `None` on overflow.
+/// Returns the number of scratch values that [`depthwise`] needs, or `None` on overflow.
 pub fn scratch_values(channels: usize, kernel: usize) -> Option<usize> {
     channels.checked_mul(kernel)
 }
 
-/// `out[r, c] = Σⱼ weight[c, j] · x[r − kernel + 1 + j, c]` for `rows` rows of `channels` values,
-/// with zeros before the first row. One accumulator, j from 0 on; a row that is not there adds
-/// nothing.
+/// Computes `out[r, c] = Σⱼ weight[c, j] · x[r − kernel + 1 + j, c]` for `rows` rows of `channels`
+/// values. Uses one accumulator, from j = 0 on. Rows before the first one count as zeros and add no
+/// term.
 ///
 /// # Panics
 /// When a length does not fit the dimensions.
@@ -28,7 +28,7 @@ pub fn depthwise(
 ) {
     assert!(x.len() >= rows * channels && out.len() >= rows * channels, "values shorter than the rows");
     assert!(kernel > 0 && weight.len() >= channels * kernel, "weight shorter than the channels");
-    // Places of the kernel as rows, so that neighbouring channels are read together.
+    // Kernel places become rows, so that neighbouring channels are read together.
     let places = &mut scratch[..channels * kernel];
     for (channel, weight) in weight.chunks_exact(kernel).take(channels).enumerate() {
         for (place, weight) in weight.iter().enumerate() {
@@ -66,7 +66,7 @@ fn one_row<S: Simd>(s: S, x: &[f32], places: &[f32], out: &mut [f32]) {
             };
             sum = s.fma(weight, x, sum);
         }
-        // SAFETY: as above, of the result.
+        // SAFETY: as above, for the result.
         unsafe { s.store_partial(out.as_mut_ptr().add(at), lanes, sum) };
         at += lanes;
     }

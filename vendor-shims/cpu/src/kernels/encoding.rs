@@ -1,8 +1,8 @@
-//! How elements in memory encode f32 values, and the conversions in both directions.
+//! Encodings of f32 values in memory, and the conversions in both directions.
 //!
-//! Inside a run values are f32 and lie on the grid of their tensor's encoding. For integers
-//! `value = (stored − zero point) · scale`, one multiplication, and
-//! `stored = clamp(round(value / scale) + zero point)`, ties to even. A binary16 saturates.
+//! During a run, values are f32 and always representable in their tensor's encoding. For integers,
+//! `value = (stored − zero point) · scale` with one multiplication, and `stored = clamp(round(value
+//! / scale) + zero point)` with ties to even. A binary16 saturates.
 
 use serde::{Deserialize, Serialize};
 use shardwright_shim_abi::raw::{
@@ -17,26 +17,19 @@ use crate::simd::{LANES, Level, Simd, dispatch, widen_bf16};
 /// Type of an element in bound memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Element {
-    /// binary32
     F32,
-    /// binary16
     F16,
-    /// bfloat16
     Bf16,
-    /// Unsigned 16 bit.
     U16,
-    /// Signed 16 bit.
     I16,
-    /// Unsigned 8 bit.
     U8,
-    /// Signed 8 bit.
     I8,
-    /// Signed 32 bit: positions and slots, never values.
+    /// Signed 32 bit, for positions and slots, never for values.
     I32,
 }
 
 impl Element {
-    /// The type of a `SW_DTYPE_…`.
+    /// Returns the type for a `SW_DTYPE_…` number, or `None` if it is unsupported.
     pub const fn of(dtype: u32) -> Option<Element> {
         Some(match dtype {
             SW_DTYPE_F32 => Element::F32,
@@ -51,7 +44,7 @@ impl Element {
         })
     }
 
-    /// `SW_DTYPE_…`
+    /// Returns the `SW_DTYPE_…` number.
     pub const fn dtype(self) -> u32 {
         match self {
             Element::F32 => SW_DTYPE_F32,
@@ -65,7 +58,7 @@ impl Element {
         }
     }
 
-    /// Bytes of one element.
+    /// Returns the bytes of one element.
     pub const fn bytes(self) -> usize {
         match self {
             Element::F32 | Element::I32 => 4,
@@ -74,7 +67,7 @@ impl Element {
         }
     }
 
-    /// Smallest and largest stored value of the integers that have a scale.
+    /// Returns the smallest and largest stored value, for integers that have a scale.
     pub const fn range(self) -> Option<(i32, i32)> {
         match self {
             Element::U16 => Some((0, u16::MAX as i32)),
@@ -85,7 +78,7 @@ impl Element {
         }
     }
 
-    /// Lower-case name, as in reports.
+    /// Returns the lower-case name that reports use.
     pub const fn name(self) -> &'static str {
         match self {
             Element::F32 => "f32",
@@ -103,11 +96,10 @@ impl Element {
 /// The encoding of the elements of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Encoding {
-    /// Their type.
     pub element: Element,
-    /// Value of one step; 1 for floats and indices.
+    /// Value of one step, 1 for floats and indices.
     pub scale: f32,
-    /// Stored value that represents zero; 0 for floats and indices.
+    /// Stored value that represents zero, 0 for floats and indices.
     pub zero_point: i32,
 }
 
@@ -115,18 +107,18 @@ impl Encoding {
     /// Unencoded f32 values.
     pub const F32: Encoding = Encoding::plain(Element::F32);
 
-    /// The encoding of floats and indices.
+    /// Returns the encoding of floats or indices, without scale and zero point.
     pub const fn plain(element: Element) -> Encoding {
         Encoding { element, scale: 1.0, zero_point: 0 }
     }
 
-    /// Whether memory stores plain f32 or i32 values, four bytes each. Only steps that convert
-    /// encodings may read others.
+    /// Checks whether memory stores plain f32 or i32 values of four bytes each. Only steps that
+    /// convert encodings may read other encodings.
     pub const fn is_direct(&self) -> bool {
         matches!(self.element, Element::F32 | Element::I32)
     }
 
-    /// Whether scale and zero point fit the element.
+    /// Checks whether scale and zero point fit the element.
     pub fn is_consistent(&self) -> bool {
         match self.element.range() {
             Some((low, high)) => {
@@ -136,8 +128,8 @@ impl Encoding {
         }
     }
 
-    /// The stored integer for a value, clamped to `low..=high`, as an f32, which represents all of
-    /// them exactly; NaN gives 0.
+    /// Returns the stored integer for a value, clamped to `low..=high`. It is an f32, which
+    /// represents all stored integers exactly. NaN becomes 0.
     #[inline(always)]
     fn raw(&self, value: f32, low: f32, high: f32) -> f32 {
         let raw = (value / self.scale).round_ties_even() + self.zero_point as f32;
@@ -146,14 +138,14 @@ impl Encoding {
         if raw.is_nan() { 0.0 } else { raw }
     }
 
-    /// The value of a stored integer.
+    /// Returns the value of a stored integer.
     #[inline(always)]
     fn value(&self, raw: f32) -> f32 {
         (raw - self.zero_point as f32) * self.scale
     }
 }
 
-/// Elements to read.
+/// Encoded elements to read.
 #[derive(Clone, Copy, Debug)]
 pub struct Stored<'a> {
     encoding: Encoding,
@@ -161,32 +153,32 @@ pub struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    /// Wraps whole elements at an address aligned for them; `None` if misaligned, not whole, or
-    /// with a scale or zero point that does not fit the element.
+    /// Wraps whole elements at an address aligned for them. Returns `None` if the bytes are
+    /// misaligned or not whole elements, or if scale or zero point does not fit the element.
     pub fn new(encoding: Encoding, bytes: &'a [u8]) -> Option<Stored<'a>> {
         let width = encoding.element.bytes();
         let whole = bytes.len().is_multiple_of(width) && (bytes.as_ptr() as usize).is_multiple_of(width);
         (whole && encoding.is_consistent()).then_some(Stored { encoding, bytes })
     }
 
-    /// Unencoded f32 values.
+    /// Wraps unencoded f32 values.
     pub fn values(values: &'a [f32]) -> Stored<'a> {
         // SAFETY: every f32 is four bytes.
         let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) };
         Stored { encoding: Encoding::F32, bytes }
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.bytes.len() / self.encoding.element.bytes()
     }
 
-    /// Whether there are no elements.
+    /// Checks whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The values, if they are stored unencoded.
+    /// Returns the values if they are stored unencoded.
     pub fn direct(&self) -> Option<&'a [f32]> {
         match self.encoding.element {
             Element::F32 => typed(self.bytes).ok(),
@@ -194,7 +186,7 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// The bits of the elements, if they are binary16.
+    /// Returns the bits of the elements if they are binary16.
     pub fn halves(&self) -> Option<&'a [u16]> {
         match self.encoding.element {
             Element::F16 => typed(self.bytes).ok(),
@@ -203,7 +195,7 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// Elements to write.
+/// Encoded elements to write.
 #[derive(Debug)]
 pub struct StoredMut<'a> {
     encoding: Encoding,
@@ -211,26 +203,26 @@ pub struct StoredMut<'a> {
 }
 
 impl<'a> StoredMut<'a> {
-    /// As [`Stored::new`].
+    /// Wraps elements under the same conditions as [`Stored::new`].
     pub fn new(encoding: Encoding, bytes: &'a mut [u8]) -> Option<StoredMut<'a>> {
         Stored::new(encoding, bytes)?;
         Some(StoredMut { encoding, bytes })
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.bytes.len() / self.encoding.element.bytes()
     }
 
-    /// Whether there are no elements.
+    /// Checks whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Writes values, starting at element `first`.
+    /// Encodes and writes values, starting at element `first`.
     ///
     /// # Panics
-    /// When they reach beyond the end.
+    /// When the values reach beyond the end.
     pub fn write(&mut self, level: Level, first: usize, values: &[f32]) {
         let width = self.encoding.element.bytes();
         narrow_at(
@@ -247,7 +239,7 @@ const GRAIN: usize = 1 << 14;
 /// Approximate cost of a conversion, in multiply-adds.
 const COST: u64 = 4;
 
-/// `out[i]` = the value of element i, for the first `count` ones.
+/// Decodes the first `count` elements of `source` into `out`.
 ///
 /// # Panics
 /// When `source` or `out` is shorter than `count`.
@@ -284,7 +276,7 @@ pub fn encode(level: Level, pool: &Pool, x: &[f32], count: usize, target: Stored
     });
 }
 
-/// Rounds each of the first `count` values to the nearest that the encoding can represent.
+/// Rounds each of the first `count` values to the nearest value that the encoding can represent.
 ///
 /// # Panics
 /// When there are fewer values.
@@ -305,7 +297,8 @@ dispatch! { fn widen_at => widen(source: Stored<'_>, first: usize, out: &mut [f3
 dispatch! { fn narrow_at => narrow(encoding: Encoding, x: &[f32], target: &mut [u8]) }
 dispatch! { fn nearest_at => round(encoding: Encoding, values: &mut [f32]) }
 
-/// `out[i] = f(x[i])`: a loop that compilers vectorise if `f` is inlined and cannot fail.
+/// Computes `out[i] = f(x[i])` in a loop that compilers vectorise if `f` is inlined and cannot
+/// fail.
 #[inline(always)]
 fn each<A: Copy, B>(x: &[A], out: &mut [B], f: impl Fn(A) -> B) {
     for (x, out) in x.iter().zip(out) {
@@ -313,7 +306,7 @@ fn each<A: Copy, B>(x: &[A], out: &mut [B], f: impl Fn(A) -> B) {
     }
 }
 
-/// Values of the elements from `first` on.
+/// Decodes elements from `first` on until `out` is full.
 ///
 /// # Panics
 /// When there are fewer elements than places.
@@ -359,13 +352,14 @@ pub fn widen<S: Simd>(s: S, source: Stored<'_>, first: usize, out: &mut [f32]) {
     }
 }
 
-/// Sixteen values as the nearest binary16, saturated; NaN stays NaN.
+/// Rounds sixteen values to the nearest binary16 and saturates them. NaN stays NaN.
 #[inline(always)]
 fn saturated<S: Simd>(s: S, x: &[f32]) -> [u16; LANES] {
-    /// Largest binary16.
+    /// Largest finite binary16.
     const LARGEST: f32 = 65504.0;
     let mut all = [0; LANES];
-    // SAFETY: `x` has at most sixteen values, of which as many are read; `all` has sixteen places.
+    // SAFETY: `x` has at most sixteen values, of which as many are read, and `all` has sixteen
+    // places.
     unsafe {
         let value = match x.len() {
             LANES.. => s.load(x.as_ptr()),
@@ -378,7 +372,7 @@ fn saturated<S: Simd>(s: S, x: &[f32]) -> [u16; LANES] {
     all
 }
 
-/// The nearest bfloat16, ties to even.
+/// Rounds to the nearest bfloat16, ties to even.
 #[inline(always)]
 fn narrow_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
@@ -396,7 +390,7 @@ fn narrow<S: Simd>(s: S, encoding: Encoding, x: &[f32], target: &mut [u8]) {
                 #[inline(always)]
                 |x| {
                     let raw = encoding.raw(x, <$type>::MIN.into(), <$type>::MAX.into());
-                    // SAFETY: `raw` is no NaN and lies within the range of the type.
+                    // SAFETY: `raw` is not NaN and is within the range of the type.
                     unsafe { raw.to_int_unchecked::<i32>() as $type }
                 },
             )
@@ -466,7 +460,7 @@ mod tests {
 
     fn samples() -> Vec<f32> {
         let mut out: Vec<f32> = (0..1000).map(|i| ((i * 7919) % 4001) as f32 / 50.0 - 40.0).collect();
-        // Halves of steps, ends of ranges, values outside every encoding.
+        // The samples include halves of steps, ends of ranges, and values outside every encoding.
         out.extend([
             0.0, -0.0, 0.5, 1.5, 2.5, -2.5, 0.15, 65504.0, 65519.9, 65520.0, 1e30, -1e30, 6e-8, 3e-8, 1e-40,
         ]);
@@ -474,7 +468,7 @@ mod tests {
         out
     }
 
-    /// The definition, in f64 where that is exact and step by step where f32 rounding matters.
+    /// Rounds by definition, in f64 if that is exact, and step by step if f32 rounding matters.
     fn expected(encoding: Encoding, value: f32) -> f32 {
         match encoding.element.range() {
             Some((low, high)) => {
@@ -483,7 +477,7 @@ mod tests {
                 (raw - f64::from(encoding.zero_point)) as f32 * encoding.scale
             }
             None if encoding.element == Element::F16 => {
-                // The nearest binary16; ties go to the even one.
+                // The nearest binary16, with ties to even.
                 let value = f64::from(value.clamp(-65504.0, 65504.0));
                 let all = (0..0x7c00u16).map(|bits| (bits, f64::from(crate::simd::widen_f16(bits))));
                 let distance = |candidate: f64| (candidate - value.abs()).abs();
@@ -545,10 +539,10 @@ mod tests {
                 let stored = Stored::new(encoding, bytes).expect("aligned");
                 decode(level, &Pool::eager(3), stored, x.len(), &mut back);
                 assert_eq!(back, near, "{encoding:?}, {}", level.name());
-                // Values on the grid stay unchanged.
+                // Representable values stay unchanged.
                 nearest(level, &Pool::eager(1), encoding, x.len(), &mut near);
                 assert_eq!(back, near, "{encoding:?}, {}", level.name());
-                // Parts of rows, as attention reads them.
+                // Attention reads parts of rows like this.
                 let mut part = vec![f32::NAN; 21];
                 widen_at(level, stored, 5, &mut part);
                 assert_eq!(part, back[5..26]);

@@ -1,8 +1,8 @@
-//! Exponential and hyperbolic tangent, the same bits on every instruction set.
+//! Exponential and hyperbolic tangent with the same bits on every instruction set.
 
 use crate::simd::Simd;
 
-/// `eˣ`, within 2 ulp; 0 below −104, infinite above 88.73, NaN for NaN.
+/// Computes `eˣ` within 2 ulp: 0 below −104, infinite above 88.73, NaN for NaN.
 ///
 /// x = n·ln 2 + r with |r| ≤ ln 2 / 2, a polynomial of degree 7 in r (minimax, as in the
 /// public-domain Cephes library), then a factor of 2ⁿ in two steps, so that subnormal results are
@@ -23,9 +23,10 @@ pub fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     s.mul(s.mul(y, s.exp2_int(half)), s.exp2_int(s.sub(n, half)))
 }
 
-/// `tanh x`, within 3 ulp.
+/// Computes `tanh x` within 3 ulp.
 ///
-/// An odd polynomial (as in Cephes) below 0.625, else `1 − 2 / (e^2|x| + 1)` with the sign of x.
+/// Uses an odd polynomial (as in Cephes) below 0.625, else `1 − 2 / (e^2|x| + 1)` with the sign of
+/// x.
 #[inline(always)]
 pub fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
     let magnitude = s.abs(x);
@@ -40,8 +41,8 @@ pub fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
     s.select_less(magnitude, s.splat(0.625), near, s.copy_sign(far, x))
 }
 
-/// `0.5 x (1 + tanh u)` with `u = √(2/π) (x + 0.044715 x³)`, computed as `x / (1 + e^(−2u))`: the
-/// same function without the cancellation of `1 + tanh u` on the negative side.
+/// Computes `0.5 x (1 + tanh u)` with `u = √(2/π) (x + 0.044715 x³)` as `x / (1 + e^(−2u))`. This
+/// form avoids the cancellation of `1 + tanh u` on the negative side.
 #[inline(always)]
 pub fn gelu<S: Simd>(s: S, x: S::V) -> S::V {
     const MINUS_TWO_ROOT: f32 = -1.595_769; // −2 √(2/π)
@@ -50,25 +51,25 @@ pub fn gelu<S: Simd>(s: S, x: S::V) -> S::V {
     s.div(x, s.add(s.splat(1.0), exp(s, s.mul(u, s.splat(MINUS_TWO_ROOT)))))
 }
 
-/// `x / (1 + e^(−x))`.
+/// Computes `x / (1 + e^(−x))`.
 #[inline(always)]
 pub fn silu<S: Simd>(s: S, x: S::V) -> S::V {
     s.div(x, s.add(s.splat(1.0), exp(s, s.neg(x))))
 }
 
-/// `1 / (1 + e^(−x))`.
+/// Computes `1 / (1 + e^(−x))`.
 #[inline(always)]
 pub fn sigmoid<S: Simd>(s: S, x: S::V) -> S::V {
     s.div(s.splat(1.0), s.add(s.splat(1.0), exp(s, s.neg(x))))
 }
 
-/// `min(max(x, low), high)`; the operand order propagates NaN.
+/// Computes `min(max(x, low), high)`. The operand order propagates NaN.
 #[inline(always)]
 pub fn clamp<S: Simd>(s: S, x: S::V, low: f32, high: f32) -> S::V {
     s.min(s.splat(high), s.max(s.splat(low), x))
 }
 
-/// `cap · tanh(x / cap)`.
+/// Computes `cap · tanh(x / cap)`.
 #[inline(always)]
 pub fn softcap<S: Simd>(s: S, x: S::V, cap: f32) -> S::V {
     s.mul(s.splat(cap), tanh(s, s.div(x, s.splat(cap))))

@@ -1,5 +1,5 @@
-//! The arithmetic. Each kernel is a safe function that checks the lengths of its operands, is
-//! written once over [`crate::simd::Simd`], and documents the order in which it reduces.
+//! The arithmetic. Each kernel is a safe function that checks the lengths of its operands. It is
+//! written once over [`crate::simd::Simd`] and documents the order in which it reduces.
 
 pub mod attention;
 pub mod axial;

@@ -3,9 +3,9 @@
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd, dispatch};
 
-/// The mean of every `rows` consecutive rows of `width` values, for the first `groups` groups. Rows
-/// from `valid` on count as zeros, whatever they hold. Each mean is summed from its first row to
-/// its last.
+/// Computes the mean of every `rows` consecutive rows of `width` values, for the first `groups`
+/// groups. Rows from `valid` on count as zeros, regardless of the stored values. Each mean is
+/// summed from its first row to its last.
 ///
 /// # Panics
 /// When a length does not fit the dimensions.
@@ -50,7 +50,7 @@ fn one_group<S: Simd>(s: S, x: &[f32], rows: usize, out: &mut [f32]) {
             // SAFETY: `at + lanes` ≤ `width`, the length of a row.
             sum = s.add(sum, unsafe { s.load_partial(row.as_ptr().add(at), lanes) });
         }
-        // SAFETY: as above, of the result.
+        // SAFETY: as above, for the result.
         unsafe { s.store_partial(out.as_mut_ptr().add(at), lanes, s.div(sum, s.splat(rows as f32))) };
         at += lanes;
     }

@@ -1,23 +1,20 @@
-//! Sum, mean and maximum of the last axis: sixteen lanes, value i in lane i mod 16, added as
-//! [`Simd::reduce_add`].
+//! Sum, mean and maximum of the last axis. Sixteen lanes accumulate, with value i in lane i mod 16,
+//! and are added as in [`Simd::reduce_add`].
 
 use serde::{Deserialize, Serialize};
 
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd, dispatch};
 
-/// Kind of reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reduction {
-    /// Sum.
     Sum,
     /// Sum divided by the count.
     Mean,
-    /// Largest value.
     Max,
 }
 
-/// One value per `width` consecutive ones.
+/// Reduces every `width` consecutive values to one.
 ///
 /// # Panics
 /// When a length does not fit the dimensions.
@@ -58,7 +55,7 @@ fn reduce_groups<S: Simd>(s: S, kind: Reduction, width: usize, x: &[f32], out: &
     }
 }
 
-/// Sum of all values.
+/// Returns the sum of all values.
 #[inline(always)]
 pub fn total<S: Simd>(s: S, x: &[f32]) -> f32 {
     let mut sum = s.splat(0.0);
@@ -72,7 +69,7 @@ pub fn total<S: Simd>(s: S, x: &[f32]) -> f32 {
     s.reduce_add(sum)
 }
 
-/// Largest value; −∞ if there is none.
+/// Returns the largest value, or −∞ if there are no values.
 #[inline(always)]
 pub fn largest<S: Simd>(s: S, x: &[f32]) -> f32 {
     let mut largest = s.splat(f32::NEG_INFINITY);

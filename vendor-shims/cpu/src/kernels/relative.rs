@@ -2,7 +2,7 @@
 //! distance.
 //!
 //! * score: `q·k` in sixteen lanes over the head, summed as `Simd::reduce_add`, plus the score by
-//!   distance; capped;
+//!   distance, then capped;
 //! * weights and result as in [`attention`](super::attention), from the first visible row on.
 
 use serde::{Deserialize, Serialize};
@@ -14,31 +14,27 @@ use crate::simd::{LANES, Level, Simd, dispatch};
 /// Dimensions and parameters of a relative attention.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Relative {
-    /// Heads.
     pub heads: usize,
-    /// Values per head.
     pub head_dim: usize,
-    /// Rows that a row sees, itself included.
+    /// Number of rows that a row sees, including itself.
     pub window: usize,
-    /// `cap · tanh(score / cap)`, 0 for none.
+    /// Cap in `cap · tanh(score / cap)`, 0 for none.
     pub softcap: f32,
 }
 
-/// Operands, dense, of `heads · head_dim` values a row if nothing else is said.
+/// Dense operands. `q`, `k` and `v` have `heads · head_dim` values a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands<'a> {
-    /// Queries.
     pub q: &'a [f32],
-    /// Keys.
     pub k: &'a [f32],
-    /// Values.
     pub v: &'a [f32],
-    /// `heads · window` values a row, those of a head from the farthest row to the row itself.
+    /// Scores by distance, `heads · window` values a row. The values of a head are ordered from the
+    /// farthest row to the row itself.
     pub by_distance: &'a [f32],
 }
 
-/// Number of scratch values that [`relative_attention`] needs with `threads` threads for at most
-/// `rows` rows; `None` on overflow.
+/// Returns the number of scratch values that [`relative_attention`] needs with `threads` threads
+/// for at most `rows` rows, or `None` on overflow.
 pub fn scratch_values(relative: Relative, rows: usize, threads: usize) -> Option<usize> {
     relative.window.min(rows).checked_mul(threads)
 }
@@ -121,7 +117,7 @@ fn one_row<S: Simd>(
                 let value = unsafe { s.load_partial(of(v, key).as_ptr().add(at), lanes) };
                 mixed = s.fma(s.splat(*weight), value, mixed);
             }
-            // SAFETY: as above, of the result.
+            // SAFETY: as above, for the result.
             unsafe { s.store_partial(out.as_mut_ptr().add(at), lanes, mixed) };
             at += lanes;
         }
@@ -129,7 +125,7 @@ fn one_row<S: Simd>(
     }
 }
 
-/// `q·k`.
+/// Computes `q·k`.
 #[inline(always)]
 fn dot<S: Simd>(s: S, q: &[f32], k: &[f32]) -> f32 {
     assert!(k.len() == q.len(), "heads of different sizes");
@@ -137,7 +133,7 @@ fn dot<S: Simd>(s: S, q: &[f32], k: &[f32]) -> f32 {
     let mut at = 0;
     while at < q.len() {
         let lanes = LANES.min(q.len() - at);
-        // SAFETY: `at + lanes` ≤ `len`, which both have.
+        // SAFETY: `at + lanes` ≤ `len`, the length of both.
         unsafe {
             let q = s.load_partial(q.as_ptr().add(at), lanes);
             sum = s.fma(q, s.load_partial(k.as_ptr().add(at), lanes), sum);

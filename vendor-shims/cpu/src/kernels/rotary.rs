@@ -3,8 +3,8 @@
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd, dispatch};
 
-/// `theta^(−2i/head_dim) / factor` for each rotated pair, in f32 as the reference does: the
-/// exponent and the power are rounded to f32 before the reciprocal.
+/// Returns `theta^(−2i/head_dim) / factor` for each rotated pair. Computes in f32 like the
+/// reference: the exponent and the power are rounded to f32 before the reciprocal.
 pub fn inverse_frequencies(head_dim: usize, theta: f32, pairs: usize, factor: f32) -> Vec<f32> {
     (0..pairs)
         .map(|pair| {
@@ -16,7 +16,7 @@ pub fn inverse_frequencies(head_dim: usize, theta: f32, pairs: usize, factor: f3
         .collect()
 }
 
-/// Cosines and sines `[rows, pairs]` of `position · inverse`, the angle in f32.
+/// Computes cosines and sines `[rows, pairs]` of `position · inverse`, with the angle in f32.
 ///
 /// # Panics
 /// When a length does not fit.
@@ -39,8 +39,8 @@ pub fn rotary_table(
         let (cos, sin) = unsafe { (cos.part(row * pairs, pairs), sin.part(row * pairs, pairs)) };
         let position = positions[row] as f32;
         for ((inverse, cos), sin) in inverse.iter().zip(cos).zip(sin) {
-            // In f64 and rounded once: the nearest f32, independent of the platform's f32
-            // functions.
+            // Computed in f64 and rounded once, which gives the nearest f32 independent of the
+            // platform's f32 functions.
             let (s, c) = f64::from(position * inverse).sin_cos();
             (*cos, *sin) = (c as f32, s as f32);
         }
@@ -53,8 +53,8 @@ pub fn rotary_table(
     }
 }
 
-/// Rotates pair `(x[i], x[i + head_dim/2])` of every head by the table's angle, for `i < pairs`;
-/// copies the rest.
+/// Rotates pair `(x[i], x[i + head_dim/2])` of every head by the table's angle, for `i < pairs`,
+/// and copies the rest.
 ///
 /// # Panics
 /// When a length does not fit or `pairs` is more than half of `head_dim`.
@@ -97,7 +97,7 @@ fn one_row<S: Simd>(s: S, x: &[f32], cos: &[f32], sin: &[f32], head_dim: usize, 
     }
 }
 
-/// Rotates pair `(x[i], x[i + half])` for as many pairs as there are cosines; copies the rest.
+/// Rotates pair `(x[i], x[i + half])` for each cosine, and copies the rest.
 ///
 /// # Panics
 /// When lengths differ or there are more cosines than pairs.
@@ -162,7 +162,7 @@ mod tests {
             };
             let scalar = run(Level::Scalar, 1);
             for (got, exact) in scalar.iter().zip(&expected) {
-                // The angle at position 131071 is rounded to f32, as the reference does.
+                // The angle at position 131071 is rounded to f32, as in the reference.
                 assert!((got - exact).abs() < 2e-2, "{got} instead of {exact}");
             }
             for level in Level::available() {

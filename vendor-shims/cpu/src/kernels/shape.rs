@@ -1,4 +1,4 @@
-//! Moving values: strided copies and the update of a state.
+//! Kernels that move values: strided copies and the update of a state.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,13 +10,11 @@ use crate::simd::Level;
 pub struct Strided {
     /// Extents, outermost first.
     pub shape: Vec<usize>,
-    /// Strides in the source.
     pub source: Vec<usize>,
-    /// Strides in the target.
     pub target: Vec<usize>,
 }
 
-/// `target[Σ i·t] = source[Σ i·s]` for every index of the shape.
+/// Copies `target[Σ i·t] = source[Σ i·s]` for every index of the shape.
 ///
 /// # Panics
 /// When the shape reaches beyond source or target.
@@ -61,17 +59,16 @@ pub fn strided_copy(copy: &Strided, source: &[f32], target: &mut [f32]) {
     }
 }
 
-/// A slot outside the state.
+/// Error for a slot outside the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotOutside {
-    /// The row that names it.
+    /// Row whose slot is out of range.
     pub row: usize,
-    /// The slot.
     pub slot: i32,
 }
 
-/// Writes row r of `new` to row `slots[r]` of `state`, unless the slot is −1. Nothing is written if
-/// a slot is out of range.
+/// Writes row r of `new` to row `slots[r]` of `state`, unless the slot is −1. If a slot is out of
+/// range, it returns an error without writing.
 ///
 /// # Panics
 /// When `new` is shorter than the slots need.
@@ -105,7 +102,7 @@ mod tests {
 
     #[test]
     fn transposes() {
-        // [2, 3, 4] → axes (2, 0, 1)
+        // Transposes [2, 3, 4] to axes (2, 0, 1).
         let source: Vec<f32> = (0..24).map(|i| i as f32).collect();
         let copy = Strided { shape: vec![4, 2, 3], source: vec![1, 12, 4], target: vec![6, 3, 1] };
         let mut target = vec![-1.0; 24];

@@ -1,4 +1,4 @@
-//! The meaning of a stored constant, and which forms of it this shim supports.
+//! Interpretation of stored constants, and the forms that this shim supports.
 
 use shardwright_shim_abi::WeightView;
 use shardwright_shim_abi::raw::{
@@ -13,17 +13,16 @@ use crate::kernels::linear::PanelType;
 use crate::program::MAX_VALUES;
 use crate::simd::{narrow_f16, widen_bf16, widen_f16};
 
-/// Which values of a constant share a scale.
+/// The values of a constant that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scaling {
-    /// All.
+    /// All values.
     Tensor,
-    /// Those of one index of an axis.
+    /// The values with one index of an axis.
     Channel {
-        /// The axis.
         axis: usize,
     },
-    /// So many consecutive ones of the last axis.
+    /// Consecutive values of the last axis.
     Block {
         /// Values per scale, at least one.
         size: u64,
@@ -32,7 +31,7 @@ pub enum Scaling {
     },
 }
 
-/// A constant of a type this shim knows.
+/// A constant of a supported type.
 #[derive(Clone, Copy)]
 pub struct Constant<'a> {
     weight: WeightView<'a>,
@@ -42,7 +41,6 @@ pub struct Constant<'a> {
     zero_point: i32,
 }
 
-/// Stored types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     F32,
@@ -92,7 +90,7 @@ impl Kind {
 }
 
 impl<'a> Constant<'a> {
-    /// Reads a weight's description; the error is the reason why it is not supported.
+    /// Reads a weight's description. The error explains why the weight is not supported.
     pub fn of(weight: WeightView<'a>) -> Result<Constant<'a>, String> {
         let kind = Kind::of(weight.dtype())
             .ok_or_else(|| format!("constants of element type {} are not supported", weight.dtype()))?;
@@ -132,7 +130,8 @@ impl<'a> Constant<'a> {
         Ok(Constant { scaling: Some(scaling), scale_dtype, zero_point, ..plain })
     }
 
-    /// As [`Constant::of`], with all its bytes and finite scales.
+    /// Reads a weight like [`Constant::of`], and also checks that it has all its bytes and finite
+    /// scales.
     pub fn complete(weight: WeightView<'a>) -> Result<Constant<'a>, CpuError> {
         let invalid = |reason: String| CpuError::InvalidWeight { name: weight.name().to_owned(), reason };
         let constant = Constant::of(weight).map_err(invalid)?;
@@ -153,7 +152,7 @@ impl<'a> Constant<'a> {
         Ok(constant)
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     pub fn elements(&self) -> u64 {
         self.weight.shape().iter().product()
     }
@@ -167,23 +166,24 @@ impl<'a> Constant<'a> {
         shape[..shape.len().saturating_sub(1)].iter().product()
     }
 
-    /// Bytes of a row; cannot overflow, since the total number of values is bounded.
+    /// Returns the bytes of a row. Cannot overflow, since the total number of values is limited.
     fn row_bytes(&self) -> u64 {
         self.width().saturating_mul(self.kind.bits()).div_ceil(8)
     }
 
-    /// Whether it stores integers with a scale.
+    /// Checks whether the constant stores integers with a scale.
     pub fn is_quantised(&self) -> bool {
         self.scaling.is_some()
     }
 
-    /// Which values share a scale; none for floats.
+    /// Returns which values share a scale, or `None` for floats.
     pub fn scaling(&self) -> Option<Scaling> {
         self.scaling
     }
 
-    /// The type of its tiles as a matrix stored `[outputs, inputs]` whose integers are multiplied
-    /// directly; the error is the reason why it cannot be one.
+    /// Returns the type of the constant's tiles as a matrix stored `[outputs, inputs]` whose
+    /// integers are multiplied directly. The error explains why the constant cannot be used like
+    /// that.
     pub fn integers(&self) -> Result<IntegerType, String> {
         let kind = match self.kind {
             Kind::I8 => IntegerType::I8,
@@ -205,7 +205,7 @@ impl<'a> Constant<'a> {
             Some(Scaling::Block { minimum: true, .. }) => {
                 Err("integers with minimums cannot be multiplied directly".into())
             }
-            // Tiles store them as f16.
+            // Tiles store scales as f16.
             Some(Scaling::Block { .. }) if !self.has_half_scales() => {
                 Err("scales per block are f32 and not exact in f16".into())
             }
@@ -216,15 +216,15 @@ impl<'a> Constant<'a> {
         }
     }
 
-    /// Whether every scale and minimum is an f16. Numbers that do not exist yet are checked when
-    /// they do.
+    /// Checks whether every scale and minimum is exact in f16. If the numbers do not exist yet,
+    /// returns true and leaves the check for later.
     pub fn has_half_scales(&self) -> bool {
         let inexact = |scales: Vec<f32>| scales.into_iter().any(|scale| half(scale).is_none());
         self.scale_dtype == SW_DTYPE_F16 || !self.scales().is_ok_and(inexact)
     }
 
-    /// Whether the blocks of a matrix need an affine map each, since there is more to them than a
-    /// scale in f16.
+    /// Checks whether each block of a matrix needs an affine map, because a scale in f16 is not
+    /// enough.
     pub fn is_affine(&self) -> bool {
         match self.scaling {
             Some(Scaling::Block { minimum, .. }) => {
@@ -234,13 +234,13 @@ impl<'a> Constant<'a> {
         }
     }
 
-    /// Stored value that stands for zero.
+    /// Returns the stored value that represents zero.
     pub fn zero_point(&self) -> i32 {
         self.zero_point
     }
 
-    /// The type of its panels as a matrix stored `[outputs, inputs]` (`by_rows`) or `[inputs,
-    /// outputs]`; the error is the reason why it cannot be one.
+    /// Returns the type of the constant's panels as a matrix stored `[outputs, inputs]` (`by_rows`)
+    /// or `[inputs, outputs]`. The error explains why the constant cannot be such a matrix.
     pub fn matrix(&self, by_rows: bool) -> Result<PanelType, String> {
         match (self.kind, self.scaling) {
             (Kind::F32, _) => Ok(PanelType::F32),
@@ -269,7 +269,8 @@ impl<'a> Constant<'a> {
         }
     }
 
-    /// Whether it can be decoded to values for any use; the error is the reason why it cannot.
+    /// Checks whether the constant can be decoded to values for any use. The error explains why it
+    /// cannot.
     pub fn values(&self) -> Result<(), String> {
         match self.scaling {
             _ if self.kind.is_packed() => {
@@ -287,19 +288,20 @@ impl<'a> Constant<'a> {
         CpuError::InvalidWeight { name: self.weight.name().to_owned(), reason: reason.into() }
     }
 
-    /// The stored bytes.
+    /// Returns the stored bytes.
     pub fn stored(&self) -> Result<&'a [u8], CpuError> {
         self.weight.bytes().map_err(|error| self.invalid(error.message))
     }
 
-    /// The scales and minimums as f16, exactly; an error if one is not representable.
+    /// Returns the scales and minimums as exact f16 values, or an error if one is not
+    /// representable.
     pub fn half_scales(&self) -> Result<Vec<u16>, CpuError> {
         let exact =
             |scale: f32| half(scale).ok_or_else(|| self.invalid(format!("scale {scale:e} is no f16")));
         self.scales()?.into_iter().map(exact).collect()
     }
 
-    /// The scales as f32, finite; empty for floats.
+    /// Returns the scales as finite f32 values, empty for floats.
     pub fn scales(&self) -> Result<Vec<f32>, CpuError> {
         match self.weight.quantisation() {
             Some(quantisation) => quantisation.scale_values().map_err(|error| self.invalid(error.message)),
@@ -307,7 +309,7 @@ impl<'a> Constant<'a> {
         }
     }
 
-    /// Values from `first` on, as f32. Of constants that [`Constant::values`] accepts.
+    /// Reads values from `first` on, as f32. The constant must pass [`Constant::values`].
     pub fn read(&self, first: usize, into: &mut [f32]) -> Result<(), CpuError> {
         let step = self.kind.bits() as usize / 8;
         let end = first.checked_add(into.len()).and_then(|end| end.checked_mul(step));
@@ -316,7 +318,7 @@ impl<'a> Constant<'a> {
             .filter(|_| step > 0)
             .ok_or_else(|| self.invalid("values beyond its end"))?;
         let scale = self.scales()?.first().copied().unwrap_or(1.0);
-        // The one multiplication that decodes a stored integer.
+        // A single multiplication decodes a stored integer.
         let integer = |raw: i32| (i64::from(raw) - i64::from(self.zero_point)) as f32 * scale;
         for (into, raw) in into.iter_mut().zip(bytes.chunks_exact(step)) {
             *into = match (self.kind, raw) {
@@ -333,7 +335,7 @@ impl<'a> Constant<'a> {
         Ok(())
     }
 
-    /// The stored integers of one row of a matrix of signed integers of at most eight bits.
+    /// Reads the stored integers of one row of a matrix of signed integers of at most eight bits.
     pub fn read_integers(&self, row: usize, into: &mut [i8]) -> Result<(), CpuError> {
         let length = self.row_bytes() as usize;
         let line = row.checked_mul(length).and_then(|start| self.stored().ok()?.get(start..start + length));
@@ -342,7 +344,7 @@ impl<'a> Constant<'a> {
         let per_byte = 8 / bits.clamp(1, 8);
         for (index, into) in into.iter_mut().enumerate() {
             let byte = line.get(index / per_byte).copied().unwrap_or(0);
-            // Low bits first; shifted to the top and back, which sign-extends.
+            // Low bits come first. The shift to the top and back sign-extends.
             let shift = 8 - bits - bits * (index % per_byte);
             *into = ((byte << shift) as i8) >> (8 - bits);
         }
@@ -350,7 +352,7 @@ impl<'a> Constant<'a> {
     }
 }
 
-/// The f16 that is a scale, if there is one.
+/// Returns the f16 that equals a scale, if there is one.
 fn half(scale: f32) -> Option<u16> {
     let half = narrow_f16(scale);
     (widen_f16(half) == scale).then_some(half)

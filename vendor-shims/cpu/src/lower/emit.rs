@@ -16,8 +16,8 @@ use crate::kernels::rotary::inverse_frequencies;
 use crate::kernels::shape::Strided;
 use crate::program::{AttentionKeys, DynamicMap, Entry, Extent, MAX_MAPS, Operand, Place, Step};
 
-/// Turns one entry into a program, adding what it needs to `weights`. The second result lists nodes
-/// on which no output depends; they are not run.
+/// Lowers one entry to a program and adds the required data to `weights`. The second result lists
+/// nodes that no output depends on, which the program skips.
 pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry, Vec<usize>), CpuError> {
     let (graph, numbers) = &graph.grouped();
     let operations = live_operations(graph)?;
@@ -69,7 +69,8 @@ pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry,
         {
             emit.nearest(output);
         }
-        // A tensor that is read across rows is padded with zeros, once, right after it is computed.
+        // A tensor that is read across rows is padded with zeros once, immediately after it is
+        // computed.
         if let Some(&output) = graph.nodes[index].outputs().first()
             && rows.follows[output as usize]
             && let Some(root) = storage.root_of(output)
@@ -105,7 +106,7 @@ pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry,
     Ok((entry, removed))
 }
 
-/// The operations on which an output or a state depends.
+/// Returns the operations that an output or a state depends on.
 fn live_operations(graph: &Graph<'_>) -> Result<Vec<Option<Operation>>, CpuError> {
     let mut wanted = vec![false; graph.tensors.len()];
     for port in graph.entry.outputs() {
@@ -146,7 +147,7 @@ struct Emit<'e, 'a> {
     cleaned: HashSet<usize>,
 }
 
-/// What becomes of the sums of a linear map, and where.
+/// Operations on the sums of a linear map, and the place of the results.
 struct Finished {
     bias: Option<Operand>,
     bounds: Option<[f32; 2]>,
@@ -154,7 +155,7 @@ struct Finished {
 }
 
 impl<'a> Emit<'_, 'a> {
-    /// A tensor's values; a weight is widened to f32.
+    /// Returns the operand with a tensor's values. A weight is widened to f32.
     fn operand(&mut self, tensor: u32) -> Result<Operand, CpuError> {
         if let Some(operand) = self.storage.operand(self.graph, tensor) {
             return Ok(operand);
@@ -185,7 +186,7 @@ impl<'a> Emit<'_, 'a> {
         self.graph.nodes[node].optional_input(place).map(|tensor| self.operand(tensor)).transpose()
     }
 
-    /// `units` in all; if the tensor follows rows, only as many as the valid rows need.
+    /// Returns `units`. If the tensor follows rows, limits them to the valid rows.
     fn extent(&self, tensor: u32, units: usize) -> Extent {
         match self.rows.follows[tensor as usize] {
             true => self.following(tensor, units),
@@ -193,7 +194,7 @@ impl<'a> Emit<'_, 'a> {
         }
     }
 
-    /// As many of `units` as the valid rows of a tensor need.
+    /// Returns as many of `units` as the valid rows of a tensor need.
     fn following(&self, tensor: u32, units: usize) -> Extent {
         let (rows, shape) = (self.graph.rows(), &self.graph.tensors[tensor as usize].shape);
         let first = shape.first().copied().unwrap_or(1);
@@ -203,7 +204,7 @@ impl<'a> Emit<'_, 'a> {
         }
     }
 
-    /// Decodes the encoded tensors whose values this node is the first to read.
+    /// Decodes the encoded tensors whose values this node reads first.
     fn decode(&mut self, node: usize, crossed_roots: &HashSet<usize>) {
         for &(reader, tensor, root) in &self.storage.decodes {
             let Some(source) = self.storage.stored(self.graph, tensor).filter(|_| reader == node) else {
@@ -219,7 +220,7 @@ impl<'a> Emit<'_, 'a> {
         }
     }
 
-    /// Rounds a computed tensor to the grid of its encoding.
+    /// Rounds a computed tensor to the values that its encoding can represent.
     fn nearest(&mut self, tensor: u32) {
         let encoding = self.graph.tensors[tensor as usize].encoding.filter(|encoding| !encoding.is_direct());
         if let (Some(encoding), Some(values)) = (encoding, self.storage.operand(self.graph, tensor)) {
@@ -228,7 +229,7 @@ impl<'a> Emit<'_, 'a> {
         }
     }
 
-    /// An operand that its step reads in its stored encoding.
+    /// Returns an operand that its step reads in the stored encoding.
     fn stored(&mut self, node: usize, place: usize) -> Result<Operand, CpuError> {
         let tensor = self.graph.nodes[node].optional_input(place);
         match tensor.and_then(|tensor| self.storage.stored(self.graph, tensor)) {
@@ -251,7 +252,7 @@ impl<'a> Emit<'_, 'a> {
         Ok(())
     }
 
-    /// Two nodes as one step, at the position of the second.
+    /// Emits two nodes as one step, at the position of the second node.
     fn pair(&mut self, index: usize, taken: Taken, operations: &[Option<Operation>]) -> Result<(), CpuError> {
         let node = self.graph.nodes[index];
         let Some(&output) = node.outputs().first() else {
@@ -295,7 +296,7 @@ impl<'a> Emit<'_, 'a> {
         Ok(())
     }
 
-    /// The weights of a linear map.
+    /// Returns the weights of a linear map.
     fn weight(&self, node: usize) -> Result<WeightView<'a>, CpuError> {
         match self.graph.input(node, 1).map(|tensor| tensor.source) {
             Some(Source::Constant(weight)) => Ok(weight),
@@ -303,16 +304,16 @@ impl<'a> Emit<'_, 'a> {
         }
     }
 
-    /// Whether a tensor is logits and nothing else: not encoded, and read by no other node, so that
-    /// a run may leave results out.
+    /// Checks whether a tensor is only used as logits: not encoded, and not read by any other node.
+    /// A run may then omit results.
     fn is_logits(&self, tensor: u32, out: Operand) -> bool {
         let leaves = matches!(out.place, Place::Bound(port) if self.storage.ports[port as usize].role == SW_ROLE_LOGITS);
         let read = self.graph.nodes.iter().any(|node| node.inputs().flatten().any(|input| input == tensor));
         leaves && !read && self.graph.entry.outputs().filter(|port| port.tensor() == tensor).count() == 1
     }
 
-    /// A linear map. That of quantised rows is merged with the step before if that maps the same
-    /// rows.
+    /// Emits a linear map. A map of quantised rows is merged with the previous step if that maps
+    /// the same rows.
     fn linear(
         &mut self,
         rounding: Rounding,
@@ -514,7 +515,7 @@ impl<'a> Emit<'_, 'a> {
                 width: last as u64,
                 new: self.input(index, 1)?,
                 slots: self.input(index, 2)?,
-                // Rows beyond the valid ones are never written, whatever their slots say.
+                // Rows beyond the valid ones are never written, regardless of their slots.
                 rows: Extent::PerRow(1),
             },
             &Operation::Unary(kind) => Step::Unary {
@@ -553,7 +554,7 @@ impl<'a> Emit<'_, 'a> {
                     target: out,
                 }
             }
-            // An alias of a bound or computed tensor; only a weight has to be copied out.
+            // An alias of a bound or computed tensor. Only a weight must be copied out.
             Operation::Reshape => {
                 if self.storage.operand(graph, x_tensor).is_some() {
                     return Ok(());
@@ -592,7 +593,7 @@ impl<'a> Emit<'_, 'a> {
         Ok(())
     }
 
-    /// Cosines and sines of a rotary node, by operand with positions.
+    /// Returns the cosines and sines of a rotary node, by operand with positions.
     fn tables<const COUNT: usize>(
         &self,
         index: usize,
@@ -605,7 +606,7 @@ impl<'a> Emit<'_, 'a> {
         tables.try_into().map_err(|_| self.missing(format!("node `{name}` has no rotary table")))
     }
 
-    /// The bounds of a clamp.
+    /// Returns the bounds of a clamp.
     fn bounds(&mut self, node: usize) -> Result<[f32; 2], CpuError> {
         let bounds = [1, 2].map(|place| self.graph.input(node, place).map(|tensor| tensor.source));
         let [Some(Source::Constant(low)), Some(Source::Constant(high))] = bounds else {
@@ -639,7 +640,7 @@ impl<'a> Emit<'_, 'a> {
         let (rank_a, rank_b) = (a.shape.len(), b.shape.len());
         let (m, k) = (a.shape[rank_a - 2], a.shape[rank_a - 1]);
         let n = if transpose_b { b.shape[rank_b - 2] } else { b.shape[rank_b - 1] };
-        // A constant matrix is packed once, when compiling.
+        // A constant matrix is packed once, during compilation.
         if let (Source::Constant(weight), 2) = (b.source, rank_b) {
             let rows = a.elements() / k.max(1);
             return Ok(Step::Linear {
@@ -665,7 +666,7 @@ impl<'a> Emit<'_, 'a> {
     }
 }
 
-/// Steps of a dense tensor.
+/// Returns the strides of a dense tensor.
 fn dense(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; shape.len()];
     for axis in (0..shape.len().saturating_sub(1)).rev() {

@@ -1,6 +1,8 @@
-//! Pairs of nodes that become one step: a function and the product that is its only reader, a norm
-//! and the sum that is its only reader, a linear map and the clamp that is its only reader, a split
-//! head and the cap of its logits.
+//! Fusion of node pairs to one step:
+//! * a function and the product that is its only reader
+//! * a norm and the sum that is its only reader
+//! * a linear map and the clamp that is its only reader
+//! * a split head and the cap of its logits
 
 use shardwright_shim_abi::WeightView;
 use shardwright_shim_abi::raw::SW_ROLE_LOGITS;
@@ -12,19 +14,16 @@ use crate::error::CpuError;
 use crate::kernels::elementwise::{Binary, Gate, Unary};
 use crate::kernels::encoding::Encoding;
 
-/// A node that another one is fused with.
+/// A node that is fused into another node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Taken {
-    /// The node that is fused into the other.
     pub node: usize,
-    /// The operand of the fusing node that the fused one does not produce; `None` for
+    /// The operand of the fusing node that the fused one does not produce, or `None` for
     /// [`Fusion::Capped`] and [`Fusion::Clamped`].
     pub other: Option<u32>,
-    /// Kind of fusion.
     pub what: Fusion,
 }
 
-/// Kinds of fusion.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fusion {
     /// `f(gate) · up`
@@ -40,13 +39,13 @@ pub enum Fusion {
 /// The pairs of an entry.
 #[derive(Debug)]
 pub struct Fused {
-    /// By the node that fuses another.
+    /// The fused node of each fusing node.
     pub takes: Vec<Option<Taken>>,
-    /// By the node that is fused: the node that fuses it.
+    /// The fusing node of each fused node.
     pub taken: Vec<Option<usize>>,
 }
 
-/// Finds the pairs among live operations. `splits` says whether a node's weights are split.
+/// Finds the pairs among live operations. `splits` returns whether a node's weights are split.
 pub fn pairs<'a>(
     graph: &Graph<'a>,
     operations: &[Option<Operation>],
@@ -58,7 +57,7 @@ pub fn pairs<'a>(
         node.inputs().flatten().for_each(|input| readers[input as usize] += 1);
     }
     graph.entry.outputs().for_each(|port| readers[port.tensor() as usize] += 1);
-    // A state changes in place: no later node may read its old contents.
+    // A state changes in place, so no later node may read its old contents.
     let mut updates = Vec::with_capacity(operations.len());
     let mut count = 0usize;
     for operation in operations {
@@ -133,8 +132,8 @@ pub fn pairs<'a>(
     Ok(fused)
 }
 
-/// Whether a tensor with `readers` readers is logits and nothing else: not encoded, and read by no
-/// other node, so that a run may leave results out.
+/// Checks whether a tensor with `readers` readers is only used as logits: not encoded, and not read
+/// by any other node. A run may then omit results.
 fn leaves_as_logits(graph: &Graph<'_>, tensor: u32, readers: usize) -> bool {
     let mut ports = graph.entry.outputs().filter(|port| port.tensor() == tensor);
     let leaves = ports.next().is_some_and(|port| port.role() == SW_ROLE_LOGITS);

@@ -7,27 +7,20 @@ use crate::program::{MAX_PORTS, MAX_RANK, MAX_STEPS, MAX_VALUES};
 
 /// An entry in which every tensor is defined exactly once, before its first use.
 pub struct Graph<'a> {
-    /// The contract's view.
     pub entry: EntryView<'a>,
-    /// Nodes by index.
     pub nodes: Vec<NodeView<'a>>,
-    /// Tensors by index.
     pub tensors: Vec<Tensor<'a>>,
 }
 
-/// A tensor and where it comes from.
+/// A tensor with its origin.
 #[derive(Clone)]
 pub struct Tensor<'a> {
-    /// Name in the entry.
     pub name: &'a str,
-    /// Extents.
     pub shape: Vec<usize>,
     /// `SW_DTYPE_…`
     pub dtype: u32,
-    /// Encoding of its elements; `None` for constants, and for encodings this shim does not
-    /// support.
+    /// Encoding of the elements, or `None` for constants and unsupported encodings.
     pub encoding: Option<Encoding>,
-    /// Origin.
     pub source: Source<'a>,
 }
 
@@ -45,22 +38,22 @@ pub enum Source<'a> {
 }
 
 impl Tensor<'_> {
-    /// Number of values; bounded by [`MAX_VALUES`].
+    /// Returns the number of values, which [`MAX_VALUES`] limits.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Whether it is an activation that holds values.
+    /// Checks whether the tensor is an activation with values.
     pub fn is_value(&self) -> bool {
         self.encoding.is_some_and(|encoding| encoding.element != Element::I32)
     }
 
-    /// Whether it holds positions or slots.
+    /// Checks whether the tensor contains positions or slots.
     pub fn is_index(&self) -> bool {
         self.encoding.is_some_and(|encoding| encoding.element == Element::I32)
     }
 
-    /// The weight, when it is one.
+    /// Returns the weight if the tensor is a constant.
     pub fn weight(&self) -> Option<WeightView<'_>> {
         match self.source {
             Source::Constant(weight) => Some(weight),
@@ -69,7 +62,7 @@ impl Tensor<'_> {
     }
 }
 
-/// The encoding of the elements of an activation, if this shim supports it.
+/// Returns the encoding of an activation's elements if this shim supports it.
 fn encoding(tensor: &TensorView<'_>) -> Option<Encoding> {
     let element = Element::of(tensor.dtype())?;
     let encoding = match tensor.quantisation() {
@@ -81,13 +74,13 @@ fn encoding(tensor: &TensorView<'_>) -> Option<Encoding> {
         },
         Some(_) => return None,
     };
-    // Integers without a scale represent no values.
+    // Integers without a scale do not represent values.
     (encoding.is_consistent() && (element.range().is_none() || tensor.quantisation().is_some()))
         .then_some(encoding)
 }
 
 impl<'a> Graph<'a> {
-    /// Checks an entry as a whole. Individual nodes may still be refused.
+    /// Checks an entry as a whole. Individual nodes may still be unsupported.
     pub fn read(entry: EntryView<'a>) -> Result<Graph<'a>, CpuError> {
         let invalid = |reason: String| CpuError::InvalidGraph { entry: entry.name().to_owned(), reason };
         let limit = |limit, value: usize, max: u64| {
@@ -196,12 +189,12 @@ impl<'a> Graph<'a> {
         Ok(Graph { entry, nodes, tensors })
     }
 
-    /// The tensor of an input of a node.
+    /// Returns the tensor of a node's input.
     pub fn input(&self, node: usize, place: usize) -> Option<&Tensor<'a>> {
         self.nodes[node].optional_input(place).map(|index| &self.tensors[index as usize])
     }
 
-    /// Static rows.
+    /// Returns the number of static rows.
     pub fn rows(&self) -> usize {
         self.entry.rows() as usize
     }

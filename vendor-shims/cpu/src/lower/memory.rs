@@ -1,28 +1,28 @@
-//! The static memory plan: values that are never alive together share memory.
+//! The static memory plan: values that are never alive at the same time share memory.
 
-/// A value of the arena, alive from step `first` to step `last`.
+/// Lifetime of an arena value, from step `first` to step `last`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// Values.
+    /// Number of elements.
     pub elements: u64,
-    /// First step that writes it.
+    /// First step that writes the value.
     pub first: usize,
-    /// Last step that reads it.
+    /// Last step that reads the value.
     pub last: usize,
 }
 
-/// Values start at multiples of 64 bytes.
+/// Alignment in elements: values start at multiples of 64 bytes.
 const ALIGNMENT: u64 = 16;
 
-/// An offset for each value, and the size of the arena.
+/// Returns an offset for each value, and the size of the arena.
 ///
-/// Largest first, each at the lowest offset that is free for the whole of its life.
+/// Places the largest values first, each at the lowest offset that is free for its whole lifetime.
 pub fn plan(lives: &[Life]) -> (Vec<u64>, u64) {
     let mut order: Vec<usize> = (0..lives.len()).collect();
     order.sort_by_key(|index| (std::cmp::Reverse(lives[*index].elements), *index));
     let mut offsets = vec![0u64; lives.len()];
     let mut total = 0u64;
-    // Sorted by offset.
+    // Indices sorted by offset.
     let mut placed: Vec<usize> = Vec::with_capacity(lives.len());
     for index in order {
         let life = lives[index];

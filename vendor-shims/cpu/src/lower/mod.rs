@@ -1,8 +1,8 @@
-//! Entry graphs become programs.
+//! Lowering of entry graphs to programs.
 //!
-//! [`Graph::read`] validates an entry as a graph, [`recognise`] decides per node whether and how it
-//! can be run, [`entry`] fuses nodes, chooses storage, plans memory and writes the steps,
-//! [`Weights`] lays out and packs the weights they read.
+//! [`Graph::read`] validates an entry as a graph. [`recognise`] decides for each node whether and
+//! how it can run. [`entry`] fuses nodes, chooses storage, plans memory and writes the steps.
+//! [`Weights`] lays out and packs the weights that the steps read.
 
 mod constant;
 mod emit;

@@ -6,8 +6,8 @@ use super::graph::{Graph, Source};
 use crate::program::MAX_MAPS;
 
 impl<'a> Graph<'a> {
-    /// The same graph with maps of the same quantised rows next to each other, so that they become
-    /// one step, and the number that each node had before.
+    /// Returns the graph with maps of the same quantised rows next to each other, so that they
+    /// become one step. Also returns the previous index of each node.
     pub fn grouped(&self) -> (Graph<'a>, Vec<usize>) {
         let mut maps: HashMap<u32, Vec<usize>> = HashMap::new();
         for (index, node) in self.nodes.iter().enumerate() {
@@ -44,8 +44,8 @@ impl<'a> Graph<'a> {
         (Graph { entry: self.entry, nodes, tensors }, order)
     }
 
-    /// Whether the node may run as soon as its first operand is computed: a map whose other
-    /// operands are weights.
+    /// Checks whether the node may run as soon as its first operand is computed. This is true for a
+    /// map whose other operands are weights.
     fn moves(&self, index: usize) -> bool {
         let node = self.nodes[index];
         let constant = |tensor: Option<u32>| {

@@ -11,129 +11,120 @@ use crate::kernels::linear::PanelType;
 use crate::kernels::reduce::Reduction;
 use crate::kernels::relative::Relative;
 
-/// Which values of a row share a scale that is found at run time.
+/// Values of a row that share a scale computed at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     /// Rows are not quantised.
     None,
-    /// All.
+    /// All values.
     Rows,
-    /// So many consecutive ones.
+    /// This many consecutive values.
     Blocks(u32),
 }
 
-/// A node this shim can run, with its attributes.
+/// A supported node with its attributes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
-    /// Weights are a constant.
+    /// Linear map with constant weights.
     Linear {
-        /// How rows are quantised at run time.
+        /// Quantisation of rows at run time.
         rounding: Rounding,
     },
     /// Root mean square norm.
     RmsNorm {
         /// Values per group.
         width: usize,
-        /// Added under the root.
+        /// Value added under the root.
         eps: f32,
-        /// Added to the weight.
+        /// Value added to the weight.
         offset: f32,
     },
     /// Rotary embedding.
     Rope {
         /// Values per head.
         head_dim: usize,
-        /// Base.
         theta: f32,
-        /// Turning pairs.
+        /// Pairs that are rotated.
         pairs: usize,
         /// Divisor of the frequencies.
         factor: f32,
     },
-    /// Rotary embedding of all pairs by cosines and sines that are inputs.
+    /// Rotary embedding of all pairs, with cosines and sines as inputs.
     Rotate {
         /// Values per head.
         head_dim: usize,
     },
-    /// Attention.
     Attention {
-        /// Dimensions.
         heads: Heads,
         /// Visible distance.
         window: u64,
-        /// Whether later keys are invisible.
+        /// Whether later keys are hidden.
         causal: bool,
-        /// Whether keys are a state.
+        /// Whether the keys are a state.
         state: bool,
     },
-    /// Mean and variance to 0 and 1.
+    /// Normalisation to mean 0 and variance 1.
     LayerNorm {
-        /// Added under the root.
+        /// Value added under the root.
         eps: f32,
     },
     /// Rotary embedding by two coordinates.
     AxialRope {
         /// Values per head.
         head_dim: usize,
-        /// Base.
         theta: f32,
     },
     /// Attention with a vector for each distance.
     RelativeAttention(Relative),
-    /// Over a plane.
+    /// Convolution over a plane.
     Convolution(Plane),
-    /// Along rows, channel by channel.
+    /// Convolution along rows, channel by channel.
     Depthwise {
         /// Rows of the kernel.
         kernel: usize,
     },
-    /// Between two constants.
+    /// Clamp between two constants.
     Clamp,
     /// Halves of the last axis, one gated by the other.
     Glu,
     /// Means of consecutive rows.
     MeanRows {
-        /// Rows of a mean.
         rows: usize,
     },
-    /// Rows to slots.
+    /// Copy of rows to slots of a state.
     StateUpdate,
-    /// One from one.
+    /// Function of one value.
     Unary(Unary),
-    /// One from two.
+    /// Function of two values.
     Binary(Binary),
-    /// Last axis.
+    /// Softmax over the last axis.
     Softmax,
-    /// Last axis.
+    /// L2 normalisation over the last axis.
     L2Normalize,
-    /// Last axis.
+    /// Reduction of the last axis.
     Reduce(Reduction),
-    /// Matrix product.
     MatMul {
-        /// Whether the right one is transposed.
+        /// Whether the right matrix is transposed.
         transpose_b: bool,
     },
-    /// Same values.
+    /// Same values with another shape.
     Reshape,
-    /// Permuted axes.
+    /// Permutation of axes.
     Transpose(Vec<usize>),
     /// Part of an axis.
     Slice {
-        /// Axis.
         axis: usize,
-        /// First index.
         start: usize,
     },
-    /// Joined along an axis.
+    /// Concatenation along an axis.
     Concat {
-        /// Axis.
         axis: usize,
     },
 }
 
 impl Operation {
-    /// Whether it only moves stored elements, so that its result is already on the grid of its
-    /// encoding.
+    /// Checks whether the operation only moves stored elements. Its result then needs no rounding
+    /// to its encoding.
     pub fn moves(&self) -> bool {
         matches!(
             self,
@@ -145,7 +136,7 @@ impl Operation {
         )
     }
 
-    /// Whether it reads the elements of that input as stored, in any encoding.
+    /// Checks whether the operation reads the elements of input `place` as stored, in any encoding.
     pub fn reads_stored(&self, place: usize) -> bool {
         match self {
             Operation::StateUpdate => place == 0,
@@ -155,17 +146,16 @@ impl Operation {
     }
 }
 
-/// Why a node cannot be run.
+/// The reason why a node cannot run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// A legal node beyond this shim.
+    /// A valid node that this shim does not support.
     Unsupported(String),
     /// A node that contradicts itself.
     Invalid(String),
 }
 
 impl Refusal {
-    /// The reason.
     pub fn reason(&self) -> &str {
         match self {
             Refusal::Unsupported(reason) | Refusal::Invalid(reason) => reason,
@@ -189,7 +179,7 @@ fn unsupported<T>(reason: impl Into<String>) -> Recognised<T> {
     Err(Refusal::Unsupported(reason.into()))
 }
 
-/// The node in its graph.
+/// A node in its graph.
 struct Here<'g, 'a> {
     graph: &'g Graph<'a>,
     index: usize,
@@ -214,7 +204,8 @@ impl<'g, 'a> Here<'g, 'a> {
             .ok_or_else(|| Refusal::Invalid(format!("input {place} is missing")))
     }
 
-    /// An operand whose values this shim reads: an activation, or a constant that can be decoded.
+    /// Returns an operand whose values this shim reads: an activation, or a constant that can be
+    /// decoded.
     fn float(&self, place: usize) -> Recognised<&'g Tensor<'a>> {
         let tensor = self.any(place)?;
         if let Some(weight) = tensor.weight() {
@@ -231,7 +222,8 @@ impl<'g, 'a> Here<'g, 'a> {
         Refusal::Unsupported(format!("input {place} `{}`: {reason}", tensor.name))
     }
 
-    /// A constant that this shim packs as the matrix of a product, and the type of its panels.
+    /// Returns a constant that this shim packs as the matrix of a product, and the type of its
+    /// panels.
     fn weights(&self, place: usize, by_rows: bool) -> Recognised<(&'g Tensor<'a>, PanelType)> {
         let tensor = self.any(place)?;
         let Some(weight) = tensor.weight() else {
@@ -244,7 +236,7 @@ impl<'g, 'a> Here<'g, 'a> {
         kind.map(|kind| (tensor, kind)).map_err(|reason| self.refused(place, tensor, &reason))
     }
 
-    /// A constant that this shim packs as the matrix of a product of integers.
+    /// Returns a constant that this shim packs as the matrix of an integer product.
     fn integers(&self, place: usize) -> Recognised<&'g Tensor<'a>> {
         let tensor = self.any(place)?;
         let Some(weight) = tensor.weight() else {
@@ -270,8 +262,8 @@ impl<'g, 'a> Here<'g, 'a> {
         unsupported(format!("output `{}` {}", tensor.name, no_value(tensor)))
     }
 
-    /// Operands whose stored elements are moved must have the encoding of the result. A constant
-    /// that is stored as floats widens to f32 exactly.
+    /// Checks that operands whose stored elements are moved have the encoding of the result. A
+    /// constant that is stored as floats widens to f32 exactly.
     fn same_encoding(&self, places: std::ops::Range<usize>) -> Recognised<()> {
         let output = self.output()?;
         for place in places {
@@ -335,7 +327,7 @@ impl<'g, 'a> Here<'g, 'a> {
     }
 }
 
-/// Why a tensor is not a value.
+/// Explains why a tensor does not contain values.
 fn no_value(tensor: &Tensor<'_>) -> String {
     match Element::of(tensor.dtype) {
         Some(element) if element.range().is_some() => {
@@ -353,7 +345,7 @@ fn expect(shape: &[usize], expected: &[usize], place: usize) -> Recognised<()> {
     }
 }
 
-/// Rows and columns of a matrix.
+/// Returns rows and columns of a matrix.
 fn matrix(tensor: &Tensor<'_>, place: usize) -> Recognised<[usize; 2]> {
     match tensor.shape[..] {
         [rows, columns] => Ok([rows, columns]),
@@ -361,7 +353,7 @@ fn matrix(tensor: &Tensor<'_>, place: usize) -> Recognised<[usize; 2]> {
     }
 }
 
-/// Recognises node `index`, or returns why it is refused.
+/// Recognises node `index`, or returns the reason why it cannot run.
 pub fn recognise(graph: &Graph<'_>, index: usize) -> Recognised<Operation> {
     let here = Here { graph, index, node: graph.nodes[index] };
     let known = if here.node.op() == raw::SW_OP_DYNAMIC_LINEAR { 2 } else { 1 };
@@ -435,7 +427,7 @@ pub fn recognise(graph: &Graph<'_>, index: usize) -> Recognised<Operation> {
     }
 }
 
-/// How the rows of a `dynamic-linear` are quantised; only version 2 has blocks.
+/// Returns how the rows of a `dynamic-linear` are quantised. Only version 2 has blocks.
 fn rounding(here: &Here<'_, '_>) -> Recognised<Rounding> {
     if here.node.op_version() == 1 {
         return Ok(Rounding::Rows);
@@ -447,7 +439,7 @@ fn rounding(here: &Here<'_, '_>) -> Recognised<Rounding> {
     }
 }
 
-/// Values of a row that share a scale in [`Rounding::Blocks`].
+/// Number of values of a row that share a scale in [`Rounding::Blocks`].
 const BLOCK: usize = 32;
 
 fn linear(here: &Here<'_, '_>, rounding: Rounding) -> Recognised<Operation> {
@@ -476,7 +468,7 @@ fn linear(here: &Here<'_, '_>, rounding: Rounding) -> Recognised<Operation> {
     Ok(Operation::Linear { rounding })
 }
 
-/// Which values of a constant share a scale.
+/// Returns which values of a constant share a scale.
 fn scaling(tensor: &Tensor<'_>) -> Option<Scaling> {
     Constant::of(tensor.weight()?).ok()?.scaling()
 }
@@ -736,7 +728,7 @@ fn mat_mul(here: &Here<'_, '_>) -> Recognised<Operation> {
     here.operands(2, 2)?;
     let transpose_b = here.truth("transpose_b")?;
     let a = here.float(0)?;
-    // A constant matrix is packed, so it may be of a type that is not supported elsewhere.
+    // A constant matrix is packed, so its type may be unsupported elsewhere.
     let b = match here.any(1)? {
         tensor if tensor.weight().is_some() && tensor.shape.len() == 2 => here.weights(1, transpose_b)?.0,
         _ => here.float(1)?,

@@ -1,10 +1,12 @@
-//! Which tensors follow the valid rows of a run.
+//! Analysis of which tensors follow the valid rows of a run.
 //!
-//! A tensor *follows rows* when its first axis is the entry's row axis, or so many rows to each of
-//! those, or one to so many, and no row is computed from a row beyond the valid ones. Then only the
-//! valid rows are computed, and the rest keeps its old contents. A node that looks across rows (a
-//! transposition, a product over rows) must not see those, so its operands are padded with zeros.
-//! Of rows that stand for several, one is valid where one of those is.
+//! A tensor *follows rows* under two conditions. Its first axis is the entry's row axis, or a
+//! multiple or a divisor of it. And no row is computed from a row beyond the valid ones. Then only
+//! the valid rows are computed, and the other rows keep their old contents.
+//!
+//! A node that looks across rows (a transposition, a product over rows) must not read these old
+//! contents, so its operands are padded with zeros. A row that combines several rows is valid if
+//! one of these is valid.
 
 use shardwright_shim_abi::raw;
 
@@ -14,13 +16,13 @@ use super::recognise::Operation;
 /// Result of the analysis, by tensor index.
 #[derive(Debug)]
 pub struct Rows {
-    /// Follows rows.
+    /// Whether the tensor follows rows.
     pub follows: Vec<bool>,
-    /// Read across rows: zeros must follow the valid ones.
+    /// Whether the tensor is read across rows, so that zeros must follow the valid rows.
     pub crossed: Vec<bool>,
 }
 
-/// Looks at every live node in order.
+/// Analyses every live node in order.
 pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
     let rows = graph.rows();
     let count = graph.tensors.len();
@@ -30,7 +32,7 @@ pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
         return result;
     }
     let extent = |tensor: u32| graph.tensors[tensor as usize].shape.first().copied().unwrap_or(1);
-    // One row for all of the entry's is always valid.
+    // A single row for all rows of the entry is always valid.
     let by_rows = |tensor: u32| {
         let extent = extent(tensor);
         extent > 1 && (extent.is_multiple_of(rows) || rows.is_multiple_of(extent))
@@ -83,15 +85,15 @@ pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
                 row
             }
             Operation::Attention { .. } => {
-                // Of the entry's rows, however its queries were made: what is beyond the valid ones
-                // is no key either.
+                // The result follows the entry's rows, regardless of how its queries were computed.
+                // Rows beyond the valid ones are not used as keys either.
                 let row = extent(x) == rows;
                 if !row {
                     cross(&mut result, &inputs);
                 }
                 row
             }
-            // Rows see only valid rows, or only rows before them.
+            // Rows only see valid rows, or only rows before them.
             Operation::RelativeAttention(_) | Operation::Depthwise { .. } => {
                 let row = follows(&result, x);
                 if !row {
@@ -99,7 +101,7 @@ pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
                 }
                 row
             }
-            // Zeros stand for rows beyond the valid ones.
+            // The kernel reads rows beyond the valid ones as zeros.
             Operation::Convolution(plane) => {
                 let even = extent(x) == plane.stride.saturating_mul(extent(output));
                 let row = follows(&result, x) && even && by_rows(output);
@@ -128,15 +130,15 @@ pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
                 row
             }
             Operation::MatMul { .. } => {
-                // Rows of the left matrix are independent; a right matrix that follows rows is
-                // crossed.
+                // Rows of the left matrix are independent. A right matrix that follows rows is read
+                // across rows.
                 let row = rank(x) == 2 && rank(output) == 2 && follows(&result, x);
                 cross(&mut result, if row { &inputs[1..] } else { &inputs });
                 row
             }
             Operation::Reshape => {
                 let row = follows(&result, x) && by_rows(output);
-                // A row that stands for several may stand for some beyond the valid ones.
+                // A row that combines several rows may include rows beyond the valid ones.
                 if !row || (extent(output) < rows && extent(output) != extent(x)) {
                     cross(&mut result, &inputs);
                 }

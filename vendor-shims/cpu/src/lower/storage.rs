@@ -1,7 +1,7 @@
-//! Where each tensor lives: bound memory, a weight, or a planned place in the arena.
+//! Storage of each tensor: bound memory, a weight, or a planned place in the arena.
 //!
 //! The arena stores f32. An encoded bound tensor gets a place there when a node first reads its
-//! values; states that are only updated and attended to never do.
+//! values. States that are only updated and attended to never get one.
 
 use std::collections::HashMap;
 
@@ -17,70 +17,68 @@ use crate::error::CpuError;
 use crate::kernels::encoding::Encoding;
 use crate::program::{Operand, Place, Port, PortDirection};
 
-/// A piece of memory that tensors share by aliasing.
+/// A piece of memory that several tensors may share by aliasing.
 #[derive(Clone, Copy, Debug)]
 pub struct Root {
-    /// Place, once known; an arena root has its offset after planning.
+    /// Place, once known. An arena root gets its offset by planning.
     pub place: Place,
-    /// First value there.
+    /// Index of the first value.
     pub offset: u64,
-    /// Values.
+    /// Number of values.
     pub elements: u64,
     first: usize,
     last: usize,
 }
 
-/// A tensor within a root.
+/// Position of a tensor within a root.
 #[derive(Clone, Copy, Debug)]
 struct View {
     root: usize,
     offset: u64,
 }
 
-/// Storage of an entry.
 pub struct Storage {
-    /// The bindings of a run.
     pub ports: Vec<Port>,
     roots: Vec<Root>,
     views: Vec<Option<View>>,
-    /// The binding that stores a tensor encoded, by tensor.
+    /// For each tensor, the binding that stores it encoded.
     stored: Vec<Option<u32>>,
-    /// Encoded tensors whose values are read: the first node to do so, the tensor, and the root of
-    /// its decoded values.
+    /// Encoded tensors whose values are read: the first node that reads them, the tensor, and the
+    /// root of its decoded values.
     pub decodes: Vec<(usize, u32, usize)>,
-    /// Inputs read across rows: port, and the root that holds its copy.
+    /// Inputs that are read across rows: the port, and the root that contains its copy.
     pub copies: Vec<(usize, usize)>,
-    /// Outputs that are not computed in place: tensor and port.
+    /// Outputs that are not computed in place: the tensor and its port.
     pub finals: Vec<(u32, usize)>,
-    /// Cosine and sine roots by table.
+    /// Roots of cosines and sines for each table.
     pub tables: HashMap<TableKey, [usize; 2]>,
-    /// Values of the arena.
+    /// Size of the arena in values.
     pub arena: u64,
 }
 
 /// Key of a rotary table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TableKey {
-    /// The positions.
+    /// Tensor with the positions.
     pub positions: u32,
     /// Values per head.
     pub head_dim: usize,
-    /// Bits of the base.
+    /// Bits of the base frequency.
     pub theta: u32,
-    /// Turning pairs.
+    /// Pairs that are rotated.
     pub pairs: usize,
-    /// Bits of the divisor.
+    /// Bits of the frequencies' divisor.
     pub factor: u32,
     /// Whether only valid rows are computed.
     pub follows: bool,
 }
 
 impl TableKey {
-    /// The tables of a rotary node: one for each operand with positions.
+    /// Returns the tables of a rotary node, one for each operand with positions.
     pub fn of(graph: &Graph<'_>, node: usize, operation: &Operation, rows: &Rows) -> Vec<TableKey> {
         let (head_dim, theta, pairs, factor, operands) = match *operation {
             Operation::Rope { head_dim, theta, pairs, factor } => (head_dim, theta, pairs, factor, 1..2),
-            // Each half of a head turns as a head of its own.
+            // Each half of a head rotates like a separate head.
             Operation::AxialRope { head_dim, theta } => (head_dim / 2, theta, head_dim / 4, 1.0, 1..3),
             _ => return Vec::new(),
         };
@@ -277,7 +275,7 @@ impl Storage {
         Ok(())
     }
 
-    /// The result of an update is the bound state, whatever its encoding.
+    /// Adds a state update. Its result is the bound state, in any encoding.
     fn state_update(&mut self, graph: &Graph<'_>, index: usize, output: u32) -> Result<(), CpuError> {
         let node = graph.nodes[index];
         let state = node.optional_input(0).unwrap_or(output) as usize;
@@ -298,9 +296,10 @@ impl Storage {
         Ok(())
     }
 
-    /// A state that was updated in place must not be read in its old form.
+    /// Checks that no node reads the old contents of a state after its update in place.
     fn check_updates(&self, graph: &Graph<'_>, operations: &[Option<Operation>]) -> Result<(), CpuError> {
-        // Identifies the memory of a tensor: its binding, if it is encoded there, or its root.
+        // Identifies the memory of a tensor: its binding if it is encoded there, otherwise its
+        // root.
         let home = |tensor: u32| match (self.stored[tensor as usize], self.views[tensor as usize]) {
             (Some(port), _) => Some((true, port as usize)),
             (None, view) => view.map(|view| (false, view.root)),
@@ -327,11 +326,11 @@ impl Storage {
         Ok(())
     }
 
-    /// Whether `tensor` is a view of `of`.
+    /// Checks whether `tensor` is a view of `of`.
     fn derives(&self, graph: &Graph<'_>, mut tensor: u32, of: u32) -> bool {
         while tensor != of {
             match graph.tensors[tensor as usize].source {
-                // Views come from earlier nodes, so this ends.
+                // Views come from earlier nodes, so this loop ends.
                 Source::Node(node) => match graph.nodes[node].optional_input(0) {
                     Some(input) => tensor = input,
                     None => return false,
@@ -388,8 +387,7 @@ impl Storage {
             if operation.is_none() {
                 continue;
             }
-            // The operands of a fused node are read at the fusing node, and its result is never
-            // stored.
+            // The fusing node reads the operands of a fused node, whose result is never stored.
             let reader = fused.taken[index].unwrap_or(index);
             if let (Some(_), Some(&output)) = (fused.taken[index], graph.nodes[index].outputs().first())
                 && let Some(view) = self.views[output as usize]
@@ -405,7 +403,7 @@ impl Storage {
         }
     }
 
-    /// Place of a tensor; `None` for a weight.
+    /// Returns the place of a tensor, or `None` for a weight.
     pub fn operand(&self, graph: &Graph<'_>, tensor: u32) -> Option<Operand> {
         let view = self.views[tensor as usize]?;
         let root = self.roots[view.root];
@@ -416,26 +414,26 @@ impl Storage {
         })
     }
 
-    /// The encoded elements of a tensor that is stored in a binding.
+    /// Returns the encoded elements of a tensor that is stored in a binding.
     pub fn stored(&self, graph: &Graph<'_>, tensor: u32) -> Option<Operand> {
         let port = self.stored[tensor as usize]?;
         let elements = graph.tensors[tensor as usize].elements() as u64;
         Some(Operand { place: Place::Bound(port), offset: 0, elements })
     }
 
-    /// The whole of a root.
+    /// Returns the whole of a root as an operand.
     pub fn whole(&self, root: usize) -> Operand {
         let Root { place, offset, elements, .. } = self.roots[root];
         Operand { place, offset, elements }
     }
 
-    /// The root of a tensor.
+    /// Returns the root of a tensor.
     pub fn root_of(&self, tensor: u32) -> Option<usize> {
         self.views[tensor as usize].map(|view| view.root)
     }
 }
 
-/// The encoding of a binding, which must be that of its tensor.
+/// Returns the encoding of a binding, which must equal the encoding of its tensor.
 fn binding_encoding(
     port: &PortView<'_>,
     what: &'static str,
@@ -445,7 +443,7 @@ fn binding_encoding(
         |reason: String| CpuError::Unsupported { what, name: port.name().to_owned(), reason, layer: None };
     let Some(encoding) = tensor.encoding else {
         if tensor.weight().is_some() {
-            // `recognise` refuses it, with a better reason.
+            // `recognise` rejects it with a better reason.
             return Ok(Encoding::F32);
         }
         return Err(unsupported(format!(

@@ -12,22 +12,23 @@ use crate::program::{
 };
 use crate::simd::LANES;
 
-/// Packed matrices start on page boundaries, so that each can be mapped, locked or dropped alone.
+/// Alignment of packed matrices. Page boundaries allow each matrix to be mapped, locked or dropped
+/// separately.
 const PAGE: u64 = 4096;
-/// Small values start on cache lines.
+/// Alignment of small values, the size of a cache line.
 const LINE: u64 = 64;
-/// Values per written piece.
+/// Number of values written at a time.
 const PIECE: usize = 1 << 14;
 
-/// The weight section: every form of every weight once, in the order of first use.
+/// The weight section. It contains every form of every weight once, in the order of first use.
 #[derive(Default)]
 pub struct Weights<'a> {
     items: Vec<Item<'a>>,
     known: HashMap<Key, usize>,
-    /// Constants that were checked completely, by identity of the weight.
+    /// Completely checked constants, by identity of the weight.
     complete: HashMap<usize, Constant<'a>>,
     length: u64,
-    /// Weights of entries of many rows, by identity.
+    /// Identities of weights that entries of many rows use.
     many: HashSet<usize>,
 }
 
@@ -65,7 +66,7 @@ enum Form<'a> {
         inputs: usize,
         outputs: usize,
     },
-    /// The norm of the second parts' distance from their middle.
+    /// The norms of the distances between the second parts and their middle value.
     Spreads {
         constant: Constant<'a>,
         inputs: usize,
@@ -79,14 +80,14 @@ enum Form<'a> {
     /// The scales and minimums of a matrix in blocks, in the order of its panels and tiles.
     Blocks {
         constant: Constant<'a>,
-        /// Whether they are written as binary16 rather than binary32.
+        /// Whether the numbers are written as binary16 rather than binary32.
         half: bool,
-        /// Scales and minimums of a row.
+        /// Number of scales and minimums of a row.
         numbers: usize,
         blocks: usize,
         outputs: usize,
     },
-    /// Dense f32.
+    /// Dense f32 values.
     Wide {
         constant: Constant<'a>,
     },
@@ -106,14 +107,14 @@ enum Key {
 }
 
 impl<'a> Weights<'a> {
-    /// An empty section for the weights of these entries.
+    /// Creates an empty section for the weights of these entries.
     pub fn of(entries: impl Iterator<Item = EntryView<'a>>) -> Self {
         let many = entries.filter(|entry| entry.rows() > split::ROWS as u64);
         let many = many.flat_map(|entry| entry.constants()).map(|(_, weight)| weight.identity()).collect();
         Weights { many, ..Weights::default() }
     }
 
-    /// Bytes of the section.
+    /// Returns the bytes of the section.
     pub fn length(&self) -> u64 {
         self.length
     }
@@ -147,8 +148,8 @@ impl<'a> Weights<'a> {
         Ok(offset)
     }
 
-    /// A matrix in panels, in its own type if panels support it, else as f32. Stored `[outputs,
-    /// inputs]`, or `[inputs, outputs]` when `by_columns`.
+    /// Adds a matrix in panels, in its own type if panels support it, otherwise as f32. The matrix
+    /// is stored as `[outputs, inputs]`, or as `[inputs, outputs]` with `by_columns`.
     pub fn panels(&mut self, weight: WeightView<'a>, by_columns: bool) -> Result<PackedWeights, CpuError> {
         let constant = self.complete(weight)?;
         let kind = constant
@@ -160,7 +161,8 @@ impl<'a> Weights<'a> {
         };
         let (outputs, inputs) = if by_columns { (columns, rows) } else { (rows, columns) };
         let identity = weight.identity();
-        // Bounded: at most fifteen more rows than the weight has, each of the same length.
+        // The length is limited: at most fifteen more rows than the weight has, each of the same
+        // length.
         let length = packed_elements(inputs as usize, outputs as usize) as u64 / LANES as u64
             * kind.step_bytes() as u64;
         let key = Key::Panels { weight: identity, by_columns, kind };
@@ -178,7 +180,7 @@ impl<'a> Weights<'a> {
         Ok(PackedWeights { offset, kind, scales, inputs, outputs })
     }
 
-    /// A matrix `[outputs, inputs]` of integers in tiles.
+    /// Adds a matrix `[outputs, inputs]` of integers in tiles.
     pub fn tiles(&mut self, weight: WeightView<'a>) -> Result<PackedTiles, CpuError> {
         let constant = self.complete(weight)?;
         let invalid = |reason| CpuError::InvalidWeight { name: weight.name().to_owned(), reason };
@@ -192,8 +194,8 @@ impl<'a> Weights<'a> {
             _ => None,
         };
         let geometry = Geometry::new(inputs as usize, size);
-        // Bounded: at most sixteen times the rows of the weight, each at most sixteen times as
-        // long.
+        // The length is limited: at most sixteen times the rows of the weight, each at most sixteen
+        // times as long.
         let length = outputs.div_ceil(LANES as u64) * geometry.panel_bytes(kind) as u64;
         let outputs_here = outputs as usize;
         let offset = self.place(Key::Tiles { weight: identity }, length, PAGE, || Form::Tiles {
@@ -206,8 +208,8 @@ impl<'a> Weights<'a> {
         Ok(PackedTiles { offset, kind, scales, inputs, outputs })
     }
 
-    /// Whether a matrix `[outputs, inputs]` of signed bytes can be split. Entries of many rows need
-    /// whole bytes, and no weight is stored twice.
+    /// Checks whether a matrix `[outputs, inputs]` of signed bytes can be split. Entries of many
+    /// rows need whole bytes, and no weight is stored twice.
     pub fn splits(&mut self, weight: WeightView<'a>) -> Result<bool, CpuError> {
         let constant = self.complete(weight)?;
         let &[_, inputs] = weight.shape() else { return Ok(false) };
@@ -216,8 +218,8 @@ impl<'a> Weights<'a> {
         Ok(constant.integers() == Ok(IntegerType::I8) && whole && few && Split::takes(inputs))
     }
 
-    /// A matrix `[outputs, inputs]` of signed bytes in two parts, where it [can be
-    /// split](Weights::splits).
+    /// Adds a matrix `[outputs, inputs]` of signed bytes in two parts. Returns `None` if it [cannot
+    /// be split](Weights::splits).
     pub fn split(&mut self, weight: WeightView<'a>) -> Result<Option<PackedSplit>, CpuError> {
         let &[outputs, inputs] = weight.shape() else { return Ok(None) };
         if !self.splits(weight)? {
@@ -229,7 +231,7 @@ impl<'a> Weights<'a> {
         else {
             return Ok(None);
         };
-        // The lengths of the parts follow from the dimensions alone.
+        // The dimensions alone determine the lengths of the parts.
         let lengths = PackedSplit { high: 0, low: 0, spread: 0, scales: 0, inputs, outputs }.parts();
         let [high, low, spread, _] = lengths.map(|(_, length)| length);
         let [inputs_here, outputs_here] = [inputs, outputs].map(|extent| extent as usize);
@@ -251,7 +253,7 @@ impl<'a> Weights<'a> {
         Ok(Some(PackedSplit { high, low, spread, scales, inputs, outputs }))
     }
 
-    /// The scales of integers, per output or per block.
+    /// Adds the scales of integers, per output or per block.
     fn scales(
         &mut self,
         weight: usize,
@@ -260,7 +262,7 @@ impl<'a> Weights<'a> {
         outputs: u64,
     ) -> Result<PackedScales, CpuError> {
         if let Some(Scaling::Block { size, minimum }) = constant.scaling() {
-            // A block that is longer than a row is the row.
+            // A block that is longer than a row covers the whole row.
             let size = size.min(inputs.max(1));
             let blocks = inputs.div_ceil(size);
             let numbers = blocks * if minimum { 2 } else { 1 };
@@ -286,7 +288,7 @@ impl<'a> Weights<'a> {
         Ok(PackedScales::PerOutput { offset })
     }
 
-    /// Any weight as dense f32.
+    /// Adds any weight as dense f32.
     pub fn wide(&mut self, weight: WeightView<'a>) -> Result<Operand, CpuError> {
         let constant = self.complete(weight)?;
         constant
@@ -298,14 +300,14 @@ impl<'a> Weights<'a> {
         Ok(Operand { place: Place::Constant, offset: offset / VALUE_BYTES, elements })
     }
 
-    /// The first value of a weight, which becomes part of a step.
+    /// Returns the first value of a weight, which becomes part of a step.
     pub fn scalar(&mut self, weight: WeightView<'a>) -> Result<f32, CpuError> {
         let mut value = [0.0];
         self.complete(weight)?.read(0, &mut value)?;
         Ok(value[0])
     }
 
-    /// Values that follow from attributes.
+    /// Adds values that are computed from attributes.
     pub fn literal(&mut self, values: Vec<f32>) -> Result<Operand, CpuError> {
         let elements = values.len() as u64;
         let key = Key::Literal(values.iter().map(|value| value.to_bits()).collect());
@@ -313,7 +315,7 @@ impl<'a> Weights<'a> {
         Ok(Operand { place: Place::Constant, offset: offset / VALUE_BYTES, elements })
     }
 
-    /// Writes the section from its first byte to its last; `sink` receives pieces of at most a few
+    /// Writes the section from its first byte to its last. `sink` receives pieces of at most a few
     /// panels.
     pub fn write<E: From<CpuError>>(&self, mut sink: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut at = 0u64;
@@ -381,8 +383,8 @@ fn little_endian(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// Writes the scales and minimums of blocks, panel by panel. `stored` has `numbers` per row, scales
-/// before minimums. They are read by block, its minimum after its scale.
+/// Writes the scales and minimums of blocks, panel by panel. `stored` has `numbers` values per row,
+/// scales before minimums. In the output each block's minimum follows its scale.
 fn by_block<const N: usize, E>(
     stored: Vec<[u8; N]>,
     numbers: usize,
@@ -443,7 +445,7 @@ fn high_parts<E: From<CpuError>>(
     Ok(())
 }
 
-/// Passes the second parts of every row, and the row's spread, to a function.
+/// Passes the second parts of every row, with the row's spread, to `give`.
 fn low_parts<E: From<CpuError>>(
     constant: &Constant<'_>,
     inputs: usize,
@@ -484,8 +486,8 @@ fn panels<E: From<CpuError>>(
         return Ok(());
     }
     if constant.is_quantised() {
-        // By columns a panel needs a part of every row, so all are decoded at once: such a matrix
-        // is small, or it would have a format of its own.
+        // A panel by columns needs a part of every row, so all rows are decoded at once. Such a
+        // matrix is small, because a large one would have its own panel type.
         let mut values = vec![0.0; if by_columns { inputs * outputs } else { inputs * LANES }];
         let mut decoded = vec![0.0; inputs * LANES];
         if by_columns {
@@ -514,7 +516,7 @@ fn panels<E: From<CpuError>>(
     Ok(())
 }
 
-/// The stored values as little-endian byte groups, which need no alignment.
+/// Returns the stored values as little-endian byte groups, which need no alignment.
 fn elements_of<const N: usize>(bytes: &[u8]) -> &[[u8; N]] {
     bytes.as_chunks::<N>().0
 }

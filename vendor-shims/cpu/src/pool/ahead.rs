@@ -1,28 +1,28 @@
-//! Waiting threads prefetch into their own caches the weights that the next large job reads.
-//! Between the products of a token one thread runs small steps, and memory, the bottleneck, would
-//! otherwise sit idle.
+//! Prefetching by waiting threads. They load the weights of the next large job into their own
+//! caches. Between the products of a token, one thread runs small steps, and memory, which is the
+//! bottleneck, would otherwise be idle.
 //!
-//! Nothing is read through these addresses and no result depends on them: memory that was unmapped
-//! meanwhile is not fetched.
+//! These addresses are only used for prefetch hints, and no result depends on them. Memory that was
+//! unmapped in the meantime is not fetched.
 
-/// Number of memory ranges that a job reads side by side.
+/// Number of memory ranges that a job reads in parallel.
 pub const PIECES: usize = 4;
-/// Most bytes that a thread fetches: as much as memory delivers in the longest of such waits, and
+/// Most bytes that a thread fetches. Memory delivers about this much in the longest wait, and it is
 /// half of a small second-level cache.
 const MOST: usize = 256 << 10;
-/// Bytes of a cache line, or of two where lines are longer.
+/// Bytes of a cache line, or of half a line on processors with longer lines.
 const LINE: usize = 64;
-/// Lines fetched between two checks whether the wait is over.
+/// Lines fetched between two checks of whether the wait is over.
 const LINES: usize = 4;
 
 /// Memory that the job after the current one reads, in the order of its tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Upcoming {
-    /// First address and length of each range; unused ones have length 0.
+    /// First address and length of each range. Unused ranges have length 0.
     pieces: [(usize, usize); PIECES],
 }
 
-/// The rest that a thread has yet to fetch.
+/// The memory that a thread has yet to fetch.
 #[derive(Debug, Default)]
 pub struct Ahead {
     next: usize,
@@ -30,12 +30,12 @@ pub struct Ahead {
 }
 
 impl Upcoming {
-    /// Of these memory ranges.
+    /// Creates an announcement of these memory ranges.
     pub fn of(pieces: [&[u8]; PIECES]) -> Upcoming {
         Upcoming { pieces: pieces.map(|piece| (piece.as_ptr() as usize, piece.len())) }
     }
 
-    /// The part that thread `thread` of `threads` starts with.
+    /// Returns the part that thread `thread` of `threads` reads first.
     pub fn share(self, thread: usize, threads: usize) -> Ahead {
         let total = self.pieces.iter().fold(0usize, |sum, (_, bytes)| sum.saturating_add(*bytes));
         let mut before = (total as u128 * thread as u128 / threads.max(1) as u128) as usize;
@@ -51,7 +51,7 @@ impl Upcoming {
 }
 
 impl Ahead {
-    /// Fetches a few lines; if nothing is left, pauses for a moment.
+    /// Fetches a few lines. If all are fetched, pauses for a moment.
     #[inline]
     pub fn fetch(&mut self) {
         if self.next >= self.end {
@@ -64,17 +64,20 @@ impl Ahead {
     }
 }
 
-/// Into the second-level cache: the first is too small for data that is not used at once.
+/// Fetches a line into the second-level cache. The first-level cache is too small for data that is
+/// not used immediately.
 #[inline(always)]
 fn fetch_line(address: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: a hint about any address, of the instructions that every such processor has.
+        // SAFETY: a prefetch hint is valid for any address, and every x86-64 processor has this
+        // instruction.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(address as *const i8) }
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: a hint about any address; it changes nothing that a program can see.
+    // SAFETY: a prefetch hint is valid for any address and has no effect that a program can
+    // observe.
     unsafe {
         std::arch::asm!("prfm pldl2keep, [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
@@ -95,7 +98,7 @@ mod tests {
         let shares: Vec<Ahead> = (0..4).map(|thread| upcoming.share(thread, 4)).collect();
         assert_eq!(shares.iter().map(at).collect::<Vec<_>>(), [0, 3 << 18, 3 << 19, 9 << 18]);
         assert!(shares.iter().all(|ahead| ahead.end - ahead.next == MOST), "{shares:?}");
-        // Not beyond the end of a range.
+        // A thread does not fetch beyond the end of a range.
         let last = upcoming.share(47, 48);
         assert_eq!((at(&last), last.end - last.next), ((3 << 20) - (1 << 16), 1 << 16));
         let none = Upcoming::default().share(1, 2);

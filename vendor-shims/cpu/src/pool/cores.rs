@@ -1,19 +1,19 @@
-//! Which cores are worth a thread. It reads files under `/sys` and `/proc` on Linux; elsewhere it
-//! uses the standard library's count.
+//! Detection of cores that are fast enough for a thread. Reads files under `/sys` and `/proc` on
+//! Linux, and uses the standard library's count on other systems.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Physical cores this process may use, without those that are much slower than the fastest: a job
-/// ends with its slowest thread.
+/// Returns the number of physical cores that this process may use, without cores that are much
+/// slower than the fastest. A job ends with its slowest thread.
 pub fn performance_cores() -> usize {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
-    // Quotas bound the count as well, and only the standard library reads them.
+    // Quotas also limit the count, and only the standard library reads them.
     fast_cores().map_or(available, |fast| fast.cores).clamp(1, available)
 }
 
-/// The fast cores among those that the calling thread may use; `None` if the system does not report
-/// them.
+/// Returns the fast cores among those available to the calling thread, or `None` if the system does
+/// not report them.
 fn fast_cores() -> Option<Fast> {
     let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
@@ -23,7 +23,7 @@ fn fast_cores() -> Option<Fast> {
     })
 }
 
-/// A set of processors as the system's affinity mask: a bit for each.
+/// A set of processors in the format of the system's affinity mask, with one bit for each.
 pub struct Processors(Vec<u64>);
 
 impl Processors {
@@ -34,22 +34,22 @@ impl Processors {
         Processors(mask)
     }
 
-    /// The fast cores, if the calling thread may also use slow ones: a scheduler that sees a thread
-    /// sleep between kernels may move it to a small core.
+    /// Returns the fast cores if the calling thread may also use slow ones. A scheduler that sees a
+    /// thread sleep between kernels may move it to a small core.
     pub fn fast_among_slow() -> Option<Processors> {
         fast_cores().filter(|fast| fast.left_out).map(|fast| Processors::of(&fast.processors))
     }
 
-    /// Restricts the calling thread to this set; best effort, no result depends on it. The thread
-    /// may move within the set: two threads pinned to one core each would wait for anything else
-    /// that runs there.
+    /// Restricts the calling thread to this set. A failure is ignored, since no result depends on
+    /// it. The thread may move within the set: if two threads were pinned to one core each, they
+    /// would wait for any other thread that runs there.
     pub fn keep(&self) {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {
             unsafe extern "C" {
                 fn sched_setaffinity(thread: i32, bytes: usize, mask: *const u64) -> i32;
             }
-            // SAFETY: the mask is readable for so many bytes; thread 0 is the calling one.
+            // SAFETY: the mask is readable for as many bytes, and thread 0 is the calling thread.
             let _ = unsafe { sched_setaffinity(0, self.0.len() * 8, self.0.as_ptr()) };
         }
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -63,20 +63,22 @@ const SLOW: u64 = 60;
 /// The cores of a list of processors that are about as fast as the fastest.
 #[derive(Debug, PartialEq, Eq)]
 struct Fast {
-    /// Their number; hardware threads of a core count once.
+    /// Number of cores. The hardware threads of a core count once.
     cores: usize,
-    /// All processors of them.
+    /// All processors of these cores.
     processors: Vec<usize>,
-    /// Whether others are slow.
+    /// Whether other cores are slow.
     left_out: bool,
 }
 
-/// `read` returns the contents of a file in a processor's folder. `None` if the list is malformed.
+/// Finds the fast cores of an allowed list. `read` returns the contents of a file in a processor's
+/// folder. Returns `None` if the list is malformed.
 fn fast(allowed: &str, read: impl Fn(usize, &str) -> Option<String>) -> Option<Fast> {
     let mut all = Vec::new();
     let mut fastest = 0;
     for cpu in processors(allowed)? {
-        // Without that information, every processor counts as a core and all as equally fast.
+        // Without this information, every processor counts as a core, and all cores as equally
+        // fast.
         let siblings = read(cpu, "topology/thread_siblings_list").and_then(|list| processors(&list));
         let first = siblings.and_then(|siblings| siblings.first().copied()).unwrap_or(cpu);
         let number = |file| read(cpu, file)?.trim().parse::<u64>().ok();
@@ -90,7 +92,7 @@ fn fast(allowed: &str, read: impl Fn(usize, &str) -> Option<String>) -> Option<F
     Some(Fast { cores: cores.len(), left_out: processors.len() < all.len(), processors })
 }
 
-/// Processors of a list such as `0-3,8`; `None` if it is malformed.
+/// Parses a list of processors such as `0-3,8`. Returns `None` if it is malformed.
 fn processors(list: &str) -> Option<Vec<usize>> {
     /// More processors than any system has.
     const MOST: usize = 1 << 16;

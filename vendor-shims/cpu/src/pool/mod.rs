@@ -1,8 +1,8 @@
 //! Threads that run the tasks of one kernel, spin for a short while between kernels, and sleep
 //! between runs.
 //!
-//! Both waits, a worker's for the next job and the caller's for the end of one, spin first and then
-//! sleep. The spin time is bounded and adaptive: where spinning was in vain, because there is no
+//! A worker waits for the next job, and the caller waits for the end of a job. Both spin first and
+//! then sleep. The spin time is bounded and adaptive. If spinning was useless, because there is no
 //! work or because the awaited thread has lost its core, the next spin is half as long. A pool with
 //! more threads than cores hardly spins at all.
 
@@ -24,17 +24,19 @@ pub use cores::performance_cores;
 use patience::Patience;
 use share::{MOST_TASKS, Share};
 
-/// Multiply-adds (or values touched) from which waking sleeping threads pays: about 20 µs of one
-/// core.
+/// Fewest multiply-adds (or values touched) of a job for which sleeping threads are woken: about 20
+/// µs of one core.
 const WORTH: u64 = 400_000;
-/// The same while all threads spin: handing over takes less than a microsecond.
+/// Fewest multiply-adds of a job that is shared while all threads spin. Handing over then needs
+/// less than a microsecond.
 const WORTH_AWAKE: u64 = 50_000;
-/// Most threads of a pool; beyond this the panels of a layer are too few to share.
+/// Most threads of a pool. Beyond this, a layer has too few panels to share.
 pub const MAX_THREADS: usize = 256;
 
-/// Bytes of a thread's stack. Applications compile this crate without optimisation too, and then
-/// every vector of a kernel has a place on the stack: the largest needs between one and two MiB,
-/// which a thread of Rust's has by default. Memory is only taken as far as it is used.
+/// Stack size of a thread in bytes. Applications also compile this crate without optimisation, and
+/// every vector of a kernel then has a place on the stack. The largest kernel needs between one and
+/// two MiB, and Rust's default for threads is two MiB. The system only provides memory for the part
+/// that is used.
 pub const STACK: usize = 4 << 20;
 
 /// Set in the gate while a job may be entered.
@@ -46,18 +48,18 @@ const AWAITED: u32 = 1 << 30;
 #[derive(Clone, Copy)]
 struct Job {
     body: *const (dyn Fn(usize, usize) + Sync),
-    /// Number of threads that share it, the caller included.
+    /// Number of threads that share the job, including the caller.
     threads: usize,
     upcoming: Upcoming,
 }
 
 struct Shared {
-    /// Counts jobs; a worker sleeps until it changes.
+    /// Number of jobs so far. A worker sleeps until it changes.
     generation: AtomicU64,
     /// [`OPEN`], [`AWAITED`], and the number of workers inside the job.
     gate: AtomicU32,
     job: UnsafeCell<Option<Job>>,
-    /// One for each thread.
+    /// One share for each thread.
     shares: Box<[Share]>,
     panicked: AtomicBool,
     stop: AtomicBool,
@@ -66,9 +68,9 @@ struct Shared {
     wake: Condvar,
     /// Signals that the last worker has left the awaited job.
     left: Condvar,
-    /// Of workers waiting for the next job.
+    /// Spin time of workers that wait for the next job.
     between: Patience,
-    /// Of the caller waiting for the end of a job.
+    /// Spin time of the caller that waits for the end of a job.
     ending: Patience,
 }
 
@@ -83,8 +85,8 @@ unsafe impl Send for Shared {}
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// One job at a time; a second caller runs its tasks alone. Stores what to prefetch while
-    /// waiting after the job.
+    /// Ensures one job at a time. A second caller runs its tasks alone. Stores the memory to
+    /// prefetch while waiting after the job.
     busy: Mutex<Upcoming>,
     worth: u64,
 }
@@ -96,13 +98,13 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool of `threads` threads, the caller among them; 0 means one per core counted by
-    /// [`performance_cores`]. Fewer start if the system refuses more.
+    /// Creates a pool of `threads` threads, including the caller. With 0 it has one thread per core
+    /// counted by [`performance_cores`]. The pool is smaller if the system refuses threads.
     pub fn new(threads: usize) -> Pool {
         Pool::with_worth(threads, WORTH)
     }
 
-    /// A pool that shares even the smallest job, for tests.
+    /// Creates a pool that shares even the smallest job, for tests.
     pub fn eager(threads: usize) -> Pool {
         Pool::with_worth(threads, 0)
     }
@@ -148,22 +150,22 @@ impl Pool {
         Pool { shared, workers, busy: Mutex::new(Upcoming::default()), worth }
     }
 
-    /// Threads that share a job, the caller included.
+    /// Returns the number of threads that share a job, including the caller.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Whether a job of this many multiply-adds should be shared. Depends on which threads are
-    /// awake, so it must not affect results.
+    /// Checks whether a job of this many multiply-adds should be shared. The answer depends on
+    /// which threads are awake, so it must not affect results.
     pub fn worth(&self, work: u64) -> bool {
         let awake = self.shared.sleepers.load(Ordering::Relaxed) == 0;
         !self.workers.is_empty() && work >= if awake { self.worth.min(WORTH_AWAKE) } else { self.worth }
     }
 
-    /// Announces what the large job after the next one reads, in the order of its tasks: threads
-    /// that wait from then on prefetch it.
+    /// Announces the memory that the large job after the next one reads, in the order of its tasks.
+    /// Threads that wait from then on prefetch it.
     pub fn announce(&self, upcoming: [&[u8]; PIECES]) {
-        // If the lock is taken, the running job has already made its own announcement.
+        // If the lock is held, the running job has already made its own announcement.
         if let Ok(mut existing) = self.busy.try_lock() {
             *existing = Upcoming::of(upcoming);
         }
@@ -178,11 +180,11 @@ impl Pool {
         self.run_indexed(tasks, &|task, _| body(task));
     }
 
-    /// As [`Pool::run`]; the second argument is a unique index of the thread within this job, below
-    /// [`Pool::threads`].
+    /// Runs tasks like [`Pool::run`]. The second argument of `body` is a unique index of the thread
+    /// within this job, below [`Pool::threads`].
     ///
     /// # Panics
-    /// As [`Pool::run`].
+    /// See [`Pool::run`].
     pub fn run_indexed(&self, tasks: usize, body: &(dyn Fn(usize, usize) + Sync)) {
         let alone = tasks <= 1 || tasks > MOST_TASKS || self.workers.is_empty();
         let guard = if alone { None } else { self.busy.try_lock().ok() };
@@ -192,8 +194,8 @@ impl Pool {
         };
         let upcoming = *guard;
         let (shared, threads) = (&*self.shared, self.threads());
-        // SAFETY: extends the lifetime of the borrow; no worker holds it after the gate below is
-        // empty again, and this function does not return before that.
+        // SAFETY: this extends the lifetime of the borrow. No worker uses it after the gate below
+        // is empty again, and this function does not return before that.
         let body: &'static (dyn Fn(usize, usize) + Sync) = unsafe { std::mem::transmute(body) };
         // SAFETY: the gate is closed and empty between jobs, so no worker reads.
         unsafe { *shared.job.get() = Some(Job { body, threads, upcoming }) };
@@ -223,7 +225,7 @@ impl Pool {
 }
 
 impl Shared {
-    /// Runs the rest of the thread's own share, then of the others'.
+    /// Runs the remaining tasks of the thread's own share, then tasks of the other shares.
     fn drain(&self, threads: usize, index: usize, body: &(dyn Fn(usize, usize) + Sync)) {
         let shares = &self.shares[..threads];
         while let Some(task) = shares[index].first() {
@@ -236,19 +238,19 @@ impl Shared {
         }
     }
 
-    /// No further task of a failed job is started.
+    /// Prevents further tasks of a failed job from starting.
     fn abandon(&self) {
         self.shares.iter().for_each(|share| share.set(0, 0));
     }
 
-    /// Returns when no worker is inside the closed gate; prefetches until then.
+    /// Waits until no worker is inside the closed gate, and prefetches meanwhile.
     fn await_the_last(&self, ahead: &mut Ahead) {
         if self.ending.spin(|| self.gate.load(Ordering::Acquire) == 0, || ahead.fetch()) {
             return;
         }
         let mut existing = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // The last worker to leave sees the mark, and takes the lock before it notifies: either the
-        // count is zero here or the notification arrives.
+        // The last worker to leave sees the mark, and locks before it notifies. So either the count
+        // is zero here or the notification arrives.
         let mut gate = self.gate.fetch_or(AWAITED, Ordering::AcqRel);
         while gate & !AWAITED != 0 {
             existing = self.left.wait(existing).unwrap_or_else(PoisonError::into_inner);
@@ -257,7 +259,7 @@ impl Shared {
         self.gate.store(0, Ordering::Release);
     }
 
-    /// A worker leaves the job; it touches nothing of the job afterwards.
+    /// Leaves the job. The worker must not access the job afterwards.
     fn leave(&self) {
         if self.gate.fetch_sub(1, Ordering::AcqRel) == AWAITED | 1 {
             let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -275,8 +277,8 @@ impl Drop for Pool {
             self.shared.wake.notify_all();
         }
         for worker in self.workers.drain(..) {
-            // A worker catches panics of tasks, so joining fails only if it was killed; then
-            // nothing is left to do.
+            // A worker catches panics of tasks, so joining fails only if the worker was killed.
+            // Then there is nothing to do.
             let _ = worker.join();
         }
     }
@@ -317,7 +319,7 @@ fn work(shared: &Shared, index: usize) {
     }
 }
 
-/// Returns the generation once it differs from `seen`; prefetches until then.
+/// Waits until the generation differs from `seen` and returns it. Prefetches meanwhile.
 fn wait(shared: &Shared, seen: u64, ahead: &mut Ahead) -> u64 {
     let changed = || shared.generation.load(Ordering::Acquire) != seen;
     if shared.between.spin(changed, || ahead.fetch()) {
@@ -336,7 +338,7 @@ fn wait(shared: &Shared, seen: u64, ahead: &mut Ahead) -> u64 {
     generation
 }
 
-/// An output that several tasks write, each its own elements.
+/// An output that several tasks write, each to its own elements.
 pub struct SharedOutput<'a, T> {
     pointer: *mut T,
     length: usize,
@@ -356,42 +358,42 @@ unsafe impl<T: Send> Send for SharedOutput<'_, T> {}
 unsafe impl<T: Send> Sync for SharedOutput<'_, T> {}
 
 impl<'a, T> SharedOutput<'a, T> {
-    /// Shares a slice for the time of its borrow.
+    /// Shares a slice for the duration of its borrow.
     pub fn new(slice: &'a mut [T]) -> Self {
         SharedOutput { pointer: slice.as_mut_ptr(), length: slice.len(), lifetime: PhantomData }
     }
 
-    /// The first element.
+    /// Returns the address of the first element.
     pub fn pointer(&self) -> *mut T {
         self.pointer
     }
 
-    /// Address of a part that other tasks may read as well.
+    /// Returns the address of a part that other tasks may also read.
     ///
     /// # Panics
-    /// When the part does not lie within the output.
+    /// When the part is not within the output.
     pub fn address(&self, start: usize, length: usize) -> *mut T {
         assert!(start.checked_add(length).is_some_and(|end| end <= self.length), "part outside the output");
         // SAFETY: within the slice by the assertion.
         unsafe { self.pointer.add(start) }
     }
 
-    /// A part of the output.
+    /// Returns a part of the output.
     ///
     /// # Safety
-    /// No other task touches `start..start + length` while the result lives.
+    /// No other task may access `start..start + length` while the result is in use.
     ///
     /// # Panics
-    /// When the part does not lie within the output.
+    /// When the part is not within the output.
     #[allow(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
     pub unsafe fn part(&self, start: usize, length: usize) -> &'a mut [T] {
         assert!(start.checked_add(length).is_some_and(|end| end <= self.length), "part outside the output");
-        // SAFETY: within the slice by the assertion, exclusive by the caller's promise.
+        // SAFETY: within the slice by the assertion, and exclusive as guaranteed by the caller.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.add(start), length) }
     }
 }
 
-/// Runs a test on a thread that has half of what threads of a pool have.
+/// Runs a test on a thread with half the stack of a pool's thread.
 #[cfg(test)]
 pub(crate) fn on_half_of_a_stack(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::Builder::new().stack_size(STACK / 2).spawn(test).expect("a thread");
@@ -424,7 +426,7 @@ mod tests {
             pool.announce([&weights[..end], &weights[end..], &[], &[]]);
             let total = AtomicUsize::new(0);
             pool.run(100, &|task| {
-                // Ignored within a job.
+                // Announcements within a job are ignored.
                 pool.announce([&[]; PIECES]);
                 total.fetch_add(task, Ordering::Relaxed);
             });
@@ -481,7 +483,7 @@ mod tests {
         let pool = Pool::eager(3);
         for _ in 0..4 {
             let (begun, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-            // Tasks are so slow that a thread that finishes early exhausts its patience.
+            // Tasks are so slow that a thread that finishes early exceeds its spin time.
             pool.run(3, &|_| {
                 begun.fetch_add(1, Ordering::SeqCst);
                 std::thread::sleep(std::time::Duration::from_millis(2 * begun.load(Ordering::SeqCst) as u64));

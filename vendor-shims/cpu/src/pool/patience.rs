@@ -1,19 +1,19 @@
-//! Spin time of a thread before it sleeps. It only measures time: it wakes no thread and takes no
-//! lock.
+//! Spin time of a thread before it sleeps. This module only measures time. It does not wake threads
+//! or acquire locks.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest spin in microseconds: longer than the gap between two kernels or two tokens, too short
-/// to count as load.
+/// Longest spin in microseconds. It exceeds the gap between two kernels or two tokens, but is too
+/// short to count as load.
 const MOST: u32 = 500;
-/// Shortest: about the cost of falling asleep and waking up. It is also the longest where threads
-/// outnumber cores.
+/// Shortest spin in microseconds, about the cost of falling asleep and waking up. It is also the
+/// longest if threads outnumber cores.
 const LEAST: u32 = 8;
-/// Iterations between two looks at the clock.
+/// Iterations between two reads of the clock.
 const TURNS: u32 = 32;
 
-/// A bound that halves when spinning was in vain and doubles when it was not.
+/// A spin time that halves after useless spinning and doubles after success.
 #[derive(Debug)]
 pub struct Patience {
     microseconds: AtomicU32,
@@ -21,22 +21,22 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// The longest patience; the shortest where threads outnumber cores.
+    /// Starts with the longest spin time, or with the shortest if threads outnumber cores.
     pub fn new(crowded: bool) -> Patience {
         let most = if crowded { LEAST } else { MOST };
         Patience { microseconds: AtomicU32::new(most), most }
     }
 
-    /// Spins until `done` or until the bound, calling `idle` between two checks; returns whether
-    /// `done` became true.
+    /// Spins until `done` returns true or the spin time is over, and calls `idle` between checks.
+    /// Returns whether `done` returned true.
     pub fn spin(&self, done: impl Fn() -> bool, mut idle: impl FnMut()) -> bool {
         let bound = self.microseconds.load(Ordering::Relaxed);
         let mut start = None;
         loop {
             for _ in 0..TURNS {
                 if done() {
-                    // A spin that ended at once says nothing about patience; skipping the update
-                    // avoids a write that invalidates the line for other threads.
+                    // A spin that ended immediately does not affect the spin time. Without the
+                    // update there is no write that invalidates the cache line for other threads.
                     if start.is_some() && bound < self.most {
                         self.microseconds.store((bound * 2).min(self.most), Ordering::Relaxed);
                     }
@@ -76,7 +76,8 @@ mod tests {
                 turns.set(turns.get() + 1);
                 turns.get() > TURNS + 1
             };
-            // On a busy machine the bound may pass between two turns; then it is not success.
+            // On a busy machine the spin time may pass between two clock reads, which is not a
+            // success.
             patience.spin(done, std::hint::spin_loop);
         }
         assert!((LEAST..=MOST).contains(&bound(&patience)));

@@ -1,10 +1,10 @@
-//! The tasks of a job that one thread begins with: adjacent ones, so that it reads memory
-//! sequentially. A thread that has finished its own takes tasks from others.
+//! The tasks of a job that one thread starts with. They are adjacent, so that the thread reads
+//! memory sequentially. A thread that has finished its own tasks takes tasks from others.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Tasks not yet begun: the first in the lower half, the end in the upper half. Aligned to a cache
-/// line, since every thread writes its own.
+/// Tasks that have not started: the first in the lower half, the end in the upper half. Aligned to
+/// a cache line, since every thread writes its own share.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 pub struct Share(AtomicU64);
@@ -13,22 +13,23 @@ pub struct Share(AtomicU64);
 pub const MOST_TASKS: usize = u32::MAX as usize;
 
 impl Share {
-    /// Tasks `first..end`, both at most [`MOST_TASKS`].
+    /// Sets the tasks to `first..end`, both at most [`MOST_TASKS`].
     pub fn set(&self, first: usize, end: usize) {
         self.0.store(first as u64 | (end as u64) << 32, Ordering::Relaxed);
     }
 
-    /// Takes the first task, for the thread that owns the share.
+    /// Removes the first task, for the thread that owns the share.
     pub fn first(&self) -> Option<usize> {
         self.take(|first, end| (first, first + 1, end))
     }
 
-    /// Takes the last task, for any other thread: the furthest from the owner's position.
+    /// Removes the last task, for any other thread. This is the task farthest from the owner's
+    /// position.
     pub fn last(&self) -> Option<usize> {
         self.take(|first, end| (end - 1, first, end - 1))
     }
 
-    /// Takes a task if `first < end`; `choose` returns the task and the new bounds.
+    /// Removes a task if `first < end`. `choose` returns the task and the new bounds.
     fn take(&self, choose: impl Fn(u64, u64) -> (u64, u64, u64)) -> Option<usize> {
         let parts = |share: u64| (share & u64::from(u32::MAX), share >> 32);
         let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |share| {

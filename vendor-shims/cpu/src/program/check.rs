@@ -1,5 +1,5 @@
-//! Proves that every step of a program stays within its operands, and its operands within their
-//! places.
+//! Verification that every step of a program stays within its operands, and its operands within
+//! their places.
 
 use super::*;
 use crate::kernels::convolution::Plane;
@@ -24,11 +24,11 @@ fn ensure(condition: bool, what: impl FnOnce() -> String) -> Checked {
     if condition { Ok(()) } else { Err(what()) }
 }
 
-/// Bound on empty loops: a step that loops over this many empty groups still ends soon.
+/// Limit on empty loops: a step that loops over this many empty groups still ends quickly.
 const MAX_EMPTY: u64 = 1 << 24;
 
 fn product(factors: &[u64]) -> Result<u64, String> {
-    // A zero factor must not hide a size that nothing else bounds, neither as memory nor as time.
+    // A zero factor must not hide a size that is otherwise unlimited, in memory or in time.
     let empty = factors.contains(&0);
     let most = if empty { MAX_EMPTY } else { MAX_VALUES };
     factors
@@ -46,7 +46,7 @@ fn at_most(count: usize, most: u64, what: &str) -> Checked {
 
 fn named(name: &str) -> Checked {
     at_most(name.len(), MAX_NAME, "bytes of a name")?;
-    // A host gets a blank in place of a NUL, and two names must not become one.
+    // A host receives a blank in place of a NUL, and two names must not become equal.
     ensure(!name.contains('\0'), || "a name contains a NUL".into())
 }
 
@@ -61,8 +61,9 @@ fn axes(lists: [&[usize]; 3]) -> Checked {
 }
 
 impl Program {
-    /// Fails, saying where, unless every access of every step lies within its place and no step
-    /// writes what it reads. `constants` is the length of the weight section in bytes.
+    /// Checks that every access of every step is within its place and that no step writes memory
+    /// that it reads. `constants` is the length of the weight section in bytes. The error includes
+    /// the location.
     pub fn check(&self, constants: u64) -> Result<(), String> {
         at_most(self.entries.len(), MAX_ENTRIES, "entries")?;
         for (index, entry) in self.entries.iter().enumerate() {
@@ -102,7 +103,8 @@ impl Entry {
 }
 
 impl Bounds<'_> {
-    /// The operand lies within its place and holds at least `needed` elements, in any encoding.
+    /// Checks that the operand is within its place and has at least `needed` elements, in any
+    /// encoding.
     fn reads_stored(&self, operand: Operand, needed: u64) -> Checked {
         let end = operand.offset.checked_add(operand.elements);
         let available = match operand.place {
@@ -118,7 +120,7 @@ impl Bounds<'_> {
         ensure(needed <= operand.elements, || format!("{needed} values are used of {operand:?}"))
     }
 
-    /// As [`Bounds::reads_stored`], for unencoded values.
+    /// Performs the checks of [`Bounds::reads_stored`] and requires unencoded values.
     fn reads(&self, operand: Operand, needed: u64) -> Checked {
         self.reads_stored(operand, needed)?;
         self.direct(operand)
@@ -133,13 +135,14 @@ impl Bounds<'_> {
         }
     }
 
-    /// As [`Bounds::writes_stored`], for unencoded values.
+    /// Performs the checks of [`Bounds::writes_stored`] and requires unencoded values.
     fn writes(&self, operand: Operand, needed: u64, sources: &[Operand]) -> Checked {
         self.writes_stored(operand, needed, sources)?;
         self.direct(operand)
     }
 
-    /// As [`Bounds::reads_stored`], in a place that may be written and apart from all `sources`.
+    /// Performs the checks of [`Bounds::reads_stored`]. In addition, the place must be writable and
+    /// must not overlap any of `sources`.
     fn writes_stored(&self, operand: Operand, needed: u64, sources: &[Operand]) -> Checked {
         self.reads_stored(operand, needed)?;
         let writable = match operand.place {
@@ -204,7 +207,8 @@ impl Bounds<'_> {
             PackedScales::PerBlock { size, .. } => (1..=weights.inputs.max(1)).contains(&size),
         };
         ensure(fitting, || format!("{:?} with {:?}", weights.kind, weights.scales))?;
-        // Padding makes a row at most sixteen times as long, so nothing below overflows.
+        // Padding makes a row at most sixteen times as long, so the computations below cannot
+        // overflow.
         product(&[weights.outputs.div_ceil(LANES as u64), LANES as u64, weights.inputs])?;
         self.in_section(weights.offset, weights.scales, weights.bytes())
             .map_err(|reason| format!("{weights:?} {reason}"))
@@ -222,7 +226,7 @@ impl Bounds<'_> {
         Ok(())
     }
 
-    /// Checks that weights and scales of these lengths lie within the weight section.
+    /// Checks that weights and scales of these lengths are within the weight section.
     fn in_section(&self, weights: u64, scales: PackedScales, bytes: [u64; 2]) -> Checked {
         let scales = match scales {
             PackedScales::None => 0,
@@ -272,7 +276,7 @@ impl Bounds<'_> {
                         format!("{weights:?} cut rows otherwise than {:?}", maps[0].weights)
                     })?;
                     self.linear(*x, *rows, [weights.inputs, weights.outputs], *bias, *out)?;
-                    // Maps run concurrently: none may touch what another writes.
+                    // Maps run concurrently, so no map may access memory that another map writes.
                     for other in maps[index + 1..].iter().chain(&maps[..index]) {
                         self.writes(*out, 0, &[&[other.out], other.bias.as_slice()].concat())?;
                     }
@@ -346,7 +350,8 @@ impl Bounds<'_> {
                         *capacity
                     }
                     AttentionKeys::Rows { .. } => {
-                        // Located, although nothing depends on them.
+                        // The positions must be in bounds, although the result does not depend on
+                        // them.
                         self.reads(*positions, 0)?;
                         rows
                     }

@@ -1,20 +1,20 @@
-//! Program encoding: postcard over the program's types, so the order of fields and variants is the
-//! encoding, and changing either raises [`FORMAT`](crate::artefact::FORMAT).
+//! Program encoding: postcard over the program's types. The order of fields and variants defines
+//! the encoding, and any change to it must increment [`FORMAT`](crate::artefact::FORMAT).
 
 use serde::Deserialize;
 
 use super::Program;
 use crate::error::CpuError;
 
-/// The program's bytes; equal programs give equal bytes.
+/// Encodes a program. Equal programs have equal bytes.
 pub fn encode(program: &Program) -> Vec<u8> {
     postcard::to_allocvec(program).expect("numbers, texts and lists of known length")
 }
 
-/// The program of `bytes`, which lie at `base` of the artefact. Not yet checked: see
-/// [`Program::check`].
+/// Decodes the program of `bytes`, which are located at `base` of the artefact. The program is not
+/// yet checked: see [`Program::check`].
 ///
-/// A claimed length preallocates at most a mebibyte; lists grow only with the bytes that are there.
+/// A claimed length preallocates at most a mebibyte. Lists only grow with the available bytes.
 pub fn decode(bytes: &[u8], base: u64) -> Result<Program, CpuError> {
     let mut reader = postcard::Deserializer::from_bytes(bytes);
     let program = Program::deserialize(&mut reader);
@@ -43,7 +43,7 @@ mod tests {
         Program { threads: 2, entries: vec![entry] }
     }
 
-    /// The offset at which reading ended, from its error.
+    /// Returns the offset at which reading ended, from the error.
     fn ends(bytes: &[u8]) -> u64 {
         match decode(bytes, 64) {
             Err(CpuError::CorruptArtefact { offset, .. }) => offset,
@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(ends(&[&bytes[..], &[0]].concat()), 64 + bytes.len() as u64);
     }
 
-    /// The factor that the limit on the bytes of a program assumes.
+    /// Checks the factor that the limit on a program's bytes assumes.
     #[test]
     fn steps_take_up_to_forty_times_their_bytes() {
         let nothing = Operand { place: Place::Arena, offset: 0, elements: 0 };

@@ -1,7 +1,7 @@
-//! The program of an artefact: entries of steps over planned memory.
+//! The program of an artefact: entries with steps over planned memory.
 //!
-//! A program from a file is untrusted. [`Program::check`] proves every step in bounds once, so that
-//! running it needs no further checks than the kernels' own assertions.
+//! A program from a file is untrusted. [`Program::check`] proves once that every step is in bounds,
+//! so that a run needs no checks beyond the kernels' own assertions.
 
 mod check;
 mod codec;
@@ -20,50 +20,42 @@ use crate::kernels::encoding::Encoding;
 /// Entries that share one weight section.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Program {
-    /// Threads to load with if no option sets them; 0 for one per core.
+    /// Threads to load with if no option sets them, 0 for one per core.
     pub threads: u32,
-    /// The entry points.
     pub entries: Vec<Entry>,
 }
 
-/// One entry point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// As in the work order.
+    /// Name in the work order.
     pub name: String,
-    /// Static row count.
     pub rows: u64,
-    /// Positions of linear states.
+    /// Number of positions of linear states.
     pub context: u64,
-    /// The bindings of a run.
+    /// Bindings of a run.
     pub ports: Vec<Port>,
-    /// Values of the arena.
+    /// Size of the arena in values.
     pub arena: u64,
-    /// Steps in order.
     pub steps: Vec<Step>,
 }
 
-/// One bound tensor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Port {
-    /// Of the port in the work order.
+    /// Name of the port in the work order.
     pub name: String,
-    /// How it is used.
     pub direction: PortDirection,
     /// `SW_ROLE_…`
     pub role: u32,
-    /// Encoding of its elements.
     pub encoding: Encoding,
-    /// Extents.
     pub shape: Vec<u64>,
 }
 
-/// How a bound tensor is used.
+/// Access to a bound tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PortDirection {
-    /// Read.
+    /// Only read.
     Input,
-    /// Written.
+    /// Only written.
     Output,
     /// Read and written in place.
     State,
@@ -72,14 +64,14 @@ pub enum PortDirection {
 }
 
 impl PortDirection {
-    /// Whether a step may write it.
+    /// Checks whether a step may write the port.
     pub fn is_writable(self) -> bool {
         matches!(self, PortDirection::Output | PortDirection::State)
     }
 }
 
 impl Port {
-    /// Elements; `None` on overflow.
+    /// Returns the number of elements, or `None` on overflow.
     pub fn elements(&self) -> Option<u64> {
         self.shape.iter().try_fold(1u64, |product, extent| product.checked_mul(*extent))
     }
@@ -87,15 +79,15 @@ impl Port {
 
 /// Bytes of an unencoded value: f32 or i32.
 pub const VALUE_BYTES: u64 = 4;
-/// Most entries of an artefact: a plan has a handful.
+/// Most entries of an artefact. A plan has only a few.
 pub const MAX_ENTRIES: u64 = 256;
-/// Most steps of an entry: a decomposed model of a hundred layers has about 20 000.
+/// Most steps of an entry. A decomposed model of a hundred layers has about 20 000.
 pub const MAX_STEPS: u64 = 1 << 20;
-/// Most bindings of an entry: four states per layer and a few more.
+/// Most bindings of an entry. A typical entry has four states per layer and a few more.
 pub const MAX_PORTS: u64 = 1 << 14;
-/// Most values of one tensor or of the arena: 64 GiB.
+/// Most values of one tensor or of the arena, 64 GiB.
 pub const MAX_VALUES: u64 = 1 << 34;
-/// Highest rank; the contract's.
+/// Highest rank, as in the contract.
 pub const MAX_RANK: usize = 8;
-/// Longest name; the contract's.
+/// Longest name in bytes, as in the contract.
 pub const MAX_NAME: u64 = 1 << 16;

@@ -13,47 +13,43 @@ use crate::kernels::relative::Relative;
 use crate::kernels::shape::Strided;
 use crate::simd::LANES;
 
-/// Where values lie.
+/// Location of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Place {
     /// The shard's own memory, reused from step to step.
     Arena,
-    /// The weight section.
     Constant,
     /// A bound tensor, by port index.
     Bound(u32),
 }
 
-/// A run of values. In a bound tensor, of its elements, which only some steps can read in their
-/// stored encoding.
+/// A run of values. In a bound tensor it is a run of elements, and only some steps can read these
+/// in their stored encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Operand {
-    /// Where.
     pub place: Place,
-    /// First value.
+    /// Index of the first value.
     pub offset: u64,
-    /// Values.
     pub elements: u64,
 }
 
-/// A count that may follow the valid rows of a run.
+/// A count that may depend on the valid rows of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Extent {
-    /// The same for any number of rows.
+    /// A count that is independent of the number of rows.
     Fixed(u64),
-    /// A number per valid row.
+    /// A count per valid row.
     PerRow(u64),
-    /// A number per group of rows of which one is valid.
+    /// A count per group of rows with at least one valid row.
     PerRows {
         /// Rows of a group.
         rows: u64,
-        /// The number.
         count: u64,
     },
 }
 
 impl Extent {
-    /// The count for `rows` valid rows.
+    /// Returns the count for `rows` valid rows.
     pub fn at(self, rows: usize) -> usize {
         match self {
             Extent::Fixed(count) => count as usize,
@@ -62,7 +58,7 @@ impl Extent {
         }
     }
 
-    /// The count for all rows; `None` on overflow.
+    /// Returns the count for all rows, or `None` on overflow.
     pub fn most(self, rows: u64) -> Option<u64> {
         match self {
             Extent::Fixed(count) => Some(count),
@@ -78,40 +74,36 @@ impl Extent {
 pub struct PackedWeights {
     /// First byte in the section.
     pub offset: u64,
-    /// Stored type.
     pub kind: PanelType,
-    /// Scales of integers; `None` for floats.
+    /// Scales of integers, [`PackedScales::None`] for floats.
     pub scales: PackedScales,
-    /// Inputs.
     pub inputs: u64,
-    /// Outputs.
     pub outputs: u64,
 }
 
 /// Scales of packed weights, in the weight section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PackedScales {
-    /// None.
     None,
     /// A binary32 per output.
     PerOutput {
         /// First byte in the section.
         offset: u64,
     },
-    /// Per panel and block sixteen binary16.
+    /// Sixteen binary16 per panel and block.
     PerBlock {
         /// First byte in the section.
         offset: u64,
-        /// Steps of k that share a scale; at most the inputs.
+        /// Steps of k that share a scale, at most the number of inputs.
         size: u64,
     },
-    /// Per panel and block sixteen scales, and as many minimums if there are some.
+    /// Sixteen scales per panel and block, followed by sixteen minimums if `minimum` is true.
     Affine {
         /// First byte in the section.
         offset: u64,
-        /// Steps of k that share a map; at most the inputs.
+        /// Steps of k that share a map, at most the number of inputs.
         size: u64,
-        /// Stored value that stands for zero.
+        /// Stored value that represents zero.
         zero: i32,
         /// Whether there are minimums.
         minimum: bool,
@@ -121,7 +113,7 @@ pub enum PackedScales {
 }
 
 impl PackedWeights {
-    /// Bytes of the panels and of the scales; `None` on overflow.
+    /// Returns the bytes of the panels and of the scales, or `None` on overflow.
     pub fn bytes(&self) -> Option<[u64; 2]> {
         let panels = self.outputs.div_ceil(LANES as u64);
         let steps = panels.checked_mul(self.inputs)?;
@@ -147,18 +139,15 @@ impl PackedWeights {
 pub struct PackedTiles {
     /// First byte in the section.
     pub offset: u64,
-    /// Stored type.
     pub kind: IntegerType,
-    /// The scales.
     pub scales: PackedScales,
-    /// Inputs.
     pub inputs: u64,
-    /// Outputs.
     pub outputs: u64,
 }
 
 impl PackedTiles {
-    /// How the inputs are cut into blocks; only for tiles whose dimensions were checked.
+    /// Returns how the inputs are divided into blocks. Only valid for tiles whose dimensions were
+    /// checked.
     pub fn geometry(&self) -> Geometry {
         let size = match self.scales {
             PackedScales::PerBlock { size, .. } => Some(size as usize),
@@ -167,8 +156,9 @@ impl PackedTiles {
         Geometry::new(self.inputs as usize, size)
     }
 
-    /// How rows are cut that have a scale for every `block` inputs, or one scale; only for tiles
-    /// whose dimensions were checked. `None` if the blocks of the weights do not suit.
+    /// Returns how rows are divided into blocks, with a scale for every `block` inputs or one scale
+    /// for a row. Returns `None` if the blocks of the weights do not fit. Only valid for tiles
+    /// whose dimensions were checked.
     pub fn rows(&self, block: Option<u32>) -> Option<Geometry> {
         let size = match self.scales {
             PackedScales::PerBlock { size, .. } => Some(size as usize),
@@ -181,12 +171,13 @@ impl PackedTiles {
         }
     }
 
-    /// Bytes of the tiles and of the scales; only for tiles whose dimensions were checked.
+    /// Returns the bytes of the tiles and of the scales. Only valid for tiles whose dimensions were
+    /// checked.
     pub fn bytes(&self) -> [u64; 2] {
         let panels = self.outputs.div_ceil(LANES as u64);
         let geometry = self.geometry();
         let scales = match self.scales {
-            // Tiles with affine maps are refused when they are checked.
+            // The check rejects tiles with affine maps.
             PackedScales::None | PackedScales::Affine { .. } => 0,
             PackedScales::PerOutput { .. } => self.outputs * 4,
             PackedScales::PerBlock { .. } => panels * geometry.blocks as u64 * 2 * LANES as u64,
@@ -195,7 +186,7 @@ impl PackedTiles {
     }
 }
 
-/// Split signed bytes in the weight section; see [`split`](crate::kernels::integer::split).
+/// Split signed bytes in the weight section (see [`split`](crate::kernels::integer::split)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackedSplit {
     /// First byte of the first parts in the section.
@@ -206,14 +197,13 @@ pub struct PackedSplit {
     pub spread: u64,
     /// First byte of the scales, a binary32 per output.
     pub scales: u64,
-    /// Inputs.
     pub inputs: u64,
-    /// Outputs.
     pub outputs: u64,
 }
 
 impl PackedSplit {
-    /// Offset and number of bytes of each of the four parts; only for dimensions that were checked.
+    /// Returns offset and length in bytes of each of the four parts. Only valid for checked
+    /// dimensions.
     pub fn parts(&self) -> [(u64, u64); 4] {
         let panel = panel_bytes(self.inputs as usize) as u64;
         [
@@ -235,72 +225,67 @@ pub struct DynamicMap {
     pub weights: PackedTiles,
     /// `[outputs]`
     pub bias: Option<Operand>,
-    /// Hold the results.
+    /// Limits of the results.
     pub bounds: Option<[f32; 2]>,
     /// `[rows, outputs]`
     pub out: Operand,
 }
 
-/// Where the keys of an attention come from.
+/// Source of the keys of an attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AttentionKeys {
-    /// A state of so many rows; key position p in row p mod capacity.
+    /// A state of `capacity` rows. Key position p is in row p mod capacity.
     State {
-        /// Rows of the state.
         capacity: u64,
     },
     /// The rows of the run.
     Rows {
-        /// Whether later rows are invisible.
+        /// Whether later rows are hidden.
         causal: bool,
     },
 }
 
-/// One kernel call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Step {
     /// `out = x · wᵀ (+ bias)`
     Linear {
         /// `[rows, inputs]`
         x: Operand,
-        /// Rows.
         rows: Extent,
         /// Packed `[outputs, inputs]`.
         weights: PackedWeights,
         /// `[outputs]`
         bias: Option<Operand>,
-        /// Hold the results.
+        /// Limits of the results.
         bounds: Option<[f32; 2]>,
         /// `[rows, outputs]`
         out: Operand,
     },
-    /// As [`Step::Linear`] over integer weights; each row of `x` is quantised to eight bits once,
-    /// in scratch memory, for all its maps.
+    /// Like [`Step::Linear`], but over integer weights. Each row of `x` is quantised to eight bits
+    /// once, in scratch memory, for all maps.
     DynamicLinear {
         /// `[rows, inputs]`
         x: Operand,
-        /// Rows.
         rows: Extent,
-        /// Inputs of a row that share a scale; none if all do.
+        /// Inputs of a row that share a scale, `None` if all of them do.
         block: Option<u32>,
-        /// 1 to [`MAX_MAPS`] maps, which cut the rows into the same blocks.
+        /// 1 to [`MAX_MAPS`] maps, which divide the rows into the same blocks.
         maps: Vec<DynamicMap>,
     },
-    /// As [`Step::DynamicLinear`] for few rows and one map to logits, of which a run may want only
+    /// Like [`Step::DynamicLinear`], but for few rows and one map to logits. A run may request only
     /// the top-k of each row.
     SplitLinear {
         /// `[rows, inputs]`
         x: Operand,
-        /// Rows.
         rows: Extent,
         /// Packed `[outputs, inputs]`.
         weights: PackedSplit,
-        /// Applies `cap · tanh(result / cap)` to every result.
+        /// Cap in `cap · tanh(result / cap)`, which is applied to every result.
         cap: Option<f32>,
         /// `[rows, outputs]`
         out: Operand,
     },
-    /// Batched product of two computed matrices; the right one is packed in scratch memory.
+    /// Batched product of two computed matrices. The right matrix is packed in scratch memory.
     MatMul {
         /// `[.., m, k]`
         a: Operand,
@@ -312,73 +297,57 @@ pub enum Step {
         sizes: [u64; 3],
         /// Whether `b` is `[.., n, k]`.
         transpose_b: bool,
-        /// The batch axes; strides count matrices.
+        /// The batch axes. Strides count matrices.
         batch: Broadcast,
     },
     /// Root mean square norm.
     RmsNorm {
-        /// Numbers.
         norm: RmsNorm,
-        /// Values.
         x: Operand,
         /// `[width]`
         weight: Option<Operand>,
         /// Added to the result.
         residual: Option<Operand>,
-        /// Groups.
         groups: Extent,
-        /// Result.
         out: Operand,
     },
-    /// Unit length.
+    /// Normalisation to unit length.
     L2Normalize {
-        /// Values.
         x: Operand,
         /// Values per group.
         width: u64,
-        /// Groups.
         groups: Extent,
-        /// Result.
         out: Operand,
     },
-    /// Softmax.
     Softmax {
-        /// Values.
         x: Operand,
         /// Values per group.
         width: u64,
-        /// Groups.
         groups: Extent,
-        /// Result.
         out: Operand,
     },
     /// Sum, mean or maximum.
     Reduce {
-        /// Which.
         kind: Reduction,
-        /// Values.
         x: Operand,
         /// Values per group.
         width: u64,
-        /// Groups.
         groups: Extent,
         /// Result, one per group.
         out: Operand,
     },
-    /// Cosines and sines of this run's positions.
+    /// Table of cosines and sines for the positions of a run.
     RotaryTable {
-        /// i32 per row.
+        /// One i32 per row.
         positions: Operand,
-        /// One per pair.
+        /// Inverse frequency of each pair.
         inverse: Operand,
-        /// Rows.
         rows: Extent,
         /// `[rows, pairs]`
         cos: Operand,
         /// `[rows, pairs]`
         sin: Operand,
     },
-    /// Rotary embedding.
     Rope {
         /// `[rows, heads · head_dim]`
         x: Operand,
@@ -386,192 +355,154 @@ pub enum Step {
         cos: Operand,
         /// `[rows, pairs]`
         sin: Operand,
-        /// Values per head, heads, turning pairs.
+        /// Values per head, heads, rotated pairs.
         sizes: [u64; 3],
-        /// Rows.
         rows: Extent,
-        /// As `x`.
+        /// Same shape as `x`.
         out: Operand,
     },
-    /// Attention.
     Attention {
-        /// Dimensions.
         heads: Heads,
-        /// Visible distance, 0 for none.
+        /// Visible distance, 0 for no limit.
         window: u64,
-        /// Where keys come from.
+        /// Source of the keys.
         keys: AttentionKeys,
         /// `[rows, heads · head_dim]`
         q: Operand,
         /// `[capacity or rows, kv_heads · head_dim]`, may be encoded.
         k: Operand,
-        /// As `k`, in an encoding of its own.
+        /// Same shape as `k`, possibly in another encoding.
         v: Operand,
-        /// i32 per row; used with a state.
+        /// One i32 per row, used with a state.
         positions: Operand,
-        /// Rows.
         rows: Extent,
-        /// As `q`.
+        /// Same shape as `q`.
         out: Operand,
     },
-    /// One value from one.
+    /// Function of one value.
     Unary {
-        /// Function.
         kind: Unary,
-        /// Values.
         x: Operand,
-        /// Values.
         count: Extent,
-        /// Result.
         out: Operand,
     },
     /// `f(gate) · up`
     Gated {
-        /// Function.
         kind: Gate,
-        /// Values.
         gate: Operand,
-        /// Values.
         up: Operand,
-        /// Values.
         count: Extent,
-        /// Result.
         out: Operand,
     },
-    /// One value from two.
+    /// Function of two values.
     Binary {
-        /// Function.
         kind: Binary,
-        /// Shape and steps.
         broadcast: Broadcast,
-        /// Steps of the outermost axis.
+        /// Number of steps of the outermost axis.
         outer: Extent,
-        /// Left.
         a: Operand,
-        /// Right.
         b: Operand,
-        /// Dense result.
         out: Operand,
     },
-    /// A strided copy.
     Copy {
-        /// Extents and steps.
         copy: Strided,
-        /// From.
         source: Operand,
-        /// To.
         target: Operand,
     },
-    /// Rows to their slots.
+    /// Copy of rows to their slots.
     StateUpdate {
-        /// The state; may be encoded.
+        /// The state, which may be encoded.
         state: Operand,
         /// Values per row.
         width: u64,
         /// `[rows, width]`
         new: Operand,
-        /// i32 per row.
+        /// One i32 per row.
         slots: Operand,
-        /// Rows.
         rows: Extent,
     },
-    /// Elements of a bound tensor as values.
+    /// Decodes elements of a bound tensor to values.
     Decode {
-        /// Bound, in any encoding.
+        /// A bound tensor in any encoding.
         source: Operand,
-        /// Elements.
         count: Extent,
-        /// Values.
         out: Operand,
     },
-    /// Values as elements of a bound tensor.
+    /// Encodes values as elements of a bound tensor.
     Encode {
-        /// Values.
         x: Operand,
-        /// Elements.
         count: Extent,
-        /// Bound, in any encoding.
+        /// A bound tensor in any encoding.
         target: Operand,
     },
-    /// Rounds results of an operation to the encoding of its result tensor.
+    /// Rounds results of an operation to values that the encoding of its result tensor can
+    /// represent.
     Nearest {
-        /// The encoding.
         encoding: Encoding,
-        /// Values.
         count: Extent,
-        /// Where they are.
         values: Operand,
     },
-    /// Zeros in the rows beyond the valid ones, for a step that looks across rows.
+    /// Writes zeros to the rows beyond the valid ones, for a step that reads across rows.
     ZeroTail {
-        /// All rows.
         target: Operand,
-        /// Values of the valid ones.
+        /// Number of values of the valid rows.
         valid: Extent,
     },
-    /// Mean and variance to 0 and 1.
+    /// Normalisation to mean 0 and variance 1.
     LayerNorm {
-        /// Numbers.
         norm: LayerNorm,
-        /// Values.
         x: Operand,
         /// `[width]`
         weight: Option<Operand>,
         /// `[width]`
         bias: Option<Operand>,
-        /// Groups.
         groups: Extent,
-        /// Result.
         out: Operand,
     },
     /// Rotary embedding by two coordinates.
     AxialRope {
         /// `[rows, heads · head_dim]`
         x: Operand,
-        /// `[rows, head_dim / 4]`, of the first halves, then of the second.
+        /// `[rows, head_dim / 4]` each, for the first halves and the second halves.
         cos: [Operand; 2],
-        /// As `cos`.
+        /// Same shapes as `cos`.
         sin: [Operand; 2],
         /// Values per head, heads.
         sizes: [u64; 2],
-        /// Rows.
         rows: Extent,
-        /// As `x`.
+        /// Same shape as `x`.
         out: Operand,
     },
     /// Attention to the rows just before, with scores for each distance.
     RelativeAttention {
-        /// Dimensions.
         relative: Relative,
         /// `[rows, heads · head_dim]`
         q: Operand,
-        /// As `q`.
+        /// Same shape as `q`.
         k: Operand,
-        /// As `q`.
+        /// Same shape as `q`.
         v: Operand,
         /// `[rows, heads · window]`
         by_distance: Operand,
-        /// Rows.
         rows: Extent,
-        /// As `q`.
+        /// Same shape as `q`.
         out: Operand,
     },
-    /// Convolution over a plane; what a kernel covers is unfolded in scratch memory.
+    /// Convolution over a plane. Covered values are unfolded in scratch memory.
     Convolution {
-        /// Dimensions.
         plane: Plane,
         /// `[height, width, channels]`
         x: Operand,
         /// Packed `[outputs, channels · kernel²]`.
         weights: PackedWeights,
-        /// Rows of `x`; zeros stand for those beyond.
+        /// Rows of `x`. Rows beyond them count as zeros.
         height: Extent,
         /// Rows of the result.
         rows: Extent,
         /// `[rows, columns, outputs]`
         out: Operand,
     },
-    /// Convolution along rows; the weight is turned in scratch memory.
+    /// Convolution along rows. The weight is transposed in scratch memory.
     Depthwise {
         /// `[rows, channels]`
         x: Operand,
@@ -579,20 +510,16 @@ pub enum Step {
         weight: Operand,
         /// Channels, kernel.
         sizes: [u64; 2],
-        /// Rows.
         rows: Extent,
-        /// As `x`.
+        /// Same shape as `x`.
         out: Operand,
     },
     /// `a · sigmoid(b)` of the halves of each group.
     Glu {
-        /// Values.
         x: Operand,
         /// Values per group of the result.
         width: u64,
-        /// Groups.
         groups: Extent,
-        /// Result.
         out: Operand,
     },
     /// Means of consecutive rows.
@@ -601,9 +528,8 @@ pub enum Step {
         x: Operand,
         /// Values per row, rows of a mean.
         sizes: [u64; 2],
-        /// Rows of `x`; zeros stand for those beyond.
+        /// Rows of `x`. Rows beyond them count as zeros.
         valid: Extent,
-        /// Means.
         groups: Extent,
         /// `[groups, width]`
         out: Operand,

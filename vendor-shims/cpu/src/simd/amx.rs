@@ -1,7 +1,7 @@
 //! Products of whole tiles of signed bytes (AMX). A tile product is sixteen rows by sixteen columns
 //! over up to 64 bytes, summed exactly.
 //!
-//! The compiler knows nothing of tile registers, so all code that touches one is assembly. A
+//! The compiler does not support tile registers, so all code that uses them is assembly. A
 //! configuration is valid from [`Amx::configure`] until it is dropped. Linux gives the registers to
 //! a process only on request.
 
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use super::dot::Avx512Vnni;
 
-/// Rows of a tile, and its columns.
+/// Rows of a tile, which also has this many columns.
 pub const SIDE: usize = 16;
 /// Most bytes of a row.
 pub const MOST_BYTES: usize = 64;
@@ -23,18 +23,17 @@ pub const MOST_BYTES: usize = 64;
 pub struct Sums(pub [[i32; SIDE]; SIDE]);
 
 impl Sums {
-    /// All zero.
     pub const ZERO: Sums = Sums([[0; SIDE]; SIDE]);
 }
 
-/// Proof of tile products of bytes beside [`Avx512Vnni`], and of the system's permission to use
-/// them.
+/// Proof that the processor has tile products of bytes in addition to [`Avx512Vnni`], and that the
+/// system permits their use.
 #[derive(Clone, Copy, Debug)]
 pub struct Amx(Avx512Vnni);
 
 impl Amx {
-    /// The token, if the processor has the instructions and the system grants the registers.
-    /// Requests them once per process.
+    /// Returns the token if the processor has the instructions and the system grants the registers.
+    /// Requests the registers once per process.
     #[inline]
     pub fn detect() -> Option<Self> {
         static GRANTED: OnceLock<bool> = OnceLock::new();
@@ -42,7 +41,7 @@ impl Amx {
         GRANTED.get_or_init(|| exists() && granted()).then_some(Amx(vnni))
     }
 
-    /// The operations on vectors.
+    /// Returns the token for vector operations.
     #[inline(always)]
     pub fn vectors(self) -> Avx512Vnni {
         self.0
@@ -51,7 +50,7 @@ impl Amx {
     /// Prepares this thread's registers for products over `bytes` bytes at a time.
     ///
     /// # Panics
-    /// When `bytes` is zero, above [`MOST_BYTES`], or no multiple of four.
+    /// When `bytes` is zero, above [`MOST_BYTES`], or not a multiple of four.
     pub fn configure(self, bytes: usize) -> Configured {
         assert!((1..=MOST_BYTES).contains(&bytes) && bytes.is_multiple_of(4), "tiles of {bytes} bytes");
         let mut configuration = Configuration {
@@ -62,7 +61,7 @@ impl Amx {
             rows: [0; 16],
         };
         for register in 0..8 {
-            // 0–3 sums, 4 and 5 rows of the left operand, 6 and 7 quads of the right one.
+            // 0–3 are sums, 4 and 5 rows of the left operand, 6 and 7 quads of the right operand.
             let (rows, columns) = match register {
                 0..4 => (SIDE, 4 * SIDE),
                 4..6 => (SIDE, bytes),
@@ -71,14 +70,14 @@ impl Amx {
             configuration.rows[register] = rows as u8;
             configuration.column_bytes[register] = columns as u16;
         }
-        // SAFETY: `self` proves the instruction; the configuration is legal as asserted and lies in
-        // 64 bytes.
+        // SAFETY: `self` proves the instruction. The configuration is legal as asserted and has 64
+        // bytes.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, preserves_flags)) };
         Configured { bytes, thread: PhantomData }
     }
 }
 
-/// As `LDTILECFG` reads it (Intel's Software Developer's Manual, volume 1, chapter 18).
+/// Operand of `LDTILECFG` (Intel's Software Developer's Manual, volume 1, chapter 18).
 #[repr(C, align(64))]
 struct Configuration {
     palette: u8,
@@ -88,22 +87,22 @@ struct Configuration {
     rows: [u8; 16],
 }
 
-/// Leaf 7: bit 24 the tiles, bit 25 products of bytes.
+/// Checks leaf 7 of CPUID: bit 24 for tiles, bit 25 for products of bytes.
 fn exists() -> bool {
     let leaf = __cpuid_count(7, 0);
     leaf.edx >> 24 & 3 == 3
 }
 
-/// Whether the system saves the registers and lets this process use them.
+/// Checks whether the system saves the registers and lets this process use them.
 #[cfg(target_os = "linux")]
 fn granted() -> bool {
-    // arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA); a kernel without the request refuses it,
-    // and then there are no tiles.
+    // The call is arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA). A kernel without this
+    // request rejects it, and tiles are then unavailable.
     const ARCH_PRCTL: i64 = 158;
     const REQUEST: u64 = 0x1023;
     const TILE_DATA: u64 = 18;
     let result: i64;
-    // SAFETY: the call changes nothing but what this process may use.
+    // SAFETY: the call only changes the features that this process may use.
     unsafe {
         asm!("syscall", inlateout("rax") ARCH_PRCTL => result, in("rdi") REQUEST, in("rsi") TILE_DATA,
             out("rcx") _, out("r11") _, options(nostack));
@@ -116,7 +115,7 @@ fn granted() -> bool {
     false
 }
 
-/// Registers that are configured on this thread; dropping it releases them.
+/// Registers that are configured on this thread. Dropping the value releases them.
 #[derive(Debug)]
 pub struct Configured {
     bytes: usize,
@@ -128,18 +127,18 @@ impl Configured {
     /// Bytes that a step of [`Configured::four`] prefetches.
     pub const FETCHED: usize = 512;
 
-    /// Bytes of a step.
+    /// Returns the bytes of a step.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Thirty-two rows by two times sixteen columns over `steps` steps. `sums` in the order: upper
-    /// rows left, upper right, lower left, lower right. Each step prefetches
+    /// Multiplies thirty-two rows by two times sixteen columns over `steps` steps. The order of
+    /// `sums` is: upper rows left, upper right, lower left, lower right. Each step prefetches
     /// [`Configured::FETCHED`] bytes from `ahead` on into the second-level cache.
     ///
     /// # Safety
-    /// From `rows` on 32 rows lie `stride` apart, each readable for `steps · bytes`; `left` and
-    /// `right` are readable for `steps · bytes · 16`.
+    /// From `rows` on there must be 32 rows at a distance of `stride`, each readable for
+    /// `steps · bytes`. `left` and `right` must be readable for `steps · bytes · 16`.
     #[inline(always)]
     pub unsafe fn four(
         &self,
@@ -154,7 +153,8 @@ impl Configured {
             *sums = [Sums::ZERO; 4];
             return;
         }
-        // SAFETY: the registers are configured for these shapes; memory as the caller grants.
+        // SAFETY: the registers are configured for these shapes, and the caller guarantees the
+        // memory.
         unsafe {
             let lower = rows.add(SIDE * stride);
             asm!(
@@ -209,11 +209,11 @@ impl Configured {
         }
     }
 
-    /// Sixteen rows by sixteen columns over two steps, with separate sums.
+    /// Multiplies sixteen rows by sixteen columns over two steps, with separate sums.
     ///
     /// # Safety
-    /// From each of `rows` on sixteen rows lie `stride` apart, each readable for `bytes`; each of
-    /// `columns` is readable for `bytes · 16`.
+    /// From each of `rows` on there must be sixteen rows at a distance of `stride`, each readable
+    /// for `bytes`. Each of `columns` must be readable for `bytes · 16`.
     #[inline(always)]
     pub unsafe fn two_steps(
         &self,
@@ -222,7 +222,8 @@ impl Configured {
         columns: [*const u8; 2],
         sums: &mut [Sums; 2],
     ) {
-        // SAFETY: the registers are configured for these shapes; memory as the caller grants.
+        // SAFETY: the registers are configured for these shapes, and the caller guarantees the
+        // memory.
         unsafe {
             asm!(
                 "tilezero tmm0",
@@ -260,7 +261,7 @@ impl Drop for Configured {
 mod tests {
     use super::*;
 
-    /// `rows [32, steps · bytes]` by `columns [steps · bytes / 4, 16, 4]`.
+    /// Computes `rows [32, steps · bytes]` by `columns [steps · bytes / 4, 16, 4]` by definition.
     fn product(rows: &[i8], length: usize, columns: &[i8]) -> [[i32; SIDE]; 2 * SIDE] {
         std::array::from_fn(|row| {
             std::array::from_fn(|column| {
@@ -286,7 +287,7 @@ mod tests {
                 let rows: Vec<i8> = (0..32 * length).map(value(1)).collect();
                 let columns = [2, 3].map(|seed| (0..16 * length).map(value(seed)).collect::<Vec<i8>>());
                 let mut sums = [Sums([[7; SIDE]; SIDE]); 4];
-                // SAFETY: rows and columns are as long as the steps say.
+                // SAFETY: rows and columns have the lengths that the steps require.
                 unsafe {
                     let [left, right] = [columns[0].as_ptr().cast(), columns[1].as_ptr().cast()];
                     configured.four(rows.as_ptr(), length, [left, right], steps, left, &mut sums);

@@ -7,7 +7,7 @@ use super::{LANES, Registers, Simd};
 pub struct Avx2(());
 
 impl Avx2 {
-    /// The token, where the processor has the instructions.
+    /// Returns the token if the processor has the instructions.
     #[inline]
     pub fn detect() -> Option<Self> {
         (is_x86_feature_detected!("avx2")
@@ -21,13 +21,13 @@ impl Avx2 {
 #[derive(Clone, Copy, Debug)]
 pub struct Pair(pub __m256, pub __m256);
 
-/// Sum of eight lanes: i with i + 4, i + 2, i + 1.
+/// Returns the sum of eight lanes: i with i + 4, i + 2, i + 1.
 ///
 /// # Safety
-/// The processor has AVX.
+/// The processor must have AVX.
 #[inline(always)]
 pub unsafe fn fold_add(a: __m256) -> f32 {
-    // SAFETY: the caller vouches for AVX.
+    // SAFETY: the caller guarantees AVX.
     unsafe {
         let four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
         let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -35,13 +35,13 @@ pub unsafe fn fold_add(a: __m256) -> f32 {
     }
 }
 
-/// Largest of eight lanes in the order of [`fold_add`].
+/// Returns the largest of eight lanes, in the order of [`fold_add`].
 ///
 /// # Safety
-/// The processor has AVX.
+/// The processor must have AVX.
 #[inline(always)]
 pub unsafe fn fold_max(a: __m256) -> f32 {
-    // SAFETY: the caller vouches for AVX.
+    // SAFETY: the caller guarantees AVX.
     unsafe {
         let four = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
         let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
@@ -49,13 +49,13 @@ pub unsafe fn fold_max(a: __m256) -> f32 {
     }
 }
 
-/// Values of four bits as signed bytes, in the lanes of [`Simd::load_i4`].
+/// Loads values of four bits as signed bytes, in the lanes of [`Simd::load_i4`].
 ///
 /// # Safety
-/// The processor has SSSE3; `source` is readable for 8 bytes.
+/// The processor must have SSSE3, and `source` must be readable for 8 bytes.
 #[inline(always)]
 pub unsafe fn nibbles(source: *const u8) -> __m128i {
-    // SAFETY: the caller vouches for SSSE3 and grants the memory read.
+    // SAFETY: the caller guarantees SSSE3 and the memory read.
     unsafe {
         let low = _mm_loadl_epi64(source.cast());
         let both = _mm_unpacklo_epi64(low, _mm_srli_epi16::<4>(low));
@@ -64,13 +64,13 @@ pub unsafe fn nibbles(source: *const u8) -> __m128i {
     }
 }
 
-/// Values of two bits as signed bytes, in the lanes of [`Simd::load_i2`].
+/// Loads values of two bits as signed bytes, in the lanes of [`Simd::load_i2`].
 ///
 /// # Safety
-/// The processor has AVX2; `source` is readable for 4 bytes.
+/// The processor must have AVX2, and `source` must be readable for 4 bytes.
 #[inline(always)]
 pub unsafe fn crumbs(source: *const u8) -> __m128i {
-    // SAFETY: the caller vouches for AVX2 and grants the memory read.
+    // SAFETY: the caller guarantees AVX2 and the memory read.
     unsafe {
         let word = _mm_set1_epi32(source.cast::<i32>().read_unaligned());
         let shifted = _mm_srlv_epi32(word, _mm_setr_epi32(0, 2, 4, 6));
@@ -79,13 +79,13 @@ pub unsafe fn crumbs(source: *const u8) -> __m128i {
     }
 }
 
-/// Sixteen signed bytes as values.
+/// Converts sixteen signed bytes to values.
 ///
 /// # Safety
-/// The processor has AVX2.
+/// The processor must have AVX2.
 #[inline(always)]
 unsafe fn widen(bytes: __m128i) -> Pair {
-    // SAFETY: the caller vouches for AVX2.
+    // SAFETY: the caller guarantees AVX2.
     unsafe {
         Pair(
             _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
@@ -94,8 +94,8 @@ unsafe fn widen(bytes: __m128i) -> Pair {
     }
 }
 
-// SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method
-// with the scalar form.
+// SAFETY: the private field leaves `detect` as the only constructor, and the tests compare every
+// method with the scalar form.
 unsafe impl Simd for Avx2 {
     type V = Pair;
     const REGISTERS: Registers = Registers::Few;
@@ -110,21 +110,21 @@ unsafe impl Simd for Avx2 {
     }
     #[inline(always)]
     fn prefetch<T>(self, address: *const T) {
-        // SAFETY: a hint, which faults nowhere.
+        // SAFETY: a prefetch hint never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
     #[inline(always)]
     unsafe fn load(self, source: *const f32) -> Self::V {
-        // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory read.
+        // SAFETY: `self` proves AVX2, FMA and F16C, and the caller guarantees the memory read.
         unsafe { Pair(_mm256_loadu_ps(source), _mm256_loadu_ps(source.add(8))) }
     }
     #[inline(always)]
     unsafe fn load_partial(self, source: *const f32, count: usize) -> Self::V {
         if count >= LANES {
-            // SAFETY: as the caller grants.
+            // SAFETY: guaranteed by the caller.
             return unsafe { self.load(source) };
         }
-        // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory read.
+        // SAFETY: `self` proves AVX2, FMA and F16C, and the caller guarantees the memory read.
         unsafe {
             let mut all = [0.0f32; LANES];
             std::ptr::copy_nonoverlapping(source, all.as_mut_ptr(), count.min(LANES));
@@ -133,7 +133,7 @@ unsafe impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_bf16(self, source: *const u16) -> Self::V {
-        // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory read.
+        // SAFETY: `self` proves AVX2, FMA and F16C, and the caller guarantees the memory read.
         unsafe {
             let widen =
                 |bits: __m128i| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits)));
@@ -142,7 +142,7 @@ unsafe impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_f16(self, source: *const u16) -> Self::V {
-        // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory read.
+        // SAFETY: `self` proves AVX2, FMA and F16C, and the caller guarantees the memory read.
         unsafe {
             Pair(
                 _mm256_cvtph_ps(_mm_loadu_si128(source.cast())),
@@ -152,12 +152,12 @@ unsafe impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_i8(self, source: *const i8) -> Self::V {
-        // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory read.
+        // SAFETY: `self` proves AVX2, FMA and F16C, and the caller guarantees the memory read.
         unsafe { widen(_mm_loadu_si128(source.cast())) }
     }
     #[inline(always)]
     unsafe fn store_i8(self, target: *mut i8, v: Self::V) {
-        // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory written.
+        // SAFETY: `self` proves AVX2, FMA and F16C, and the caller guarantees the memory written.
         unsafe {
             let words = _mm256_packs_epi32(_mm256_cvttps_epi32(v.0), _mm256_cvttps_epi32(v.1));
             // Packing interleaves the halves of both: 0–3, 8–11, 4–7, 12–15.
@@ -168,17 +168,17 @@ unsafe impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_i4(self, source: *const u8) -> Self::V {
-        // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory read.
+        // SAFETY: `self` proves AVX2, FMA and F16C, and the caller guarantees the memory read.
         unsafe { widen(nibbles(source)) }
     }
     #[inline(always)]
     unsafe fn load_i2(self, source: *const u8) -> Self::V {
-        // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory read.
+        // SAFETY: `self` proves AVX2, FMA and F16C, and the caller guarantees the memory read.
         unsafe { widen(crumbs(source)) }
     }
     #[inline(always)]
     unsafe fn store_f16(self, target: *mut u16, v: Self::V) {
-        // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory written.
+        // SAFETY: `self` proves AVX2, FMA and F16C, and the caller guarantees the memory written.
         unsafe {
             _mm_storeu_si128(target.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v.0));
             _mm_storeu_si128(target.add(8).cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v.1))
@@ -186,7 +186,7 @@ unsafe impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn store(self, target: *mut f32, v: Self::V) {
-        // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory written.
+        // SAFETY: `self` proves AVX2, FMA and F16C, and the caller guarantees the memory written.
         unsafe {
             _mm256_storeu_ps(target, v.0);
             _mm256_storeu_ps(target.add(8), v.1)
@@ -195,10 +195,10 @@ unsafe impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn store_partial(self, target: *mut f32, count: usize, v: Self::V) {
         if count >= LANES {
-            // SAFETY: as the caller grants.
+            // SAFETY: guaranteed by the caller.
             return unsafe { self.store(target, v) };
         }
-        // SAFETY: `self` proves AVX2, FMA and F16C; the caller grants the memory written.
+        // SAFETY: `self` proves AVX2, FMA and F16C, and the caller guarantees the memory written.
         unsafe {
             let mut all = [0.0f32; LANES];
             self.store(all.as_mut_ptr(), v);

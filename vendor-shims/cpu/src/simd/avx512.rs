@@ -7,7 +7,7 @@ use super::{LANES, Registers, Simd};
 pub struct Avx512(());
 
 impl Avx512 {
-    /// The token, where the processor has the instructions.
+    /// Returns the token if the processor has the instructions.
     #[inline]
     pub fn detect() -> Option<Self> {
         (is_x86_feature_detected!("avx512f")
@@ -26,8 +26,8 @@ fn first(count: usize) -> __mmask16 {
     if count >= LANES { !0 } else { (1u16 << count) - 1 }
 }
 
-// SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method
-// with the scalar form.
+// SAFETY: the private field leaves `detect` as the only constructor, and the tests compare every
+// method with the scalar form.
 unsafe impl Simd for Avx512 {
     type V = __m512;
     const REGISTERS: Registers = Registers::Many;
@@ -39,26 +39,26 @@ unsafe impl Simd for Avx512 {
     }
     #[inline(always)]
     fn prefetch<T>(self, address: *const T) {
-        // SAFETY: a hint, which faults nowhere.
+        // SAFETY: a prefetch hint never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
     #[inline(always)]
     unsafe fn load(self, source: *const f32) -> Self::V {
-        // SAFETY: `self` proves AVX-512; the caller grants the memory read.
+        // SAFETY: `self` proves AVX-512, and the caller guarantees the memory read.
         unsafe { _mm512_loadu_ps(source) }
     }
     #[inline(always)]
     unsafe fn load_partial(self, source: *const f32, count: usize) -> Self::V {
         if count >= LANES {
-            // SAFETY: as the caller grants.
+            // SAFETY: guaranteed by the caller.
             return unsafe { self.load(source) };
         }
-        // SAFETY: `self` proves AVX-512; the caller grants the memory read.
+        // SAFETY: `self` proves AVX-512, and the caller guarantees the memory read.
         unsafe { _mm512_maskz_loadu_ps(first(count), source) }
     }
     #[inline(always)]
     unsafe fn load_bf16(self, source: *const u16) -> Self::V {
-        // SAFETY: `self` proves AVX-512; the caller grants the memory read.
+        // SAFETY: `self` proves AVX-512, and the caller guarantees the memory read.
         unsafe {
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(
                 source.cast(),
@@ -67,32 +67,32 @@ unsafe impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn load_f16(self, source: *const u16) -> Self::V {
-        // SAFETY: `self` proves AVX-512; the caller grants the memory read.
+        // SAFETY: `self` proves AVX-512, and the caller guarantees the memory read.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(source.cast())) }
     }
     #[inline(always)]
     unsafe fn load_i8(self, source: *const i8) -> Self::V {
-        // SAFETY: `self` proves AVX-512; the caller grants the memory read.
+        // SAFETY: `self` proves AVX-512, and the caller guarantees the memory read.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(source.cast()))) }
     }
     #[inline(always)]
     unsafe fn store_i8(self, target: *mut i8, v: Self::V) {
-        // SAFETY: `self` proves AVX-512; the caller grants the memory written.
+        // SAFETY: `self` proves AVX-512, and the caller guarantees the memory written.
         unsafe { _mm_storeu_si128(target.cast(), _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(v))) }
     }
     #[inline(always)]
     unsafe fn load_i4(self, source: *const u8) -> Self::V {
-        // SAFETY: `self` proves AVX-512; the caller grants the memory read.
+        // SAFETY: `self` proves AVX-512, and the caller guarantees the memory read.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(super::avx2::nibbles(source))) }
     }
     #[inline(always)]
     unsafe fn load_i2(self, source: *const u8) -> Self::V {
-        // SAFETY: `self` proves AVX-512; the caller grants the memory read.
+        // SAFETY: `self` proves AVX-512, and the caller guarantees the memory read.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(super::avx2::crumbs(source))) }
     }
     #[inline(always)]
     unsafe fn store_f16(self, target: *mut u16, v: Self::V) {
-        // SAFETY: `self` proves AVX-512; the caller grants the memory written.
+        // SAFETY: `self` proves AVX-512, and the caller guarantees the memory written.
         unsafe {
             const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
             _mm256_storeu_si256(target.cast(), _mm512_cvtps_ph::<NEAREST>(v))
@@ -100,16 +100,16 @@ unsafe impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn store(self, target: *mut f32, v: Self::V) {
-        // SAFETY: `self` proves AVX-512; the caller grants the memory written.
+        // SAFETY: `self` proves AVX-512, and the caller guarantees the memory written.
         unsafe { _mm512_storeu_ps(target, v) }
     }
     #[inline(always)]
     unsafe fn store_partial(self, target: *mut f32, count: usize, v: Self::V) {
         if count >= LANES {
-            // SAFETY: as the caller grants.
+            // SAFETY: guaranteed by the caller.
             return unsafe { self.store(target, v) };
         }
-        // SAFETY: `self` proves AVX-512; the caller grants the memory written.
+        // SAFETY: `self` proves AVX-512, and the caller guarantees the memory written.
         unsafe { _mm512_mask_storeu_ps(target, first(count), v) }
     }
     #[inline(always)]
@@ -208,8 +208,8 @@ unsafe impl Simd for Avx512 {
         // SAFETY: `self` proves AVX-512.
         unsafe {
             // Halves of two vectors are added at once, so that each addition has sixteen sums to
-            // do; the last two steps leave the sums of vectors 4·p + b in lane 4·b + p, which the
-            // order of the first step compensates.
+            // compute. The last two steps leave the sums of vectors 4·p + b in lane 4·b + p, and
+            // the order of the first step compensates for this.
             let mut eight = [self.splat(0.0); 8];
             for (pair, sum) in eight.iter_mut().enumerate() {
                 let [first, second] = [2 * pair, 2 * pair + 1].map(

@@ -1,20 +1,20 @@
 //! Products of pairs of rows of signed bytes (i8mm). A product is two rows by two columns over
 //! eight bytes, summed exactly.
 //!
-//! Laying out the operands is the kernel's job. No stable intrinsic exists for the instruction, so
-//! it is assembly.
+//! The kernel must lay out the operands. The instruction has no stable intrinsic, so the code is
+//! assembly.
 
 use std::arch::aarch64::{int8x16_t, int32x4_t};
 use std::arch::asm;
 
 use super::dot::NeonDot;
 
-/// Proof of products of pairs of rows beside [`NeonDot`].
+/// Proof that the processor has products of pairs of rows in addition to [`NeonDot`].
 #[derive(Clone, Copy, Debug)]
 pub struct NeonI8mm(NeonDot);
 
 impl NeonI8mm {
-    /// The token, where the processor has the instructions.
+    /// Returns the token if the processor has the instructions.
     #[inline]
     pub fn detect() -> Option<Self> {
         if !std::arch::is_aarch64_feature_detected!("i8mm") {
@@ -23,16 +23,16 @@ impl NeonI8mm {
         NeonDot::detect().map(NeonI8mm)
     }
 
-    /// The operations on vectors.
+    /// Returns the token for vector operations.
     #[inline(always)]
     pub fn vectors(self) -> NeonDot {
         self.0
     }
 
-    /// `sums[2r + c] + Σ rows[8r + k] · columns[8c + k]` for r and c of 0 and 1, wrapping.
+    /// Computes `sums[2r + c] + Σ rows[8r + k] · columns[8c + k]` for r and c of 0 and 1, wrapping.
     #[inline(always)]
     pub fn product(self, mut sums: int32x4_t, rows: int8x16_t, columns: int8x16_t) -> int32x4_t {
-        // SAFETY: `self` proves the instruction, which touches registers alone.
+        // SAFETY: `self` proves the instruction, which only accesses registers.
         unsafe {
             asm!(
                 ".arch_extension i8mm",

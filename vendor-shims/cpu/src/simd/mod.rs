@@ -1,8 +1,8 @@
-//! Sixteen f32 lanes with one meaning on every processor.
+//! Sixteen f32 lanes with the same semantics on every processor.
 //!
-//! A kernel is written once against [`Simd`]. Every operation here is exactly defined by IEEE 754
-//! and by the lane order written down at the method, so the scalar twin and the vector forms agree
-//! bit for bit.
+//! A kernel is written once against [`Simd`]. IEEE 754 and the lane order in each method's
+//! documentation define every operation exactly, so the scalar twin and the vector forms agree bit
+//! for bit.
 
 pub mod dot;
 pub mod peak;
@@ -27,119 +27,121 @@ pub use avx512::Avx512;
 pub use neon::Neon;
 pub use scalar::{Scalar, narrow_f16, widen_bf16, widen_f16};
 
-/// Lanes of a vector, on every processor.
+/// Number of lanes of a vector on every processor.
 pub const LANES: usize = 16;
 
 /// Operations on sixteen f32 lanes. A value of the type proves that the processor has the
 /// instructions.
 ///
 /// # Safety
-/// An implementor must be constructible only where its instructions exist, and every method must
-/// have exactly the meaning of the scalar form.
+/// An implementor must only be constructible where its instructions exist, and every method must
+/// behave exactly like the scalar form.
 pub unsafe trait Simd: Copy + Send + Sync {
     /// Sixteen lanes.
     type V: Copy;
-    /// How many vectors the register file holds.
+    /// Size of the register file.
     const REGISTERS: Registers;
 
-    /// All lanes `value`.
+    /// Sets all lanes to `value`.
     fn splat(self, value: f32) -> Self::V;
-    /// Sixteen values from `source`.
+    /// Loads sixteen values from `source`.
     ///
     /// # Safety
-    /// `source` is readable for 16 f32.
+    /// `source` must be readable for 16 f32.
     unsafe fn load(self, source: *const f32) -> Self::V;
-    /// `count` ≤ 16 values from `source`, zero in the other lanes.
+    /// Loads `count` ≤ 16 values from `source`. The other lanes are zero.
     ///
     /// # Safety
-    /// `source` is readable for `count` f32.
+    /// `source` must be readable for `count` f32.
     unsafe fn load_partial(self, source: *const f32, count: usize) -> Self::V;
-    /// Asks for the line of `address`, which need not be readable.
+    /// Prefetches the cache line of `address`, which need not be readable.
     #[inline(always)]
     fn prefetch<T>(self, address: *const T) {
         let _ = address;
     }
-    /// Sixteen bfloat16 values, widened exactly.
+    /// Loads sixteen bfloat16 values and widens them exactly.
     ///
     /// # Safety
-    /// `source` is readable for 16 u16.
+    /// `source` must be readable for 16 u16.
     unsafe fn load_bf16(self, source: *const u16) -> Self::V;
-    /// Sixteen binary16 values, widened exactly.
+    /// Loads sixteen binary16 values and widens them exactly.
     ///
     /// # Safety
-    /// `source` is readable for 16 u16.
+    /// `source` must be readable for 16 u16.
     unsafe fn load_f16(self, source: *const u16) -> Self::V;
-    /// Sixteen signed bytes.
+    /// Loads sixteen signed bytes.
     ///
     /// # Safety
-    /// `source` is readable for 16 bytes.
+    /// `source` must be readable for 16 bytes.
     unsafe fn load_i8(self, source: *const i8) -> Self::V;
-    /// Sixteen signed values of four bits: lanes i and i + 8 in the low and the high half of byte
-    /// i.
+    /// Loads sixteen signed values of four bits. Lanes i and i + 8 are in the low and the high half
+    /// of byte i.
     ///
     /// # Safety
-    /// `source` is readable for 8 bytes.
+    /// `source` must be readable for 8 bytes.
     unsafe fn load_i4(self, source: *const u8) -> Self::V;
-    /// Sixteen signed values of two bits: lanes i, i + 4, i + 8, i + 12 in byte i, from its low
-    /// bits on.
+    /// Loads sixteen signed values of two bits. Lanes i, i + 4, i + 8, i + 12 are in byte i, from
+    /// its low bits on.
     ///
     /// # Safety
-    /// `source` is readable for 4 bytes.
+    /// `source` must be readable for 4 bytes.
     unsafe fn load_i2(self, source: *const u8) -> Self::V;
-    /// Sixteen values as the nearest binary16, ties to even; infinite beyond its range.
+    /// Stores sixteen values as the nearest binary16, ties to even. Values beyond its range become
+    /// infinite.
     ///
     /// # Safety
-    /// `target` is writable for 16 u16.
+    /// `target` must be writable for 16 u16.
     unsafe fn store_f16(self, target: *mut u16, v: Self::V);
-    /// Sixteen integral values within −128 and 127 as bytes.
+    /// Stores sixteen integral values within −128 and 127 as bytes.
     ///
     /// # Safety
-    /// `target` is writable for 16 bytes.
+    /// `target` must be writable for 16 bytes.
     unsafe fn store_i8(self, target: *mut i8, v: Self::V);
-    /// Sixteen values to `target`.
+    /// Stores sixteen values to `target`.
     ///
     /// # Safety
-    /// `target` is writable for 16 f32.
+    /// `target` must be writable for 16 f32.
     unsafe fn store(self, target: *mut f32, v: Self::V);
-    /// The first `count` ≤ 16 lanes to `target`.
+    /// Stores the first `count` ≤ 16 lanes to `target`.
     ///
     /// # Safety
-    /// `target` is writable for `count` f32.
+    /// `target` must be writable for `count` f32.
     unsafe fn store_partial(self, target: *mut f32, count: usize, v: Self::V);
 
-    /// `a + b`
+    /// Computes `a + b`.
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
-    /// `a − b`
+    /// Computes `a − b`.
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
-    /// `a · b`
+    /// Computes `a · b`.
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;
-    /// `a / b`
+    /// Computes `a / b`.
     fn div(self, a: Self::V, b: Self::V) -> Self::V;
-    /// `a · b + c`, rounded once.
+    /// Computes `a · b + c`, rounded once.
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// `a > b ? a : b` per lane; `b` where either is not a number.
+    /// Computes `a > b ? a : b` per lane. Returns `b` if either is NaN.
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
-    /// `a < b ? a : b` per lane; `b` where either is not a number.
+    /// Computes `a < b ? a : b` per lane. Returns `b` if either is NaN.
     fn min(self, a: Self::V, b: Self::V) -> Self::V;
-    /// `a < b ? x : y` per lane.
+    /// Computes `a < b ? x : y` per lane.
     fn select_less(self, a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V;
-    /// Whether `a < b` in every lane.
+    /// Checks whether `a < b` in every lane.
     fn all_less(self, a: Self::V, b: Self::V) -> bool;
-    /// Correctly rounded root.
+    /// Computes the correctly rounded square root.
     fn sqrt(self, a: Self::V) -> Self::V;
-    /// To the nearest integer, ties to even.
+    /// Rounds to the nearest integer, ties to even.
     fn round(self, a: Self::V) -> Self::V;
-    /// `2^n` for integral `n` in −126..=127.
+    /// Computes `2^n` for integral `n` in −126..=127.
     fn exp2_int(self, n: Self::V) -> Self::V;
-    /// Sign bit flipped.
+    /// Flips the sign bit.
     fn neg(self, a: Self::V) -> Self::V;
-    /// Sign bit cleared.
+    /// Clears the sign bit.
     fn abs(self, a: Self::V) -> Self::V;
-    /// Magnitude of `a`, sign of `sign`.
+    /// Returns the magnitude of `a` with the sign of `sign`.
     fn copy_sign(self, a: Self::V, sign: Self::V) -> Self::V;
-    /// Sum of the lanes: lane i with i + 8, then i + 4, i + 2, i + 1.
+    /// Returns the sum of the lanes, adding lane i to i + 8, then i + 4, i + 2, i + 1.
     fn reduce_add(self, a: Self::V) -> f32;
-    /// [`Simd::reduce_add`] of sixteen vectors, that of the first in the first lane.
+    /// Computes [`Simd::reduce_add`] of sixteen vectors. The sum of the first vector is in the
+    /// first lane.
     #[inline(always)]
     fn reduce_add_each(self, a: [Self::V; LANES]) -> Self::V {
         let mut sums = [0.0; LANES];
@@ -149,26 +151,26 @@ pub unsafe trait Simd: Copy + Send + Sync {
         // SAFETY: sixteen values.
         unsafe { self.load(sums.as_ptr()) }
     }
-    /// Largest lane by [`Simd::max`] in the order of [`Simd::reduce_add`].
+    /// Returns the largest lane by [`Simd::max`], in the order of [`Simd::reduce_add`].
     fn reduce_max(self, a: Self::V) -> f32;
 }
 
-/// Size of the register file in vectors of sixteen lanes; decides the shape of register tiles,
-/// never a result.
+/// Size of the register file in vectors of sixteen lanes. It determines the shape of register
+/// tiles, never a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registers {
-    /// Effectively none: tiles of one vector keep the code small.
+    /// Effectively none. Tiles of one vector keep the code small.
     None,
-    /// Eight.
+    /// Eight vectors.
     Few,
-    /// Thirty-two.
+    /// Thirty-two vectors.
     Many,
 }
 
-/// The instruction sets a kernel can be run with.
+/// The instruction sets that a kernel can run with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Plain Rust; defines the meaning of all others.
+    /// Plain Rust, which defines the results of all other levels.
     Scalar,
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
@@ -182,12 +184,12 @@ pub enum Level {
 }
 
 impl Level {
-    /// The fastest level of this processor.
+    /// Returns the fastest level of this processor.
     pub fn detect() -> Level {
         *Level::available().last().unwrap_or(&Level::Scalar)
     }
 
-    /// Every level of this processor, slowest first.
+    /// Returns every level of this processor, slowest first.
     pub fn available() -> Vec<Level> {
         let mut levels = vec![Level::Scalar];
         #[cfg(target_arch = "x86_64")]
@@ -206,7 +208,7 @@ impl Level {
         levels
     }
 
-    /// Lower-case name for reports.
+    /// Returns the lower-case name for reports.
     pub const fn name(self) -> &'static str {
         match self {
             Level::Scalar => "scalar",

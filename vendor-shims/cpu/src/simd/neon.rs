@@ -7,20 +7,20 @@ use super::{LANES, Registers, Simd};
 pub struct Neon(());
 
 impl Neon {
-    /// The token, where the processor has the instructions.
+    /// Returns the token if the processor has the instructions.
     #[inline]
     pub fn detect() -> Option<Self> {
         std::arch::is_aarch64_feature_detected!("neon").then_some(Neon(()))
     }
 }
 
-/// Sixteen signed bytes as values.
+/// Converts sixteen signed bytes to values.
 ///
 /// # Safety
-/// The processor has Advanced SIMD.
+/// The processor must have Advanced SIMD.
 #[inline(always)]
 unsafe fn widen(bytes: int8x16_t) -> [float32x4_t; 4] {
-    // SAFETY: the caller vouches for Advanced SIMD.
+    // SAFETY: the caller guarantees Advanced SIMD.
     unsafe {
         let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_s8(vget_high_s8(bytes)));
         [
@@ -32,8 +32,8 @@ unsafe fn widen(bytes: int8x16_t) -> [float32x4_t; 4] {
     }
 }
 
-// SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method
-// with the scalar form.
+// SAFETY: the private field leaves `detect` as the only constructor, and the tests compare every
+// method with the scalar form.
 unsafe impl Simd for Neon {
     type V = [float32x4_t; 4];
     const REGISTERS: Registers = Registers::Few;
@@ -45,7 +45,7 @@ unsafe impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn load(self, source: *const f32) -> Self::V {
-        // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
+        // SAFETY: `self` proves Advanced SIMD, and the caller guarantees the memory read.
         unsafe {
             [
                 vld1q_f32(source),
@@ -58,10 +58,10 @@ unsafe impl Simd for Neon {
     #[inline(always)]
     unsafe fn load_partial(self, source: *const f32, count: usize) -> Self::V {
         if count >= LANES {
-            // SAFETY: as the caller grants.
+            // SAFETY: guaranteed by the caller.
             return unsafe { self.load(source) };
         }
-        // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
+        // SAFETY: `self` proves Advanced SIMD, and the caller guarantees the memory read.
         unsafe {
             let mut all = [0.0f32; LANES];
             std::ptr::copy_nonoverlapping(source, all.as_mut_ptr(), count.min(LANES));
@@ -70,7 +70,7 @@ unsafe impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn load_bf16(self, source: *const u16) -> Self::V {
-        // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
+        // SAFETY: `self` proves Advanced SIMD, and the caller guarantees the memory read.
         unsafe {
             let widen = |bits: uint16x4_t| vreinterpretq_f32_u32(vshll_n_u16::<16>(bits));
             [
@@ -83,7 +83,7 @@ unsafe impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn load_f16(self, source: *const u16) -> Self::V {
-        // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
+        // SAFETY: `self` proves Advanced SIMD, and the caller guarantees the memory read.
         unsafe {
             let widen = |bits: uint16x4_t| vcvt_f32_f16(vreinterpret_f16_u16(bits));
             [
@@ -96,12 +96,12 @@ unsafe impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn load_i8(self, source: *const i8) -> Self::V {
-        // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
+        // SAFETY: `self` proves Advanced SIMD, and the caller guarantees the memory read.
         unsafe { widen(vld1q_s8(source)) }
     }
     #[inline(always)]
     unsafe fn store_i8(self, target: *mut i8, v: Self::V) {
-        // SAFETY: `self` proves Advanced SIMD; the caller grants the memory written.
+        // SAFETY: `self` proves Advanced SIMD, and the caller guarantees the memory written.
         unsafe {
             let words = v.map(|quarter| vqmovn_s32(vcvtq_s32_f32(quarter)));
             let bytes = [vcombine_s16(words[0], words[1]), vcombine_s16(words[2], words[3])]
@@ -111,7 +111,7 @@ unsafe impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn load_i4(self, source: *const u8) -> Self::V {
-        // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
+        // SAFETY: `self` proves Advanced SIMD, and the caller guarantees the memory read.
         unsafe {
             let bytes = vld1_u8(source);
             let low = vshr_n_s8::<4>(vreinterpret_s8_u8(vshl_n_u8::<4>(bytes)));
@@ -120,7 +120,7 @@ unsafe impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn load_i2(self, source: *const u8) -> Self::V {
-        // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
+        // SAFETY: `self` proves Advanced SIMD, and the caller guarantees the memory read.
         unsafe {
             const TO_THE_TOP: [i8; 16] = [6, 6, 6, 6, 4, 4, 4, 4, 2, 2, 2, 2, 0, 0, 0, 0];
             let bytes = vreinterpretq_u8_u32(vdupq_n_u32(source.cast::<u32>().read_unaligned()));
@@ -130,7 +130,7 @@ unsafe impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn store_f16(self, target: *mut u16, v: Self::V) {
-        // SAFETY: `self` proves Advanced SIMD; the caller grants the memory written.
+        // SAFETY: `self` proves Advanced SIMD, and the caller guarantees the memory written.
         unsafe {
             for (index, quarter) in v.into_iter().enumerate() {
                 vst1_u16(target.add(index * 4), vreinterpret_u16_f16(vcvt_f16_f32(quarter)));
@@ -139,7 +139,7 @@ unsafe impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn store(self, target: *mut f32, v: Self::V) {
-        // SAFETY: `self` proves Advanced SIMD; the caller grants the memory written.
+        // SAFETY: `self` proves Advanced SIMD, and the caller guarantees the memory written.
         unsafe {
             for (index, quarter) in v.into_iter().enumerate() {
                 vst1q_f32(target.add(index * 4), quarter);
@@ -149,10 +149,10 @@ unsafe impl Simd for Neon {
     #[inline(always)]
     unsafe fn store_partial(self, target: *mut f32, count: usize, v: Self::V) {
         if count >= LANES {
-            // SAFETY: as the caller grants.
+            // SAFETY: guaranteed by the caller.
             return unsafe { self.store(target, v) };
         }
-        // SAFETY: `self` proves Advanced SIMD; the caller grants the memory written.
+        // SAFETY: `self` proves Advanced SIMD, and the caller guarantees the memory written.
         unsafe {
             let mut all = [0.0f32; LANES];
             self.store(all.as_mut_ptr(), v);

@@ -1,5 +1,4 @@
-//! Multiply-adds of registers and nothing else: the most that a core can do, for benchmarks to
-//! compare kernels with.
+//! Multiply-adds on registers alone, which measure the peak rate of a core for benchmarks.
 
 use std::hint::black_box;
 
@@ -7,14 +6,12 @@ use super::dot::{Dot, VECTOR, dispatch_dot};
 use super::{LANES, Registers, Simd, dispatch};
 
 dispatch! {
-    /// `rounds` of multiply-adds of f32 in sums that do not wait for each other; gives how many
-    /// were made.
+    /// Runs `rounds` of f32 multiply-adds in independent sums. Returns the number of multiply-adds.
     pub fn floats => float_rounds(rounds: usize) -> usize
 }
 
 dispatch_dot! {
-    /// `rounds` of products of bytes in sums that do not wait for each other; `made` becomes how
-    /// many were made.
+    /// Runs `rounds` of byte products in independent sums. Sets `made` to the number of products.
     pub fn bytes => byte_rounds(rounds: usize, made: &mut usize)
 }
 
@@ -53,7 +50,7 @@ fn byte_rounds<D: Dot>(d: D, rounds: usize, made: &mut usize) {
 fn byte_chains<D: Dot, const CHAINS: usize>(d: D, rounds: usize) -> usize {
     let weights = black_box([3u8; VECTOR]);
     let row = black_box([2i8; 4]);
-    // SAFETY: both are as long as what is read of them.
+    // SAFETY: both arrays have the length that is read.
     let (weights, row) = unsafe { (d.signed(d.load(weights.as_ptr())), d.quad(row.as_ptr())) };
     let mut sums = [d.splat(black_box(0)); CHAINS];
     for _ in 0..rounds {

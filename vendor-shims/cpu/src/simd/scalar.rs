@@ -30,13 +30,14 @@ fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// Exact value of a bfloat16.
+/// Returns the exact value of a bfloat16.
 #[inline(always)]
 pub fn widen_bf16(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// Exact value of a binary16; a signalling NaN becomes quiet, as the processors' conversions do.
+/// Returns the exact value of a binary16. A signalling NaN becomes quiet, as in the processors'
+/// conversions.
 #[inline(always)]
 pub fn widen_f16(bits: u16) -> f32 {
     let sign = u32::from(bits & 0x8000) << 16;
@@ -54,8 +55,8 @@ pub fn widen_f16(bits: u16) -> f32 {
     }
 }
 
-/// The nearest binary16, ties to even; infinite beyond its range. A NaN stays NaN and becomes
-/// quiet, as in the processors' conversions.
+/// Returns the nearest binary16, ties to even, or infinity beyond its range. A NaN stays NaN and
+/// becomes quiet, as in the processors' conversions.
 #[inline(always)]
 pub fn narrow_f16(value: f32) -> u16 {
     let sign = ((value.to_bits() >> 16) & 0x8000) as u16;
@@ -65,8 +66,8 @@ pub fn narrow_f16(value: f32) -> u16 {
     } else if magnitude >= 0x4780_0000 {
         0x7c00
     } else if magnitude < 0x3880_0000 {
-        // Subnormal: the step of f32 between ½ and 1 is the smallest binary16, so the addition
-        // rounds to it.
+        // For subnormal results, the step of f32 between ½ and 1 is the smallest binary16, so the
+        // addition rounds to it.
         (f32::from_bits(magnitude) + 0.5).to_bits() - 0x3f00_0000
     } else {
         (magnitude + 0xfff + ((magnitude >> 13) & 1) - 0x3800_0000) >> 13
@@ -85,49 +86,49 @@ unsafe impl Simd for Scalar {
     }
     #[inline(always)]
     unsafe fn load(self, source: *const f32) -> Self::V {
-        // SAFETY: the caller grants 16 f32; the cast keeps the alignment of f32.
+        // SAFETY: the caller guarantees 16 f32, and the cast keeps the alignment of f32.
         unsafe { source.cast::<[f32; LANES]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn load_partial(self, source: *const f32, count: usize) -> Self::V {
-        // SAFETY: only the granted `count` values are read.
+        // SAFETY: only the guaranteed `count` values are read.
         each(|lane| if lane < count { unsafe { source.add(lane).read() } } else { 0.0 })
     }
     #[inline(always)]
     unsafe fn load_bf16(self, source: *const u16) -> Self::V {
-        // SAFETY: the caller grants 16 u16.
+        // SAFETY: the caller guarantees 16 u16.
         each(|lane| widen_bf16(unsafe { source.add(lane).read() }))
     }
     #[inline(always)]
     unsafe fn load_f16(self, source: *const u16) -> Self::V {
-        // SAFETY: the caller grants 16 u16.
+        // SAFETY: the caller guarantees 16 u16.
         each(|lane| widen_f16(unsafe { source.add(lane).read() }))
     }
     #[inline(always)]
     unsafe fn load_i8(self, source: *const i8) -> Self::V {
-        // SAFETY: the caller grants 16 bytes.
+        // SAFETY: the caller guarantees 16 bytes.
         each(|lane| f32::from(unsafe { source.add(lane).read() }))
     }
     #[inline(always)]
     unsafe fn store_i8(self, target: *mut i8, v: Self::V) {
         for (lane, value) in v.into_iter().enumerate() {
-            // SAFETY: the caller grants 16 bytes.
+            // SAFETY: the caller guarantees 16 bytes.
             unsafe { target.add(lane).write(value as i8) }
         }
     }
     #[inline(always)]
     unsafe fn load_i4(self, source: *const u8) -> Self::V {
         each(|lane| {
-            // SAFETY: the caller grants 8 bytes.
+            // SAFETY: the caller guarantees 8 bytes.
             let byte = unsafe { source.add(lane % 8).read() };
-            // Shifted to the top and back, which sign-extends.
+            // The shift to the top and back sign-extends.
             f32::from((byte << (4 - 4 * (lane / 8))) as i8 >> 4)
         })
     }
     #[inline(always)]
     unsafe fn load_i2(self, source: *const u8) -> Self::V {
         each(|lane| {
-            // SAFETY: the caller grants 4 bytes.
+            // SAFETY: the caller guarantees 4 bytes.
             let byte = unsafe { source.add(lane % 4).read() };
             f32::from((byte << (6 - 2 * (lane / 4))) as i8 >> 6)
         })
@@ -135,19 +136,19 @@ unsafe impl Simd for Scalar {
     #[inline(always)]
     unsafe fn store_f16(self, target: *mut u16, v: Self::V) {
         for (lane, value) in v.into_iter().enumerate() {
-            // SAFETY: the caller grants 16 u16.
+            // SAFETY: the caller guarantees 16 u16.
             unsafe { target.add(lane).write(narrow_f16(value)) }
         }
     }
     #[inline(always)]
     unsafe fn store(self, target: *mut f32, v: Self::V) {
-        // SAFETY: the caller grants 16 f32.
+        // SAFETY: the caller guarantees 16 f32.
         unsafe { target.cast::<[f32; LANES]>().write_unaligned(v) }
     }
     #[inline(always)]
     unsafe fn store_partial(self, target: *mut f32, count: usize, v: Self::V) {
         for (lane, value) in v.into_iter().enumerate().take(count) {
-            // SAFETY: only the granted `count` values are written.
+            // SAFETY: only the guaranteed `count` values are written.
             unsafe { target.add(lane).write(value) }
         }
     }

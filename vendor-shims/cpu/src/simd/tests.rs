@@ -4,7 +4,7 @@ use super::*;
 #[inline(always)]
 fn trace<S: Simd>(s: S, a: &[f32; 16], b: &[f32; 16], c: &[f32; 16], half: &[u16; 16]) -> Vec<u32> {
     let mut out = Vec::new();
-    // SAFETY: all arrays hold sixteen values.
+    // SAFETY: all arrays have sixteen values.
     let (va, vb, vc) = unsafe { (s.load(a.as_ptr()), s.load(b.as_ptr()), s.load(c.as_ptr())) };
     let mut push = |v: S::V| {
         let mut lanes = [0.0f32; 16];
@@ -125,14 +125,14 @@ fn binary16_is_widened_exactly() {
 
 #[test]
 fn binary16_is_rounded_to_the_nearest() {
-    // A widened binary16 narrows back to itself, and the middle between two neighbours goes to the
-    // even one.
+    // A widened binary16 narrows back to itself. The middle between two neighbours rounds to the
+    // even neighbour.
     for bits in 0..0x7c00u16 {
         let (value, next) = (scalar::widen_f16(bits), scalar::widen_f16(bits + 1));
         for sign in [0, 0x8000] {
             let signed = |value: f32| if sign == 0 { value } else { -value };
             assert_eq!(scalar::narrow_f16(signed(value)), bits | sign, "{bits:#06x}");
-            // Beyond the largest, the step stays the same.
+            // Beyond the largest value, the step stays the same.
             let next = if next.is_infinite() { 65536.0 } else { next };
             let middle = (value + next) / 2.0;
             let even = bits + (bits & 1);
@@ -157,7 +157,8 @@ fn packed_integers_come_in_their_lanes() {
     let bytes: [u8; 8] = [0x80, 0x71, 0xf2, 0x13, 0x04, 0x95, 0xe6, 0xc7];
     let low = [0, 1, 2, 3, 4, 5, 6, 7].map(|value| value as f32);
     let high = [-8, 7, -1, 1, 0, -7, -2, -4].map(|value| value as f32);
-    // SAFETY: eight bytes for sixteen values of four bits, four for those of two.
+    // SAFETY: sixteen values of four bits have eight bytes, and sixteen values of two bits have
+    // four.
     let (four, two) =
         unsafe { (Scalar.load_i4(bytes.as_ptr()), Scalar.load_i2([0b11_10_01_00u8; 4].as_ptr())) };
     assert_eq!(four, [low, high].concat()[..]);
@@ -179,7 +180,7 @@ fn sums_of_sixteen_vectors_are_those_of_each() {
         unsafe { s.store(each.as_mut_ptr(), s.reduce_add_each(vectors)) };
     }
 
-    // Sizes so different that another order gives other bits.
+    // The sizes differ so much that another order of addition would change the bits.
     let value = |vector: usize, lane: usize| {
         ((vector * 37 + lane * 101) % 89 + 1) as f32 * 3f32.powi((vector * 7 + lane * 5) as i32 % 17 - 8)
     };

@@ -1,4 +1,4 @@
-//! Results and refusals of the shim at each function of the contract.
+//! Results and errors of the shim for each function of the contract.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use shardwright_shim_abi::raw::*;
 use shardwright_shim_cpu::artefact::FORMAT;
 use shardwright_shim_cpu::simd::dot::DotLevel;
 
-/// `hidden → norm → linear → gelu → tap` with four rows.
+/// Builds `hidden → norm → linear → gelu → tap` with four rows.
 fn simple() -> Builder {
     let mut b = Builder::new("decode_4@8", SW_ENTRY_DECODE, 4, 8);
     b.layer = 3;
@@ -20,7 +20,7 @@ fn simple() -> Builder {
     b
 }
 
-/// A state of eight rows, updated and attended.
+/// Builds a state of eight rows that is updated and attended to.
 fn stateful() -> Builder {
     let mut b = Builder::new("decode_4@8", SW_ENTRY_DECODE, 4, 8);
     let x = b.input("hidden", SW_ROLE_HIDDEN, &[4, 6]);
@@ -87,7 +87,7 @@ fn options_are_supported_or_refused() {
     }
 }
 
-/// What the registers do not hold is not said to be applied.
+/// A flag that the registers do not support must not be reported as applied.
 #[test]
 fn ways_of_computing_end_with_a_verdict() {
     let host = open(&[("threads", "1")]).expect("opened");
@@ -205,7 +205,7 @@ fn estimates_grow_with_the_work() {
         "{one}, {many}, {bytes}"
     );
     assert_eq!(of(entry(1, true)).uncosted, [1]);
-    // Bytes are multiplied faster than floats; memory-bound work is not.
+    // Bytes are multiplied faster than floats, but memory-bound work is not.
     let stored: Vec<i32> = (0..2_000_000).map(|index| index % 255 - 127).collect();
     let channels = (SW_QUANTISATION_PER_CHANNEL, 0);
     let w = integers("w", &[2000, 1000], &stored, SW_DTYPE_I8, channels, &[0.01; 2000], 0);
@@ -225,7 +225,7 @@ fn estimates_grow_with_the_work() {
         b.output("tap", SW_ROLE_TAP, y);
         of(b.build()).microseconds
     };
-    // A scale per block costs some of that.
+    // A scale per block reduces this gain.
     let [floats, blocks, bytes] =
         [product(SW_OP_LINEAR, 500), in_blocks(500), product(SW_OP_DYNAMIC_LINEAR, 500)];
     assert!(bytes < blocks && blocks < floats, "{bytes}, {blocks}, {floats}");
@@ -274,7 +274,7 @@ fn nodes_are_refused_with_a_reason() {
         assert_eq!(verdicts[0].0, SW_VERDICT_REFUSED, "{part}");
         assert!(verdicts[0].1.contains(part), "`{part}` not in `{}`", verdicts[0].1);
     }
-    // A product with computed weights is possible in its other form.
+    // A product with computed weights is supported as a matrix product.
     let mut b = Builder::new("e", SW_ENTRY_ENCODE, 4, 4);
     let x = b.input("x", SW_ROLE_GATHERED, &[4, 4]);
     let y = b.node(SW_OP_LINEAR, &[x, x], &[4, 4], vec![]);
@@ -361,7 +361,7 @@ fn compiling_names_the_node_and_its_layer() {
         (failure.class, failure.detail("node"), failure.detail("layer")),
         (SW_ERROR_UNSUPPORTED_OP, Some("node.2"), Some("3"))
     );
-    // A node on which no output depends is no obstacle.
+    // A node that no output depends on does not prevent compilation.
     let mut b = simple();
     let x = b.nodes[0].outputs[0];
     b.unary(999, x, vec![]);
@@ -393,7 +393,7 @@ fn weights_must_have_the_bytes_of_their_shape() {
         [(58u64, false, "58 bytes"), (0, false, "0 bytes"), (60, true, "has no bytes here")]
     {
         let mut w = weight("short", &[5, 6], &values(30, 1, 1.0), SW_DTYPE_BF16);
-        // SAFETY: a copy of the struct, with another length or without bytes.
+        // SAFETY: this is a copy of the struct, with another length or without bytes.
         let mut raw = unsafe { std::ptr::read(w.raw) };
         raw.length = length;
         if missing {
@@ -430,7 +430,7 @@ fn states_are_updated_in_place() {
         change(&mut b);
         refused(host.compile(&[b.build()], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, part);
     }
-    // A state that is only read is bound as such.
+    // A state that is only read is bound as read-only.
     let mut b = stateful();
     let state = b.inputs[3].tensor;
     b.nodes[1].inputs[1..3].fill(state);
@@ -524,8 +524,7 @@ fn a_run_can_be_cancelled_from_another_thread() {
     let artefact = host.compile(&[b.build()], &[]).expect("compiled").artefact;
     let mut loaded = host.load(&artefact, &[]).expect("loaded");
     let mut bound = HashMap::from([("x".to_owned(), Bound::F32(values(64 * 512, 2, 1.0)))]);
-    // A raw address, so that the run may hold the exclusive reference meanwhile, as the contract
-    // allows.
+    // The raw address lets the run keep the exclusive reference meanwhile, as the contract allows.
     let address = std::ptr::from_ref(&loaded) as usize;
     let finished = std::sync::atomic::AtomicBool::new(false);
     let result = std::thread::scope(|scope| {
@@ -580,7 +579,7 @@ fn two_shards_run_at_the_same_time_on_shared_threads() {
     });
 }
 
-/// `x → linear → tap` over a weight.
+/// Builds `x → linear → tap` with a weight.
 fn product_with(w: &Weight) -> Builder {
     let mut b = Builder::new("decode_4@8", SW_ENTRY_DECODE, 4, 8);
     let x = b.input("hidden", SW_ROLE_HIDDEN, &[4, 70]);
@@ -589,7 +588,7 @@ fn product_with(w: &Weight) -> Builder {
     b
 }
 
-/// Four-bit weights `[5, 70]`: in blocks of 32, or per channel.
+/// Creates four-bit weights `[5, 70]`, in blocks of 32 or per channel.
 fn packed(in_blocks: bool) -> Weight {
     let stored: Vec<i32> = (0..350).map(|i| i * 7 % 16 - 8).collect();
     let (kind, scales) = match in_blocks {
@@ -599,7 +598,7 @@ fn packed(in_blocks: bool) -> Weight {
     integers("packed", &[5, 70], &stored, SW_DTYPE_I4, kind, &scales, 0)
 }
 
-/// The weight with a modified quantisation table.
+/// Returns the weight with a modified quantisation table.
 fn forged(w: &Weight, change: impl Fn(&mut SwQuantisation)) -> Weight {
     // SAFETY: copies of structs that live as long as the process.
     let (mut raw, mut q) = unsafe { (std::ptr::read(w.raw), std::ptr::read(w.raw.quantisation)) };
@@ -611,7 +610,8 @@ fn forged(w: &Weight, change: impl Fn(&mut SwQuantisation)) -> Weight {
 #[test]
 fn quantisation_tables_that_contradict_themselves_are_errors() {
     type Change = fn(&mut SwQuantisation);
-    // Whether `check` refuses it, or only compiling, which reads the scales.
+    // The first field is true if `check` rejects the weight, and false if only compilation does,
+    // which reads the scales.
     let cases: &[(bool, &str, Change)] = &[
         (true, "14 scales where [5, 70] has 15", |q| q.scale_count = 14),
         (true, "16 scales", |q| q.scale_count = 16),
@@ -690,12 +690,12 @@ fn unsupported_formats_are_refused_with_a_reason() {
         let got = reason(&product_with(&forged(&packed(*in_blocks), change)));
         assert!(got.contains(part), "`{part}` not in `{got}`");
     }
-    // Scales in f32 that are exact in f16 are supported, and give the same result.
+    // Scales in f32 that are exact in f16 are supported and give the same result.
     let wide = |q: &mut SwQuantisation| {
         q.scale_dtype = SW_DTYPE_F32;
         q.scales = tables::list(vec![0.25f32; 15]).cast();
     };
-    // Others are supported where values are multiplied, and minimums too.
+    // Other scales, and minimums, are supported if values are multiplied.
     let dynamic = |w: &Weight| {
         let mut b = Builder::new("decode_4@8", SW_ENTRY_DECODE, 4, 8);
         let x = b.input("hidden", SW_ROLE_HIDDEN, &[4, 70]);
@@ -761,7 +761,7 @@ fn unsupported_formats_are_refused_with_a_reason() {
         reason(&product_with(&blocks)).contains("scales per block of 2 bits, only 8 and 4 are supported")
     );
 
-    // Packed types used other than as the matrix of a product.
+    // Packed types can only be used as the matrix of a product.
     let mut b = Builder::new("decode_5@8", SW_ENTRY_DECODE, 5, 8);
     let x = b.input("hidden", SW_ROLE_HIDDEN, &[5, 70]);
     let w = b.constant(&packed(false));
@@ -777,7 +777,7 @@ fn unsupported_formats_are_refused_with_a_reason() {
     let y = b.mat_mul(x, w, false);
     b.output("tap", SW_ROLE_TAP, y);
     assert!(reason(&b).contains("a matrix of 4 bits is supported only as [outputs, inputs]"));
-    // Scales per channel of a constant that is no matrix.
+    // This constant has scales per channel but is not a matrix.
     let mut b = Builder::new("decode_5@8", SW_ENTRY_DECODE, 5, 8);
     let x = b.input("hidden", SW_ROLE_HIDDEN, &[5, 70]);
     let channels =
@@ -786,7 +786,7 @@ fn unsupported_formats_are_refused_with_a_reason() {
     let y = b.binary(SW_OP_MUL, x, w);
     b.output("tap", SW_ROLE_TAP, y);
     assert!(reason(&b).contains("scales per channel of axis 0 are supported only for matrices"));
-    // Rows are quantised for integer weights.
+    // Rows are only quantised for integer weights.
     let mut b = product_with(&weight("w", &[5, 70], &values(350, 1, 1.0), SW_DTYPE_F16));
     b.nodes[0].op = SW_OP_DYNAMIC_LINEAR;
     assert!(reason(&b).contains("signed integers of 8, 4 and 2 bits can be multiplied directly"));
@@ -813,7 +813,7 @@ fn unsupported_encodings_are_refused_with_a_reason() {
         b.encode(0, Encoding::integers(packed, 0.1, 0));
         assert!(reason(&b).1.contains("holds no values here"), "{}", reason(&b).1);
     }
-    // Operations that only move elements keep their encoding.
+    // Operations that only move elements must keep their encoding.
     let mut b = Builder::new("e", SW_ENTRY_ENCODE, 4, 4);
     let x = b.input("x", SW_ROLE_GATHERED, &[4, 4]);
     let y = b.transpose(x, &[1, 0]);

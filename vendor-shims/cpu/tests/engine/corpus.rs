@@ -1,7 +1,7 @@
-//! The committed corpus of the fuzz targets equals what this test generates;
-//! `SHARDWRIGHT_WRITE_CORPUS=1` rewrites it. Inputs that the targets once found are stored beside
-//! it, in files called `found-…`. Every target is run over all of it, whole, truncated, and
-//! damaged.
+//! Checks that the committed corpus of the fuzz targets equals the generated one.
+//! `SHARDWRIGHT_WRITE_CORPUS=1` rewrites it. Inputs that the targets once found are stored next to
+//! it, in files named `found-…`. Every target runs on the whole corpus, on truncated files, and on
+//! damaged copies.
 
 use std::path::{Path, PathBuf};
 
@@ -10,11 +10,11 @@ use crate::targets::{TARGETS, program_of};
 use shardwright_shim_cpu::artefact::Artefact;
 use shardwright_shim_cpu::program::{PackedScales, Step};
 
-/// Largest file of the corpus: a fuzzer that starts from large ones is slow.
+/// Largest file size of the corpus, because a fuzzer that starts from large files is slow.
 const LARGEST: usize = 20_000;
 /// File name prefix of inputs that no sample generates.
 const FOUND: &str = "found-";
-/// Damaged copies of each file.
+/// Number of damaged copies of each file.
 const DAMAGED: u64 = 300;
 
 fn corpus(target: &str) -> PathBuf {
@@ -80,7 +80,7 @@ fn the_samples_reach_the_kernels_they_are_named_after() {
     has("tower", |step| matches!(step, Step::MeanRows { .. }));
 }
 
-/// The next of a sequence of numbers, the same in every run.
+/// Returns the next number of a sequence that is the same in every run.
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -97,8 +97,8 @@ fn no_target_fails_on_damage() {
         paths.sort();
         for file in paths.iter().map(|path| std::fs::read(path).expect("a file")) {
             target(&file);
-            // Damage to the padding of the last page before the weights, and to weights, changes
-            // little.
+            // Damage to the weights, or to the padding of the last page before them, has little
+            // effect.
             let end =
                 if *name == "artefact" { program_of(&file).map_or(0, <[u8]>::len) + 64 } else { file.len() };
             let end = end.min(file.len());

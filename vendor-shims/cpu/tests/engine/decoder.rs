@@ -1,4 +1,4 @@
-//! A small decoder, entry by entry.
+//! A small decoder with several entries.
 
 use std::collections::HashMap;
 
@@ -6,12 +6,12 @@ use shardwright_shim_abi::raw::*;
 
 use crate::support::*;
 
-/// A small decoder with every difficulty of real ones: rings, a shared state, partial rotary, soft
-/// caps, grouped heads, per-layer inputs, odd sizes, weights of three types.
+/// A small decoder with the difficult features of real ones: rings, a shared state, partial rotary,
+/// soft caps, grouped heads, per-layer inputs, odd sizes, weights of three types.
 pub struct Decoder {
     /// Width of the residual stream.
     pub hidden: u64,
-    /// By part, for example `2.gate`.
+    /// Weights by part, for example `2.gate`.
     pub weights: HashMap<String, Weight>,
 }
 
@@ -23,7 +23,7 @@ pub const WINDOW: u64 = 10;
 pub const CHUNK: u64 = 8;
 /// Rows of a ring.
 pub const RING: u64 = WINDOW + CHUNK;
-/// Logits.
+/// Number of logits.
 pub const VOCABULARY: u64 = 37;
 /// Width of a per-layer input.
 pub const PER_LAYER: u64 = 5;
@@ -31,25 +31,25 @@ pub const PER_LAYER: u64 = 5;
 /// Shape of one layer.
 #[derive(Clone, Copy)]
 pub struct Layer {
-    /// Of queries.
+    /// Number of query heads.
     pub heads: u64,
-    /// Of keys and values.
+    /// Number of key and value heads.
     pub kv_heads: u64,
     /// Width of a head.
     pub head_dim: u64,
-    /// Positions it sees; 0 for all.
+    /// Positions that the layer sees, 0 for all.
     pub window: u64,
     /// Rotated pairs of a head.
     pub pairs: u64,
-    /// Base of the rotary angles.
+    /// Base of the rotary frequencies.
     pub theta: f32,
-    /// Cap of the scores; 0 for none.
+    /// Cap of the scores, 0 for none.
     pub softcap: f32,
-    /// Layer whose states it reads instead of its own.
+    /// Layer whose states this layer reads instead of its own.
     pub donor: Option<usize>,
 }
 
-/// Two layers with states of their own, and two that read those.
+/// Two layers with their own states, and two layers that read these states.
 pub const LAYERS: [Layer; 4] = [
     Layer {
         heads: 4,
@@ -94,7 +94,7 @@ pub const LAYERS: [Layer; 4] = [
 ];
 
 impl Decoder {
-    /// With weights in f32, bf16 and f16 in turn.
+    /// Creates a decoder whose weights alternate between f32, bf16 and f16.
     pub fn new() -> Decoder {
         let dtypes = [SW_DTYPE_F32, SW_DTYPE_BF16, SW_DTYPE_F16];
         let stored = |name: &str, shape: &[u64], data: &[f32], index: usize| {
@@ -103,7 +103,8 @@ impl Decoder {
         Decoder::with(stored)
     }
 
-    /// With each weight encoded by `stored`, from its name, its shape, its values and a number.
+    /// Creates a decoder whose weights `stored` encodes. Its arguments are name, shape, values and
+    /// a number.
     pub fn with(stored: impl Fn(&str, &[u64], &[f32], usize) -> Weight) -> Decoder {
         let hidden = 27;
         let mut weights = HashMap::new();
@@ -136,12 +137,13 @@ impl Decoder {
         Decoder { hidden, weights }
     }
 
-    /// Rows of the layer's states.
+    /// Returns the rows of the layer's states.
     pub fn capacity(layer: &Layer) -> u64 {
         if layer.window > 0 { RING } else { CONTEXT }
     }
 
-    /// Decode entries give logits; prefill entries stop after the last state.
+    /// Builds an entry. Decode entries return logits, and prefill entries stop after the last
+    /// state.
     pub fn entry(&self, rows: u64, prefill: bool, decomposed: bool) -> Builder {
         let kind = if prefill { SW_ENTRY_PREFILL } else { SW_ENTRY_DECODE };
         let name = format!("{}_{rows}@{CONTEXT}", if prefill { "prefill" } else { "decode" });
@@ -265,7 +267,7 @@ impl Decoder {
         b
     }
 
-    /// Zeroed states, in f32.
+    /// Returns zeroed states in f32.
     pub fn fresh_states(&self) -> HashMap<String, Bound> {
         let mut bound = HashMap::new();
         for (index, layer) in LAYERS.iter().enumerate().filter(|(_, layer)| layer.donor.is_none()) {
@@ -277,8 +279,8 @@ impl Decoder {
         bound
     }
 
-    /// Binds the step inputs of positions `first..first + rows` in an entry of `most` rows; the
-    /// rest is poison.
+    /// Binds the step inputs of positions `first..first + rows` in an entry of `most` rows. The
+    /// remaining rows are poison.
     pub fn step(&self, bound: &mut HashMap<String, Bound>, first: usize, rows: usize, most: usize) {
         let fill = |seed: u64, width: u64| {
             let mut out = vec![f32::NAN; most * width as usize];

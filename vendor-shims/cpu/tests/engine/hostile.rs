@@ -1,5 +1,5 @@
-//! Damaged artefacts and malformed work orders: typed errors, never a crash, a panic or a wrong
-//! result.
+//! Damaged artefacts and malformed work orders must give typed errors, never a crash, a panic or a
+//! wrong result.
 
 use crate::support::samples::{encoded_sample, head, sample, tower};
 use crate::support::towers::{Matrices, vision};
@@ -42,7 +42,7 @@ fn every_flipped_bit_of_header_program_and_end_is_noticed() {
         assert!(classes.contains(&failure.class), "bit {bit}: {failure:?}");
         region.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
     }
-    // Weights are verified on request.
+    // Weights are only verified on request.
     for at in (weights as usize..total - 8).step_by(61) {
         region.bytes_mut()[at] ^= 4;
         assert!(host.load(&region, &[]).is_ok());
@@ -87,7 +87,7 @@ fn an_artefact_must_be_aligned() {
     assert_eq!(failure.class, SW_ERROR_INVALID_ARGUMENT, "{failure:?}");
 }
 
-/// Steps without data take time too, which no memory limit bounds.
+/// Steps without data also need time, which no memory limit bounds.
 #[test]
 fn steps_with_too_many_empty_iterations_are_refused() {
     let nothing = Operand { place: Place::Arena, offset: 0, elements: 0 };
@@ -107,7 +107,7 @@ fn steps_with_too_many_empty_iterations_are_refused() {
         rows: Extent::Fixed(rows),
         out: nothing,
     };
-    // A zero among sizes whose product overflows.
+    // A zero among sizes whose product overflows must not hide the overflow.
     let sum = |size: usize| Step::Binary {
         kind: Binary::Add,
         broadcast: Broadcast { shape: vec![0, size, size, 1], a: vec![0; 4], b: vec![0; 4] },
@@ -129,7 +129,8 @@ fn steps_with_too_many_empty_iterations_are_refused() {
     }
 }
 
-/// Attention to rows locates its positions although nothing depends on them.
+/// Attention to rows checks the bounds of its positions although its result does not depend on
+/// them.
 #[test]
 fn positions_that_nothing_reads_are_checked() {
     let nothing = Operand { place: Place::Arena, offset: 0, elements: 0 };
@@ -197,7 +198,6 @@ fn programs_beyond_a_limit_are_refused() {
     }
 }
 
-/// Edge values.
 const EDGES: [u64; 12] = [0, 1, 2, 3, 7, 16, 64, 1 << 20, 1 << 34, (1 << 34) + 1, u64::MAX / 4, u64::MAX];
 
 #[test]
@@ -213,7 +213,7 @@ fn forged_programs_are_refused_or_harmless() {
     }
 }
 
-/// An artefact with another program in it.
+/// Builds an artefact with another program.
 fn with_program(original: &[u8], program: &[u8]) -> Region {
     let weights = &original[number(original, 32) as usize..];
     let weights_at = (64 + program.len()).next_multiple_of(4096);
@@ -241,7 +241,7 @@ fn forge(original: &Region) {
                 0 => bytes[at] = next() as u8,
                 1 => bytes[at] = bytes[at].wrapping_add(1),
                 _ => {
-                    // Replaces a number by another, each of its own length.
+                    // Replaces a number by another one, which may have another encoded length.
                     let edge = postcard::to_allocvec(&EDGES[next() % EDGES.len()]).expect("a number");
                     let more = bytes[at..].iter().take_while(|byte| **byte >= 0x80).count();
                     let end = (at + more + 1).min(bytes.len());
@@ -341,7 +341,7 @@ fn malformed_work_orders_are_refused_or_run() {
             }
         };
         compiled += 1;
-        // Compiled artefacts can be loaded, unless memory is short.
+        // Compiled artefacts can be loaded, unless memory is insufficient.
         match host.load(&artefact, &[("threads", "1")]) {
             Ok(mut loaded) => {
                 let Some(mut bound) = bind(&loaded, 0, MOST_BYTES) else { continue };

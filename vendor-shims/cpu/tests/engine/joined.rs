@@ -1,4 +1,4 @@
-//! Fused nodes give the bits of separate ones.
+//! Checks that fused nodes give the same bits as separate ones.
 
 use std::collections::HashMap;
 
@@ -10,9 +10,9 @@ use shardwright_shim_cpu::program::Step;
 const WIDTH: u64 = 48;
 const INNER: u64 = 80;
 
-/// A block of a decoder: three maps of the same rows with others between them, a gate, a norm
-/// before each sum. Rows are quantised whole or `in_blocks`. With `open`, intermediate tensors are
-/// outputs as well, so that only the maps can be fused.
+/// Builds a block of a decoder: three maps of the same rows with other nodes between them, a gate,
+/// and a norm before each sum. Rows are quantised whole or `in_blocks`. With `open`, intermediate
+/// tensors are outputs as well, so that only the maps can be fused.
 fn block(rows: u64, open: bool, in_blocks: bool) -> Builder {
     let mut b = Builder::new("encode", SW_ENTRY_ENCODE, rows, rows);
     let matrix = |b: &mut Builder, name: &str, outputs: u64, inputs: u64, seed: u64| {

@@ -1,4 +1,5 @@
-//! A run that requests only the top-k logits gets the same values as a run that computes all.
+//! Checks that a run that requests only the top-k logits returns the same values as a run that
+//! computes all logits.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,6 @@ use shardwright_shim_cpu::simd::Level;
 const WIDTH: u64 = 256;
 const VOCABULARY: u64 = 3000;
 
-/// Signed bytes.
 fn weights_of_head() -> Weight {
     let stored = values((VOCABULARY * WIDTH) as usize, 1, 127.0);
     let stored: Vec<i32> = stored.iter().map(|value| *value as i32).collect();
@@ -22,7 +22,8 @@ fn weights_of_head() -> Weight {
     integers("head", &[VOCABULARY, WIDTH], &stored, SW_DTYPE_I8, kind, &scales, 0)
 }
 
-/// A norm and a head, whose logits may be capped; with `read` another node reads the logits too.
+/// Builds a norm and a head, whose logits may be capped. With `read`, another node also reads the
+/// logits.
 fn head(rows: u64, cap: Option<f32>, read: bool) -> Builder {
     head_of(&weights_of_head(), rows, cap, read)
 }
@@ -64,7 +65,7 @@ fn largest_of(logits: &[f32], wanted: usize) -> Vec<u32> {
 
 #[test]
 fn the_largest_logits_equal_those_of_a_full_run() {
-    // A cap far above all logits, one in their range, and one that many of them come close to.
+    // The caps are far above all logits, within their range, and close to many of them.
     for cap in [None, Some(1e4), Some(30.0), Some(0.5)] {
         largest_are_those_of_all(cap);
     }
@@ -89,7 +90,8 @@ fn largest_are_those_of_all(cap: Option<f32>) {
                     loaded.run_for_largest("decode_1@64", 1, &mut bound, wanted).expect("ran");
                     assert_eq!(bits(bound["logits"].f32()), largest_of(&all, wanted as usize));
                 }
-                // More than the search supports, and more than exist: all of them.
+                // If more logits are requested than the search supports, or than exist, all are
+                // returned.
                 for wanted in [257, VOCABULARY, u64::MAX] {
                     loaded.run_for_largest("decode_1@64", 1, &mut bound, wanted).expect("ran");
                     assert_eq!(bits(bound["logits"].f32()), bits(&all), "{wanted} wanted");
@@ -119,7 +121,7 @@ fn never_left_out(host: &Host, cap: Option<f32>) {
     assert_eq!(bits(bound["logits"].f32()), all);
 }
 
-/// A shard with a prefill, which has no logits: its head is of single rows all the same.
+/// A shard with a prefill entry, which has no logits. Its head still has single rows only.
 #[test]
 fn a_head_of_single_rows_is_split_beside_entries_of_several() {
     let host = open(&[("threads", "2")]).expect("opened");
@@ -137,7 +139,7 @@ fn a_head_of_single_rows_is_split_beside_entries_of_several() {
     assert!(is_split(&artefact));
 }
 
-/// A shard whose entries take one row and a few: each row of several has what it has alone.
+/// A shard whose entries have one row and a few rows. Each row must have the same logits as alone.
 #[test]
 fn every_row_of_a_few_has_the_logits_it_has_alone() {
     let host = open(&[("threads", "2")]).expect("opened");

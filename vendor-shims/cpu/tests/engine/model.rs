@@ -1,5 +1,5 @@
-//! Whole graphs through the contract: against the plain evaluator, and bit for bit against other
-//! configurations.
+//! Runs whole graphs through the contract. Results are compared with the plain evaluator, and bit
+//! for bit with other configurations.
 
 use std::collections::HashMap;
 
@@ -7,8 +7,8 @@ use crate::decoder::{CHUNK, CONTEXT, Decoder};
 use crate::support::*;
 use shardwright_shim_abi::raw::*;
 
-/// One generation: prefill in chunks of `chunk`, then single rows up to `positions`. Logits of the
-/// single rows.
+/// Runs one generation: prefill in chunks of `chunk`, then single rows up to `positions`. Returns
+/// the logits of the single rows.
 fn generate(
     decoder: &Decoder,
     loaded: &mut Loaded<'_>,
@@ -68,7 +68,7 @@ fn every_step_agrees_with_the_plain_evaluator_whole_and_decomposed() {
         let mut loaded = host.load(&artefact, &[("verify-weights", "true")]).expect("loaded");
         let mut bound = decoder.fresh_states();
         let mut first = 0;
-        // Chunks of every kind and length, several times around the ring.
+        // The chunks have every kind and length, and go several times around the ring.
         for (round, rows) in [8usize, 3, 1, 8, 5, 1, 7, 1, 8, 2].into_iter().enumerate() {
             let builder = &builders[if rows == 1 { 2 } else { round % 2 }];
             decoder.step(&mut bound, first, rows, builder.rows as usize);
@@ -117,7 +117,7 @@ fn chunks_threads_and_instruction_sets_change_no_bit() {
     }
 }
 
-/// An encoder with windows on both sides and mean pooling.
+/// Builds an encoder with windows on both sides and mean pooling.
 fn encoder(rows: u64, hidden: u64, weights: &[Weight]) -> Builder {
     let mut b = Builder::new(&format!("encode_{rows}"), SW_ENTRY_ENCODE, rows, rows);
     let mut h = b.input("gathered", SW_ROLE_GATHERED, &[rows, hidden]);
@@ -182,7 +182,7 @@ fn an_encoder_pools_valid_rows_only() {
             let exact = evaluate(&builder, rows, &clean);
             loaded.run(&builder.name, rows, &mut bound).expect("ran");
             close(bound["tap"].f32(), &exact["tap"], rows, 1e-5, "tap");
-            // The evaluator computes rows beyond the valid ones too; they have no weight.
+            // The evaluator also computes rows beyond the valid ones, which have no weight.
             close(bound["embedding"].f32(), &exact["embedding"], hidden as usize, 1e-5, "embedding");
             let vector = bits(bound["embedding"].f32());
             assert_eq!(
@@ -257,7 +257,7 @@ fn every_operation_agrees_with_the_plain_evaluator() {
     outputs.push(b.node(SW_OP_ROTATE, &[y, cos, sin], &[rows, 20], heads));
     let crossed = b.reshape(t, &[rows, 20]);
     outputs.push(b.binary(SW_OP_ADD, crossed, x));
-    // An output that is an input, one that is listed twice, one that is part of another.
+    // One output is an input, one is listed twice, and one is part of another.
     outputs.push(x);
     outputs.push(t);
     for (index, output) in outputs.iter().enumerate() {

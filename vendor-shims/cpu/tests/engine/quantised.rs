@@ -1,9 +1,9 @@
-//! Quantised weights and encoded tensors through the contract: against the plain evaluator, and bit
-//! for bit against other configurations.
+//! Runs quantised weights and encoded tensors through the contract. Results are compared with the
+//! plain evaluator, and bit for bit with other configurations.
 //!
-//! The bound: a result in f32 is within 2·10⁻⁵ of the largest magnitude of the exact result; an
-//! encoded one is at most one step from the encoded exact result, and only where that is equally
-//! close to the middle between two steps. Sums of quantised rows are exact.
+//! A result in f32 must be within 2·10⁻⁵ of the largest magnitude of the exact result. An encoded
+//! result may differ from the encoded exact result by one step, but only if that is equally close
+//! to the middle between two steps. Sums of quantised rows are exact.
 
 use std::collections::HashMap;
 
@@ -31,15 +31,15 @@ const FORMATS: [(u32, (u32, u64)); 9] = [
     (SW_DTYPE_I8, (SW_QUANTISATION_PER_BLOCK, 64)),
 ];
 
-/// Whether blocks of weights end where blocks of 32 activations do.
+/// Checks whether blocks of weights end at the ends of blocks of 32 activations.
 fn suits((_, (kind, block)): (u32, (u32, u64)), inputs: u64) -> bool {
     kind != SW_QUANTISATION_PER_BLOCK || block >= inputs || block % 32 == 0
 }
 
-/// Formats that are supported only where integers are multiplied directly.
+/// Formats that are supported only if integers are multiplied directly.
 const MULTIPLIED: [(u32, (u32, u64)); 1] = [(SW_DTYPE_I2, (SW_QUANTISATION_PER_BLOCK, 24))];
 
-/// Blocks with minimums, which are supported only where values are multiplied: stored type, block,
+/// Blocks with minimums, which are supported only if values are multiplied: stored type, block,
 /// zero point, and whether scales and minimums are binary16.
 const AFFINE: [(u32, u64, i32, bool); 5] = [
     (SW_DTYPE_I4, 32, -8, false),
@@ -49,7 +49,7 @@ const AFFINE: [(u32, u64, i32, bool); 5] = [
     (SW_DTYPE_I8, 7, 0, true),
 ];
 
-/// A matrix near `values` whose blocks have minimums.
+/// Creates a matrix near `values` whose blocks have minimums.
 fn affine(
     name: &str,
     shape: &[u64],
@@ -76,7 +76,7 @@ fn affine(
     integers(name, shape, &stored, dtype, (SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM, block), &scales, zero)
 }
 
-/// A matrix near `values` in a format.
+/// Creates a matrix near `values` in a format.
 fn quantised(name: &str, shape: &[u64], values: &[f32], (dtype, (kind, block)): (u32, (u32, u64))) -> Weight {
     let width = shape[1] as usize;
     let least = -(1i32 << (bits_of(dtype) - 1));
@@ -94,7 +94,7 @@ fn quantised(name: &str, shape: &[u64], values: &[f32], (dtype, (kind, block)): 
             scale = widen_f16(narrow_f16(scale));
         }
         scales.push(scale);
-        // The whole range of the type, its least value too.
+        // The values cover the whole range of the type, including its least value.
         stored.extend(group.iter().map(|value| ((value / scale).round() as i32).clamp(least, -least - 1)));
     }
     integers(name, shape, &stored, dtype, (kind, block), &scales, 0)
@@ -110,7 +110,8 @@ fn compile(host: &Host, builders: &[Builder]) -> Region {
     host.compile(&entries, &[]).expect("compiled").artefact
 }
 
-/// Outputs are within the bound of the exact ones, `steps` of an encoding at most apart.
+/// Checks that outputs are within the bound of the exact ones, at most `steps` steps of an encoding
+/// apart.
 fn within(
     b: &Builder,
     bound: &HashMap<String, Bound>,
@@ -178,7 +179,7 @@ fn every_weight_format_agrees_with_the_plain_evaluator() {
         }
         let artefact = compile(&host, std::slice::from_ref(&b));
         let mut input = values(rows * inputs as usize, seed, 3.0);
-        // Blocks of other magnitudes, whose scales differ.
+        // The blocks have different magnitudes, so their scales differ.
         let place = |at: usize| at % inputs as usize / 32 % 3;
         input.iter_mut().enumerate().for_each(|(at, x)| *x *= [1.0, 0.05, 0.4][place(at)]);
         let mut bound = HashMap::from([("x".to_owned(), Bound::F32(input))]);
@@ -190,8 +191,8 @@ fn every_weight_format_agrees_with_the_plain_evaluator() {
                 let mut loaded = host.load(&artefact, &options).expect("loaded");
                 loaded.run("encode", rows, &mut bound).expect("ran");
                 within(&b, &bound, &exact, rows, 0.0);
-                // Sums of integers are exact: without scales per block they differ by the last
-                // rounding only.
+                // Sums of integers are exact. Without scales per block they differ only by the last
+                // rounding.
                 let whole = |name: &str| {
                     let index = name.strip_prefix("11.").and_then(|index| index.parse::<usize>().ok());
                     index.is_some_and(|index| FORMATS[index].1.0 != SW_QUANTISATION_PER_BLOCK)
@@ -259,7 +260,7 @@ fn constants_are_encoded_like_activations() {
         outputs.push(b.norm(x, Some(&row), 20, 0.0));
         let row = b.constant(&row);
         outputs.push(b.binary(SW_OP_MUL, x, row));
-        // As a matrix it is decoded, in either orientation.
+        // As a matrix the constant is decoded, in either orientation.
         let square: Vec<i32> = (0..100).map(|i| low + (high - low) / 99 * ((i * 37) % 100)).collect();
         let matrix = integers("matrix", &[5, 20], &square, dtype, TENSOR, &scale, zero_point);
         outputs.push(b.linear(x, &matrix));
@@ -277,11 +278,11 @@ fn constants_are_encoded_like_activations() {
     within(&b, &bound, &exact, 3, 0.0);
 }
 
-/// The types an activation may have.
+/// The types that an activation may have.
 const ACTIVATIONS: [u32; 6] =
     [SW_DTYPE_U16, SW_DTYPE_I16, SW_DTYPE_U8, SW_DTYPE_I8, SW_DTYPE_F16, SW_DTYPE_BF16];
 
-/// Every operation separately, from inputs to an output.
+/// Builds every operation separately, from inputs to an output.
 fn operations() -> Builder {
     let rows = 6;
     let mut b = Builder::new("encode_6", SW_ENTRY_ENCODE, rows, rows);
@@ -367,7 +368,7 @@ fn operations() -> Builder {
     outputs.push(b.slice(x, 0, 2, 5));
     outputs.push(b.concat(&[x, x], 1));
     outputs.push(b.reshape(x, &[rows, 2, 10]));
-    // An output that is an input.
+    // One output is an input.
     outputs.push(y);
     for (index, output) in outputs.iter().enumerate() {
         b.output(&format!("out.{index}"), SW_ROLE_TAP, *output);
@@ -432,7 +433,8 @@ fn every_operation_agrees_with_the_plain_evaluator_in_every_encoding() {
     }
 }
 
-/// The decoder with integer weights, and each of its entries encoded by the ranges of plain runs.
+/// The decoder with integer weights. The value ranges of plain runs determine the encodings of each
+/// entry.
 struct Encoded {
     decoder: Decoder,
     entries: Vec<Builder>,
@@ -475,7 +477,7 @@ impl Encoded {
         Encoded { decoder, entries }
     }
 
-    /// Memory for the states, which all entries encode the same way.
+    /// Returns memory for the states, which all entries encode in the same way.
     fn fresh_states(&self) -> HashMap<String, Bound> {
         let entry = &self.entries[0];
         let plain = self.decoder.fresh_states();
@@ -487,8 +489,8 @@ impl Encoded {
             .collect()
     }
 
-    /// As [`Decoder::step`], in the encodings of an entry; rows beyond the valid ones are poison or
-    /// zero.
+    /// Binds inputs like [`Decoder::step`], in the encodings of an entry. Rows beyond the valid
+    /// ones are poison or zero.
     fn step(&self, bound: &mut HashMap<String, Bound>, entry: &Builder, first: usize, rows: usize) {
         let mut plain = HashMap::new();
         self.decoder.step(&mut plain, first, rows, entry.rows as usize);
@@ -520,9 +522,9 @@ impl Encoded {
     }
 }
 
-/// Formats of activations and states, and how far logits may be from the evaluator's, relative to
-/// the largest: a difference of one step of a 16-bit type in an early layer propagates through all
-/// later ones.
+/// Formats of activations and states, with the largest allowed difference of logits from the
+/// evaluator, relative to the largest logit. A difference of one step of a 16-bit type in an early
+/// layer propagates through all later layers.
 const TUPLES: [((u32, u32), f64); 6] = [
     ((SW_DTYPE_U16, SW_DTYPE_U16), 1e-3),
     ((SW_DTYPE_U16, SW_DTYPE_U8), 1e-3),
@@ -537,8 +539,8 @@ fn encoded_steps_agree_with_the_plain_evaluator() {
     let host = open(&[("threads", "2")]).expect("opened");
     for (formats, tolerance) in TUPLES {
         for decomposed in [false, true] {
-            // Masked scores do not fit a narrow range; the value of masks in such graphs is chosen
-            // by the host.
+            // Masked scores do not fit a narrow range. In such graphs the host chooses the value of
+            // masks.
             if decomposed && formats.0 != SW_DTYPE_F32 {
                 continue;
             }
@@ -547,7 +549,7 @@ fn encoded_steps_agree_with_the_plain_evaluator() {
             let mut loaded = host.load(&artefact, &[("verify-weights", "true")]).expect("loaded");
             let mut bound = encoded.fresh_states();
             let mut first = 0;
-            // Several times around the ring.
+            // The chunks go several times around the ring.
             for (round, rows) in [8usize, 3, 1, 8, 5, 1, 7, 1, 8, 2].into_iter().enumerate() {
                 let entry = &encoded.entries[if rows == 1 { 2 } else { round % 2 }];
                 encoded.step(&mut bound, entry, first, rows);
@@ -615,7 +617,7 @@ fn chunks_threads_and_instruction_sets_change_no_bit_of_products_of_bytes() {
     }
 }
 
-/// Products whose rows are quantised whole, or in blocks where the weights suit.
+/// Checks products whose rows are quantised whole, or in blocks if the weights permit it.
 fn products_of_bytes_keep_their_bits(host: &Host, blocks: bool) {
     let mut encoded = Encoded::new((SW_DTYPE_F32, SW_DTYPE_F16), false);
     let (mut products, mut whole) = (0, 0);
@@ -636,7 +638,7 @@ fn products_of_bytes_keep_their_bits(host: &Host, blocks: bool) {
             whole += 1;
         }
     }
-    // Every ninth weight is in blocks of five.
+    // Every ninth weight has blocks of five.
     assert!(products >= 3 * 20 && whole * 4 < products, "{whole} of {products} products");
     assert_eq!(whole > 0, blocks);
     let artefact = compile(host, &[encoded.entries[0].clone(), encoded.entries[2].clone()]);
@@ -653,8 +655,8 @@ fn products_of_bytes_keep_their_bits(host: &Host, blocks: bool) {
             assert_eq!(got, expected, "chunks of {chunk}, {threads} threads, {}", level.name());
         }
     }
-    // A value that two computations round to different sides of the middle between two steps
-    // differs by a step, so the evaluator only comes near.
+    // If two computations round a value to different sides of the middle between two steps, the
+    // results differ by one step. The evaluator is therefore only approximately equal.
     let mut loaded = host.load(&artefact, &[]).expect("loaded");
     let mut bound = encoded.fresh_states();
     let entry = &encoded.entries[2];

@@ -1,5 +1,5 @@
-//! Towers over pictures and sounds through the contract: against the plain evaluator, and bit for
-//! bit against other numbers of rows, threads and instruction sets.
+//! Runs towers for pictures and sounds through the contract. Results are compared with the plain
+//! evaluator, and bit for bit with other numbers of rows, threads and instruction sets.
 
 use std::collections::HashMap;
 
@@ -12,8 +12,8 @@ use shardwright_shim_cpu::kernels::elementwise::Unary;
 use shardwright_shim_cpu::program::Step;
 use shardwright_shim_cpu::simd::Level;
 
-/// What a run of `rows` valid rows binds. Beyond them features are `beyond`, as all else is, except
-/// where the contract says what is there.
+/// Returns the bindings of a run of `rows` valid rows. All values beyond these rows are `beyond`,
+/// except where the contract specifies them.
 fn inputs(b: &Builder, rows: usize, beyond: f32) -> HashMap<String, Bound> {
     let all = b.rows as usize;
     let bind = |port: &Port| {
@@ -51,7 +51,7 @@ fn compile(host: &Host, builder: &Builder) -> Region {
     host.compile(&[entry], &[]).expect("compiled").artefact
 }
 
-/// Values of an output that the valid rows give.
+/// Returns the number of values of an output that the valid rows determine.
 fn valid_values(b: &Builder, name: &str, rows: usize) -> usize {
     let port = b.outputs.iter().find(|port| port.name == name).expect("an output");
     let shape = b.shape(port.tensor);
@@ -92,7 +92,7 @@ fn agrees(builder: &Builder, rows: &[usize], tolerance: f64, what: &str) {
 #[test]
 fn a_picture_of_any_number_of_patches_gives_its_rows() {
     for matrices in [Matrices::Float, Matrices::Bytes, Matrices::Dynamic] {
-        // A step of a quantised row is a hundredth of its largest value.
+        // One step of a quantised row is a hundredth of its largest value.
         let tolerance = if matrices == Matrices::Dynamic { 2e-2 } else { 3e-5 };
         for decomposed in [false, true] {
             let what = format!("{matrices:?}, decomposed: {decomposed}");
@@ -111,7 +111,7 @@ fn a_clip_of_any_number_of_frames_gives_its_rows() {
     }
 }
 
-/// A clamp after a map is part of its step.
+/// A clamp after a map becomes part of its step.
 #[test]
 fn clamped_maps_are_single_steps() {
     let host = open(&[]).expect("opened");
@@ -126,19 +126,19 @@ fn clamped_maps_are_single_steps() {
             _ => false,
         });
         let clamps = count(&|step| matches!(step, Step::Unary { kind: Unary::Clamp(..), .. }));
-        // Seven maps of each of two layers, and what they read.
+        // There are seven maps in each of two layers, with the clamps of their inputs.
         assert_eq!((held, clamps), (14, 14), "{matrices:?}");
     }
 }
 
-/// One row is not followed by others, and a mean of all rows is one row.
+/// A single row has no rows after it, and a mean of all rows is one row.
 #[test]
 fn the_smallest_towers_give_their_rows() {
     agrees(&audio(1, Matrices::Float, false), &[1], 3e-5, "one row");
     agrees(&vision(3, Matrices::Float, false), &[3], 3e-5, "one mean");
 }
 
-/// Of a group that is valid in part, the rest counts as zeros.
+/// If a group is only partly valid, its other rows count as zeros.
 #[test]
 fn a_mean_of_some_valid_rows_sees_only_those() {
     for decomposed in [false, true] {
@@ -157,7 +157,7 @@ fn a_mean_of_some_valid_rows_sees_only_those() {
     }
 }
 
-/// Every operation of towers, each on inputs.
+/// Builds every operation of towers, each on inputs.
 fn operations() -> Builder {
     let rows = 6;
     let mut b = Builder::new("encode_6", SW_ENTRY_ENCODE, rows, rows);
@@ -254,7 +254,7 @@ fn every_operation_agrees_in_every_encoding() {
     }
 }
 
-/// What contradicts itself is refused with a reason, and so is what primitives can run instead.
+/// Contradictory nodes are rejected with a reason, as are nodes that primitives can run instead.
 #[test]
 fn nodes_of_towers_must_be_consistent() {
     type Change = fn(&mut Builder);

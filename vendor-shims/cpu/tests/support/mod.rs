@@ -7,7 +7,7 @@ pub mod towers;
 pub use shardwright_shim_testing::host::EstimateInfo;
 pub use shardwright_shim_testing::*;
 
-/// An instance on the shim's one device.
+/// Opens an instance on the shim's only device.
 pub fn open(options: &[(&str, &str)]) -> Result<Host, Failure> {
     Host::open(shardwright_shim_cpu::shim_entry(), "cpu", options)
 }

@@ -1,10 +1,10 @@
-//! Small work orders, for damaging and for the corpus of the fuzz targets.
+//! Small work orders for damage tests and for the corpus of the fuzz targets.
 
 use shardwright_shim_abi::raw::*;
 
 use super::*;
 
-/// A little of everything: a state, attention, rotary, products, copies.
+/// Builds a sample with many features: a state, attention, rotary, products, copies.
 pub fn sample() -> Builder {
     let rows = 3;
     let mut b = Builder::new("decode_3@8", SW_ENTRY_DECODE, rows, 8);
@@ -56,7 +56,7 @@ pub fn sample() -> Builder {
     b
 }
 
-/// The same with integer weights, activations of 16 bits and a state of 8.
+/// Builds [`sample`] with integer weights, activations of 16 bits and a state of 8 bits.
 pub fn encoded_sample() -> Builder {
     let mut b = sample();
     let rows = 3;
@@ -80,7 +80,7 @@ pub fn encoded_sample() -> Builder {
             b.encode(tensor, Encoding::integers(SW_DTYPE_U16, 1e-3, 30_000));
         }
     }
-    // The state, its new rows and the result.
+    // These are the state, its new rows and the result.
     let update = b.nodes.iter().find(|node| node.op == SW_OP_STATE_UPDATE).expect("an update").clone();
     for tensor in [update.inputs[0], update.inputs[1], update.outputs[0]] {
         b.encode(tensor, Encoding::integers(SW_DTYPE_U8, 0.05, 100));
@@ -89,7 +89,7 @@ pub fn encoded_sample() -> Builder {
     b
 }
 
-/// A split head, whose logits may be capped.
+/// Builds a split head, whose logits may be capped.
 pub fn head(rows: u64, cap: Option<f32>) -> Builder {
     let (outputs, inputs) = (40, 128);
     let mut b = Builder::new(&format!("decode_{rows}@8"), SW_ENTRY_DECODE, rows, 8);
@@ -103,7 +103,7 @@ pub fn head(rows: u64, cap: Option<f32>) -> Builder {
     b
 }
 
-/// A matrix of eight bits with a scale per output.
+/// Creates a matrix of eight bits with a scale per output.
 fn bytes(name: &str, outputs: u64, inputs: u64) -> Weight {
     let stored = values((outputs * inputs) as usize, inputs + outputs, 127.0);
     let stored: Vec<i32> = stored.iter().map(|value| *value as i32).collect();
@@ -111,7 +111,7 @@ fn bytes(name: &str, outputs: u64, inputs: u64) -> Weight {
     integers(name, &[outputs, inputs], &stored, SW_DTYPE_I8, kind, &vec![0.01; outputs as usize], 0)
 }
 
-/// A matrix of four bits with a scale for every 32 inputs.
+/// Creates a matrix of four bits with a scale for every 32 inputs.
 fn halves(name: &str, outputs: u64, inputs: u64) -> Weight {
     let stored = values((outputs * inputs) as usize, inputs ^ outputs, 7.9);
     let stored: Vec<i32> = stored.iter().map(|value| *value as i32).collect();
@@ -120,7 +120,7 @@ fn halves(name: &str, outputs: u64, inputs: u64) -> Weight {
     integers(name, &[outputs, inputs], &stored, SW_DTYPE_I4, kind, &scales, 0)
 }
 
-/// f32 throughout: a norm, a gate, a sum.
+/// Builds a sample with f32 only: a norm, a gate, a sum.
 pub fn floats() -> Builder {
     let (rows, width, inner) = (9, 20, 28);
     let mut b = Builder::new("encode", SW_ENTRY_ENCODE, rows, rows);
@@ -140,7 +140,7 @@ pub fn floats() -> Builder {
     b
 }
 
-/// Integers throughout: maps of the same, many rows, quantised whole or in blocks.
+/// Builds a sample with integers only: maps of the same, many rows, quantised whole or in blocks.
 fn dynamic(of: fn(&str, u64, u64) -> Weight, in_blocks: bool) -> Builder {
     let (rows, width) = (11, 40);
     let mut b = Builder::new("encode", SW_ENTRY_ENCODE, rows, rows);
@@ -162,7 +162,8 @@ fn dynamic(of: fn(&str, u64, u64) -> Weight, in_blocks: bool) -> Builder {
     b
 }
 
-/// The operations of towers, and tensors of several rows to a row and of one to several.
+/// Builds a sample with the operations of towers, and with tensors that have several rows per row,
+/// or one for several.
 pub fn tower() -> Builder {
     let (rows, width) = (6, 8);
     let mut b = Builder::new("encode", SW_ENTRY_ENCODE, rows, rows);
@@ -204,7 +205,7 @@ pub fn tower() -> Builder {
     b
 }
 
-/// Every sample of the corpus: its name and its artefact.
+/// Returns the name and the artefact of every sample of the corpus.
 pub fn artefacts() -> Vec<(&'static str, Region)> {
     let host = open(&[]).expect("opened");
     [

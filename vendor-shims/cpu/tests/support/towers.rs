@@ -1,4 +1,4 @@
-//! Small towers over pictures and sounds.
+//! Small towers for pictures and sounds.
 
 use shardwright_shim_abi::raw::*;
 
@@ -6,22 +6,22 @@ use super::*;
 
 const CHANNEL: (u32, u64) = (SW_QUANTISATION_PER_CHANNEL, 0);
 
-/// How matrices are stored.
+/// Storage format of matrices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Matrices {
     /// f32
     Float,
-    /// Eight bits, widened.
+    /// Eight bits, widened to f32.
     Bytes,
-    /// Eight bits, and rows quantised as they come.
+    /// Eight bits, with rows quantised at run time.
     Dynamic,
 }
 
-/// A graph under construction with weights of its own.
+/// A graph under construction with its own weights.
 struct Tower {
     b: Builder,
     matrices: Matrices,
-    /// Whether gates, clamps, means and convolutions along rows are primitives.
+    /// Whether gates, clamps, means and convolutions along rows are decomposed into primitives.
     decomposed: bool,
     seed: u64,
 }
@@ -59,7 +59,7 @@ impl Tower {
         self.b.node(op, &[x, w], &shape, vec![])
     }
 
-    /// A linear layer between two clamps, of which each cuts something.
+    /// Adds a linear layer between two clamps, each of which limits some values.
     fn clipped(&mut self, x: u32, outputs: u64) -> u32 {
         let x = self.clamp(x, [-0.7, 0.9]);
         let y = self.linear(x, outputs);
@@ -139,7 +139,7 @@ impl Tower {
 
 const POOLED: u64 = 3;
 
-/// Patches to means of `POOLED` of them, through one layer.
+/// Builds a tower from patches to means of `POOLED` patches, through one layer.
 pub fn vision(rows: u64, matrices: Matrices, decomposed: bool) -> Builder {
     let (hidden, heads, d) = (24, 2, 12);
     let mut t = Tower::new(rows, matrices, decomposed);
@@ -191,7 +191,7 @@ pub fn vision(rows: u64, matrices: Matrices, decomposed: bool) -> Builder {
     t.b
 }
 
-/// Four frames to a row: two convolutions and one conformer layer.
+/// Builds a tower with four frames per row: two convolutions and one conformer layer.
 pub fn audio(rows: u64, matrices: Matrices, decomposed: bool) -> Builder {
     let (hidden, heads, d, bins) = (20, 2, 10, 8);
     let mut t = Tower::new(rows, matrices, decomposed);

@@ -1,43 +1,43 @@
-//! Operations without a number: named by a string operand, through an extension whose types the
-//! library hands out.
+//! Operations without a number. A string operand names them, through an extension whose types the
+//! library assigns.
 
-/// The extension of operations without a number. (L, R)
+/// Name of the extension for operations without a number. (L, R)
 pub const GENERAL_OPERATION: &str = "com.mediatek.general_operation";
-/// Code of its string operand in [`GENERAL_OPERATION`]. (L, R)
+/// Code of the string operand of [`GENERAL_OPERATION`]. (L, R)
 pub const GENERAL_OPERAND_CODE: u16 = 0x0100;
-/// Code of its operation. (L, R)
+/// Code of the operation of [`GENERAL_OPERATION`]. (L, R)
 pub const GENERAL_OPERATION_CODE: u16 = 0x0000;
 
-/// The extension that runs a compiled network as the one operation of a model: inputs and outputs
-/// are operands of rank 0, the blob is the last input. (L, E)
+/// Name of the extension that runs a compiled network as the only operation of a model. Inputs and
+/// outputs are operands of rank 0, and the blob is the last input. (L, E)
 pub const COMPILED_NETWORK: &str = "com.mediatek.compiled_network";
-/// Code of the blob operand below major 8, and of ExecuTorch always. (L, E)
+/// Code of the blob operand below major version 8, and always for ExecuTorch. (L, E)
 pub const COMPILED_NETWORK_OPERAND_CODE: u16 = 0x0100;
-/// Code of the blob operand from major 8 on, for LiteRT. (L)
+/// Code of the blob operand from major version 8, for LiteRT. (L)
 pub const COMPILED_NETWORK_OPERAND_CODE_8: u16 = 0x0200;
-/// Code of its operation. (L, E)
+/// Code of the operation of [`COMPILED_NETWORK`]. (L, E)
 pub const COMPILED_NETWORK_OPERATION_CODE: u16 = 0x0000;
 
-/// Root mean square normalisation: x, axis (i32 tensor), gamma, beta, epsilon (f32), this name. (L,
-/// R)
+/// Root mean square normalisation. Operands: x, axis (i32 tensor), gamma, beta, epsilon (f32), this
+/// name. (L, R)
 pub const RMS_NORMALIZATION: &str = "MTKEXT_RMS_NORMALIZATION";
-/// Layer normalisation; its operands are assumed to be those of [`RMS_NORMALIZATION`]. (name R,
-/// operands I)
+/// Layer normalisation. Its operands are assumed to be the same as for [`RMS_NORMALIZATION`]. (name
+/// R, operands I)
 pub const LAYER_NORMALIZATION: &str = "MTKEXT_LAYER_NORMALIZATION";
-/// `(a - b)²`: a, b, this name. (L, R)
+/// Squared difference, `(a - b)²`. Operands: a, b, this name. (L, R)
 pub const SQUARED_DIFFERENCE: &str = "MTKEXT_SQUARED_DIFFERENCE";
-/// Unstacks an axis: x, settings, this name. (L, R)
+/// Unstacks an axis. Operands: x, settings, this name. (L, R)
 pub const UNPACK: &str = "unpackmtk";
 
-/// The longest name, so that the whole operand is copied at once. (L)
+/// Maximum length of a name in bytes, so that the whole operand is copied at once. (L)
 pub const LONGEST_NAME: usize = 100;
 
-/// Start of a string operand: the length of the word, and the word. (L, R)
+/// Start of a string operand: the length of the word `string`, and the word. (L, R)
 const HEAD: [u8; 7] = *b"\x06string";
 
-/// The bytes of the string operand of a name: a byte 6, `string`, the length as u32, the text,
-/// zeros. Its length, which is the operand's one dimension, is that of the text and 22. `None`
-/// beyond [`LONGEST_NAME`]. (L, R)
+/// Returns the string operand of a name: a byte 6, `string`, the length as u32, the text and zeros.
+/// Its length, which is the operand's only dimension, is the length of the text plus 22. Returns
+/// `None` for names longer than [`LONGEST_NAME`]. (L, R)
 pub fn string_operand(name: &str) -> Option<Vec<u8>> {
     if name.len() > LONGEST_NAME {
         return None;
@@ -51,7 +51,7 @@ pub fn string_operand(name: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Reads the name from a string operand; `None` for any other bytes.
+/// Reads the name from a string operand. Returns `None` for any other bytes.
 pub fn string_of(operand: &[u8]) -> Option<&str> {
     let rest = operand.strip_prefix(&HEAD)?;
     let (length, rest) = rest.split_first_chunk::<4>()?;

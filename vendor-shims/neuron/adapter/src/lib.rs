@@ -1,23 +1,23 @@
-//! MediaTek's Neuron Adapter C API: layouts, numbers, names and signatures, shared by the two sides
-//! that need them, the shim that calls the library and the simulator that implements it.
+//! MediaTek's Neuron Adapter C API: layouts, numbers, names and signatures. The shim that calls the
+//! library and the simulator that implements it share this crate.
 //!
-//! **Not its job.** It loads no library, implements no function and decides nothing. It is no copy
-//! of the vendor's header, of which only copies under a confidentiality notice exist: what real
-//! clients need was observed at the boundary or read in openly licensed code, with the source in
-//! tags:
+//! **Not its job.** Loading a library, implementing functions, and decisions. It is not a copy of
+//! the vendor's header, of which only copies under a confidentiality notice exist. The interface
+//! was observed at the boundary of real clients or read in openly licensed code. Tags name the
+//! source:
 //!
 //! | tag | known from |
 //! |---|---|
-//! | R | run: what Google's published compiler plugin (wheel `ai-edge-litert` 2.3.0) passed to a library that logs |
+//! | R | run: values that Google's published compiler plugin (wheel `ai-edge-litert` 2.3.0) passed to a library that logs |
 //! | L | read in google-ai-edge/LiteRT, `litert/vendors/mediatek` (Apache-2.0) |
 //! | E | read in pytorch/executorch, `backends/mediatek` (BSD) |
 //! | M | read in MediaTek-NeuroPilot/tflite-neuron-delegate (MIT) |
 //! | A | read in Android's `NeuralNetworks.h` (Apache-2.0), whose numbers of types and operations M repeats as far as it goes |
 //! | I | inferred from the pattern of the others |
 //!
-//! Numbers and functions known only from copies of the header are left out, however plausible: an
-//! extension's 4-bit and 32-bit unsigned types, hints for flushing caches, kinds of compilation,
-//! batched executions, first versions.
+//! Numbers and functions that are known only from copies of the header are left out, even if
+//! plausible: an extension's 4-bit and 32-bit unsigned types, hints for flushing caches, kinds of
+//! compilation, batched executions, first versions.
 //!
 //! ```
 //! use shardwright_neuron_adapter::operation;
@@ -25,7 +25,7 @@
 //! assert_eq!(operation::name(operation::ADD), Some("ADD"));
 //! ```
 //!
-//! Nothing here was run on a phone. 64-bit little-endian systems only.
+//! This crate was not tested on a phone. It supports only 64-bit little-endian systems.
 
 pub mod extension;
 pub mod functions;

@@ -1,6 +1,7 @@
-//! The names under which adapters are found on phones and hosts.
+//! The names of the adapter on phones and hosts.
 
-/// Names that clients try, with the clients: none of these orders is our rule. (L, R, E, M)
+/// Names that clients try, with the clients. The shim's own order differs from all of these. (L, R,
+/// E, M)
 pub const NAMES: [(&str, &str); 6] = [
     (
         "libneuronusdk_adapter.mtk.so",
@@ -13,7 +14,7 @@ pub const NAMES: [(&str, &str); 6] = [
     ("libneuron_adapter.so", "LiteRT last, and the last that opens wins there; ExecuTorch third; host SDKs"),
 ];
 
-/// The library that knows the magic number of a firmware. (L, R)
+/// The library that returns the magic number of a firmware. (L, R)
 pub const SYSTEM_UTILITY: &str = "libneuron_sys_util.mtk.so";
-/// Its function: `int (int32_t* number)`, 0 when it is known. (L, R)
+/// Function of that library: `int (int32_t* number)`. It returns 0 if the number is known. (L, R)
 pub const MAGIC_NUMBER_FUNCTION: &str = "NeuronService_getNeuroPilotMagicNumber";

@@ -2,32 +2,34 @@
 
 use std::ffi::c_void;
 
-/// Type and shape of an operand. A scalar has no dimensions; Google's client sends tensors of rank
+/// Type and shape of an operand. A scalar has no dimensions. Google's client sends tensors of rank
 /// 0 as `[1]` and an open dimension as `u32::MAX`. (R)
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct OperandType {
-    /// One of the numbers below, or one returned by `NeuronModel_getExtensionOperandType`.
+    /// One of the numbers in this module, or a number returned by
+    /// `NeuronModel_getExtensionOperandType`.
     pub kind: i32,
-    /// Entries of `dimensions`.
+    /// Number of entries of `dimensions`.
     pub dimension_count: u32,
-    /// Outermost first; may be null for a scalar. Read only inside the call.
+    /// Dimensions, outermost first. May be null for a scalar. Read only during the call.
     pub dimensions: *const u32,
-    /// Of types quantised per tensor: real = scale × (stored − zero point). 0 for others.
+    /// Scale of types that are quantised per tensor: real = scale × (stored − zero point). 0 for
+    /// other types.
     pub scale: f32,
-    /// As `scale`.
+    /// Zero point of types that are quantised per tensor. 0 for other types.
     pub zero_point: i32,
 }
 
-/// Scales per channel, all zero points 0. (R)
+/// Scales per channel. All zero points are 0. (R)
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct SymmPerChannelQuantParams {
-    /// Which dimension has the channels.
+    /// Dimension of the channels.
     pub channel_dimension: u32,
-    /// As many as that dimension is long.
+    /// Number of scales, equal to the length of that dimension.
     pub scale_count: u32,
-    /// Read only inside the call.
+    /// Read only during the call.
     pub scales: *const f32,
 }
 
@@ -35,15 +37,15 @@ pub struct SymmPerChannelQuantParams {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct PerChannelQuantParams {
-    /// Which dimension has the channels.
+    /// Dimension of the channels.
     pub channel_dimension: u32,
-    /// As many as that dimension is long.
+    /// Number of scales, equal to the length of that dimension.
     pub scale_count: u32,
-    /// Read only inside the call.
+    /// Read only during the call.
     pub scales: *const f32,
-    /// As many as scales.
+    /// Number of zero points, equal to the number of scales.
     pub zero_point_count: u32,
-    /// Read only inside the call.
+    /// Read only during the call.
     pub zero_points: *const i32,
 }
 
@@ -63,19 +65,19 @@ macro_rules! handles {
 }
 
 handles! {
-    /// Operands and operations; unchangeable once finished. Outlives its compilations.
+    /// Operands and operations. Unchangeable once finished. Outlives its compilations.
     Model;
-    /// A model on its way to code, and the code. Outlives its executions.
+    /// A compilation of a model, and the compiled code. Outlives its executions.
     Compilation;
-    /// Buffers of one run at a time.
+    /// Buffers for one run at a time.
     Execution;
-    /// Memory the hardware shares.
+    /// Memory shared with the hardware.
     Memory;
-    /// The end of a run that was started and not waited for.
+    /// The end of a run that was started without waiting for it.
     Event;
-    /// A unit of the processor. The library's own, never freed.
+    /// A unit of the processor. The library owns it, so it is never freed.
     Device;
-    /// Android's buffer of that name.
+    /// Android's `AHardwareBuffer`.
     AHardwareBuffer;
 }
 
@@ -99,7 +101,7 @@ kinds! {
     INT32 = 1, 4, "M, R";
     /// A scalar of 4 bytes.
     UINT32 = 2, 4, "M, R";
-    /// Elements of 4 bytes.
+    /// Elements of 4 bytes. A bias has the scale input × weight.
     TENSOR_FLOAT32 = 3, 4, "M, R";
     /// Elements of 4 bytes; a bias has scale input × weight.
     TENSOR_INT32 = 4, 4, "M, R";
@@ -125,46 +127,47 @@ kinds! {
     TENSOR_QUANT8_ASYMM_SIGNED = 14, 1, "M, R";
     /// A model as a value, for control flow.
     MODEL = 15, 0, "A";
-    /// Signed 4 bits with a zero point, one element a byte.
+    /// Signed 4 bits with a zero point, one element per byte.
     EXT_TENSOR_QUANT4_ASYMM_SIGNED = 9004, 1, "R";
-    /// Signed 4 bits, zero point 0, one element a byte.
+    /// Signed 4 bits, zero point 0, one element per byte.
     EXT_TENSOR_QUANT4_SYMM = 9005, 1, "R";
     /// i16 with a zero point.
     EXT_TENSOR_QUANT16_ASYMM_SIGNED = 9006, 2, "R";
     /// i8 with scales and zero points per channel.
     EXT_TENSOR_QUANT8_ASYMM_SIGNED_PER_CHANNEL = 9008, 1, "R";
-    /// Signed 4 bits with scales per channel, zero points 0, one element a byte.
+    /// Signed 4 bits with scales per channel, zero points 0, one element per byte.
     EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL = 9011, 1, "R; name I";
-    /// Signed 4 bits with scales and zero points per channel, one element a byte.
+    /// Signed 4 bits with scales and zero points per channel, one element per byte.
     TENSOR_QUANT4_ASYMM_SIGNED_PER_CHANNEL = 9013, 1, "R; name I";
     /// A bias with scales per channel.
     EXT_TENSOR_INT32_SYMM_PER_CHANNEL = 9014, 4, "L, R";
-    /// Signed 2 bits with a zero point, one element a byte.
+    /// Signed 2 bits with a zero point, one element per byte.
     EXT_TENSOR_QUANT2_ASYMM_SIGNED = 9015, 1, "R; name I";
-    /// Signed 2 bits, zero point 0, one element a byte.
+    /// Signed 2 bits, zero point 0, one element per byte.
     EXT_TENSOR_QUANT2_SYMM = 9016, 1, "R; name I";
-    /// Signed 2 bits with scales per channel, one element a byte.
+    /// Signed 2 bits with scales per channel, one element per byte.
     EXT_TENSOR_QUANT2_SYMM_PER_CHANNEL = 9017, 1, "R; name I";
-    /// Signed 2 bits with scales and zero points per channel, one element a byte.
+    /// Signed 2 bits with scales and zero points per channel, one element per byte.
     EXT_TENSOR_QUANT2_ASYMM_SIGNED_PER_CHANNEL = 9018, 1, "R; name I";
 }
 
-/// The name of a type; `None` for an unknown number or one assigned by an extension.
+/// Returns the name of a type. Returns `None` for an unknown number or a number that an extension
+/// assigned.
 pub fn name(kind: i32) -> Option<&'static str> {
     KINDS.iter().find(|(number, ..)| *number == kind).map(|(_, name, _)| *name)
 }
 
-/// Bytes of one element; `None` if the type does not determine it.
+/// Returns the bytes of one element. Returns `None` if the type does not determine it.
 pub fn element_bytes(kind: i32) -> Option<usize> {
     KINDS.iter().find(|(number, ..)| *number == kind).map(|(.., bytes)| *bytes).filter(|bytes| *bytes > 0)
 }
 
-/// Whether the type is one value without a shape.
+/// Returns whether the type is a single value without a shape.
 pub fn is_scalar(kind: i32) -> bool {
     matches!(kind, FLOAT32 | INT32 | UINT32 | BOOL | FLOAT16)
 }
 
-/// Whether scale and zero point are in the [`OperandType`].
+/// Returns whether scale and zero point are in the [`OperandType`].
 pub fn is_per_tensor(kind: i32) -> bool {
     matches!(
         kind,
@@ -181,7 +184,7 @@ pub fn is_per_tensor(kind: i32) -> bool {
     )
 }
 
-/// Whether scales are set by one of the two per-channel calls.
+/// Returns whether one of the two per-channel calls sets the scales.
 pub fn is_per_channel(kind: i32) -> bool {
     matches!(
         kind,

@@ -1,7 +1,7 @@
-//! Operation numbers. 0 to 94 are those of Android's Neural Networks API. (M)
+//! Operation numbers. 0 to 94 are the same as in Android's Neural Networks API. (M)
 //!
-//! Scalar arguments follow the data operands; the orders noted at the numbers are those of Google's
-//! client. (R)
+//! Scalar arguments follow the data operands. The orders noted at the numbers are the orders that
+//! Google's client uses. (R)
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident = $number:literal;)*) => {
@@ -15,7 +15,7 @@ operations! {
     /// a, b, fuse: i32. (M, R)
     ADD = 0;
     AVERAGE_POOL_2D = 1;
-    /// Tensors, axis: i32, negative from the end. (M, R)
+    /// Tensors, axis: i32, negative values count from the end. (M, R)
     CONCATENATION = 2;
     /// x, weight `[out, h, w, in]`, bias, padding: i32, stride w, stride h, fuse, channels first:
     /// bool, dilation w, dilation h. (M, R)
@@ -26,10 +26,10 @@ operations! {
     DEQUANTIZE = 6;
     EMBEDDING_LOOKUP = 7;
     FLOOR = 8;
-    /// x, weight `[out, in]`, bias `[out]`, fuse: i32. Input and output of rank 3 are sent as they
-    /// are. (M, R)
+    /// x, weight `[out, in]`, bias `[out]`, fuse: i32. Input and output of rank 3 are sent
+    /// unchanged. (M, R)
     FULLY_CONNECTED = 9;
-    /// x; as a composite also gamma. (M, R)
+    /// x. As a composite also gamma. (M, R)
     L2_NORMALIZATION = 11;
     /// x. (M, R)
     LOGISTIC = 14;
@@ -43,7 +43,7 @@ operations! {
     /// x, shape: i32 tensor. (M, R)
     RESHAPE = 22;
     RESIZE_BILINEAR = 23;
-    /// x, beta: f32; over the last axis. (M, R)
+    /// x, beta: f32. Computed over the last axis. (M, R)
     SOFTMAX = 25;
     SPACE_TO_DEPTH = 26;
     /// x. (M, R)
@@ -72,7 +72,7 @@ operations! {
     EXP = 49;
     EXPAND_DIMS = 50;
     GATHER = 51;
-    /// a, b; gives booleans. (M, R)
+    /// a, b. The result is boolean. (M, R)
     GREATER = 53;
     GREATER_EQUAL = 54;
     LESS = 58;
@@ -89,7 +89,7 @@ operations! {
     PAD_V2 = 69;
     POW = 70;
     PRELU = 71;
-    /// x; also from one quantisation to another. (M, R)
+    /// x. Also converts from one quantisation to another. (M, R)
     QUANTIZE = 72;
     REDUCE_ALL = 75;
     REDUCE_ANY = 76;
@@ -105,7 +105,7 @@ operations! {
     SIN = 85;
     /// x, begin, size: i32 tensors. (M, R)
     SLICE = 86;
-    /// x, axis: i32 **tensor** `[1]`, count: i32; as many outputs. (M, R)
+    /// x, axis: i32 **tensor** `[1]`, count: i32. Has `count` outputs. (M, R)
     SPLIT = 87;
     /// x. (M, R)
     SQRT = 88;
@@ -133,18 +133,19 @@ operations! {
     PACK = 103;
     /// (A)
     MIRROR_PAD = 104;
-    /// (A)
+    /// x, approximate: u32, which Google's client always sends as 1. (R, name L)
     REVERSE = 105;
     /// x, approximate: u32, which Google's client sends as 1 always. (R; name L)
     GELU_V2 = 109;
-    /// Vendors' own.
+    /// First number of vendors' own operations.
     OEM_OPERATION = 10000;
-    /// An operation that a client could not lower, sent so that the library answers `false` for it.
-    /// (L, R)
+    /// An operation that a client could not lower. It is sent so that the library reports it as
+    /// unsupported. (L, R)
     UNKNOWN = 10001;
 }
 
-/// The name of an operation; `None` for an unknown number or one assigned by an extension.
+/// Returns the name of an operation. Returns `None` for an unknown number or a number that an
+/// extension assigned.
 pub fn name(operation: i32) -> Option<&'static str> {
     OPERATIONS.iter().find(|(number, _)| *number == operation).map(|(_, name)| *name)
 }

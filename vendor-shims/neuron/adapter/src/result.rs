@@ -1,7 +1,7 @@
 //! Result codes of every function that is not `void`.
 //!
-//! Those from 11 on are Android's (A), each one more than there (I): Android has no `BAD_VERSION`,
-//! and has 6 and 7 the other way round.
+//! Codes from 11 are Android's codes (A) plus one (I), because Android has no `BAD_VERSION`.
+//! Android also has 6 and 7 in the opposite order.
 
 /// The call succeeded. (M, R)
 pub const NO_ERROR: i32 = 0;
@@ -9,18 +9,19 @@ pub const NO_ERROR: i32 = 0;
 pub const OUT_OF_MEMORY: i32 = 1;
 /// (M)
 pub const INCOMPLETE: i32 = 2;
-/// A pointer that may not be null was. (M)
+/// A required pointer was null. (M)
 pub const UNEXPECTED_NULL: i32 = 3;
-/// Arguments or bytes the library does not accept. Restoring returns it for another version's blob
-/// and for a damaged one alike; `setOperand…QuantParams` for an operand type without channels. (M;
-/// meanings reported)
+/// The library does not accept the arguments or bytes. Restoring returns it both for another
+/// version's blob and for a damaged blob. `setOperand…QuantParams` returns it for an operand type
+/// without channels. (M, meanings reported)
 pub const BAD_DATA: i32 = 4;
 /// (M)
 pub const OP_FAILED: i32 = 5;
-/// The compiler found no way to run the graph. Reported where a graph has too many operations. (M;
+/// The compiler found no way to run the graph. Reported for graphs with too many operations. (M,
 /// meaning reported)
 pub const UNMAPPABLE: i32 = 6;
-/// The call came at the wrong time: a finished model changed, an unfinished compilation stored. (M)
+/// The call came at the wrong time, for example to change a finished model or to store an
+/// unfinished compilation. (M)
 pub const BAD_STATE: i32 = 7;
 /// (M)
 pub const BAD_VERSION: i32 = 8;
@@ -36,10 +37,10 @@ pub const MISSED_DEADLINE_PERSISTENT: i32 = 12;
 pub const RESOURCE_EXHAUSTED_TRANSIENT: i32 = 13;
 /// (I)
 pub const RESOURCE_EXHAUSTED_PERSISTENT: i32 = 14;
-/// The driver's process behind the library died. (I)
+/// The process of the driver behind the library died. (I)
 pub const DEAD_OBJECT: i32 = 15;
 
-/// Codes and names as logs show them, in order of the code.
+/// Names of the codes as they appear in logs, in order of the code.
 pub const NAMES: [&str; 16] = [
     "NEURON_NO_ERROR",
     "NEURON_OUT_OF_MEMORY",
@@ -59,7 +60,7 @@ pub const NAMES: [&str; 16] = [
     "NEURON_DEAD_OBJECT",
 ];
 
-/// The name of a code; `None` for an undocumented one.
+/// Returns the name of a code, or `None` for an undocumented code.
 pub fn name(code: i32) -> Option<&'static str> {
     usize::try_from(code).ok().and_then(|at| NAMES.get(at)).copied()
 }

@@ -4,16 +4,14 @@
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct RuntimeVersion {
-    /// Majors refuse each other's blobs. (reported)
+    /// Major version. Different major versions refuse each other's blobs. (reported)
     pub major: u8,
-    /// Minor version.
     pub minor: u8,
-    /// Patch level.
     pub patch: u8,
 }
 
 impl RuntimeVersion {
-    /// A version from its three parts.
+    /// Creates a version from its three parts.
     pub const fn new(major: u8, minor: u8, patch: u8) -> RuntimeVersion {
         RuntimeVersion { major, minor, patch }
     }
@@ -26,10 +24,12 @@ impl std::fmt::Display for RuntimeVersion {
 }
 
 /// First version for which Google's plugin calls `NeuronCompilation_getSupportedOperations` before
-/// it compiles: not with 8.2.23, but with 8.2.24. (R)
+/// it compiles: not for 8.2.23, but for 8.2.24. (R)
 pub const ASKED_FOR_SUPPORTED_OPERATIONS: RuntimeVersion = RuntimeVersion::new(8, 2, 24);
-/// From here on Google's plugin sends 4-bit weights per channel with their scales, and a bias per
-/// channel with its own type; before, the scales of 4-bit weights are lost. (R)
+/// First version for which Google's plugin sends 4-bit weights per channel with their scales, and a
+/// bias per channel with its own type. For earlier versions, the scales of 4-bit weights are lost.
+/// (R)
 pub const FOUR_BITS_PER_CHANNEL: RuntimeVersion = RuntimeVersion::new(8, 2, 28);
-/// From this major on the blob operand of `com.mediatek.compiled_network` has another code. (L)
+/// First major version in which the blob operand of `com.mediatek.compiled_network` has another
+/// code. (L)
 pub const COMPILED_NETWORK_CODE_MAJOR: u8 = 8;

@@ -1,4 +1,4 @@
-//! The layouts and tables as they were seen at the boundary of the real client.
+//! Checks layouts and tables against values observed at the boundary of a real client.
 
 use std::collections::BTreeSet;
 use std::mem::{align_of, offset_of, size_of};
@@ -48,7 +48,7 @@ fn versions_are_ordered_as_numbers() {
 
 #[test]
 fn string_operands_are_those_of_the_real_client() {
-    // Lengths as they were passed.
+    // Lengths that the client passed.
     for (name, bytes) in
         [(extension::RMS_NORMALIZATION, 46), (extension::SQUARED_DIFFERENCE, 47), (extension::UNPACK, 31)]
     {
@@ -91,7 +91,7 @@ fn numbers_are_told_once_and_have_names() {
 #[test]
 fn functions_are_bound_by_their_names() {
     let mut asked = Vec::new();
-    // SAFETY: nothing is answered but null.
+    // SAFETY: the lookup only returns null.
     let none = unsafe {
         Functions::bind(|name| {
             asked.push(name.to_str().expect("ASCII").to_owned());
@@ -106,7 +106,7 @@ fn functions_are_bound_by_their_names() {
         unsafe { version.write(RuntimeVersion::new(1, 2, 3)) };
         result::NO_ERROR
     }
-    // SAFETY: the one function that is answered has the signature of its name.
+    // SAFETY: the only function that the lookup returns has the signature of its name.
     let one = unsafe {
         Functions::bind(|name| match name.to_bytes() {
             b"Neuron_getVersion" => version as *mut std::ffi::c_void,

@@ -1,10 +1,10 @@
-//! One piece of compiled code, as a Neuron library stores it, and the metadata in it.
+//! One piece of compiled code, as a Neuron library stores it, and its metadata.
 //!
-//! * **DLA**: `length − 4`, 12, 8, a magic number, all 32-bit. The meaning of the words is unknown;
-//!   they are the same in the files seen.
-//! * **Adapter cache** (from adapter 8 on): a number (212205 in both files seen), 608, a
-//!   description of inputs and outputs, then a DLA to the end.
-//! * **Simulator**: this project's stand-in for the compiler, with a magic of its own
+//! * **DLA**: four 32-bit words, `length − 4`, 12, 8 and a magic number. The meaning of 12 and 8 is
+//!   unknown. They are the same in all observed files.
+//! * **Adapter cache** (from adapter 8): a number (212205 in both observed files), 608, a
+//!   description of inputs and outputs, then a DLA up to the end.
+//! * **Simulator**: output of this project's simulator of the compiler, with its own magic
 //!   ([`simulated`]).
 
 use serde::Serialize;
@@ -17,59 +17,58 @@ use crate::{ContainerError, Result, Version};
 
 /// The fourth word of a DLA.
 pub const DLA_MAGIC: u32 = 0x3852_fd1a;
-/// Words before it, behind the length.
+/// Words between the length and the magic number of a DLA.
 const DLA_WORDS: [u32; 2] = [12, 8];
-/// Bytes of a DLA's words.
+/// Total bytes of a DLA's four words.
 const DLA_HEAD: usize = 16;
-/// Where in an adapter cache a DLA is looked for; seen at 678.
+/// Maximum offset in an adapter cache at which a DLA is searched. It was observed at 678.
 const MAX_DESCRIPTION: usize = 64 << 10;
 
-/// First bytes of what the simulator stores.
+/// First bytes of the simulator's output.
 pub const SIMULATOR_MAGIC: [u8; 8] = *b"SWNEURON";
-/// The only layout version.
+/// The only layout version of the simulator's output.
 pub const SIMULATOR_LAYOUT: u32 = 1;
-/// Bytes before those in the check sum.
+/// Offset of the first byte that the checksum covers.
 pub const SIMULATOR_HEAD: usize = 64;
-/// Texts in the simulator's trailer.
+/// Number of texts in the simulator's trailer.
 const SIMULATOR_TEXTS: usize = 3;
 
-/// Kind of code.
+/// Kind of compiled code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A DLA without a wrapper.
     Dla,
-    /// A DLA behind a description of inputs and outputs.
+    /// A description of inputs and outputs, followed by a DLA.
     AdapterCache,
-    /// Code of this project's simulator, which is no MediaTek code.
+    /// Code of this project's simulator, which is not MediaTek code.
     Simulator,
-    /// None of these.
+    /// Any other code.
     Unrecognised,
 }
 
 /// One piece of compiled code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blob {
-    /// Kind.
     pub kind: Kind,
-    /// Where in the file it begins.
+    /// Offset of the code in the file.
     pub offset: u64,
-    /// Its bytes.
+    /// Length in bytes.
     pub bytes: u64,
     /// The first word of an adapter cache.
     pub stamp: Option<u32>,
-    /// Where in it the DLA begins.
+    /// Offset of the DLA in the code.
     pub dla_at: Option<u64>,
-    /// The chip, if the code names it: the simulator's does, and options may.
+    /// The chip, if the code names it. The simulator's code does, and options may.
     pub soc: Option<String>,
-    /// The compiler's record of itself and of its options.
+    /// The compiler's record about itself and its options.
     pub trailer: Option<Trailer>,
-    /// The adapter's version: from a header if there is one, otherwise from the compiler's record.
+    /// The adapter's version, from a header if there is one, otherwise from the compiler's record.
     pub version: Option<Version>,
     /// Number of operations, if the code states it.
     pub operations: Option<u32>,
-    /// Range of the code itself, without the compiler's record. Two blobs are the same code exactly
-    /// when [`code_of`] is equal.
+    /// Range of the code itself, without the compiler's record. To compare the code of two blobs,
+    /// compare [`code_of`].
     pub code: std::ops::Range<usize>,
 }
 
@@ -77,8 +76,9 @@ pub struct Blob {
 ///
 /// # Errors
 ///
-/// Empty input, a simulator's blob that is truncated, damaged or of another layout, and a file
-/// whose read budget is used up. Unrecognised code is no error: its kind says so.
+/// For empty input, for a simulator's blob that is truncated, damaged or of another layout, and for
+/// a file whose read budget is used up. Unrecognised code is not an error: its kind is
+/// [`Kind::Unrecognised`].
 pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Blob> {
     budget.blob(bytes.offset(0))?;
     if bytes.is_empty() {
@@ -113,7 +113,7 @@ pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Blob> {
     })
 }
 
-/// The chip that options name.
+/// Returns the chip that the options name.
 fn platform(options: &OptionString) -> Option<String> {
     let named = options.get("platform-config")?;
     let plain =
@@ -121,7 +121,7 @@ fn platform(options: &OptionString) -> Option<String> {
     plain.then(|| named.to_owned())
 }
 
-/// Where the DLA begins that ends where the bytes do.
+/// Returns the offset of a DLA that ends at the end of the bytes.
 fn dla_in(bytes: Bytes<'_>) -> Result<Option<usize>> {
     let all = bytes.get();
     let magic = DLA_MAGIC.to_le_bytes();
@@ -146,15 +146,15 @@ fn dla_in(bytes: Bytes<'_>) -> Result<Option<usize>> {
 /// |---|---|
 /// | 0 | `SWNEURON` |
 /// | 8 | u32 layout, 1 |
-/// | 12 | u8 major, minor, patch of the adapter it played, u8 0 |
+/// | 12 | u8 major, minor, patch of the emulated adapter, u8 0 |
 /// | 16 | the chip, 16 bytes, padded with zeros |
-/// | 32, 40 | u64 place and length of the code |
-/// | 48 | u64 place of the trailer, which runs to the end |
+/// | 32, 40 | u64 offset and length of the code |
+/// | 48 | u64 offset of the trailer, which extends to the end |
 /// | 56 | u32 operations |
-/// | 60 | u32 check sum (CRC-32) of everything from 64 on |
+/// | 60 | u32 checksum (CRC-32) of everything from 64 on |
 ///
-/// The trailer has the form of real compilers: identifier, record, options, each after a u32 length
-/// and four zero bytes.
+/// The trailer has the form that real compilers use: identifier, record and options, each after a
+/// u32 length and four zero bytes.
 pub fn simulated(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Blob> {
     let head = bytes.slice(0, SIMULATOR_HEAD, "head of the simulator's code")?;
     let layout = head.u32(8, "layout")?;
@@ -217,7 +217,7 @@ pub fn simulated(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Blob> {
     })
 }
 
-/// The texts of the simulator's trailer.
+/// Reads the texts of the simulator's trailer.
 fn texts(trailer: Bytes<'_>) -> Result<[String; SIMULATOR_TEXTS]> {
     let mut found = <[String; SIMULATOR_TEXTS]>::default();
     let mut at = 0;
@@ -235,10 +235,10 @@ fn texts(trailer: Bytes<'_>) -> Result<[String; SIMULATOR_TEXTS]> {
     Ok(found)
 }
 
-/// The code itself, without the compiler's record: identifier, record and options, and the lengths
-/// that change with them.
+/// Returns the code itself, without the compiler's record (identifier, record and options) and
+/// without the lengths that depend on the record.
 ///
-/// Empty if the bytes cannot be read.
+/// Returns an empty vector if the bytes cannot be read.
 pub fn code_of(bytes: &[u8]) -> Vec<u8> {
     let Ok(blob) = read(Bytes::new(bytes), &mut Budget::of(bytes.len())) else { return Vec::new() };
     let mut code = bytes.get(blob.code.clone()).unwrap_or_default().to_vec();
@@ -247,7 +247,7 @@ pub fn code_of(bytes: &[u8]) -> Vec<u8> {
     {
         code.extend_from_slice(bytes.get(trailer.end..).unwrap_or_default());
     }
-    // The length of a DLA counts its trailer.
+    // The length of a DLA includes its trailer.
     if let Some(length) = blob.dla_at.and_then(|at| code.get_mut(at as usize..at as usize + 4)) {
         length.fill(0);
     }
@@ -257,11 +257,11 @@ pub fn code_of(bytes: &[u8]) -> Vec<u8> {
 /// Report on a piece of code.
 #[derive(Clone, Debug, Serialize)]
 pub struct BlobDocument {
-    /// `adapter-cache`
+    /// Kind of the code, for example `adapter-cache`.
     pub kind: Kind,
-    /// Where in the file it begins.
+    /// Offset of the code in the file.
     pub offset: u64,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     stamp: Option<u32>,
@@ -273,24 +273,24 @@ pub struct BlobDocument {
     identifier: Option<String>,
 }
 
-/// Who compiled something, for which chip and with which options: the part of a document that a
-/// host compares with what it knows of the chip.
+/// The compiler, the chip and the options of a piece of code. A host compares this part of a
+/// document with the chip's profile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Compilation {
-    /// `Partition_0`
+    /// Name of the piece, for example `Partition_0`.
     pub name: String,
-    /// `mt6989`; `None` if unknown.
+    /// Name of the chip, for example `mt6989`. `None` if unknown.
     pub soc: Option<String>,
-    /// `None` if the code has no record.
+    /// The compiler, or `None` if the code has no record.
     pub compiler: Option<Compiler>,
-    /// As in the file; `None` if there are none.
+    /// The option string in the file, or `None` if there is none.
     pub options: Option<String>,
-    /// The parsed options; `None` if there are none, or they cannot be parsed.
+    /// The parsed options, or `None` if they are missing or cannot be parsed.
     pub flags: Option<Vec<CompilerOption>>,
 }
 
 impl Blob {
-    /// Its report.
+    /// Creates the report on the code.
     pub fn document(&self) -> BlobDocument {
         BlobDocument {
             kind: self.kind,
@@ -303,8 +303,8 @@ impl Blob {
         }
     }
 
-    /// Compiler, chip and options. `soc` comes from the surrounding file, and is used if the code
-    /// itself names none.
+    /// Returns the compiler, chip and options. `soc` comes from the surrounding file and is used if
+    /// the code itself does not name a chip.
     pub fn compilation(&self, name: &str, soc: Option<&str>) -> Compilation {
         let options = self.trailer.as_ref().and_then(|trailer| trailer.options.clone());
         let flags = options.as_deref().and_then(|options| OptionString::parse(options).ok());
@@ -317,7 +317,7 @@ impl Blob {
         }
     }
 
-    /// Anomalies, a sentence each.
+    /// Lists anomalies, one sentence each.
     pub fn warnings(&self, name: &str) -> Vec<String> {
         let mut found = Vec::new();
         match self.kind {

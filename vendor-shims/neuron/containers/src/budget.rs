@@ -1,15 +1,15 @@
-//! Bounds the work for one file, whatever it contains: parts may overlap, so a small file can
-//! demand any amount of reading.
+//! Limits the work for one file, whatever it contains. Parts of a file may overlap, so a small file
+//! could otherwise require any amount of reading.
 
 use crate::{ContainerError, Result};
 
-/// Pieces of compiled code that are looked at; published bundles hold a handful.
+/// Maximum number of pieces of compiled code. Published bundles contain a handful.
 const BLOBS: u64 = 1024;
-/// Operations that are counted; a model of 8 billion parameters has some ten thousand.
+/// Maximum number of counted operations. A model of 8 billion parameters has about ten thousand.
 const OPERATIONS: u64 = 4 << 20;
-/// Bytes that are searched for a compiler's record.
+/// Maximum number of bytes that are searched for a compiler's record.
 const SEARCHED: u64 = 64 << 20;
-/// Names, numbers and texts beside the above.
+/// Maximum number of names, numbers and texts in addition to the above.
 const ENTRIES: u64 = 64 << 10;
 
 /// Remaining budget for one file.
@@ -34,9 +34,9 @@ fn take(left: &mut u64, count: u64, most: u64, what: &'static str, offset: u64) 
 }
 
 impl Budget {
-    /// For a file of so many bytes.
+    /// Creates the budget for a file of `length` bytes.
     pub const fn of(length: usize) -> Self {
-        // Parts that are summed do not overlap in a file that anyone means.
+        // In regular files, the checksummed parts do not overlap.
         let summed = (length as u64).saturating_mul(2);
         Budget {
             blobs: BLOBS,
@@ -48,27 +48,27 @@ impl Budget {
         }
     }
 
-    /// Counts bytes that are check-summed.
+    /// Counts bytes that are checksummed.
     pub fn summed(&mut self, count: u64, offset: u64) -> Result<()> {
         take(&mut self.summed, count, self.most_summed, "bytes to sum", offset)
     }
 
-    /// One more piece of compiled code.
+    /// Counts one piece of compiled code.
     pub fn blob(&mut self, offset: u64) -> Result<()> {
         take(&mut self.blobs, 1, BLOBS, "pieces of compiled code", offset)
     }
 
-    /// So many more operations.
+    /// Counts operations.
     pub fn operations(&mut self, count: u64, offset: u64) -> Result<()> {
         take(&mut self.operations, count, OPERATIONS, "operations", offset)
     }
 
-    /// So many more bytes searched.
+    /// Counts bytes that are searched.
     pub fn searched(&mut self, count: u64, offset: u64) -> Result<()> {
         take(&mut self.searched, count, SEARCHED, "bytes to search for a compiler's record", offset)
     }
 
-    /// So many more names, numbers and texts.
+    /// Counts names, numbers and texts.
     pub fn entries(&mut self, count: u64, offset: u64) -> Result<()> {
         take(&mut self.entries, count, ENTRIES, "entries", offset)
     }

@@ -1,4 +1,4 @@
-//! Bytes of a file with their offset in it: every access is checked, and every error states the
+//! Bytes of a file with their offset in it. Every access is checked, and every error states the
 //! offset in the whole file.
 
 use crate::{ContainerError, Result};
@@ -7,7 +7,7 @@ use crate::{ContainerError, Result};
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes<'a> {
     bytes: &'a [u8],
-    /// Where the part begins in the file that is reported on.
+    /// Offset of the part in the reported file.
     base: u64,
 }
 
@@ -18,7 +18,7 @@ macro_rules! little_endian {
             pub fn $name(self, at: usize, what: &'static str) -> Result<$type> {
                 const LENGTH: usize = size_of::<$type>();
                 let bytes = self.slice(at, LENGTH, what)?.bytes;
-                // The length was passed just above.
+                // The slice has exactly this length.
                 Ok(<[u8; LENGTH]>::try_from(bytes).map(<$type>::from_le_bytes).unwrap_or_default())
             }
         )+
@@ -26,32 +26,32 @@ macro_rules! little_endian {
 }
 
 impl<'a> Bytes<'a> {
-    /// A whole file.
+    /// Wraps a whole file.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Bytes { bytes, base: 0 }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub const fn get(self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub const fn len(self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether it is empty.
+    /// Returns whether the part is empty.
     pub const fn is_empty(self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Offset in the file of the byte `at`.
+    /// Returns the offset in the file of the byte at `at`.
     pub fn offset(self, at: usize) -> u64 {
         self.base.saturating_add(at as u64)
     }
 
-    /// `length` bytes from `at`.
+    /// Returns `length` bytes from `at`.
     pub fn slice(self, at: usize, length: usize, what: &'static str) -> Result<Bytes<'a>> {
         let found = at.checked_add(length).and_then(|end| self.bytes.get(at..end));
         found.map(|bytes| Bytes { bytes, base: self.offset(at) }).ok_or_else(|| ContainerError::Truncated {
@@ -62,7 +62,7 @@ impl<'a> Bytes<'a> {
         })
     }
 
-    /// `length` bytes from `at`, both 64-bit values from a file.
+    /// Returns `length` bytes from `at`, which are both 64-bit values from a file.
     pub fn slice_u64(self, at: u64, length: u64, what: &'static str) -> Result<Bytes<'a>> {
         match (usize::try_from(at), usize::try_from(length)) {
             (Ok(at), Ok(length)) => self.slice(at, length, what),
@@ -75,20 +75,20 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// Everything from `at` on.
+    /// Returns all bytes from `at`.
     pub fn from(self, at: usize, what: &'static str) -> Result<Bytes<'a>> {
         self.slice(at, self.bytes.len().saturating_sub(at), what)
     }
 
     little_endian!(u8 u8, i8 i8, u16 u16, i16 i16, u32 u32, i32 i32, u64 u64, i64 i64, f32 f32, f64 f64);
 
-    /// An error about the value at `at`.
+    /// Creates an error about the value at `at`.
     pub fn malformed(self, at: usize, what: &'static str, reason: impl Into<String>) -> ContainerError {
         ContainerError::Malformed { what, offset: self.offset(at), reason: reason.into() }
     }
 }
 
-/// The cyclic redundancy check of Ethernet and zip over `bytes`.
+/// Computes the CRC-32 of Ethernet and zip over `bytes`.
 pub fn crc32(bytes: &[u8]) -> u32 {
     const TABLE: [u32; 256] = {
         let mut table = [0; 256];

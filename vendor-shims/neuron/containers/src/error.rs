@@ -1,81 +1,70 @@
-//! Why a file could not be read.
+//! Errors of reading a file.
 
-/// Why a file could not be read, and where in it.
+/// The reason why a file could not be read, with the offset.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ContainerError {
-    /// Something reaches beyond the end.
+    /// An item extends beyond the end of the file.
     #[error("{what} at offset {offset} needs {wanted} bytes and {available} are left")]
     Truncated {
         /// The item being read.
         what: &'static str,
-        /// Where it begins.
         offset: u64,
-        /// Its length.
+        /// Length of the item in bytes.
         wanted: u64,
-        /// Bytes available from that offset on.
+        /// Bytes available from that offset.
         available: u64,
     },
-    /// A value that cannot be.
+    /// A value is impossible.
     #[error("{what} at offset {offset}: {reason}")]
     Malformed {
         /// The item being read.
         what: &'static str,
-        /// Its offset.
         offset: u64,
-        /// The reason.
         reason: String,
     },
-    /// More than is read.
+    /// A number exceeds the limit for reading.
     #[error("{what} at offset {offset}: {count}, and at most {most} are read")]
     TooMany {
-        /// The item.
         what: &'static str,
-        /// Its offset.
         offset: u64,
         /// The number in the file.
         count: u64,
-        /// The cap.
+        /// Maximum number that is read.
         most: u64,
     },
-    /// An unknown version of the format.
+    /// The version of the format is unknown.
     #[error("{what} at offset {offset} has version {version}; what is read is {supported}")]
     UnknownVersion {
-        /// The format.
         what: &'static str,
         /// Offset of the version.
         offset: u64,
-        /// The version found.
         version: String,
-        /// The supported version.
         supported: &'static str,
     },
-    /// Compiled code of no bytes: a compiler that failed in silence leaves that.
+    /// Compiled code is empty. A compiler that fails without an error leaves such code.
     #[error("{what} at offset {offset} has no bytes: the compiler that wrote it failed without saying so")]
     Empty {
-        /// The item.
         what: &'static str,
-        /// Its offset.
         offset: u64,
     },
-    /// Contents that do not add up to the sum that was written with them.
+    /// The content does not match the checksum that was written with it.
     #[error(
         "{what} at offset {offset} is damaged: its check sum is {found:#010x} and {said:#010x} was written"
     )]
     Damaged {
-        /// The item.
         what: &'static str,
-        /// Where it begins.
+        /// Offset of the content.
         offset: u64,
-        /// The computed sum.
+        /// The computed checksum.
         found: u32,
-        /// The recorded sum.
+        /// The recorded checksum.
         said: u32,
     },
 }
 
 impl ContainerError {
-    /// Advice.
+    /// Returns the advice for a `help:` line.
     pub fn help(&self) -> &'static str {
         match self {
             ContainerError::Truncated { .. } | ContainerError::Damaged { .. } => {

@@ -1,5 +1,5 @@
 //! The payload of ExecuTorch's MediaTek backend: a byte 1, the numbers of inputs and outputs and
-//! the length of the code in 32 bits each, the code.
+//! the length of the code in 32 bits each, then the code.
 
 use serde::Serialize;
 
@@ -10,25 +10,23 @@ use crate::bytes::Bytes;
 
 /// The only version.
 const VERSION: u8 = 1;
-/// Bytes before the code.
+/// Number of bytes before the code.
 const HEAD: usize = 13;
-/// Files with more inputs or outputs are taken for another format: the first byte alone is a weak
-/// sign.
+/// Maximum number of inputs or outputs. Files with more are treated as another format, because the
+/// first byte alone is weak evidence.
 const MAX_PORTS: u32 = 4096;
 
-/// A payload.
+/// A parsed payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payload {
-    /// Number of inputs.
     pub inputs: u32,
-    /// Number of outputs.
     pub outputs: u32,
-    /// The code.
+    /// The compiled code.
     pub blob: Blob,
 }
 
-/// Reads a payload; `None` for bytes that are none: another version, a length that does not match,
-/// or no known code.
+/// Reads a payload. Returns `None` for bytes that are not a payload: another version, a length that
+/// does not match, or unknown code.
 ///
 /// # Errors
 ///
@@ -57,7 +55,7 @@ pub struct Document {
 }
 
 impl Payload {
-    /// Its report.
+    /// Creates the report on the payload.
     pub fn document(&self) -> Document {
         Document { version: VERSION, inputs: self.inputs, outputs: self.outputs, code: self.blob.document() }
     }

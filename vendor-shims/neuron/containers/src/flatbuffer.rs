@@ -1,17 +1,18 @@
-//! FlatBuffers, read field by field without a schema compiler: a table lists the offsets of its
+//! Reads FlatBuffers field by field, without a schema compiler. A table lists the offsets of its
 //! fields, and each access is checked.
 //!
 //! Layout: <https://flatbuffers.dev/internals/>. Offsets are unsigned and point forward, except a
-//! table's offset to its vtable, which is signed. Nothing is verified ahead: only accessed parts
-//! are checked.
+//! table's offset to its vtable, which is signed. The buffer is not verified ahead: only accessed
+//! parts are checked.
 
 use crate::bytes::Bytes;
 use crate::{ContainerError, Result};
 
-/// Longest text that is read; names are short, and descriptions are cut where they are shown.
+/// Maximum length of a text in bytes. Names are short, and descriptions are truncated when they are
+/// shown.
 const MAX_TEXT: usize = 16 << 10;
 
-/// A table.
+/// A table of a FlatBuffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a> {
     file: Bytes<'a>,
@@ -20,18 +21,17 @@ pub struct Table<'a> {
     fields: u16,
 }
 
-/// Elements of equal size.
+/// A vector of elements of equal size.
 #[derive(Clone, Copy, Debug)]
 pub struct Vector<'a> {
     file: Bytes<'a>,
     /// Offset of the first element.
     at: usize,
-    /// Number of elements.
     pub len: usize,
 }
 
 impl<'a> Table<'a> {
-    /// The table at the root of a buffer that begins where `file` does.
+    /// Returns the root table of a buffer that starts at the start of `file`.
     pub fn root(file: Bytes<'a>) -> Result<Table<'a>> {
         let at = file.u32(0, "root offset")? as usize;
         Table::at(file, at)
@@ -49,17 +49,17 @@ impl<'a> Table<'a> {
         Ok(Table { file, at, vtable, fields: (bytes - 4) / 2 })
     }
 
-    /// Offset of the table in the file.
+    /// Returns the offset of the table in the file.
     pub fn offset(&self) -> u64 {
         self.file.offset(self.at)
     }
 
-    /// Number of the fields that its writer knew.
+    /// Returns the number of fields that the writer knew.
     pub const fn fields(&self) -> u16 {
         self.fields
     }
 
-    /// Offset of a field's value; `None` if it is absent.
+    /// Returns the offset of a field's value, or `None` if the field is absent.
     fn field(&self, slot: u16) -> Result<Option<usize>> {
         if slot >= self.fields {
             return Ok(None);
@@ -68,93 +68,93 @@ impl<'a> Table<'a> {
         Ok((offset != 0).then(|| self.at + usize::from(offset)))
     }
 
-    /// A number.
+    /// Returns a number field, or `None` if it is absent.
     pub fn u8(&self, slot: u16) -> Result<Option<u8>> {
         self.field(slot)?.map(|at| self.file.u8(at, "8-bit field")).transpose()
     }
 
-    /// A number.
+    /// Returns a number field, or `None` if it is absent.
     pub fn i8(&self, slot: u16) -> Result<Option<i8>> {
         self.field(slot)?.map(|at| self.file.i8(at, "8-bit field")).transpose()
     }
 
-    /// A number.
+    /// Returns a number field, or `None` if it is absent.
     pub fn u16(&self, slot: u16) -> Result<Option<u16>> {
         self.field(slot)?.map(|at| self.file.u16(at, "16-bit field")).transpose()
     }
 
-    /// A number.
+    /// Returns a number field, or `None` if it is absent.
     pub fn i16(&self, slot: u16) -> Result<Option<i16>> {
         self.field(slot)?.map(|at| self.file.i16(at, "16-bit field")).transpose()
     }
 
-    /// A number.
+    /// Returns a number field, or `None` if it is absent.
     pub fn u32(&self, slot: u16) -> Result<Option<u32>> {
         self.field(slot)?.map(|at| self.file.u32(at, "32-bit field")).transpose()
     }
 
-    /// A number.
+    /// Returns a number field, or `None` if it is absent.
     pub fn i32(&self, slot: u16) -> Result<Option<i32>> {
         self.field(slot)?.map(|at| self.file.i32(at, "32-bit field")).transpose()
     }
 
-    /// A number.
+    /// Returns a number field, or `None` if it is absent.
     pub fn u64(&self, slot: u16) -> Result<Option<u64>> {
         self.field(slot)?.map(|at| self.file.u64(at, "64-bit field")).transpose()
     }
 
-    /// A number.
+    /// Returns a number field, or `None` if it is absent.
     pub fn i64(&self, slot: u16) -> Result<Option<i64>> {
         self.field(slot)?.map(|at| self.file.i64(at, "64-bit field")).transpose()
     }
 
-    /// A number.
+    /// Returns a number field, or `None` if it is absent.
     pub fn f32(&self, slot: u16) -> Result<Option<f32>> {
         self.field(slot)?.map(|at| self.file.f32(at, "32-bit field")).transpose()
     }
 
-    /// A number.
+    /// Returns a number field, or `None` if it is absent.
     pub fn f64(&self, slot: u16) -> Result<Option<f64>> {
         self.field(slot)?.map(|at| self.file.f64(at, "64-bit field")).transpose()
     }
 
-    /// A struct of that many bytes inside the table itself.
+    /// Returns a struct of `length` bytes that is stored in the table itself.
     pub fn inline(&self, slot: u16, length: usize) -> Result<Option<Bytes<'a>>> {
         self.field(slot)?.map(|at| self.file.slice(at, length, "struct")).transpose()
     }
 
-    /// Where a field points to.
+    /// Returns the offset to which a field points.
     fn target(&self, slot: u16) -> Result<Option<usize>> {
         let Some(at) = self.field(slot)? else { return Ok(None) };
         follow(self.file, at).map(Some)
     }
 
-    /// Another table.
+    /// Returns a field that is a table.
     pub fn table(&self, slot: u16) -> Result<Option<Table<'a>>> {
         self.target(slot)?.map(|at| Table::at(self.file, at)).transpose()
     }
 
-    /// A vector of elements of that many bytes each, all within the file.
+    /// Returns a vector of elements of `element` bytes each, all within the file.
     fn vector(&self, slot: u16, element: usize) -> Result<Option<Vector<'a>>> {
         let Some(at) = self.target(slot)? else { return Ok(None) };
         let len = self.file.u32(at, "length of a vector")? as usize;
-        // 32 bits times a few bytes fit: nothing overflows.
+        // The product of 32 bits and a few bytes does not overflow.
         self.file.slice(at + 4, len.saturating_mul(element), "elements of a vector")?;
         Ok(Some(Vector { file: self.file, at: at + 4, len }))
     }
 
-    /// Tables, or `None` if the field is absent.
+    /// Returns a field that is a vector of tables, or `None` if it is absent.
     pub fn tables(&self, slot: u16) -> Result<Option<Vector<'a>>> {
         self.vector(slot, 4)
     }
 
-    /// Bytes.
+    /// Returns a field that is a vector of bytes.
     pub fn bytes(&self, slot: u16) -> Result<Option<Bytes<'a>>> {
         let Some(vector) = self.vector(slot, 1)? else { return Ok(None) };
         self.file.slice(vector.at, vector.len, "bytes").map(Some)
     }
 
-    /// A text, which must be UTF-8 of a sensible length.
+    /// Returns a text field, which must be UTF-8 of at most 16 KiB.
     pub fn text(&self, slot: u16) -> Result<Option<&'a str>> {
         let Some(bytes) = self.bytes(slot)? else { return Ok(None) };
         if bytes.len() > MAX_TEXT {
@@ -171,12 +171,12 @@ impl<'a> Table<'a> {
 }
 
 impl<'a> Vector<'a> {
-    /// Offset of its elements in the file.
+    /// Returns the offset of the elements in the file.
     pub fn offset(&self) -> u64 {
         self.file.offset(self.at)
     }
 
-    /// The table at `index` of a vector of tables.
+    /// Returns the table at `index` of a vector of tables.
     pub fn table(&self, index: usize) -> Result<Table<'a>> {
         if index >= self.len {
             let reason = format!("element {index} of {} was asked for", self.len);
@@ -185,7 +185,7 @@ impl<'a> Vector<'a> {
         Table::at(self.file, follow(self.file, self.at + 4 * index)?)
     }
 
-    /// All tables, at most `most` of them.
+    /// Returns all tables, if there are at most `most`.
     pub fn all(
         self,
         what: &'static str,
@@ -203,7 +203,7 @@ impl<'a> Vector<'a> {
     }
 }
 
-/// Where the offset at `at` points to.
+/// Returns the position to which the offset at `at` points.
 fn follow(file: Bytes<'_>, at: usize) -> Result<usize> {
     let offset = file.u32(at, "offset")? as usize;
     at.checked_add(offset)

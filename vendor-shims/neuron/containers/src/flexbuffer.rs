@@ -1,19 +1,19 @@
-//! FlexBuffers, as far as options of a custom operation need them: a map at the root, with numbers
-//! and texts in it.
+//! Reads FlexBuffers, as far as options of a custom operation need them: a map at the root that
+//! contains numbers and texts.
 //!
 //! Layout: <https://flatbuffers.dev/flexbuffers/>. The last byte is the width of the root in bytes,
-//! the one before its type; the root precedes them. Offsets point backwards from their own
-//! position. A map is a vector of values, preceded by its length, the width of its keys and the
-//! offset of the vector of keys, and followed by a type byte for each value.
+//! the byte before it is the root's type, and the root precedes both. Offsets point backwards from
+//! their own position. A map is a vector of values. It is preceded by its length, the width of its
+//! keys and the offset of the vector of keys, and followed by a type byte for each value.
 
 use crate::bytes::Bytes;
 use crate::{ContainerError, Result};
 
-/// Entries of a map that are read.
+/// Maximum number of entries of a map.
 const MAX_ENTRIES: usize = 64;
-/// Bytes of a key.
+/// Maximum length of a key in bytes.
 const MAX_KEY: usize = 256;
-/// Bytes of a text.
+/// Maximum length of a text in bytes.
 const MAX_TEXT: usize = 4096;
 
 const INT: u8 = 1;
@@ -28,15 +28,13 @@ const BOOL: u8 = 26;
 /// A value of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// A whole number.
     Number(i128),
-    /// A text.
     Text(String),
-    /// Another type, by its number.
+    /// A value of another type, with the type's number.
     Other(u8),
 }
 
-/// The entries of the map at the root, in the file's order.
+/// Returns the entries of the map at the root, in the file's order.
 pub fn map(file: Bytes<'_>) -> Result<Vec<(String, Value)>> {
     let Some(type_at) = file.len().checked_sub(2) else {
         file.slice(0, 2, "FlexBuffer")?;
@@ -59,7 +57,7 @@ pub fn map(file: Bytes<'_>) -> Result<Vec<(String, Value)>> {
     entries(file, values, 1 << (packed & 3))
 }
 
-/// The entries of the map whose values begin at `values` and are `width` bytes each.
+/// Returns the entries of the map whose values start at `values` and have `width` bytes each.
 fn entries(file: Bytes<'_>, values: usize, width: usize) -> Result<Vec<(String, Value)>> {
     let before = |count: usize| {
         values.checked_sub(count * width).ok_or_else(|| {
@@ -145,7 +143,7 @@ fn signed(file: Bytes<'_>, at: usize, width: usize) -> Result<i64> {
     })
 }
 
-/// Where the offset at `at` points back to.
+/// Returns the position to which the offset at `at` points back.
 fn back(file: Bytes<'_>, at: usize, width: usize) -> Result<usize> {
     let offset = unsigned(file, at, width)?;
     let target = usize::try_from(offset).ok().and_then(|offset| at.checked_sub(offset));

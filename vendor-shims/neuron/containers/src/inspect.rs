@@ -1,7 +1,7 @@
 //! Identifies a file and reports on it: the format's name and a JSON document.
 //!
-//! Besides the fields of its format, every document has `compilations`, a list of compilers with
-//! chip and options ([`Compilation`]), and `warnings`, a list of sentences.
+//! In addition to the fields of its format, every document has `compilations`, a list of compilers
+//! with chip and options ([`Compilation`]), and `warnings`, a list of sentences.
 
 use serde::Serialize;
 
@@ -10,16 +10,15 @@ use crate::budget::Budget;
 use crate::bytes::Bytes;
 use crate::{ContainerError, Result, executorch, litertlm, neuron_schema, tflite};
 
-/// Bytes of a document: as many as the contract of shims lets through.
+/// Maximum length of a document in bytes, the same as in the shims' contract.
 const MAX_DOCUMENT: usize = 4 << 20;
 
-/// A file that was recognised.
+/// A recognised file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inspected {
-    /// `tflite`, `litertlm`, `neuron-container`, `neuron-adapter-cache`, `neuron-dla`,
-    /// `executorch-neuron-payload`, `shardwright-neuron-simulator`
+    /// One of `tflite`, `litertlm`, `neuron-container`, `neuron-adapter-cache`, `neuron-dla`,
+    /// `executorch-neuron-payload`, `shardwright-neuron-simulator`.
     pub format: &'static str,
-    /// A JSON object.
     pub document: serde_json::Value,
 }
 
@@ -67,11 +66,11 @@ fn alone(blob: &Blob, format: &'static str) -> Result<Option<Inspected>> {
     inspected(format, 0, Alone { code: blob.document() }, compilations, blob.warnings("code"))
 }
 
-/// Identifies a file; `None` if it is of no format of this family.
+/// Identifies a file. Returns `None` for a format outside this family.
 ///
 /// # Errors
 ///
-/// For a file of this family that cannot be read: damaged, or of an unknown version.
+/// For a file of this family that cannot be read because it is damaged or of an unknown version.
 pub fn inspect(bytes: &[u8]) -> Result<Option<Inspected>> {
     let file = Bytes::new(bytes);
     let mut budget = Budget::of(bytes.len());
@@ -93,8 +92,8 @@ pub fn inspect(bytes: &[u8]) -> Result<Option<Inspected>> {
     if blob.kind == Kind::Dla {
         return alone(&blob, "neuron-dla");
     }
-    // These two have no magic number, and both end with code as an adapter cache does. Files that
-    // do not parse as one are not of that format.
+    // These two formats have no magic number, and both end with code as an adapter cache does.
+    // Files that do not parse are treated as another format.
     if let Ok(Some(payload)) = executorch::read(file, &mut Budget::of(bytes.len())) {
         let compilations = vec![payload.blob.compilation("code", None)];
         let warnings = payload.blob.warnings("code");

@@ -1,17 +1,17 @@
-//! Reads and reports on the files in which code for MediaTek's NPUs is shipped, within bounds.
+//! Reads and reports on the files in which code for MediaTek's NPUs is shipped, with bounded work.
 //!
 //! **Job.** Reads a compiled `.tflite`, the container of bytecode appended to it, the Neuron
-//! compiler's output, `.litertlm` bundles, the payload of ExecuTorch's MediaTek backend and the
-//! output of this project's simulator of the compiler; reports for each the compiler, the chip, the
+//! compiler's output, `.litertlm` bundles, the payload of ExecuTorch's MediaTek backend, and the
+//! output of this project's simulator of the compiler. Reports for each the compiler, the chip, the
 //! options, and the operations left outside. Reads and writes the compiler's option strings, which
 //! these files contain.
 //!
-//! **Not its job.** It knows no chip's limits, judges no option, opens no library, and reads
-//! nothing of the code itself. Nothing here was checked against MediaTek's own documents: the
-//! layouts are those seen in published files and written by Google's public tools.
+//! **Not its job.** Limits of chips, judging options, opening a library, and reading the code
+//! itself. The layouts come from published files and from Google's public tools. They were not
+//! checked against MediaTek's own documents.
 //!
-//! Every length, offset and count is checked before it is used, and every list has a cap: the files
-//! are untrusted.
+//! The files are untrusted. So every length, offset and count is checked before it is used, and
+//! every list has a maximum length.
 //!
 //! ```
 //! use shardwright_neuron_containers::options::OptionString;
@@ -21,9 +21,9 @@
 //! # Ok::<(), shardwright_neuron_containers::options::OptionsError>(())
 //! ```
 //!
-//! Reading order: [`inspect`](mod@inspect) is the entry point; [`tflite`], [`litertlm`],
-//! [`executorch`] and [`neuron_schema`] wrap a [`blob`]; [`record`] reads the compiler's record in
-//! it, and [`options`] its options; [`flatbuffer`] and [`flexbuffer`] are the encodings below.
+//! Reading order: [`inspect`](mod@inspect) is the entry point. [`tflite`], [`litertlm`],
+//! [`executorch`] and [`neuron_schema`] wrap a [`blob`]. [`record`] reads the compiler's record in
+//! it, and [`options`] its options. [`flatbuffer`] and [`flexbuffer`] are the underlying encodings.
 
 #![forbid(unsafe_code)]
 
@@ -46,5 +46,5 @@ pub mod version;
 pub use error::ContainerError;
 pub use version::Version;
 
-/// The result of reading.
+/// Result of reading a file.
 pub type Result<T, E = ContainerError> = std::result::Result<T, E>;

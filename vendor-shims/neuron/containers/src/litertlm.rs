@@ -1,10 +1,14 @@
 //! A `.litertlm`: models, tokenizer and settings of a language model in one file.
 //!
-//! `LITERTLM`, three u32 of the version, the end of the header as u64 at 24, a FlatBuffer from 32
-//! on: `LiteRTLMMetaData { 0 system_metadata { 0 entries }; 1 section_metadata { 0 objects } }`,
-//! `SectionObject { 0 items; 1 begin_offset: u64; 2 end_offset: u64; 3 data_type: u8 }`,
-//! `KeyValue { 0 key; 1, 2 value }`. Sections begin at multiples of 16384; readers of others check
-//! the major version alone, and so does this one.
+//! The file starts with `LITERTLM` and three u32 of the version. The end of the header is a u64 at
+//! 24. A FlatBuffer starts at 32. Its tables, with field numbers:
+//!
+//! * `LiteRTLMMetaData`: 0 `system_metadata` (0 `entries`), 1 `section_metadata` (0 `objects`)
+//! * `SectionObject`: 0 `items`, 1 `begin_offset: u64`, 2 `end_offset: u64`, 3 `data_type: u8`
+//! * `KeyValue`: 0 `key`, 1 and 2 `value`
+//!
+//! Sections start at multiples of 16384. Third-party readers check only the major version, and so
+//! does this one.
 
 use serde::Serialize;
 
@@ -15,22 +19,22 @@ use crate::flatbuffer::Table;
 use crate::tflite::{self, Tflite, shown};
 use crate::{ContainerError, Result};
 
-/// First bytes.
+/// First bytes of a file.
 pub const MAGIC: &[u8; 8] = b"LITERTLM";
 /// The major version that is read.
 const MAJOR: u32 = 1;
-/// Where the header's FlatBuffer begins.
+/// Offset of the header's FlatBuffer.
 const HEADER: usize = 32;
-/// Bytes of a header; those seen have one or two thousand.
+/// Maximum length of a header in bytes. Observed headers have one or two thousand.
 const MAX_HEADER: u64 = 16 << 20;
-/// Sections of a file; those published have some ten.
+/// Maximum number of sections of a file. Published files have about ten.
 const MAX_SECTIONS: usize = 256;
-/// Keys and values of a section or file.
+/// Maximum number of keys and values of a section or file.
 const MAX_ITEMS: usize = 256;
-/// Alignment of sections.
+/// Alignment of sections in bytes.
 const ALIGNMENT: u64 = 16 << 10;
 
-/// Kinds of sections, by number.
+/// Names of the kinds of sections, by number.
 const KINDS: [&str; 12] = [
     "none",
     "generic-binary",
@@ -45,45 +49,44 @@ const KINDS: [&str; 12] = [
     "tts-metadata",
     "asr-metadata",
 ];
-/// The kind that is looked into.
+/// Kind of the sections that are read: models.
 const MODEL: u8 = 3;
 
-/// A file.
+/// A parsed file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiteRtLm {
-    /// Major, minor, patch.
+    /// Version as major, minor, patch.
     pub version: [u32; 3],
     /// Metadata of the file.
     pub system: Vec<Item>,
-    /// Its sections, in the file's order.
+    /// Sections in the file's order.
     pub sections: Vec<Section>,
 }
 
 /// A key and a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Item {
-    /// The key.
     pub key: String,
     /// The value as text.
     pub value: String,
 }
 
-/// A section.
+/// A section of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// Number of its kind.
+    /// Number of the section's kind.
     pub kind: u8,
     /// Metadata of the section.
     pub items: Vec<Item>,
-    /// Where it begins.
+    /// Offset of the first byte.
     pub begin: u64,
-    /// One past its last byte.
+    /// Offset one past the last byte.
     pub end: u64,
-    /// The model, if it is one.
+    /// The model, if the section contains one.
     pub model: Option<Tflite>,
 }
 
-/// Whether bytes are such a file.
+/// Returns whether the bytes start with [`MAGIC`].
 pub fn is(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }
@@ -92,7 +95,8 @@ pub fn is(bytes: &[u8]) -> bool {
 ///
 /// # Errors
 ///
-/// For another major version, sections outside the file or overlapping, and damaged models.
+/// For another major version, for sections outside the file or that overlap, and for damaged
+/// models.
 pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<LiteRtLm> {
     let version = [8, 12, 16].map(|at| bytes.u32(at, "version"));
     let [major, minor, patch] = version;
@@ -156,7 +160,7 @@ pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<LiteRtLm> {
     Ok(file)
 }
 
-/// Keys and values, which are the first field of both kinds of tables that have them.
+/// Reads keys and values. They are the first field of both kinds of tables that have them.
 fn items(table: &Table<'_>, budget: &mut Budget) -> Result<Vec<Item>> {
     let Some(entries) = table.tables(0)? else { return Ok(Vec::new()) };
     let mut items = Vec::new();
@@ -174,7 +178,7 @@ fn items(table: &Table<'_>, budget: &mut Budget) -> Result<Vec<Item>> {
     Ok(items)
 }
 
-/// A value by the number of its kind; an absent number is zero.
+/// Reads a value by the number of its kind. An absent number is zero.
 fn value(table: &Table<'_>, kind: u8) -> Result<String> {
     Ok(match kind {
         1 => table.u8(0)?.unwrap_or(0).to_string(),
@@ -212,14 +216,14 @@ struct SectionDocument {
 }
 
 impl Section {
-    /// Name of its kind.
+    /// Returns the name of the section's kind.
     pub fn kind_name(&self) -> String {
         KINDS
             .get(usize::from(self.kind))
             .map_or_else(|| format!("kind {}", self.kind), |name| (*name).to_owned())
     }
 
-    /// Its name: its `model_type`, otherwise its kind.
+    /// Returns the section's name: its `model_type`, otherwise its kind.
     pub fn name(&self) -> String {
         let said = self.items.iter().find(|item| item.key == "model_type");
         said.map_or_else(|| self.kind_name(), |item| item.value.clone())
@@ -227,7 +231,7 @@ impl Section {
 }
 
 impl LiteRtLm {
-    /// Its report.
+    /// Creates the report on the file.
     pub fn document(&self) -> Document {
         let section = |section: &Section| SectionDocument {
             kind: section.kind_name(),
@@ -244,7 +248,7 @@ impl LiteRtLm {
         }
     }
 
-    /// Compiler, chip and options of each model.
+    /// Lists the compiler, chip and options of each model.
     pub fn compilations(&self) -> Vec<Compilation> {
         let mut found = Vec::new();
         for section in &self.sections {
@@ -256,7 +260,7 @@ impl LiteRtLm {
         found
     }
 
-    /// Anomalies.
+    /// Lists anomalies, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
         let mut found = Vec::new();
         for section in &self.sections {
@@ -267,8 +271,8 @@ impl LiteRtLm {
                     section.begin
                 ));
             }
-            // Embedders and the like are meant to stay outside; sections that request an NPU are
-            // not.
+            // Embedders and similar models are intended to stay outside. Sections that request an
+            // NPU are not.
             let wants_npu = section
                 .items
                 .iter()

@@ -1,9 +1,10 @@
 //! The container that LiteRT's MediaTek plugin appends to a `.tflite`, with the code of every
-//! partition. Its root is called `Graphs`.
+//! partition. It has no file identifier. Its tables, with field numbers:
 //!
-//! `Graphs { 0 version: i16 = 1; 1 subgraphs; 2 data; 3 external; 4 version of the Neuron SDK:
-//! three u32 in place, missing in files of 2025 }`, `Subgraph { 0 entry_point; 1 type: i8; 2 kind
-//! of index: u8; 3 index }`, `Buffer { 0 identifier; 1 data }`. It has no file identifier.
+//! * `Graphs` (the root): 0 version (i16, 1), 1 subgraphs, 2 data, 3 external, 4 version of the
+//!   Neuron SDK (three u32 in place, missing in files of 2025)
+//! * `Subgraph`: 0 entry point, 1 type (i8), 2 kind of index (u8), 3 index
+//! * `Buffer`: 0 identifier, 1 data
 
 use serde::Serialize;
 
@@ -13,32 +14,31 @@ use crate::bytes::Bytes;
 use crate::flatbuffer::Table;
 use crate::{ContainerError, Result};
 
-/// Partitions of one container; published files have a few.
+/// Maximum number of partitions of a container. Published files have a few.
 const MAX_SUBGRAPHS: usize = 1024;
-/// The one version of the container.
+/// The only version of the container.
 const VERSION: i16 = 1;
-/// A reference by position.
+/// Kind of index that refers to code by position.
 const INDEX: u8 = 1;
-/// A reference by name.
+/// Kind of index that refers to code by name.
 const IDENTIFIER: u8 = 2;
 
-/// A container.
+/// A parsed container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeuronSchema {
-    /// Version of the SDK it was written with; LiteRT compares its major with the device's.
+    /// Version of the SDK that wrote the container. LiteRT compares its major version with the
+    /// device's.
     pub sdk: Option<[u32; 3]>,
-    /// Its partitions.
     pub subgraphs: Vec<Subgraph>,
 }
 
-/// One partition.
+/// A partition of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subgraph {
-    /// `Partition_0`
+    /// Name of the partition, for example `Partition_0`.
     pub entry_point: String,
     /// Kind of code according to the container.
     pub kind: CodeKind,
-    /// The code.
     pub blob: Blob,
 }
 
@@ -46,13 +46,13 @@ pub struct Subgraph {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CodeKind {
-    /// 0
+    /// Number 0.
     Dla,
-    /// 1
+    /// Number 1.
     Dlb,
-    /// 2
+    /// Number 2.
     AdapterCache,
-    /// Any other.
+    /// Any other number.
     Other(i8),
 }
 
@@ -60,7 +60,7 @@ pub enum CodeKind {
 ///
 /// # Errors
 ///
-/// For bytes that are no container of version 1, or that name missing code.
+/// For bytes that are not a container of version 1, and for a container that names missing code.
 pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<NeuronSchema> {
     let root = Table::root(bytes)?;
     let version = root.i16(0)?.unwrap_or(VERSION);
@@ -160,7 +160,7 @@ struct PartitionDocument {
 }
 
 impl NeuronSchema {
-    /// Its report.
+    /// Creates the report on the container.
     pub fn document(&self) -> Document {
         let partition = |subgraph: &Subgraph| PartitionDocument {
             name: subgraph.entry_point.clone(),
@@ -173,12 +173,12 @@ impl NeuronSchema {
         }
     }
 
-    /// Compiler, chip and options of each partition.
+    /// Lists the compiler, chip and options of each partition.
     pub fn compilations(&self, soc: Option<&str>) -> Vec<blob::Compilation> {
         self.subgraphs.iter().map(|subgraph| subgraph.blob.compilation(&subgraph.entry_point, soc)).collect()
     }
 
-    /// Anomalies.
+    /// Lists anomalies, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
         let mut found = Vec::new();
         if self.sdk.is_none() {
@@ -197,7 +197,7 @@ impl NeuronSchema {
             }
             let agree = match (subgraph.kind, subgraph.blob.kind) {
                 (CodeKind::Dla, blob::Kind::Dla) | (CodeKind::AdapterCache, blob::Kind::AdapterCache) => true,
-                // The simulator emulates any of them, and unrecognised code has its own warning.
+                // The simulator emulates any kind, and unrecognised code has its own warning.
                 (_, blob::Kind::Simulator | blob::Kind::Unrecognised) => true,
                 _ => false,
             };

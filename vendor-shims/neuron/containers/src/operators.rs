@@ -1,9 +1,9 @@
-//! Names of TFLite's built-in operations, by number, as its schema has them up to the first of the
-//! StableHLO family.
+//! Names of TFLite's built-in operations, by number, from its schema up to the first operation of
+//! the StableHLO family.
 
-/// The number of an operation that is identified by name.
+/// Number of an operation that is identified by name.
 pub const CUSTOM: i32 = 32;
-/// The number of a StableHLO composite, whose name is in options that are not read.
+/// Number of a StableHLO composite. Its name is in options that are not read.
 const STABLEHLO_COMPOSITE: i32 = 206;
 
 #[rustfmt::skip]
@@ -34,7 +34,7 @@ const NAMES: &[&str] = &[
     "RIGHT_SHIFT",
 ];
 
-/// The name of a built-in operation; its number if it is unknown here.
+/// Returns the name of a built-in operation, or its number if it is unknown.
 pub fn name(code: i32) -> String {
     match usize::try_from(code).ok().and_then(|code| NAMES.get(code)) {
         Some(name) => (*name).to_owned(),

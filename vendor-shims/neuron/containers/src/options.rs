@@ -1,73 +1,73 @@
-//! Option strings of the Neuron compiler:
+//! Option strings of the Neuron compiler, such as
 //! `--opt 3 --gno=LTS,Inception --apusys-config "{ \"high_addr\": true }"`.
 //!
-//! No grammar of them is published. Seen in the field: words separated by blanks, double quotes
-//! around text with blanks, a backslash before a quote within quotes; a value after a blank or
-//! after `=`; `-O3` for `--opt 3`. An option is a switch when nothing follows it, or the next word
-//! begins with a hyphen and is no number.
+//! Their grammar is not published. Observed strings consist of words separated by blanks. Text with
+//! blanks is in double quotes, and a quote within quotes follows a backslash. A value follows a
+//! blank or `=`. `-O3` means `--opt 3`. An option is a switch if it is the last word, or if the
+//! next word starts with a hyphen and is not a number.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Bytes of an option string that is read; the longest seen in the field has some 600.
+/// Maximum length of an option string in bytes. The longest observed string has about 600.
 pub const MAX_BYTES: usize = 16 << 10;
-/// Options that are read.
+/// Maximum number of options.
 pub const MAX_OPTIONS: usize = 512;
 
-/// One option.
+/// An option with its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CompilerOption {
-    /// Without the hyphens: `opt`.
+    /// Name without the hyphens, for example `opt`.
     pub name: String,
-    /// `true` for a switch.
+    /// Value, `true` for a switch.
     pub value: String,
 }
 
 impl CompilerOption {
-    /// One option.
+    /// Creates an option.
     pub fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
         CompilerOption { name: name.into(), value: value.into() }
     }
 }
 
-/// A parsed option string: in its order, with repetitions.
+/// A parsed option string, with the original order and repetitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct OptionString(pub Vec<CompilerOption>);
 
-/// Why a text is no option string.
+/// The reason why a text is not an option string.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// Too long, or too many.
+    /// The text is too long, or has too many options.
     #[error(
         "an option string of {bytes} bytes and {options} options; at most {MAX_BYTES} and {MAX_OPTIONS} are read"
     )]
     TooLong {
-        /// Its bytes.
+        /// Length of the text in bytes.
         bytes: usize,
-        /// Its options, as far as they were counted.
+        /// Number of options that were counted so far.
         options: usize,
     },
-    /// A quote that does not end.
+    /// A quote is not closed.
     #[error("the quote at byte {at} of the option string does not end")]
     Quote {
-        /// Where it begins.
+        /// Offset of the quote.
         at: usize,
     },
-    /// A word that is neither an option nor the value of one.
+    /// A word is neither an option nor the value of an option.
     #[error("`{word}` at byte {at} of the option string is no option and no value of one")]
     Stray {
-        /// Its offset.
+        /// Offset of the word.
         at: usize,
         /// The word, truncated.
         word: String,
     },
-    /// A character that ends or hides a text.
+    /// The text contains a control character, which could end or hide a text.
     #[error("a control character at byte {at} of the option string")]
     Control {
-        /// Its offset.
+        /// Offset of the character.
         at: usize,
     },
 }
@@ -76,7 +76,7 @@ pub enum OptionsError {
 struct Word {
     at: usize,
     text: String,
-    /// Whether it began with a quote: then it is a value, whatever its text.
+    /// Whether the word started with a quote. Such a word is always a value.
     quoted: bool,
 }
 
@@ -116,7 +116,7 @@ fn words(text: &str) -> Result<Vec<Word>, OptionsError> {
     Ok(words)
 }
 
-/// Whether a word is the name of an option: hyphens before a letter.
+/// Returns the option name in a word: hyphens followed by a letter.
 fn option_name(word: &Word) -> Option<&str> {
     if word.quoted {
         return None;
@@ -130,8 +130,8 @@ impl OptionString {
     ///
     /// # Errors
     ///
-    /// For a text that is too long, has an unterminated quote, a control character, or a word that
-    /// belongs to no option.
+    /// For a text that is too long, or that has an unterminated quote, a control character, or a
+    /// word that does not belong to an option.
     pub fn parse(text: &str) -> Result<OptionString, OptionsError> {
         if text.len() > MAX_BYTES {
             return Err(OptionsError::TooLong { bytes: text.len(), options: 0 });
@@ -164,13 +164,13 @@ impl OptionString {
         Ok(OptionString(options))
     }
 
-    /// The value of an option, the last if it is set more than once: which of them a compiler uses
-    /// is unknown.
+    /// Returns the value of an option. If it is set more than once, returns the last value. It is
+    /// unknown which of them a compiler uses.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|option| option.name == name).map(|option| option.value.as_str())
     }
 
-    /// Options set more than once with different values.
+    /// Lists the options that are set more than once with different values.
     pub fn contradictions(&self) -> Vec<&str> {
         let mut found: Vec<&str> = Vec::new();
         for (index, option) in self.0.iter().enumerate() {
@@ -183,13 +183,14 @@ impl OptionString {
     }
 }
 
-/// The level of `-O3`.
+/// Returns the level in a word such as `-O3`.
 fn optimisation_level(word: &str) -> Option<&str> {
     let level = word.strip_prefix("-O")?;
     (!level.is_empty() && level.bytes().all(|byte| byte.is_ascii_digit())).then_some(level)
 }
 
-/// `--name value`, or only the switch; quoted where a value would be split or be read as an option.
+/// Writes `--name value`, or only the name for a switch. A value is quoted if it would otherwise be
+/// split or read as an option.
 impl fmt::Display for OptionString {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, CompilerOption { name, value }) in self.0.iter().enumerate() {

@@ -1,10 +1,11 @@
 //! The Neuron compiler's record near the end of its code: an identifier, a record as JSON, and its
 //! options.
 //!
-//! Seen in three published files and in reports: three texts, each after its length as a 32-bit
-//! number and four zero bytes. The record has two spellings, `{"Compiler": "adapter 8.2.28", …}` up
-//! to major 8 and `{"CompilerName": "adapter", "CompilerVersion": "9.2.1", …}` in major 9. Their
-//! offset is not recorded, so the end of the code is searched for the record's first characters.
+//! Observed in three published files and in reports: three texts, each after its length as a 32-bit
+//! number and four zero bytes. The record has two spellings: `{"Compiler": "adapter 8.2.28", …}` up
+//! to major version 8, and `{"CompilerName": "adapter", "CompilerVersion": "9.2.1", …}` in major
+//! version 9. The offset of the texts is not recorded, so the end of the code is searched for the
+//! record's first characters.
 
 use std::collections::BTreeMap;
 
@@ -15,40 +16,40 @@ use crate::bytes::Bytes;
 use crate::options::{OptionString, OptionsError};
 use crate::{Result, Version};
 
-/// Bytes at the end of a piece of code that are searched.
+/// Number of bytes at the end of a piece of code that are searched.
 pub const SEARCHED: usize = 1 << 20;
-/// Bytes of a record; those seen have fewer than a hundred.
+/// Maximum length of a record in bytes. Observed records have fewer than a hundred.
 const MAX_RECORD: usize = 4096;
-/// Bytes skipped between texts: texts are not known to be aligned.
+/// Maximum number of bytes skipped between texts, because texts may not be aligned.
 const MAX_GAP: usize = 16;
-/// Bytes of an option string.
+/// Maximum length of an option string in bytes.
 const MAX_OPTIONS: usize = crate::options::MAX_BYTES;
 /// Bytes of the length before a text.
 const PREFIX: usize = 8;
-/// How the record begins, in both spellings.
+/// First characters of the record, in both spellings.
 const OPENING: &[u8] = b"{\"Compiler";
 
-/// The compiler's own words.
+/// The compiler's record about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Compiler {
-    /// `adapter`
+    /// Name, for example `adapter`.
     pub name: Option<String>,
-    /// `8.2.28`
+    /// Version, for example `8.2.28`.
     pub version: Option<String>,
-    /// Its field `Neuron SHA1`.
+    /// Value of the field `Neuron SHA1`.
     pub build: Option<String>,
-    /// Further members of its record, those that are texts as they are and others as JSON.
+    /// Other members of the record. Texts are unchanged, and other values are JSON.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub further: BTreeMap<String, String>,
 }
 
 impl Compiler {
-    /// Its version as three numbers, where it is that.
+    /// Parses the version as three numbers.
     pub fn parsed_version(&self) -> Option<Version> {
         self.version.as_deref().and_then(|version| version.parse().ok())
     }
 
-    /// From a record in either spelling; `None` if it is no JSON object.
+    /// Parses a record in either spelling. Returns `None` if it is not a JSON object.
     pub fn read(text: &str) -> Option<Compiler> {
         let members: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text).ok()?;
         let mut further: BTreeMap<String, String> = members
@@ -76,28 +77,28 @@ impl Compiler {
 /// The texts near the end of a piece of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trailer {
-    /// Where in the code it begins: at the identifier's length, or at the record's.
+    /// Offset in the code: of the identifier's length, or of the record's.
     pub start: usize,
-    /// Where it ends.
+    /// Offset of the end in the code.
     pub end: usize,
-    /// A UUID.
+    /// Identifier, a UUID.
     pub identifier: Option<String>,
-    /// The record; `None` if it is not JSON.
+    /// The record, or `None` if it is not JSON.
     pub compiler: Option<Compiler>,
-    /// The options, unparsed.
+    /// The unparsed options.
     pub options: Option<String>,
-    /// Number of records; more than one is an anomaly, and the last is read.
+    /// Number of records. More than one is an anomaly, and the last one is read.
     pub records: usize,
 }
 
 impl Trailer {
-    /// The parsed options.
+    /// Parses the options.
     pub fn parsed_options(&self) -> Option<Result<OptionString, OptionsError>> {
         self.options.as_deref().map(OptionString::parse)
     }
 }
 
-/// Searches the end of a piece of code; `None` if there is no record.
+/// Searches the end of a piece of code. Returns `None` if there is no record.
 ///
 /// # Errors
 ///
@@ -139,14 +140,15 @@ fn openings(bytes: &[u8]) -> Vec<usize> {
     found
 }
 
-/// The length at `at`, with its four zero bytes.
+/// Reads the length at `at`, which includes four zero bytes.
 fn prefixed(bytes: &[u8], at: usize) -> Option<usize> {
     let prefix: [u8; PREFIX] = bytes.get(at..at.checked_add(PREFIX)?)?.try_into().ok()?;
     let length = u64::from_le_bytes(prefix);
     u32::try_from(length).ok().map(|length| length as usize)
 }
 
-/// A UUID with its length, which ends at most a gap before `end`.
+/// Returns the offset and text of a UUID with its length. It must end at most [`MAX_GAP`] bytes
+/// before `end`.
 fn identifier_before(bytes: &[u8], end: usize) -> Option<(usize, String)> {
     const LENGTH: usize = 36;
     (0..=MAX_GAP).find_map(|gap| {
@@ -161,11 +163,12 @@ fn identifier_before(bytes: &[u8], end: usize) -> Option<(usize, String)> {
     })
 }
 
-/// The printable text with its length that begins at most a gap after `from`.
+/// Returns the end and content of a printable text with its length. It must start at most
+/// [`MAX_GAP`] bytes after `from`.
 fn text_after(bytes: &[u8], from: usize) -> Option<(usize, String)> {
     (0..=MAX_GAP).find_map(|gap| {
         let at = from.checked_add(gap)?;
-        // Skipped bytes must be padding: zeros, and then the length's first byte is not among them
+        // Skipped bytes must be zero padding. The first byte of the length is then not one of them,
         // unless the text is empty.
         if gap > 0 && bytes.get(at - 1) != Some(&0) {
             return None;
@@ -179,7 +182,7 @@ fn text_after(bytes: &[u8], from: usize) -> Option<(usize, String)> {
     })
 }
 
-/// Values in an option string that are paths, and so reveal the machine it was compiled on.
+/// Lists options whose values are paths, and so reveal the machine on which the code was compiled.
 pub fn paths(options: &OptionString) -> Vec<String> {
     let is_path = |value: &str| value.starts_with('/') || value.contains(":\\");
     let found = options.0.iter().filter(|option| is_path(&option.value));

@@ -1,11 +1,10 @@
-//! Reads what a `.tflite` contains for an accelerator: operations `DISPATCH_OP`, the container
-//! appended to the model, the stamp.
+//! Reads the parts of a `.tflite` that concern an accelerator: `DISPATCH_OP` operations, the
+//! container appended to the model, and the stamp.
 //!
-//! Field numbers are those of TFLite's schema. LiteRT replaces each offloaded partition by a custom
-//! operation `DISPATCH_OP`, whose options are a FlexBuffer map of `bytecode_offset`,
-//! `bytecode_size` and `name`; the container follows the FlatBuffer, its offset counted from the
-//! first byte of the model. The metadata `LiteRtStamp` contains two texts of 125 bytes: the vendor
-//! and the chip.
+//! Field numbers are from TFLite's schema. LiteRT replaces each offloaded partition by a custom
+//! operation `DISPATCH_OP`. Its options are a FlexBuffer map of `bytecode_offset`, `bytecode_size`
+//! and `name`. The container follows the FlatBuffer, and its offset counts from the first byte of
+//! the model. The metadata `LiteRtStamp` contains two texts of 125 bytes: the vendor and the chip.
 
 use std::collections::BTreeMap;
 
@@ -21,105 +20,103 @@ use crate::{ContainerError, Result, operators};
 
 /// The bytes at offset 4 of every model.
 pub const IDENTIFIER: &[u8; 4] = b"TFL3";
-/// The custom operation that represents compiled code.
+/// Name of the custom operation that represents compiled code.
 pub const DISPATCH: &str = "DISPATCH_OP";
-/// The metadata with maker and chip.
+/// Name of the metadata with vendor and chip.
 const STAMP: &str = "LiteRtStamp";
-/// Bytes of each of its texts.
+/// Bytes of each text of the stamp.
 const STAMP_TEXT: usize = 125;
-/// The metadata of a layout of 2024, which is named and not read.
+/// Name of the metadata of a layout from 2024, which is reported but not read.
 const OLD_STAMP: &str = "NPU_BYTE_CODE";
-/// The maker whose containers are read.
+/// Vendor whose containers are read.
 const MAKER: &str = "mediatek";
 
-/// Functions of one model.
+/// Maximum number of functions of a model.
 const MAX_SUBGRAPHS: usize = 1024;
-/// Kinds of operations.
+/// Maximum number of kinds of operations.
 const MAX_KINDS: usize = 4096;
-/// Buffers, one per constant tensor.
+/// Maximum number of buffers, one per constant tensor.
 const MAX_BUFFERS: usize = 1 << 20;
-/// Metadata and signatures.
+/// Maximum number of metadata entries and of signatures.
 const MAX_METADATA: usize = 1024;
-/// Dispatch operations.
+/// Maximum number of dispatch operations.
 const MAX_DISPATCHES: usize = 1024;
-/// Containers of bytecode; the plugin writes one.
+/// Maximum number of containers of bytecode. The plugin writes one.
 const MAX_CONTAINERS: usize = 16;
-/// Longest name or text reported, in characters.
+/// Maximum length of a reported name or text, in characters.
 const MAX_SHOWN: usize = 256;
 
-/// A model.
+/// A parsed model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tflite {
-    /// Version of the schema; 3 in every known file.
+    /// Version of the schema, 3 in every known file.
     pub version: u32,
-    /// In its own words.
+    /// The model's own description.
     pub description: Option<String>,
-    /// Vendor and chip; `None` for each that is absent.
+    /// Vendor and chip.
     pub stamp: Option<Stamp>,
-    /// Names of its metadata.
+    /// Names of the metadata.
     pub metadata: Vec<String>,
-    /// Names of its signatures.
+    /// Names of the signatures.
     pub signatures: Vec<String>,
-    /// Its functions.
     pub subgraphs: Vec<Subgraph>,
-    /// Operations that run on no accelerator, by kind.
+    /// Number of operations that do not run on an accelerator, by kind.
     pub outside: BTreeMap<String, u64>,
     /// Operations that represent compiled code.
     pub dispatches: Vec<Dispatch>,
-    /// The containers they name, each once.
+    /// The containers that the operations name, each once.
     pub containers: Vec<Container>,
 }
 
 /// Target of a compiled model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stamp {
-    /// `MediaTek`
+    /// Name of the vendor, for example `MediaTek`.
     pub manufacturer: Option<String>,
-    /// `mt6989`
+    /// Name of the chip, for example `mt6989`.
     pub soc: Option<String>,
 }
 
-/// A function.
+/// A function of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Subgraph {
-    /// Its name.
     pub name: String,
-    /// All its operations.
+    /// Number of operations.
     pub operations: u64,
-    /// Number of those that represent compiled code.
+    /// Number of operations that represent compiled code.
     pub dispatched: u64,
 }
 
 /// An operation that represents compiled code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Dispatch {
-    /// In which function.
+    /// Index of the function.
     pub subgraph: usize,
-    /// `Partition_0`
+    /// Name of the partition, for example `Partition_0`.
     pub name: Option<String>,
-    /// Where its container begins, from the model's first byte.
+    /// Offset of the container from the model's first byte.
     pub bytecode_offset: u64,
-    /// Its container's length.
+    /// Length of the container in bytes.
     pub bytecode_size: u64,
 }
 
-/// A container.
+/// A container of bytecode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
-    /// Where it begins, from the model's first byte.
+    /// Offset from the model's first byte.
     pub offset: u64,
-    /// Its length.
+    /// Length in bytes.
     pub size: u64,
-    /// Its content; `None` if it is another vendor's.
+    /// The content, or `None` if it belongs to another vendor.
     pub held: Option<NeuronSchema>,
 }
 
-/// Whether bytes are a model.
+/// Returns whether the bytes are a model.
 pub fn is(bytes: &[u8]) -> bool {
     bytes.get(4..8) == Some(IDENTIFIER)
 }
 
-/// A text for a report: truncated, without terminal control characters.
+/// Prepares a text for a report: truncated, without terminal control characters.
 pub(crate) fn shown(text: &str) -> String {
     text.chars().take(MAX_SHOWN).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
@@ -128,8 +125,8 @@ pub(crate) fn shown(text: &str) -> String {
 ///
 /// # Errors
 ///
-/// For a damaged model, a dispatch operation without its numbers, and one whose container is
-/// damaged or missing.
+/// For a damaged model, for a dispatch operation without its numbers, and for a damaged or missing
+/// container.
 pub fn read(bytes: Bytes<'_>, budget: &mut Budget) -> Result<Tflite> {
     let root = Table::root(bytes)?;
     let buffers = root.tables(4)?;
@@ -198,14 +195,14 @@ fn too_many(what: &'static str, found: &Vector<'_>, most: usize) -> ContainerErr
     ContainerError::TooMany { what, offset: found.offset(), count: found.len as u64, most: most as u64 }
 }
 
-/// Names of the kinds of operations, by their position.
+/// Returns the names of the kinds of operations, by position.
 fn kinds(root: &Table<'_>, budget: &mut Budget) -> Result<Vec<String>> {
     let Some(codes) = root.tables(1)? else { return Ok(Vec::new()) };
     let mut kinds = Vec::new();
     for code in codes.all("kinds of operations", MAX_KINDS)? {
         let code = code?;
         budget.entries(1, code.offset())?;
-        // Numbers beyond 126 are in the newer field; older writers know only the first.
+        // Numbers above 126 are in the newer field. Older writers know only the older field.
         let number = i32::from(code.i8(0)?.unwrap_or(0)).max(code.i32(3)?.unwrap_or(0));
         kinds.push(match code.text(1)? {
             Some(name) if number == operators::CUSTOM => shown(name),
@@ -226,7 +223,7 @@ fn signatures(root: &Table<'_>, budget: &mut Budget) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Names of the metadata, and the stamp if it is among them.
+/// Returns the names of the metadata, and the stamp if it is one of them.
 fn metadata_of(
     bytes: Bytes<'_>,
     root: &Table<'_>,
@@ -308,8 +305,8 @@ fn dispatch(bytes: Bytes<'_>, operation: &Table<'_>, subgraph: usize) -> Result<
 }
 
 fn containers(bytes: Bytes<'_>, model: &mut Tflite, budget: &mut Budget) -> Result<()> {
-    // Without a stamp the file may come from any vendor: it is read, and a container that is not
-    // MediaTek's is reported.
+    // Without a stamp, the file may come from any vendor. Its container is tried, and a container
+    // that is not MediaTek's is reported.
     let stamped = model.stamp.as_ref().and_then(|stamp| stamp.manufacturer.as_deref());
     let is_mediatek = stamped.map(|maker| maker.eq_ignore_ascii_case(MAKER));
     for dispatch in &model.dispatches {
@@ -348,7 +345,7 @@ pub struct Document {
     stamp: Option<Stamp>,
     /// Number of all operations that represent compiled code.
     dispatched: u64,
-    /// All operations that stayed outside.
+    /// Number of all operations that stayed outside.
     outside: u64,
     outside_by_kind: BTreeMap<String, u64>,
     functions: Vec<Subgraph>,
@@ -367,7 +364,7 @@ struct ContainerDocument {
 }
 
 impl Tflite {
-    /// Its report.
+    /// Creates the report on the model.
     pub fn document(&self) -> Document {
         Document {
             schema: self.version,
@@ -392,14 +389,14 @@ impl Tflite {
         }
     }
 
-    /// Compiler, chip and options of each partition.
+    /// Lists the compiler, chip and options of each partition.
     pub fn compilations(&self) -> Vec<Compilation> {
         let soc = self.stamp.as_ref().and_then(|stamp| stamp.soc.as_deref());
         let schemas = self.containers.iter().filter_map(|container| container.held.as_ref());
         schemas.flat_map(|schema| schema.compilations(soc)).collect()
     }
 
-    /// Anomalies.
+    /// Lists anomalies, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
         let mut found = Vec::new();
         if self.dispatches.is_empty() {

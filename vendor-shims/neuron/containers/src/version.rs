@@ -5,19 +5,17 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-/// Version of a Neuron library: `8.2.28`. The library keeps each number in a byte.
+/// Version of a Neuron library, for example `8.2.28`. The library stores each number in a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// Libraries of different majors refuse each other's code.
+    /// Major version. Libraries of different major versions refuse each other's code.
     pub major: u8,
-    /// Minor.
     pub minor: u8,
-    /// Patch.
     pub patch: u8,
 }
 
 impl Version {
-    /// From its numbers.
+    /// Creates a version from its numbers.
     pub const fn new(major: u8, minor: u8, patch: u8) -> Self {
         Version { major, minor, patch }
     }
@@ -29,7 +27,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// A text that is no version.
+/// The error for a text that is not a version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not three numbers of at most 255 with dots between")]
 pub struct NotAVersion(pub String);

@@ -1,17 +1,17 @@
 //! This library's "compiled" output: a list of inputs and outputs, and a record that identifies the
 //! library that wrote it.
 //!
-//! It has its own layout and magic; the end contains the strings that clients look for in
+//! The output has its own layout and magic. Its end contains the strings that clients look for in
 //! artefacts, each after its length in 8 bytes.
 
 use shardwright_neuron_adapter::RuntimeVersion;
 
 use crate::Io;
 
-/// The first bytes.
+/// First bytes of the output.
 const MAGIC: &[u8; 8] = b"SWRECORD";
 
-/// The network's inputs and outputs, the version and the options, as bytes.
+/// Writes the network's inputs and outputs, the version and the options as bytes.
 pub(crate) fn write(inputs: &[Io], outputs: &[Io], version: RuntimeVersion, options: &str) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     for version in [version.major, version.minor, version.patch] {
@@ -34,7 +34,7 @@ pub(crate) fn write(inputs: &[Io], outputs: &[Io], version: RuntimeVersion, opti
     bytes
 }
 
-/// Inputs, outputs and version; `None` for any other bytes.
+/// Reads inputs, outputs and version. Returns `None` for any other bytes.
 pub(crate) fn read(bytes: &[u8]) -> Option<(Vec<Io>, Vec<Io>, RuntimeVersion)> {
     let mut rest = bytes.strip_prefix(MAGIC)?;
     let mut number = || {

@@ -1,17 +1,16 @@
-//! Bookkeeping of objects: what exists, what each depends on, and what was done with it. No pointer
-//! is dereferenced here.
+//! Bookkeeping of objects: which exist, on which objects each depends, and which calls were made on
+//! it. This module does not dereference pointers.
 
 use shardwright_neuron_adapter::setting::{LARGEST_BOOST, preference, priority};
 use shardwright_neuron_adapter::{operand, operation};
 
 use crate::Rule;
 
-/// A broken rule.
+/// A rule that a client broke.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which.
     pub rule: Rule,
-    /// The action.
+    /// Description of the action that broke the rule.
     pub what: String,
 }
 
@@ -27,17 +26,17 @@ fn keep(holds: bool, rule: Rule, what: impl FnOnce() -> String) -> Kept<()> {
     if holds { Ok(()) } else { Err(Violation::new(rule, what())) }
 }
 
-/// An input or output.
+/// An input or output of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Io {
-    /// Size in bytes, padding included.
+    /// Size in bytes, including padding.
     pub bytes: usize,
-    /// Its dimensions, outermost first.
+    /// Dimensions, outermost first.
     pub dimensions: Vec<u32>,
 }
 
 impl Io {
-    /// Four entries, ones behind those of lower ranks.
+    /// Returns the dimensions as four entries. Lower ranks are filled up with ones at the end.
     pub fn padded(&self) -> [u32; 4] {
         let mut padded = [1; 4];
         for (entry, dimension) in padded.iter_mut().zip(&self.dimensions) {
@@ -50,20 +49,19 @@ impl Io {
 /// Source of an input or destination of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The client's own memory.
+    /// Memory of the client.
     Host {
-        /// Its address.
         address: usize,
-        /// Bytes.
+        /// Length in bytes.
         length: usize,
     },
-    /// Memory made from a descriptor.
+    /// Memory created from a descriptor.
     Memory {
-        /// Its handle.
+        /// Handle of the memory.
         memory: usize,
-        /// First byte in it.
+        /// Offset of the first byte.
         offset: usize,
-        /// Bytes.
+        /// Length in bytes.
         length: usize,
     },
 }
@@ -137,11 +135,11 @@ impl Object {
     }
 }
 
-/// Everything that was made; handles count from 1 and are never used again.
+/// All created objects. Handles count from 1 and are never reused.
 #[derive(Debug)]
 pub struct Books {
     objects: Vec<(Object, bool)>,
-    /// Elements that the last dimension of inputs and outputs is padded to a multiple of.
+    /// The last dimension of inputs and outputs is padded to a multiple of this number of elements.
     padding: u32,
 }
 
@@ -157,7 +155,8 @@ macro_rules! looks {
 }
 
 impl Books {
-    /// Empty books; the last dimension of inputs and outputs is padded to a multiple of `padding`.
+    /// Creates empty books. The last dimension of inputs and outputs is padded to a multiple of
+    /// `padding`.
     pub fn new(padding: u32) -> Books {
         Books { objects: Vec::new(), padding }
     }
@@ -190,7 +189,7 @@ impl Books {
         numbered.filter(|(_, (_, live))| *live).map(|(handle, (object, _))| (handle, object))
     }
 
-    /// Objects created and not freed, by name.
+    /// Lists the objects that were created but not freed, by name.
     pub fn left(&self) -> Vec<String> {
         self.lives().map(|(handle, object)| format!("{} {handle}", object.name())).collect()
     }
@@ -227,12 +226,11 @@ impl Books {
         self.add(Object::Model(Model::default()))
     }
 
-    /// Frees a model.
     pub fn free_model(&mut self, model: usize) -> Kept<()> {
         self.free(model, "model")
     }
 
-    /// A model that may still be changed.
+    /// Returns a model that may still be changed.
     fn open(&mut self, model: usize) -> Kept<&mut Model> {
         let found = self.model(model)?;
         keep(!found.finished, Rule::ModelFinished, || format!("model {model} is finished"))?;
@@ -306,7 +304,7 @@ impl Books {
         })))
     }
 
-    /// A model and a finished compilation of it, as restoring makes them.
+    /// Creates a model and a finished compilation of it, as a restore does.
     pub fn restore(&mut self, inputs: Vec<Io>, outputs: Vec<Io>) -> (usize, usize) {
         let model = self.add(Object::Model(Model { finished: true, ..Model::default() }));
         let compilation = self.add(Object::Compilation(Compilation {
@@ -321,12 +319,11 @@ impl Books {
         (model, compilation)
     }
 
-    /// Frees a compilation.
     pub fn free_compilation(&mut self, compilation: usize) -> Kept<()> {
         self.free(compilation, "compilation")
     }
 
-    /// A compilation that may still be set up.
+    /// Returns a compilation that may still be set up.
     fn setting_up(&mut self, compilation: usize) -> Kept<&mut Compilation> {
         let found = self.compilation(compilation)?;
         keep(!found.finished, Rule::CompilationFinished, || {
@@ -356,7 +353,7 @@ impl Books {
         Ok(())
     }
 
-    /// Which operations of the model are supported: all except those sent as unknown.
+    /// Returns which operations of the model are supported: all except operations sent as unknown.
     pub(crate) fn supported(&mut self, compilation: usize, count: u32) -> Kept<Vec<bool>> {
         let model = self.setting_up(compilation)?.model;
         let operations = &self.model(model)?.operations;
@@ -370,7 +367,7 @@ impl Books {
         Ok(())
     }
 
-    /// A finished compilation.
+    /// Returns a finished compilation.
     fn finished(&mut self, compilation: usize) -> Kept<&mut Compilation> {
         let found = self.compilation(compilation)?;
         keep(found.finished, Rule::CompilationNotFinished, || {
@@ -379,7 +376,7 @@ impl Books {
         Ok(found)
     }
 
-    /// Inputs, outputs and options of a compilation that may be stored.
+    /// Returns the inputs, outputs and options of a compilation that may be stored.
     pub(crate) fn stored(&mut self, compilation: usize) -> Kept<(Vec<Io>, Vec<Io>, String)> {
         let found = self.finished(compilation)?;
         keep(!found.restored, Rule::Stored, || format!("compilation {compilation} was restored"))?;
@@ -387,7 +384,7 @@ impl Books {
         Ok((found.inputs.clone(), found.outputs.clone(), found.options.clone()))
     }
 
-    /// An input or output of a finished compilation.
+    /// Returns an input or output of a finished compilation.
     pub fn io(&mut self, compilation: usize, index: i64, output: bool) -> Kept<Io> {
         let found = self.finished(compilation)?;
         let list = if output { &found.outputs } else { &found.inputs };
@@ -398,39 +395,37 @@ impl Books {
 
     // ---- memory ----
 
-    /// Memory from a descriptor that was looked at.
+    /// Creates memory from a descriptor that was checked before.
     pub fn create_memory(&mut self, length: usize) -> Kept<usize> {
         keep(length > 0, Rule::Length, || "memory of no bytes".to_owned())?;
         Ok(self.add(Object::Memory(Memory { length })))
     }
 
-    /// Frees memory.
     pub fn free_memory(&mut self, memory: usize) -> Kept<()> {
         self.free(memory, "memory")
     }
 
     // ---- executions ----
 
-    /// An execution of a finished compilation.
+    /// Creates an execution of a finished compilation.
     pub fn create_execution(&mut self, compilation: usize) -> Kept<usize> {
         let found = self.finished(compilation)?;
         let (inputs, outputs) = (vec![None; found.inputs.len()], vec![None; found.outputs.len()]);
         Ok(self.add(Object::Execution(Execution { compilation, inputs, outputs })))
     }
 
-    /// Frees an execution.
     pub fn free_execution(&mut self, execution: usize) -> Kept<()> {
         self.free(execution, "execution")
     }
 
-    /// How hard to drive the hardware.
+    /// Checks a boost of the hardware.
     pub fn set_boost(&mut self, execution: usize, boost: u8) -> Kept<()> {
         self.execution(execution)?;
         keep(boost <= LARGEST_BOOST, Rule::Range, || format!("boost {boost} of at most {LARGEST_BOOST}"))
     }
 
-    /// Binds an input or output. `index` is as the call has it: signed for a client's own memory,
-    /// unsigned for shared memory.
+    /// Binds an input or output. The index comes from the call: it is signed for a client's own
+    /// memory and unsigned for shared memory.
     pub fn bind(&mut self, execution: usize, index: i64, place: Place, output: bool) -> Kept<()> {
         let compilation = self.execution(execution)?.compilation;
         let io = self.io(compilation, index, output)?;
@@ -454,14 +449,14 @@ impl Books {
         keep(length >= io.bytes, Rule::Length, || format!("{length} bytes for an operand of {}", io.bytes))?;
         let found = self.execution(execution)?;
         let list = if output { &mut found.outputs } else { &mut found.inputs };
-        // `io` found the index in range.
+        // `io` checked that the index is in range.
         if let Some(slot) = usize::try_from(index).ok().and_then(|index| list.get_mut(index)) {
             *slot = Some(place);
         }
         Ok(())
     }
 
-    /// Locations of a run's inputs and outputs, each with its bytes.
+    /// Returns the locations of a run's inputs and outputs, each with its bytes.
     pub fn run(&mut self, execution: usize) -> Kept<[Vec<(Place, usize)>; 2]> {
         let found = self.execution(execution)?;
         let (compilation, inputs, outputs) = (found.compilation, found.inputs.clone(), found.outputs.clone());
@@ -486,7 +481,7 @@ impl Books {
     }
 }
 
-/// Required alignment of shared memory and of anything bound in it.
+/// Required alignment of shared memory and of offsets bound in it.
 const MEMORY_ALIGNMENT: usize = shardwright_neuron_adapter::setting::MEMORY_ALIGNMENT;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The functions, by the interface's names. Each dereferences its pointers, checks the books,
-//! writes its line and returns; a broken rule ends the process.
+//! The functions with the interface's names. Each dereferences its pointers, checks the books,
+//! writes its line and returns. A broken rule ends the process.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt::Write;
@@ -15,13 +15,13 @@ use shardwright_neuron_adapter::{
 use crate::books::{Books, Operand, Place, Violation};
 use crate::{Rule, blob, record};
 
-/// The first of the numbers that extensions' operand types have here.
+/// First number for operand types of extensions.
 const EXTENSION_OPERANDS: i32 = 30_000;
 
 /// State shared by the functions: the books, and the mapped memory.
 struct State {
     books: Books,
-    /// By handle of the memory: its source.
+    /// Mappings by handle of the memory.
     memories: Vec<(usize, Mapped)>,
 }
 
@@ -29,10 +29,10 @@ struct State {
 #[derive(Clone, Copy)]
 struct Mapped {
     descriptor: c_int,
-    /// Device and inode, to notice that the descriptor was reused for another file.
+    /// Device and inode, to detect that the descriptor was reused for another file.
     file: (u64, u64),
     base: usize,
-    /// Where the memory begins in its first page.
+    /// Offset of the memory in its first page.
     skip: usize,
     length: usize,
 }
@@ -61,8 +61,8 @@ fn version() -> RuntimeVersion {
 
 type Kept<T> = Result<T, Violation>;
 
-/// Runs one call: its name, the books' check, its line. A broken rule ends the process, after the
-/// line is written.
+/// Runs one call: checks it against the books and writes its line. A broken rule ends the process
+/// after the line is written.
 fn call(name: &str, body: impl FnOnce(&mut State, &mut String) -> Kept<c_int>) -> c_int {
     let mut line = name.to_owned();
     match state(|state| body(state, &mut line)) {
@@ -79,17 +79,17 @@ fn call(name: &str, body: impl FnOnce(&mut State, &mut String) -> Kept<c_int>) -
     }
 }
 
-/// Handles are numbers: only their use by the client matters.
+/// Converts a handle to a number. Only its use by the client matters.
 fn handle<T>(pointer: *const T) -> usize {
     pointer.addr()
 }
 
-/// Writes a handle into a client's variable.
+/// Writes a handle to a client's variable.
 ///
 /// # Safety
 /// `out` is null or points to a variable of that type.
 unsafe fn give<T>(out: *mut *mut T, handle: usize) {
-    // SAFETY: as the caller says; `out` was found not to be null.
+    // SAFETY: guaranteed by the caller, who also checked that `out` is not null.
     unsafe { out.write(std::ptr::without_provenance_mut(handle)) }
 }
 
@@ -100,7 +100,7 @@ fn not_null<T>(pointer: *const T, what: &str) -> Kept<()> {
     }
 }
 
-/// A client's list.
+/// Copies a client's list.
 ///
 /// # Safety
 /// `pointer` points to `count` readable values, or `count` is 0.
@@ -109,11 +109,11 @@ unsafe fn list<T: Copy>(pointer: *const T, count: usize, what: &str) -> Kept<Vec
         return Ok(Vec::new());
     }
     not_null(pointer, what)?;
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) }.to_vec())
 }
 
-/// A client's text; empty for null.
+/// Copies a client's text. Returns an empty text for null.
 ///
 /// # Safety
 /// `pointer` is null or a string that ends with a zero byte.
@@ -121,7 +121,7 @@ unsafe fn text(pointer: *const c_char) -> String {
     if pointer.is_null() {
         return String::new();
     }
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
@@ -138,8 +138,8 @@ macro_rules! exports {
             $(#[$doc])*
             ///
             /// # Safety
-            /// Pointers are as the interface requires of this function's callers; a null one is
-            /// noticed.
+            /// Pointers are as the interface requires of this function's callers. A null pointer
+            /// is detected.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
                 call(stringify!($name), |$state, $line| $body)
@@ -149,7 +149,7 @@ macro_rules! exports {
 }
 
 exports! {
-    /// The version.
+    /// Reports the version.
     fn Neuron_getVersion(out: *mut RuntimeVersion) |_, line| {
         not_null(out, "version")?;
         // SAFETY: not null, and the client's variable.
@@ -158,7 +158,7 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// Seven megabytes.
+    /// Reports seven megabytes.
     fn Neuron_getL1MemorySizeKb(out: *mut u32) |_, _line| {
         not_null(out, "kilobytes")?;
         // SAFETY: not null, and the client's variable.
@@ -166,7 +166,7 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// An empty model.
+    /// Creates an empty model.
     fn NeuronModel_create(out: *mut *mut Model) |state, line| {
         not_null(out, "model")?;
         let model = state.books.create_model();
@@ -176,7 +176,7 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// A name, which is ignored.
+    /// Accepts a name and ignores it.
     fn NeuronModel_setName(model: *mut Model, name: *const c_char) |state, line| {
         say!(line, " model={}", handle(model));
         not_null(name, "name")?;
@@ -184,13 +184,13 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// An operand.
+    /// Adds an operand.
     fn NeuronModel_addOperand(model: *mut Model, kind: *const OperandType) |state, line| {
         say!(line, " model={}", handle(model));
         not_null(kind, "operand type")?;
         // SAFETY: not null, and the client's struct.
         let kind = unsafe { kind.read() };
-        // SAFETY: the struct says how many there are.
+        // SAFETY: the struct states the count.
         let dimensions = unsafe { list(kind.dimensions, kind.dimension_count as usize, "dimensions")? };
         say!(line, " kind={} dimensions={dimensions:?}", kind.kind);
         let index = state.books.add_operand(handle(model), Operand { kind: kind.kind, dimensions })?;
@@ -198,7 +198,7 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// A constant.
+    /// Sets the value of a constant.
     fn NeuronModel_setOperandValue(model: *mut Model, index: i32, value: *const c_void, length: usize) |state, line| {
         say!(line, " model={} index={index} length={length}", handle(model));
         state.books.has_operand(handle(model), index)?;
@@ -208,7 +208,7 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// Scales per channel.
+    /// Sets scales per channel.
     fn NeuronModel_setOperandSymmPerChannelQuantParams(model: *mut Model, index: i32, parameters: *const SymmPerChannelQuantParams) |state, line| {
         say!(line, " model={} index={index}", handle(model));
         not_null(parameters, "parameters")?;
@@ -216,7 +216,7 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// Scales and zero points per channel.
+    /// Sets scales and zero points per channel.
     fn NeuronModel_setOperandPerChannelQuantParams(model: *mut Model, index: i32, parameters: *const PerChannelQuantParams) |state, line| {
         say!(line, " model={} index={index}", handle(model));
         not_null(parameters, "parameters")?;
@@ -224,40 +224,41 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// An operation.
+    /// Adds an operation.
     fn NeuronModel_addOperation(model: *mut Model, kind: c_int, input_count: u32, inputs: *const u32, output_count: u32, outputs: *const u32) |state, line| {
         say!(line, " model={} kind={kind}", handle(model));
-        // SAFETY: the counts say how many there are.
+        // SAFETY: the counts state the lengths.
         let (inputs, outputs) = unsafe { (list(inputs, input_count as usize, "inputs")?, list(outputs, output_count as usize, "outputs")?) };
         state.books.add_operation(handle(model), kind, &[inputs, outputs].concat())?;
         Ok(result::NO_ERROR)
     }
 
-    /// Inputs and outputs.
+    /// Sets inputs and outputs.
     fn NeuronModel_identifyInputsAndOutputs(model: *mut Model, input_count: u32, inputs: *const u32, output_count: u32, outputs: *const u32) |state, line| {
         say!(line, " model={}", handle(model));
-        // SAFETY: the counts say how many there are.
+        // SAFETY: the counts state the lengths.
         let (inputs, outputs) = unsafe { (list(inputs, input_count as usize, "inputs")?, list(outputs, output_count as usize, "outputs")?) };
         say!(line, " inputs={inputs:?} outputs={outputs:?}");
         state.books.identify(handle(model), &inputs, &outputs)?;
         Ok(result::NO_ERROR)
     }
 
-    /// Closes a model.
+    /// Finishes a model.
     fn NeuronModel_finish(model: *mut Model) |state, line| {
         say!(line, " model={}", handle(model));
         state.books.finish_model(handle(model))?;
         Ok(result::NO_ERROR)
     }
 
-    /// Accepted before and after a model is finished, because Google's client calls it after.
+    /// Allows computing f32 in f16. Accepted before and after a model is finished, because Google's
+    /// client calls it afterwards.
     fn NeuronModel_relaxComputationFloat32toFloat16(model: *mut Model, allowed: Bool) |state, line| {
         say!(line, " model={} allowed={allowed}", handle(model));
         state.books.touch_model(handle(model))?;
         Ok(result::NO_ERROR)
     }
 
-    /// A distinct number for every code.
+    /// Returns a distinct number for every code.
     fn NeuronModel_getExtensionOperandType(model: *mut Model, extension: *const c_char, code: u16, kind: *mut i32) |state, line| {
         // SAFETY: null or a string.
         say!(line, " model={} extension={} code={code}", handle(model), unsafe { text(extension) });
@@ -269,7 +270,7 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// A distinct number for every code.
+    /// Returns a distinct number for every code.
     fn NeuronModel_getExtensionOperationType(model: *mut Model, extension: *const c_char, code: u16, kind: *mut i32) |state, line| {
         // SAFETY: null or a string.
         say!(line, " model={} extension={} code={code}", handle(model), unsafe { text(extension) });
@@ -281,8 +282,8 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// A model and a finished compilation from this library's output; `BAD_DATA` for anything else,
-    /// and for another major version.
+    /// Restores a model and a finished compilation from this library's output. Returns `BAD_DATA`
+    /// for any other bytes, and for another major version.
     fn NeuronModel_restoreFromCompiledNetwork(model: *mut *mut Model, compilation: *mut *mut Compilation, stored: *const c_void, length: usize) |state, line| {
         say!(line, " length={length}");
         not_null(model, "model")?;
@@ -303,7 +304,7 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// A compilation.
+    /// Creates a compilation.
     fn NeuronCompilation_create(model: *mut Model, out: *mut *mut Compilation) |state, line| {
         say!(line, " model={}", handle(model));
         not_null(out, "compilation")?;
@@ -314,7 +315,7 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// A compilation with options.
+    /// Creates a compilation with options.
     fn NeuronCompilation_createWithOptions(model: *mut Model, out: *mut *mut Compilation, options: *const c_char) |state, line| {
         // SAFETY: null or a string.
         let options = unsafe { text(options) };
@@ -327,14 +328,14 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// Finishes, once.
+    /// Finishes a compilation, once.
     fn NeuronCompilation_finish(compilation: *mut Compilation) |state, line| {
         say!(line, " compilation={}", handle(compilation));
         state.books.finish_compilation(handle(compilation))?;
         Ok(result::NO_ERROR)
     }
 
-    /// True for every operation but those sent as unknown.
+    /// Writes true for every operation except operations sent as unknown.
     fn NeuronCompilation_getSupportedOperations(compilation: *mut Compilation, count: u32, supported: *mut Bool) |state, line| {
         say!(line, " compilation={} count={count}", handle(compilation));
         let answers = state.books.supported(handle(compilation), count)?;
@@ -342,41 +343,41 @@ exports! {
             not_null(supported, "answers")?;
         }
         for (index, answer) in answers.iter().enumerate() {
-            // SAFETY: the client has room for `count` answers, and there are as many.
+            // SAFETY: the client has room for `count` answers, and there are exactly that many.
             unsafe { supported.add(index).write(Bool::from(*answer)) };
         }
         Ok(result::NO_ERROR)
     }
 
-    /// Execution preference.
+    /// Sets the execution preference.
     fn NeuronCompilation_setPreference(compilation: *mut Compilation, preference: i32) |state, line| {
         say!(line, " compilation={} preference={preference}", handle(compilation));
         state.books.set_preference(handle(compilation), preference)?;
         Ok(result::NO_ERROR)
     }
 
-    /// Priority.
+    /// Sets the priority.
     fn NeuronCompilation_setPriority(compilation: *mut Compilation, priority: c_int) |state, line| {
         say!(line, " compilation={} priority={priority}", handle(compilation));
         state.books.set_priority(handle(compilation), priority)?;
         Ok(result::NO_ERROR)
     }
 
-    /// How much near memory to use.
+    /// Sets how much of the closest memory to use.
     fn NeuronCompilation_setL1MemorySizeKb(compilation: *mut Compilation, kilobytes: u32) |state, line| {
         say!(line, " compilation={} kilobytes={kilobytes}", handle(compilation));
         state.books.touch_setting_up(handle(compilation))?;
         Ok(result::NO_ERROR)
     }
 
-    /// Hints.
+    /// Sets hints.
     fn NeuronCompilation_setOptimizationHint(compilation: *mut Compilation, bits: u32) |state, line| {
         say!(line, " compilation={} bits={bits}", handle(compilation));
         state.books.touch_setting_up(handle(compilation))?;
         Ok(result::NO_ERROR)
     }
 
-    /// Options, in the place of those before.
+    /// Replaces the options.
     fn NeuronCompilation_setOptimizationString(compilation: *mut Compilation, options: *const c_char) |state, line| {
         // SAFETY: null or a string.
         let passed = unsafe { text(options) };
@@ -386,31 +387,31 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// Writes four entries whatever the rank.
+    /// Writes four entries, regardless of the rank.
     fn NeuronCompilation_getInputPaddedDimensions(compilation: *mut Compilation, index: i32, dimensions: *mut u32) |state, line| {
         // SAFETY: the client has room for four entries.
         unsafe { dimensions_of(state, line, compilation, index, dimensions, false) }
     }
 
-    /// Writes four entries whatever the rank.
+    /// Writes four entries, regardless of the rank.
     fn NeuronCompilation_getOutputPaddedDimensions(compilation: *mut Compilation, index: i32, dimensions: *mut u32) |state, line| {
         // SAFETY: the client has room for four entries.
         unsafe { dimensions_of(state, line, compilation, index, dimensions, true) }
     }
 
-    /// Bytes of an input.
+    /// Reports the bytes of an input.
     fn NeuronCompilation_getInputPaddedSize(compilation: *mut Compilation, index: i32, bytes: *mut usize) |state, line| {
         // SAFETY: the client's variable, or null.
         unsafe { size_of(state, line, compilation, index, bytes, false) }
     }
 
-    /// Bytes of an output.
+    /// Reports the bytes of an output.
     fn NeuronCompilation_getOutputPaddedSize(compilation: *mut Compilation, index: i32, bytes: *mut usize) |state, line| {
         // SAFETY: the client's variable, or null.
         unsafe { size_of(state, line, compilation, index, bytes, true) }
     }
 
-    /// Size of the output of `storeCompiledNetwork`.
+    /// Reports the size of the output of `storeCompiledNetwork`.
     fn NeuronCompilation_getCompiledNetworkSize(compilation: *mut Compilation, bytes: *mut usize) |state, line| {
         say!(line, " compilation={}", handle(compilation));
         not_null(bytes, "bytes")?;
@@ -422,7 +423,7 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// Inputs and outputs, as bytes.
+    /// Writes the inputs and outputs as bytes.
     fn NeuronCompilation_storeCompiledNetwork(compilation: *mut Compilation, out: *mut c_void, length: usize) |state, line| {
         say!(line, " compilation={} length={length}", handle(compilation));
         not_null(out, "room for the network")?;
@@ -432,12 +433,12 @@ exports! {
             let what = format!("room for {length} of {} bytes", bytes.len());
             return Err(Violation { rule: Rule::Length, what });
         }
-        // SAFETY: the client has room for `length` bytes, and there are no more.
+        // SAFETY: the client has room for `length` bytes, and not more bytes are written.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.cast(), bytes.len()) };
         Ok(result::NO_ERROR)
     }
 
-    /// An execution.
+    /// Creates an execution.
     fn NeuronExecution_create(compilation: *mut Compilation, out: *mut *mut Execution) |state, line| {
         say!(line, " compilation={}", handle(compilation));
         not_null(out, "execution")?;
@@ -448,38 +449,38 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// How hard to drive the hardware.
+    /// Sets the performance level of the hardware.
     fn NeuronExecution_setBoostHint(execution: *mut Execution, boost: u8) |state, line| {
         say!(line, " execution={} boost={boost}", handle(execution));
         state.books.set_boost(handle(execution), boost)?;
         Ok(result::NO_ERROR)
     }
 
-    /// An input from the client's memory; a signed index.
+    /// Binds an input to the client's memory, with a signed index.
     fn NeuronExecution_setInput(execution: *mut Execution, index: i32, _kind: *const OperandType, buffer: *const c_void, length: usize) |state, line| {
         let place = Place::Host { address: buffer.addr(), length };
         bind(state, line, execution, index.into(), place, false)
     }
 
-    /// An output into the client's memory; a signed index.
+    /// Binds an output to the client's memory, with a signed index.
     fn NeuronExecution_setOutput(execution: *mut Execution, index: i32, _kind: *const OperandType, buffer: *mut c_void, length: usize) |state, line| {
         let place = Place::Host { address: buffer.addr(), length };
         bind(state, line, execution, index.into(), place, true)
     }
 
-    /// An input from shared memory; an unsigned index.
+    /// Binds an input to shared memory, with an unsigned index.
     fn NeuronExecution_setInputFromMemory(execution: *mut Execution, index: u32, _kind: *const OperandType, memory: *const Memory, offset: usize, length: usize) |state, line| {
         let place = Place::Memory { memory: handle(memory), offset, length };
         bind(state, line, execution, index.into(), place, false)
     }
 
-    /// An output into shared memory; an unsigned index.
+    /// Binds an output to shared memory, with an unsigned index.
     fn NeuronExecution_setOutputFromMemory(execution: *mut Execution, index: u32, _kind: *const OperandType, memory: *const Memory, offset: usize, length: usize) |state, line| {
         let place = Place::Memory { memory: handle(memory), offset, length };
         bind(state, line, execution, index.into(), place, true)
     }
 
-    /// Looks at every buffer and fills the outputs with zeros.
+    /// Reads every input and fills the outputs with zeros.
     fn NeuronExecution_compute(execution: *mut Execution) |state, line| {
         say!(line, " execution={}", handle(execution));
         let [inputs, outputs] = state.books.run(handle(execution))?;
@@ -494,7 +495,7 @@ exports! {
         Ok(result::NO_ERROR)
     }
 
-    /// Memory from a descriptor that can be mapped for reading and writing.
+    /// Creates memory from a descriptor that can be mapped for reading and writing.
     fn NeuronMemory_createFromFd(length: usize, protection: c_int, descriptor: c_int, offset: usize, out: *mut *mut Memory) |state, line| {
         say!(line, " length={length} protection={protection} offset={offset}");
         not_null(out, "memory")?;
@@ -514,7 +515,7 @@ macro_rules! frees {
             $(#[$doc])*
             ///
             /// # Safety
-            /// None: the handle is only a number here.
+            /// No requirements, because the handle is only a number here.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(object: *mut $type) {
                 call(stringify!($name), |state, line| {
@@ -529,17 +530,17 @@ macro_rules! frees {
 }
 
 frees! {
-    /// After its compilations.
+    /// Frees a model after its compilations.
     NeuronModel_free Model, "model", free_model;
-    /// After its executions.
+    /// Frees a compilation after its executions.
     NeuronCompilation_free Compilation, "compilation", free_compilation;
-    /// Once.
+    /// Frees an execution, once.
     NeuronExecution_free Execution, "execution", free_execution;
-    /// After the executions it is bound to.
+    /// Frees memory after the executions to which it is bound.
     NeuronMemory_free Memory, "memory", free_memory;
 }
 
-/// How many objects were made and not freed; each has its line.
+/// Returns how many objects were created but not freed. Writes a line for each.
 #[unsafe(no_mangle)]
 pub extern "C" fn ShardwrightNeuronRecorder_left() -> usize {
     let left = state(|state| state.books.left());
@@ -549,7 +550,7 @@ pub extern "C" fn ShardwrightNeuronRecorder_left() -> usize {
     left.len()
 }
 
-/// Reports in JSON that this is no vendor's library.
+/// Describes this library in JSON, which shows that it is not a vendor's library.
 #[unsafe(no_mangle)]
 pub extern "C" fn ShardwrightNeuronSimulator_describe() -> *const c_char {
     static TEXT: OnceLock<std::ffi::CString> = OnceLock::new();
@@ -563,6 +564,8 @@ pub extern "C" fn ShardwrightNeuronSimulator_describe() -> *const c_char {
     text.as_ptr()
 }
 
+/// Writes the dimensions of an input or output.
+///
 /// # Safety
 /// `dimensions` is null or has room for four entries.
 unsafe fn dimensions_of(
@@ -577,13 +580,15 @@ unsafe fn dimensions_of(
     not_null(dimensions, "dimensions")?;
     let padded = state.books.io(handle(compilation), index.into(), output)?.padded();
     say!(line, " dimensions={padded:?}");
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { dimensions.cast::<[u32; 4]>().write_unaligned(padded) };
     Ok(result::NO_ERROR)
 }
 
+/// Writes the bytes of an input or output.
+///
 /// # Safety
-/// `bytes` is null or a variable.
+/// `bytes` is null or points to a variable.
 unsafe fn size_of(
     state: &mut State,
     line: &mut String,
@@ -596,7 +601,7 @@ unsafe fn size_of(
     not_null(bytes, "bytes")?;
     let io = state.books.io(handle(compilation), index.into(), output)?;
     say!(line, " bytes={}", io.bytes);
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { bytes.write(io.bytes) };
     Ok(result::NO_ERROR)
 }
@@ -626,11 +631,11 @@ fn broken(rule: Rule, what: impl Into<String>) -> Violation {
     Violation { rule, what: what.into() }
 }
 
-/// The file behind a descriptor, and its length.
+/// Returns the file behind a descriptor, and its length.
 fn file_of(descriptor: c_int) -> Option<((u64, u64), i64)> {
     // SAFETY: all zeros is a valid value of a struct of numbers.
     let mut about: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: fstat accepts any number; the struct outlives the call.
+    // SAFETY: fstat accepts any number, and the struct outlives the call.
     let code = unsafe { libc::fstat(descriptor, &mut about) };
     (code == 0).then_some(((about.st_dev, about.st_ino), about.st_size))
 }
@@ -650,10 +655,10 @@ fn map(length: usize, protection: c_int, descriptor: c_int, offset: usize) -> Ke
         let what = format!("offset {offset} is not a multiple of {MEMORY_ALIGNMENT}");
         return Err(broken(Rule::Alignment, what));
     }
-    // Pages are mapped whole.
+    // Only whole pages can be mapped.
     let skip = offset % PIECE;
     let start = libc::off_t::try_from(offset - skip).unwrap_or(libc::off_t::MAX);
-    // SAFETY: a new mapping at an address chosen by the system overlaps nothing.
+    // SAFETY: a new mapping at an address that the system chooses, so it overlaps no other memory.
     let base = unsafe {
         libc::mmap(std::ptr::null_mut(), skip + length, protection, libc::MAP_SHARED, descriptor, start)
     };
@@ -665,15 +670,16 @@ fn map(length: usize, protection: c_int, descriptor: c_int, offset: usize) -> Ke
     Ok(Mapped { descriptor, file, base: base.expose_provenance(), skip, length })
 }
 
-/// Undoes a mapping, if the handle is of memory.
+/// Removes the mapping if the handle is a memory.
 fn forget(state: &mut State, memory: usize) {
     let Some(position) = state.memories.iter().position(|(existing, _)| *existing == memory) else { return };
     let (_, mapped) = state.memories.swap_remove(position);
-    // SAFETY: mapped by `map`, and unknown to anyone but this library.
+    // SAFETY: mapped by `map`, and used only by this library.
     unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(mapped.base), mapped.skip + mapped.length) };
 }
 
-/// The address of a place; memory must still be of the descriptor it was made from.
+/// Returns the address of a place. The descriptor of a memory must still refer to the file from
+/// which the memory was created.
 fn present(state: &State, place: Place) -> Kept<usize> {
     match place {
         Place::Host { address, .. } => Ok(address),
@@ -690,17 +696,17 @@ fn present(state: &State, place: Place) -> Kept<usize> {
     }
 }
 
-/// Bytes moved at once: a page, and as far as a mapping's start is rounded.
+/// Number of bytes moved at once: a page. Starts of mappings are also rounded to it.
 const PIECE: usize = 4096;
 
-/// Reads memory that may be gone, through the system, which answers with an error where reading it
-/// here would be the end.
+/// Reads memory that may be unmapped, through the system. The system reports an error, whereas a
+/// direct read would crash.
 fn read_through(address: usize, bytes: usize) -> Kept<()> {
     let mut piece = [0_u8; PIECE];
     move_through(address, bytes, &mut piece, false)
 }
 
-/// Fills memory that may be gone with zeros.
+/// Fills memory that may be unmapped with zeros.
 fn write_through(address: usize, bytes: usize) -> Kept<()> {
     move_through(address, bytes, &mut [0_u8; PIECE], true)
 }
@@ -714,8 +720,8 @@ fn move_through(address: usize, bytes: usize, piece: &mut [u8; PIECE], write: bo
             libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address + done), iov_len: length };
         // SAFETY: this process's own number.
         let own = unsafe { libc::getpid() };
-        // SAFETY: `here` is this function's own; `there` is the client's, and the system returns an
-        // error if it cannot be used.
+        // SAFETY: `here` belongs to this function. `there` belongs to the client, and the system
+        // returns an error if it cannot be used.
         let moved = unsafe {
             match write {
                 true => libc::process_vm_writev(own, &here, 1, &there, 1, 0),

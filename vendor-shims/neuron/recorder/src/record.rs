@@ -1,13 +1,13 @@
-//! The file of lines.
+//! The file to which lines are written.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// Names the file.
+/// Variable that names the file.
 const VARIABLE: &str = "SHARDWRIGHT_NEURON_RECORDER";
 
 /// Appends a line immediately and in one write, so that it persists if the process ends in the next
-/// call. The variable is read each time, so that a test can switch to another file.
+/// call. Reads the variable each time, so that a test can switch to another file.
 pub(crate) fn line(text: &str) {
     let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) else { return };
     let written = OpenOptions::new()
@@ -16,7 +16,7 @@ pub(crate) fn line(text: &str) {
         .open(&path)
         .and_then(|mut file| file.write_all(format!("{text}\n").as_bytes()));
     if let Err(error) = written {
-        // A record with gaps proves nothing.
+        // A record with gaps is not evidence.
         eprintln!("neuron recorder: {}: {error}", path.display());
         std::process::abort();
     }

@@ -1,51 +1,51 @@
-//! The rules, each with where it is from.
+//! The rules that the recorder checks.
 
-/// Rules for clients.
+/// A rule for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
-    /// A pointer that has to be something is null.
+    /// A required pointer is null.
     Null,
-    /// A handle is not one that this library returned for that kind of object.
+    /// The library did not return this handle for that kind of object.
     UnknownHandle,
     /// An object is used after it was freed.
     UseAfterFree,
     /// An object is freed a second time.
     FreedTwice,
-    /// An object is freed while another that depends on it is not: a model before its compilation,
-    /// a compilation before its execution, memory before an execution that it is bound to.
+    /// An object is freed before an object that depends on it: a model before its compilation, a
+    /// compilation before its execution, memory before an execution to which it is bound.
     FreedTooEarly,
     /// A finished model is changed.
     ModelFinished,
-    /// A compilation of a model that is not finished.
+    /// A compilation is created for a model that is not finished.
     ModelNotFinished,
-    /// A compilation is finished twice, or set up after it was.
+    /// A compilation is finished twice, or set up after it was finished.
     CompilationFinished,
-    /// An unfinished compilation is run, asked for sizes or stored.
+    /// An unfinished compilation is run or stored, or its sizes are queried.
     CompilationNotFinished,
-    /// An index beyond the last, or below zero.
+    /// An index is negative or beyond the last one.
     Index,
-    /// A value outside its range: a boost above 100, an unknown priority or preference.
+    /// A value is outside its range: a boost above 100, an unknown priority or preference.
     Range,
-    /// Fewer bytes than the operand needs, or more than the memory has.
+    /// There are fewer bytes than the operand needs, or more than the memory has.
     Length,
     /// Memory or an offset in it is not at a multiple of 64 bytes.
     Alignment,
-    /// A descriptor that cannot be mapped for reading and writing, or was closed while its memory
-    /// is in use.
+    /// A descriptor cannot be mapped for reading and writing, or was closed while its memory is in
+    /// use.
     Descriptor,
-    /// A run with an unbound input or output.
+    /// An input or output is unbound in a run.
     Unbound,
-    /// A buffer that cannot be read or written while a run uses it.
+    /// A buffer cannot be read or written while a run uses it.
     BufferGone,
     /// A compiled network is stored after a run, or from a restored compilation.
     Stored,
-    /// An out-pointer does not point to an empty handle; objects are left when the library is asked
-    /// what remains.
+    /// An out-pointer does not point to an empty handle, or objects are left when the client
+    /// queries the remaining ones.
     Left,
 }
 
 impl Rule {
-    /// The name in the record.
+    /// Returns the name in the record.
     pub const fn name(self) -> &'static str {
         match self {
             Rule::Null => "null",

@@ -1,5 +1,5 @@
-//! Tests of the functions, each case in its own process: the lines written, and that a broken rule
-//! ends the process.
+//! Tests of the functions, each case in its own process: which lines are written, and that a broken
+//! rule ends the process.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -11,10 +11,10 @@ use shardwright_neuron_adapter::operand::{Compilation, Execution, Memory, Model,
 use shardwright_neuron_adapter::{OperandType, operation, result};
 use shardwright_neuron_recorder::exports::*;
 
-/// Names the case a child process is.
+/// Variable that names the case to run in a child process.
 const CASE: &str = "SHARDWRIGHT_NEURON_RECORDER_CASE";
 
-/// A compiled network of an input of 64 bytes and an output of 128.
+/// Returns a compiled network with an input of 64 bytes and an output of 128 bytes.
 fn network() -> Vec<u8> {
     // SAFETY: every pointer is to a variable of this function, and outlives its call.
     unsafe {
@@ -74,7 +74,7 @@ fn shared(bytes: u64) -> OwnedFd {
     // SAFETY: a string, and no flags.
     let descriptor = unsafe { libc::memfd_create(c"shared".as_ptr(), 0) };
     assert!(descriptor >= 0);
-    // SAFETY: new, and owned by nothing else.
+    // SAFETY: new, and without another owner.
     let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
     // SAFETY: a descriptor of this function.
     assert_eq!(unsafe { libc::ftruncate(descriptor.as_raw_fd(), bytes as i64) }, 0);
@@ -89,7 +89,7 @@ fn memory(length: usize, descriptor: &impl AsRawFd, offset: usize) -> *mut Memor
     memory
 }
 
-/// Binds the output to this function's caller's memory and runs.
+/// Binds the output to the caller's memory and runs.
 fn runs_into(restored: &Restored, output: &mut [u8; 128]) {
     // SAFETY: the output outlives the run.
     unsafe {
@@ -98,11 +98,11 @@ fn runs_into(restored: &Restored, output: &mut [u8; 128]) {
     }
 }
 
-/// Runs a case in the child.
+/// Runs a case in the child process.
 fn act(case: &str) {
     let mut output = [7; 128];
-    // SAFETY: what is done with dead handles and memory is what this library is to notice; it
-    // follows neither.
+    // SAFETY: some cases use freed handles and memory on purpose. The library detects them and does
+    // not dereference them.
     unsafe {
         match case {
             "sound" => {
@@ -190,7 +190,7 @@ fn act(case: &str) {
     }
 }
 
-/// Runs a case in its own process; returns how it ended and what it wrote.
+/// Runs a case in its own process. Returns how the process ended and the record that it wrote.
 fn child(case: &str) -> (Output, String) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let record = folder.path().join("record");

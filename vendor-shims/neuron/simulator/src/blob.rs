@@ -1,14 +1,31 @@
-//! The blob that a compilation stores and a restore reads. The format and its magic are our own;
-//! only its trailer has the layout of published ones, so that readers of those can be tested on it.
+//! The blob that a compilation stores and a restore reads. The format and its magic are this
+//! project's own. Only the trailer has the layout of published blobs, so that readers of those can
+//! be tested on it.
 //!
-//! Little endian. 0: `SWNEURON`; 8: u32 layout 1; 12: version, three bytes and a zero; 16:
-//! processor, 16 bytes; 32: u64 start, 40: u64 length of the code; 48: u64 start of the trailer;
-//! 56: u32 operations; 60: CRC-32 of everything from 64 on; 64: inputs and outputs (u32 counts,
-//! then for each i32 type, u32 rank, u32 dimensions, f32 scale, i32 zero point, u64 bytes); at the
-//! code's start, a multiple of 64: `SWNC`, u32 1, u64 length of the head, u64 length of the data,
-//! the head (plan and network), zeros to a multiple of 64, the data (long constants). The trailer:
-//! three strings, each u32 length, four zero bytes, the bytes: a UUID made of the code, a JSON
-//! record in the spelling of the major version, the options as passed.
+//! All numbers are little endian.
+//!
+//! | Offset | Content |
+//! |---|---|
+//! | 0 | `SWNEURON` |
+//! | 8 | u32 layout number, 1 |
+//! | 12 | version: three bytes and a zero |
+//! | 16 | processor, 16 bytes |
+//! | 32 | u64 start of the code |
+//! | 40 | u64 length of the code |
+//! | 48 | u64 start of the trailer |
+//! | 56 | u32 number of operations |
+//! | 60 | CRC-32 of everything from 64 on |
+//! | 64 | two u32 counts, then the description of each input and output |
+//!
+//! A description consists of i32 type, u32 rank, u32 dimensions, f32 scale, i32 zero point and u64
+//! size in bytes.
+//!
+//! The code starts at a multiple of 64: `SWNC`, u32 1, u64 length of the head, u64 length of the
+//! data, the head (plan and network), zeros to a multiple of 64, the data (long constants).
+//!
+//! The trailer consists of three strings, each as a u32 length, four zero bytes and the bytes: a
+//! UUID derived from the code, a JSON record in the spelling of the major version, and the options
+//! as passed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,16 +47,16 @@ const CODE_FORMAT: u32 = 1;
 const CODE_HEAD: usize = 24;
 const SOC_BYTES: usize = 16;
 
-/// Everything besides the network that determines the code.
+/// Everything except the network that determines the code.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
-    /// Options that are honoured, in order.
+    /// Honoured options, in the order in which they were passed.
     pub honoured: Vec<Flag>,
-    /// Bits of the hint.
+    /// Optimisation hint, as bits.
     pub hint: u32,
-    /// The preference.
+    /// Execution preference.
     pub preference: i32,
-    /// Kilobytes that may be used, if they were set.
+    /// L1 memory in kilobytes that may be used, if the client set it.
     pub l1_kilobytes: Option<u32>,
 }
 
@@ -55,7 +72,8 @@ impl Plan {
         out.u32(self.hint);
         out.u32(self.preference as u32);
         out.u32(self.l1_kilobytes.map_or(0, |kilobytes| kilobytes.saturating_add(1)));
-        // A tile for every resource, as a compiler's code differs in many places and not in one.
+        // Eight tile sizes, all derived from everything above, so that a changed option changes
+        // many places of the code, as it does with a real compiler.
         let seed = sum(&out.bytes);
         for place in 0..8u32 {
             out.u32((seed.rotate_left(place * 8) >> 32) as u32 % 64 + 1);
@@ -73,16 +91,16 @@ impl Plan {
     }
 }
 
-/// A blob as it is stored, and the network that reads its weights in it.
+/// A stored blob, and a network whose weights are located in it.
 #[derive(Debug)]
 pub struct Compiled {
-    /// All of the blob.
+    /// The whole blob.
     pub image: Arc<Image>,
     /// The network.
     pub network: Network,
 }
 
-/// The record of the compiler, in the spelling of the major version.
+/// Returns the compiler's record in the spelling of the major version.
 fn record(version: RuntimeVersion) -> String {
     let build =
         format!("{:010x}", sum(format!("shardwright-simulator {version}").as_bytes()) & 0xFF_FFFF_FFFF);
@@ -97,7 +115,7 @@ fn record(version: RuntimeVersion) -> String {
 
 fn uuid(code: u64) -> String {
     let (high, low) = (code, code.rotate_left(32).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-    // Version 8: made by a rule of one's own.
+    // Version 8 marks a UUID that is made by a custom rule.
     format!(
         "{:08x}-{:04x}-8{:03x}-{:04x}-{:012x}",
         high >> 32,
@@ -116,7 +134,7 @@ fn describe_ends(network: &Network, out: &mut Writer) {
         out.u32(layout.kind as u32);
         out.count(layout.dimensions.len());
         for length in &layout.dimensions {
-            // Dimensions come from u32 values.
+            // Dimensions were u32 values, so the cast does not truncate.
             out.u32(*length as u32);
         }
         out.u32(layout.scale.to_bits());
@@ -125,8 +143,8 @@ fn describe_ends(network: &Network, out: &mut Writer) {
     }
 }
 
-/// Writes the blob of a network. Long constants are copied here, once; afterwards the network has
-/// them in the blob.
+/// Writes the blob of a network. Long constants are copied once, here. Afterwards the network
+/// refers to them in the blob.
 pub fn compile(
     mut network: Network,
     plan: &Plan,
@@ -201,7 +219,8 @@ pub fn compile(
     Compiled { image, network }
 }
 
-/// Reads a blob for a version and a processor.
+/// Reads a blob for a version and a processor. A blob of another major version or processor is
+/// refused.
 pub fn restore(bytes: &[u8], version: RuntimeVersion, soc: &str) -> Result<Compiled, Refused> {
     let mut from = Reader::new(bytes);
     if from.bytes(MAGIC.len()) != Some(MAGIC) {

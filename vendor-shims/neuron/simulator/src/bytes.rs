@@ -1,39 +1,34 @@
-//! Little-endian bytes written and read with bounds, and the sums over them.
+//! Readers and writers of little-endian bytes with bounds checks, and checksums.
 
-/// Appends.
+/// Appends values to a byte vector.
 #[derive(Debug, Default)]
 pub struct Writer {
-    /// The bytes written.
     pub bytes: Vec<u8>,
 }
 
 impl Writer {
-    /// One byte.
     pub fn u8(&mut self, value: u8) {
         self.bytes.push(value);
     }
 
-    /// Four bytes.
     pub fn u32(&mut self, value: u32) {
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Eight bytes.
     pub fn u64(&mut self, value: u64) {
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// A number of things, which is below 2³² for everything that is counted here.
+    /// Writes a count as a u32. Every count in a blob is below 2³².
     pub fn count(&mut self, value: usize) {
         self.u32(value as u32);
     }
 
-    /// Bytes as they are.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// A count and numbers.
+    /// Writes the count of the numbers, then the numbers.
     pub fn list(&mut self, values: &[u32]) {
         self.count(values.len());
         for value in values {
@@ -41,56 +36,52 @@ impl Writer {
         }
     }
 
-    /// Zeros up to a multiple of `step`.
+    /// Appends zeros up to a multiple of `step`.
     pub fn align(&mut self, step: usize) {
         self.bytes.resize(self.bytes.len().next_multiple_of(step), 0);
     }
 }
 
-/// Reads from the front; `None` if there are not enough bytes.
+/// A reader of values from the front. Each method returns `None` if there are too few bytes.
 #[derive(Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// From the first byte on.
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    /// So many bytes.
+    /// Reads `length` bytes.
     pub fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
         let (bytes, rest) = self.rest.split_at_checked(length)?;
         self.rest = rest;
         Some(bytes)
     }
 
-    /// One byte.
     pub fn u8(&mut self) -> Option<u8> {
         self.bytes(1).map(|bytes| bytes[0])
     }
 
-    /// Four bytes.
     pub fn u32(&mut self) -> Option<u32> {
         let (bytes, rest) = self.rest.split_first_chunk()?;
         self.rest = rest;
         Some(u32::from_le_bytes(*bytes))
     }
 
-    /// Eight bytes.
     pub fn u64(&mut self) -> Option<u64> {
         let (bytes, rest) = self.rest.split_first_chunk()?;
         self.rest = rest;
         Some(u64::from_le_bytes(*bytes))
     }
 
-    /// A number of things, no more than `most`.
+    /// Reads a count of at most `most`.
     pub fn count(&mut self, most: usize) -> Option<usize> {
         usize::try_from(self.u32()?).ok().filter(|count| *count <= most)
     }
 
-    /// A count and numbers.
+    /// Reads a count of at most `most`, then as many numbers.
     pub fn list(&mut self, most: usize) -> Option<Vec<u32>> {
         let count = self.count(most)?;
         let bytes = self.bytes(count.checked_mul(4)?)?;
@@ -103,7 +94,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// CRC-32 (IEEE 802.3, reflected, as in zip files), eight bytes a step.
+/// Computes the CRC-32 (IEEE 802.3, reflected, as in zip files), eight bytes a step.
 pub fn crc32(bytes: &[u8]) -> u32 {
     const TABLES: [[u32; 256]; 8] = {
         let mut tables = [[0u32; 256]; 8];
@@ -151,7 +142,7 @@ pub fn crc32(bytes: &[u8]) -> u32 {
     !crc
 }
 
-/// A fast 64-bit check sum; not cryptographic.
+/// Computes a fast 64-bit checksum, which is not cryptographic.
 pub fn sum(bytes: &[u8]) -> u64 {
     const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut sum = (bytes.len() as u64).wrapping_mul(FACTOR) ^ 0x5348_4152_4457_5254;

@@ -1,5 +1,5 @@
-//! Wrapper around every function: configuration, injected failure, trace, message, and no panic
-//! across the boundary.
+//! The wrapper around every exported function. It reads the configuration, injects failures, writes
+//! the trace, stores the message of a refusal, and stops panics at the boundary.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,18 +18,18 @@ use crate::configuration::{self, Configuration, How};
 /// Why a call is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// The result code.
+    /// Result code.
     pub code: i32,
-    /// For people.
+    /// Explanation for people.
     pub message: String,
 }
 
-/// A refusal with a code.
+/// Returns a refusal with a code.
 pub fn refuse<T>(code: i32, message: impl Into<String>) -> Result<T, Refused> {
     Err(Refused { code, message: message.into() })
 }
 
-/// The line of the trace that a call is writing.
+/// The trace line of the current call.
 pub struct Line {
     text: Option<String>,
     how: Option<How>,
@@ -44,7 +44,7 @@ impl Line {
         }
     }
 
-    /// The failure that the call itself brings about.
+    /// Returns the failure that the function itself has to simulate.
     pub fn how(&self) -> Option<How> {
         self.how
     }
@@ -54,7 +54,8 @@ thread_local! {
     static LAST_MESSAGE: RefCell<CString> = RefCell::default();
 }
 
-/// The message of the last refused call on this thread; empty if there was none.
+/// Returns the message of the last refused call on this thread, which is empty before the first
+/// refusal.
 pub fn last_message() -> *const std::ffi::c_char {
     LAST_MESSAGE.with_borrow(|message| message.as_ptr())
 }
@@ -62,7 +63,7 @@ pub fn last_message() -> *const std::ffi::c_char {
 static COUNTS: Mutex<Option<HashMap<&'static str, u64>>> = Mutex::new(None);
 static TRACE: Mutex<Option<(PathBuf, File)>> = Mutex::new(None);
 
-/// Does the work of `function`, as the configuration lets it.
+/// Runs the work of `function`, or the failure that the configuration injects instead.
 pub fn call(
     function: &'static str,
     work: impl FnOnce(&Configuration, &mut Line) -> Result<(), Refused>,
@@ -70,7 +71,8 @@ pub fn call(
     let configuration = match configuration::current() {
         Ok(configuration) => configuration,
         Err(problem) => {
-            // Always printed: a simulator with a broken configuration must not go unnoticed.
+            // Always printed, because a simulator with a broken configuration must not go
+            // unnoticed.
             eprintln!("shardwright neuron simulator: {problem}");
             note(&problem);
             return result::BAD_STATE;
@@ -88,9 +90,10 @@ pub fn call(
         }
         Some(How::Signal(signal)) => {
             finish_line(&configuration, line, &format!("signal {signal}"));
-            // A handler may return, expecting that a real fault would recur, as the standard
-            // library's does for SIGSEGV: the second signal finds no handler. SAFETY: raising a
-            // signal in this process and resetting its handler have no preconditions.
+            // A handler may return because a real fault would recur, as the standard library's
+            // does for SIGSEGV. The second signal therefore finds no handler.
+            // SAFETY: raising a signal in this process and resetting its handler have no
+            // preconditions.
             unsafe {
                 libc::raise(signal);
                 libc::signal(signal, libc::SIG_DFL);
@@ -129,8 +132,8 @@ pub fn call(
     }
 }
 
-/// As [`call`], for functions without a result: a refusal is printed to stderr whatever the
-/// configuration.
+/// Runs a function without a result like [`call`]. A refusal is printed to stderr even if the
+/// configuration does not enable messages.
 pub fn call_void(function: &'static str, work: impl FnOnce() -> Result<(), Refused>) {
     call(function, |configuration, _| {
         work().inspect_err(|refused| {

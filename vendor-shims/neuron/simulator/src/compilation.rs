@@ -1,4 +1,4 @@
-//! Compilations: settings, limits, the code.
+//! Compilations: their settings, their limits and the resulting code.
 
 use std::sync::Arc;
 
@@ -17,24 +17,23 @@ use crate::options::{self, Flag};
 use crate::step::Step;
 use crate::target::COMPILED_NETWORK_OPERATION;
 
-/// Code that can run.
+/// Code that is ready to run.
 #[derive(Debug)]
 pub struct Code {
     /// The blob and the network in it.
     pub compiled: Compiled,
-    /// Steps in order, each with the operation it came from.
+    /// Steps in the order of execution, each with the index of its operation.
     pub steps: Vec<(usize, Step)>,
-    /// The device address space it uses.
+    /// The part of the device address space that the code uses.
     _space: Option<memory::Space>,
 }
 
 impl Code {
-    /// The network.
     pub fn network(&self) -> &Network {
         &self.compiled.network
     }
 
-    /// Layout of an input or output.
+    /// Returns the layout of an input or output.
     pub fn end(&self, input: bool, index: usize) -> Option<&Layout> {
         let network = self.network();
         let list = if input { &network.inputs } else { &network.outputs };
@@ -42,7 +41,6 @@ impl Code {
     }
 }
 
-/// A compilation.
 pub struct Compilation {
     model: Shared<Model>,
     _model: Dependence,
@@ -54,9 +52,9 @@ pub struct Compilation {
     l1_kilobytes: Option<u32>,
     tried: bool,
     restored: bool,
-    /// Something was executed.
+    /// Whether the code was executed at least once.
     pub executed: bool,
-    /// The code, once finished.
+    /// The code, once the compilation is finished.
     pub code: Option<Arc<Code>>,
 }
 
@@ -69,7 +67,7 @@ fn check_options(text: &str, configuration: &Configuration) -> Result<(), Refuse
 }
 
 impl Compilation {
-    /// Of a finished model.
+    /// Creates a compilation of a finished model.
     pub fn new(
         model: &Shared<Model>,
         options: &str,
@@ -95,7 +93,7 @@ impl Compilation {
         })
     }
 
-    /// Of a blob, finished.
+    /// Creates a finished compilation from a blob.
     pub fn restored(
         model: &Shared<Model>,
         bytes: &[u8],
@@ -121,7 +119,7 @@ impl Compilation {
         Ok(())
     }
 
-    /// `setOptimizationString`.
+    /// Sets the options that `setOptimizationString` passes.
     pub fn set_options(&mut self, text: &str, configuration: &Configuration) -> Result<(), Refused> {
         self.open()?;
         check_options(text, configuration)?;
@@ -129,7 +127,7 @@ impl Compilation {
         Ok(())
     }
 
-    /// `setPreference`.
+    /// Sets the preference that `setPreference` passes.
     pub fn set_preference(&mut self, value: i32) -> Result<(), Refused> {
         self.open()?;
         if !(preference::LOW_POWER..=preference::TURBO_BOOST).contains(&value) {
@@ -139,7 +137,7 @@ impl Compilation {
         Ok(())
     }
 
-    /// `setPriority`.
+    /// Sets the priority that `setPriority` passes.
     pub fn set_priority(&mut self, value: i32) -> Result<(), Refused> {
         self.open()?;
         if ![priority::LOW, priority::MEDIUM, priority::HIGH].contains(&value) {
@@ -149,7 +147,7 @@ impl Compilation {
         Ok(())
     }
 
-    /// `setOptimizationHint`.
+    /// Sets the hint that `setOptimizationHint` passes.
     pub fn set_hint(&mut self, bits: u32) -> Result<(), Refused> {
         self.open()?;
         if bits & !(hint::LOW_LATENCY | hint::DEEP_FUSION | hint::BATCH_PROCESSING) != 0 {
@@ -159,7 +157,7 @@ impl Compilation {
         Ok(())
     }
 
-    /// `setL1MemorySizeKb`.
+    /// Sets the memory size that `setL1MemorySizeKb` passes.
     pub fn set_l1(&mut self, kilobytes: u32, configuration: &Configuration) -> Result<(), Refused> {
         self.open()?;
         if kilobytes > configuration.l1_kilobytes {
@@ -169,7 +167,7 @@ impl Compilation {
         Ok(())
     }
 
-    /// Both option strings; once where they are the same.
+    /// Returns both option strings, or one of them if they are equal.
     fn all_options(&self) -> String {
         match &self.replaced {
             Some(replaced) if *replaced != self.options && !self.options.is_empty() => {
@@ -180,13 +178,13 @@ impl Compilation {
         }
     }
 
-    /// Whether each operation can run, before `finish`.
+    /// Reports for each operation whether it can run. The compilation must not be finished.
     pub fn supported(&self, configuration: &Configuration) -> Result<Vec<bool>, Refused> {
         self.open()?;
         Ok(self.model.lock().supported(&configuration.target()))
     }
 
-    /// Compiles.
+    /// Compiles the model.
     pub fn finish(&mut self, configuration: &Configuration) -> Result<(), Refused> {
         self.open()?;
         self.tried = true;
@@ -241,8 +239,8 @@ impl Compilation {
         let plan =
             Plan { honoured, hint: self.hint, preference: self.preference, l1_kilobytes: self.l1_kilobytes };
         let compiled = blob::compile(network, &plan, target.version, &target.soc, &self.all_options());
-        // From here on the client's memory may go: the model has its constants in the blob, should
-        // it be compiled again.
+        // From here on the client may free its memory. The model now refers to the constants in the
+        // blob, in case it is compiled again.
         model.network.operands.clone_from(&compiled.network.operands);
         model.network.image.clone_from(&compiled.network.image);
         let space = space(&compiled, configuration, &flags)?;
@@ -250,7 +248,7 @@ impl Compilation {
         Ok(())
     }
 
-    /// The code of a finished compilation.
+    /// Returns the code of a finished compilation.
     pub fn finished(&self) -> Result<&Arc<Code>, Refused> {
         match &self.code {
             Some(code) => Ok(code),
@@ -258,7 +256,7 @@ impl Compilation {
         }
     }
 
-    /// The blob, which a restored compilation has not.
+    /// Returns the blob. Restored compilations refuse, and so do executed ones in strict mode.
     pub fn stored(&self, configuration: &Configuration) -> Result<&[u8], Refused> {
         let code = self.finished()?;
         if self.restored {
@@ -271,7 +269,7 @@ impl Compilation {
     }
 }
 
-/// The address space used by code that is imported permanently.
+/// Reserves the address space of code that is imported permanently.
 fn space(
     compiled: &Compiled,
     configuration: &Configuration,
@@ -302,7 +300,7 @@ fn load(bytes: &[u8], configuration: &Configuration, flags: &[Flag]) -> Result<C
     Ok(Code { compiled, steps, _space: space })
 }
 
-/// That memory is lacking on the device.
+/// Returns the refusal for a lack of device address space.
 pub fn no_space(wanted: u64, left: u64) -> Refused {
     Refused {
         code: OUT_OF_MEMORY,

@@ -1,5 +1,5 @@
-//! What the library emulates, from a JSON file that an environment variable names. The file is
-//! checked on every call and read again if it changed.
+//! The emulated library and its failures, configured by a JSON file that an environment variable
+//! names. The file is checked on every call, and read again if it changed.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -14,50 +14,54 @@ use shardwright_neuron_adapter::{FUNCTIONS, RuntimeVersion};
 use crate::options::{KNOWN, WITHOUT_EFFECT_ON_CODE};
 use crate::target::Target;
 
-/// Names the file. Without it [`Configuration::default`] applies.
+/// The environment variable that names the file. Without it, [`Configuration::default`] applies.
 pub const VARIABLE: &str = "SHARDWRIGHT_NEURON_SIMULATOR";
 
-/// The version if neither the file nor a client names one.
+/// The version, unless the file or a client names one.
 const USUAL_VERSION: RuntimeVersion = RuntimeVersion::new(8, 2, 28);
-/// The processor if neither the file nor a client names one.
+/// The processor, unless the file or a client names one.
 const USUAL_SOC: &str = "mt6989";
 
-/// What the library emulates.
+/// The emulated library: its limits, rules and failures.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Configuration {
-    /// The version. `None`: the one that a client asks for, otherwise `[8, 2, 28]`.
+    /// Emulated version. If it is `None`, the version that a client requests applies, otherwise
+    /// `[8, 2, 28]`.
     pub version: Option<[u8; 3]>,
-    /// The processor in lower case, unless the client's variable `MTKNN_ADAPTER_DLA_PLATFORM` names
-    /// one. `None`: the one that a client asks for, otherwise `mt6989`.
+    /// Emulated processor in lower case, unless the client's variable `MTKNN_ADAPTER_DLA_PLATFORM`
+    /// names one. If it is `None`, the processor that a client requests applies, otherwise
+    /// `mt6989`.
     pub soc: Option<String>,
     /// Result of `Neuron_getL1MemorySizeKb`.
     pub l1_kilobytes: u32,
     /// Result of `Neuron_getNeuroPilotMagicNumber`.
     pub magic_number: i32,
-    /// Compilations of more operations are refused as unmappable. `None`: no limit.
+    /// Maximum number of operations of a model. Compilations of larger models are refused as
+    /// unmappable. `None` means no limit.
     pub most_operations: Option<u64>,
-    /// Tensors have no more dimensions.
+    /// Maximum rank of a tensor.
     pub most_dimensions: usize,
-    /// Options that change the code; others are stored in the blob and have no effect.
+    /// Options that change the code. All others are stored in the blob without effect.
     pub honoured: Honoured,
     /// Options that `createWithOptions` and `setOptimizationString` refuse.
     pub refused_options: BTreeSet<String>,
-    /// Operations refused besides those the library does not have.
+    /// Refused operations, in addition to all that the library does not support.
     pub denied_operations: Vec<i32>,
-    /// Operand types refused besides those the version does not have.
+    /// Refused operand types, in addition to all that the version does not support.
     pub denied_types: Vec<i32>,
-    /// Constants that the client keeps are summed when they are set and when a compilation
-    /// finishes, and a change is refused; a blob is stored before anything is executed.
+    /// Whether two additional rules are enforced. Constants in the client's memory are summed when
+    /// they are set and again when a compilation finishes, and a change is refused. Storing a blob
+    /// is refused once the compilation was executed.
     pub strict: bool,
-    /// Bytes of the device address space, used by memories and by code that is imported
-    /// permanently. `None`: no limit.
+    /// Size of the device address space in bytes, used by memories and by code that is imported
+    /// permanently. `None` means no limit.
     pub most_device_bytes: Option<u64>,
     /// The last dimension of inputs and outputs is padded to a multiple of this.
     pub padded_to: u32,
-    /// A file to which a line is appended for every call.
+    /// File to which every call appends a line.
     pub trace: Option<PathBuf>,
-    /// Print refusals to stderr.
+    /// Whether refusals are printed to stderr.
     pub messages: bool,
     /// Injected failures.
     pub failures: Vec<Failure>,
@@ -92,7 +96,7 @@ impl Default for Configuration {
 pub enum Honoured {
     /// `known`, `all` or `none`.
     Group(Group),
-    /// These.
+    /// Exactly the options with these names.
     Names(BTreeSet<String>),
 }
 
@@ -100,11 +104,11 @@ pub enum Honoured {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Group {
-    /// Those that public sources name, without those that cannot change code.
+    /// Options that public sources name, except the options that cannot change code.
     Known,
-    /// All but those that cannot change code.
+    /// All options, except the options that cannot change code.
     All,
-    /// None.
+    /// No options.
     None,
 }
 
@@ -115,7 +119,7 @@ impl Default for Honoured {
 }
 
 impl Honoured {
-    /// Whether an option changes the code.
+    /// Reports whether an option changes the code.
     pub fn has(&self, name: &str) -> bool {
         let can = !WITHOUT_EFFECT_ON_CODE.contains(&name);
         match self {
@@ -131,34 +135,34 @@ impl Honoured {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Failure {
-    /// Its name.
+    /// Name of the function.
     pub function: String,
-    /// So many calls go well first, counted over the life of the process.
+    /// Number of calls that succeed before the failure, counted over the life of the process.
     #[serde(default)]
     pub skip: u64,
     /// The failure.
     pub how: How,
 }
 
-/// What happens in place of the call.
+/// The effect of an injected failure, in most cases instead of the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum How {
-    /// Return the code without doing anything.
+    /// The call returns this code without doing anything.
     Result(i32),
-    /// The process gets the signal.
+    /// The process receives this signal.
     Signal(i32),
-    /// The process ends with the status.
+    /// The process exits with this status.
     Exit(i32),
     /// The call never returns.
     Hang,
     /// The process aborts.
     Abort,
-    /// `getCompiledNetworkSize` answers 0 and `NO_ERROR`.
+    /// `getCompiledNetworkSize` reports size 0 and `NO_ERROR`.
     Empty,
-    /// `getSupportedOperations` answers true for every operation.
+    /// `getSupportedOperations` reports true for every operation.
     AllTrue,
-    /// `getSupportedOperations` answers false for every operation.
+    /// `getSupportedOperations` reports false for every operation.
     AllFalse,
 }
 
@@ -178,14 +182,14 @@ impl Configuration {
         Ok(found)
     }
 
-    /// The emulated version.
+    /// Returns the emulated version.
     pub fn runtime_version(&self) -> RuntimeVersion {
         let said = self.version.map(|[major, minor, patch]| RuntimeVersion::new(major, minor, patch));
         said.or_else(|| played()?.version).unwrap_or(USUAL_VERSION)
     }
 
-    /// The emulated processor and version. For the processor the client's variable takes
-    /// precedence.
+    /// Returns the emulated processor and version. The client's variable overrides the processor in
+    /// the file.
     pub fn target(&self) -> Target {
         let said = std::env::var(PLATFORM_VARIABLE).ok().filter(|soc| !soc.is_empty());
         Target {
@@ -210,23 +214,23 @@ struct Read {
 
 static LAST: Mutex<Option<Read>> = Mutex::new(None);
 
-/// What a client asks the library to emulate.
+/// The library that a client requests from the simulator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Played {
     soc: String,
     version: Option<RuntimeVersion>,
 }
 
-/// What a client asked for last, for threads on which nothing was asked for.
+/// The last request of any thread. It applies to threads without a request of their own.
 static PLAYED: Mutex<Option<Played>> = Mutex::new(None);
 
 thread_local! {
-    /// What was asked for on this thread: two threads of one process may work for two processors.
+    /// The request of this thread. Two threads of one process may work for two processors.
     static PLAYED_HERE: RefCell<Option<Played>> = const { RefCell::new(None) };
 }
 
-/// Emulates a processor from now on, and a version of the library, unless the file names others.
-/// `None` as the version: the usual one.
+/// Emulates a processor and a version of the library from now on, unless the file names others. If
+/// `version` is `None`, the default version applies.
 pub fn play(soc: &str, version: Option<RuntimeVersion>) {
     let asked = Played { soc: soc.to_owned(), version };
     PLAYED_HERE.set(Some(asked.clone()));
@@ -238,7 +242,7 @@ fn played() -> Option<Played> {
     here.or_else(|| PLAYED.lock().unwrap_or_else(PoisonError::into_inner).clone())
 }
 
-/// The current configuration, or what is wrong with its file.
+/// Returns the current configuration, or the problem with its file.
 pub fn current() -> Result<Arc<Configuration>, String> {
     let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from) else {
         return Ok(Arc::default());
@@ -298,7 +302,7 @@ mod tests {
         let asked = [played(), other.0, none].map(|asked| asked.expect("one was asked for").soc);
         assert_eq!(asked, ["mt6991", "mt6993", "mt6993"]);
         assert_eq!((other.1, Configuration::default().runtime_version()), (nine, USUAL_VERSION));
-        // A file beats what a client asks for.
+        // The file overrides a client's request.
         play("mt6991", Some(nine));
         let file = Configuration::parse(br#"{"version": [8, 2, 20], "soc": "mt6897"}"#).expect("well formed");
         let target = file.target();

@@ -1,4 +1,4 @@
-//! Executions: buffers bound to the ends of a network, and the run.
+//! Executions: buffers bound to the inputs and outputs of a network, and the run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::compilation::{Code, Compilation};
 use crate::handles::{Dependence, Shared};
 use crate::memory::Memory;
 
-/// Bytes a caller lends for runs.
+/// Bytes that a caller lends for runs.
 #[derive(Debug, Clone)]
 struct Binding {
     address: usize,
@@ -20,18 +20,18 @@ struct Binding {
     _memory: Option<Dependence>,
 }
 
-/// An execution.
+/// An execution of compiled code.
 pub struct Execution {
     compilation: Shared<Compilation>,
     _compilation: Dependence,
-    /// The code it runs.
     pub code: Arc<Code>,
     inputs: Vec<Option<Binding>>,
     outputs: Vec<Option<Binding>>,
     padded_to: usize,
 }
 
-/// The dimensions of an end in the hardware's layout: the last one rounded up.
+/// Returns the dimensions of an input or output in the hardware's layout, where the last dimension
+/// is rounded up.
 pub fn padded_dimensions(layout: &Layout, padded_to: usize) -> Vec<usize> {
     let mut dimensions = layout.dimensions.clone();
     if let Some(last) = dimensions.last_mut() {
@@ -40,19 +40,19 @@ pub fn padded_dimensions(layout: &Layout, padded_to: usize) -> Vec<usize> {
     dimensions
 }
 
-/// The bytes of an end in the hardware's layout.
+/// Returns the size in bytes of an input or output in the hardware's layout.
 pub fn padded_bytes(layout: &Layout, padded_to: usize) -> usize {
     padded_dimensions(layout, padded_to).iter().product::<usize>() * layout.element_bytes()
 }
 
-/// Rows of an end and their bytes, without padding and with it.
+/// Returns the bytes of a row of an input or output, without and with padding.
 fn rows(layout: &Layout, padded_to: usize) -> (usize, usize) {
     let last = layout.dimensions.last().copied().unwrap_or(1);
     (last * layout.element_bytes(), last.next_multiple_of(padded_to) * layout.element_bytes())
 }
 
 impl Execution {
-    /// Of a finished compilation.
+    /// Creates an execution of a finished compilation.
     pub fn new(compilation: &Shared<Compilation>, padded_to: u32) -> Result<Execution, Refused> {
         let code = compilation.lock().finished()?.clone();
         let (inputs, outputs) = (code.network().inputs.len(), code.network().outputs.len());
@@ -82,7 +82,7 @@ impl Execution {
         Ok(())
     }
 
-    /// Binds the caller's memory, which has to stay until runs have ended.
+    /// Binds the caller's memory, which must stay valid until all runs have ended.
     pub fn bind_pointer(
         &mut self,
         input: bool,
@@ -124,7 +124,7 @@ impl Execution {
         self.bind(input, index as usize, binding)
     }
 
-    /// `setBoostHint`.
+    /// Checks the boost that `setBoostHint` passes. A valid boost has no effect.
     pub fn set_boost(&self, boost: u8) -> Result<(), Refused> {
         if boost > LARGEST_BOOST {
             return refuse(BAD_DATA, format!("a boost of {boost}"));
@@ -132,11 +132,11 @@ impl Execution {
         Ok(())
     }
 
-    /// Runs.
+    /// Runs the code on the bound buffers.
     ///
     /// # Safety
-    /// Every bound buffer still exists, inputs can be read, outputs can be written, and nothing
-    /// else writes any of them meanwhile.
+    /// Every bound buffer still exists, inputs are readable and outputs writable, and no other code
+    /// writes to any of them meanwhile.
     pub unsafe fn compute(&mut self) -> Result<(), Refused> {
         let unbound = |list: &[Option<Binding>]| list.iter().position(Option::is_none);
         if let Some(index) = unbound(&self.inputs) {
@@ -149,7 +149,7 @@ impl Execution {
         let mut inputs = Vec::with_capacity(self.inputs.len());
         for (index, binding) in self.inputs.iter().flatten().enumerate() {
             let Some(layout) = self.code.end(true, index) else { continue };
-            // SAFETY: the caller's promise; the length was checked when it was bound.
+            // SAFETY: guaranteed by the caller. The length was checked when the buffer was bound.
             let bytes = unsafe { std::slice::from_raw_parts(binding.address as *const u8, binding.length) };
             let (dense, padded) = rows(layout, self.padded_to);
             let count = layout.bytes() / dense.max(1);
@@ -165,7 +165,7 @@ impl Execution {
         let outputs = run(&self.code, inputs);
         for (index, (binding, elements)) in self.outputs.iter().flatten().zip(outputs).enumerate() {
             let Some(layout) = self.code.end(false, index) else { continue };
-            // SAFETY: the caller's promise; the length was checked when it was bound.
+            // SAFETY: guaranteed by the caller. The length was checked when the buffer was bound.
             let target =
                 unsafe { std::slice::from_raw_parts_mut(binding.address as *mut u8, binding.length) };
             let (dense, padded) = rows(layout, self.padded_to);
@@ -178,7 +178,7 @@ impl Execution {
     }
 }
 
-/// Runs the steps of a network. Results are dropped after their last reader.
+/// Runs the steps of a network. A result is dropped after its last reader.
 pub fn run(code: &Code, inputs: Vec<Elements<'_>>) -> Vec<Elements<'static>> {
     let network = code.network();
     let mut readers: HashMap<u32, usize> = HashMap::new();
@@ -237,7 +237,7 @@ pub fn run(code: &Code, inputs: Vec<Elements<'_>>) -> Vec<Elements<'static>> {
         .collect()
 }
 
-/// The elements in place.
+/// Borrows elements without copying them.
 fn borrowed<'a>(elements: &'a Elements<'_>) -> Elements<'a> {
     use std::borrow::Cow;
     match elements {

@@ -1,5 +1,5 @@
-//! The functions of the C interface: arguments are read and checked for null, the work is done
-//! elsewhere.
+//! The functions of the C interface. They read arguments and check for null. Other modules do the
+//! work.
 
 #![expect(clippy::missing_safety_doc, reason = "the interface's crate documents the obligations of callers")]
 
@@ -33,13 +33,13 @@ static EXECUTIONS: Registry<Execution> = Registry::new("execution");
 static MEMORIES: Registry<Memory> = Registry::new("memory");
 static EVENTS: Registry<Event> = Registry::new("event");
 
-/// The end of a run, or a fence.
+/// The result of a run, or a fence.
 struct Event {
     code: i32,
     fence: Option<std::os::fd::OwnedFd>,
 }
 
-/// Declares functions and holds their signatures to those of the interface.
+/// Declares functions and checks their signatures against the interface's types.
 macro_rules! exports {
     ($($kind:ident $name:ident($($argument:ident: $type:ty),*) |$configuration:ident, $line:ident| $body:block)*) => {
         $(
@@ -56,20 +56,20 @@ macro_rules! exports {
 /// Writes a result.
 ///
 /// # Safety
-/// `out` is null or can be written.
+/// `out` is null or writable.
 unsafe fn give<T>(out: *mut T, value: T) -> Result<(), Refused> {
     if out.is_null() {
         return refuse(UNEXPECTED_NULL, "the place for the result is null");
     }
-    // SAFETY: not null, so it can be written.
+    // SAFETY: not null, so it is writable.
     unsafe { out.write_unaligned(value) };
     Ok(())
 }
 
-/// Elements a caller passes; empty for a count of 0.
+/// Returns the elements that a caller passes, or an empty slice for a count of 0.
 ///
 /// # Safety
-/// `count` elements can be read at `from` unless it is null.
+/// `count` elements are readable at `from` unless it is null.
 unsafe fn many<'a, T>(from: *const T, count: u32, most: usize) -> Result<&'a [T], Refused> {
     if count == 0 {
         return Ok(&[]);
@@ -80,19 +80,19 @@ unsafe fn many<'a, T>(from: *const T, count: u32, most: usize) -> Result<&'a [T]
     if count as usize > most || !from.is_aligned() {
         return refuse(BAD_DATA, format!("{count} elements at {from:p}"));
     }
-    // SAFETY: not null and aligned; the caller's promise.
+    // SAFETY: not null and aligned, and guaranteed by the caller to be valid.
     Ok(unsafe { std::slice::from_raw_parts(from, count as usize) })
 }
 
-/// Text a caller passes.
+/// Returns the text that a caller passes.
 ///
 /// # Safety
-/// `from` is null or ends with a zero byte.
+/// `from` is null or a text that ends with a zero byte.
 unsafe fn text<'a>(from: *const c_char) -> Result<&'a str, Refused> {
     if from.is_null() {
         return refuse(UNEXPECTED_NULL, "a text is null");
     }
-    // SAFETY: not null; the caller's promise.
+    // SAFETY: not null, and guaranteed by the caller to be valid.
     let text = unsafe { CStr::from_ptr(from) };
     if text.count_bytes() > LONGEST {
         return refuse(BAD_DATA, format!("a text of {} bytes", text.count_bytes()));
@@ -129,21 +129,21 @@ fn give_supported(supported: &[bool], out: *mut Bool, count: u32, line: &mut Lin
 exports! {
     GetVersion Neuron_getVersion(version: *mut RuntimeVersion) |configuration, line| {
         line.say("version", configuration.runtime_version());
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { give(version, configuration.runtime_version()) }
     }
     GetL1MemorySizeKb Neuron_getL1MemorySizeKb(kilobytes: *mut u32) |configuration, line| {
         line.say("kilobytes", configuration.l1_kilobytes);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { give(kilobytes, configuration.l1_kilobytes) }
     }
     GetMagicNumber Neuron_getNeuroPilotMagicNumber(number: *mut i32) |configuration, line| {
         line.say("number", configuration.magic_number);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { give(number, configuration.magic_number) }
     }
     GetDeviceCount Neuron_getDeviceCount(count: *mut u32) |_configuration, _line| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { give(count, 1) }
     }
     GetDevice Neuron_getDevice(index: u32, device: *mut *mut raw::Device) |_configuration, line| {
@@ -151,24 +151,24 @@ exports! {
         if index != 0 {
             return refuse(BAD_DATA, format!("device {index} of 1"));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { give(device, DEVICE as *mut raw::Device) }
     }
     DeviceGetName NeuronDevice_getName(device: *const raw::Device, name: *mut *const c_char) |_configuration, _line| {
         check_device(device)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { give(name, c"mtk-neuron_shardwright-simulator".as_ptr()) }
     }
     DeviceGetDescription NeuronDevice_getDescription(device: *const raw::Device, description: *mut *const c_char) |_configuration, _line| {
         check_device(device)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { give(description, c"a simulator, no device of MediaTek's".as_ptr()) }
     }
     DeviceGetExtensionSupport NeuronDevice_getExtensionSupport(name: *const c_char, supported: *mut Bool) |_configuration, line| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let name = unsafe { text(name) }?;
         line.say("name", name);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { give(supported, Bool::from([extension::GENERAL_OPERATION, extension::COMPILED_NETWORK].contains(&name))) }
     }
 
@@ -176,7 +176,7 @@ exports! {
         if model.is_null() {
             return refuse(UNEXPECTED_NULL, "the place for the model is null");
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { give(model, MODELS.add(Model::default())) }
     }
     ModelFinish NeuronModel_finish(model: *mut raw::Model) |configuration, line| {
@@ -188,7 +188,7 @@ exports! {
     }
     ModelSetName NeuronModel_setName(model: *mut raw::Model, name: *const c_char) |_configuration, line| {
         let shared = MODELS.get(model)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let name = unsafe { text(name) }?;
         line.say("name", format_args!("{name:?}"));
         shared.lock().name = name.to_owned();
@@ -199,9 +199,9 @@ exports! {
         if kind.is_null() {
             return refuse(UNEXPECTED_NULL, "the operand type is null");
         }
-        // SAFETY: not null; the caller's promise.
+        // SAFETY: not null, and guaranteed by the caller to be valid.
         let kind = unsafe { kind.read_unaligned() };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let dimensions = unsafe { many(kind.dimensions, kind.dimension_count, 64) }?;
         let mut model = shared.lock();
         line.say("index", model.network.operands.len());
@@ -217,11 +217,11 @@ exports! {
         line.say("bytes", length);
         needs_bytes(value)?;
         if length <= 8 {
-            // SAFETY: the caller's promise, for so many bytes.
+            // SAFETY: the caller guarantees `length` readable bytes.
             let bytes = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), length) };
             line.say("value", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
         }
-        // SAFETY: the caller's promise, which is the interface's.
+        // SAFETY: guaranteed by the caller, as the interface requires.
         unsafe { shared.lock().set_value(index, value.cast(), length, configuration.strict) }
     }
     ModelSetOperandSymmPerChannel NeuronModel_setOperandSymmPerChannelQuantParams(model: *mut raw::Model, index: i32, parameters: *const SymmPerChannelQuantParams)
@@ -231,11 +231,11 @@ exports! {
         if parameters.is_null() {
             return refuse(UNEXPECTED_NULL, "the parameters are null");
         }
-        // SAFETY: not null; the caller's promise.
+        // SAFETY: not null, and guaranteed by the caller to be valid.
         let parameters = unsafe { parameters.read_unaligned() };
         line.say("dimension", parameters.channel_dimension);
         line.say("scales", parameters.scale_count);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let scales = unsafe { many(parameters.scales, parameters.scale_count, MOST_OPERANDS) }?;
         shared.lock().set_channels(index, parameters.channel_dimension, scales, &[])
     }
@@ -246,14 +246,14 @@ exports! {
         if parameters.is_null() {
             return refuse(UNEXPECTED_NULL, "the parameters are null");
         }
-        // SAFETY: not null; the caller's promise.
+        // SAFETY: not null, and guaranteed by the caller to be valid.
         let parameters = unsafe { parameters.read_unaligned() };
         line.say("dimension", parameters.channel_dimension);
         line.say("scales", parameters.scale_count);
         line.say("zero_points", parameters.zero_point_count);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let scales = unsafe { many(parameters.scales, parameters.scale_count, MOST_OPERANDS) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let zero_points = unsafe { many(parameters.zero_points, parameters.zero_point_count, MOST_OPERANDS) }?;
         if zero_points.len() != scales.len() {
             return refuse(BAD_DATA, format!("{} zero points for {} scales", zero_points.len(), scales.len()));
@@ -271,9 +271,9 @@ exports! {
     ModelAddOperation NeuronModel_addOperation(model: *mut raw::Model, operation: c_int, input_count: u32, inputs: *const u32, output_count: u32, outputs: *const u32)
         |_configuration, line| {
         let shared = MODELS.get(model)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let inputs = unsafe { many(inputs, input_count, MOST_OF_AN_OPERATION) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let outputs = unsafe { many(outputs, output_count, MOST_OF_AN_OPERATION) }?;
         line.say("type", operation);
         line.say("inputs", list(inputs));
@@ -283,9 +283,9 @@ exports! {
     ModelIdentify NeuronModel_identifyInputsAndOutputs(model: *mut raw::Model, input_count: u32, inputs: *const u32, output_count: u32, outputs: *const u32)
         |_configuration, line| {
         let shared = MODELS.get(model)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let inputs = unsafe { many(inputs, input_count, MOST_OPERANDS) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let outputs = unsafe { many(outputs, output_count, MOST_OPERANDS) }?;
         line.say("inputs", list(inputs));
         line.say("outputs", list(outputs));
@@ -293,7 +293,7 @@ exports! {
     }
     ModelRelax NeuronModel_relaxComputationFloat32toFloat16(model: *mut raw::Model, allowed: Bool) |_configuration, line| {
         line.say("allowed", allowed);
-        // Also on a finished model: Google's client calls it there.
+        // This is allowed on a finished model too, because Google's client calls it there.
         MODELS.get(model)?.lock().network.relaxed = allowed != 0;
         Ok(())
     }
@@ -307,7 +307,7 @@ exports! {
     }
     ModelGetExtensionOperandType NeuronModel_getExtensionOperandType(model: *mut raw::Model, name: *const c_char, code: u16, kind: *mut i32) |_configuration, line| {
         MODELS.get(model)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let name = unsafe { text(name) }?;
         line.say("name", name);
         line.say("code", code);
@@ -318,13 +318,13 @@ exports! {
             }
             _ => return refuse(BAD_DATA, format!("the extension `{name}` has no operand {code:#x} here")),
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { give(kind, found) }
     }
     ModelGetExtensionOperationType NeuronModel_getExtensionOperationType(model: *mut raw::Model, name: *const c_char, code: u16, kind: *mut i32)
         |_configuration, line| {
         MODELS.get(model)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let name = unsafe { text(name) }?;
         line.say("name", name);
         line.say("code", code);
@@ -333,7 +333,7 @@ exports! {
             (extension::COMPILED_NETWORK, extension::COMPILED_NETWORK_OPERATION_CODE) => COMPILED_NETWORK_OPERATION,
             _ => return refuse(BAD_DATA, format!("the extension `{name}` has no operation {code:#x} here")),
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { give(kind, found) }
     }
     ModelRestore NeuronModel_restoreFromCompiledNetwork(model: *mut *mut raw::Model, compilation: *mut *mut raw::Compilation, blob: *const c_void, length: usize)
@@ -343,15 +343,15 @@ exports! {
         if model.is_null() || compilation.is_null() {
             return refuse(UNEXPECTED_NULL, "a place for the result is null");
         }
-        // SAFETY: not null; the caller's promise.
+        // SAFETY: not null, and guaranteed by the caller to be valid.
         let bytes = unsafe { std::slice::from_raw_parts(blob.cast::<u8>(), length) };
         let handle: *mut raw::Model = MODELS.add(Model::default());
         let restored = MODELS.get(handle).and_then(|shared| Compilation::restored(&shared, bytes, configuration));
         match restored {
             Ok(restored) => {
-                // SAFETY: not null; the caller's promise.
+                // SAFETY: not null, and guaranteed by the caller to be valid.
                 unsafe { give(model, handle) }?;
-                // SAFETY: not null; the caller's promise.
+                // SAFETY: not null, and guaranteed by the caller to be valid.
                 unsafe { give(compilation, COMPILATIONS.add(restored)) }
             }
             Err(refused) => {
@@ -366,7 +366,7 @@ exports! {
     }
     CompilationCreateWithOptions NeuronCompilation_createWithOptions(model: *mut raw::Model, compilation: *mut *mut raw::Compilation, options: *const c_char)
         |configuration, line| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let options = unsafe { text(options) }?;
         line.say("options", format_args!("{options:?}"));
         create(model, compilation, options, configuration)
@@ -374,7 +374,7 @@ exports! {
     CompilationCreateForDevices NeuronCompilation_createForDevices(model: *mut raw::Model, devices: *const *const raw::Device, count: u32, compilation: *mut *mut raw::Compilation)
         |configuration, line| {
         line.say("count", count);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let devices = unsafe { many(devices, count, 64) }?;
         if devices.is_empty() {
             return refuse(BAD_DATA, "no devices");
@@ -392,12 +392,12 @@ exports! {
     }
     CompilationSetCaching NeuronCompilation_setCaching(compilation: *mut raw::Compilation, folder: *const c_char, token: *const u8) |_configuration, line| {
         COMPILATIONS.get(compilation)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let folder = unsafe { text(folder) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { many(token, CACHE_TOKEN_BYTES as u32, CACHE_TOKEN_BYTES) }?;
         line.say("folder", format_args!("{folder:?}"));
-        // A cache never changes a result, so this library has none.
+        // A cache never changes a result, so this library does not keep one.
         Ok(())
     }
     CompilationSetPreference NeuronCompilation_setPreference(compilation: *mut raw::Compilation, preference: i32) |_configuration, line| {
@@ -417,7 +417,7 @@ exports! {
         COMPILATIONS.get(compilation)?.lock().set_hint(bits)
     }
     CompilationSetOptimizationString NeuronCompilation_setOptimizationString(compilation: *mut raw::Compilation, options: *const c_char) |configuration, line| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let options = unsafe { text(options) }?;
         line.say("options", format_args!("{options:?}"));
         COMPILATIONS.get(compilation)?.lock().set_options(options, configuration)
@@ -445,7 +445,7 @@ exports! {
         let size = shared.lock().stored(configuration)?.len();
         let size = if line.how() == Some(How::Empty) { 0 } else { size };
         line.say("bytes", size);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { give(bytes, size) }
     }
     CompilationStoreCompiledNetwork NeuronCompilation_storeCompiledNetwork(compilation: *mut raw::Compilation, blob: *mut c_void, length: usize)
@@ -454,7 +454,7 @@ exports! {
         let shared = COMPILATIONS.get(compilation)?;
         let compilation = shared.lock();
         let bytes = compilation.stored(configuration)?;
-        // A client that was told that a network is empty fetches it with an empty buffer.
+        // A client that received size 0 for a network fetches it with an empty buffer.
         if length == 0 && configuration.failures.iter().any(|failure| failure.how == How::Empty) {
             return Ok(());
         }
@@ -462,8 +462,8 @@ exports! {
         if length < bytes.len() {
             return refuse(BAD_DATA, format!("{length} bytes for a compiled network of {}", bytes.len()));
         }
-        // SAFETY: not null; the caller has room for `length` bytes, at least as many as the blob,
-        // and none of them are ours.
+        // SAFETY: not null. The caller has room for `length` bytes, at least as many as the blob,
+        // and the buffer does not overlap the blob.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), blob.cast::<u8>(), bytes.len()) };
         Ok(())
     }
@@ -473,14 +473,14 @@ exports! {
         if execution.is_null() {
             return refuse(UNEXPECTED_NULL, "the place for the execution is null");
         }
-        // SAFETY: not null; the caller's promise.
+        // SAFETY: not null, and guaranteed by the caller to be valid.
         unsafe { give(execution, EXECUTIONS.add(created)) }
     }
     ExecutionCompute NeuronExecution_compute(execution: *mut raw::Execution) |_configuration, _line| {
         let shared = EXECUTIONS.get(execution)?;
         let mut execution = shared.lock();
-        // SAFETY: the caller's promise, which is the interface's: buffers outlive the execution and
-        // are left alone while it runs.
+        // SAFETY: guaranteed by the caller, as the interface requires: buffers outlive the
+        // execution and are left alone while it runs.
         unsafe { execution.compute() }
     }
     ExecutionSetInput NeuronExecution_setInput(execution: *mut raw::Execution, index: i32, kind: *const OperandType, buffer: *const c_void, length: usize)
@@ -519,7 +519,7 @@ exports! {
     }
     ExecutionSetLoopTimeout NeuronExecution_setLoopTimeout(execution: *mut raw::Execution, nanoseconds: u64) |_configuration, line| {
         line.say("nanoseconds", nanoseconds);
-        // Loops are not supported.
+        // Loops are not supported, so the timeout has no effect.
         EXECUTIONS.get(execution).map(|_| ())
     }
     ExecutionStartCompute NeuronExecution_startComputeWithDependencies(execution: *mut raw::Execution, events: *const *const raw::Event, count: u32, _duration: u64, event: *mut *mut raw::Event)
@@ -529,30 +529,30 @@ exports! {
         if event.is_null() {
             return refuse(UNEXPECTED_NULL, "the place for the event is null");
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         for before in unsafe { many(events, count, 1 << 10) }? {
             wait(&EVENTS.get(*before)?.lock())?;
         }
-        // SAFETY: as for `compute`; it has run when this returns, which is one of the moments a
-        // client has to reckon with.
+        // SAFETY: as for `compute`. The run has ended when this function returns, which a client
+        // has to allow for.
         let code = match unsafe { shared.lock().compute() } {
             Ok(()) => 0,
             Err(refused) => refused.code,
         };
-        // SAFETY: not null; the caller's promise.
+        // SAFETY: not null, and guaranteed by the caller to be valid.
         unsafe { give(event, EVENTS.add(Event { code, fence: None })) }
     }
     ExecutionGetOutputRank NeuronExecution_getOutputOperandRank(execution: *mut raw::Execution, index: i32, rank: *mut u32) |_configuration, line| {
         line.say("index", index);
         let dimensions = output_dimensions(execution, index)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { give(rank, dimensions.len() as u32) }
     }
     ExecutionGetOutputDimensions NeuronExecution_getOutputOperandDimensions(execution: *mut raw::Execution, index: i32, dimensions: *mut u32) |_configuration, line| {
         line.say("index", index);
         for (at, length) in output_dimensions(execution, index)?.into_iter().enumerate() {
-            // SAFETY: the caller has room for as many as the rank, unless it passed null, which is
-            // not written to.
+            // SAFETY: the caller has room for as many values as the rank, unless it passed null,
+            // and null is not written to.
             unsafe { give(if dimensions.is_null() { dimensions } else { dimensions.add(at) }, length) }?;
         }
         Ok(())
@@ -566,7 +566,7 @@ exports! {
             return refuse(UNEXPECTED_NULL, "the place for the event is null");
         }
         let fence = Some(duplicate(fence)?);
-        // SAFETY: not null; the caller's promise.
+        // SAFETY: not null, and guaranteed by the caller to be valid.
         unsafe { give(event, EVENTS.add(Event { code: 0, fence })) }
     }
     EventGetFence NeuronEvent_getSyncFenceFd(event: *const raw::Event, fence: *mut c_int) |_configuration, _line| {
@@ -574,10 +574,10 @@ exports! {
         let shared = EVENTS.get(event)?;
         let own = shared.lock().fence.as_ref().map(AsRawFd::as_raw_fd);
         match own {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             Some(own) => unsafe { give(fence, duplicate(own)?.into_raw_fd()) },
             None => {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { give(fence, -1) }?;
                 refuse(BAD_DATA, "the event has no fence")
             }
@@ -593,7 +593,7 @@ exports! {
             return refuse(UNEXPECTED_NULL, "the place for the memory is null");
         }
         let mapped = Memory::map(length, protection, descriptor, offset, configuration)?;
-        // SAFETY: not null; the caller's promise.
+        // SAFETY: not null, and guaranteed by the caller to be valid.
         unsafe { give(memory, MEMORIES.add(mapped)) }
     }
     MemoryCreateFromAHardwareBuffer NeuronMemory_createFromAHardwareBuffer(_buffer: *const raw::AHardwareBuffer, _memory: *mut *mut raw::Memory)
@@ -602,7 +602,7 @@ exports! {
     }
 }
 
-/// The only device: a handle that no other object has.
+/// The handle of the only device, which differs from the handles of all other objects.
 const DEVICE: usize = 64;
 
 fn check_device(device: *const raw::Device) -> Result<(), Refused> {
@@ -627,7 +627,7 @@ fn create(
     if compilation.is_null() {
         return refuse(UNEXPECTED_NULL, "the place for the compilation is null");
     }
-    // SAFETY: not null; the caller's promise.
+    // SAFETY: not null, and guaranteed by the caller to be valid.
     unsafe { give(compilation, COMPILATIONS.add(created)) }
 }
 
@@ -664,7 +664,8 @@ fn give_dimensions(
         return refuse(BAD_DATA, format!("rank {} has no padded dimensions", padded.len()));
     }
     for at in 0..PADDED_DIMENSIONS {
-        // SAFETY: the caller has room for four, unless it passed null, which is not written.
+        // SAFETY: the caller has room for four values, unless it passed null, and null is not
+        // written to.
         unsafe {
             give(
                 if out.is_null() { out } else { out.add(at) },
@@ -684,7 +685,7 @@ fn give_size(
 ) -> Result<(), Refused> {
     let size =
         end_of(compilation, input, index, |layout| padded_bytes(layout, configuration.padded_to as usize))?;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { give(out, size) }
 }
 
@@ -699,7 +700,7 @@ fn output_dimensions(execution: *mut raw::Execution, index: i32) -> Result<Vec<u
 
 fn duplicate(descriptor: c_int) -> Result<std::os::fd::OwnedFd, Refused> {
     use std::os::fd::FromRawFd;
-    // SAFETY: duplicating a number that is no descriptor fails.
+    // SAFETY: duplicating an invalid descriptor fails without other effects.
     let copy = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) };
     if copy < 0 {
         return refuse(BAD_DATA, format!("descriptor {descriptor} is none"));
@@ -712,7 +713,7 @@ fn wait(event: &Event) -> Result<(), Refused> {
     use std::os::fd::AsRawFd;
     if let Some(fence) = &event.fence {
         let mut polled = libc::pollfd { fd: fence.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor, which lives.
+        // SAFETY: one entry with a live descriptor.
         unsafe { libc::poll(&raw mut polled, 1, -1) };
     }
     if event.code == 0 { Ok(()) } else { refuse(event.code, "the run behind the event failed") }
@@ -744,7 +745,7 @@ thread_local! {
 }
 
 /// Describes the library in JSON: `{"name", "version", "soc"}`. The presence of this function
-/// identifies a simulator. The text stays valid until the next call on the thread.
+/// identifies a simulator. The text stays valid until the next call of this function on the thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn ShardwrightNeuronSimulator_describe() -> *const c_char {
     let text = match configuration::current() {
@@ -762,26 +763,26 @@ pub extern "C" fn ShardwrightNeuronSimulator_describe() -> *const c_char {
 }
 
 /// Emulates a processor and a version of the library from now on, unless a configuration file or
-/// the client's variable names others. Null and text that is not UTF-8 as `soc` are ignored; null
-/// as `version` is the usual one.
+/// the client's variable names others. The call is ignored if `soc` is null or not UTF-8. If
+/// `version` is null, the default version applies.
 ///
 /// # Safety
-/// `soc` is null or a C string, `version` null or a version.
+/// `soc` is null or a C string. `version` is null or points to a version.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ShardwrightNeuronSimulator_play(soc: *const c_char, version: *const RuntimeVersion) {
     if soc.is_null() {
         return;
     }
-    // SAFETY: null or a version by the caller's promise.
+    // SAFETY: the caller guarantees null or a valid version.
     let version = unsafe { version.as_ref() }.copied();
-    // SAFETY: not null, and a C string by the caller's promise.
+    // SAFETY: not null, and guaranteed by the caller to be a C string.
     if let Ok(soc) = unsafe { CStr::from_ptr(soc) }.to_str() {
         configuration::play(soc, version);
     }
 }
 
-/// Reason of the last refused call on this thread; empty if none was. The text stays valid until
-/// another call is refused on the thread.
+/// Returns the reason of the last refused call on this thread, which is empty before the first
+/// refusal. The text stays valid until another call is refused on the thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn ShardwrightNeuronSimulator_lastMessage() -> *const c_char {
     last_message()

@@ -1,5 +1,5 @@
-//! Handles: numbers that look like pointers and are never dereferenced, so that a freed or foreign
-//! one is reported and not read.
+//! Handles: numbers that look like pointers but are never dereferenced. A freed or foreign handle
+//! is therefore reported instead of read.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,13 +11,13 @@ use crate::call::{Refused, refuse};
 
 static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
 
-/// All living objects of a kind.
+/// All live objects of one kind.
 pub struct Registry<T> {
     what: &'static str,
     objects: Mutex<Option<HashMap<usize, Shared<T>>>>,
 }
 
-/// An object, and a token that everything that depends on it holds as well.
+/// An object, and a token of which every dependent keeps a copy.
 pub struct Shared<T> {
     object: Arc<Mutex<T>>,
     token: Arc<()>,
@@ -29,24 +29,24 @@ impl<T> Clone for Shared<T> {
     }
 }
 
-/// Kept by dependents of an object.
+/// A token that a dependent of an object keeps.
 #[derive(Debug, Clone)]
 pub struct Dependence(#[expect(dead_code, reason = "kept for its count")] Arc<()>);
 
 impl<T> Shared<T> {
-    /// The object, for one at a time.
+    /// Locks the object for one user at a time.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.object.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something that keeps the object from being freed.
+    /// Returns a token that prevents the object from being freed.
     pub fn dependence(&self) -> Dependence {
         Dependence(self.token.clone())
     }
 }
 
 impl<T> Registry<T> {
-    /// A registry of objects that messages call `what`.
+    /// Creates a registry. Messages call its objects `what`.
     pub const fn new(what: &'static str) -> Registry<T> {
         Registry { what, objects: Mutex::new(None) }
     }
@@ -55,7 +55,7 @@ impl<T> Registry<T> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A handle for an object.
+    /// Stores an object and returns its handle.
     pub fn add<H>(&self, object: T) -> *mut H {
         let handle = NEXT.fetch_add(64, Ordering::Relaxed);
         let shared = Shared { object: Arc::new(Mutex::new(object)), token: Arc::new(()) };
@@ -63,7 +63,7 @@ impl<T> Registry<T> {
         handle as *mut H
     }
 
-    /// The object of a handle.
+    /// Returns the object of a handle.
     pub fn get<H>(&self, handle: *const H) -> Result<Shared<T>, Refused> {
         if handle.is_null() {
             return refuse(result::UNEXPECTED_NULL, format!("the {} is null", self.what));
@@ -80,7 +80,7 @@ impl<T> Registry<T> {
             return Ok(());
         }
         let shared = self.get(handle)?;
-        // One in the registry, one here, one for each that depends on it.
+        // The registry has one token, this function one, and every dependent one.
         let dependent = Arc::strong_count(&shared.token).saturating_sub(2);
         if dependent > 0 {
             return refuse(

@@ -1,14 +1,15 @@
-//! A library with the C interface of MediaTek's Neuron Adapter, for work without a phone: it
-//! builds, checks, compiles, stores, restores and runs networks, in the integer arithmetic that
-//! TensorFlow Lite defines, emulating the version and processor in a JSON file, and fails where
-//! that file says.
+//! A library with the C interface of MediaTek's Neuron Adapter, for work without a phone.
 //!
-//! **Not its job.** It is not MediaTek's compiler and does not pretend to be: blobs have a name and
-//! a magic of their own, and `ShardwrightNeuronSimulator_describe` identifies it. It is no shim. It
-//! does not know how fast a phone would be, what its compiler would refuse beyond the rules
-//! documented here, or how its hardware rounds.
+//! **Job.** It builds, checks, compiles, stores, restores and runs networks in the integer
+//! arithmetic that TensorFlow Lite defines. A JSON file specifies the version and processor that it
+//! emulates, and the failures that it injects.
 //!
-//! The file is named by the variable `SHARDWRIGHT_NEURON_SIMULATOR`; its members are those of
+//! **Not its job.** Imitating MediaTek's compiler beyond its interface: blobs have a name and a
+//! magic of their own, and `ShardwrightNeuronSimulator_describe` identifies the library. It is not
+//! a shim. It cannot predict a phone's speed, refusals of the real compiler beyond the rules
+//! documented here, or the rounding of the hardware.
+//!
+//! The variable `SHARDWRIGHT_NEURON_SIMULATOR` names the file, whose members are the fields of
 //! [`configuration::Configuration`].
 
 pub mod arithmetic;

@@ -1,4 +1,4 @@
-//! Memory shared by descriptor, and the device address space it uses.
+//! Memory shared by descriptor, and the device address space that it uses.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ static TAKEN: AtomicU64 = AtomicU64::new(0);
 pub struct Space(u64);
 
 impl Space {
-    /// Reserves bytes, if that many are left.
+    /// Reserves `bytes`, if that many are left.
     pub fn take(bytes: u64, configuration: &Configuration) -> Result<Space, Refused> {
         let most = configuration.most_device_bytes.unwrap_or(u64::MAX);
         let taken = TAKEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
@@ -35,23 +35,22 @@ impl Drop for Space {
     }
 }
 
-/// Shared memory, mapped.
+/// A mapping of shared memory.
 #[derive(Debug)]
 pub struct Memory {
     mapping: usize,
     mapped: usize,
     inset: usize,
-    /// Bytes of it.
+    /// Usable bytes.
     pub length: usize,
-    /// Whether it may be written.
     pub writable: bool,
     _space: Space,
 }
 
-// The mapping stays in place until it is dropped, on whichever thread, and is stored as a `usize`.
+// The mapping is stored as a `usize`. It stays in place until it is dropped, on any thread.
 
 impl Memory {
-    /// Maps `length` bytes of a descriptor from `offset` on.
+    /// Maps `length` bytes of a descriptor, starting at `offset`.
     pub fn map(
         length: usize,
         protection: i32,
@@ -71,8 +70,9 @@ impl Memory {
                 format!("the protection {protection:#x} is not to read, or to read and write"),
             );
         }
-        // Works for files, memfds and dma-bufs alike; nothing here relies on the position of a
-        // descriptor. SAFETY: no memory is passed.
+        // This works for files, memfds and dma-bufs. The position of the descriptor changes, but no
+        // code here depends on it.
+        // SAFETY: no memory is passed.
         let size = unsafe { libc::lseek(descriptor, 0, libc::SEEK_END) };
         let end = offset.checked_add(length).and_then(|end| i64::try_from(end).ok());
         if size < 0 || end.is_none_or(|end| end > size) {
@@ -82,12 +82,12 @@ impl Memory {
             );
         }
         let space = Space::take(length as u64, configuration)?;
-        // SAFETY: asks the system for a number.
+        // SAFETY: reads a number from the system.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
         let inset = offset % page;
         let mapped = length + inset;
         let start = i64::try_from(offset - inset).unwrap_or(i64::MAX);
-        // SAFETY: a new mapping at a place of the system's choice.
+        // SAFETY: a new mapping at an address that the system chooses.
         let mapping = unsafe {
             libc::mmap(std::ptr::null_mut(), mapped, protection, libc::MAP_SHARED, descriptor, start)
         };
@@ -114,7 +114,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// Where it begins.
+    /// Returns the address of the first usable byte.
     pub fn address(&self) -> usize {
         self.mapping + self.inset
     }

@@ -1,4 +1,4 @@
-//! Models being built, and the properties of a finished one.
+//! Models under construction, and the properties of finished ones.
 
 use shardwright_neuron_adapter::operand as kind;
 use shardwright_neuron_adapter::result::{BAD_DATA, BAD_STATE};
@@ -15,16 +15,15 @@ use crate::target::{self, Target};
 /// A model.
 #[derive(Debug, Default)]
 pub struct Model {
-    /// The network.
     pub network: Network,
-    /// The order in which its operations run, once it is finished.
+    /// The order in which the operations run, once the model is finished.
     pub order: Option<Vec<usize>>,
     identified: bool,
-    /// For messages.
+    /// Name for messages.
     pub name: String,
 }
 
-/// Operands of one operation at most.
+/// Maximum number of inputs, and of outputs, of one operation.
 pub const MOST_OF_AN_OPERATION: usize = 1 << 12;
 
 impl Model {
@@ -43,7 +42,7 @@ impl Model {
         }
     }
 
-    /// Adds an operand; returns its index.
+    /// Adds an operand and returns its index.
     pub fn add_operand(
         &mut self,
         of: i32,
@@ -101,8 +100,8 @@ impl Model {
     /// Makes an operand constant.
     ///
     /// # Safety
-    /// `length` bytes can be read at `value`, and if they are more than [`COPIED_AT_ONCE`], until
-    /// compilations are finished.
+    /// `length` bytes are readable at `value`. If there are more than [`COPIED_AT_ONCE`], they stay
+    /// readable until compilations are finished.
     pub unsafe fn set_value(
         &mut self,
         index: i32,
@@ -120,16 +119,17 @@ impl Model {
             return refuse(BAD_DATA, format!("operand {index} has {needed} bytes, not {length}"));
         }
         operand.value = if length <= COPIED_AT_ONCE {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             Value::Owned(unsafe { std::slice::from_raw_parts(value, length) }.to_vec())
         } else {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             Value::Lent(unsafe { Lent::new(value, length, strict) })
         };
         Ok(())
     }
 
-    /// Scales per channel; `zero_points` is empty where all are 0.
+    /// Sets the scales of an operand's channels. An empty `zero_points` means zero for all
+    /// channels.
     pub fn set_channels(
         &mut self,
         index: i32,
@@ -182,7 +182,6 @@ impl Model {
         }
     }
 
-    /// Adds an operation.
     pub fn add_operation(&mut self, code: i32, inputs: &[u32], outputs: &[u32]) -> Result<(), Refused> {
         self.open()?;
         if inputs.len() > MOST_OF_AN_OPERATION || outputs.len() > MOST_OF_AN_OPERATION || outputs.is_empty() {
@@ -197,7 +196,7 @@ impl Model {
         Ok(())
     }
 
-    /// Sets inputs and outputs: once, before operations or after.
+    /// Sets inputs and outputs. This is allowed once, before or after operations are added.
     pub fn identify(&mut self, inputs: &[u32], outputs: &[u32]) -> Result<(), Refused> {
         self.open()?;
         if self.identified {
@@ -211,8 +210,8 @@ impl Model {
         Ok(())
     }
 
-    /// Closes the model: every operand has one source, every operation its operands in shapes that
-    /// fit. Types that are not supported are no reason to refuse it.
+    /// Closes the model. Every operand must have exactly one source, and every operation all its
+    /// operands in fitting shapes. Unsupported types do not make the model invalid.
     pub fn finish(&mut self, target: &Target) -> Result<(), Refused> {
         self.open()?;
         if !self.identified || self.network.outputs.is_empty() {
@@ -228,7 +227,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether each operation can run.
+    /// Reports for each operation whether it can run.
     pub fn supported(&self, target: &Target) -> Vec<bool> {
         self.network
             .operations
@@ -238,7 +237,7 @@ impl Model {
     }
 }
 
-/// The steps of a network in order, or the first operation without one.
+/// Returns the steps of a network in order, or the first operation that has no step.
 pub fn steps(
     network: &Network,
     order: &[usize],

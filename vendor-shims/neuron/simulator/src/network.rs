@@ -1,4 +1,4 @@
-//! A network: operands, operations, inputs and outputs; and its bytes within a blob.
+//! A network: operands, operations, inputs and outputs, and their encoding in a blob.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,14 +8,15 @@ use shardwright_neuron_adapter::setting::COPIED_AT_ONCE;
 use crate::arithmetic::tensor::{Channels, Layout};
 use crate::bytes::{Reader, Writer};
 
-/// Most operands of a network: an index is an i32 at the interface, and no real network comes near.
+/// Maximum number of operands of a network. An index is an i32 at the interface, and real networks
+/// are far smaller.
 pub const MOST_OPERANDS: usize = 1 << 22;
-/// Dimensions of an operand at most.
+/// Maximum rank of an operand.
 pub const MOST_DIMENSIONS: u32 = 8;
-/// Most elements of an operand: a table of 2⁴⁰ bytes would be a mistake.
+/// Maximum number of elements of an operand. A tensor of 2⁴⁰ bytes would be a mistake.
 pub const MOST_ELEMENTS: usize = 1 << 38;
 
-/// Contiguous bytes aligned for every element type: a blob, and the weights in it.
+/// Contiguous bytes, aligned for every element type: a blob and the weights in it.
 #[derive(Debug)]
 pub struct Image {
     words: Vec<u64>,
@@ -23,122 +24,119 @@ pub struct Image {
 }
 
 impl Image {
-    /// Zeros.
+    /// Creates an image of zeros.
     pub fn new(length: usize) -> Image {
         Image { words: vec![0; length.div_ceil(8)], length }
     }
 
-    /// All bytes.
     pub fn bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.words)[..self.length]
     }
 
-    /// All bytes, to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut bytemuck::cast_slice_mut(&mut self.words)[..self.length]
     }
 }
 
-/// Memory of a client that it promised to keep unchanged until its compilations are finished.
+/// A client's memory, which the client has to keep unchanged until its compilations are finished.
 #[derive(Debug, Clone, Copy)]
 pub struct Lent {
     address: usize,
     length: usize,
-    /// Of the bytes when they were lent, in strict mode.
+    /// Checksum of the bytes when they were lent, in strict mode.
     sum: Option<u64>,
 }
 
 impl Lent {
-    /// Records the memory and, in strict mode, a sum of its content.
+    /// Records the memory and, in strict mode, the checksum of its content.
     ///
     /// # Safety
-    /// `length` bytes can be read at `address` until the model's compilations are finished or the
+    /// `length` bytes are readable at `address` until the model's compilations are finished or the
     /// model is freed.
     pub unsafe fn new(address: *const u8, length: usize, strict: bool) -> Lent {
         let mut lent = Lent { address: address as usize, length, sum: None };
         if strict {
-            // SAFETY: the caller's promise, which covers this call.
+            // SAFETY: guaranteed by the caller, also for this call.
             lent.sum = Some(crate::bytes::sum(unsafe { lent.bytes() }));
         }
         lent
     }
 
+    /// Returns the lent bytes.
+    ///
     /// # Safety
-    /// The promise of [`Lent::new`] holds still.
+    /// The conditions of [`Lent::new`] are still met.
     unsafe fn bytes<'a>(&self) -> &'a [u8] {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { std::slice::from_raw_parts(self.address as *const u8, self.length) }
     }
 }
 
-/// Content of a constant operand.
+/// The content of an operand, if it is constant.
 #[derive(Debug, Clone)]
 pub enum Value {
-    /// Not constant.
+    /// The operand is not constant.
     Absent,
-    /// A copy.
+    /// A copy of the client's bytes.
     Owned(Vec<u8>),
-    /// The client's memory.
+    /// The client's own memory.
     Lent(Lent),
-    /// A place in the network's image.
+    /// A range of the network's image.
     Within(Range<usize>),
 }
 
-/// An operand.
 #[derive(Debug, Clone)]
 pub struct Operand {
-    /// Its layout.
     pub layout: Layout,
-    /// Its content, if it is constant.
     pub value: Value,
 }
 
-/// An operation by number, built in or assigned by an extension.
+/// An operation, identified by a built-in number or a number assigned by an extension.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operation {
-    /// The number.
+    /// Number of the operation.
     pub code: i32,
-    /// Operands.
+    /// Indices of the input operands.
     pub inputs: Vec<u32>,
-    /// Operands.
+    /// Indices of the output operands.
     pub outputs: Vec<u32>,
 }
 
-/// A network.
 #[derive(Debug, Clone, Default)]
 pub struct Network {
-    /// By index.
+    /// Operands by index.
     pub operands: Vec<Operand>,
-    /// In the order they were added, which need not be that of execution.
+    /// Operations in the order in which they were added, which may differ from the order of
+    /// execution.
     pub operations: Vec<Operation>,
-    /// Input operands.
+    /// Indices of the network's input operands.
     pub inputs: Vec<u32>,
-    /// Operands that go out.
+    /// Indices of the network's output operands.
     pub outputs: Vec<u32>,
-    /// Real numbers may be computed in 16 bits.
+    /// Whether real numbers may be computed in 16 bits.
     pub relaxed: bool,
     /// The image that [`Value::Within`] refers to.
     pub image: Option<Arc<Image>>,
 }
 
 impl Network {
-    /// The bytes of a constant operand.
+    /// Returns the bytes of an operand if it is constant.
     pub fn constant(&self, index: u32) -> Option<&[u8]> {
         match &self.operands.get(index as usize)?.value {
             Value::Absent => None,
             Value::Owned(bytes) => Some(bytes),
-            // SAFETY: memory is lent until a compilation is finished, which replaces it with a
-            // place in the image.
+            // SAFETY: memory is lent until a compilation is finished. From then on the value is a
+            // range of the image.
             Value::Lent(lent) => Some(unsafe { lent.bytes() }),
             Value::Within(range) => self.image.as_ref()?.bytes().get(range.clone()),
         }
     }
 
-    /// The first operand whose lent memory has changed, in strict mode.
+    /// Returns index and length of the first operand whose lent memory has changed, in strict mode.
     pub fn changed_constant(&self) -> Option<(usize, usize)> {
         self.operands.iter().enumerate().find_map(|(index, operand)| match &operand.value {
             Value::Lent(lent) => {
-                // SAFETY: called while compilations are being finished.
+                // SAFETY: called while a compilation is being finished.
                 let bytes = unsafe { lent.bytes() };
                 lent.sum.filter(|sum| *sum != crate::bytes::sum(bytes)).map(|_| (index, lent.length))
             }
@@ -146,8 +144,12 @@ impl Network {
         })
     }
 
-    /// The order in which operations can run: each after its inputs are computed. `None` if there
-    /// is none, or if an operand has no source or two.
+    /// Returns an order in which operations can run, each after its inputs are computed.
+    ///
+    /// # Errors
+    ///
+    /// An operand that is read without a source or that has two, or operations that depend on each
+    /// other in a cycle.
     pub fn order(&self) -> Result<Vec<usize>, String> {
         const OUTSIDE: usize = usize::MAX;
         let mut source: Vec<Option<usize>> = self
@@ -206,8 +208,8 @@ impl Network {
         Ok(order)
     }
 
-    /// Everything but the bytes of long constants, whose places are counted from the start of the
-    /// data that follows. Returns the data's length.
+    /// Encodes everything except the bytes of long constants. Their positions count from the start
+    /// of the data section, which follows. Returns the length of the data section.
     pub fn encode(&self, out: &mut Writer) -> usize {
         let mut data = 0usize;
         out.u8(u8::from(self.relaxed));
@@ -240,7 +242,7 @@ impl Network {
         data
     }
 
-    /// Copies the long constants to their places.
+    /// Copies the long constants to their positions in the data section.
     pub fn write_data(&self, data: &mut [u8]) {
         let mut at = 0;
         for index in 0..self.operands.len() {
@@ -253,7 +255,8 @@ impl Network {
         }
     }
 
-    /// Reads the output of [`Network::encode`]; `data` is the range of the data in the image.
+    /// Reads the output of [`Network::encode`]. `data` is the range of the data section in the
+    /// image.
     pub fn decode(from: &mut Reader<'_>, image: Arc<Image>, data: Range<usize>) -> Option<Network> {
         let relaxed = from.u8()? != 0;
         let operands = from.count(MOST_OPERANDS)?;
@@ -296,7 +299,7 @@ impl Network {
     }
 }
 
-/// Type, shape and quantisation of an operand.
+/// Writes type, shape and quantisation of an operand.
 pub fn write_layout(out: &mut Writer, layout: &Layout) {
     out.u32(layout.kind as u32);
     out.count(layout.dimensions.len());

@@ -1,21 +1,24 @@
 //! Option strings: `--name value`, `--name=value`, `--name`, `-O3`, with quotes and backslashes as
-//! a shell has them.
+//! in a shell.
 
-/// One option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flag {
-    /// Without dashes.
+    /// The name without dashes.
     pub name: String,
-    /// Its value; empty for a switch.
+    /// The value, empty for a switch.
     pub value: String,
 }
 
-/// Most options: a text with more is no option string.
+/// Maximum number of options. A text with more is not an option string.
 const MOST: usize = 1024;
-/// Bytes of an option string at most.
+/// Maximum length of an option string in bytes.
 pub const LONGEST: usize = 64 << 10;
 
-/// The options of a text, in order; or what is wrong with it.
+/// Parses the options of a text, in order.
+///
+/// # Errors
+///
+/// The first problem of the text.
 pub fn parse(text: &str) -> Result<Vec<Flag>, String> {
     let mut flags: Vec<Flag> = Vec::new();
     for word in words(text)? {
@@ -83,8 +86,8 @@ fn words(text: &str) -> Result<Vec<Word>, String> {
     Ok(words)
 }
 
-/// The options that public sources name: those a library is assumed to know unless its
-/// configuration says otherwise.
+/// Options that public sources name. A library is assumed to know them unless its configuration
+/// specifies otherwise.
 pub const KNOWN: &[&str] = &[
     "adapter-disable-map-fd",
     "apusys-config",
@@ -144,8 +147,8 @@ pub const KNOWN: &[&str] = &[
     "use-sw-dilated-conv",
 ];
 
-/// Options that only choose file locations, printed output or the driver: they are accepted and
-/// change no code.
+/// Options that only select file locations, printed output or the driver. They are accepted and do
+/// not change code.
 pub const WITHOUT_EFFECT_ON_CODE: &[&str] =
     &["dla-file", "gen-debug-info", "mdla-mlo-match-info", "show-exec-plan", "show-memory-summary"];
 

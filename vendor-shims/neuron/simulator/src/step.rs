@@ -1,5 +1,5 @@
-//! Turns an operation into a step that can run: operand counts, constants, types and shapes are
-//! validated here, so that a step needs no checks and cannot fail.
+//! Turns an operation into a step that can run. Operand counts, constants, types and shapes are
+//! checked here, so that a step itself needs no checks and cannot fail.
 
 use shardwright_neuron_adapter::operand as kind;
 use shardwright_neuron_adapter::setting::{fuse as fuses, padding};
@@ -16,13 +16,14 @@ use crate::arithmetic::tensor::{Class, Elements, Layout, Tensor};
 use crate::network::{Network, Operation};
 use crate::target::{self, Target};
 
-/// Why an operation cannot be a step.
+/// Why an operation cannot become a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// No hardware could: operands are missing, shapes do not fit. Finishing the model fails.
+    /// No hardware could run it: operands are missing or shapes do not fit. Finishing the model
+    /// fails.
     Invalid(String),
-    /// Not supported: a type, a rank, an operation. The query for supported operations answers no;
-    /// compiling fails.
+    /// A type, rank or operation is not supported. The query for supported operations reports
+    /// false, and compiling fails.
     Unsupported(String),
 }
 
@@ -34,56 +35,56 @@ fn unsupported<T>(why: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal::Unsupported(why.into()))
 }
 
-/// An operation that can run.
+/// An operation that can run. The documentation of each variant lists its inputs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// x, weight, bias.
+    /// x, weight and bias.
     FullyConnected {
-        /// The fused activation.
+        /// Fused activation.
         fuse: i32,
     },
-    /// x, weight, bias.
+    /// x, weight and bias.
     Convolution {
-        /// The windows.
+        /// Geometry of the windows.
         windows: Windows,
-        /// The fused activation.
+        /// Fused activation.
         fuse: i32,
     },
-    /// a, b.
+    /// a and b.
     BatchMatmul {
-        /// The last two dimensions of a are swapped.
+        /// Whether the last two dimensions of a are swapped.
         transpose_a: bool,
-        /// The last two dimensions of b are swapped.
+        /// Whether the last two dimensions of b are swapped.
         transpose_b: bool,
     },
-    /// a, b.
+    /// a and b.
     Pair {
-        /// Which.
+        /// The function of two elements.
         binary: Binary,
-        /// The fused activation.
+        /// Fused activation.
         fuse: i32,
     },
-    /// condition, a, b.
+    /// condition, a and b.
     Select,
-    /// x.
+    /// x, to whose elements the function is applied.
     Each(Unary),
     /// x.
     Softmax {
-        /// The factor before the exponent.
+        /// Factor of the exponent.
         beta: f32,
     },
-    /// x as it is, in another shape.
+    /// x, unchanged, with another shape.
     Reshape,
-    /// x, one walk for each output.
+    /// x, with one walk for each output.
     Walks(Vec<Walk>),
     /// Any number of tensors.
     Concatenate {
-        /// Along this dimension.
+        /// The dimension along which they are joined.
         axis: usize,
     },
     /// x.
     Pad {
-        /// In front, by dimension.
+        /// Number of padding elements in front, by dimension.
         before: Vec<usize>,
     },
     /// x.
@@ -92,25 +93,25 @@ pub enum Step {
     Reduce {
         /// How elements are combined.
         reduction: Reduction,
-        /// Which dimensions.
+        /// Whether each dimension is reduced.
         reduced: Vec<bool>,
     },
     /// x.
     Convert,
     /// x.
     Cast,
-    /// x; gamma and beta, if present, at these places of the operation's inputs.
+    /// x. If gamma and beta are present, their positions among the operation's inputs are given.
     Normalise {
-        /// Which.
+        /// The normalisation.
         norm: Norm,
-        /// Factors.
+        /// Position of the factors.
         gamma: Option<usize>,
-        /// Addends.
+        /// Position of the addends.
         beta: Option<usize>,
     },
 }
 
-/// One operation among its operands.
+/// One operation with the layouts of its operands.
 struct Case<'a> {
     network: &'a Network,
     operation: &'a Operation,
@@ -145,7 +146,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// A scalar of 32 bits or a truth value: clients differ in which of them they send.
+    /// Reads a constant 32-bit scalar.
     fn integer(&self, place: usize) -> Result<i32, Refusal> {
         let bytes = self.constant(place)?;
         match (self.inputs[place].kind, bytes) {
@@ -154,6 +155,7 @@ impl<'a> Case<'a> {
         }
     }
 
+    /// Reads a constant truth value, which some clients send as BOOL and others as INT32.
     fn truth(&self, place: usize) -> Result<bool, Refusal> {
         match (self.inputs[place].kind, self.constant(place)?) {
             (kind::BOOL, [byte]) => Ok(*byte != 0),
@@ -184,7 +186,7 @@ impl<'a> Case<'a> {
             .collect())
     }
 
-    /// As [`Case::integers`], one for each dimension of the first input.
+    /// Reads constant integers like [`Case::integers`], one for each dimension of the first input.
     fn per_dimension(&self, place: usize) -> Result<Vec<i32>, Refusal> {
         let found = self.integers(place)?;
         if found.len() != self.inputs[0].dimensions.len() {
@@ -222,8 +224,8 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
-    /// The class that all these inputs and the output share, which is one of those that are
-    /// computed with.
+    /// Returns the class that these inputs and the output have in common. It is never opaque,
+    /// because opaque elements are not computed with.
     fn class_of(&self, inputs: std::ops::Range<usize>) -> Result<Class, Refusal> {
         let class = self.outputs[0].class();
         for place in inputs {
@@ -254,7 +256,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// The dimensions of two tensors broadcast.
+/// Returns the broadcast dimensions of two tensors.
 fn broadcast(a: &[usize], b: &[usize]) -> Result<Vec<usize>, Refusal> {
     let rank = a.len().max(b.len());
     let at =
@@ -271,7 +273,7 @@ fn broadcast(a: &[usize], b: &[usize]) -> Result<Vec<usize>, Refusal> {
     Ok(whole)
 }
 
-/// The step of an operation on a target, or why it is refused.
+/// Returns the step of an operation on a target, or why it is refused.
 pub fn prepare(network: &Network, operation: &Operation, target: &Target) -> Result<Step, Refusal> {
     let case = Case::new(network, operation);
     target::judge(&case.inputs, &case.outputs, operation, target)?;
@@ -376,7 +378,8 @@ fn prepare_fully_connected(case: &Case<'_>) -> Result<Step, Refusal> {
     Ok(Step::FullyConnected { fuse: case.fuse(3)? })
 }
 
-/// Types and scales of input, weight, bias and output, for operations that sum weighted inputs.
+/// Checks types and scales of input, weight, bias and output, for operations that sum weighted
+/// inputs.
 fn check_weighted(
     case: &Case<'_>,
     x: &Layout,
@@ -421,10 +424,10 @@ fn check_weighted(
     Ok(())
 }
 
-/// A bias is added to accumulators unchanged, so its scale has to be theirs; beside per-channel
-/// weights, a bias whose type has no per-channel scales has scale 0.
+/// Checks the scale of a bias. A bias is added to accumulators unchanged, so it needs their scale.
+/// If the weight has per-channel scales and the bias type has none, the bias has scale 0.
 fn check_bias(x: &Layout, w: &Layout, bias: &Layout, out: &Layout) -> Result<(), Refusal> {
-    // As far as TensorFlow Lite lets them differ (`GetQuantizedConvolutionMultipler`).
+    // TensorFlow Lite allows scales to differ by this much (`GetQuantizedConvolutionMultipler`).
     let near = |found: f32, wanted: f32| ((found - wanted).abs() / out.scale) <= 0.02;
     match (bias.kind, &bias.channels, &w.channels) {
         (kind::TENSOR_INT32, None, None) if near(bias.scale, x.scale * w.scale) => Ok(()),
@@ -498,7 +501,8 @@ fn prepare_convolution(case: &Case<'_>) -> Result<Step, Refusal> {
         padding: before,
         output,
     };
-    // Every output element reads a window of this size: the product bounds the unrolled input.
+    // Every output element reads a window of this size, so the product bounds the size of the
+    // unrolled input.
     if out.elements() / (*columns).max(1) > (1 << 34) / (window_h * window_w * depth).max(1) {
         return unsupported("windows too many to lay out");
     }
@@ -615,9 +619,9 @@ fn prepare_reshape(case: &Case<'_>) -> Result<Step, Refusal> {
     if case.inputs[0].elements() != case.outputs[0].elements() {
         return invalid(format!("{:?} as {:?}", case.inputs[0].dimensions, case.outputs[0].dimensions));
     }
-    // The shape operand is not compared with the output's own: below 8.2.24 Google's client sends
-    // FULLY_CONNECTED of rank 3 as rank 2 followed by a RESHAPE whose shape has a last length of 1,
-    // and the output is right.
+    // The shape operand is not compared with the output's own shape. Below 8.2.24 Google's client
+    // sends FULLY_CONNECTED of rank 3 as rank 2 followed by a RESHAPE. The last length in the shape
+    // of that RESHAPE is 1, although the output is right.
     if case.operation.code == op::RESHAPE && case.inputs.len() == 2 {
         case.integers(1)?;
     }
@@ -690,7 +694,7 @@ fn prepare_strided_slice(case: &Case<'_>) -> Result<Step, Refusal> {
         }
         let set = |mask: i32| mask >> place & 1 == 1;
         let wrapped = |at: i32| if at < 0 { i64::from(at) + length } else { i64::from(at) };
-        // One past either end is where a walk may stop.
+        // A walk may stop one past either end.
         let (low, high) = if step > 0 { (0, length) } else { (-1, length - 1) };
         let first = if set(begin_mask) {
             if step > 0 { 0 } else { length - 1 }
@@ -712,7 +716,7 @@ fn prepare_strided_slice(case: &Case<'_>) -> Result<Step, Refusal> {
             walk.strides.push(step as isize * row_strides[place] as isize);
         }
     }
-    // A tensor without dimensions is sent with one of length 1.
+    // Clients send a tensor of rank 0 with one dimension of length 1.
     if walk.counts.is_empty() {
         walk.counts.push(1);
         walk.strides.push(1);
@@ -913,7 +917,7 @@ fn prepare_named(case: &Case<'_>) -> Result<Step, Refusal> {
 }
 
 impl Step {
-    /// Runs the step on the operation's inputs; returns the outputs in order.
+    /// Runs the step on the operation's inputs and returns the outputs in order.
     pub fn run(&self, inputs: &[Tensor<'_>], outputs: &[&Layout], relaxed: bool) -> Vec<Elements<'static>> {
         let out = outputs[0];
         let one = match self {

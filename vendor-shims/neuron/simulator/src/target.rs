@@ -1,5 +1,5 @@
-//! Support of a library version on a processor: operand types and where they may be used, as data
-//! with the source of each rule.
+//! Support by a library version on a processor: operand types and where they may be used, as tables
+//! that name the source of each rule.
 
 use shardwright_neuron_adapter::operand as kind;
 use shardwright_neuron_adapter::{RuntimeVersion, operation as op, version};
@@ -8,52 +8,53 @@ use crate::arithmetic::tensor::Layout;
 use crate::network::Operation;
 use crate::step::Refusal;
 
-/// The operand type this library hands out for the string operand of the general extension.
+/// The operand type that this library assigns to the string operand of the general extension.
 pub const GENERAL_OPERAND: i32 = 0x0001_0100;
-/// The operation this library hands out for the general extension.
+/// The operation that this library assigns to the general extension.
 pub const GENERAL_OPERATION: i32 = 0x0001_0000;
-/// First bits of operand types of the extension of compiled networks; the extension's code follows.
+/// Upper 16 bits of operand types of the extension for compiled networks. The lower bits are the
+/// extension's own code.
 pub const COMPILED_NETWORK_OPERAND: i32 = 0x0002_0000;
-/// The operation this library hands out for the extension of compiled networks.
+/// The operation that this library assigns to the extension for compiled networks.
 pub const COMPILED_NETWORK_OPERATION: i32 = 0x0002_0000;
 
-/// The emulated processor and version.
+/// The emulated version and processor, with the configured limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// The version.
+    /// Emulated version.
     pub version: RuntimeVersion,
-    /// The processor, in lower case.
+    /// Emulated processor, in lower case.
     pub soc: String,
-    /// Tensors have no more dimensions.
+    /// Maximum rank of a tensor.
     pub rank: usize,
-    /// Operations refused beyond those of the tables here.
+    /// Refused operations, in addition to the tables of this module.
     pub denied_operations: Vec<i32>,
-    /// Operand types refused beyond those of the tables here.
+    /// Refused operand types, in addition to the tables of this module.
     pub denied_types: Vec<i32>,
 }
 
-/// The types that need [`version::FOUR_BITS_PER_CHANNEL`]: Google's client sends other types below
-/// it.
+/// Types that need [`version::FOUR_BITS_PER_CHANNEL`]. Google's client sends other types to older
+/// versions.
 const SINCE_FOUR_BITS: [i32; 3] = [
     kind::EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL,
     kind::TENSOR_QUANT4_ASYMM_SIGNED_PER_CHANNEL,
     kind::EXT_TENSOR_INT32_SYMM_PER_CHANNEL,
 ];
 
-/// Weights of 4 bits with scales per channel.
+/// Types of 4-bit weights with per-channel scales.
 const FOUR_BITS_PER_CHANNEL: [i32; 2] =
     [kind::EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL, kind::TENSOR_QUANT4_ASYMM_SIGNED_PER_CHANNEL];
 
-/// Processors whose compiler was reported to refuse 4-bit per-channel weights at any size, in any
+/// Processors whose compiler was reported to refuse 4-bit per-channel weights of any size, in any
 /// version.
 const WITHOUT_FOUR_BITS_PER_CHANNEL: [&str; 1] = ["mt6989"];
 
-/// Operations whose weight and bias may have scales per channel: MediaTek's public guideline for
-/// MDLA 3.0.
+/// Operations whose weight and bias may have per-channel scales, according to MediaTek's public
+/// guideline for MDLA 3.0.
 const WITH_CHANNELS: [i32; 5] =
     [op::CONV_2D, op::DEPTHWISE_CONV_2D, op::TRANSPOSE_CONV_2D, op::FULLY_CONNECTED, op::PRELU];
 
-/// Why a version does not support an operand type at all.
+/// Returns the reason if a version does not support an operand type at all.
 pub fn refused_type(of: i32, target: &Target) -> Option<String> {
     let known = kind::name(of).is_some() || of == GENERAL_OPERAND || of & !0xFFFF == COMPILED_NETWORK_OPERAND;
     if !known {
@@ -70,7 +71,7 @@ pub fn refused_type(of: i32, target: &Target) -> Option<String> {
     None
 }
 
-/// Refuses an operation for the types, ranks and scales of its operands.
+/// Refuses an operation because of its code, or the types, ranks and scales of its operands.
 pub fn judge(
     inputs: &[&Layout],
     outputs: &[&Layout],
@@ -109,8 +110,8 @@ pub fn judge(
                 ));
             }
         }
-        // Google's client sends this for 4-bit per-channel weights to a version without a type for
-        // them: the scales are lost.
+        // Google's client sends this for 4-bit per-channel weights if the version has no type for
+        // them. The scales are lost.
         if kind::is_per_tensor(of) && !(layout.scale.is_finite() && layout.scale > 0.0) {
             return unsupported(format!("type {of} with a scale of {}: its scales were lost", layout.scale));
         }

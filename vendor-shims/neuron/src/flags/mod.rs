@@ -1,8 +1,8 @@
 //! Compiler flags: builds an order's option string, and determines the outcome of each flag.
 //!
-//! An unknown flag, or an invalid value, is refused and left out of the option string. All other
-//! outcomes are determined in [`probe`]: that a compiler repeats a flag in its output proves
-//! nothing.
+//! An unknown flag or an invalid value is refused and left out of the option string. All other
+//! outcomes are determined in [`probe`]. If a compiler merely repeats a flag in its output, this
+//! does not prove an effect.
 
 mod probe;
 mod schema;
@@ -21,43 +21,40 @@ use schema::{FORCED, Known};
 
 use crate::soc::Soc;
 
-/// The switch that is on whenever it matters.
+/// Switch that is always in effect for graphs with f32 values.
 const RELAXED: &str = "relax-fp32";
 
 /// A flag of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Its name.
     pub name: String,
-    /// Its value.
     pub value: String,
-    /// What it affects.
     pub reach: Reach,
 }
 
-/// What a flag affects.
+/// The part of a compilation that a flag affects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// The compiler, through these options; empty for a switch that is off.
+    /// The compiler, through these options. The list is empty for a switch that is off.
     Compiler(Vec<CompilerOption>),
-    /// The compilation, by a function of the library.
+    /// The compilation, through a function of the library.
     Priority(Priority),
-    /// Nothing, for this reason.
+    /// None. The flag is refused for this reason.
     Refused(String),
 }
 
 /// All flags of an order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// In the order's order.
+    /// Flags in the order in which the work order lists them.
     pub asked: Vec<Asked>,
-    /// Remarks on flags that are handed on: outdated, unknown and forced.
+    /// Remarks on outdated or unknown flags that are passed on, with the index of the flag.
     remarks: Vec<(usize, String)>,
 }
 
 impl Flags {
-    /// Reads the flags of an order for a chip and an adapter. A flag that is wrong is no error: it
-    /// becomes a verdict.
+    /// Reads the flags of an order for a chip and an adapter. An invalid flag is not an error, but
+    /// gets a verdict.
     pub fn read(options: &Options<'_>, soc: &Soc, adapter: Option<Version>) -> Flags {
         Flags::of(options.iter(), soc, adapter)
     }
@@ -94,8 +91,8 @@ impl Flags {
         flags
     }
 
-    /// An option passed through unchanged replaces the flag of the same name: which of two the
-    /// compiler would use is unknown.
+    /// Lets options of [`FORCED`] replace flags of the same name, because it is unknown which of
+    /// two options the compiler would use.
     fn let_forced_win(&mut self) {
         let mut forced: Vec<CompilerOption> = Vec::new();
         for asked in self.asked.iter().filter(|asked| asked.name == FORCED) {
@@ -110,7 +107,8 @@ impl Flags {
         }
     }
 
-    /// The option string of all flags that reach the compiler; without the one at `left_out`.
+    /// Returns the option string of all flags that reach the compiler, except for the flag at
+    /// `left_out`.
     pub fn option_string(&self, left_out: Option<usize>) -> String {
         let reached = self.asked.iter().enumerate().filter(|(index, _)| Some(*index) != left_out);
         let options = reached.flat_map(|(_, asked)| match &asked.reach {
@@ -120,7 +118,8 @@ impl Flags {
         OptionString(options.collect()).to_string()
     }
 
-    /// Value of a flag that reaches the compiler; the last if it is set several times.
+    /// Returns the value of a flag that reaches the compiler. If it is set several times, the last
+    /// value counts.
     pub fn value(&self, name: &str) -> Option<&str> {
         let options = self.asked.iter().filter_map(|asked| match &asked.reach {
             Reach::Compiler(options) => Some(options),
@@ -129,7 +128,7 @@ impl Flags {
         options.flatten().rfind(|option| option.name == name).map(|option| option.value.as_str())
     }
 
-    /// The priority asked for; the last if it is set several times.
+    /// Returns the requested priority. If it is set several times, the last one counts.
     pub fn priority(&self) -> Option<Priority> {
         self.asked.iter().rev().find_map(|asked| match asked.reach {
             Reach::Priority(priority) => Some(priority),
@@ -137,13 +136,13 @@ impl Flags {
         })
     }
 
-    /// Remark for the flag at `index`, added to its verdict.
+    /// Returns the remark on the flag at `index`, which is added to its verdict.
     fn remark(&self, index: usize) -> Option<&str> {
         self.remarks.iter().find(|(of, _)| *of == index).map(|(_, remark)| remark.as_str())
     }
 }
 
-/// One flag as an option; `None` for a switch that is off.
+/// Converts a flag to an option. Returns `None` for a switch that is off.
 fn one(
     name: &str,
     value: &str,
@@ -168,7 +167,7 @@ fn one(
     Ok((value != "false").then(|| CompilerOption::new(name, value)))
 }
 
-/// The options of a string that is handed on as it is.
+/// Parses an option string that is passed on unchanged.
 fn forced(text: &str) -> Result<Vec<CompilerOption>, String> {
     OptionString::parse(text).map(|options| options.0).map_err(|error| error.to_string())
 }
@@ -211,7 +210,7 @@ mod tests {
             all.option_string(Some(0)),
             r#"--relax-fp32 --gno LTS,Inception --apusys-config "{ \"high_addr\": true }""#
         );
-        // A switch that is off is not in the string; leaving it out changes nothing.
+        // A switch that is off is not in the string, so leaving it out makes no difference.
         assert_eq!(all.option_string(Some(2)), all.option_string(None));
         assert_eq!((all.value("opt"), all.value("opt-size"), all.value("mlo")), (Some("3"), None, None));
     }

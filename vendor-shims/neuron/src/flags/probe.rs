@@ -1,10 +1,11 @@
-//! Finds the effect of a flag: the same graph is compiled with and without it, and the resulting
-//! code is compared.
+//! Determines the effect of a flag: the same graph is compiled with and without it, and the
+//! resulting code is compared.
 //!
-//! A compiler repeats its option string in its output whether it used it or not; the code is
-//! compared without it. Compiling the same twice may result in different bytes: then several are
-//! compiled of each, and a flag counts as applied only if every one compiled with it differs from
-//! every one compiled without it by more than equal ones differ among themselves.
+//! A compiler repeats its option string in its output whether it used it or not, so the code is
+//! compared without this string. Compiling the same input twice may result in different bytes. In
+//! that case each variant is compiled several times. A flag then counts as applied only if every
+//! result with it differs from every result without it by more than equal inputs differ among
+//! themselves.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,39 +17,39 @@ use shardwright_shim_abi::FlagOutcome;
 use super::{Flags, Reach};
 use crate::priority;
 
-/// Compilations of each side where equal ones differ.
+/// Compilations of each variant if equal inputs give different bytes.
 const REPEATED: usize = 3;
-/// Results that are kept for the next flag or order, and their bytes.
+/// Maximum number of results that are kept for later flags and orders. [`MAX_KEPT_BYTES`] limits
+/// their bytes.
 const MAX_KEPT: usize = 256;
 const MAX_KEPT_BYTES: usize = 64 << 20;
-/// A number has up to four bytes, of which usually one changes from one compilation to the next.
+/// Factor on the noise. A number has up to four bytes, of which usually one changes from one
+/// compilation to the next.
 const NUMBERS_FACTOR: usize = 4;
-/// Bytes that may differ besides.
+/// Bytes that may differ in addition.
 const NUMBERS_SLACK: usize = 64;
 
-/// Something to compile with and without a flag.
+/// A graph to compile with and without a flag.
 pub struct Subject<'a> {
-    /// `a small graph`
+    /// Description for the evidence, for example `a small graph`.
     pub what: &'a str,
-    /// Identifies graph, chip and library; results are cached under it.
+    /// Identifies graph, chip and library. Results are cached under this key.
     pub key: &'a str,
-    /// Compiles it with an option string and returns the bytes the library stored, or the reason
-    /// why not.
+    /// Compiles the graph with an option string. Returns the bytes that the library stored, or the
+    /// reason why compiling failed.
     pub compile: &'a mut dyn FnMut(&str) -> Result<Vec<u8>, String>,
 }
 
-/// Outcome of a flag, and the evidence.
+/// Outcome of a flag, with the evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judged {
-    /// The flag.
     pub name: String,
-    /// The outcome.
     pub outcome: FlagOutcome,
-    /// How that is known.
+    /// How the outcome is known.
     pub evidence: String,
 }
 
-/// Code that was compiled for probes, kept for the next.
+/// Cache of code that was compiled for probes.
 #[derive(Default)]
 pub struct Trials {
     kept: HashMap<(String, String), Vec<Arc<[u8]>>>,
@@ -56,7 +57,7 @@ pub struct Trials {
 }
 
 impl Trials {
-    /// At least `count` compilations of a subject with an option string.
+    /// Returns at least `count` compilations of a subject with an option string.
     fn made(
         &mut self,
         subject: &mut Subject<'_>,
@@ -83,12 +84,12 @@ impl Trials {
     }
 }
 
-/// Bytes that are not the same, and those that one side has more.
+/// Counts the bytes that differ, including the bytes by which one side is longer.
 fn differing(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).filter(|(a, b)| a != b).count() + a.len().abs_diff(b.len())
 }
 
-/// Largest difference between compilations of the same input.
+/// Returns the largest difference between compilations of the same input.
 fn noise(made: &[Arc<[u8]>]) -> usize {
     let pairs = made.iter().enumerate().flat_map(|(index, a)| made[..index].iter().map(move |b| (a, b)));
     pairs.map(|(a, b)| differing(a, b)).max().unwrap_or(0)
@@ -96,11 +97,11 @@ fn noise(made: &[Arc<[u8]>]) -> usize {
 
 /// Result of a comparison.
 enum Shown {
-    /// Bytes by which all differ.
+    /// All results differ, by at least this many bytes.
     Differs(usize),
     Same,
-    /// Compilations of equal inputs differ by this much, and the others by no more than this
-    /// explains.
+    /// Compilations of equal inputs differ by this many bytes, which may explain the difference
+    /// between the variants.
     Unclear(usize),
 }
 
@@ -109,7 +110,7 @@ fn compare(
     subject: &mut Subject<'_>,
     (with, without): (&str, &str),
 ) -> Result<Shown, String> {
-    // Each side twice: one pair that differs shows nothing.
+    // Each variant is compiled twice, because a single pair that differs is not evidence.
     let (mut flagged, mut bare) = (trials.made(subject, with, 2)?, trials.made(subject, without, 2)?);
     let mut most = noise(&flagged).max(noise(&bare));
     if most == 0 {
@@ -131,12 +132,12 @@ fn compare(
 }
 
 impl Flags {
-    /// Outcomes of the order's flags, in order. `echoed` is the option string that the artefact
-    /// repeats, if it does.
+    /// Determines the outcomes of the order's flags, in order. `echoed` is the option string that
+    /// the artefact repeats, if it does.
     ///
     /// A flag is tried on each subject until one shows an effect. If no subject can be compiled, a
-    /// flag that the artefact repeats is *recorded* and no more. A priority changes no code, so
-    /// nothing is compiled for it.
+    /// flag that the artefact repeats is only *recorded*. A priority does not change the code, so
+    /// no graph is compiled for it.
     pub fn judge(
         &self,
         subjects: &mut [Subject<'_>],
@@ -186,7 +187,7 @@ fn judge_one(
     let (mut same, mut unclear) = (Vec::new(), Vec::new());
     for subject in subjects {
         let what = subject.what;
-        // A subject that cannot be compiled without the flag shows nothing about the flag.
+        // A subject that cannot be compiled without the flag is not evidence about the flag.
         if let Err(error) = trials.made(subject, without, 1) {
             unclear.push(format!("{what} cannot be compiled without it: {error}"));
             continue;
@@ -227,7 +228,8 @@ mod tests {
 
     use super::*;
 
-    /// The three texts near the end of compiled code, around code that a test generates.
+    /// Wraps generated code in the records that surround compiled code, with the two texts near its
+    /// end.
     fn stored(code: &[u8], options: &str) -> Vec<u8> {
         let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
         let record = r#"{"Compiler": "adapter 8.2.28", "Neuron SHA1": "00"}"#;
@@ -295,7 +297,7 @@ mod tests {
         let all = flags(&[("opt", "3"), ("relax-fp32", "true")]);
         let large = judged(&all, &mut |options| noisy(options, 1000), None);
         assert_eq!(outcomes(&large), [FlagOutcome::Applied, FlagOutcome::Inert], "{large:?}");
-        // An effect no larger than chance shows nothing.
+        // An effect that is not larger than chance is not evidence.
         let small = judged(&all, &mut |options| noisy(options, 10), None);
         assert_eq!(small[0].outcome, FlagOutcome::Unknown, "{small:?}");
         assert!(small[0].evidence.contains("too much to tell"));
@@ -311,7 +313,8 @@ mod tests {
         let reported = judged(&all, &mut fails, None);
         assert_eq!(reported[0].outcome, FlagOutcome::Refused);
         assert!(reported[0].evidence.contains("code 4"));
-        // Left out, the other flag is still compiled with the one that fails.
+        // Compiling without this flag still includes the other flag, which makes the compilation
+        // fail.
         assert_eq!(reported[1].outcome, FlagOutcome::Unknown);
         let reported = judged(&all, &mut |_| Err("no library".to_owned()), Some("--opt 3"));
         assert_eq!(outcomes(&reported), [FlagOutcome::Recorded, FlagOutcome::Unknown]);

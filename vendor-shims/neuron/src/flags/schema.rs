@@ -1,8 +1,8 @@
 //! Known options of the Neuron compiler: name, values, first adapter version, and source. The
-//! vendor publishes no list of them; these are collected from a help text of the years of adapter
-//! 6, from published bundles, and from scripts published by others.
+//! vendor does not publish a list. These options were collected from a help text from the time of
+//! adapter 6, from published bundles, and from third-party scripts.
 //!
-//! An option that is not listed is refused by name, unless it is passed through with the flag
+//! An option that is not listed is refused by name, unless it is passed on with the flag
 //! [`FORCED`].
 
 use shardwright_neuron_containers::Version;
@@ -13,33 +13,33 @@ use crate::power;
 use crate::priority;
 use crate::soc::Soc;
 
-/// The flag whose value is an option string that is handed on as it is.
+/// The flag whose value is an option string that is passed on unchanged.
 pub const FORCED: &str = "options";
 
 /// Largest value of an option whose range is unknown.
 const ANY: i64 = u32::MAX as i64;
-/// More cores than any chip has.
+/// Maximum number of cores, more than any chip has.
 const MANY_CORES: i64 = 8;
-/// More fast memory than any chip has, in KiB.
+/// Maximum fast memory in KiB, more than any chip has.
 const MUCH_MEMORY: i64 = 64 << 10;
 
 /// Source of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A help text of the tool `ncc-tflite`, of an SDK of the years of adapter 6, on the page of a
+    /// A help text of the tool `ncc-tflite`, from an SDK from the time of adapter 6, published by a
     /// maker of boards.
     Help,
-    /// Options that a published bundle for MT6993 was compiled with, by adapter 9.2, as quoted in a
+    /// Options with which a published bundle for MT6993 was compiled by adapter 9.2, as quoted in a
     /// public report.
     Bundle,
-    /// A script that compiles language models, published by others.
+    /// A third-party script that compiles language models.
     Script,
-    /// Google's plugin hands it on, or the tools of ExecuTorch do.
+    /// Google's plugin or the ExecuTorch tools pass it on.
     Client,
 }
 
 impl Source {
-    /// In words.
+    /// Describes the source in words.
     pub const fn words(self) -> &'static str {
         match self {
             Source::Help => "in a help text of an older SDK",
@@ -53,40 +53,38 @@ impl Source {
 /// Values of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// It has no value; `false` leaves it out.
+    /// A switch without a value. `false` leaves it out.
     Switch,
-    /// A whole number.
+    /// A whole number within this inclusive range.
     Number(i64, i64),
-    /// As many as the chip has cores.
+    /// A number up to the chip's number of cores.
     Cores,
-    /// KiB of fast memory.
+    /// A size in KiB up to the chip's fast memory.
     Memory,
-    /// One of these.
+    /// One of these words.
     Words(&'static [&'static str]),
-    /// Some of these, commas between.
+    /// Some of these words, separated by commas.
     List(&'static [&'static str]),
     /// The chip's own name.
     Chip,
-    /// Any text.
     Text,
 }
 
-/// An option.
+/// A known option of the compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Without the hyphens.
+    /// Name without the leading hyphens.
     pub name: &'static str,
-    /// Its values.
     pub values: Values,
-    /// The compiler's default; `None` if unknown.
+    /// The compiler's default, if known.
     pub default: Option<&'static str>,
-    /// First adapter major version it was seen with; `None` if it may exist in all.
+    /// First adapter major version with which it was observed. `None` if it may exist in all
+    /// versions.
     pub since: Option<u8>,
-    /// First major version that calls it outdated, and its replacement.
+    /// First major version that reports it as outdated, and the replacement.
     pub outdated: Option<(u8, &'static str)>,
-    /// The source.
     pub source: Source,
-    /// Its effect, as far as it is known.
+    /// Effect, as far as it is known.
     pub description: &'static str,
 }
 
@@ -94,13 +92,13 @@ const fn known(name: &'static str, values: Values, source: Source, description: 
     Known { name, values, default: None, since: None, outdated: None, source, description }
 }
 
-/// For an option whose effect is not documented publicly.
+/// Description of an option whose effect is not documented publicly.
 const UNTOLD: &str = "not described in public";
 
 use Source::{Bundle, Client, Help, Script};
 use Values::{Chip, Cores, List, Memory, Number, Switch, Text, Words};
 
-/// Every option, in groups by source.
+/// All known options, grouped by source.
 const KNOWN: &[Known] = &[
     Known {
         default: Some("2"),
@@ -178,16 +176,17 @@ const KNOWN: &[Known] = &[
     known("disable-apusys", Switch, Client, UNTOLD),
 ];
 
-/// Why a value is not handed on.
+/// The reason why a value is not passed on.
 pub type Reason = String;
 
 impl Known {
-    /// The option of a name.
+    /// Returns the option with this name.
     pub fn named(name: &str) -> Option<&'static Known> {
         KNOWN.iter().find(|known| known.name == name)
     }
 
-    /// Whether an adapter is known to have it; true for an adapter of unknown version.
+    /// Returns whether an adapter is known to have the option. Returns true for an adapter of
+    /// unknown version.
     pub fn is_in(&self, adapter: Option<Version>) -> bool {
         match (self.since, adapter) {
             (Some(since), Some(adapter)) => adapter.major >= since,
@@ -195,13 +194,13 @@ impl Known {
         }
     }
 
-    /// Whether an adapter calls it outdated, and its replacement.
+    /// Returns the replacement if an adapter reports the option as outdated.
     pub fn outdated_in(&self, adapter: Option<Version>) -> Option<&'static str> {
         let (major, instead) = self.outdated?;
         adapter.filter(|adapter| adapter.major >= major).map(|_| instead)
     }
 
-    /// The values as reported to the host.
+    /// Returns the kind of values as reported to the host.
     pub fn kind(&self, soc: &Soc) -> FlagKind {
         let most = self.most(soc);
         let words = |words: &[&str]| FlagKind::Choice(words.iter().map(|word| (*word).to_owned()).collect());
@@ -217,7 +216,7 @@ impl Known {
         }
     }
 
-    /// Largest number of cores or KiB.
+    /// Returns the largest number of cores or KiB.
     fn most(&self, soc: &Soc) -> i64 {
         match self.values {
             Cores => soc.cores.unwrap_or(MANY_CORES),
@@ -230,7 +229,7 @@ impl Known {
     ///
     /// # Errors
     ///
-    /// Why it is invalid, with the valid values.
+    /// The reason why it is invalid, with the valid values.
     pub fn accepts(&self, soc: &Soc, value: &str) -> Result<(), Reason> {
         let within = |least: i64, most: i64| match value.parse::<i64>() {
             Ok(number) if (least..=most).contains(&number) => Ok(()),
@@ -254,7 +253,8 @@ impl Known {
     }
 }
 
-/// The flags of a chip with an adapter; all of them for an adapter of unknown version.
+/// Returns the flags of a chip with an adapter. For an adapter of unknown version, returns all
+/// flags.
 pub fn schema(soc: &Soc, adapter: Option<Version>) -> Vec<Flag> {
     let flag = |known: &Known| Flag {
         name: known.name.to_owned(),
@@ -329,7 +329,7 @@ mod tests {
         assert!(!arch(Some(Version::new(8, 2, 28))).contains("outdated"));
     }
 
-    /// A default that the played library does not know would be left out of every plan.
+    /// A default that the emulated library does not know would be left out of every plan.
     #[test]
     fn the_library_that_is_played_for_a_chip_takes_all_defaults() {
         let profiles = profiles();

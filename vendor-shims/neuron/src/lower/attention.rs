@@ -6,11 +6,11 @@ use shardwright_shim_npu::{LowerError, Lowering as _, ValueId};
 
 use super::import::Importer;
 
-/// Writes an attention: `[R, kv · group · d]`.
+/// Writes an attention with the result `[R, kv · group · d]`.
 ///
-/// Queries of one key head become rows of one product, row by row and head by head, so that both
+/// The queries of one key head become rows of one product, ordered by row and then by head. So both
 /// operands of a product have the same heads and no broadcast is needed. With one row or one key
-/// head nothing is transposed. The mask has the shape `[1, R, 1, S]`.
+/// head, no transpose is needed. The mask has the shape `[1, R, 1, S]`.
 pub(super) fn write(importer: &mut Importer<'_, '_>, found: &Attention) -> Result<ValueId, LowerError> {
     let &Attention { kv, group, rows, width, slots, .. } = found;
     let query = importer.work.value(found.query)?;
@@ -30,7 +30,7 @@ pub(super) fn write(importer: &mut Importer<'_, '_>, found: &Attention) -> Resul
     let scores = importer.between(found, scores)?;
     let mask = importer.work.stored(found.mask)?;
     let mask = importer.work.reshape(mask, &[1, rows, 1, slots]);
-    // With one row the mask is the same for all heads, without a change of shape.
+    // With one row, the mask already has a shape that broadcasts over all heads.
     let scores = match rows {
         1 => scores,
         _ => importer.work.reshape(scores, &[kv, rows, group, slots]),
@@ -51,7 +51,7 @@ pub(super) fn write(importer: &mut Importer<'_, '_>, found: &Attention) -> Resul
     Ok(importer.work.reshape(mixed, &[rows, kv * group * width]))
 }
 
-/// `[S, kv · d]` as `[1, kv, S, d]`.
+/// Rearranges `[S, kv · d]` to `[1, kv, S, d]`.
 fn heads(
     importer: &mut Importer<'_, '_>,
     tensor: u32,

@@ -1,7 +1,7 @@
-//! Decides which operations are supported, and why the others are not.
+//! Decides which operations are supported, and why others are not.
 //!
-//! Supported are those that can be lowered to operations and types that clients of the adapter are
-//! known to use. Whether a chip's compiler accepts them is only known from compiling.
+//! An operation is supported if it can be lowered to operations and types that known clients of the
+//! adapter use. Whether a chip's compiler accepts them is only known from compiling.
 
 use shardwright_shim_abi::{WeightView, raw};
 use shardwright_shim_npu::{Encoding as _, Rules};
@@ -16,7 +16,7 @@ pub(super) struct Adapter<'a>(pub &'a Target<'a>);
 impl Rules for Adapter<'_> {
     type Encoding = Encoding;
 
-    /// Public guidelines state 4, and padding is reported for 4 axes.
+    /// Public guidelines state rank 4, and the library reports padding for four axes.
     const MAX_RANK: usize = 4;
     const REFUSED: &'static [(u32, &'static str)] = &[
         (raw::SW_OP_DYNAMIC_LINEAR, "rows are quantised at run time, which the adapter has no operation for"),

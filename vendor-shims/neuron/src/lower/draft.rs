@@ -1,5 +1,5 @@
-//! The graph between an entry and the adapter's: operations as the adapter has them, and the one
-//! rewriting of it.
+//! The graph between an entry and the adapter's graph: operations of the adapter, and the only
+//! rewriting step.
 
 use shardwright_shim_npu as npu;
 use shardwright_shim_npu::ValueId;
@@ -7,15 +7,15 @@ use shardwright_shim_npu::ValueId;
 use super::encoding::Encoding;
 use crate::graph::{Channels, Value};
 
-/// A graph in the making.
+/// A graph under construction.
 pub(super) type Draft<'w> = npu::Draft<Encoding, Content<'w>, Compute>;
-/// An operation of it.
+/// An operation of the draft.
 pub(super) type Act = npu::Act<Compute>;
 /// Kind of an operation.
 pub(super) type ActKind = npu::Kind<Compute>;
-/// A tensor known before a run.
+/// A tensor whose values are known before a run.
 pub(super) type Constant<'w> = npu::Constant<Content<'w>>;
-/// An entry on its way into a draft.
+/// An entry that is being lowered to a draft.
 pub(super) type Work<'s, 'w> = npu::Work<'s, 'w, Encoding, Content<'w>, Compute>;
 /// The entry to lower.
 pub(super) type Source<'w> = npu::Source<'w, Encoding>;
@@ -23,39 +23,39 @@ pub(super) type Source<'w> = npu::Source<'w, Encoding>;
 /// Content of a constant.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Content<'w> {
-    /// Operand type.
     pub kind: i32,
-    /// Of types quantised per tensor; 0 for others.
+    /// Scale of types that are quantised per tensor, 0 for other types.
     pub scale: f32,
-    /// Of types quantised per channel.
+    /// Scales of types that are quantised per channel.
     pub channels: Option<Channels>,
-    /// The stored values.
     pub value: Value<'w>,
 }
 
-/// Operations of the adapter that compute.
+/// Computing operations of the adapter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Compute {
-    /// x `[R, K]`, constant `[N, K]` → `[R, N]`.
+    /// x `[R, K]` and constant `[N, K]` → `[R, N]`.
     FullyConnected,
-    /// Of the two innermost axes.
+    /// Product over the two innermost axes.
     BatchMatMul {
-        /// The second operand is `[.., N, K]`.
+        /// Whether the second operand is `[.., N, K]`.
         transpose_second: bool,
     },
-    /// Elementwise with broadcasting, without a fused activation.
+    /// Elementwise operation with broadcasting that has a parameter for a fused activation, set to
+    /// none.
     Fused(i32),
-    /// Value by value with broadcasting.
+    /// Elementwise operation with broadcasting.
     Binary(i32),
-    /// Value by value, or from one type to another.
+    /// Elementwise operation or conversion with one operand.
     Unary(i32),
-    /// The hyperbolic form.
+    /// GELU in the tanh form.
     Gelu,
-    /// Over the last axis.
+    /// Softmax over the last axis.
     Softmax,
-    /// Over the last axis, with a scale: the extension's. Bits of the epsilon.
+    /// The extension's RMS norm over the last axis, with a scale. The number has the bits of the
+    /// epsilon.
     RmsNorm(u32),
-    /// Over the last axis, kept as 1.
+    /// Reduction of the last axis, which is kept with extent 1.
     Reduce(i32),
 }
 
@@ -70,8 +70,9 @@ pub(super) fn leave(draft: &mut Draft<'_>) {
 }
 
 /// Removes movements without an effect: reshapes of reshapes within a layer, reshapes to the same
-/// shape, and operations whose results are then unused. No value changes, and no layer's result
-/// depends on another layer: the operations of a shard are the sum of its layers'.
+/// shape, and operations whose results are then unused. Values do not change. The result for a
+/// layer does not depend on other layers, so the number of operations of a shard is the sum over
+/// its layers.
 pub(super) fn tidy(draft: &mut Draft<'_>) {
     let mut alias: Vec<ValueId> = (0..draft.values.len()).map(ValueId).collect();
     let mut maker: Vec<Option<usize>> = vec![None; draft.values.len()];
@@ -99,8 +100,8 @@ pub(super) fn tidy(draft: &mut Draft<'_>) {
     draft.sweep();
 }
 
-/// Layer of an operation's node: rewriting stays within one layer, so that the operations of layers
-/// add up.
+/// Returns the layer of an operation's node. Rewriting stays within one layer, so that the
+/// operations of layers add up.
 fn layer(act: &Act) -> Option<u32> {
     act.origin.and_then(|origin| origin.layer)
 }

@@ -1,4 +1,4 @@
-//! The draft as operands and operations: scalars and shapes become constants, names become unique.
+//! Emits the draft as operands and operations. Scalars and shapes become constants.
 
 use std::collections::HashMap;
 
@@ -16,22 +16,22 @@ use crate::graph::{
 struct Emitter<'d, 'w> {
     draft: &'d Draft<'w>,
     graph: NeuronGraph<'w>,
-    /// Per value its operand.
+    /// The operand of each value.
     operands: Vec<Option<OperandIndex>>,
-    /// Arguments by type, dimensions and bytes: equal ones are one operand.
+    /// Arguments by type, dimensions and bytes. Equal arguments share one operand.
     arguments: HashMap<(OperandKind, Vec<u32>, Vec<u8>), OperandIndex>,
-    /// Zero biases by length and scale.
+    /// Zero biases by type, length and scale.
     biases: HashMap<(i32, u32, u32), OperandIndex>,
 }
 
-/// The graph of a draft of `source`.
+/// Emits the graph of a draft of `source`.
 pub(super) fn emit<'w>(source: &Source<'w>, draft: Draft<'w>) -> Result<Lowered<'w>, LowerError> {
     let graph = NeuronGraph { name: source.entry.name().to_owned(), ..NeuronGraph::default() };
     let operands = vec![None; draft.values.len()];
     let mut emitter =
         Emitter { draft: &draft, graph, operands, arguments: HashMap::new(), biases: HashMap::new() };
     let mut ports = Vec::new();
-    // In the order of Google's client: inputs, outputs, then the operations' other operands.
+    // In the order of Google's client: inputs, outputs, then the other operands of the operations.
     let inputs = source.entry.inputs().zip(&draft.inputs).map(|(view, value)| (view, value, false));
     let outputs = source.entry.outputs().zip(&draft.outputs).map(|(view, value)| (view, value, true));
     for (view, value, is_output) in inputs.chain(outputs) {
@@ -99,7 +99,7 @@ impl<'w> Emitter<'_, 'w> {
         Ok(index)
     }
 
-    /// A scalar or small tensor that is an argument.
+    /// Returns the operand of an argument, a scalar or a small tensor.
     fn argument(&mut self, kind: OperandKind, dims: Vec<u32>, bytes: Vec<u8>) -> OperandIndex {
         let key = (kind, dims, bytes);
         if let Some(known) = self.arguments.get(&key) {
@@ -134,15 +134,15 @@ impl<'w> Emitter<'_, 'w> {
         self.argument(OperandKind::Numbered(operand::TENSOR_INT32), vec![values.len() as u32], bytes)
     }
 
-    /// Zeros as the bias of a product: 32-bit integers at the scale the interface requires, or
-    /// floats.
+    /// Returns zeros as the bias of a product: 32-bit integers with the scale that the interface
+    /// requires, or floats.
     fn bias(&mut self, x: OperandIndex, matrix: OperandIndex) -> OperandIndex {
         let (x, matrix) = (&self.graph.operands[x as usize], &self.graph.operands[matrix as usize]);
         let outputs = matrix.dims[0];
         let (kind, width, scale) = match x.kind {
             OperandKind::Numbered(operand::TENSOR_FLOAT32) => (operand::TENSOR_FLOAT32, 4, 0.0),
             OperandKind::Numbered(operand::TENSOR_FLOAT16) => (operand::TENSOR_FLOAT16, 2, 0.0),
-            // Per-channel biases have no scale of their own; it follows from both operands.
+            // Per-channel biases do not have a scale of their own. It follows from both operands.
             _ if matrix.channels.is_some() => (operand::TENSOR_INT32, 4, 0.0),
             _ => (operand::TENSOR_INT32, 4, x.scale * matrix.scale),
         };
@@ -185,7 +185,8 @@ impl<'w> Emitter<'_, 'w> {
             }
             ActKind::Compute(Compute::Binary(kind) | Compute::Unary(kind)) => numbered(*kind),
             ActKind::Compute(Compute::Gelu) => {
-                // Approximate: the only known client always sends this, and the entry means it.
+                // Approximate: the only known client always sends this, and the entry's GELU is the
+                // approximate form.
                 let approximate = 1u32.to_le_bytes().to_vec();
                 inputs.push(self.argument(OperandKind::Numbered(operand::UINT32), Vec::new(), approximate));
                 numbered(operation::GELU_V2)
@@ -209,7 +210,7 @@ impl<'w> Emitter<'_, 'w> {
             }
             ActKind::Compute(Compute::Reduce(kind)) => {
                 let axis = self.list(&[last]);
-                // Some expect a number, the others a boolean.
+                // Some reductions expect a number here, others a boolean.
                 let keep = match *kind {
                     operation::MEAN => self.scalar_i32(1),
                     _ => self.scalar_bool(true),

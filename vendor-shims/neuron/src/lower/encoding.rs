@@ -1,41 +1,40 @@
-//! How activations are stored, and the encodings that lowering chooses itself.
+//! Encodings of activations, including encodings that the lowering itself chooses.
 
 use shardwright_neuron_adapter::operand;
 use shardwright_shim_abi::{TensorView, raw};
 use shardwright_shim_npu as npu;
 use shardwright_shim_npu::encoding::{dtype_name, per_tensor};
 
-/// Largest stored value of 16 bits with a sign.
+/// Largest stored value of a signed 16-bit integer.
 pub(super) const LARGEST: f32 = 32_767.0;
 
-/// How the elements of an activation are stored. Integers have a sign, 16 bits and no zero point.
+/// How the elements of an activation are stored. Integers are signed, have 16 bits and no zero
+/// point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Encoding {
     /// f32, computed in 16 bits.
     Single,
-    /// f16.
     Half,
     /// i16, `value = stored · scale`.
     Fixed(f32),
-    /// i32: positions and slots.
+    /// i32, for positions and slots.
     Index,
 }
 
-/// Family of types that operations compute in; all operands of one operation are of one family.
+/// Family of types in which operations compute. All operands of an operation belong to one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     /// f32, computed in 16 bits.
     Single,
-    /// f16.
     Half,
-    /// Integers of 16 bits.
+    /// 16-bit integers.
     Fixed,
 }
 
 impl npu::Encoding for Encoding {
     const HALF: Encoding = Encoding::Half;
-    /// Range of the results of softmax, sigmoid and hyperbolic tangent: −1 to 1 less one step, as
-    /// TFLite fixes it for 16 bits.
+    /// Range of the results of softmax, sigmoid and hyperbolic tangent: −1 to 1 minus one step, as
+    /// TFLite defines it for 16 bits.
     const FRACTION: Encoding = Encoding::Fixed(1.0 / 32_768.0);
     const SIGNED_FRACTION: Encoding = Encoding::FRACTION;
 
@@ -86,12 +85,12 @@ impl npu::Encoding for Encoding {
 }
 
 impl Encoding {
-    /// i16 that reaches `most` on both sides.
+    /// Creates an i16 encoding that reaches from −`most` to `most`.
     pub fn reaching(most: f32) -> Encoding {
         Encoding::Fixed((most / LARGEST).max(f32::MIN_POSITIVE))
     }
 
-    /// The family it is computed in; `None` for indices.
+    /// Returns the family in which values of this encoding are computed, or `None` for indices.
     pub fn family(self) -> Option<Family> {
         match self {
             Encoding::Single => Some(Family::Single),
@@ -101,7 +100,7 @@ impl Encoding {
         }
     }
 
-    /// The scale of integers.
+    /// Returns the scale of an integer encoding.
     pub fn scale(self) -> Option<f32> {
         match self {
             Encoding::Fixed(scale) => Some(scale),
@@ -109,12 +108,12 @@ impl Encoding {
         }
     }
 
-    /// The largest value that can be stored, for integers.
+    /// Returns the largest value that an integer encoding can store.
     pub fn reach(self) -> Option<f32> {
         self.scale().map(|scale| scale * LARGEST)
     }
 
-    /// Operand type.
+    /// Returns the adapter's operand type.
     pub fn kind(self) -> i32 {
         match self {
             Encoding::Single => operand::TENSOR_FLOAT32,

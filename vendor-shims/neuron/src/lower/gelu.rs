@@ -1,8 +1,9 @@
-//! The hyperbolic form of GELU without its operation: `x · (1 + tanh(x · (a + b·x²))) / 2`.
+//! GELU in the tanh form without the adapter's GELU operation:
+//! `x · (1 + tanh(x · (a + b·x²))) / 2`.
 //!
-//! In integers each step covers only the range that matters. Beyond 6 the result is `x` or 0 to the
-//! last step whatever the inner values are, so squares are clamped to 36 and the hyperbolic
-//! tangent's argument to 8.
+//! For integers, each step covers only the range that affects the result. Beyond ±6 the result is
+//! `x` or 0 to the last step, regardless of the inner values. So squares are clamped to 36, and the
+//! argument of the hyperbolic tangent to 8.
 
 use shardwright_shim_npu::lowering::{Binary, Unary};
 use shardwright_shim_npu::{Encoding as _, Lowering as _, ValueId};
@@ -10,16 +11,16 @@ use shardwright_shim_npu::{Encoding as _, Lowering as _, ValueId};
 use super::encoding::Encoding;
 use super::import::Importer;
 
-/// `√(2/π)`.
+/// `a`, which is `√(2/π)`.
 const A: f32 = 0.797_884_6;
-/// `A · 0.044715`.
+/// `b`, which is `A · 0.044715`.
 const B: f32 = 0.035_677_407;
-/// Where squares stop.
+/// Upper bound for squares.
 const MOST_SQUARE: f32 = 36.0;
-/// Where the argument of the hyperbolic tangent stops.
+/// Upper bound for the argument of the hyperbolic tangent.
 const MOST_INNER: f32 = 8.0;
 
-/// Eight operations.
+/// Writes GELU as eight operations.
 pub(super) fn spelled_out(importer: &mut Importer<'_, '_>, x: ValueId, target: Encoding) -> ValueId {
     let reaching = |most| if target.is_fixed() { Encoding::reaching(most) } else { target };
     let [a, b, one] = [A, B, 1.0].map(|value| importer.number(value, target));

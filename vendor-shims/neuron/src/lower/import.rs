@@ -1,5 +1,5 @@
-//! An entry's nodes in the adapter's operations; attention as a whole where the lean lowering
-//! recognises it.
+//! Lowers an entry's nodes to the adapter's operations. The lean lowering lowers a recognised
+//! attention as a whole.
 
 use shardwright_neuron_adapter::{operand, operation};
 use shardwright_shim_abi::{WeightView, raw};
@@ -17,23 +17,23 @@ use crate::graph::Value;
 /// Cosines and sines of half a head, and the layer that reads them.
 type HalfTables = (ValueId, ValueId, Option<u32>);
 
-/// Builds a draft of an entry that passed `check`.
+/// Builder of the draft of an entry that passed `check`.
 pub(super) struct Importer<'s, 'w> {
     pub work: Work<'s, 'w>,
     pub target: &'s Target<'s>,
     pub lowering: Lowering,
-    /// Rotary tables of whole heads, by the values they are built from and the layer.
+    /// Rotary tables for whole heads, by the values from which they are built and the layer.
     tables: Vec<(HalfTables, (ValueId, ValueId))>,
 }
 
-/// The draft of an entry that passed `check`.
+/// Builds the draft of an entry that passed `check`.
 pub(super) fn import<'w>(
     source: &Source<'w>,
     target: &Target<'_>,
     lowering: Lowering,
 ) -> Result<Draft<'w>, LowerError> {
-    // A layer's part of an input that all layers share is a slice also if the layer is compiled
-    // alone: operations of layers add up.
+    // A layer's part of an input that all layers share stays a slice even if the layer is compiled
+    // alone, so that the operations of layers add up.
     let movements = Movements { idle_transposes: lowering == Lowering::Plain, whole_slices: true };
     let work = Work::new(source, movements, |port, shape| port_shape(port.role(), shape, lowering))?;
     let mut importer = Importer { work, target, lowering, tables: Vec::new() };
@@ -45,8 +45,8 @@ pub(super) fn import<'w>(
     importer.work.finish()
 }
 
-/// Step inputs are declared in the shape their readers need: memory is dense, so that costs
-/// nothing, unlike a reshape in each layer.
+/// Returns the shape in which a port is declared. Step inputs are declared in the shape that their
+/// readers need. This has no cost because memory is dense, whereas a reshape in each layer would.
 fn port_shape(role: u32, shape: &[u64], lowering: Lowering) -> Vec<u64> {
     match (role, shape, lowering) {
         (
@@ -141,8 +141,8 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         island::reduce(self, kind, x, target)
     }
 
-    /// In floats: the tables of 16-bit integers are right to four steps of 1/32768, which is per
-    /// cents of a weight among many keys.
+    /// Adds a softmax, computed in floats for integer values. The tables for 16-bit integers are
+    /// accurate to four steps of 1/32768. Among many keys, this is several per cent of a weight.
     fn softmax(&mut self, x: ValueId) -> ValueId {
         let encoding = self.work.encoding_of(x);
         if !encoding.is_fixed() {
@@ -183,7 +183,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         };
         let gamma = match weight {
             Some((tensor, offset)) => Some(self.constant(tensor, beside, offset)?),
-            // The extension's operation needs a scale: ones if there is none.
+            // The extension's operation requires a scale, so a missing one is replaced by ones.
             None if self.lowering == Lowering::Lean => {
                 let (ones, family) = (vec![1.0; width as usize], family(beside));
                 let name = format!("ones.{width}.{family:?}").to_lowercase();
@@ -217,7 +217,8 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
                 let (cos, sin) = self.whole_tables(cos, sin, head, layer)?;
                 let shape = self.work.draft.shape(heads).to_vec();
                 let encoding = self.work.encoding_of(heads);
-                // The other half of each head with the sign it gets: a product with ones, exact.
+                // Exchanges the halves of each head with the right signs, by an exact product with
+                // ones and minus ones.
                 let turn = turn(head, family(encoding));
                 let turn = self.work.constant(turn);
                 let exchanged = self.fully_connected(heads, turn, encoding);
@@ -251,7 +252,7 @@ impl Importer<'_, '_> {
         self.work.act(Compute::FullyConnected, &[value, matrix], vec![rows, outputs], target)
     }
 
-    /// Tables for both halves of a head, `[1, R, 1, head]`; once a layer.
+    /// Returns the tables for both halves of a head, `[1, R, 1, head]`, built once per layer.
     fn whole_tables(
         &mut self,
         cos: u32,
@@ -275,12 +276,12 @@ impl Importer<'_, '_> {
     }
 }
 
-/// Family of the constants used beside values of an encoding.
+/// Returns the family of constants for use with values of an encoding.
 fn family(encoding: Encoding) -> Family {
     encoding.family().unwrap_or(Family::Half)
 }
 
-/// The matrix that exchanges the halves of a head and turns the sign of the first result.
+/// Returns the matrix that exchanges the halves of a head and negates the first half of the result.
 fn turn<'w>(head: u64, family: Family) -> Constant<'w> {
     let (size, half) = (head as usize, head as usize / 2);
     let name = format!("turn.{head}.{family:?}").to_lowercase();

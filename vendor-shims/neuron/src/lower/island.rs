@@ -1,11 +1,12 @@
-//! Computes what 16-bit integers do badly in floats, between a `DEQUANTIZE` and a `QUANTIZE`.
+//! Computes in floats, between a `DEQUANTIZE` and a `QUANTIZE`, the operations for which 16-bit
+//! integers are too inaccurate.
 //!
-//! A mean of squares of 16-bit values keeps too few steps if one value is an outlier, and a
-//! reciprocal root has no range that calibration knows: written out, norms lose several per cent in
-//! integers. In floats they lose only the precision of 16-bit floats, because the model is relaxed.
-//! Before squaring, values are divided by their largest magnitude, so that nothing exceeds the
-//! range of a 16-bit float; a norm is invariant to that except for its epsilon, which is divided as
-//! well.
+//! A mean of squares of 16-bit values keeps too few steps if one value is an outlier. A reciprocal
+//! root has no range that calibration knows. Norms written out in integers therefore lose several
+//! per cent of accuracy. In floats they only lose the precision of 16-bit floats, because the model
+//! is relaxed. Before squaring, values are divided by their largest magnitude, so that no value
+//! exceeds the range of a 16-bit float. A norm is invariant to this division except for its
+//! epsilon, which is divided as well.
 
 use shardwright_neuron_adapter::operation;
 use shardwright_shim_npu::lowering::{Binary, Unary};
@@ -15,12 +16,14 @@ use super::draft::Compute;
 use super::encoding::Encoding;
 use super::import::Importer;
 
-/// Least epsilon of a norm of scaled values: the smallest that a 16-bit float can represent.
+/// Smallest epsilon of a norm of scaled values: the smallest value that a 16-bit float can
+/// represent.
 const LEAST_EPSILON: f32 = 6.2e-8;
-/// The square of the least length a vector is divided by, of the contract's `max(‖x‖, 1e-12)`.
+/// Square of the smallest length by which a vector is divided, from the contract's
+/// `max(‖x‖, 1e-12)`.
 const L2_EPSILON: f32 = 1e-24;
 
-/// Encoding of inner values for results of an encoding: floats throughout.
+/// Returns the float encoding in which values with the encoding `target` are computed.
 pub(super) fn inside(target: Encoding) -> Encoding {
     match target {
         Encoding::Half => Encoding::Half,
@@ -28,7 +31,7 @@ pub(super) fn inside(target: Encoding) -> Encoding {
     }
 }
 
-/// A value in floats. Constants are made for the island as they are.
+/// Converts a value to floats. Constants are already created in floats.
 fn enter(importer: &mut Importer<'_, '_>, value: ValueId, inside: Encoding) -> ValueId {
     match importer.work.draft.encoding(value) {
         None => value,
@@ -36,7 +39,7 @@ fn enter(importer: &mut Importer<'_, '_>, value: ValueId, inside: Encoding) -> V
     }
 }
 
-/// One operation on one value.
+/// Adds an operation on one value.
 pub(super) fn unary(importer: &mut Importer<'_, '_>, kind: i32, x: ValueId, target: Encoding) -> ValueId {
     let inside = inside(target);
     let x = enter(importer, x, inside);
@@ -44,7 +47,7 @@ pub(super) fn unary(importer: &mut Importer<'_, '_>, kind: i32, x: ValueId, targ
     importer.convert(result, target)
 }
 
-/// One operation on two values.
+/// Adds an operation on two values.
 pub(super) fn binary(
     importer: &mut Importer<'_, '_>,
     kind: Compute,
@@ -58,7 +61,7 @@ pub(super) fn binary(
     importer.convert(result, target)
 }
 
-/// A sum, mean or maximum over the last axis.
+/// Adds a sum, mean or maximum over the last axis.
 pub(super) fn reduce(importer: &mut Importer<'_, '_>, kind: i32, x: ValueId, target: Encoding) -> ValueId {
     let inside = inside(target);
     let x = enter(importer, x, inside);
@@ -66,7 +69,8 @@ pub(super) fn reduce(importer: &mut Importer<'_, '_>, kind: i32, x: ValueId, tar
     importer.convert(result, target)
 }
 
-/// Values divided by their largest magnitude, and that magnitude.
+/// Divides values by the largest magnitude that they can have. Returns the quotient and that
+/// magnitude.
 fn within_one(importer: &mut Importer<'_, '_>, x: ValueId, inside: Encoding) -> (ValueId, f32) {
     let reach = importer.work.encoding_of(x).reach();
     let x = enter(importer, x, inside);
@@ -75,7 +79,7 @@ fn within_one(importer: &mut Importer<'_, '_>, x: ValueId, inside: Encoding) -> 
     (importer.binary(Binary::Multiply, x, part, inside), reach)
 }
 
-/// A root mean square norm over the last axis without the extension's operation:
+/// Adds an RMS norm over the last axis without the extension's operation:
 /// `x · rsqrt(mean(x²) + eps) · gamma`.
 pub(super) fn rms_norm(
     importer: &mut Importer<'_, '_>,
@@ -99,7 +103,7 @@ pub(super) fn rms_norm(
     importer.convert(normed, target)
 }
 
-/// Vectors of length one along the last axis.
+/// Adds an L2 normalisation along the last axis.
 pub(super) fn l2_normalize(importer: &mut Importer<'_, '_>, x: ValueId, target: Encoding) -> ValueId {
     let inside = inside(importer.work.encoding_of(x));
     let (x, reach) = within_one(importer, x, inside);

@@ -1,17 +1,18 @@
 //! Lowers entries of a work order to graphs of the adapter.
 //!
-//! **Job.** Checks for every node whether it is supported and why not ([`check`]), and lowers an
-//! entry to the adapter's operations ([`lower`]), in one of two ways ([`Lowering`]). Weights are
-//! borrowed. The number of operations follows from an entry's nodes and shapes alone, never from
-//! ranges or weights, and those of a shard's layers add up: a planner knows the number before
-//! anything is quantised.
+//! **Job.** Checks for every node whether it is supported and why not ([`check`]). Lowers an entry
+//! to the adapter's operations ([`lower`]), in one of two ways ([`Lowering`]). Weights are
+//! borrowed. The number of operations depends only on an entry's nodes and shapes, never on ranges
+//! or weights, and the operations of a shard's layers add up. So the planner knows the number
+//! before anything is quantised.
 //!
-//! Embedding, the update of states, and sines and cosines stay outside, as in other clients: states
-//! are read together with the new rows, which are outputs, and tables and masks are inputs.
+//! Embedding, the update of states, and the computation of sines and cosines stay outside the
+//! graph, as in other clients. States are read together with the new rows, which are outputs.
+//! Tables and masks are inputs.
 //!
-//! **Not its job.** It calls no library.
+//! **Not its job.** Calls to the library.
 //!
-//! Reading order: [`check`], then the steps of lowering an entry, which `shardwright-shim-npu` has
+//! Reading order: [`check`], then the steps of lowering an entry that `shardwright-shim-npu` has
 //! read: `import`, `attention`, `island` and `gelu` (lower to the adapter's operations), `draft`
 //! (rewrites them), `emit` (creates operands and operations).
 
@@ -37,20 +38,21 @@ use self::draft::Source;
 use crate::graph::NeuronGraph;
 use crate::soc::{FourBits, Soc};
 
-/// How an entry is written.
+/// How an entry is lowered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Lowering {
-    /// As few operations as possible: norms by the extension's operation, GELU as one, attention
-    /// with its heads in one product.
+    /// As few operations as possible: norms by the extension's operation, GELU as one operation,
+    /// attention with its heads in one product.
     #[default]
     Lean,
-    /// No fused operations and none of the extension: norms, GELU and rotary embedding written out,
-    /// attention in the operations of its entry. Reported refusals counted graphs of this kind.
+    /// No fused operations and no operations of the extension. Norms, GELU and rotary embedding are
+    /// written out, and attention consists of the operations of its entry. The refusals reported in
+    /// public counted graphs of this kind.
     Plain,
 }
 
 impl Lowering {
-    /// Its name in options and files.
+    /// Returns the name in options and files.
     pub const fn name(self) -> &'static str {
         match self {
             Lowering::Lean => "lean",
@@ -58,7 +60,7 @@ impl Lowering {
         }
     }
 
-    /// By its name.
+    /// Returns the lowering with this name.
     pub fn by_name(name: &str) -> Option<Lowering> {
         [Lowering::Lean, Lowering::Plain].into_iter().find(|lowering| lowering.name() == name)
     }
@@ -67,13 +69,12 @@ impl Lowering {
 /// Target of a lowering.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
-    /// The chip.
     pub soc: &'a Soc,
-    /// The adapter's version.
+    /// Version of the adapter.
     pub version: RuntimeVersion,
 }
 
-/// Whether weights of 4 bits per channel may be sent.
+/// Whether 4-bit weights with scales per channel may be sent.
 enum FourBitsRule {
     Taken,
     Refused(String),
@@ -95,29 +96,28 @@ impl Target<'_> {
     }
 }
 
-/// An entry in the form passed to the library.
+/// An entry in the form that is passed to the library.
 #[derive(Clone, Debug)]
 pub struct Lowered<'w> {
-    /// The graph.
     pub graph: NeuronGraph<'w>,
-    /// Its inputs, then its outputs, in the entry's order, which is the graph's; each with its
-    /// extents in the graph, where the same values are in the same order.
+    /// Inputs, then outputs, in the order of the entry and the graph. Each has its extents in the
+    /// graph. The values and their order are the same as in the entry.
     pub ports: Vec<Port<Vec<u64>>>,
 }
 
-/// One verdict per node, in the entry's order. Weights may have no bytes and no scales: then their
-/// kinds and extents decide.
+/// Returns one verdict per node, in the entry's order. Weights may have no bytes and no scales.
+/// Then their types and extents decide.
 pub fn check(entry: EntryView<'_>, target: &Target<'_>) -> Vec<Verdict> {
     verdicts(entry, &Adapter(target))
 }
 
-/// The graph of an entry. Weights without bytes are [absent](crate::graph::Value::Absent) in it,
-/// which suffices for counting.
+/// Lowers an entry to a graph. Weights without bytes are [absent](crate::graph::Value::Absent) in
+/// the graph, which is sufficient for counting.
 ///
 /// # Errors
 ///
-/// [`LowerError`], for an entry with a node that [`check`] refuses, and for weights whose bytes
-/// break the promise of their type.
+/// [`LowerError`] for an entry with a node that [`check`] refuses, and for weights whose bytes
+/// violate the promise of their type.
 pub fn lower<'w>(
     entry: EntryView<'w>,
     target: &Target<'_>,

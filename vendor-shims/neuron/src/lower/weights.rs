@@ -1,4 +1,5 @@
-//! Constants: which are supported, and how they are passed. Large ones are borrowed, never copied.
+//! Decides which constants are supported and how they are passed. Large constants are borrowed,
+//! never copied.
 
 use shardwright_neuron_adapter::operand;
 use shardwright_shim_abi::{WeightView, raw};
@@ -16,20 +17,19 @@ use crate::graph::{Channels, Value};
 pub(super) enum MatrixForm {
     /// Integers with a scale per output.
     PerChannel {
-        /// 8 or 4.
+        /// 8 or 4 bits.
         bits: u32,
     },
     /// Integers with one scale.
     PerTensor {
-        /// 8 or 4.
+        /// 8 or 4 bits.
         bits: u32,
     },
-    /// f16 or f32.
     Float,
 }
 
-/// The form of a matrix that is multiplied with values stored as `x`, or why such a product is
-/// refused. Scales are checked if their bytes are present.
+/// Returns the form of a matrix that is multiplied with values of the encoding `x`, or the reason
+/// why such a product is refused. Scales are checked if their bytes are present.
 pub(super) fn matrix_form(
     weight: &WeightView<'_>,
     x: Encoding,
@@ -72,7 +72,7 @@ pub(super) fn matrix_form(
     Ok(form)
 }
 
-/// A matrix as it is stored, `[N, K]`.
+/// Returns a matrix as it is stored, `[N, K]`.
 pub(super) fn matrix<'w>(weight: WeightView<'w>, form: MatrixForm) -> Result<Constant<'w>, String> {
     let bits = match form {
         MatrixForm::PerChannel { bits } | MatrixForm::PerTensor { bits } => bits,
@@ -86,7 +86,7 @@ pub(super) fn matrix<'w>(weight: WeightView<'w>, form: MatrixForm) -> Result<Con
         Ok(bytes) => Value::Borrowed(bytes),
     };
     let known = weight.quantisation().map(|quantisation| scales(&quantisation)).transpose()?.flatten();
-    // Scale of random values with that many inputs: a placeholder for counting.
+    // Scale of random values with that many inputs, a placeholder for counting.
     let guess = 1.0 / (128.0 * (inputs as f32).sqrt());
     let mut content = Content { kind: operand::TENSOR_FLOAT32, scale: 0.0, channels: None, value };
     match form {
@@ -114,7 +114,8 @@ pub(super) fn matrix<'w>(weight: WeightView<'w>, form: MatrixForm) -> Result<Con
     Ok(Constant { name: weight.name().to_owned(), dims: vec![outputs, inputs], content })
 }
 
-/// A constant that is no matrix, beside activations of a family, `offset` added to every value.
+/// Encodes a constant that is not a matrix, for use with activations of a family. `offset` is added
+/// to every value.
 pub(super) fn small<'w>(weight: WeightView<'w>, family: Family, offset: f32) -> Result<Constant<'w>, String> {
     let values = small_values(&weight)?;
     let dims = weight.shape().to_vec();
@@ -132,7 +133,7 @@ pub(super) fn small<'w>(weight: WeightView<'w>, family: Family, offset: f32) -> 
     Ok(encoded(name, dims, &plus(&weight, values, offset)?, family))
 }
 
-/// Values as a constant of a family: integers scaled to their largest magnitude.
+/// Encodes values as a constant of a family. Integers are scaled by the largest magnitude.
 pub(super) fn encoded<'w>(name: String, dims: Vec<u64>, values: &[f32], family: Family) -> Constant<'w> {
     let (kind, scale, bytes): (i32, f32, Vec<u8>) = match family {
         Family::Single => {
@@ -150,7 +151,7 @@ pub(super) fn encoded<'w>(name: String, dims: Vec<u64>, values: &[f32], family: 
     Constant { name, dims, content }
 }
 
-/// One number that is broadcast, exact: a power of two of stored steps.
+/// Encodes a number that is broadcast. It is exact, because its stored integer is a power of two.
 pub(super) fn number<'w>(value: f32, family: Family) -> Constant<'w> {
     let name = format!("number.{value:e}.{family:?}").to_lowercase();
     if family != Family::Fixed {

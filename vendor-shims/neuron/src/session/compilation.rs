@@ -12,16 +12,16 @@ use super::model::Model;
 use crate::failure::{NeuronError, Result};
 use crate::library::{Library, call};
 
-/// Settings of a compilation beside its option string.
+/// Settings of a compilation, in addition to its option string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompileSettings {
-    /// One of the interface's preferences.
+    /// A preference of the interface.
     pub preference: i32,
-    /// One of its priorities.
+    /// A priority of the interface.
     pub priority: i32,
-    /// Bits of its hints.
+    /// Bits of the interface's hints.
     pub hint: u32,
-    /// Kilobytes of the nearest memory to use; `None` leaves it to the library.
+    /// Kilobytes to use of the memory closest to the multipliers. `None` lets the library decide.
     pub l1_kilobytes: Option<u32>,
 }
 
@@ -36,11 +36,11 @@ impl Default for CompileSettings {
     }
 }
 
-/// A finished compilation, with its model.
+/// A finished compilation with its model.
 #[derive(Debug)]
 pub struct Compilation<'w> {
     raw: NonNull<RawCompilation>,
-    // Freed after the compilation, by the order in which `drop` and fields go.
+    // Freed after the compilation, because `drop` runs before fields are dropped.
     model: Model<'w>,
 }
 
@@ -54,8 +54,8 @@ impl Drop for Compilation<'_> {
 }
 
 impl<'w> Compilation<'w> {
-    /// Compiles a model. An `UNMAPPABLE` error includes the number of operations sent, which was
-    /// reported to decide it.
+    /// Compiles a model. An `UNMAPPABLE` error includes the number of operations sent, because this
+    /// number is reported to decide it.
     ///
     /// # Errors
     /// The library's errors.
@@ -68,7 +68,7 @@ impl<'w> Compilation<'w> {
         })?;
         let subject = format!("graph `{}` of {} operations", model.name, model.operations);
         let mut raw = null_mut();
-        // SAFETY: a finished model, a place and a text that outlive the call.
+        // SAFETY: a finished model. The place and the text outlive the call.
         unsafe {
             call!(
                 library,
@@ -81,7 +81,7 @@ impl<'w> Compilation<'w> {
             NonNull::new(raw).ok_or_else(|| library.gave_null("NeuronCompilation_createWithOptions"))?;
         let compilation = Compilation { raw, model };
         let raw = compilation.raw.as_ptr();
-        // SAFETY: a live compilation that is not finished, for all of them.
+        // SAFETY: a live compilation that is not finished, for all of these calls.
         unsafe {
             call!(
                 library,
@@ -109,24 +109,25 @@ impl<'w> Compilation<'w> {
                 (raw, settings.hint),
                 None
             )?;
-            // The options were passed on creation. Setting them again, as Google's client does,
-            // would echo them twice, and it is unknown whether they add up or replace each other.
+            // The options were passed on creation. Google's client also sets them again. That would
+            // repeat them in the artefact, and it is unknown whether they add up or replace each
+            // other.
             call!(library, compilation_finish = "NeuronCompilation_finish", (raw), Some(subject.clone()))
         }
         .map_err(|error| counted(error, compilation.model.operations))?;
         Ok(compilation)
     }
 
-    /// The compiled network's bytes.
+    /// Returns the bytes of the compiled network.
     ///
     /// # Errors
-    /// The library's errors; [`NeuronError::EmptyNetwork`] if it returns nothing.
+    /// The library's errors, and [`NeuronError::EmptyNetwork`] if the network is empty.
     pub fn store(&self) -> Result<Vec<u8>> {
         let library = &self.model.library;
         let subject = || Some(format!("graph `{}`", self.model.name));
         let raw = self.raw.as_ptr();
         let mut bytes = 0usize;
-        // SAFETY: a finished compilation and a place that outlives the call.
+        // SAFETY: a finished compilation, and a place that outlives the call.
         unsafe {
             call!(
                 library,
@@ -150,7 +151,7 @@ impl<'w> Compilation<'w> {
             reason: format!("the library says that it has {bytes} bytes"),
         })?;
         blob.resize(bytes, 0u8);
-        // SAFETY: a finished compilation and a place of that many bytes.
+        // SAFETY: a finished compilation, and a place of that many bytes.
         unsafe {
             call!(
                 library,
@@ -160,14 +161,14 @@ impl<'w> Compilation<'w> {
             )
         }?;
         match blob.iter().all(|byte| *byte == 0) {
-            // It reported success without writing.
+            // The library reported success but did not write.
             true => Err(empty()),
             false => Ok(blob),
         }
     }
 }
 
-/// The number of operations beside an answer that is about them.
+/// Adds the number of operations to an error that depends on it.
 fn counted(error: NeuronError, operations: u64) -> NeuronError {
     match error {
         NeuronError::Call(mut failure) if failure.class == ErrorClass::Unmappable => {
@@ -182,24 +183,22 @@ fn counted(error: NeuronError, operations: u64) -> NeuronError {
     }
 }
 
-/// The limit, if the library's message states one (`most=2600`).
+/// Parses the limit from the library's message, if it states one (`most=2600`).
 fn reported_limit(message: &str) -> Option<u64> {
     let (_, rest) = message.split_once("most=")?;
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().ok()
 }
 
-/// Inputs or outputs.
+/// The side of a network on which a port is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PaddedSide {
-    /// Inputs.
     Input,
-    /// Outputs.
     Output,
 }
 
-/// A network restored from stored bytes: model and compilation, made by one call and freed in the
-/// right order.
+/// A network that was restored from stored bytes. One call creates its model and compilation. They
+/// are freed in the right order.
 #[derive(Debug)]
 pub struct Network {
     pub(super) library: Arc<Library>,
@@ -207,8 +206,8 @@ pub struct Network {
     pub(super) compilation: NonNull<RawCompilation>,
 }
 
-// SAFETY: the objects are the library's own and used by one thread at a time: a network belongs to
-// one loaded entry, which runs one call at a time.
+// SAFETY: the objects belong to the library and are used by one thread at a time. A network belongs
+// to one loaded entry, which runs one call at a time.
 unsafe impl Send for Network {}
 
 impl Drop for Network {
@@ -216,8 +215,8 @@ impl Drop for Network {
         let functions = self.library.functions();
         if let (Some(free_compilation), Some(free_model)) = (functions.compilation_free, functions.model_free)
         {
-            // SAFETY: both made by this library, freed once, the compilation before its model;
-            // executions own the network, so none is left.
+            // SAFETY: both were created by this library and are freed once, the compilation before
+            // its model. Executions own the network, so none of them exists any more.
             unsafe {
                 free_compilation(self.compilation.as_ptr());
                 free_model(self.model.as_ptr());
@@ -227,7 +226,7 @@ impl Drop for Network {
 }
 
 impl Network {
-    /// Restores a network. There is no fallback; the caller reports the library's error.
+    /// Restores a network, without a fallback. The caller reports the library's error.
     ///
     /// # Errors
     /// The library's errors.
@@ -235,7 +234,7 @@ impl Network {
         library.need(library.functions().model_free, "NeuronModel_free")?;
         library.need(library.functions().compilation_free, "NeuronCompilation_free")?;
         let (mut model, mut compilation) = (null_mut(), null_mut());
-        // SAFETY: two places and the bytes outlive the call.
+        // SAFETY: both places and the bytes outlive the call.
         unsafe {
             call!(
                 library,
@@ -250,8 +249,8 @@ impl Network {
         }
     }
 
-    /// Bytes the hardware requires for an input or output, and its padded dimensions, if the rank
-    /// has padding: the getter writes four, and supports no higher rank.
+    /// Returns the bytes that the hardware requires for an input or output. Also returns the padded
+    /// dimensions, unless the rank is above four: the getter always writes four dimensions.
     ///
     /// # Errors
     /// The library's errors.
@@ -262,8 +261,8 @@ impl Network {
         let mut bytes = 0usize;
         let mut dimensions = [0u32; PADDED_DIMENSIONS];
         let subject = || Some(format!("{side:?} {index}").to_lowercase());
-        // SAFETY: a finished compilation; a place for one number, and one for the four that are
-        // always written.
+        // SAFETY: a finished compilation, a place for one number, and a place for the four numbers
+        // that are always written.
         unsafe {
             match side {
                 PaddedSide::Input => {

@@ -1,4 +1,4 @@
-//! Running a network.
+//! Runs a network.
 
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
@@ -10,18 +10,19 @@ use super::memory::{SharedHandle, aligned};
 use crate::failure::{NeuronError, Result};
 use crate::library::call;
 
-/// An execution of a network, which it owns. One for all runs, as the clients on phones have it.
+/// An execution of a network, which it owns. One execution serves all runs, as in the clients on
+/// phones.
 #[derive(Debug)]
 pub struct Execution {
     raw: NonNull<RawExecution>,
-    /// Bound shared memory, kept until something else is bound.
+    /// Bound shared memory, kept until other memory is bound in its place.
     bound: Vec<Option<Arc<SharedHandle>>>,
     inputs: usize,
-    // Freed after the execution, by the order in which `drop` and fields go.
+    // Freed after the execution, because `drop` runs before fields are dropped.
     network: Network,
 }
 
-// SAFETY: used by one thread at a time, as its network is.
+// SAFETY: used by one thread at a time, like its network.
 unsafe impl Send for Execution {}
 
 impl Drop for Execution {
@@ -34,7 +35,7 @@ impl Drop for Execution {
 }
 
 impl Execution {
-    /// An execution of a network with that many inputs and outputs, at a boost of 0 to 100.
+    /// Creates an execution of a network with that many inputs and outputs, at a boost of 0 to 100.
     ///
     /// # Errors
     /// The library's errors.
@@ -42,7 +43,7 @@ impl Execution {
         let library = network.library.clone();
         library.need(library.functions().execution_free, "NeuronExecution_free")?;
         let mut raw = null_mut();
-        // SAFETY: a finished compilation and a place that outlives the call.
+        // SAFETY: a finished compilation, and a place that outlives the call.
         unsafe {
             call!(
                 library,
@@ -75,7 +76,7 @@ impl Execution {
     pub unsafe fn input(&mut self, index: usize, pointer: *const u8, length: usize) -> Result<()> {
         aligned(&format!("the address of input {index}"), pointer as u64)?;
         let place = i32::try_from(index).unwrap_or(i32::MAX);
-        // SAFETY: a live execution; the caller keeps the memory.
+        // SAFETY: a live execution. The caller keeps the memory.
         unsafe {
             call!(
                 self.network.library,
@@ -91,15 +92,15 @@ impl Execution {
     /// Binds an output to memory of this process.
     ///
     /// # Safety
-    /// The memory stays writable, in place and unused by anything else until the next
-    /// [`Execution::compute`] has returned.
+    /// Until the next [`Execution::compute`] has returned, the memory stays writable and in place,
+    /// and no other code accesses it.
     ///
     /// # Errors
     /// [`NeuronError::Misaligned`], and the library's errors.
     pub unsafe fn output(&mut self, index: usize, pointer: *mut u8, length: usize) -> Result<()> {
         aligned(&format!("the address of output {index}"), pointer as u64)?;
         let place = i32::try_from(index).unwrap_or(i32::MAX);
-        // SAFETY: a live execution; the caller keeps the memory.
+        // SAFETY: a live execution. The caller keeps the memory.
         unsafe {
             call!(
                 self.network.library,
@@ -112,8 +113,8 @@ impl Execution {
         Ok(())
     }
 
-    /// Binds an input to shared memory. The index is unsigned in this call and signed in the one
-    /// for plain memory.
+    /// Binds an input to shared memory. The index is unsigned in this call of the interface, but
+    /// signed in the call for plain memory.
     ///
     /// # Errors
     /// [`NeuronError::Misaligned`], and the library's errors.
@@ -126,7 +127,7 @@ impl Execution {
     ) -> Result<()> {
         self.inside(index, memory, offset, length)?;
         let place = u32::try_from(index).unwrap_or(u32::MAX);
-        // SAFETY: a live execution and memory, which the execution keeps.
+        // SAFETY: a live execution, and memory that the execution keeps.
         unsafe {
             call!(
                 self.network.library,
@@ -142,7 +143,7 @@ impl Execution {
     /// Binds an output to shared memory.
     ///
     /// # Errors
-    /// As [`Execution::input_from`].
+    /// The errors of [`Execution::input_from`].
     pub fn output_from(
         &mut self,
         index: usize,
@@ -152,7 +153,7 @@ impl Execution {
     ) -> Result<()> {
         self.inside(index, memory, offset, length)?;
         let place = u32::try_from(index).unwrap_or(u32::MAX);
-        // SAFETY: a live execution and memory, which the execution keeps.
+        // SAFETY: a live execution, and memory that the execution keeps.
         unsafe {
             call!(
                 self.network.library,
@@ -182,7 +183,7 @@ impl Execution {
         }
     }
 
-    /// Runs and waits.
+    /// Runs the network and waits for the result.
     ///
     /// # Safety
     /// Every input and output is bound as [`Execution::input`] and [`Execution::output`] require.
@@ -190,7 +191,7 @@ impl Execution {
     /// # Errors
     /// The library's errors.
     pub unsafe fn compute(&mut self) -> Result<()> {
-        // SAFETY: a live execution; the caller has bound everything.
+        // SAFETY: a live execution. The caller has bound all inputs and outputs.
         unsafe {
             call!(
                 self.network.library,

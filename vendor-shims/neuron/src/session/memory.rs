@@ -1,4 +1,4 @@
-//! Memory behind a file descriptor, as the library knows it.
+//! Memory behind a file descriptor that is registered with the library.
 
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use shardwright_neuron_adapter::setting::MEMORY_ALIGNMENT;
 use crate::failure::{NeuronError, Result};
 use crate::library::{Library, call};
 
-/// A descriptor's memory, made known to the library.
+/// A descriptor's memory, registered with the library.
 #[derive(Debug)]
 pub struct SharedHandle {
     library: Arc<Library>,
@@ -17,7 +17,7 @@ pub struct SharedHandle {
     length: usize,
 }
 
-// SAFETY: the handle is only read, by calls of executions, until it is freed once.
+// SAFETY: executions only read the handle, until it is freed once.
 unsafe impl Send for SharedHandle {}
 // SAFETY: as above.
 unsafe impl Sync for SharedHandle {}
@@ -25,7 +25,8 @@ unsafe impl Sync for SharedHandle {}
 impl Drop for SharedHandle {
     fn drop(&mut self) {
         if let Some(free) = self.library.functions().memory_free {
-            // SAFETY: made by this library, freed once; executions keep the handles they use.
+            // SAFETY: created by this library and freed once. Executions keep the handles that they
+            // use.
             unsafe { free(self.raw.as_ptr()) }
         }
     }
@@ -36,8 +37,8 @@ impl SharedHandle {
     /// descriptor and keeps it open as long as this value.
     ///
     /// # Errors
-    /// [`NeuronError::Misaligned`] for an offset that hardware cannot read from; the library's
-    /// errors.
+    /// [`NeuronError::Misaligned`] for an offset from which the hardware cannot read, and the
+    /// library's errors.
     pub fn from_fd(library: &Arc<Library>, fd: i32, offset: u64, length: usize) -> Result<SharedHandle> {
         aligned("the offset of imported memory", offset)?;
         let offset = usize::try_from(offset).map_err(|_| NeuronError::Impossible {
@@ -47,8 +48,8 @@ impl SharedHandle {
         library.need(library.functions().memory_free, "NeuronMemory_free")?;
         let mut raw = null_mut();
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: plain numbers, a descriptor that the caller keeps open, a place that outlives the
-        // call.
+        // SAFETY: plain numbers, a descriptor that the caller keeps open, and a place that outlives
+        // the call.
         unsafe {
             call!(
                 library,
@@ -61,7 +62,7 @@ impl SharedHandle {
         Ok(SharedHandle { library: library.clone(), raw, length })
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn length(&self) -> usize {
         self.length
     }
@@ -71,7 +72,7 @@ impl SharedHandle {
     }
 }
 
-/// Refuses what hardware cannot read from.
+/// Rejects an address or offset from which the hardware cannot read.
 pub(crate) fn aligned(what: &str, at: u64) -> Result<()> {
     match at.is_multiple_of(MEMORY_ALIGNMENT as u64) {
         true => Ok(()),

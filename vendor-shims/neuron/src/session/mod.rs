@@ -1,15 +1,16 @@
-//! The adapter's objects with their rules in the type system: freeing too early or using too late
-//! does not compile.
+//! The adapter's objects with their rules in the type system: code that frees an object too early
+//! or uses it too late does not compile.
 //!
-//! **Lifetimes.** A [`Compilation`] owns its [`Model`], an [`Execution`] its [`Network`], and each
-//! frees itself before the objects it depends on. Constants of more than 128 bytes are read until a
-//! compilation is finished, so a model keeps them as long as it lives. An execution keeps the
-//! memory bound to it.
+//! **Lifetimes.** A [`Compilation`] owns its [`Model`], and an [`Execution`] owns its [`Network`].
+//! Each frees itself before the objects on which it depends. Constants of more than 128 bytes are
+//! read until a compilation is finished, so a model keeps them as long as it lives. An execution
+//! keeps the memory that is bound to it.
 //!
-//! **Order of calls.** As in the clients known to work: operands, inputs and outputs, operations,
-//! finish, relax; options, priority, preference, L1, hint, finish.
+//! **Order of calls.** The same as in the clients that are known to work. For a model: operands,
+//! inputs and outputs, operations, finish, relax. For a compilation: options, priority, preference,
+//! L1, hint, finish.
 //!
-//! **Not its job.** It knows no entries and no ports.
+//! **Not its job.** Entries and ports.
 
 mod compilation;
 mod execution;

@@ -1,4 +1,4 @@
-//! Building a model from a graph.
+//! Builds a model from a graph.
 
 use std::ffi::{CString, c_void};
 use std::ptr::{NonNull, null, null_mut};
@@ -11,31 +11,31 @@ use crate::failure::{NeuronError, Result};
 use crate::graph::{NeuronGraph, Operand, OperandKind, OperationKind, Value};
 use crate::library::{Library, call};
 
-/// A finished model with the constants it reads.
+/// A finished model with the constants that it reads.
 #[derive(Debug)]
 pub struct Model<'w> {
     pub(super) library: Arc<Library>,
     pub(super) raw: NonNull<RawModel>,
     pub(super) name: String,
     pub(super) operations: u64,
-    /// Data passed to the library that is not borrowed from the graph: read until compilations are
-    /// finished.
+    /// Data passed to the library that is not borrowed from the graph. The library reads it until
+    /// compilations are finished.
     _constants: Vec<Vec<u8>>,
-    /// The graph's own bytes are borrowed for as long.
+    /// The graph's own bytes are borrowed for the same time.
     _borrowed: std::marker::PhantomData<&'w [u8]>,
 }
 
 impl Drop for Model<'_> {
     fn drop(&mut self) {
         if let Some(free) = self.library.functions().model_free {
-            // SAFETY: created by this library, freed once; compilations own their model, so none is
-            // left.
+            // SAFETY: created by this library and freed once. Compilations own their model, so none
+            // of them exists any more.
             unsafe { free(self.raw.as_ptr()) }
         }
     }
 }
 
-/// Types of the extension of operations without a number, in one model.
+/// Types of the extension for operations without a number, in one model.
 struct ExtensionTypes {
     operand: i32,
     operation: i32,
@@ -45,9 +45,9 @@ impl<'w> Model<'w> {
     /// Passes a graph to the library and finishes it.
     ///
     /// # Errors
-    /// The library's errors, with operand or operation; [`NeuronError::FunctionMissing`].
+    /// The library's errors, with the operand or operation, and [`NeuronError::FunctionMissing`].
     pub fn build(library: &Arc<Library>, graph: &NeuronGraph<'w>) -> Result<Model<'w>> {
-        // Checked first, so that everything created can be freed.
+        // Checked first, so that every created object can be freed.
         library.need(library.functions().model_free, "NeuronModel_free")?;
         let mut raw = null_mut();
         // SAFETY: the place outlives the call.
@@ -65,7 +65,7 @@ impl<'w> Model<'w> {
         Ok(model)
     }
 
-    /// Operations it was handed.
+    /// Returns the number of operations passed to the library.
     pub fn operations(&self) -> u64 {
         self.operations
     }
@@ -86,7 +86,7 @@ impl<'w> Model<'w> {
         }
         let (inputs, outputs) = (&graph.inputs, &graph.outputs);
         let count = |list: &[u32]| u32::try_from(list.len()).unwrap_or(u32::MAX);
-        // SAFETY: a live model; the arrays outlive the call and have these lengths.
+        // SAFETY: a live model. The arrays outlive the call and have these lengths.
         unsafe {
             call!(
                 library,
@@ -102,7 +102,7 @@ impl<'w> Model<'w> {
                 (OperationKind::Extension, None) => continue,
             };
             let (inputs, outputs) = (&operation.inputs, &operation.outputs);
-            // SAFETY: a live model; the arrays outlive the call and have these lengths.
+            // SAFETY: a live model. The arrays outlive the call and have these lengths.
             unsafe {
                 call!(
                     library,
@@ -134,7 +134,7 @@ impl<'w> Model<'w> {
         let raw = self.raw.as_ptr();
         let name = CString::new(extension::GENERAL_OPERATION).unwrap_or_default();
         let (mut operand, mut operation) = (0, 0);
-        // SAFETY: a live model, a text and a number that outlive the calls.
+        // SAFETY: a live model. The text and the numbers outlive the calls.
         unsafe {
             call!(
                 library,
@@ -174,7 +174,7 @@ impl<'w> Model<'w> {
             scale: operand.scale,
             zero_point: 0,
         };
-        // SAFETY: a live model; the struct and its dimensions outlive the call.
+        // SAFETY: a live model. The struct and its dimensions outlive the call.
         unsafe { call!(library, model_add_operand = "NeuronModel_addOperand", (raw, &raw_type), subject()) }?;
         if let Some(channels) = &operand.channels {
             let parameters = SymmPerChannelQuantParams {
@@ -182,7 +182,7 @@ impl<'w> Model<'w> {
                 scale_count: channels.scales.len() as u32,
                 scales: channels.scales.as_ptr(),
             };
-            // SAFETY: a live model; the struct and its scales outlive the call.
+            // SAFETY: a live model. The struct and its scales outlive the call.
             unsafe {
                 call!(
                     library,
@@ -199,7 +199,7 @@ impl<'w> Model<'w> {
             Some(Value::Packed { bytes, columns }) => self.keep(Value::unpacked(bytes, *columns)),
             Some(Value::Absent { .. }) => return Err(impossible("its bytes are not at hand")),
         };
-        // SAFETY: a live model; the bytes are the model's or borrowed for as long as it lives.
+        // SAFETY: a live model. The bytes are the model's, or borrowed as long as it lives.
         unsafe {
             call!(
                 library,
@@ -210,7 +210,7 @@ impl<'w> Model<'w> {
         }
     }
 
-    /// Keeps bytes where they are for as long as the model.
+    /// Keeps bytes in place as long as the model lives.
     fn keep(&mut self, bytes: Vec<u8>) -> (*const c_void, usize) {
         let place = (bytes.as_ptr().cast(), bytes.len());
         self._constants.push(bytes);

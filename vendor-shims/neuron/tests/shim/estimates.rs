@@ -1,4 +1,4 @@
-//! Times by the roofline of a chip's profile, and none without one.
+//! Estimates have times by the roofline of a chip's profile, and no times without a roofline.
 
 use serde_json::json;
 use shardwright_shim_abi::raw::*;
@@ -10,7 +10,7 @@ use crate::support::{DEVICE, Simulator};
 const OUTPUTS: u64 = 1024;
 const INPUTS: u64 = 512;
 
-/// A product with a matrix of 8 or 4 bits, in 16-bit integers.
+/// Builds a product of 16-bit integers with a matrix of 8 or 4 bits.
 fn product(rows: u64, weight: &Weight) -> Builder {
     let mut entry = Builder::new(&format!("decode_{rows}@{rows}"), SW_ENTRY_DECODE, rows, rows);
     entry.encoding = Encoding::integers(SW_DTYPE_I16, 0.001, 0);
@@ -50,7 +50,7 @@ fn a_chip_with_a_roofline_has_times_that_follow_its_bytes() {
     assert!((matrix..matrix + 16_384).contains(&wide.bytes), "{wide:?}");
     assert!((matrix / 2..matrix / 2 + 16_384).contains(&narrow.bytes), "{narrow:?}");
 
-    // Many rows are bound by products, of which there are as many more.
+    // With many rows, products determine the time. Twice as many rows have twice as many products.
     let [some, more] = [2048, 4096].map(|rows| estimate(&simulator, DEVICE, &product(rows, &eight())));
     assert!(some.microseconds > 10 * wide.microseconds, "{some:?}");
     assert!(more.microseconds.abs_diff(2 * some.microseconds) <= 1, "{some:?} {more:?}");

@@ -1,4 +1,4 @@
-//! Every call that fails ends in a typed error that names it; none ends the process.
+//! Every failing call causes a typed error that names the call. No failure ends the process.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ fn entry() -> Builder {
     b
 }
 
-/// Compile, load and run.
+/// Compiles, loads and runs the entry.
 fn whole(simulator: &Simulator) -> Result<Vec<f64>, Failure> {
     let host = simulator.host(DEVICE, "lean");
     let compiled = host.compile(&[entry().build()], &[("opt", "3")])?;

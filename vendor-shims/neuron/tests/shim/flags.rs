@@ -1,4 +1,4 @@
-//! Outcomes of flags: applied only if the code differs, however often the compiler repeats them.
+//! A flag's outcome is applied only if the code differs, even if the compiler repeats the flag.
 
 use serde_json::{Value, json};
 use shardwright_neuron_containers::options::OptionString;
@@ -10,7 +10,7 @@ use crate::support::{DEVICE, Simulator};
 /// Options of a published bundle, as quoted in a public report.
 const PUBLISHED: &str = include_str!("../../containers/fuzz/corpus/options/published.txt");
 
-/// A product of eight by sixteen.
+/// Builds a product with a small matrix.
 fn entry() -> Builder {
     let mut entry = Builder::new("decode_1@1", SW_ENTRY_DECODE, 1, 1);
     let fixed = Encoding::integers(SW_DTYPE_I16, 0.001, 0);
@@ -26,7 +26,7 @@ fn compiled(simulator: &Simulator, device: &str, flags: &[(&str, &str)]) -> Comp
     simulator.host(device, "lean").compile(&[entry().build()], flags).expect("compiled")
 }
 
-/// The shim's report on an artefact.
+/// Returns the shim's report on an artefact.
 fn inspected(simulator: &Simulator, device: &str, compiled: &Compiled) -> Value {
     let host = simulator.host(device, "lean");
     let (format, document) = host.inspect(compiled.artefact.bytes()).expect("readable").expect("recognised");
@@ -71,7 +71,7 @@ fn a_flag_is_applied_where_the_code_is_another_one_and_refused_where_nobody_know
     assert_eq!(document["compilations"][0]["soc"], "mt6989");
 }
 
-/// It belongs to a session: no order takes it, every load may.
+/// The flag belongs to a session: no order accepts it, and every load may set it.
 #[test]
 fn power_is_set_when_a_shard_is_loaded_and_its_outcome_is_reported() {
     let simulator = Simulator::with(json!({}));
@@ -92,7 +92,7 @@ fn power_is_set_when_a_shard_is_loaded_and_its_outcome_is_reported() {
     refused(wrong, SW_ERROR_INVALID_ARGUMENT, "expected burst, sustained, balanced, saver");
 }
 
-/// It belongs to a compilation: every order may have one, no load.
+/// The flag belongs to a compilation: every order may set it, and no load accepts it.
 #[test]
 fn priority_is_set_when_an_order_is_compiled_and_its_outcome_is_reported() {
     let simulator = Simulator::with(json!({}));
@@ -139,7 +139,7 @@ fn twenty_flags_that_are_repeated_and_not_used_are_inert_every_one() {
         assert_eq!(outcome, SW_FLAG_INERT, "{name}: {evidence}");
         assert!(evidence.contains("shows nothing"), "{name}: {evidence}");
     }
-    // The artefact holds all of them all the same.
+    // The artefact nevertheless contains all flags.
     let document = inspected(&simulator, device, &compiled);
     assert_eq!(document["compilations"][0]["flags"].as_array().map(Vec::len), Some(20));
     let warnings = document["warnings"].to_string();

@@ -12,7 +12,7 @@ use shardwright_shim_testing::{Builder, Encoding, Host, refused};
 
 use crate::support::{Simulator, simulator};
 
-/// A library of C source in a folder.
+/// Compiles C source to a library in a folder.
 fn built(folder: &Path, name: &str, source: &str) -> PathBuf {
     let (code, library) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.so")));
     std::fs::write(&code, source).expect("written");

@@ -1,7 +1,7 @@
-//! The shim through its entry point, with the simulator of the adapter: numbers, refusals, failures
-//! at every call.
+//! Tests the shim through its entry point, with the simulator of the adapter: numbers, refusals,
+//! and failures of every call.
 //!
-//! How MediaTek's own library handles the same calls can only be seen on a phone.
+//! How MediaTek's own library handles the same calls can only be observed on a phone.
 
 mod chips;
 mod estimates;

@@ -1,4 +1,4 @@
-//! Memory behind descriptors: imported memory is aligned for the hardware, or refused with that
+//! Memory behind descriptors: imported memory is aligned for the hardware, or refused for that
 //! reason.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -13,7 +13,7 @@ use crate::support::{Simulator, simulator};
 const LENGTH: u64 = 3 * 4096;
 
 fn memfd() -> OwnedFd {
-    // SAFETY: a name that ends with a zero byte; the descriptor is this test's own.
+    // SAFETY: a name that ends with a zero byte. The descriptor belongs to this test.
     let fd = unsafe { libc::memfd_create(c"shardwright".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(fd >= 0, "{}", std::io::Error::last_os_error());
     // SAFETY: just created, without another owner.
@@ -31,15 +31,15 @@ struct HeapAllocation {
     heap_flags: u64,
 }
 
-/// Memory of the system's dma-buf heap, where this machine has one that may be used.
+/// Allocates memory of the system's dma-buf heap, if this machine has a heap that may be used.
 fn dma_heap() -> Option<OwnedFd> {
     const ALLOCATE: u64 = 0xc018_4800;
     let heap = std::fs::File::options().read(true).write(true).open("/dev/dma_heap/system").ok()?;
     let flags = (libc::O_RDWR | libc::O_CLOEXEC) as u32;
     let mut asked = HeapAllocation { length: LENGTH, fd: 0, fd_flags: flags, heap_flags: 0 };
-    // SAFETY: an open heap and the struct that its one request takes.
+    // SAFETY: an open heap, and the struct that its only request expects.
     let answered = unsafe { libc::ioctl(heap.as_raw_fd(), ALLOCATE as _, &mut asked) };
-    // SAFETY: the kernel handed out a descriptor for this process.
+    // SAFETY: the kernel created a descriptor for this process.
     (answered == 0).then(|| unsafe { OwnedFd::from_raw_fd(asked.fd as i32) })
 }
 
@@ -60,7 +60,7 @@ fn imported_memory_is_aligned_or_refused_by_that_name() {
                 .unwrap_or_else(|error| panic!("{kind} from {offset}: {error}"));
             assert_eq!(buffer.length() as u64, length);
             assert!((buffer.pointer() as usize).is_multiple_of(64), "{kind} from {offset}");
-            // SAFETY: as many bytes as the buffer has, without another user.
+            // SAFETY: the buffer has these bytes, and no one else uses it.
             unsafe { buffer.pointer().write(7) };
         }
         for offset in [1, 32, 63, 65] {

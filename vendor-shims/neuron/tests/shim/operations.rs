@@ -13,7 +13,7 @@ use crate::support::{Aligned, DEVICE, Simulator};
 
 const ROWS: u64 = 3;
 
-/// An entry of one operation or more over inputs `a` and `b` of `[3, 16]`.
+/// Builds an entry of one or more operations over the inputs `a` and `b` of `[3, 16]`.
 type Make = fn(&mut Builder, u32, u32) -> u32;
 
 fn number(name: &'static str, value: f64) -> Vec<Attribute> {
@@ -24,7 +24,7 @@ fn matrix(name: &str, outputs: u64, inputs: u64, bits: u32) -> Weight {
     Weight::matrix(name, [outputs, inputs], &values((outputs * inputs) as usize, 7, 0.3), bits)
 }
 
-/// Name, entry, least and largest input.
+/// Name, entry, and smallest and largest input.
 const OPERATIONS: &[(&str, Make, (f64, f64))] = &[
     ("add", |b, x, y| b.binary(SW_OP_ADD, x, y), (-3.0, 3.0)),
     ("sub", |b, x, y| b.binary(SW_OP_SUB, x, y), (-3.0, 3.0)),
@@ -97,8 +97,8 @@ const OPERATIONS: &[(&str, Make, (f64, f64))] = &[
 ];
 
 /// Encodes an entry by the ranges for these inputs, runs it, and compares the result with the
-/// reference's: the largest error in steps of the result and as a fraction of its largest
-/// magnitude.
+/// reference. Returns the largest error in steps of the result, and as a fraction of the result's
+/// largest magnitude.
 fn error_of(
     simulator: &Simulator,
     device: &str,
@@ -162,8 +162,8 @@ fn every_operation_gives_the_reference_s_numbers_in_both_lowerings() {
             entry.output("out", SW_ROLE_TAP, out);
             let inputs = [("a", a.clone()), ("b", b.clone())];
             let (steps, part) = error_of(&simulator, DEVICE, lowering, entry, SW_DTYPE_I16, &inputs);
-            // Steps of 16 bits where it is computed in them, those of 16-bit floats where it is
-            // not.
+            // The bound is in steps of 16-bit integers where the lowering computes in integers, and
+            // in steps of 16-bit floats elsewhere.
             assert!(steps <= 3.0 || part <= 2e-3, "{name} {lowering}: {steps} steps, {part} of the reach");
         }
     }
@@ -206,7 +206,7 @@ fn floats_of_32_bits_are_said_to_be_computed_in_16() {
         entry.encoding = own;
         let x = entry.input_as("x", SW_ROLE_HIDDEN, &[ROWS, 16], own);
         let x = entry.unary(SW_OP_GELU, x, vec![]);
-        // In integers this is an island of floats.
+        // For integers, the lowering computes this operation in floats.
         let x = entry.unary(SW_OP_EXP, x, vec![]);
         let x = entry.unary(SW_OP_MUL_SCALAR, x, number("value", 0.5));
         entry.output("out", SW_ROLE_TAP, x);
@@ -221,8 +221,8 @@ fn floats_of_32_bits_are_said_to_be_computed_in_16() {
     }
 }
 
-/// Attention of grouped heads with a state and new rows, and rotary embedding, as `legalise` leaves
-/// them.
+/// Builds an attention of grouped heads with a state, new rows and rotary embedding, in the form
+/// that `legalise` produces.
 fn attention(rows: u64, kv: u64) -> Builder {
     let (group, width, slots) = (2u64, 8u64, 5 + rows);
     let heads = kv * group;
@@ -308,7 +308,7 @@ fn encoded(entry: &Builder, inputs: &[(&str, Vec<f32>)]) -> Builder {
     let mut seen = HashMap::new();
     let tensors = evaluate_all(&entry, entry.rows as usize, &plain);
     observe(&mut seen, &tensors);
-    // The sources of a state have the state's encoding, so it covers both.
+    // The sources of a state have the encoding of the state, so it must cover both.
     let ends = entry
         .inputs
         .iter()

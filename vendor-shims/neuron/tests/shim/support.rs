@@ -1,4 +1,4 @@
-//! The simulator, configured for one test at a time, and bindings aligned as hardware wants them.
+//! The simulator, configured for one test at a time, and bindings aligned as the hardware requires.
 
 use std::ffi::c_void;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use serde_json::Value;
 use shardwright_shim_neuron::shim_entry;
 use shardwright_shim_testing::{Bound, Encoding, Host, Memory, Region};
 
-/// The device most tests use.
+/// Device that most tests use.
 pub const DEVICE: &str = "mt6989.simulated";
 
-/// The simulator's file: from the variable, or beside this program.
+/// Returns the simulator's file: from the variable, or next to this program.
 pub fn simulator() -> PathBuf {
     if let Some(path) = std::env::var_os("SHARDWRIGHT_NEURON_LIB").filter(|path| !path.is_empty()) {
         return PathBuf::from(path);
@@ -23,15 +23,15 @@ pub fn simulator() -> PathBuf {
     found.expect("the simulator: `cargo build -p shardwright-neuron-simulator` builds it")
 }
 
-/// The simulator under one configuration. Its file is one for the whole process, so one test at a
-/// time has it.
+/// The simulator under one configuration. The whole process has one configuration file, so only one
+/// test at a time can use it.
 pub struct Simulator {
     _one: MutexGuard<'static, ()>,
     file: PathBuf,
 }
 
 impl Simulator {
-    /// The default, with these members set.
+    /// Applies the default configuration with these members set.
     pub fn with(members: Value) -> Simulator {
         static ONE: Mutex<()> = Mutex::new(());
         static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
@@ -39,15 +39,15 @@ impl Simulator {
         let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a folder"));
         let simulator = Simulator { _one: one, file: folder.path().join("simulator.json") };
         simulator.set(members);
-        // SAFETY: tests that read the variable hold the lock above.
+        // SAFETY: tests that read the variable own the lock above.
         unsafe { std::env::set_var("SHARDWRIGHT_NEURON_SIMULATOR", &simulator.file) };
         simulator
     }
 
-    /// Another configuration from here on.
+    /// Changes the configuration from now on.
     pub fn set(&self, members: Value) {
-        // Renamed in, so that it is seen whole; and each time of another length, since times of
-        // files are coarse.
+        // The file is renamed into place, so that readers always see it whole. Its length differs
+        // each time, because file times are coarse.
         static TIMES: AtomicUsize = AtomicUsize::new(0);
         let length = 4096 + TIMES.fetch_add(1, Ordering::Relaxed);
         let new = self.file.with_extension("new");
@@ -55,7 +55,7 @@ impl Simulator {
         std::fs::rename(&new, &self.file).expect("in its place");
     }
 
-    /// An instance of the shim that opens it.
+    /// Opens an instance of the shim with the simulator.
     pub fn host(&self, device: &str, lowering: &str) -> Host {
         let library = simulator().display().to_string();
         let options = [("library", library.as_str()), ("lowering", lowering)];
@@ -67,11 +67,10 @@ impl Simulator {
     }
 }
 
-/// Page-aligned bytes.
 pub struct Aligned(pub Region);
 
 impl Aligned {
-    /// Values in an encoding.
+    /// Encodes values as aligned bytes.
     pub fn store(encoding: Encoding, values: &[f32]) -> Aligned {
         let bytes = match Bound::store(encoding, values) {
             Bound::F32(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>(),
@@ -82,7 +81,7 @@ impl Aligned {
         Aligned(Region::new(&bytes))
     }
 
-    /// The decoded values.
+    /// Decodes the values.
     pub fn read(&self, encoding: Encoding) -> Vec<f64> {
         encoding.decode(self.0.bytes())
     }

@@ -1,4 +1,5 @@
-//! Artefacts of a made-up shim: written, read back, damaged; and the bindings of their ports.
+//! Artefacts of a fictional shim are written, read back and damaged. Also tests the bindings of
+//! their ports.
 
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Entries read, judged and brought into a draft by rules that are no vendor's.
+//! Entries are read, checked and lowered to a draft by rules that belong to no vendor.
 
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_abi::{TensorView, Verdict, WeightView};
@@ -9,7 +9,7 @@ use shardwright_shim_npu::encoding::{dtype_name, per_tensor};
 use shardwright_shim_npu::{Encoding, Kind, LowerError, Movements, Rules, Source, Work};
 use shardwright_shim_testing::{Attribute, Builder, Encoding as Stored, Weight, integers, values};
 
-/// Floats, and integers of 16 bits.
+/// Floats and 16-bit integers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Plain {
     Half,
@@ -101,7 +101,7 @@ impl Rules for Any {
 const FIXED: Stored = Stored::integers(SW_DTYPE_I16, 0.01, 0);
 const HALF: Stored = Stored::F16;
 
-/// The same values in another encoding.
+/// Adds a conversion to another encoding.
 fn converted(b: &mut Builder, x: u32, encoding: Stored) -> u32 {
     let shape = b.shape(x);
     let out = b.node(SW_OP_CONVERT, &[x], &shape, vec![]);
@@ -118,7 +118,7 @@ fn number(name: &'static str, value: f64) -> Vec<Attribute> {
     vec![Attribute::Float(name, value)]
 }
 
-/// The verdict on the last node of an entry over `x` `[3, 16]` and `y` of the same.
+/// Returns the verdict on the last node of an entry over `x` and `y`, both `[3, 16]`.
 fn verdict(make: impl FnOnce(&mut Builder, u32, u32) -> u32) -> Result<(), String> {
     let mut b = entry(3);
     let x = b.input_as("x", SW_ROLE_HIDDEN, &[3, 16], FIXED);
@@ -145,7 +145,7 @@ fn matrix(outputs: u64, inputs: u64) -> Weight {
     Weight::matrix("w", [outputs, inputs], &values((outputs * inputs) as usize, 3, 0.2), 8)
 }
 
-/// A convolution of kernels of 3 with a zero on each side.
+/// Adds a convolution with kernels of 3 and one zero on each side.
 fn convolved(b: &mut Builder, plane: u32, kernels: &Weight, stride: i64, shape: &[u64]) -> u32 {
     let kernels = b.constant(kernels);
     let window = [("kernel", 3), ("stride", stride), ("padding", 1)];
@@ -274,7 +274,7 @@ fn what_is_at_fault_is_said() {
     }
 }
 
-/// Blocks as those of GGUF type Q4_1, which only shims that multiply values run.
+/// Blocks like in GGUF type Q4_1, which only shims that multiply values can run.
 #[test]
 fn blocks_with_minimums_are_refused_by_name_and_with_help() {
     let of_blocks = |kind, zero_point| {
@@ -332,7 +332,8 @@ fn entries_that_contradict_themselves_and_ports_that_cannot_be_bound_are_errors(
     assert!(matches!(read(&large), Err(LowerError::TooLarge { limit: "tensor-values", .. })));
 }
 
-/// Attention of two key heads and four query heads over five slots of a state and the new rows.
+/// Builds an attention of two key heads and four query heads over five slots of a state and the new
+/// rows.
 fn attention(rows: u64) -> Builder {
     let (kv, group, width, slots) = (2u64, 2u64, 8u64, 5 + rows);
     let mut b = entry(rows);
@@ -373,7 +374,7 @@ fn attention_is_recognised_whole_or_not_at_all() {
     assert_eq!(order, [(0, true), (one.last, false)], "the concatenation is a step, everything else is one");
     assert_eq!(steps(&source, &[]).len(), source.nodes.len());
 
-    // Attention weights that are an output prevent recognition.
+    // Attention is not recognised if its weights are an output.
     let mut open = attention(3);
     let weights = open.nodes.iter().find(|node| node.op == SW_OP_SOFTMAX).expect("there").outputs[0];
     open.output("weights", SW_ROLE_TAP, weights);

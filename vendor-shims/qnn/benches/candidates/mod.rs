@@ -5,17 +5,17 @@ use std::collections::HashSet;
 use shardwright_shim_abi::{EntryView, raw};
 use shardwright_shim_qnn::lower::{Heads, Leaving, Rotary, SharedMask, Variants};
 
-/// The rules' choice first, then the best variants for Gemma 4 E2B's decoder layers and nearby
-/// ones.
+/// Returns the rules' choice first, then the variants that were best for Gemma 4 E2B's decoder
+/// layers and similar ones.
 pub fn candidates(entry: EntryView<'_>) -> Vec<Variants> {
     let rule = Variants::rules(entry);
     let mut all = vec![rule];
-    // Without attention only the form of products differs, which costs the same.
+    // Without attention only the form of products differs, which does not change the cost.
     if !entry.nodes().any(|node| node.op() == raw::SW_OP_SOFTMAX) {
         return all;
     }
     let heads: &[Heads] = match entry.rows() {
-        // With one row there is nothing to reorder.
+        // One row does not need reordering.
         1 => &[Heads::AfterNorm, Heads::Never],
         _ => &[Heads::BeforeNorm, Heads::AfterRotary, Heads::Never, Heads::Grouped],
     };

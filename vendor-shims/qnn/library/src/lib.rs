@@ -1,7 +1,7 @@
 //! The Qualcomm shim as a shared library.
 //!
-//! **Job.** Exports the symbols of the contract. The crate around it has none, so that it can be
-//! linked into a program, and is compiled once for both.
+//! **Job.** Exports the symbols of the contract. The enclosing crate exports no symbols, so
+//! programs can link it, and it is compiled once for both.
 //!
 //! **Not its job.** It has no code of its own.
 

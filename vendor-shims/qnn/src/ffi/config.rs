@@ -7,40 +7,39 @@ macro_rules! generic_config {
         #[derive(Clone, Copy)]
         #[repr(C)]
         pub struct $name {
-            /// Which; 0 is the vendor's own.
+            /// 0 selects the vendor's own config.
             pub option: u32,
-            /// For option 0 the vendor's config.
+            /// The vendor's config for option 0.
             pub value: *const c_void,
         }
     )*};
 }
 
 generic_config! {
-    /// Of a backend.
+    /// Config of a backend.
     BackendConfig,
-    /// Of a device.
+    /// Config of a device.
     DeviceConfig,
-    /// Of a graph.
+    /// Config of a graph.
     GraphConfig,
 }
 
-/// Of a context.
+/// Config of a context.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct ContextConfig {
-    /// Which; 0 is the vendor's own.
+    /// 0 selects the vendor's own config.
     pub option: u32,
-    /// By the option.
     pub value: ContextValue,
 }
 
-/// By [`ContextConfig::option`].
+/// Member selected by [`ContextConfig::option`].
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union ContextValue {
-    /// Option 0, the vendor's config.
+    /// For option 0, the vendor's config.
     pub custom: *const c_void,
-    /// Option 1, one of the numbers of priorities.
+    /// For option 1, one of the numbers of priorities.
     pub priority: u32,
 }
 
@@ -48,27 +47,26 @@ pub union ContextValue {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct GraphCustomConfig {
-    /// Which.
     pub option: u32,
-    /// By the option.
     pub value: GraphCustomValue,
 }
 
-/// By [`GraphCustomConfig::option`]; as long as the longest member known.
+/// Member selected by [`GraphCustomConfig::option`]. The union is as long as its longest known
+/// member.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union GraphCustomValue {
-    /// Option 1.
+    /// For option 1.
     pub optimisation: Optimisation,
-    /// Most options.
+    /// For most options.
     pub u32: u32,
-    /// Threads.
+    /// For numbers of threads.
     pub u64: u64,
-    /// Switches.
+    /// For switches.
     pub bool8: u8,
-    /// Option 7.
+    /// For option 7.
     pub finalize_key: FinalizeKey,
-    /// All of it.
+    /// The whole union.
     pub all: [u64; 6],
 }
 
@@ -76,9 +74,7 @@ pub union GraphCustomValue {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Optimisation {
-    /// Which.
     pub kind: u32,
-    /// How much.
     pub value: f32,
 }
 
@@ -88,7 +84,6 @@ pub struct Optimisation {
 pub struct FinalizeKey {
     /// Null-terminated.
     pub key: *const c_char,
-    /// Its value.
     pub value: Scalar,
 }
 
@@ -96,46 +91,43 @@ pub struct FinalizeKey {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct ContextCustomConfig {
-    /// Which.
     pub option: u32,
-    /// By the option.
     pub value: ContextCustomValue,
 }
 
-/// By [`ContextCustomConfig::option`].
+/// Member selected by [`ContextCustomConfig::option`].
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union ContextCustomValue {
-    /// Switches.
+    /// For switches.
     pub bool8: u8,
-    /// Sizes.
+    /// For sizes.
     pub u64: u64,
-    /// All of it.
+    /// The whole union.
     pub all: [u64; 2],
 }
 
-/// The vendor's device options up to backend API 5.43: the union has no pointer and stands at 4.
+/// The vendor's device options up to backend API 5.43. The union has no pointer and its offset is
+/// 4.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct DeviceCustomConfig12 {
-    /// Which.
     pub option: u32,
-    /// Chip; or device number.
+    /// The chip or the device number.
     pub first: u32,
-    /// Architecture, when `first` is a device number.
+    /// The architecture, if `first` is a device number.
     pub second: u32,
 }
 
-/// The vendor's device options from backend API 5.51: the union got a pointer and moved to 8.
+/// The vendor's device options from backend API 5.51. The union has a pointer and its offset is 8.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub struct DeviceCustomConfig16 {
-    /// Which.
     pub option: u32,
-    /// Space that came with the pointer.
+    /// Space added by the pointer's alignment.
     pub padding: u32,
-    /// Chip; or device number.
+    /// The chip or the device number.
     pub first: u32,
-    /// Architecture, when `first` is a device number.
+    /// The architecture, if `first` is a device number.
     pub second: u32,
 }

@@ -4,15 +4,15 @@ use super::{
 };
 use std::ffi::{c_char, c_void};
 
-/// Three numbers.
+/// A version of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub struct Version {
-    /// Breaks.
+    /// Incremented by incompatible changes.
     pub major: u32,
-    /// Adds.
+    /// Incremented by additions.
     pub minor: u32,
-    /// Repairs.
+    /// Incremented by fixes.
     pub patch: u32,
 }
 
@@ -26,13 +26,12 @@ impl std::fmt::Display for Version {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct ApiVersion {
-    /// Common interface.
     pub core: Version,
     /// HTP's own structs.
     pub backend: Version,
 }
 
-/// What `QnnInterface_getProviders` lists: a head, then the function table.
+/// A provider listed by `QnnInterface_getProviders`: a head, then the function table.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Provider {
@@ -40,23 +39,20 @@ pub struct Provider {
     pub backend_id: u32,
     /// `HTP_QTI_AISW`.
     pub name: *const c_char,
-    /// Versions.
     pub api: ApiVersion,
-    /// First slot; how many follow depends on the version, and slots are only appended.
+    /// First slot. The number of slots depends on the version, and new slots are only appended.
     pub table: [*const c_void; 1],
 }
 
-/// What `QnnSystemInterface_getProviders` lists.
+/// A provider listed by `QnnSystemInterface_getProviders`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct SystemProvider {
-    /// 0.
+    /// Always 0.
     pub backend_id: u32,
     /// `SYSTEM_QTI_AISW`.
     pub name: *const c_char,
-    /// Version.
     pub version: Version,
-    /// First slot.
     pub table: [*const c_void; 1],
 }
 
@@ -73,7 +69,8 @@ macro_rules! functions {
             /// Slot and name of each function that is used.
             pub const SLOTS: &'static [(usize, &'static str)] = &[$(($slot, stringify!($name)),)*];
 
-            /// Reads the functions that are used; one that is null is named with its slot.
+            /// Reads the functions that are used. Returns slot and name of the first null function
+            /// as an error.
             ///
             /// # Safety
             /// `table` points to as many slots as the highest in [`SLOTS`](Self::SLOTS) plus one,

@@ -1,9 +1,9 @@
-//! The C interface of the vendor's libraries, declared by hand: sizes, offsets and numbers as
-//! observed at the interface, with no header text.
+//! The C interface of the vendor's libraries, declared by hand. Sizes, offsets and numbers were
+//! observed at the interface. No header text was copied.
 //!
 //! Everything here is for LP64 little-endian (x86-64, aarch64). `tests/lowering/layout.rs` checks
-//! the size and offsets of every struct. Structs that the library hands out are read through
-//! pointers and never constructed, so they may be longer than declared.
+//! the size and offsets of every struct. Structs that the library returns are read through pointers
+//! and never constructed, so they may be longer than declared.
 
 mod config;
 mod functions;
@@ -35,28 +35,28 @@ pub use tensor::{
 
 use std::ffi::c_void;
 
-/// What every function returns: 0 or an error.
+/// Return code of every function: 0 or an error.
 pub type Code = u64;
 
 /// An object of the library.
 pub type Handle = *mut c_void;
 
-/// The callback of a log: format, level, time, arguments.
+/// The callback of a log, with format, level, time and arguments.
 ///
-/// The last is a `va_list`. As a parameter that is one pointer on x86-64 System V (an array
-/// decays), on AAPCS64 (a composite of 32 bytes goes by reference to a copy) and on Apple's arm64
-/// (`char *`), and it is passed on to `vsnprintf` the same way, so no C is needed.
+/// The last parameter is a `va_list`. It is passed as one pointer on x86-64 System V (an array
+/// decays), on AAPCS64 (a composite of 32 bytes is passed by reference to a copy) and on Apple's
+/// arm64 (`char *`). It is passed to `vsnprintf` in the same way, so no C is needed.
 pub type LogCallback = unsafe extern "C" fn(*const std::ffi::c_char, u32, u64, *mut c_void);
 
 /// Numbers of the interface.
 pub mod number {
-    /// Tensor kinds.
+    /// Tensor kind: written by the application.
     pub const APP_WRITE: u32 = 0;
-    /// Read by the application.
+    /// Tensor kind: read by the application.
     pub const APP_READ: u32 = 1;
-    /// Between operations.
+    /// Tensor kind: between operations.
     pub const NATIVE: u32 = 3;
-    /// A constant.
+    /// Tensor kind: constant.
     pub const STATIC: u32 = 4;
 
     /// A tensor's memory is a plain pointer.
@@ -64,26 +64,26 @@ pub mod number {
     /// A tensor's memory was registered.
     pub const MEMORY_HANDLE: u32 = 1;
 
-    /// A tensor has an encoding.
+    /// The tensor has an encoding.
     pub const DEFINED: u32 = 1;
-    /// It has none.
+    /// The tensor has no encoding.
     pub const UNDEFINED: u32 = 0x7fff_ffff;
 
-    /// Kinds of encodings.
+    /// Encoding: one scale and offset.
     pub const ENCODING_SCALE_OFFSET: u32 = 0;
-    /// Per axis.
+    /// Encoding: per axis.
     pub const ENCODING_AXIS: u32 = 1;
-    /// Fewer bits.
+    /// Encoding: fewer bits than the container.
     pub const ENCODING_BIT_WIDTH: u32 = 2;
-    /// Fewer bits, per axis.
+    /// Encoding: per axis, fewer bits than the container.
     pub const ENCODING_BIT_WIDTH_AXIS: u32 = 3;
-    /// Per block.
+    /// Encoding: per block.
     pub const ENCODING_BLOCK: u32 = 4;
-    /// Per channel times multiples per block.
+    /// Encoding: per channel, times multiples per block.
     pub const ENCODING_BLOCK_EXPANSION: u32 = 5;
-    /// Per block, float.
+    /// Encoding: per block, float.
     pub const ENCODING_FLOAT_BLOCK: u32 = 7;
-    /// Per block, float, fewer bits.
+    /// Encoding: per block, float, fewer bits than the container.
     pub const ENCODING_BIT_WIDTH_FLOAT_BLOCK: u32 = 11;
 
     /// A parameter is a scalar.
@@ -106,7 +106,7 @@ pub mod number {
     pub const GRAPH_HVX_THREADS: u32 = 6;
     /// Graph: {key, scalar}.
     pub const GRAPH_FINALIZE_KEY: u32 = 7;
-    /// Optimisation: how hard finalize tries, 1 to 3.
+    /// Optimisation: finalize's effort, 1 to 3.
     pub const OPTIMISATION_LEVEL: u32 = 3;
     /// Context: graphs share equal weights.
     pub const CONTEXT_WEIGHT_SHARING: u32 = 1;
@@ -117,16 +117,16 @@ pub mod number {
     pub const PRIORITY_LOW: u32 = 0;
     /// Priority: the default.
     pub const PRIORITY_NORMAL: u32 = 100;
-    /// Priority: the highest; may be restricted, and is then silently the default.
+    /// Priority: the highest. If the library restricts it, it silently uses the default.
     pub const PRIORITY_HIGH: u32 = 200;
     /// Device: the chip.
     pub const DEVICE_SOC: u32 = 0;
-    /// Of a device: number of the device and version of its architecture.
+    /// Device: device number and version of its architecture.
     pub const DEVICE_ARCHITECTURE: u32 = 1;
 
-    /// Times and, at finalize, estimates.
+    /// Profile: times and, at finalize, estimates.
     pub const PROFILE_BASIC: u32 = 1;
-    /// With names.
+    /// Profile: like basic, with names.
     pub const PROFILE_DETAILED: u32 = 2;
 
     /// Memory of the ION allocator.
@@ -138,25 +138,23 @@ pub mod number {
     pub const INFRASTRUCTURE_POWER: u32 = 0;
     /// Power: a vote on the clocks.
     pub const POWER_CLOCKS: u32 = 1;
-    /// Power: the latency of calls that is asked for.
+    /// Power: the requested latency of calls.
     pub const POWER_CALL_LATENCY: u32 = 2;
     /// Power: how long a caller polls before it sleeps.
     pub const POWER_POLLING: u32 = 3;
-    /// Clocks rise and fall with the load.
+    /// Clock mode: clocks rise and fall with the load.
     pub const CLOCKS_UP_DOWN: u32 = 0x1;
-    /// Clocks rise late and fall early.
+    /// Clock mode: clocks rise late and fall early.
     pub const CLOCKS_SAVE: u32 = 0x4;
-    /// Clocks rise early and fall late.
+    /// Clock mode: clocks rise early and fall late.
     pub const CLOCKS_PERFORM: u32 = 0x10;
-    /// Voltages, from low to high.
+    /// Voltage corner: the lowest. The next ones are in ascending order.
     pub const CORNER_SVS2: u32 = 0x30;
-    /// The next.
     pub const CORNER_SVS: u32 = 0x40;
-    /// Above the nominal one.
+    /// Above the nominal corner.
     pub const CORNER_NOM_PLUS: u32 = 0x70;
-    /// Higher.
     pub const CORNER_TURBO: u32 = 0x80;
-    /// The highest a chip has.
+    /// The highest corner of a chip.
     pub const CORNER_MAX: u32 = 0xa0;
 
     /// `backendId` of the HTP provider.

@@ -7,19 +7,17 @@ use std::ffi::c_char;
 pub struct Param {
     /// Scalar or tensor.
     pub kind: u32,
-    /// Its name.
     pub name: *const c_char,
-    /// By the kind.
     pub value: ParamValue,
 }
 
-/// By [`Param::kind`].
+/// Member selected by [`Param::kind`].
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union ParamValue {
-    /// Kind 0.
+    /// For kind 0.
     pub scalar: Scalar,
-    /// Kind 1.
+    /// For kind 1.
     pub tensor: Tensor,
 }
 
@@ -29,31 +27,23 @@ pub union ParamValue {
 pub struct OpConfigV1 {
     /// Unique in the graph.
     pub name: *const c_char,
-    /// `qti.aisw`.
+    /// The package, `qti.aisw`.
     pub package: *const c_char,
-    /// The operation.
     pub op: *const c_char,
-    /// Count of `params`.
     pub param_count: u32,
-    /// Parameters.
     pub params: *const Param,
-    /// Count of `inputs`.
     pub input_count: u32,
-    /// Operands.
     pub inputs: *const Tensor,
-    /// Count of `outputs`.
     pub output_count: u32,
-    /// Results.
     pub outputs: *const Tensor,
 }
 
-/// An operation: passed by value.
+/// An operation, passed by value.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct OpConfig {
-    /// 1.
+    /// Always 1.
     pub version: u32,
-    /// The first.
     pub v1: OpConfigV1,
 }
 
@@ -61,10 +51,8 @@ pub struct OpConfig {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct OperationName {
-    /// Package.
     pub package: *const c_char,
-    /// The operation.
     pub name: *const c_char,
-    /// Where the vendor says it runs.
+    /// The vendor's name for the hardware on which it runs.
     pub target: *const c_char,
 }

@@ -4,17 +4,15 @@ use std::ffi::c_void;
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct PlatformInfo {
-    /// 1.
+    /// Always 1.
     pub version: u32,
-    /// The first version.
     pub v1: PlatformInfoV1,
 }
 
-/// First version of the struct.
+/// First version of [`PlatformInfo`].
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct PlatformInfoV1 {
-    /// Count of `devices`.
     pub device_count: u32,
     /// One per processor.
     pub devices: *const HardwareDevice,
@@ -24,25 +22,21 @@ pub struct PlatformInfoV1 {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct HardwareDevice {
-    /// 1.
+    /// Always 1.
     pub version: u32,
-    /// The first version.
     pub v1: HardwareDeviceV1,
 }
 
-/// First version of the struct.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct HardwareDeviceV1 {
     /// Number among the devices.
     pub device: u32,
-    /// 0 where it does not matter.
+    /// 0 if it does not matter.
     pub kind: u32,
-    /// Count of `cores`.
     pub core_count: u32,
-    /// Them.
     pub cores: *const c_void,
-    /// What HTP adds.
+    /// HTP's extension.
     pub extension: *const DeviceExtension,
 }
 
@@ -50,17 +44,17 @@ pub struct HardwareDeviceV1 {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct DeviceExtension {
-    /// 0 for one on the chip.
+    /// 0 for a processor on the chip.
     pub kind: u32,
     /// Fast memory in megabytes.
     pub vtcm_megabytes: usize,
     /// The chip, by number.
     pub soc: u32,
-    /// Signed protection domains.
+    /// Whether signed protection domains are supported.
     pub signed_domain: u8,
-    /// Compression of bandwidth.
+    /// Whether bandwidth compression is supported.
     pub dlbc: u8,
-    /// 73 for v73.
+    /// The architecture, such as 73 for v73.
     pub arch: u32,
 }
 

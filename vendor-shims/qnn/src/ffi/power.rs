@@ -1,77 +1,69 @@
 use super::Code;
 
-/// The library's functions to set the clocks. They are null if it has none.
+/// The library's functions to set the clocks. They are null if the library has none.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Infrastructure {
     /// 0 for the functions below.
     pub kind: u32,
-    /// Device and core to an identifier of a client.
+    /// Creates a client of a device and core, and returns its identifier.
     pub create: Option<unsafe extern "C" fn(u32, u32, *mut u32) -> Code>,
     /// Removes a client.
     pub destroy: Option<unsafe extern "C" fn(u32) -> Code>,
-    /// A client's settings, a list that ends with null.
+    /// Sets a client's settings, a list that ends with null.
     pub set: Option<unsafe extern "C" fn(u32, *const *const PowerConfig) -> Code>,
 }
 
-/// One setting.
+/// A setting of a client.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct PowerConfig {
-    /// Which member.
     pub option: u32,
-    /// By the option.
     pub value: PowerValue,
 }
 
-/// By [`PowerConfig::option`].
+/// Member selected by [`PowerConfig::option`].
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union PowerValue {
-    /// Option 1.
+    /// For option 1.
     pub clocks: Clocks,
-    /// Options 2 and 3, in microseconds.
+    /// For options 2 and 3, in microseconds.
     pub microseconds: u32,
 }
 
-/// A vote on the clocks, the third version of it.
+/// A vote on the clocks, third version of the struct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Clocks {
-    /// The client.
     pub client: u32,
-    /// Whether `scaling` counts.
+    /// Whether `scaling` is set.
     pub set_scaling: u32,
     /// Whether clocks follow the load.
     pub scaling: u32,
-    /// How they follow it.
+    /// How clocks follow the load.
     pub mode: u32,
-    /// Whether `sleep_latency` counts.
+    /// Whether `sleep_latency` is set.
     pub set_sleep_latency: u32,
-    /// Microseconds waking up may take.
+    /// Allowed latency of waking up, microseconds.
     pub sleep_latency: u32,
-    /// Whether `sleep_disable` counts.
+    /// Whether `sleep_disable` is set.
     pub set_sleep_disable: u32,
-    /// Never sleeps.
+    /// Whether the processor never sleeps.
     pub sleep_disable: u32,
-    /// Whether `bus` counts.
+    /// Whether `bus` is set.
     pub set_bus: u32,
-    /// Voltage of the bus.
     pub bus: Corners,
-    /// Whether `core` counts.
+    /// Whether `core` is set.
     pub set_core: u32,
-    /// Voltage of the processor.
     pub core: Corners,
 }
 
-/// A range of voltages and what is aimed at.
+/// A range of voltages and the target voltage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Corners {
-    /// Least.
     pub least: u32,
-    /// Aimed at.
     pub target: u32,
-    /// Most.
     pub most: u32,
 }

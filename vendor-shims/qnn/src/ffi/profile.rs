@@ -1,18 +1,15 @@
 use std::ffi::c_char;
 
-/// Names an event.
+/// Identifies an event.
 pub type EventId = u64;
 
-/// What an event says.
+/// Data of an event.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct EventData {
-    /// Which kind.
     pub kind: u32,
-    /// Of the value.
     pub unit: u32,
-    /// The value.
     pub value: u64,
-    /// Null-terminated, may be null.
+    /// Null-terminated. May be null.
     pub name: *const c_char,
 }

@@ -4,59 +4,57 @@ use std::ffi::{c_char, c_void};
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Scalar {
-    /// Element type.
     pub data_type: u32,
-    /// Which member, by the type.
+    /// Member selected by `data_type`.
     pub value: ScalarValue,
 }
 
-/// The number.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union ScalarValue {
-    /// Float.
+    /// For floats.
     pub f32: f32,
-    /// Unsigned.
+    /// For unsigned integers.
     pub u32: u32,
-    /// Signed.
+    /// For signed integers.
     pub i32: i32,
-    /// 0 or 1.
+    /// For booleans: 0 or 1.
     pub bool8: u8,
-    /// Null-terminated.
+    /// For text. Null-terminated.
     pub text: *const c_char,
-    /// All bits.
+    /// All bits of the union.
     pub bits: u64,
 }
 
-/// `value = (stored + offset) · scale`.
+/// Encoding `value = (stored + offset) · scale`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C)]
 pub struct ScaleOffset {
-    /// Above zero.
+    /// Must be positive.
     pub scale: f32,
     /// Added to the stored integer.
     pub offset: i32,
 }
 
-/// The same with a float offset.
+/// Encoding `value = (stored + offset) · scale` with a float offset.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C)]
 pub struct FloatScaleOffset {
-    /// Above zero.
+    /// Must be positive.
     pub scale: f32,
-    /// Added.
+    /// Added to the stored integer.
     pub offset: f32,
 }
 
-/// One scale, fewer bits.
+/// One scale, with fewer bits than the container.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct BitWidthScaleOffset {
-    /// Bits used of the container.
+    /// Number of bits of the container that are used.
     pub bits: u32,
-    /// Above zero.
+    /// Must be positive.
     pub scale: f32,
-    /// Added.
+    /// Added to the stored integer.
     pub offset: i32,
 }
 
@@ -64,27 +62,21 @@ pub struct BitWidthScaleOffset {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct AxisScaleOffset {
-    /// Which axis.
     pub axis: i32,
-    /// How many.
     pub count: u32,
-    /// Them.
     pub scale_offsets: *const ScaleOffset,
 }
 
-/// Scales along an axis, fewer bits.
+/// Scales along an axis, with fewer bits than the container.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct BitWidthAxisScaleOffset {
-    /// Bits used of the container.
+    /// Number of bits of the container that are used.
     pub bits: u32,
-    /// Which axis.
     pub axis: i32,
-    /// How many.
     pub count: u32,
-    /// Scales.
     pub scales: *const f32,
-    /// Offsets, or null for zeros.
+    /// Offsets, or null if all are zero.
     pub offsets: *const i32,
 }
 
@@ -94,7 +86,6 @@ pub struct BitWidthAxisScaleOffset {
 pub struct BlockEncoding {
     /// Extents of a block, one per axis.
     pub extents: *const u32,
-    /// One per block.
     pub scale_offsets: *const ScaleOffset,
 }
 
@@ -104,19 +95,17 @@ pub struct BlockEncoding {
 pub struct FloatBlock {
     /// Extents of a block, one per axis.
     pub extents: *const u32,
-    /// One per block.
     pub scale_offsets: *const FloatScaleOffset,
 }
 
-/// Float scales per block, fewer bits.
+/// Float scales per block, with fewer bits than the container.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct BitWidthFloatBlock {
-    /// Bits used of the container.
+    /// Number of bits of the container that are used.
     pub bits: u32,
     /// Extents of a block, one per axis.
     pub extents: *const u32,
-    /// One per block.
     pub scale_offsets: *const FloatScaleOffset,
 }
 
@@ -132,9 +121,8 @@ pub struct BlockwiseExpansion {
     pub blocks_per_axis: u32,
     /// Bits of a multiple.
     pub multiple_bits: u32,
-    /// 0: multiples are bytes, 1: 16 bits.
+    /// 0: multiples are bytes. 1: multiples have 16 bits.
     pub multiple_storage: u32,
-    /// Multiples.
     pub multiples: *const u8,
 }
 
@@ -142,33 +130,31 @@ pub struct BlockwiseExpansion {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct QuantiseParams {
-    /// Defined or not.
+    /// Whether the encoding is defined.
     pub definition: u32,
-    /// Kind of encoding.
     pub encoding: u32,
-    /// By the kind.
     pub value: QuantiseUnion,
 }
 
-/// By [`QuantiseParams::encoding`].
+/// Member selected by [`QuantiseParams::encoding`].
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union QuantiseUnion {
-    /// Kind 0.
+    /// For kind 0.
     pub scale_offset: ScaleOffset,
-    /// Kind 1.
+    /// For kind 1.
     pub axis: AxisScaleOffset,
-    /// Kind 2.
+    /// For kind 2.
     pub bit_width: BitWidthScaleOffset,
-    /// Kind 3.
+    /// For kind 3.
     pub bit_width_axis: BitWidthAxisScaleOffset,
-    /// Kind 4.
+    /// For kind 4.
     pub block: BlockEncoding,
-    /// Kind 5.
+    /// For kind 5.
     pub expansion: *const BlockwiseExpansion,
-    /// Kind 7.
+    /// For kind 7.
     pub float_block: FloatBlock,
-    /// Kind 11.
+    /// For kind 11.
     pub bit_width_float_block: BitWidthFloatBlock,
 }
 
@@ -176,19 +162,18 @@ pub union QuantiseUnion {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct RawBuffer {
-    /// First byte.
     pub data: *mut c_void,
-    /// Bytes: 4 GiB are the end.
+    /// Size in bytes, less than 4 GiB.
     pub size: u32,
 }
 
-/// By the tensor's memory kind.
+/// Member selected by the tensor's memory kind.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union MemoryHandleOrBuffer {
-    /// Kind 0.
+    /// For kind 0.
     pub buffer: RawBuffer,
-    /// Kind 1.
+    /// For kind 1.
     pub handle: *mut c_void,
 }
 
@@ -200,21 +185,15 @@ pub struct TensorV1 {
     pub id: u32,
     /// Unique in the graph.
     pub name: *const c_char,
-    /// Part in the graph.
+    /// Role in the graph.
     pub kind: u32,
-    /// 0: dense.
+    /// 0 for dense.
     pub data_format: u32,
-    /// Element type.
     pub data_type: u32,
-    /// Encoding.
     pub quantise: QuantiseParams,
-    /// Count of `dims`.
     pub rank: u32,
-    /// Extents.
     pub dims: *mut u32,
-    /// Kind of memory.
     pub memory_kind: u32,
-    /// Memory.
     pub memory: MemoryHandleOrBuffer,
 }
 
@@ -224,9 +203,9 @@ pub struct TensorV1 {
 pub struct Tensor {
     /// 1 or 2.
     pub version: u32,
-    /// Common to both.
+    /// Fields common to both versions.
     pub v1: TensorV1,
-    /// What only the second version has: dynamic extents, sparse parameters, a flag.
+    /// Fields of the second version: dynamic extents, sparse parameters, a flag.
     pub second: [u64; 3],
 }
 
@@ -234,18 +213,13 @@ pub struct Tensor {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct MemoryDescriptor {
-    /// Count of `dims`.
     pub rank: u32,
-    /// Extents.
     pub dims: *const u32,
-    /// Null.
+    /// Always null.
     pub shape_config: *const c_char,
-    /// Element type.
     pub data_type: u32,
-    /// Kind of memory.
     pub memory_kind: u32,
-    /// File descriptor.
     pub fd: i32,
-    /// Address within it, for DMA-BUF.
+    /// Address within the memory, for DMA-BUF.
     pub data: *mut c_void,
 }

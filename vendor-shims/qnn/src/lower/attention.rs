@@ -1,4 +1,4 @@
-//! Rewrites attention in the layout that a variant selects.
+//! Rewrites attention in the layout selected by the variants.
 
 use shardwright_shim_npu::attention::Attention;
 use shardwright_shim_npu::lowering::Binary;
@@ -8,17 +8,17 @@ use super::encoding::Encoding;
 use super::import::{Importer, Layout};
 use super::variants::{Heads, KeyRows, SharedMask};
 
-/// Most heads for which a mask is repeated.
+/// Maximum number of heads for which a mask is repeated.
 const MOST_REPEATED: u64 = 64;
 
-/// Most bytes of a mask that is repeated for its heads. Reported from phones with SM8850 and
+/// Maximum size in bytes of a mask repeated for its heads. Reported from phones with SM8850 and
 /// SM8750: a 16-bit mask of 1,081,344 bytes, concatenated from one copy per head, was added to the
-/// scores of other rows, while one of 1,048,576 bytes was added correctly: nothing fails, and the
-/// model's output is wrong. The x86-64 library computes both correctly. A larger mask is broadcast:
-/// an attention by itself then has 7 % fewer to 10 % more simulated cycles on SoC 72.
+/// scores of other rows. A mask of 1,048,576 bytes was added correctly. No call fails, but the
+/// model's output is wrong. The x86-64 library computes both correctly. A larger mask is broadcast.
+/// A single attention then has between 7 % fewer and 10 % more simulated cycles on SoC 72.
 pub const MOST_REPEATED_BYTES: u64 = 1 << 20;
 
-/// Writes an attention in the layout of the variant; `[R, kv · group · d]`.
+/// Writes an attention in the layout of the variants. The result is `[R, kv · group · d]`.
 pub(super) fn write(importer: &mut Importer<'_, '_>, attention: &Attention) -> Result<ValueId, LowerError> {
     let parts = match importer.variants.keys {
         KeyRows::Split => attention.parts.clone(),
@@ -45,8 +45,8 @@ struct Writer<'i, 's, 'w> {
 }
 
 impl Writer<'_, '_, '_> {
-    /// The heads of a key are rows of one product, in any order of rows and heads: data moves only
-    /// if there are several keys.
+    /// Writes the attention with the heads of a key as rows of one product, in any order of rows
+    /// and heads. Data moves only if there are several keys.
     fn in_rows(
         &mut self,
         query: ValueId,
@@ -75,7 +75,7 @@ impl Writer<'_, '_, '_> {
         Ok(self.importer.work.concat(&heads, 1))
     }
 
-    /// Rows `[S, kv · d]` of one head as `[1, 1, S, d]`.
+    /// Reshapes the rows `[S, kv · d]` of one head to `[1, 1, S, d]`.
     fn head_of(&mut self, parts: &[ValueId], head: u64) -> Vec<ValueId> {
         let width = self.attention.width;
         let mut of = |part: &ValueId| {
@@ -111,7 +111,7 @@ impl Writer<'_, '_, '_> {
         Ok(self.importer.together(mixed, Layout::Heads))
     }
 
-    /// Rows `[S, kv · d]` as `[.., S, d]`.
+    /// Reshapes rows `[S, kv · d]` to `[.., S, d]`.
     fn heads_of(&mut self, parts: &[ValueId], axes: [u64; 2]) -> Vec<ValueId> {
         let width = self.attention.width;
         let mut of = |part: &ValueId| {
@@ -136,7 +136,7 @@ impl Writer<'_, '_, '_> {
         Ok(self.importer.work.concat(&scores, 3))
     }
 
-    /// The softmax of scores, reshaped to `shape` for a mask of shape `mask`.
+    /// Adds the mask of shape `mask` to the scores, reshaped to `shape`, and applies the softmax.
     fn weights(&mut self, scores: ValueId, shape: &[u64], mask: &[u64]) -> Result<ValueId, LowerError> {
         let scores = self.importer.between(self.attention, scores)?;
         let encoding = self.importer.work.encoding(self.attention.masked)?.computed();
@@ -146,8 +146,8 @@ impl Writer<'_, '_, '_> {
         Ok(self.importer.softmax(masked))
     }
 
-    /// The mask in extents that broadcast to `shape`, repeated for every head if the variant
-    /// requests it and the result has at most [`MOST_REPEATED_BYTES`].
+    /// Returns the mask in extents that broadcast to `shape`. It is repeated for every head if the
+    /// variant requests it and the result has at most [`MOST_REPEATED_BYTES`].
     fn mask_as(&mut self, mask: &[u64], shape: &[u64]) -> ValueId {
         let mut value = self.importer.work.reshape(self.mask, mask);
         let is_shared = |axis: &usize| mask[*axis] == 1 && shape[*axis] > 1;
@@ -180,7 +180,7 @@ impl Writer<'_, '_, '_> {
             let slots = self.importer.work.draft.shape(*part)[2];
             let some = self.importer.work.slice(weights, 3, start, start + slots);
             start += slots;
-            // The weights of a part sum to at most 1, so its context lies between zero and its
+            // The weights of a part sum to at most 1, so its context is between zero and its
             // values.
             let within = match self.importer.work.encoding_of(*part).ends() {
                 Some((low, high)) => Encoding::covering(low, high),

@@ -1,8 +1,8 @@
-//! Decides which operations are supported, with the reason for the others.
+//! Decides which operations are supported, with a reason for each unsupported one.
 //!
-//! Supported means that the vendor's library validates, prepares and computes them correctly; it
-//! validates many that it does not. Where it is known to accept a combination but compute wrong
-//! numbers, the reason says so.
+//! An operation is supported if the vendor's library validates, prepares and computes it correctly.
+//! The library validates many operations that it computes wrongly. If such a combination is known,
+//! the reason reports that the results are wrong.
 
 use shardwright_shim_abi::{WeightView, raw};
 use shardwright_shim_npu::encoding::dtype_name;
@@ -11,7 +11,7 @@ use shardwright_shim_npu::{Encoding as _, Rules};
 use super::encoding::Encoding;
 use super::weights::{MatrixForm, matrix_form};
 
-/// The operations that the library computes correctly, the same for every known chip.
+/// The operations that the library computes correctly. They are the same for every known chip.
 pub(super) struct Hexagon;
 
 impl Rules for Hexagon {

@@ -12,7 +12,8 @@ use crate::graph::{
     DataType, Param, QnnEncoding, QnnGraph, QnnNode, QnnTensor, StaticData, TensorIndex, TensorKind,
 };
 
-/// Tolerance below which a vector's square sum counts as zero, of the contract's `max(‖x‖, 1e-12)`.
+/// Tolerance below which a vector's square sum counts as zero. It implements the contract's
+/// `max(‖x‖, 1e-12)`.
 const L2_EPSILON: f32 = 1e-24;
 
 struct Emitter<'d, 'w> {
@@ -24,7 +25,7 @@ struct Emitter<'d, 'w> {
     node_names: HashSet<String>,
 }
 
-/// The compiler's graph of a draft of `source`.
+/// Converts a draft of `source` to the compiler's graph.
 pub(super) fn emit<'w>(source: &Source<'w>, mut draft: Draft<'w>) -> Result<Lowered<'w>, LowerError> {
     draft.part_outputs(|draft, value| {
         let encoding = draft.encoding(value).unwrap_or(Encoding::Half);

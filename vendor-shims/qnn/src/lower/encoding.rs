@@ -10,32 +10,31 @@ use crate::graph::{DataType, QnnEncoding, ScaleOffset};
 
 /// Largest stored value of 16 bits.
 const LARGEST_16: f32 = 65_535.0;
-/// Zero point of 16 bits around their middle.
+/// Zero point at the middle of 16 bits.
 const MIDDLE: i32 = 32_768;
 /// Largest stored value of 8 bits.
 const LARGEST_8: f32 = 255.0;
 
-/// `value = (stored − zero) · scale`.
+/// Encoding `value = (stored − zero) · scale`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Affine {
-    /// Above zero, finite.
+    /// Positive and finite.
     pub scale: f32,
     /// One of the stored values.
     pub zero: i32,
 }
 
-/// How the elements of an activation are stored.
+/// Storage of an activation's elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Encoding {
-    /// f32, at ports only.
+    /// f32, only at ports.
     Single,
-    /// f16.
     Half,
     /// u16 with one scale.
     Fixed16(Affine),
-    /// u8 with one scale: states, and the values written to them.
+    /// u8 with one scale, for states and the values written to them.
     Fixed8(Affine),
-    /// i32: positions and slots.
+    /// i32, for positions and slots.
     Index,
 }
 
@@ -65,7 +64,7 @@ impl npu::Encoding for Encoding {
         matches!(self, Encoding::Fixed16(_) | Encoding::Fixed8(_))
     }
 
-    /// If it has 8 bits, 16 bits over the same interval.
+    /// Widens 8 bits to 16 bits over the same interval.
     fn computed(self) -> Encoding {
         match (self, self.ends()) {
             (Encoding::Fixed8(_), Some((low, high))) => Encoding::covering(low, high),
@@ -107,7 +106,7 @@ impl npu::Encoding for Encoding {
 }
 
 impl Encoding {
-    /// u16 over an interval, zero included.
+    /// Returns u16 over an interval that includes zero.
     pub fn covering(low: f32, high: f32) -> Encoding {
         let (low, high) = (low.min(0.0), high.max(0.0));
         let scale = ((high - low) / LARGEST_16).max(f32::MIN_POSITIVE);
@@ -115,8 +114,9 @@ impl Encoding {
         Encoding::Fixed16(Affine { scale, zero })
     }
 
-    /// 16 bits over the same interval, which represent exactly the same values: 65,535 is 257 times
-    /// 255. With the 8-bit scale the library's products would round to steps of that size.
+    /// Returns 16 bits over the same interval, which represent exactly the same values, because
+    /// 65,535 is 257 times 255. With the 8-bit scale the library's products would round to steps of
+    /// that size.
     pub fn widened(self) -> Encoding {
         match self {
             Encoding::Fixed8(affine) => {
@@ -127,11 +127,11 @@ impl Encoding {
         }
     }
 
-    /// 16 bits, centred, that represent the same values, those of 8 bits exactly: the library's
-    /// products require that of a second operand.
+    /// Returns centred 16 bits that represent the same values. Values of 8 bits are represented
+    /// exactly, as the library's products require of a second operand.
     pub fn centred(self) -> Encoding {
         let scale = match (self, self.ends()) {
-            // 255 steps on either side at most.
+            // At most 255 steps on either side.
             (Encoding::Fixed8(affine), _) => affine.scale / 128.0,
             (Encoding::Fixed16(affine), Some((low, high))) if affine.zero != MIDDLE => {
                 low.abs().max(high.abs()) / (MIDDLE - 1) as f32
@@ -141,9 +141,9 @@ impl Encoding {
         Encoding::Fixed16(Affine { scale: scale.max(f32::MIN_POSITIVE), zero: MIDDLE })
     }
 
-    /// u16 over the range of the values of `self` multiplied by anything from −1 to 1. Unchanged
-    /// for floats, and if the range is already symmetric except for one step: equal encodings need
-    /// no conversion.
+    /// Returns u16 over the range of `self`'s values multiplied by anything from −1 to 1. Floats
+    /// are unchanged. A range that is symmetric except for one step is unchanged too, because equal
+    /// encodings need no conversion.
     pub fn turned(self) -> Encoding {
         match (self, self.ends()) {
             (Encoding::Fixed16(affine), _) if (MIDDLE - 1..=MIDDLE).contains(&affine.zero) => self,
@@ -155,7 +155,7 @@ impl Encoding {
         }
     }
 
-    /// Scale and zero point of a port with this encoding: 1 and 0 for floats.
+    /// Returns scale and zero point of a port with this encoding. Floats have 1 and 0.
     pub fn affine(self) -> (f64, i64) {
         match self {
             Encoding::Fixed16(affine) | Encoding::Fixed8(affine) => {
@@ -165,7 +165,7 @@ impl Encoding {
         }
     }
 
-    /// Element type in the compiler's graph.
+    /// Returns the element type in the compiler's graph.
     pub fn dtype(self) -> DataType {
         match self {
             Encoding::Single => DataType::Float32,
@@ -176,7 +176,7 @@ impl Encoding {
         }
     }
 
-    /// Encoding in the compiler's graph.
+    /// Returns the encoding in the compiler's graph.
     pub fn qnn(self) -> QnnEncoding {
         match self {
             Encoding::Fixed16(affine) | Encoding::Fixed8(affine) => {

@@ -1,5 +1,5 @@
-//! Converts an entry's nodes to the processor's operations; attention is converted as a whole where
-//! it is recognised.
+//! Converts an entry's nodes to the processor's operations. A recognised attention is converted as
+//! a whole.
 
 use shardwright_shim_abi::WeightView;
 use shardwright_shim_npu as npu;
@@ -16,7 +16,7 @@ use super::weights::{MatrixForm, MatrixLayout, kernels, matrix, matrix_form, sca
 /// Position of the head axis of `[rows, heads · d]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// `[1, R, H, d]`: no value moves.
+    /// `[1, R, H, d]`, which moves no values.
     Rows,
     /// `[1, H, R, d]`.
     Heads,
@@ -42,16 +42,17 @@ impl Variants {
     }
 }
 
-/// Builds a draft of an entry that passed `check`.
+/// Builder of a draft for an entry that passed `check`.
 pub(super) struct Importer<'s, 'w> {
     pub work: Work<'s, 'w>,
     pub variants: &'s Variants,
-    /// Bytes of the largest mask that was to be repeated for its heads but is too large.
+    /// Size in bytes of the largest mask that is too large to be repeated for its heads, although
+    /// this was requested.
     pub broadcast_mask: Option<u64>,
 }
 
-/// The draft of an entry that passed `check`, and the bytes of the largest mask that was to be
-/// repeated for its heads but is too large.
+/// Returns the draft of an entry that passed `check`. The second result is the size in bytes of the
+/// largest mask that is too large to be repeated for its heads, although this was requested.
 pub(super) fn import<'w>(
     source: &Source<'w>,
     variants: &Variants,
@@ -69,7 +70,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
     type Content = Content<'w>;
     type Compute = Compute;
 
-    /// The library's broadcasting is known for equal ranks only.
+    /// The library's broadcasting is only known for operands of equal rank.
     const EQUAL_RANKS: bool = true;
 
     fn work(&mut self) -> &mut Work<'s, 'w> {
@@ -98,15 +99,15 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         }
     }
 
-    /// 8-bit values are widened to 16 bits, which represent them exactly.
+    /// Widens 8-bit values to 16 bits, which represent them exactly.
     fn value(&mut self, tensor: u32) -> Result<ValueId, LowerError> {
         let value = self.work.value(tensor)?;
         let encoding = self.work.encoding_of(value);
         Ok(self.convert(value, encoding.widened()))
     }
 
-    /// It is centred: the library rejects other 16-bit operands, and rounds 8-bit ones a second
-    /// time.
+    /// Returns a centred second operand. The library rejects other 16-bit operands, and rounds
+    /// 8-bit ones a second time.
     fn second(&mut self, tensor: u32) -> Result<ValueId, LowerError> {
         let value = self.work.value(tensor)?;
         match self.work.encoding_of(value) {
@@ -158,7 +159,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         self.work.act_like(Compute::L2Norm, x, target)
     }
 
-    /// In blocks of outputs and of rows if there are too many.
+    /// Writes the product in blocks of outputs and rows if there are too many.
     fn product(&mut self, x: u32, weight: u32, out: u32) -> Result<ValueId, LowerError> {
         let target = self.work.encoding(out)?.computed();
         let value = self.value(x)?;
@@ -169,7 +170,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         let rows = self.work.draft.shape(value).iter().product::<u64>() / inner;
         let outputs = self.work.source.tensor(out).last();
         let layout = match (form, self.variants.product) {
-            // As FullyConnected the library prepares blocks for some shapes only.
+            // With FullyConnected the library prepares blocks only for some shapes.
             (MatrixForm::Blocks, _) => MatrixLayout::Pixel,
             (MatrixForm::Half, _) | (_, Product::FullyConnected) => MatrixLayout::Stored,
             (_, Product::Convolution) => MatrixLayout::Pixel,
@@ -309,7 +310,7 @@ impl Importer<'_, '_> {
         }
     }
 
-    /// The reverse of [`Importer::apart`].
+    /// Joins heads to `[R, heads · width]`, the reverse of [`Importer::apart`].
     pub fn together(&mut self, value: ValueId, layout: Layout) -> ValueId {
         let value = match layout {
             Layout::Rows => value,
@@ -319,7 +320,7 @@ impl Importer<'_, '_> {
         self.work.reshape(value, &[rows, heads * width])
     }
 
-    /// Negates the first operand and appends the second, which has the same encoding.
+    /// Negates the first operand and appends the second one, which has the same encoding.
     fn opposite(&mut self, negated: ValueId, plain: ValueId) -> ValueId {
         let encoding = self.work.encoding_of(negated).turned();
         let (minus, plus) = (self.unary(Unary::Negate, negated, encoding), self.convert(plain, encoding));

@@ -1,7 +1,7 @@
 //! Splits the last operation before an output into blocks.
 //!
-//! The compiler writes an output from its computed layout with one or two threads, while everything
-//! else waits for them: 50 thousand cycles for 64 rows of 1536 values. Blocks are written by as
+//! The compiler writes an output from its computed layout with one or two threads, while all other
+//! threads wait. For 64 rows of 1536 values this costs 50 thousand cycles. Blocks are written by as
 //! many threads as there are blocks, each as soon as it is computed.
 
 use shardwright_shim_npu::{ValueId, ValueKind};
@@ -9,10 +9,10 @@ use shardwright_shim_npu::{ValueId, ValueKind};
 use super::draft::{Act, ActKind, Compute, Draft};
 use super::variants::Leaving;
 
-/// Values of a row in one block.
+/// Number of values of a row in one block.
 const BLOCK_COLUMNS: u64 = 256;
 
-/// Splits the last operation of every output, if it is elementwise. The result is the same.
+/// Splits the last operation of every output if it is elementwise. The result does not change.
 pub(super) fn leave(draft: &mut Draft<'_>, form: Leaving) {
     let back = match form {
         Leaving::Whole => return,
@@ -31,24 +31,25 @@ pub(super) fn leave(draft: &mut Draft<'_>, form: Leaving) {
     }
 }
 
-/// How an operation is split.
+/// The split of an operation into blocks.
 struct Blocks {
-    /// Of the result.
+    /// Axis of the result.
     axis: usize,
-    /// Size of all blocks but the last.
+    /// Size of each block except the last.
     step: u64,
-    /// Per operand the axis it is split along; `None` for one that all blocks read whole.
+    /// For each operand the axis along which it is split, or `None` if all blocks read the whole
+    /// operand.
     operands: Vec<Option<usize>>,
 }
 
-/// How an operation is split, `back` axes before the end; `None` if that is not possible or of no
-/// use.
+/// Determines how to split an operation along the axis `back` axes before the end. Returns `None`
+/// if a split is impossible or useless.
 fn blocks(draft: &Draft<'_>, act: &Act, back: usize) -> Option<Blocks> {
     if !matches!(act.kind, ActKind::Compute(Compute::Unary(_) | Compute::Binary(_))) {
         return None;
     }
     let shape = draft.shape(act.output);
-    // One row is written at once anyway.
+    // A single row is written at once without a split.
     let rows = *shape.get(shape.len().checked_sub(2)?)?;
     let axis = shape.len() - back;
     let step = match back {
@@ -63,7 +64,7 @@ fn blocks(draft: &Draft<'_>, act: &Act, back: usize) -> Option<Blocks> {
                 let is_constant = matches!(draft.values[input.0].kind, ValueKind::Constant(_));
                 (!is_constant).then_some(Some(place))
             }
-            // Broadcast.
+            // The operand is broadcast.
             _ => Some(None),
         }
     };
@@ -98,7 +99,7 @@ fn cut(draft: &mut Draft<'_>, act: &Act, blocks: Blocks) {
     draft.nodes.push(Act { kind: ActKind::Concat(blocks.axis), inputs: parts, ..act.clone() });
 }
 
-/// A block of an operand.
+/// Slices a block of an operand.
 fn block_of(
     draft: &mut Draft<'_>,
     act: &Act,

@@ -1,16 +1,16 @@
-//! Entries of a work order as graphs of the vendor's compiler.
+//! Lowers entries of a work order to graphs of the vendor's compiler.
 //!
-//! **Job.** Decides for every node whether it is supported, with the reason if not ([`check`]), and
-//! lowers an entry to the processor's operations ([`lower`]), in the layout that [`Variants`]
-//! select. Weights are borrowed.
+//! **Job.** Decides for every node whether it is supported, with a reason if it is not ([`check`]).
+//! Lowers an entry to the processor's operations ([`lower`]), in the layout selected by
+//! [`Variants`]. Weights are borrowed.
 //!
-//! **Not its job.** It calls no library. If the library refuses a graph made here, that is a bug of
-//! this module.
+//! **Not its job.** It does not call libraries. If the library refuses a graph from this module,
+//! that is a bug of this module.
 //!
 //! Reading order: [`check`], [`Variants`], then the stages of an entry, which
 //! `shardwright-shim-npu` has read: `import` and `attention` (conversion to the processor's
-//! operations), `tidy` (rewriting), `leaving` (splitting outputs), `sixteen_rows` (what the
-//! compiler gets wrong), `emit` (conversion to the compiler's graph).
+//! operations), `tidy` (rewriting), `leaving` (splitting outputs), `sixteen_rows` (workaround for
+//! wrong results), `emit` (conversion to the compiler's graph).
 
 mod attention;
 mod check;
@@ -36,34 +36,32 @@ pub use self::variants::{Heads, KeyRows, Leaving, Product, Rotary, SharedMask, V
 use crate::graph::{QnnGraph, TensorIndex};
 use crate::soc::Soc;
 
-/// A lowered entry.
 #[derive(Clone, Debug)]
 pub struct Lowered<'w> {
-    /// The graph.
     pub graph: QnnGraph<'w>,
-    /// Its inputs, then its outputs, in the entry's order, each with the tensor a run binds, which
-    /// has the port's extents.
+    /// The entry's inputs, then its outputs, in the entry's order. Each has the tensor that a run
+    /// binds, which has the port's extents.
     pub ports: Vec<Port<TensorIndex>>,
-    /// Number of weights whose bytes or scales are not available and were made up: good for
-    /// estimates, not for running.
+    /// Number of weights whose bytes or scales are not available and were made up. Such a graph is
+    /// suitable for estimates but not for running.
     pub stand_ins: usize,
-    /// Bytes of the largest mask that the variants want repeated for its heads but that is
-    /// broadcast, because it is larger than [`MOST_REPEATED_BYTES`].
+    /// Size in bytes of the largest mask that is broadcast because it is larger than
+    /// [`MOST_REPEATED_BYTES`], although the variants request to repeat it for its heads.
     pub broadcast_mask: Option<u64>,
 }
 
-/// One verdict per node, in the entry's order, the same for every known chip. Weights may have no
-/// bytes and no scales: then their kinds and extents decide.
+/// Returns one verdict per node, in the entry's order. It is the same for every known chip. If
+/// weights have no bytes and no scales, their kinds and extents decide.
 pub fn check(entry: EntryView<'_>, soc: &Soc) -> Vec<Verdict> {
     let _ = soc;
     verdicts(entry, &Hexagon)
 }
 
-/// The graph of an entry.
+/// Lowers an entry to a graph.
 ///
 /// # Errors
 ///
-/// [`LowerError`], for an entry that [`check`] does not fully support, and for weights whose bytes
+/// [`LowerError`] for an entry that [`check`] does not fully support, and for weights whose bytes
 /// do not match their type.
 pub fn lower<'w>(entry: EntryView<'w>, soc: &Soc, variants: &Variants) -> Result<Lowered<'w>, LowerError> {
     let _ = soc;

@@ -1,26 +1,26 @@
-//! Computes two operations on 16 rows as ones on two blocks of eight.
+//! Computes two operations on 16 rows as operations on two blocks of eight.
 //!
-//! The compiler takes the 16 rows of a product for 4 by 4 pixels. Two operations beside such a
-//! product then are wrong, on every processor tried and in all but one form of the product. No
-//! other number of rows was seen to be wrong.
+//! The compiler treats the 16 rows of a product as 4 by 4 pixels. Then two operations next to such
+//! a product are wrong, on every processor tried and in all but one form of the product. All other
+//! tried numbers of rows were correct.
 //!
-//! * A Tanh of integers that follows it, whether the result leaves or is sliced, joined or
+//! * A Tanh of integers after the product, whether its result is an output or is sliced, joined or
 //!   reshaped: every second pair of rows is zero, or rows are exchanged, or the graph fails to run.
 //!   A soft-cap of logits is such a case. The library's test `a_tanh_of_sixteen_rows_is_wrong`
-//!   tells when that changes.
-//! * A conversion of halves to integers that it reads, if an RmsNorm made the halves: rows are
-//!   exchanged. `a_conversion_of_sixteen_rows_is_wrong` tells when that changes.
+//!   detects a fix.
+//! * A conversion of halves to integers before the product, if an RmsNorm computed the halves: rows
+//!   are exchanged. The test `a_conversion_of_sixteen_rows_is_wrong` detects a fix.
 
 use shardwright_shim_npu::{Encoding as _, ValueId};
 
 use super::draft::{Act, ActKind, Compute, Draft};
 use super::encoding::Encoding;
 
-/// The number of rows that is wrong, and the blocks that are right.
+/// The number of rows that is wrong, and the number of blocks that is correct.
 const ROWS: u64 = 16;
 const BLOCKS: u64 = 2;
 
-/// Gives the operand of each such operation the extents `[1, 2, 8, columns]`.
+/// Reshapes the operand of each such operation to `[1, 2, 8, columns]`.
 pub(super) fn split(draft: &mut Draft<'_>) {
     for act in std::mem::take(&mut draft.nodes) {
         let Some((operand, encoding, result)) = wrong(draft, &act) else {
@@ -37,7 +37,8 @@ pub(super) fn split(draft: &mut Draft<'_>) {
     }
 }
 
-/// The operand of an operation that is computed wrongly, with its encoding and that of the result.
+/// Returns the operand of an operation that is computed wrongly, with its encoding and the encoding
+/// of the result.
 fn wrong(draft: &Draft<'_>, act: &Act) -> Option<(ValueId, Encoding, Encoding)> {
     let operand = *act.inputs.first()?;
     let (encoding, result) = (draft.encoding(operand)?, draft.encoding(act.output)?);
@@ -56,7 +57,8 @@ mod tests {
 
     use super::*;
 
-    /// Kinds of what an operation becomes, with the extents of their results.
+    /// Splits an operation and returns the kinds of the resulting operations, with the extents of
+    /// their results.
     fn after(rows: &[u64], kind: Compute, encoding: Encoding) -> Vec<(ActKind, Vec<u64>)> {
         let mut draft = Draft::default();
         let shape = [rows, &[600]].concat();

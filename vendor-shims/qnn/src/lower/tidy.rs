@@ -1,4 +1,4 @@
-//! Rewrites that preserve every value: removes operations that move nothing and computes equal
+//! Rewrites that preserve every value: they remove operations without effect and compute equal
 //! expressions once.
 
 use std::collections::HashMap;
@@ -9,11 +9,11 @@ use shardwright_shim_npu::{ValueId, ValueKind};
 use super::draft::{Act, ActKind, Compute, Draft};
 use super::encoding::Encoding;
 
-/// Most rounds of rewriting. Each one moves a reshape past at least one operation or removes it,
-/// and chains are short.
+/// Maximum number of rounds of rewriting. Each round moves a reshape past at least one operation or
+/// removes it, and chains are short.
 const MAX_ROUNDS: usize = 64;
 
-/// Key of equal results: operation and operands, with the result's extents and encoding.
+/// Key of equal results: operation and operands, with extents and encoding of the result.
 type Same = (ActKind, Vec<ValueId>, Vec<u64>, (u8, u32, i32));
 
 fn key(encoding: Option<Encoding>) -> (u8, u32, i32) {
@@ -27,7 +27,7 @@ fn key(encoding: Option<Encoding>) -> (u8, u32, i32) {
     }
 }
 
-/// Rewrites until nothing changes, then drops unread results.
+/// Rewrites until the draft does not change any more, then drops unread results.
 pub(super) fn tidy(draft: &mut Draft<'_>) {
     for _ in 0..MAX_ROUNDS {
         if !round(draft) {
@@ -46,7 +46,7 @@ struct Round {
 }
 
 impl Round {
-    /// The operand of the reshape that computes a value, if one does.
+    /// Returns the operand of the reshape that computes a value, if there is one.
     fn reshaped(&self, value: ValueId) -> Option<ValueId> {
         let maker = self.maker.get(value.0).copied().flatten()?;
         (self.nodes[maker].kind == ActKind::Reshape).then(|| self.nodes[maker].inputs[0])
@@ -139,7 +139,8 @@ fn round(draft: &mut Draft<'_>) -> bool {
     round.changed
 }
 
-/// The operands of a shape-independent operation if the reshapes before it were moved after it.
+/// Returns the operands of a shape-independent operation as they would be if the reshapes before it
+/// were moved after it.
 fn before_reshape(draft: &Draft<'_>, round: &Round, act: &Act) -> Option<Vec<ValueId>> {
     let first = act.inputs[0];
     let last = |value: ValueId| draft.shape(value).last().copied();
@@ -174,7 +175,7 @@ fn before_reshape(draft: &Draft<'_>, round: &Round, act: &Act) -> Option<Vec<Val
     }
 }
 
-/// Applies the operation to the operands of its reshapes, and the reshape afterwards.
+/// Applies the operation to the operands of its reshapes, then reshapes the result.
 fn sink(draft: &mut Draft<'_>, round: &mut Round, act: Act, inputs: &[ValueId]) {
     let computed = |value: &&ValueId| !matches!(draft.values[value.0].kind, ValueKind::Constant(_));
     let Some(shape) = inputs.iter().find(computed).map(|value| draft.shape(*value).to_vec()) else {

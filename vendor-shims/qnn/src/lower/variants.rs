@@ -1,33 +1,33 @@
-//! Mathematically equivalent ways to write an entry for the compiler, whose scheduler handles some
+//! Mathematically equivalent ways to write an entry for the compiler. Its scheduler handles some
 //! better than others.
 
 use shardwright_shim_abi::EntryView;
 
-/// How an entry is lowered where there is a choice. All choices compute the same, up to the
-/// rounding of intermediate results.
+/// Choices in lowering an entry. All choices compute the same, up to the rounding of intermediate
+/// results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Variants {
-    /// Rotary embedding.
     pub rotary: Rotary,
-    /// Keys and values that a run adds to those of the state.
+    /// Combination of a run's new keys and values with the state's.
     pub keys: KeyRows,
-    /// Whether keys are transposed to `[d, keys]` by an operation of their own, or by the product.
+    /// Whether a separate operation transposes keys to `[d, keys]`. Otherwise the product does.
     pub turned: bool,
     /// Where queries are reordered from rows to heads.
     pub heads: Heads,
-    /// A mask that all heads share.
+    /// Form of a mask that all heads share.
     pub mask: SharedMask,
-    /// Products with a constant matrix.
+    /// Form of products with a constant matrix.
     pub product: Product,
-    /// The last operation before outputs.
+    /// Form of the last operation before outputs.
     pub leaving: Leaving,
-    /// Most outputs of one product; wider ones are split and concatenated.
+    /// Maximum number of outputs of one product. Wider ones are split and concatenated.
     pub widest: u64,
-    /// Most rows of one product; more are taken in equal parts and concatenated.
+    /// Maximum number of rows of one product. More rows are split into equal parts and
+    /// concatenated.
     pub tallest: u64,
 }
 
-/// How rotary embedding is written.
+/// Form of rotary embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rotary {
@@ -40,21 +40,21 @@ pub enum Rotary {
     Exchanged,
     /// Two products of whole heads, one of them with its halves exchanged and one half negated.
     Negated,
-    /// [`Rotary::Negated`] for heads of 512 values and more, [`Rotary::Pairs`] for smaller ones.
+    /// [`Rotary::Negated`] for heads of at least 512 values, otherwise [`Rotary::Pairs`].
     ByWidth,
 }
 
-/// How new rows are combined with a state.
+/// Combination of new rows with a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyRows {
-    /// Concatenated to it: one product.
+    /// Concatenated to the state: one product.
     Joined,
     /// Kept separate: two products, whose scores are concatenated and contexts added.
     Split,
 }
 
-/// Where `[rows, heads · d]` becomes `[heads, rows, d]`.
+/// Place where `[rows, heads · d]` becomes `[heads, rows, d]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Heads {
@@ -64,17 +64,17 @@ pub enum Heads {
     AfterNorm,
     /// After rotary embedding.
     AfterRotary,
-    /// Nowhere: the heads that share a key are rows of one product.
+    /// Nowhere. The heads that share a key are rows of one product.
     Never,
     /// After rotary embedding, and the heads that share a key are rows of one product.
     Grouped,
 }
 
-/// Heads of at least this many values are wide.
+/// Minimum number of values of a wide head.
 const WIDE_HEAD: u64 = 512;
 
 impl Rotary {
-    /// The form for heads of `width` values.
+    /// Returns the form for heads of `width` values.
     pub(super) fn of(self, width: u64) -> Rotary {
         match self {
             Rotary::ByWidth if width >= WIDE_HEAD => Rotary::Negated,
@@ -84,30 +84,28 @@ impl Rotary {
     }
 }
 
-/// How a mask is added to the scores of several heads.
+/// Form of a mask that is added to the scores of several heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SharedMask {
     /// Broadcast by the addition.
     Broadcast,
-    /// Repeated for every head first, up to [`MOST_REPEATED_BYTES`](super::MOST_REPEATED_BYTES); a
-    /// larger one is broadcast.
+    /// First repeated for every head, up to [`MOST_REPEATED_BYTES`](super::MOST_REPEATED_BYTES). A
+    /// larger mask is broadcast.
     Repeated,
 }
 
-/// How a product with a constant matrix is written.
+/// Form of a product with a constant matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Product {
-    /// FullyConnected.
     FullyConnected,
     /// A convolution of one pixel.
     Convolution,
-    /// MatMul.
     MatMul,
 }
 
-/// How the last operation before an output is written, if it is elementwise on several rows.
+/// Form of the last operation before an output, if it is elementwise on several rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Leaving {
@@ -119,12 +117,12 @@ pub enum Leaving {
     Columns,
 }
 
-/// Outputs of one product: the compiler takes minutes for much wider ones.
+/// Default number of outputs of one product. Much wider products compile for minutes.
 pub const WIDEST: u64 = 32_768;
 
-/// Rows of one product. With 2,520 rows a layer of Gemma 4's tower for pictures, in eight bits, has
-/// twelve times the simulated cycles (562 ms on SoC 72) of one whose products are taken in two
-/// parts of 1,260 (44.7 ms): their operands and results then fit the fast memory.
+/// Default number of rows of one product. With 2,520 rows, an 8-bit layer of Gemma 4's picture
+/// tower has twelve times the simulated cycles (562 ms on SoC 72) of a layer with two parts of
+/// 1,260 rows (44.7 ms), whose operands and results fit the fast memory.
 pub const TALLEST: u64 = 1_280;
 
 impl Default for Variants {
@@ -144,11 +142,11 @@ impl Default for Variants {
 }
 
 impl Variants {
-    /// The default for an entry unless flags say otherwise: the variant with few simulated cycles
-    /// in all decoder layers of Gemma 4 E2B, 1 and 64 rows, 8 and 4 bits, on SoC 72 in finalize
-    /// mode 3. With one row all variants lie within 0.5 %. With 64, queries that are not reordered
-    /// and keys transposed by an operation save up to a fifth of a layer, and outputs split into
-    /// blocks 2 to 6 % of a graph of one layer.
+    /// Returns the default for an entry, which flags may override. It has few simulated cycles in
+    /// all decoder layers of Gemma 4 E2B with 1 and 64 rows and 8 and 4 bits, on SoC 72 in finalize
+    /// mode 3. With one row all variants differ by at most 0.5 %. With 64 rows, queries that are
+    /// not reordered and keys transposed by an operation save up to a fifth of a layer. Outputs
+    /// split into blocks save 2 to 6 % of a graph of one layer.
     pub fn rules(_entry: EntryView<'_>) -> Variants {
         Variants::default()
     }

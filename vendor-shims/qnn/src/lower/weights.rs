@@ -1,5 +1,5 @@
-//! Constants: which ones the compiler supports, and how they are passed on. Large ones are
-//! borrowed, never copied.
+//! Converts constants: which ones the compiler supports, and how they are passed to it. Large ones
+//! are borrowed, never copied.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -19,8 +19,8 @@ use crate::graph::{DataType, QnnEncoding, ScaleOffset, StaticData};
 const BLOCK: u64 = 32;
 /// Largest multiple of a channel's scale that a block may have.
 const LARGEST_MULTIPLE: f32 = 16.0;
-/// Tolerance between a block's scale and a multiple of its channel's: block scales are stored in
-/// f16, with steps that coarse.
+/// Tolerance between a block's scale and a multiple of its channel's. Block scales are stored in
+/// f16, whose steps are that coarse.
 const MULTIPLE_TOLERANCE: f32 = 1.0 / 1024.0;
 
 /// A format of matrices that the compiler computes correctly.
@@ -28,33 +28,31 @@ const MULTIPLE_TOLERANCE: f32 = 1.0 / 1024.0;
 pub(super) enum MatrixForm {
     /// Integers with a scale per output.
     PerChannel {
-        /// 8, 4 or 2.
+        /// 8, 4 or 2 bits.
         bits: u32,
     },
     /// Integers with one scale.
     PerTensor {
-        /// 8 or 4.
         bits: u32,
     },
-    /// 4 bits, a scale per output times a small multiple per 32 inputs.
+    /// 4 bits, with a scale per output times a small multiple per 32 inputs.
     Blocks,
-    /// f16.
     Half,
 }
 
-/// How a matrix `[N, K]` is laid out for the compiler.
+/// Layout of a matrix `[N, K]` for the compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum MatrixLayout {
-    /// `[N, K]`, as it is stored: FullyConnected.
+    /// `[N, K]` as stored, for FullyConnected.
     Stored,
-    /// `[K, N]`: MatMul.
+    /// `[K, N]`, for MatMul.
     Columns,
-    /// `[1, 1, K, N]`: a convolution of one pixel.
+    /// `[1, 1, K, N]`, for a convolution of one pixel.
     Pixel,
 }
 
-/// The form of a matrix that is multiplied with activations encoded as `x`, or why such a product
-/// is refused. Scales are checked if they are available.
+/// Returns the form of a matrix that is multiplied with activations encoded as `x`, or the reason
+/// for refusing such a product. Scales are checked if they are available.
 pub(super) fn matrix_form(weight: &WeightView<'_>, x: Encoding) -> Result<MatrixForm, String> {
     let name = weight.name();
     let kind = dtype_name(weight.dtype());
@@ -118,7 +116,8 @@ pub(super) fn matrix_form(weight: &WeightView<'_>, x: Encoding) -> Result<Matrix
     Ok(form)
 }
 
-/// Scale of every channel and multiple of every block, if each block's scale is such a multiple.
+/// Returns the scale of every channel and the multiple of every block, if each block's scale is
+/// such a multiple.
 fn block_multiples(
     weight: &WeightView<'_>,
     scales: &[f32],
@@ -146,14 +145,14 @@ fn block_multiples(
     Ok((channels, multiples))
 }
 
-/// The scale of which all `scales` are multiples 1 to 16, and the multiples.
+/// Returns the scale of which all `scales` are multiples from 1 to 16, and the multiples.
 fn multiples_of(scales: &[f32]) -> Option<(f32, Vec<u8>)> {
     let least = scales.iter().copied().fold(f32::INFINITY, f32::min);
     (1..=LARGEST_MULTIPLE as u32).find_map(|divisor| {
         let guess = least / divisor as f32;
         let near = |scale: &f32| (scale / guess).round().clamp(1.0, LARGEST_MULTIPLE);
-        // The least-squares scale for these multiples, so that no single block's rounding decides
-        // for all.
+        // The least-squares scale for these multiples is used, so that no single block's rounding
+        // determines the scale.
         let (product, square) = scales.iter().fold((0.0f64, 0.0f64), |(product, square), scale| {
             let multiple = f64::from(near(scale));
             (product + f64::from(*scale) * multiple, square + multiple * multiple)
@@ -165,13 +164,13 @@ fn multiples_of(scales: &[f32]) -> Option<(f32, Vec<u8>)> {
     })
 }
 
-/// FNV-1a.
+/// Hashes a name with FNV-1a.
 fn seed(name: &str) -> u64 {
     name.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Some rows (outputs) of a matrix as a constant of the compiler's graph.
+/// Converts some rows (outputs) of a matrix to a constant of the compiler's graph.
 pub(super) fn matrix<'w>(
     weight: WeightView<'w>,
     form: MatrixForm,
@@ -217,7 +216,8 @@ pub(super) fn matrix<'w>(
     }
     let quantisation = weight.quantisation().ok_or("it has no scales")?;
     let known = scales(&quantisation)?;
-    // Scaled for random values of that many inputs, so that a stand-in's products stay near 1.
+    // Scaled for that many inputs of random values, so that products with made-up weights stay near
+    // 1.
     let guess = 1.0 / ((1u64 << (bits - 1)) as f32 * (inputs as f32).sqrt());
     let channel_scales = || match &known {
         Some(scales) => scales
@@ -255,7 +255,7 @@ pub(super) fn matrix<'w>(
     Ok(constant(name, dims, DataType::Sfixed8, encoding, data))
 }
 
-/// Kernels `[O, C · kernel²]` of i8 or f16 as `[kernel, kernel, C, O]`.
+/// Converts kernels `[O, C · kernel²]` of i8 or f16 to `[kernel, kernel, C, O]`.
 pub(super) fn kernels<'w>(
     weight: WeightView<'w>,
     form: MatrixForm,
@@ -311,8 +311,8 @@ fn constant<'w>(
     Constant { name, dims, content: Content { dtype, encoding, data } }
 }
 
-/// A constant that is not a matrix, plus `offset`, encoded to match activations of `family`: u16 or
-/// f16.
+/// Converts a constant that is not a matrix and adds `offset`. The result is encoded to match
+/// activations of `family`: u16 or f16.
 pub(super) fn small<'w>(
     weight: WeightView<'w>,
     family: Encoding,
@@ -348,7 +348,7 @@ pub(super) fn small<'w>(
     Ok(encoded(name, dims, &values, family))
 }
 
-/// Values as a constant that matches activations of `family`: u16 over their range, or f16.
+/// Encodes values as a constant that matches activations of `family`: u16 over their range, or f16.
 pub(super) fn encoded<'w>(name: String, dims: Vec<u64>, values: &[f32], family: Encoding) -> Constant<'w> {
     if family == Encoding::Half {
         let data = StaticData::Bytes(Cow::Owned(halves(values)));
@@ -368,8 +368,8 @@ pub(super) fn encoded<'w>(name: String, dims: Vec<u64>, values: &[f32], family: 
     constant(name, dims, DataType::Ufixed16, encoding.qnn(), data)
 }
 
-/// One number for every value of a tensor: exact in u16 as a power of two times itself, rounded in
-/// f16.
+/// Creates a constant with the same number for every value. It is exact in u16, where it is stored
+/// as a power of two times the scale. In f16 it is rounded.
 pub(super) fn scalar<'w>(value: f32, extent: u64, family: Encoding) -> Constant<'w> {
     let dims = vec![extent];
     let count = extent as usize;

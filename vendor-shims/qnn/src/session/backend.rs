@@ -18,16 +18,17 @@ pub struct Backend {
     handle: Handle,
 }
 
-// SAFETY: the handles are used through the library's functions only, which take them on any thread.
+// SAFETY: the handles are used only through the library's functions, which accept them on any
+// thread.
 unsafe impl Send for Backend {}
-// SAFETY: as above; calls that change something are serialised by `Preparation`.
+// SAFETY: as above. `Preparation` serialises the calls that change something.
 unsafe impl Sync for Backend {}
 
 impl Backend {
     /// Starts the backend with a log at warning level, which includes the reasons of failures.
     ///
     /// # Errors
-    /// The library's error.
+    /// Returns the library's error.
     pub fn new(library: Arc<Library>) -> Result<Arc<Backend>> {
         Backend::with_level(library, Level::Warning)
     }
@@ -35,7 +36,7 @@ impl Backend {
     /// Starts the backend with a log at a level.
     ///
     /// # Errors
-    /// The library's error.
+    /// Returns the library's error.
     pub fn with_level(library: Arc<Library>, level: Level) -> Result<Arc<Backend>> {
         let preparation = Preparation::begin();
         let _quiet = Quiet::new();
@@ -45,17 +46,16 @@ impl Backend {
         let code = unsafe { (functions.log_create)(Some(log::receive), level as u32, &mut log) };
         checked(&library, "logCreate", code, preparation.mark())?;
         let mut handle = null_mut();
-        // SAFETY: the log's handle is live; no config; the place outlives the call.
+        // SAFETY: the log's handle is live, there is no config, and the place outlives the call.
         let code = unsafe { (functions.backend_create)(log, null(), &mut handle) };
         if let Err(error) = checked(&library, "backendCreate", code, preparation.mark()) {
-            // SAFETY: made above, not used any more.
+            // SAFETY: created above, not used any more.
             unsafe { (functions.log_free)(log) };
             return Err(error);
         }
         Ok(Arc::new(Backend { library: library.clone(), log, handle }))
     }
 
-    /// Its library.
     pub fn library(&self) -> &Arc<Library> {
         &self.library
     }
@@ -63,7 +63,7 @@ impl Backend {
     /// Changes the log level.
     ///
     /// # Errors
-    /// The library's error.
+    /// Returns the library's error.
     pub fn set_log_level(&self, level: Level) -> Result<()> {
         let preparation = Preparation::begin();
         // SAFETY: the handle is live.
@@ -71,12 +71,12 @@ impl Backend {
         checked(&self.library, "logSetLogLevel", code, preparation.mark())
     }
 
-    /// Names of the operations that the library lists.
+    /// Lists the names of the operations that the library reports.
     ///
     /// # Errors
-    /// The library's error.
+    /// Returns the library's error.
     pub fn supported_operations(&self) -> Result<Vec<String>> {
-        /// Sanity limit: the library has 130.
+        /// Sanity limit. The library has 130.
         const MOST: u32 = 1 << 16;
         let preparation = Preparation::begin();
         let mut count = 0;
@@ -90,9 +90,9 @@ impl Backend {
             return Ok(Vec::new());
         }
         let names = (0..count.min(MOST)).map(|index| {
-            // SAFETY: the library says there are that many, and keeps them.
+            // SAFETY: the library reports that many operations, and keeps them.
             let name = unsafe { (*list.add(index as usize)).name };
-            // SAFETY: null, or text the library keeps.
+            // SAFETY: null, or text that the library keeps.
             unsafe { super::tensor::text(name) }
         });
         Ok(names.flatten().collect())
@@ -110,7 +110,7 @@ impl Backend {
 impl Drop for Backend {
     fn drop(&mut self) {
         let _preparation = Preparation::begin();
-        // SAFETY: created by `new`; everything created from it is gone, since it kept this value
+        // SAFETY: created by `new`. Everything created from it is gone, since it kept this value
         // alive.
         unsafe {
             (self.library.functions().backend_free)(self.handle);
@@ -119,7 +119,7 @@ impl Drop for Backend {
     }
 }
 
-/// Target of compilation or execution: a chip by its number, or the one in this phone.
+/// Target of compilation or execution: a chip by its number, or the chip of this phone.
 #[derive(Debug)]
 pub struct Device {
     backend: Arc<Backend>,
@@ -133,11 +133,11 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// A device to generate code for. For [`CodeFor::Own`] the library uses the phone's chip, and
-    /// on a machine without one architecture 68.
+    /// Creates a device to generate code for. For [`CodeFor::Own`] the library uses the phone's
+    /// chip, and architecture 68 on a machine without a chip.
     ///
     /// # Errors
-    /// The library's error: 14001 for an unknown chip number.
+    /// Returns the library's error: 14001 for an unknown chip number.
     pub fn new(backend: Arc<Backend>, asked: CodeFor) -> Result<Arc<Device>> {
         let preparation = Preparation::begin();
         let _quiet = Quiet::new();
@@ -145,7 +145,7 @@ impl Device {
         let (option, first, second) = match asked {
             CodeFor::Own => (number::DEVICE_SOC, 0, 0),
             CodeFor::Chip(id) => (number::DEVICE_SOC, id.0, 0),
-            // Of the device numbered 0.
+            // For the device with number 0.
             CodeFor::Architecture(arch) => (number::DEVICE_ARCHITECTURE, 0, arch),
         };
         let long = ffi::DeviceCustomConfig16 { option, padding: 0, first, second };
@@ -158,24 +158,21 @@ impl Device {
         let list = [&raw const config, null()];
         let configs = if asked == CodeFor::Own { null() } else { list.as_ptr() };
         let mut handle = null_mut();
-        // SAFETY: the log's handle is live; the list ends with null and outlives the call, as does
-        // what it points to.
+        // SAFETY: the log's handle is live. The list ends with null and outlives the call, as do
+        // the values it points to.
         let code = unsafe { (library.functions().device_create)(backend.log, configs, &mut handle) };
         checked(&library, "deviceCreate", code, preparation.mark())?;
         Ok(Arc::new(Device { backend, handle, asked }))
     }
 
-    /// Its backend.
     pub fn backend(&self) -> &Arc<Backend> {
         &self.backend
     }
 
-    /// Its library.
     pub fn library(&self) -> &Arc<Library> {
         &self.backend.library
     }
 
-    /// The requested target.
     pub fn asked(&self) -> CodeFor {
         self.asked
     }
@@ -188,7 +185,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         let _preparation = Preparation::begin();
-        // SAFETY: created by `new`; everything created from it is gone, since it kept this value
+        // SAFETY: created by `new`. Everything created from it is gone, since it kept this value
         // alive.
         unsafe { (self.library().functions().device_free)(self.handle) };
     }
@@ -198,7 +195,7 @@ impl Drop for Device {
 /// descriptor.
 ///
 /// **Untested**: the x86-64 library returns 1000 for every registration, and the layout of the
-/// descriptor is taken from public sources.
+/// descriptor comes from public sources.
 #[derive(Debug)]
 pub struct RegisteredMemory {
     context: Arc<ContextHandle>,
@@ -212,7 +209,7 @@ unsafe impl Send for RegisteredMemory {}
 unsafe impl Sync for RegisteredMemory {}
 
 impl RegisteredMemory {
-    /// Registers memory of the size of `dims` of `data_type`.
+    /// Registers memory for a tensor of `dims` elements of `data_type`.
     ///
     /// # Errors
     /// [`QnnError::NotOffered`] if the library does not support it.
@@ -237,7 +234,7 @@ impl RegisteredMemory {
             data,
         };
         let mut handle = null_mut();
-        // SAFETY: the context is live; one descriptor, one place, both outlive the call.
+        // SAFETY: the context is live. One descriptor and one place, which outlive the call.
         let code =
             unsafe { (library.functions().mem_register)(context.handle(), &descriptor, 1, &mut handle) };
         match checked(&library, "memRegister", code, preparation.mark()) {
@@ -251,7 +248,7 @@ impl RegisteredMemory {
         }
     }
 
-    /// Its length.
+    /// Returns its length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -264,7 +261,7 @@ impl RegisteredMemory {
 impl Drop for RegisteredMemory {
     fn drop(&mut self) {
         let _preparation = Preparation::begin();
-        // SAFETY: registered by `new` and not yet freed; the context is alive.
+        // SAFETY: registered by `new` and not yet freed. The context is alive.
         unsafe { (self.context.library().functions().mem_de_register)(&self.handle, 1) };
     }
 }

@@ -15,9 +15,9 @@ use std::sync::Arc;
 /// A compiled context.
 #[derive(Clone, Debug)]
 pub struct ContextBinary {
-    /// The vendor's format.
+    /// Bytes in the vendor's format.
     pub bytes: Vec<u8>,
-    /// The system library's description of it; `None` if there is no system library.
+    /// The system library's description of the binary. `None` without a system library.
     pub description: Option<BinaryDescription>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn serialise(context: &Arc<ContextHandle>) -> Result<ContextBinary> {
     checked(library, "contextGetBinarySize", code, preparation.mark())?;
     let mut bytes = vec![0u8; size as usize];
     let mut written = 0;
-    // SAFETY: the context is live; the buffer has that size.
+    // SAFETY: the context is live, and the buffer has that size.
     let code = unsafe {
         (functions.context_get_binary)(
             context.handle(),
@@ -76,14 +76,14 @@ pub struct LoadedContext {
 }
 
 impl LoadedContext {
-    /// Loads a binary. **The bytes must be verified by their hash**: the library follows offsets in
-    /// them unchecked, so damaged ones load without an error or crash the process; and it checks
-    /// the chip only for some chips. The bytes need not outlive the call. Without a priority its
-    /// graphs have the library's default.
+    /// Loads a binary. **The bytes must be verified by their hash**, because the library follows
+    /// offsets in them unchecked. Damaged ones load without an error or crash the process. The
+    /// library checks the chip only for some chips. The bytes need not outlive the call. Without a
+    /// priority, its graphs have the library's default.
     ///
     /// # Errors
-    /// The library's error: 30001 or 30010 for missing or damaged heads, 5005 for some other chips,
-    /// 1000 on x86-64 for binaries with shared weights.
+    /// Returns the library's error: 30001 or 30010 for missing or damaged heads, 5005 for some
+    /// other chips, 1000 on x86-64 for binaries with shared weights.
     pub fn from_binary(
         device: Arc<Device>,
         bytes: &[u8],
@@ -98,8 +98,9 @@ impl LoadedContext {
         let mut handle = null_mut();
         let config = priority.map(priority_config);
         let list = [config.as_ref().map_or(null(), std::ptr::from_ref), null()];
-        // SAFETY: backend and device are live; the bytes have that length and are only read; the
-        // list ends with null and outlives the call, as does what it points to; no profile.
+        // SAFETY: backend and device are live. The bytes have that length and are only read. The
+        // list ends with null and outlives the call, as do the values it points to. There is no
+        // profile.
         let code = unsafe {
             (library.functions().context_create_from_binary)(
                 device.backend().handle(),
@@ -116,15 +117,15 @@ impl LoadedContext {
         Ok(LoadedContext { handle: ContextHandle::adopt(device, handle), description })
     }
 
-    /// The system library's description of the binary; `None` if there is no system library.
+    /// Returns the system library's description of the binary, or `None` without a system library.
     pub fn description(&self) -> Option<&BinaryDescription> {
         self.description.as_ref()
     }
 
-    /// A graph by its name, with tensors as the system library describes them.
+    /// Looks up a graph by its name. Its tensors are as described by the system library.
     ///
     /// # Errors
-    /// [`QnnError::GraphMissing`]; without a system library, its error.
+    /// Returns [`QnnError::GraphMissing`], or the system library's error if it could not be opened.
     pub fn graph(&self, name: &str) -> Result<RunnableGraph> {
         let Some(description) = &self.description else {
             self.handle.library().system()?;
@@ -153,18 +154,18 @@ impl LoadedContext {
         super::memory::register(&self.handle, number::MEMORY_ION, fd, null_mut(), data_type, dims)
     }
 
-    /// A graph whose tensors the caller describes: for binaries stored with a description, without
-    /// a system library.
+    /// Looks up a graph whose tensors the caller describes. Binaries stored with a description thus
+    /// need no system library.
     ///
     /// # Errors
-    /// The library's error.
+    /// Returns the library's error.
     pub fn graph_as(&self, description: &GraphDescription) -> Result<RunnableGraph> {
         let missing = || QnnError::GraphMissing { name: description.name.clone(), available: Vec::new() };
         let name = CString::new(description.name.as_str()).map_err(|_| missing())?;
         let preparation = Preparation::begin();
         let library = self.handle.library();
         let mut handle = null_mut();
-        // SAFETY: the context is live; name and place outlive the call.
+        // SAFETY: the context is live. Name and place outlive the call.
         let code =
             unsafe { (library.functions().graph_retrieve)(self.handle.handle(), name.as_ptr(), &mut handle) };
         checked(library, "graphRetrieve", code, preparation.mark())?;

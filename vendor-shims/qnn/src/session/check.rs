@@ -1,4 +1,4 @@
-//! Checks a graph before it reaches the library, which trusts counts, indices and lengths.
+//! Checks a graph before it is passed to the library, which trusts counts, indices and lengths.
 
 use super::data::stored_bytes;
 use crate::failure::{QnnError, Result};
@@ -8,10 +8,11 @@ use std::ffi::CString;
 
 /// The library counts a tensor's bytes in 32 bits.
 const MOST_BYTES: u64 = u32::MAX as u64;
-/// More axes than any operation takes.
+/// More axes than any operation supports.
 const MOST_AXES: usize = 8;
-/// A factor stored as one or two steps of its scale (0.3 as 1 times 0.3) sent the library into a
-/// search that exhausted memory; three to nine steps were computed inexactly.
+/// Least number of steps that a factor's value has at its scale. A factor stored as one or two
+/// steps (0.3 as 1 times 0.3) started a search in the library that exhausted memory. Three to nine
+/// steps were computed inexactly.
 const LEAST_STEPS: u64 = 10;
 
 /// Context for errors while a graph is composed.
@@ -29,7 +30,7 @@ impl<'w> Composer<'_, 'w> {
             .map_err(|_| self.invalid(place.to_owned(), format!("{text:?} has a null character")))
     }
 
-    /// Checks everything the library trusts: counts, indices, lengths behind pointers.
+    /// Checks everything that the library trusts: counts, indices, lengths behind pointers.
     pub(super) fn check(&self) -> Result<()> {
         let mut names = HashSet::new();
         for tensor in &self.graph.tensors {
@@ -173,7 +174,7 @@ impl<'w> Composer<'_, 'w> {
     }
 }
 
-/// Whether a tensor is a constant factor with too few steps.
+/// Checks whether a tensor is a constant factor with too few steps.
 fn is_coarse(tensor: &QnnTensor<'_>) -> bool {
     let (DataType::Ufixed16, QnnEncoding::PerTensor(one), TensorKind::Static(StaticData::Bytes(bytes))) =
         (tensor.dtype, &tensor.encoding, &tensor.kind)

@@ -1,46 +1,45 @@
-//! Runs work in a forked child of this process: work that may hang, or crash on its input, is ended
-//! without affecting this process.
+//! Runs work in a forked child of this process. Work that hangs or crashes on its input can thus be
+//! ended without affecting this process.
 //!
-//! A call into a library cannot be cancelled, and a thread cannot be killed. A child can, and all
-//! its resources go with it. It has a copy of this process's memory, and one thread: it may call a
-//! library that no thread is inside at the fork, and the allocator, which is usable after a fork.
-//! It ends with the thread that waits for it.
+//! A call into a library cannot be cancelled, and a thread cannot be killed. A child can be killed,
+//! and all its resources are freed with it. It has a copy of this process's memory and one thread.
+//! It may call a library that no thread is inside at the fork, and the allocator, which is usable
+//! after a fork. It ends with the thread that waits for it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// Output of a child beyond this is not read.
+/// Maximum bytes of a child's output. Further output is not read.
 const MOST_BYTES: usize = 64 << 20;
 
 /// Limits of a child.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// From the fork to the end of its output.
+    /// Time from the fork to the end of its output.
     pub(crate) patience: Duration,
-    /// Address space beyond that at the fork.
+    /// Address space in addition to that at the fork, bytes.
     pub(crate) memory: Option<u64>,
 }
 
-/// How a child ended.
+/// The end of a child.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// With an answer.
     Answer(Vec<u8>),
-    /// By a signal, or without an answer.
+    /// It ended by a signal or without an answer.
     Died(Option<libc::c_int>),
     /// It ran past its time limit and was killed.
     Late,
 }
 
-/// A child that is reaped on drop, killed first if need be.
+/// A child that is reaped on drop, and killed first if necessary.
 struct Child {
     pid: libc::pid_t,
     is_over: bool,
 }
 
 impl Child {
-    /// Kills it if it still runs, and returns its status.
+    /// Kills it if it is still running, and returns its status.
     fn end(&mut self) -> libc::c_int {
         let mut status = 0;
         let interrupted = || io::Error::last_os_error().kind() == io::ErrorKind::Interrupted;
@@ -62,12 +61,12 @@ impl Drop for Child {
     }
 }
 
-/// Runs `work` in a child and returns its answer. `locks` is dropped on both sides after the fork:
-/// locks that keep other threads out of the libraries the child will call.
+/// Runs `work` in a child and returns its answer. `locks` keeps other threads out of the libraries
+/// that the child will call. It is dropped on both sides after the fork.
 ///
 /// # Errors
 ///
-/// That no child can be created.
+/// Returns an error if no child can be created.
 pub(crate) fn in_child(
     bounds: Bounds,
     locks: impl Sized,
@@ -82,15 +81,15 @@ pub(crate) fn in_child(
     let (reader, writer) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
     // SAFETY: a plain call.
     let parent = unsafe { libc::getpid() };
-    // SAFETY: the child calls what no other thread is inside, as the caller sees to, and the
-    // allocator, which is usable after a fork; it leaves with `_exit`.
+    // SAFETY: the child calls only functions that no other thread is inside, as the caller ensures,
+    // and the allocator, which is usable after a fork. It leaves with `_exit`.
     let pid = unsafe { libc::fork() };
     drop(locks);
     match pid {
         0 => {
             drop(reader);
             bound_self(bounds, parent);
-            // A panic gives an empty answer.
+            // After a panic the answer is empty.
             let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_default();
             let mut rest = answer.as_slice();
             while !rest.is_empty() {
@@ -115,7 +114,7 @@ pub(crate) fn in_child(
             let status = child.end();
             let killed = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
             Ok(match answer.is_empty() || answer.len() > MOST_BYTES {
-                // Closed without an answer: killed by us if it had not ended yet.
+                // The pipe closed without an answer. If the child had not ended yet, we killed it.
                 true => Ended::Died(killed.filter(|signal| *signal != libc::SIGKILL)),
                 false => Ended::Answer(answer),
             })
@@ -125,13 +124,14 @@ pub(crate) fn in_child(
 
 /// Runs `work` in a child like [`in_child`], and in a second one if the first does not finish.
 ///
-/// A child that starts threads may wait forever whatever it computes: the C library's own locks, as
-/// of a thread being started elsewhere in this process, come locked if they were at the fork, and
-/// no lock of ours keeps their holders away. Where a second fork meets the same, work does not end.
+/// A child that starts threads may wait forever, whatever it computes. If a lock of the C library
+/// is locked at the fork, for example because another thread is being started, it stays locked in
+/// the child. No lock of ours prevents that. If the second fork has the same problem, the work does
+/// not finish.
 ///
 /// # Errors
 ///
-/// That no child can be created.
+/// Returns an error if no child can be created.
 pub(crate) fn in_child_again<L>(
     bounds: Bounds,
     locks: impl Fn() -> L,
@@ -143,7 +143,7 @@ pub(crate) fn in_child_again<L>(
     }
 }
 
-/// Reads the pipe to its end or beyond the limit; returns whether that happened in time.
+/// Reads the pipe to its end or beyond the limit. Returns whether that happened in time.
 fn read(reader: &OwnedFd, answer: &mut Vec<u8>, end: Instant) -> io::Result<bool> {
     let mut chunk = [0u8; 64 << 10];
     while answer.len() <= MOST_BYTES {
@@ -174,9 +174,9 @@ fn read(reader: &OwnedFd, answer: &mut Vec<u8>, end: Instant) -> io::Result<bool
 }
 
 /// Applies the limits, disables core files, output on the parent's standard error and the parent's
-/// signal handlers, and ends with the thread that waits for it.
+/// signal handlers. Makes the child end with the thread that waits for it.
 fn bound_self(bounds: Bounds, parent: libc::pid_t) {
-    // SAFETY: plain calls; a path ended by a null; descriptors of this process alone.
+    // SAFETY: plain calls, a path ended by a null, and descriptors of this process only.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong);
         if libc::getppid() != parent {
@@ -200,7 +200,7 @@ fn bound_self(bounds: Bounds, parent: libc::pid_t) {
     }
     let limit = |what, most: u64| {
         let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-        // SAFETY: a struct that outlives the call; only this process is bound.
+        // SAFETY: a struct that outlives the call. Only this process is bound.
         unsafe { libc::setrlimit(what, &limit) };
     };
     limit(libc::RLIMIT_CORE, 0);
@@ -209,7 +209,7 @@ fn bound_self(bounds: Bounds, parent: libc::pid_t) {
         .ok()
         .and_then(|text| text.split(' ').next()?.parse().ok())
         .unwrap_or(0);
-    // SAFETY: asks for a number.
+    // SAFETY: queries a number.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     if pages > 0 {
         limit(libc::RLIMIT_AS, pages.saturating_mul(page).saturating_add(memory));
@@ -222,8 +222,8 @@ mod tests {
 
     const AMPLE: Bounds = Bounds { patience: Duration::from_secs(120), memory: None };
 
-    /// This process has threads that may hold the lock of standard output: children of tests print
-    /// nothing.
+    /// Runs work in a child. This process has threads that may own the lock of standard output, so
+    /// children of tests must not print.
     fn ended(bounds: Bounds, work: impl FnOnce() -> Vec<u8>) -> Ended {
         in_child(bounds, (), work).expect("a child")
     }
@@ -243,7 +243,7 @@ mod tests {
         };
         assert!(matches!(ended(bounds, forever), Ended::Late));
         assert!(before.elapsed() >= bounds.patience);
-        // SAFETY: a plain call; this thread's children are waited for by number, so none may be
+        // SAFETY: a plain call. This thread's children are waited for by number, so none may be
         // left that would answer.
         let left = unsafe { libc::waitpid(0, std::ptr::null_mut(), libc::WNOHANG | libc::__WNOTHREAD) };
         assert!(left < 0, "a child was left behind");

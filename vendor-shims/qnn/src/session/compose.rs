@@ -13,16 +13,16 @@ use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
-/// Text that finalize logs, beside the node, when it cannot split an operation into parts that fit
+/// Text that finalize logs along with the node if it cannot split an operation into parts that fit
 /// the fast memory.
 const NO_PLACE: &str = "Fatal Optimize";
 
 /// A graph inside the library, from composing to execution.
 #[derive(Debug)]
 pub struct ComposedGraph {
-    /// Can be run once it is finalized; its tensors are in the order of the graph's.
+    /// Can be run once it is finalized. Its tensors are in the order of the graph's.
     graph: RunnableGraph,
-    /// Node and operation, for finding them in the log.
+    /// Names of nodes and operations, to find them in the log.
     nodes: Vec<(String, &'static str)>,
 }
 
@@ -36,10 +36,11 @@ impl std::ops::Deref for ComposedGraph {
 
 impl ComposedGraph {
     /// Compiles the graph. With `profile` the library also estimates its time, if it can for the
-    /// chip; that costs nothing.
+    /// chip, without additional cost.
     ///
     /// # Errors
-    /// Why it cannot be compiled, with the node at fault if the log names it.
+    /// Returns an error if the graph cannot be compiled, with the node at fault if the log names
+    /// it.
     pub fn finalize(&mut self, profile: bool) -> Result<Option<Profile>> {
         let preparation = Preparation::on_all_processors();
         let library = self.graph.context.library().clone();
@@ -50,14 +51,14 @@ impl ComposedGraph {
             false => None,
         };
         let raw = handle.as_ref().map_or(null_mut(), |handle| handle.raw());
-        // SAFETY: graph and profile are live; no signal.
+        // SAFETY: graph and profile are live. There is no signal.
         let code = unsafe { (library.functions().graph_finalize)(self.graph.handle, raw, null_mut()) };
         let answer = checked(&library, "graphFinalize", code, preparation.mark());
         answer.map_err(|error| self.name_node(error, preparation.mark()))?;
         handle.map(|handle| handle.read(preparation.mark())).transpose()
     }
 
-    /// Finds the node that the log mentions.
+    /// Adds the node mentioned in the log to an error.
     fn name_node(&self, error: QnnError, mark: log::Mark) -> QnnError {
         let QnnError::Call(mut failure) = error else { return error };
         let lines = log::since(mark);
@@ -77,7 +78,7 @@ impl ComposedGraph {
     }
 }
 
-/// Whether a line contains the name as a separate word.
+/// Checks whether a line contains the name as a separate word.
 fn mentions(line: &str, name: &str) -> bool {
     let part_of_word = |character: char| character.is_alphanumeric() || matches!(character, '_' | '.' | '/');
     line.match_indices(name).any(|(at, _)| {
@@ -86,7 +87,7 @@ fn mentions(line: &str, name: &str) -> bool {
     })
 }
 
-/// Bits of a tensor's values, as far as they are fewer than the container's.
+/// Returns the bits of a tensor's values if they are fewer than the container's.
 fn bits_of(tensor: &QnnTensor<'_>) -> u32 {
     match tensor.encoding {
         QnnEncoding::BitWidth { bits, .. }
@@ -97,7 +98,7 @@ fn bits_of(tensor: &QnnTensor<'_>) -> u32 {
     }
 }
 
-/// The part of a tensor, in the library's numbers.
+/// Returns the library's number for a tensor's role.
 fn kind_number(kind: &TensorKind<'_>) -> u32 {
     match kind {
         TensorKind::Input => number::APP_WRITE,
@@ -132,13 +133,13 @@ pub(crate) fn compose(
     let functions = library.functions();
     let mut handle = null_mut();
     let configs = if generic.is_empty() { null() } else { list.as_ptr() };
-    // SAFETY: the context is live; name and the list, which ends with null, outlive the call, as
-    // does what the list points to.
+    // SAFETY: the context is live. Name and list outlive the call, as do the values the list points
+    // to. The list ends with null.
     let code = unsafe { (functions.graph_create)(context.handle(), name.as_ptr(), configs, &mut handle) };
     checked(&library, "graphCreate", code, preparation.mark())?;
 
-    // Validation reads constants. Where converted bytes are already freed, it sees zeros, in pages
-    // that are never written.
+    // Validation reads constants. If converted bytes are already freed, it sees zeros in pages that
+    // are never written.
     let zeros = vec![0u8; most_converted_bytes(graph)];
     let mut buffer = Vec::new();
     let mut parts: Vec<TensorParts> = Vec::with_capacity(graph.tensors.len());
@@ -161,14 +162,14 @@ pub(crate) fn compose(
             one.tensor.v1.memory = ffi::MemoryHandleOrBuffer { buffer };
             converted = !matches!(data, StaticData::Bytes(_));
         }
-        // SAFETY: the graph is live; the tensor and all it points to outlive the call; the library
+        // SAFETY: the graph is live. The tensor and all it points to outlive the call. The library
         // only reads the data, which it copies.
         let code = unsafe { (functions.tensor_create_graph_tensor)(handle, &mut one.tensor) };
         checked(&library, "tensorCreateGraphTensor", code, mark)
             .map_err(|error| name_tensor(error, graph, tensor))?;
         if converted {
             let data = zeros.as_ptr().cast_mut().cast::<c_void>();
-            // The zeros are as many as the bytes were.
+            // There are as many zeros as there were bytes.
             one.tensor.v1.memory.buffer.data = data;
         }
         parts.push(one);
@@ -190,11 +191,11 @@ pub(crate) fn compose(
         .map_err(|error| blame(error, node))?;
         if !options.unvalidated {
             let backend = context.device().backend().handle();
-            // SAFETY: the backend is live; all the config points to outlives the call.
+            // SAFETY: the backend is live. Everything the config points to outlives the call.
             let code = unsafe { (functions.backend_validate_op_config)(backend, node_parts.config()) };
             checked(&library, "backendValidateOpConfig", code, mark).map_err(|error| blame(error, node))?;
         }
-        // SAFETY: the graph is live; all the config points to outlives the call.
+        // SAFETY: the graph is live. Everything the config points to outlives the call.
         let code = unsafe { (functions.graph_add_node)(handle, node_parts.config()) };
         checked(&library, "graphAddNode", code, mark).map_err(|error| blame(error, node))?;
     }
@@ -218,7 +219,7 @@ pub(crate) fn compose(
     })
 }
 
-/// Bytes of the largest constant that is converted on its way to the library.
+/// Returns the size in bytes of the largest constant that is converted for the library.
 fn most_converted_bytes(graph: &QnnGraph<'_>) -> usize {
     let converted = graph.tensors.iter().filter(|tensor| match &tensor.kind {
         TensorKind::Static(data) => !matches!(data, StaticData::Bytes(_)),
@@ -228,7 +229,7 @@ fn most_converted_bytes(graph: &QnnGraph<'_>) -> usize {
     bytes.max().unwrap_or(0) as usize
 }
 
-/// Adds the tensor, and the first node that uses it.
+/// Adds the tensor and the first node that uses it to an error.
 fn name_tensor(error: QnnError, graph: &QnnGraph<'_>, tensor: &QnnTensor<'_>) -> QnnError {
     let QnnError::Call(mut failure) = error else { return error };
     failure.reason = format!("tensor `{}`: {}", tensor.name, failure.reason);
@@ -283,7 +284,7 @@ pub(crate) fn validate(context: &Arc<ContextHandle>, graph: &QnnGraph<'_>, node:
     let preparation = Preparation::begin();
     let library = context.library();
     let backend = context.device().backend().handle();
-    // SAFETY: the backend is live; all the config points to outlives the call.
+    // SAFETY: the backend is live. Everything the config points to outlives the call.
     let code = unsafe { (library.functions().backend_validate_op_config)(backend, node_parts.config()) };
     checked(library, "backendValidateOpConfig", code, preparation.mark()).map_err(|error| blame(error, node))
 }

@@ -8,7 +8,7 @@ use crate::ffi::{self, number};
 use crate::graph::Param;
 use std::ffi::CString;
 
-/// The vendor's options of a graph, with what their pointers lead to.
+/// The vendor's options of a graph, with the values that their pointers refer to.
 pub(super) struct Configs {
     pub(super) customs: Vec<ffi::GraphCustomConfig>,
     _texts: Vec<CString>,
@@ -32,7 +32,7 @@ impl Configs {
         }
         let level = options.finalize_mode.map(|mode| (number::OPTIMISATION_LEVEL, mode as f32));
         for (kind, value) in level.into_iter().chain(options.optimisations.iter().copied()) {
-            // Type and value side by side in one word, the rest defined.
+            // Type and value are adjacent in one word. The other words are zero.
             push(number::GRAPH_OPTIMISATION, word(u64::from(kind) | u64::from(value.to_bits()) << 32));
         }
         for (option, value) in &options.numbers {

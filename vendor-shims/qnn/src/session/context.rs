@@ -10,16 +10,16 @@ use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
-/// A context of the library: graphs live in it.
+/// A context of the library, which contains graphs.
 #[derive(Debug)]
 pub struct ContextHandle {
     device: Arc<Device>,
     handle: Handle,
 }
 
-// SAFETY: the handle is used through the library's functions only, which take it on any thread.
+// SAFETY: the handle is used only through the library's functions, which accept it on any thread.
 unsafe impl Send for ContextHandle {}
-// SAFETY: as above; calls that change something are serialised by `Preparation`.
+// SAFETY: as above. `Preparation` serialises the calls that change something.
 unsafe impl Sync for ContextHandle {}
 
 impl ContextHandle {
@@ -44,23 +44,23 @@ impl ContextHandle {
 impl Drop for ContextHandle {
     fn drop(&mut self) {
         let _preparation = Preparation::begin();
-        // SAFETY: made by the library and not yet freed; its graphs are gone, since they held this
-        // value.
+        // SAFETY: created by the library and not yet freed. Its graphs are gone, since they kept
+        // this value.
         unsafe { (self.library().functions().context_free)(self.handle, null_mut()) };
     }
 }
 
-/// A context that graphs are compiled in.
+/// A context in which graphs are compiled.
 #[derive(Debug)]
 pub struct Context {
     handle: Arc<ContextHandle>,
 }
 
 impl Context {
-    /// An empty context.
+    /// Creates an empty context.
     ///
     /// # Errors
-    /// The library's error.
+    /// Returns the library's error.
     pub fn new(device: Arc<Device>, options: ContextOptions) -> Result<Context> {
         let preparation = Preparation::begin();
         let custom = ffi::ContextCustomConfig {
@@ -75,8 +75,8 @@ impl Context {
         let configs = if options.weight_sharing { list.as_ptr() } else { null() };
         let mut handle = null_mut();
         let library = device.library().clone();
-        // SAFETY: backend and device are live; the list ends with null and outlives the call, as
-        // does what it points to.
+        // SAFETY: backend and device are live. The list ends with null and outlives the call, as do
+        // the values it points to.
         let code = unsafe {
             (library.functions().context_create)(
                 device.backend().handle(),
@@ -93,36 +93,36 @@ impl Context {
     /// call.
     ///
     /// # Errors
-    /// [`QnnError::GraphInvalid`](crate::failure::QnnError::GraphInvalid) for a graph that
-    /// contradicts itself, and what the library answers, with the node at fault. A context with a
-    /// graph that failed cannot be serialised.
+    /// [`QnnError::GraphInvalid`](crate::failure::QnnError::GraphInvalid) for an inconsistent
+    /// graph. Otherwise the library's error, with the node at fault. After a failed graph, the
+    /// context cannot be serialised.
     pub fn compose(&mut self, graph: &QnnGraph<'_>, options: &GraphOptions) -> Result<ComposedGraph> {
         super::compose::compose(&self.handle, graph, options)
     }
 
-    /// Asks whether the library supports one node of a graph, without adding it. A yes does not
-    /// guarantee that finalize succeeds, and some nodes that work are rejected.
+    /// Checks whether the library supports one node of a graph, without adding it. A positive
+    /// result does not guarantee that finalize succeeds, and some nodes that work are rejected.
     ///
     /// # Errors
-    /// Why not.
+    /// Returns the reason for rejecting the node.
     pub fn validate(&self, graph: &QnnGraph<'_>, node: &QnnNode) -> Result<()> {
         super::compose::validate(&self.handle, graph, node)
     }
 
-    /// The binary of all its graphs, which must be finalized.
+    /// Serialises all its graphs, which must be finalized.
     ///
     /// # Errors
-    /// The library's error; a binary for another chip than requested.
+    /// Returns the library's error, or an error if the binary is for another chip than requested.
     pub fn binary(&mut self) -> Result<ContextBinary> {
         super::binary::serialise(&self.handle)
     }
 
-    /// Registers memory by the file descriptor of an ION buffer. **Untried**, see
+    /// Registers memory by the file descriptor of an ION buffer. **Untested**, see
     /// [`RegisteredMemory`].
     ///
     /// # Errors
-    /// [`QnnError::NotOffered`](crate::failure::QnnError::NotOffered) where the library has no such
-    /// thing.
+    /// [`QnnError::NotOffered`](crate::failure::QnnError::NotOffered) if the library does not
+    /// support it.
     pub fn register_ion(
         &self,
         fd: std::os::fd::BorrowedFd<'_>,
@@ -132,7 +132,7 @@ impl Context {
         super::memory::register(&self.handle, number::MEMORY_ION, fd, null_mut(), data_type, dims)
     }
 
-    /// The context's handle, for values that keep it alive.
+    /// Returns the context's handle, for values that keep it alive.
     pub fn handle(&self) -> &Arc<ContextHandle> {
         &self.handle
     }

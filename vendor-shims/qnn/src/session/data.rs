@@ -1,15 +1,15 @@
-//! Bytes of constants in the library's format: one byte per value, in the order of the declared
+//! Converts constants to the library's format: one byte per value, in the order of the declared
 //! shape.
 
 use crate::graph::{DataType, QnnTensor, StaticData};
 
-/// Bytes of a tensor as the library counts them, or `None` beyond 64 bits.
+/// Returns the size of a tensor as the library counts it, or `None` if it exceeds 64 bits.
 pub(crate) fn declared_bytes(dtype: DataType, dims: &[u32]) -> Option<u64> {
     dims.iter().try_fold(dtype.bytes(), |bytes, extent| bytes.checked_mul(u64::from(*extent)))
 }
 
-/// Rows, columns and repetitions of a tensor stored with its innermost axes exchanged: stored
-/// `[repetitions, rows, columns]`, declared `[.., columns, rows]`.
+/// Returns repetitions, rows and columns of a tensor's stored form. If `transposed`, the tensor is
+/// stored as `[repetitions, rows, columns]` and declared as `[.., columns, rows]`.
 fn stored_shape(dims: &[u32], transposed: bool) -> (u64, u64, u64) {
     let (outer, inner) = dims.split_at(dims.len().saturating_sub(2));
     let repetitions = outer.iter().map(|extent| u64::from(*extent)).product();
@@ -20,7 +20,7 @@ fn stored_shape(dims: &[u32], transposed: bool) -> (u64, u64, u64) {
     }
 }
 
-/// Length of the stored form, or why the form does not fit the tensor.
+/// Returns the length of the stored form, or the reason why the form does not fit the tensor.
 pub(crate) fn stored_bytes(tensor: &QnnTensor<'_>, data: &StaticData<'_>) -> Result<Option<u64>, String> {
     let declared = declared_bytes(tensor.dtype, &tensor.dims).ok_or("its size is beyond 64 bits")?;
     Ok(match data {
@@ -43,8 +43,8 @@ pub(crate) fn stored_bytes(tensor: &QnnTensor<'_>, data: &StaticData<'_>) -> Res
     })
 }
 
-/// The bytes to pass: the stored ones, or converted ones in `buffer`. Lengths were checked with
-/// [`stored_bytes`].
+/// Returns the bytes to pass to the library: the stored ones, or converted ones in `buffer`. The
+/// lengths must have been checked with [`stored_bytes`].
 pub(crate) fn materialise<'a>(
     tensor: &QnnTensor<'_>,
     data: &'a StaticData<'_>,
@@ -71,7 +71,7 @@ pub(crate) fn materialise<'a>(
     &buffer[..declared]
 }
 
-/// Rows exchanged with columns, in tiles that fit the cache.
+/// Exchanges rows and columns, in tiles that fit the cache.
 fn transpose(from: &[u8], to: &mut [u8], rows: usize, columns: usize) {
     const TILE: usize = 64;
     for first_row in (0..rows).step_by(TILE) {
@@ -85,7 +85,8 @@ fn transpose(from: &[u8], to: &mut [u8], rows: usize, columns: usize) {
     }
 }
 
-/// One byte per packed value, its sign kept; exchanged if stored so.
+/// Widens each packed value to one byte and keeps its sign. Exchanges rows and columns if they are
+/// stored exchanged.
 fn widen(
     packed: &[u8],
     bits: u32,
@@ -124,8 +125,8 @@ fn widen(
     }
 }
 
-/// Numbers that follow from a seed alone, of `bits` bits for integer types and in [-1, 1) for
-/// floats.
+/// Fills the buffer with numbers determined by a seed: of `bits` bits for integer types, in [-1, 1)
+/// for floats.
 fn stand(dtype: DataType, bits: u32, seed: u64, declared: usize, buffer: &mut Vec<u8>) {
     buffer.clear();
     buffer.resize(declared.next_multiple_of(8), 0);
@@ -168,7 +169,7 @@ fn stand(dtype: DataType, bits: u32, seed: u64, declared: usize, buffer: &mut Ve
                     *byte &= 1;
                 }
             }
-            // Indices: zero is the only one that is always in range.
+            // Zero is the only index that is always in range.
             DataType::Int32 | DataType::Uint32 | DataType::Int64 => chunk.fill(0),
             _ => {}
         }
@@ -188,7 +189,7 @@ mod tests {
             dims: dims.to_vec(),
             encoding: QnnEncoding::None,
         };
-        // The buffer was used before, for more and other bytes.
+        // The buffer contains more and other bytes from an earlier use.
         let mut buffer = vec![0x55; 1000];
         materialise(&tensor, &data, bits, &mut buffer).to_vec()
     }

@@ -1,4 +1,4 @@
-//! A context binary's description of itself, read by the vendor's system library.
+//! Reads a context binary's description of itself with the vendor's system library.
 
 use crate::failure::{QnnError, Result};
 use crate::ffi::{self, number};
@@ -13,36 +13,34 @@ const MOST_TENSORS: u32 = 1 << 14;
 /// Sanity limit on the number of axes.
 const MOST_AXES: u32 = 8;
 
-/// A version as text, `2.40.0`.
+/// A version as text, such as `2.40.0`.
 pub type VersionText = String;
 
-/// A context binary.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct BinaryDescription {
     /// The compiler's build.
     pub build_id: String,
-    /// Common interface version of the compiler.
+    /// Version of the compiler's common interface.
     pub core: VersionText,
-    /// HTP's own interface.
+    /// Version of HTP's own interface.
     pub backend: VersionText,
-    /// Format of the binary.
+    /// Version of the binary's format.
     pub blob_version: VersionText,
-    /// The chip it was compiled for, by number; 0 if the binary does not say.
+    /// The chip it was compiled for, by number. 0 if the binary does not specify it.
     pub soc_model: u32,
-    /// Architecture of its processor, 81 for v81.
+    /// Architecture of its processor, such as 81 for v81.
     pub arch: Option<u32>,
-    /// Its graphs, by name.
+    /// Its graphs, sorted by name.
     pub graphs: Vec<GraphDescription>,
 }
 
 /// A graph of a binary.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct GraphDescription {
-    /// Its name.
     pub name: String,
-    /// What the application writes.
+    /// Tensors that the application writes.
     pub inputs: Vec<TensorDescription>,
-    /// What the application reads.
+    /// Tensors that the application reads.
     pub outputs: Vec<TensorDescription>,
     /// Sizes, if the binary reports them.
     pub sizes: Option<GraphSizes>,
@@ -55,51 +53,48 @@ pub struct GraphSizes {
     pub spill_bytes: u64,
     /// Fast memory it was compiled for.
     pub vtcm_bytes: u64,
-    /// Effort of finalize; 0 if not reported.
+    /// Effort of finalize. 0 if not reported.
     pub level: u32,
-    /// Vector threads; 0 if not reported.
+    /// Number of vector threads. 0 if not reported.
     pub hvx_threads: u64,
-    /// Inputs and outputs.
+    /// Size of inputs and outputs.
     pub io_bytes: u64,
-    /// Constants of its own.
+    /// Size of constants that only this graph uses.
     pub constant_bytes: u64,
-    /// Constants shared with other graphs of the binary.
+    /// Size of constants shared with other graphs of the binary.
     pub shared_bytes: u64,
 }
 
 /// An input or output.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct TensorDescription {
-    /// Identifies it in a run. Valid for this binary only: another compilation assigns new numbers.
+    /// Identifies it in a run. Valid only for this binary, because another compilation assigns new
+    /// numbers.
     pub id: u32,
-    /// Its name.
     pub name: String,
     /// Element type, in the library's numbers.
     pub data_type: u32,
-    /// Name of the element type; `None` for an unknown number.
+    /// Name of the element type. `None` for an unknown number.
     pub type_name: Option<String>,
-    /// Extents.
     pub dims: Vec<u32>,
     /// Encoding of its integers.
     pub encoding: EncodingDescription,
 }
 
-/// Encoding of integers.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum EncodingDescription {
-    /// Plain integers, or floats.
+    /// No encoding: plain integers or floats.
     None,
-    /// `(stored + offset) · scale`.
+    /// Encoding `(stored + offset) · scale`.
     PerTensor {
-        /// Above zero.
+        /// Must be positive.
         scale: f32,
-        /// Added.
+        /// Added to the stored integer.
         offset: i32,
     },
     /// Another kind, by the library's number.
     Other {
-        /// Which.
         number: u32,
     },
 }
@@ -129,12 +124,12 @@ impl TensorDescription {
         }
     }
 
-    /// Its element type, if the number is known.
+    /// Returns its element type, if the number is known.
     pub fn dtype(&self) -> Option<DataType> {
         DataType::from_raw(self.data_type)
     }
 
-    /// Its length, if the element type is known.
+    /// Returns its length in bytes, if the element type is known.
     pub fn bytes(&self) -> Option<u64> {
         super::data::declared_bytes(self.dtype()?, &self.dims)
     }
@@ -153,7 +148,7 @@ pub(super) fn invalid(reason: impl Into<String>) -> QnnError {
     QnnError::BinaryInvalid { reason: reason.into() }
 }
 
-/// Frees what the system library allocates for one description.
+/// Frees the system library's memory of one description.
 struct SystemContext<'s> {
     system: &'s System,
     handle: ffi::Handle,
@@ -161,28 +156,28 @@ struct SystemContext<'s> {
 
 impl Drop for SystemContext<'_> {
     fn drop(&mut self) {
-        // SAFETY: made by the library and not yet freed.
+        // SAFETY: created by the library and not yet freed.
         unsafe { (self.system.functions().context_free)(self.handle) };
     }
 }
 
-/// Reads the description of a context binary, which may come from elsewhere, be damaged, or no
-/// binary at all: the system library reads the bytes in a child process.
+/// Reads the description of a context binary. The bytes may come from elsewhere, be damaged, or not
+/// be a binary at all. So the system library reads them in a child process.
 ///
 /// # Errors
-/// [`QnnError::BinaryInvalid`] for bytes that are not a binary, or damaged.
+/// [`QnnError::BinaryInvalid`] if the bytes are not a binary or are damaged.
 pub fn describe_binary(system: &System, bytes: &[u8]) -> Result<BinaryDescription> {
     super::guarded::describe(system, bytes)
 }
 
-/// The same within this process, for bytes that come unchanged from a compiler: damaged ones may
-/// crash the process.
+/// Like [`describe_binary`], but within this process. Only for bytes that come unchanged from a
+/// compiler, because damaged ones may crash the process.
 pub(super) fn describe_known(system: &System, bytes: &[u8]) -> Result<BinaryDescription> {
     let _alone = super::guarded::alone();
     describe_trusted(system, bytes)
 }
 
-/// Reads the description; the caller keeps other descriptions out.
+/// Reads the description. The caller must prevent concurrent descriptions.
 pub(super) fn describe_trusted(system: &System, bytes: &[u8]) -> Result<BinaryDescription> {
     let mut handle = null_mut();
     // SAFETY: the place outlives the call.
@@ -192,7 +187,7 @@ pub(super) fn describe_trusted(system: &System, bytes: &[u8]) -> Result<BinaryDe
     }
     let context = SystemContext { system, handle };
     let mut info = null();
-    // SAFETY: the context is live; the bytes have that length and are only read; the place outlives
+    // SAFETY: the context is live. The bytes have that length and are only read. The place outlives
     // the call.
     let code = unsafe {
         (system.functions().context_get_metadata)(
@@ -212,7 +207,7 @@ pub(super) fn describe_trusted(system: &System, bytes: &[u8]) -> Result<BinaryDe
 }
 
 /// # Safety
-/// `info` is a description the system library made and keeps until its context is freed.
+/// `info` is a description that the system library created and keeps until its context is freed.
 unsafe fn read_info(info: *const ffi::BinaryInfo) -> Result<BinaryDescription> {
     // SAFETY: every version of the struct begins with its number.
     let version = unsafe { (&raw const (*info).version).read() };
@@ -221,12 +216,12 @@ unsafe fn read_info(info: *const ffi::BinaryInfo) -> Result<BinaryDescription> {
             "it is described in version {version} of the struct; version 3 is known here"
         )));
     }
-    // SAFETY: the number says that it is of this version.
+    // SAFETY: the number specifies that it is of this version.
     let info = unsafe { (&raw const (*info).v3).read() };
     let count = capped("graphs", info.graph_count, info.graphs.is_null(), MOST_GRAPHS)?;
     // SAFETY: the library keeps that many graphs.
     let stride = unsafe { graph_stride(info.graphs, count) };
-    // SAFETY: the library keeps that many graphs, so far apart.
+    // SAFETY: the library keeps that many graphs at that distance.
     let graphs = (0..count).map(|index| unsafe { read_graph(info.graphs.byte_add(index * stride)) });
     let mut graphs = graphs.collect::<Result<Vec<_>>>()?;
     // The library's order varies between processes.
@@ -247,20 +242,20 @@ unsafe fn read_info(info: *const ffi::BinaryInfo) -> Result<BinaryDescription> {
     })
 }
 
-/// Bytes from one graph's description to the next. The struct's third version grew by a word
-/// between 2.43, whose published layout has 80 bytes, and 2.51, and kept its number: if another
-/// description begins after 80 bytes, the layout is the older one.
+/// Returns the bytes from one graph's description to the next. The struct's third version grew by a
+/// word between 2.43, whose published layout has 80 bytes, and 2.51, but kept its number. If
+/// another description begins after 80 bytes, the layout is the older one.
 ///
 /// # Safety
-/// `graphs` leads to `count` descriptions of either layout.
+/// `graphs` points to `count` descriptions of either layout.
 unsafe fn graph_stride(graphs: *const ffi::GraphInfo, count: usize) -> usize {
     const OLDER: usize = size_of::<ffi::GraphInfo>();
     const NEWER: usize = OLDER + 8;
     if count < 2 {
         return NEWER;
     }
-    // SAFETY: in both layouts the first 88 bytes of two descriptions are there, and these are
-    // aligned words of them.
+    // SAFETY: in both layouts the first 88 bytes of two descriptions exist, and these are aligned
+    // words of them.
     let (version, name) = unsafe {
         let next = graphs.byte_add(OLDER);
         (next.cast::<u32>().read(), next.byte_add(8).cast::<usize>().read())
@@ -271,7 +266,7 @@ unsafe fn graph_stride(graphs: *const ffi::GraphInfo, count: usize) -> usize {
     }
 }
 
-/// A count within its sanity limit.
+/// Checks a count against its sanity limit.
 fn capped(what: &str, count: u32, is_null: bool, most: u32) -> Result<usize> {
     match count {
         0 => Ok(0),
@@ -282,7 +277,7 @@ fn capped(what: &str, count: u32, is_null: bool, most: u32) -> Result<usize> {
 }
 
 /// # Safety
-/// `graph` leads to a graph of a live description.
+/// `graph` points to a graph of a live description.
 unsafe fn read_graph(graph: *const ffi::GraphInfo) -> Result<GraphDescription> {
     // SAFETY: as the caller promises.
     let version = unsafe { (&raw const (*graph).version).read() };
@@ -291,14 +286,13 @@ unsafe fn read_graph(graph: *const ffi::GraphInfo) -> Result<GraphDescription> {
             "a graph is described in version {version} of the struct; 1 to 3 are known here"
         )));
     }
-    // SAFETY: as the caller promises; name and tensors stand in the same place in all three
-    // versions.
+    // SAFETY: as the caller promises. Name and tensors have the same offset in all three versions.
     let common = unsafe { (&raw const (*graph).v3.common).read() };
     // SAFETY: null, or text that the library keeps.
     let name = unsafe { super::tensor::text(common.name) }.ok_or_else(|| invalid("a graph has no name"))?;
     let mut sizes = None;
     if version == 3 {
-        // SAFETY: the number says that it is of this version.
+        // SAFETY: the number specifies that it is of this version.
         let v3 = unsafe { (&raw const (*graph).v3).read() };
         if v3.blob_info_bytes as usize >= size_of::<ffi::GraphBlobInfo>() && !v3.blob_info.is_null() {
             // SAFETY: not null and long enough.
@@ -329,7 +323,7 @@ fn read_sizes(info: &ffi::GraphBlobInfo) -> GraphSizes {
 }
 
 /// # Safety
-/// `tensors` leads to `count` tensors of a live description, or is null.
+/// `tensors` points to `count` tensors of a live description, or is null.
 unsafe fn read_tensors(
     graph: &str,
     what: &str,
@@ -355,7 +349,7 @@ unsafe fn read_tensors(
             dims: (0..rank).map(|axis| unsafe { tensor.dims.add(axis).read() }).collect(),
             encoding: match (tensor.quantise.definition, tensor.quantise.encoding) {
                 (number::DEFINED, number::ENCODING_SCALE_OFFSET) => {
-                    // SAFETY: the member that kind has.
+                    // SAFETY: the member used by that kind.
                     let one = unsafe { tensor.quantise.value.scale_offset };
                     EncodingDescription::PerTensor { scale: one.scale, offset: one.offset }
                 }

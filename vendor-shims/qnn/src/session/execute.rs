@@ -7,7 +7,7 @@ use std::ffi::CString;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Tensors of one direction with their memory.
+/// Binds memory to the tensors of one direction.
 fn bound(
     graph: &str,
     what: &'static str,
@@ -25,7 +25,7 @@ fn bound(
     }
     let both = tensors.iter().zip(memory);
     both.map(|(tensor, memory)| {
-        // A tensor of unknown size fits no memory.
+        // No memory fits a tensor of unknown size.
         let expected = tensor.bytes().filter(|bytes| u32::try_from(*bytes).is_ok());
         if expected != Some(memory.bytes()) {
             return Err(QnnError::MemorySize {
@@ -58,46 +58,45 @@ pub struct RunnableGraph {
     pub(super) outputs: Vec<TensorDescription>,
 }
 
-// SAFETY: as for `ContextHandle`, which it holds.
+// SAFETY: as for `ContextHandle`, which it contains.
 unsafe impl Send for RunnableGraph {}
 // SAFETY: as above.
 unsafe impl Sync for RunnableGraph {}
 
 impl RunnableGraph {
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its inputs, in the order of the graph or binary.
+    /// Returns its inputs, in the order of the graph or binary.
     pub fn inputs(&self) -> &[TensorDescription] {
         &self.inputs
     }
 
-    /// Its outputs, in the order of the graph or binary.
+    /// Returns its outputs, in the order of the graph or binary.
     pub fn outputs(&self) -> &[TensorDescription] {
         &self.outputs
     }
 
-    /// Runs it once: bytes of the inputs in, bytes of the outputs out, in the order of
-    /// [`inputs`](Self::inputs) and [`outputs`](Self::outputs).
+    /// Runs it once. Reads the bytes of the inputs and writes the bytes of the outputs, in the
+    /// order of [`inputs`](Self::inputs) and [`outputs`](Self::outputs).
     ///
     /// # Errors
-    /// Memory of a wrong length, and errors of the library.
+    /// Returns an error if memory has a wrong length, and errors of the library.
     pub fn execute(&self, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Result<()> {
         let raw = |data: *mut u8, bytes: usize| Memory::Raw { data, bytes: bytes as u64 };
         let inputs: Vec<_> = inputs.iter().map(|bytes| raw(bytes.as_ptr().cast_mut(), bytes.len())).collect();
         let outputs: Vec<_> = outputs.iter_mut().map(|bytes| raw(bytes.as_mut_ptr(), bytes.len())).collect();
-        // SAFETY: inputs are borrowed and only read, outputs are borrowed alone; the lengths are
-        // theirs.
+        // SAFETY: inputs are borrowed and only read, outputs are borrowed exclusively. The lengths
+        // are correct.
         unsafe { self.execute_in(&inputs, &outputs) }
     }
 
     /// Runs it once in the caller's memory.
     ///
     /// # Safety
-    /// Raw memory is readable (inputs) or writable (outputs) for its length and not accessed by
-    /// anyone else until this returns.
+    /// Raw memory is readable (inputs) or writable (outputs) for its length. No other code accesses
+    /// it until this returns.
     ///
     /// # Errors
     /// As for [`execute`](Self::execute).
@@ -107,12 +106,12 @@ impl RunnableGraph {
         let input_tensors: Vec<ffi::Tensor> = inputs.iter().map(|parts| parts.tensor).collect();
         let mut output_tensors: Vec<ffi::Tensor> = outputs.iter().map(|parts| parts.tensor).collect();
         let library = self.context.library();
-        // The simulation has one fast memory for all contexts: a graph that must yield it to
-        // another, run or compiled meanwhile, becomes invalid.
+        // The simulation has one fast memory for all contexts. A graph becomes invalid if another
+        // one is run or compiled meanwhile and needs the fast memory.
         let _alone = cfg!(target_arch = "x86_64").then(Preparation::begin);
         let mark = log::mark();
-        // SAFETY: the graph is live; tensors and all they point to outlive the call; memory as the
-        // caller promises; no profile, no signal.
+        // SAFETY: the graph is live. Tensors and all they point to outlive the call. Memory is as
+        // the caller promises. There is no profile and no signal.
         let code = unsafe {
             (library.functions().graph_execute)(
                 self.handle,

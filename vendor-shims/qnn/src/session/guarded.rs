@@ -1,8 +1,8 @@
 //! Describes untrusted bytes.
 //!
-//! The system library follows the offsets in a binary's head unchecked: a flipped bit there is a
-//! fault that would crash the process. So untrusted bytes are described in a child, with a time
-//! limit and little additional memory; a crash of the child counts as an error of the bytes.
+//! The system library follows the offsets in a binary's head unchecked, so a flipped bit there
+//! could crash the process. So untrusted bytes are described in a child, with a time limit and
+//! little additional memory. A crash of the child counts as an error of the bytes.
 
 use super::BinaryDescription;
 use super::child::{Bounds, Ended, in_child};
@@ -12,19 +12,18 @@ use crate::library::System;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// A description takes milliseconds; its counts are capped, which bounds its memory.
+/// A description needs milliseconds. Its counts are capped, which bounds its memory.
 const BOUNDS: Bounds = Bounds { patience: Duration::from_secs(20), memory: Some(2 << 30) };
 
-/// No other thread of ours is inside the system library during a fork, so that the child does not
+/// Keeps other threads of ours out of the system library during a fork, so that the child does not
 /// inherit a locked lock.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Keeps other descriptions out.
+/// Prevents concurrent descriptions.
 pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The child's answer.
 #[derive(serde::Serialize, serde::Deserialize)]
 enum Answer {
     Description(BinaryDescription),

@@ -11,9 +11,7 @@ use std::sync::Arc;
 pub enum Memory<'a> {
     /// Bytes of this process.
     Raw {
-        /// First byte.
         data: *mut u8,
-        /// Length.
         bytes: u64,
     },
     /// Memory shared with the processor.
@@ -21,7 +19,7 @@ pub enum Memory<'a> {
 }
 
 impl Memory<'_> {
-    /// Its length.
+    /// Returns its length in bytes.
     pub fn bytes(&self) -> u64 {
         match self {
             Memory::Raw { bytes, .. } => *bytes,
@@ -29,8 +27,8 @@ impl Memory<'_> {
         }
     }
 
-    /// Binds it to a tensor. The caller has checked that the length fits the tensor, whose bytes
-    /// fit 32 bits.
+    /// Binds it to a tensor. The caller has checked that the length fits the tensor, whose size
+    /// fits 32 bits.
     pub(crate) fn bind(&self, tensor: &mut ffi::Tensor) {
         match self {
             Memory::Raw { data, bytes } => {

@@ -1,22 +1,23 @@
-//! The library's handles as owned values: a graph goes in, a context binary or results come out.
+//! The library's handles as owned values. Graphs are passed in, context binaries or results are
+//! returned.
 //!
 //! Each value keeps its parents alive, so handles are freed in the order the library requires:
 //! graphs with their context, then device, backend, log. The library itself is never unloaded.
 //!
-//! **Threads.** Preparing calls (everything but execution) of one process run one at a time: only
-//! the log contains the reason of a failure, and it is shared by all of them. A graph may be run
-//! from any thread, and several at once; in the simulation, which has one fast memory for all, runs
-//! wait for each other and for preparing calls.
+//! **Threads.** Preparing calls (everything but execution) of one process run one at a time,
+//! because only the log contains the reason of a failure, and all calls share it. A graph may be
+//! run from any thread, and several at once. The simulation has one fast memory for all graphs, so
+//! there runs wait for each other and for preparing calls.
 //!
 //! **Chips.** One process may have devices of several chips, and contexts of all of them at the
-//! same time. Architectures 68 to 85 do not disturb each other; the library reports that
+//! same time. Architectures 68 to 85 do not disturb each other. The library reports that
 //! architecture 89 would, and does not compile for it.
 //!
-//! **Bytes.** A binary contains the numbers of its tensors and graphs, which the library counts up
-//! for the life of the process, whatever is freed. So the same graph gives the same bytes only
-//! after the same calls, that is, in a fresh process. A graph of hundreds of operations gives other
-//! bytes from time to time even so: twelve compilations of eight layers, each in a fresh process on
-//! one processor at fixed addresses, gave eight binaries.
+//! **Bytes.** A binary contains the numbers of its tensors and graphs. The library increments them
+//! for the life of the process, whatever is freed. So the same graph produces the same bytes only
+//! after the same calls, that is, in a new process. Even then a graph of hundreds of operations
+//! sometimes produces other bytes: twelve compilations of eight layers, each in a new process on
+//! one processor at fixed addresses, produced eight different binaries.
 
 mod backend;
 mod binary;
@@ -73,7 +74,7 @@ impl Preparation {
         Preparation { _confined: Some(Confined::new()), ..Preparation::on_all_processors() }
     }
 
-    /// Of a call that has work for several processors.
+    /// Begins a call that has work for several processors.
     pub(crate) fn on_all_processors() -> Preparation {
         let alone = PREPARING.lock().unwrap_or_else(PoisonError::into_inner);
         Preparation { _alone: alone, _confined: None, mark: log::mark() }
@@ -84,7 +85,7 @@ impl Preparation {
     }
 }
 
-/// An error of `function`, unless `code` is 0.
+/// Returns an error of `function`, unless `code` is 0.
 pub(crate) fn checked(library: &Library, function: &'static str, code: Code, mark: Mark) -> Result<()> {
     if code == 0 {
         return Ok(());

@@ -7,10 +7,10 @@ use crate::ffi::{self, number};
 use crate::graph::{DataType, Param, QnnEncoding, QnnNode, TensorIndex};
 use std::ffi::{CString, c_void};
 
-/// The package of the operations every backend has.
+/// The package of the operations that every backend has.
 const PACKAGE: &std::ffi::CStr = c"qti.aisw";
 
-/// A parameter list as a constant.
+/// Converts a parameter list to a constant.
 fn list_parts(name: CString, param: &Param) -> Option<(TensorParts, Vec<u8>)> {
     let (data_type, dims, bytes): (_, Vec<u32>, Vec<u8>) = match param {
         Param::U32s(values) => (
@@ -44,7 +44,7 @@ pub(super) fn scalar(param: &Param) -> Option<ffi::Scalar> {
     Some(ffi::Scalar { data_type: data_type as u32, value })
 }
 
-/// The names of a node, which the config points to, and its lists.
+/// The strings and lists of a node, to which the config points.
 pub(super) struct NodeParts {
     name: CString,
     op: CString,
@@ -56,7 +56,8 @@ pub(super) struct NodeParts {
 }
 
 impl NodeParts {
-    /// `with_list` is called for every constant made for a list before the node refers to it.
+    /// Converts a node. `with_list` is called for every constant created for a list, before the
+    /// node refers to it.
     pub(super) fn new(
         composer: &Composer<'_, '_>,
         node: &QnnNode,
@@ -92,7 +93,7 @@ impl NodeParts {
         })
     }
 
-    /// Valid as long as this value lives.
+    /// Returns the config, which is valid as long as this value lives.
     pub(super) fn config(&self) -> ffi::OpConfig {
         ffi::OpConfig {
             version: 1,
@@ -111,7 +112,7 @@ impl NodeParts {
     }
 }
 
-/// Adds the node at fault.
+/// Adds the node at fault to an error.
 pub(super) fn blame(error: QnnError, node: &QnnNode) -> QnnError {
     match error {
         QnnError::Call(mut failure) => {

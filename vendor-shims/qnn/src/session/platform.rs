@@ -1,4 +1,4 @@
-//! The chip of the machine this runs on.
+//! Detects the chip of this machine.
 
 use super::{Backend, Preparation, checked};
 use crate::failure::Result;
@@ -8,17 +8,17 @@ use std::ptr::null;
 
 /// Sanity limit on the number of processors.
 const MOST_DEVICES: u32 = 64;
-/// An extension that describes a processor of the chip itself.
+/// Number of an extension that describes a processor of the chip itself.
 const ON_CHIP: u32 = 0;
 
 impl Backend {
-    /// The chip the library detects; `None` if it reports the chip of no processor.
+    /// Returns the chip that the library detects, or `None` if it reports no processor's chip.
     ///
-    /// **Untested** on a phone. On x86-64 the library describes what it simulates by default, which
-    /// is not a machine.
+    /// **Untested** on a phone. On x86-64 the library describes the chip it simulates by default,
+    /// not a machine.
     ///
     /// # Errors
-    /// The library's error.
+    /// Returns the library's error.
     pub fn own_soc(&self) -> Result<Option<SocId>> {
         let preparation = Preparation::begin();
         let functions = self.library().functions();
@@ -29,11 +29,11 @@ impl Backend {
         if info.is_null() {
             return Ok(None);
         }
-        // SAFETY: not null; the struct lives until it is freed below.
+        // SAFETY: not null. The struct lives until it is freed below.
         let reported = unsafe { (*info).v1 };
         let count = if reported.devices.is_null() { 0 } else { reported.device_count.min(MOST_DEVICES) };
         let extensions = (0..count as usize).filter_map(|index| {
-            // SAFETY: the library says there are that many devices.
+            // SAFETY: the library reports that many devices.
             let extension = unsafe { (*reported.devices.add(index)).v1.extension };
             // SAFETY: null, or an extension that lives as long as the struct.
             unsafe { extension.as_ref() }
@@ -41,7 +41,7 @@ impl Backend {
         let chips =
             extensions.filter(|extension: &&DeviceExtension| extension.kind == ON_CHIP && extension.soc != 0);
         let chip = chips.map(|extension| SocId(extension.soc)).next();
-        // SAFETY: made by the library above, freed once, not used any more.
+        // SAFETY: created by the library above, freed once, not used any more.
         unsafe { (functions.device_free_platform_info)(self.log(), info) };
         Ok(chip)
     }

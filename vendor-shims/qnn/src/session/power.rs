@@ -1,10 +1,10 @@
 //! Votes on the processor's clocks, for as long as a session keeps them.
 //!
-//! The votes are those of the openly licensed clients on phones: the Qualcomm backends of LiteRT
+//! The openly licensed clients on phones cast the same votes: the Qualcomm backends of LiteRT
 //! (Apache-2.0) and ExecuTorch (BSD). Both set the clocks once, the latency of calls, and for the
-//! two fast modes that a caller polls for its result. **Untested** on a phone. The x86-64 library
-//! accepts every call, logs what it read at verbose level, which matches what was written here, and
-//! has no clocks to set.
+//! two fast modes the time that a caller polls for its result. **Untested** on a phone. The x86-64
+//! library has no clocks to set. It accepts every call and logs at verbose level the values it
+//! read, which match the values written here.
 
 use std::ptr::null;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::failure::{QnnError, Result};
 use crate::ffi::{Clocks, Corners, Infrastructure, PowerConfig, PowerValue, number};
 use crate::library::Library;
 
-/// The first device and core: phones have one.
+/// The first device and core. Phones have only one.
 const DEVICE: u32 = 0;
 const CORE: u32 = 0;
 
@@ -29,7 +29,7 @@ const POLLING: u32 = 9999;
 struct Wish {
     scaling: bool,
     mode: u32,
-    /// Microseconds.
+    /// Allowed latency of waking up, microseconds.
     sleep_latency: u32,
     corner: u32,
     polls: bool,
@@ -58,7 +58,7 @@ fn wish(power: Power) -> Wish {
     }
 }
 
-/// The vote before a client is removed: leaves the decision to others.
+/// The vote before a client is removed. It leaves the decision to others.
 const NOTHING: Wish = Wish {
     scaling: true,
     mode: number::CLOCKS_SAVE,
@@ -88,7 +88,7 @@ impl Wish {
     }
 }
 
-/// The functions, all of them non-null.
+/// The library's functions, none of them null.
 #[derive(Clone, Copy)]
 struct Setters {
     create: unsafe extern "C" fn(u32, u32, *mut u32) -> u64,
@@ -118,12 +118,12 @@ impl Setters {
     fn set(&self, client: u32, configs: &[PowerConfig]) -> u64 {
         let list: Vec<*const PowerConfig> =
             configs.iter().map(|config| config as *const _).chain([null()]).collect();
-        // SAFETY: a list that ends with null, which outlives the call as does what it leads to.
+        // SAFETY: a list that ends with null and outlives the call, as do the values it points to.
         unsafe { (self.set)(client, list.as_ptr()) }
     }
 }
 
-/// A vote; dropping it withdraws it.
+/// A vote that is withdrawn when dropped.
 pub struct PowerVote {
     setters: Setters,
     client: u32,
@@ -135,7 +135,7 @@ impl PowerVote {
     /// Votes for a mode on a device.
     ///
     /// # Errors
-    /// [`QnnError::NotOffered`] if the library does not support it, and its errors.
+    /// [`QnnError::NotOffered`] if the library does not support votes, and errors of the library.
     pub fn cast(device: Arc<Device>, power: Power) -> Result<PowerVote> {
         let preparation = Preparation::begin();
         let library = device.backend().library().clone();
@@ -153,7 +153,7 @@ impl PowerVote {
         }
         let code = setters.set(client, &configs);
         let cast = checked(&library, "setPowerConfig", code, preparation.mark());
-        // Withdrawing a failed vote is a preparing call of its own.
+        // Withdrawing a failed vote is a separate preparing call.
         drop(preparation);
         cast.map(|()| vote)
     }

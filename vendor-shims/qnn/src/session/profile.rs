@@ -5,24 +5,25 @@ use crate::log::Mark;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
-/// The library's estimate during compilation, for the chips it supports. Nothing is run for it.
+/// The library's estimate during compilation, for the chips it supports. The graph is not run for
+/// it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// Cycles of the processor; `None` if the chip has no estimate.
+    /// Processor cycles. `None` if the library has no estimate for the chip.
     pub cycles: Option<u64>,
     /// Microseconds of one run.
     pub microseconds: Option<u64>,
     /// Bytes read from memory: weights and inputs.
     pub read_bytes: Option<u64>,
-    /// Bytes that did not fit the fast memory and are written out and read again.
+    /// Bytes that did not fit the fast memory and are written to memory and read again.
     pub spilled_bytes: Option<u64>,
     /// Operations without a cost, which the estimate counts as free.
     pub uncosted: Vec<String>,
-    /// Their number.
+    /// Number of operations without a cost.
     pub uncosted_count: u64,
 }
 
-/// Kinds of events, as the library numbers them.
+/// The library's numbers of event kinds.
 mod event {
     pub const CYCLES: u32 = 2006;
     pub const FILL_BYTES: u32 = 2011;
@@ -32,9 +33,9 @@ mod event {
     pub const MICROSECONDS: u32 = 2019;
 }
 
-/// Events nested deeper than this are ignored: the library nests three.
+/// Events nested deeper than this are ignored. The library nests three levels.
 const MAX_DEPTH: u32 = 8;
-/// Events beyond this are ignored.
+/// Maximum number of events. Further events are ignored.
 const MAX_EVENTS: usize = 1 << 20;
 
 pub(crate) struct ProfileHandle {
@@ -83,7 +84,7 @@ impl ProfileHandle {
         let library = self.backend.library();
         let functions = library.functions();
         let (mut list, mut count) = (null(), 0);
-        // SAFETY: the profile is live, the event is of it; the places outlive the call.
+        // SAFETY: the profile is live and the event belongs to it. The places outlive the call.
         let (function, code) = unsafe {
             match parent {
                 None => {
@@ -103,10 +104,10 @@ impl ProfileHandle {
             if *seen > MAX_EVENTS {
                 return Ok(());
             }
-            // SAFETY: the library says there are that many, and keeps them with the profile.
+            // SAFETY: the library reports that many events, and keeps them with the profile.
             let id = unsafe { list.add(index).read() };
             let mut data = ffi::EventData { kind: 0, unit: 0, value: 0, name: null() };
-            // SAFETY: an event of the live profile; the place outlives the call.
+            // SAFETY: an event of the live profile. The place outlives the call.
             let code = unsafe { (functions.profile_get_event_data)(id, &mut data) };
             checked(library, "profileGetEventData", code, mark)?;
             // SAFETY: null, or text kept with the profile.
@@ -120,7 +121,7 @@ impl ProfileHandle {
     }
 }
 
-/// Byte counts from 2 to 4 GiB come sign-extended from 32 bits.
+/// Converts a byte count. Counts from 2 to 4 GiB are sign-extended from 32 bits.
 fn unsigned(value: u64) -> u64 {
     match (value as i64) < 0 {
         true => value & 0xffff_ffff,
@@ -130,7 +131,7 @@ fn unsigned(value: u64) -> u64 {
 
 impl Drop for ProfileHandle {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, not used any more; the backend is alive.
+        // SAFETY: created by `new`, not used any more. The backend is alive.
         unsafe { (self.backend.library().functions().profile_free)(self.handle) };
     }
 }

@@ -5,7 +5,7 @@ use std::ptr::null;
 
 /// A tensor in the library's C structs, with everything its pointers refer to.
 ///
-/// The pointers refer to heap blocks that stay in place when this value moves.
+/// The pointers refer to heap blocks that do not move with this value.
 pub(crate) struct TensorParts {
     pub(crate) tensor: ffi::Tensor,
     _name: CString,
@@ -146,7 +146,7 @@ impl TensorParts {
 }
 
 fn empty() -> ffi::QuantiseUnion {
-    // The widest member, so that every byte is defined.
+    // The widest member is set, so that every byte is defined.
     ffi::QuantiseUnion {
         bit_width_axis: ffi::BitWidthAxisScaleOffset {
             bits: 0,
@@ -158,10 +158,10 @@ fn empty() -> ffi::QuantiseUnion {
     }
 }
 
-/// Text of the library, unless it is null.
+/// Copies a text of the library. Returns `None` if it is null.
 ///
 /// # Safety
-/// `pointer` is null or leads to text ended by a null.
+/// `pointer` is null or points to text ended by a null.
 pub(crate) unsafe fn text(pointer: *const c_char) -> Option<String> {
     if pointer.is_null() {
         return None;

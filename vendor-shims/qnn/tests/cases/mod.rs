@@ -1,4 +1,4 @@
-//! Small graphs run by the real library, compared with a plain computation in f64.
+//! Small graphs run by the real library and compared with a plain computation in f64.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use shardwright_shim_qnn::graph::{
@@ -20,9 +20,8 @@ pub fn skipped(why: &str) {
 }
 
 thread_local! {
-    /// Locked by a test from the library's opening to its end. The simulation has one fast memory
-    /// for all contexts of a process: a graph becomes invalid if another is compiled or run while
-    /// it waits.
+    /// Lock of a test from opening the library to its end. The simulation has one fast memory for
+    /// all contexts of a process. A waiting graph becomes invalid if another is compiled or run.
     static TURN: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
 }
 
@@ -33,8 +32,8 @@ fn wait_for_the_turn() {
     });
 }
 
-/// The library, by the variable or where `cargo xtask vendor qnn` unpacks it; `None` after
-/// reporting that. Tests that use it run one at a time.
+/// Opens the library selected by the variable, or unpacked by `cargo xtask vendor qnn`. Reports a
+/// missing library and returns `None`. Tests that use it run one at a time.
 pub fn library(test: &str) -> Option<Arc<Library>> {
     wait_for_the_turn();
     static LIBRARY: OnceLock<Option<Arc<Library>>> = OnceLock::new();
@@ -55,14 +54,14 @@ pub fn library(test: &str) -> Option<Arc<Library>> {
     library.clone()
 }
 
-/// A device of a chip on a backend common to the test program.
+/// Creates a device of a chip on the test program's common backend.
 pub fn device(library: &Arc<Library>, soc: u32) -> Arc<Device> {
     static BACKEND: OnceLock<Arc<Backend>> = OnceLock::new();
     let backend = BACKEND.get_or_init(|| Backend::new(library.clone()).expect("the backend starts"));
     Device::new(backend.clone(), CodeFor::Chip(SocId(soc))).expect("the chip is known")
 }
 
-/// `(stored + offset) · scale`.
+/// Creates the encoding `(stored + offset) · scale`.
 pub fn per_tensor(scale: f64, offset: i32) -> QnnEncoding {
     QnnEncoding::PerTensor(ScaleOffset { scale: scale as f32, offset })
 }
@@ -70,42 +69,39 @@ pub fn per_tensor(scale: f64, offset: i32) -> QnnEncoding {
 /// The type of a tensor with its encoding.
 pub type Kind = (DataType, QnnEncoding);
 
-/// 16 bits over [-bound, bound].
+/// Returns 16 bits over [-bound, bound].
 pub fn a16(bound: f64) -> Kind {
     (DataType::Ufixed16, per_tensor(bound / 32768.0, -32768))
 }
 
-/// 8 bits over [-bound, bound].
+/// Returns 8 bits over [-bound, bound].
 pub fn a8(bound: f64) -> Kind {
     (DataType::Ufixed8, per_tensor(bound / 128.0, -128))
 }
 
-/// Signed 16 bits over [-bound, bound].
+/// Returns signed 16 bits over [-bound, bound].
 pub fn s16(bound: f64) -> Kind {
     (DataType::Sfixed16, per_tensor(bound / 32768.0, 0))
 }
 
-/// Signed 8 bits over [-bound, bound].
+/// Returns signed 8 bits over [-bound, bound].
 pub fn s8(bound: f64) -> Kind {
     (DataType::Sfixed8, per_tensor(bound / 128.0, 0))
 }
 
-/// Half precision.
 pub fn f16() -> Kind {
     (DataType::Float16, QnnEncoding::None)
 }
 
-/// Single precision.
 pub fn f32() -> Kind {
     (DataType::Float32, QnnEncoding::None)
 }
 
-/// Integers.
 pub fn i32s() -> Kind {
     (DataType::Int32, QnnEncoding::None)
 }
 
-/// Numbers in [-bound, bound) that follow from a seed.
+/// Generates numbers in [-bound, bound) from a seed.
 pub fn random(count: usize, bound: f64, seed: u64) -> Vec<f64> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -120,7 +116,7 @@ pub fn random(count: usize, bound: f64, seed: u64) -> Vec<f64> {
     (0..count).map(|_| (next() * 2.0 - 1.0) * bound).collect()
 }
 
-/// Scale and offset of one element, and the range of its stored integers.
+/// Returns scale and offset of one element, and the range of its stored integers.
 fn element(tensor: (&DataType, &QnnEncoding, &[u32]), index: usize) -> (f64, f64, f64, f64) {
     let (dtype, encoding, dims) = tensor;
     let container = match dtype {
@@ -179,7 +175,7 @@ fn element(tensor: (&DataType, &QnnEncoding, &[u32]), index: usize) -> (f64, f64
     (scale, f64::from(offset), least, most)
 }
 
-/// The nearest stored bytes of the values.
+/// Encodes values as the nearest stored bytes.
 pub fn encode(values: &[f64], kind: &Kind, dims: &[u32]) -> Vec<u8> {
     let (dtype, encoding) = kind;
     let mut bytes = Vec::with_capacity(values.len() * dtype.bytes() as usize);
@@ -198,7 +194,7 @@ pub fn encode(values: &[f64], kind: &Kind, dims: &[u32]) -> Vec<u8> {
     bytes
 }
 
-/// The values of stored bytes.
+/// Decodes stored bytes.
 pub fn decode(bytes: &[u8], kind: &Kind, dims: &[u32]) -> Vec<f64> {
     let (dtype, encoding) = kind;
     let size = dtype.bytes() as usize;
@@ -260,7 +256,7 @@ impl Case {
         self.push(TensorKind::Static(StaticData::Bytes(Cow::Owned(bytes))), dims, kind, decoded)
     }
 
-    /// A constant of explicit bytes and their values.
+    /// Adds a constant with explicit bytes and their values.
     pub fn stored(&mut self, dims: &[u32], kind: Kind, bytes: Vec<u8>, values: Vec<f64>) -> Tensor {
         self.push(TensorKind::Static(StaticData::Bytes(Cow::Owned(bytes))), dims, kind, values)
     }
@@ -285,7 +281,7 @@ impl Case {
         self.graph.nodes.push(QnnNode { name, op, params, inputs, outputs, origin: None });
     }
 
-    /// The values of an input or constant.
+    /// Returns the values of an input or constant.
     pub fn real(&self, tensor: Tensor) -> &[f64] {
         &self.values[tensor.0 as usize]
     }
@@ -295,7 +291,7 @@ impl Case {
         (tensor.dtype, tensor.encoding.clone())
     }
 
-    /// Compiles and runs; the outputs' values.
+    /// Compiles and runs the graph. Returns the outputs' values.
     pub fn run(&self, device: &Arc<Device>) -> Result<Vec<Vec<f64>>, QnnError> {
         self.run_with(device, &GraphOptions { vtcm_megabytes: Some(8), ..GraphOptions::default() })
     }
@@ -316,14 +312,14 @@ impl Case {
             .collect())
     }
 
-    /// Whether the library supports the first node.
+    /// Checks whether the library supports the first node.
     pub fn validate(&self, device: &Arc<Device>) -> Result<(), QnnError> {
         let context = Context::new(device.clone(), ContextOptions::default())?;
         self.graph.nodes.iter().try_for_each(|node| context.validate(&self.graph, node))
     }
 }
 
-/// Cosine of the angle between two lists; 1 for two lists of zeros.
+/// Returns the cosine of the angle between two lists. It is 1 for two lists of zeros.
 pub fn cosine(left: &[f64], right: &[f64]) -> f64 {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let norms = (dot(left, left) * dot(right, right)).sqrt();
@@ -334,7 +330,7 @@ pub fn cosine(left: &[f64], right: &[f64]) -> f64 {
     }
 }
 
-/// The largest difference.
+/// Returns the largest difference.
 pub fn worst(left: &[f64], right: &[f64]) -> f64 {
     assert_eq!(left.len(), right.len());
     left.iter().zip(right).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)

@@ -10,7 +10,7 @@ use shardwright_shim_qnn::soc::{Soc, facts};
 /// Names and values of facts.
 pub type Facts = Vec<(String, String)>;
 
-/// The facts of a shipped profile.
+/// Reads the facts of a shipped profile.
 pub fn facts_of(name: &str) -> Facts {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/profiles");
     let text = std::fs::read(folder.join(format!("{name}.json"))).expect("a profile");
@@ -22,13 +22,13 @@ pub fn facts_of(name: &str) -> Facts {
     all.map(|fact| (text(fact, "name"), text(fact, "value"))).filter(|(name, _)| is_read(name)).collect()
 }
 
-/// A chip of such facts.
+/// Creates a chip from facts.
 pub fn of(name: &str, facts: &[(&str, &str)]) -> Soc {
     let facts = facts.iter().copied().collect();
     Soc::read(&Chip { name, aliases: Vec::new(), facts }).expect("a chip")
 }
 
-/// The chip of a shipped profile.
+/// Creates the chip of a shipped profile.
 pub fn soc(name: &str) -> Soc {
     let facts = facts_of(name);
     let facts: Vec<(&str, &str)> =
@@ -36,7 +36,7 @@ pub fn soc(name: &str) -> Soc {
     of(name, &facts)
 }
 
-/// A chip with nothing known but number and architecture.
+/// Creates a chip with only a number and an architecture.
 pub fn numbered(id: u32, arch: u32) -> Soc {
     let (id, arch) = (id.to_string(), format!("v{arch}"));
     of(&format!("soc-{id}"), &[(facts::SOC_ID, &id), (facts::ARCHITECTURE, &arch)])

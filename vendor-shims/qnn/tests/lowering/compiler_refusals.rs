@@ -1,5 +1,5 @@
-//! Graphs that pass the shim's own check but that the real compiler refuses: error classes and
-//! nodes that a planner learns from, and rules that avoid the refusals.
+//! Tests with graphs that pass the shim's own check but that the real compiler refuses. They cover
+//! the error classes and nodes from which a planner learns, and the rules that avoid the refusals.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use shardwright_shim_qnn::session::{Context, ContextOptions, GraphOptions};
 use shardwright_shim_qnn::soc::{CodeFor, Soc};
 use shardwright_shim_qnn::{Driver, Settings, rules};
 
-/// The library; `None`, reported conspicuously, if there is none.
+/// Opens the library. Reports a missing library conspicuously and returns `None`.
 fn driver(test: &str) -> Option<Arc<Driver>> {
     let vendored = LibraryChoice::vendored().filter(|path| path.exists());
     if std::env::var_os(VARIABLE).is_none() && vendored.is_none() {
@@ -62,7 +62,7 @@ fn detail<'e>(error: &'e Error, name: &str) -> Option<&'e str> {
     error.details.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
-/// Narrow except for its heads: 8,208 keys of 256 values.
+/// Creates a layer that is narrow except for its heads: 8,208 keys of 256 values.
 fn many_keys() -> Tables {
     let layer = Layer {
         context: 8192,
@@ -129,12 +129,12 @@ fn keys_that_do_not_fit_joined_stay_apart_by_rule() {
     let soc = &chips::soc("sm8850");
     let keys = |vtcm| rules::of(tables.view(), &options(soc, vtcm)).keys;
     assert_eq!((keys(1), keys(2), keys(8)), (KeyRows::Split, KeyRows::Joined, KeyRows::Joined));
-    // An entry that only reads a state concatenates nothing.
+    // An entry that only reads a state does not concatenate.
     let reading = Layer { context: 32_768, own_keys: false, ..Layer::full(1, SW_DTYPE_I8) };
     let reading = Layer { hidden: 64, feed_forward: 96, per_layer: 32, ..reading }.tables(true);
     assert_eq!(rules::of(reading.view(), &options(soc, 8)), Variants::rules(reading.view()));
-    // A layer with 512 values a head, and 32,768 of them: the layer of Gemma 4 that sm8850 supports
-    // at that context.
+    // A layer with 512 values per head and 32,768 keys. It is the layer of Gemma 4 that sm8850
+    // supports at that context.
     let owning = Layer { context: 32_768, own_keys: true, ..Layer::full(1, SW_DTYPE_I8) };
     let owning = Layer { hidden: 64, feed_forward: 96, per_layer: 32, ..owning }.tables(true);
     let rule = rules::of(owning.view(), &options(soc, 8));

@@ -1,8 +1,8 @@
-//! Layers in f16 of one row and of many, compiled and run by the vendor's library, compared with
-//! the same graph in f64.
+//! Layers in f16 with one row and with many, compiled and run by the vendor's library and compared
+//! with the same graph in f64.
 //!
-//! An operation that is correct on a few rows may not be on many, so whole layers are run: with
-//! more rows than a tile of the processor has, and in all forms.
+//! An operation that is correct on a few rows may be wrong on many. So whole layers are run in all
+//! forms, with more rows than a tile of the processor has.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use super::shapes::{lowered, sound};
 use super::tables::{Random, Store, Tables};
 use super::vendor::{device, run};
 
-/// Relative to the root mean square of a result; the largest observed is 0.004.
+/// Bound relative to the root mean square of a result. The largest observed value is 0.004.
 const BOUND: f64 = 0.01;
 
 type Values = HashMap<TensorIndex, Vec<f64>>;
@@ -24,7 +24,7 @@ fn dims(graph: &QnnGraph<'_>, tensor: TensorIndex) -> Vec<usize> {
     graph.tensors[tensor.0 as usize].dims.iter().map(|extent| *extent as usize).collect()
 }
 
-/// Index of an element of `shape` in an operand of the extents `own`, which is broadcast.
+/// Returns the index, in a broadcast operand of the extents `own`, for an element of `shape`.
 fn broadcast(index: usize, shape: &[usize], own: &[usize]) -> usize {
     let (mut rest, mut place, mut stride) = (index, 0, 1);
     for (back, extent) in shape.iter().rev().enumerate() {
@@ -36,7 +36,7 @@ fn broadcast(index: usize, shape: &[usize], own: &[usize]) -> usize {
     place
 }
 
-/// The coordinates of an element.
+/// Returns the coordinates of an element.
 fn coordinates(index: usize, shape: &[usize]) -> Vec<usize> {
     let mut rest = index;
     let mut found: Vec<usize> = shape.iter().rev().map(|extent| (rest % extent, rest /= extent).0).collect();
@@ -44,12 +44,12 @@ fn coordinates(index: usize, shape: &[usize]) -> Vec<usize> {
     found
 }
 
-/// The index of coordinates.
+/// Returns the index of coordinates.
 fn place(coordinates: &[usize], shape: &[usize]) -> usize {
     coordinates.iter().zip(shape).fold(0, |sum, (at, extent)| sum * extent + at)
 }
 
-/// The values of every tensor of a graph of floats.
+/// Computes the values of every tensor of a graph of floats.
 fn plain(graph: &QnnGraph<'_>, inputs: &[Vec<f64>]) -> Values {
     let mut values_of = Values::new();
     let mut arguments = inputs.iter();
@@ -167,7 +167,8 @@ fn result(graph: &QnnGraph<'_>, node: &QnnNode, values_of: &Values) -> Vec<f64> 
     }
 }
 
-/// Inputs of a layer whose rows are the last of its keys: each sees itself and some before.
+/// Creates inputs of a layer whose rows are the last of its keys. Each row sees itself and some
+/// rows before.
 fn inputs(tables: &Tables) -> Vec<Vec<u8>> {
     let mut random = Random(11);
     let port = |port: &super::tables::Port| {
@@ -188,7 +189,7 @@ fn inputs(tables: &Tables) -> Vec<Vec<u8>> {
     tables.inputs.iter().map(port).collect()
 }
 
-/// Root mean square of the differences over that of the correct values.
+/// Returns the root mean square of the differences relative to the correct values'.
 fn relative(found: &[f64], right: &[f64]) -> f64 {
     let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>();
     let difference = squares(&mut found.iter().zip(right).map(|(a, b)| a - b));
@@ -196,7 +197,7 @@ fn relative(found: &[f64], right: &[f64]) -> f64 {
     if error.is_nan() { f64::INFINITY } else { error }
 }
 
-/// Layers of these rows and heads of keys, each in the requested forms.
+/// Checks layers with these numbers of rows and key heads, each in the requested forms.
 fn examine(test: &str, soc: u32, extents: &[(u64, u64)], forms: fn(&Tables) -> Vec<Variants>) {
     let Some(device) = device(test, soc) else { return };
     let mut worst = 0.0f64;

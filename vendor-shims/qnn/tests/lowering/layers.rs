@@ -1,5 +1,5 @@
-//! Decoder layers of Gemma 4's shape in primitive operations: the graph a host sends when `rope`,
-//! `attention` and `state-update` are refused.
+//! Decoder layers of Gemma 4's shape in primitive operations. This is the graph that a host sends
+//! if `rope`, `attention` and `state-update` are refused.
 
 use shardwright_shim_abi::raw::*;
 
@@ -16,16 +16,16 @@ pub struct Layer {
     pub feed_forward: u64,
     pub per_layer: u64,
     pub context: u64,
-    /// Whether it has keys of its own, or reads a state that another shard writes.
+    /// Whether it has its own keys. Otherwise it reads a state that another shard writes.
     pub own_keys: bool,
     /// Element type of the matrices.
     pub weights: u32,
-    /// Matrices in blocks of 32.
+    /// Whether matrices are in blocks of 32.
     pub blocks: bool,
 }
 
 impl Layer {
-    /// Gemma 4 E2B's sliding layers.
+    /// Returns a sliding layer of Gemma 4 E2B.
     pub fn sliding(rows: u64, weights: u32) -> Layer {
         Layer {
             rows,
@@ -42,12 +42,12 @@ impl Layer {
         }
     }
 
-    /// Gemma 4 E2B's full layers that read an earlier layer's keys.
+    /// Returns a full layer of Gemma 4 E2B that reads an earlier layer's keys.
     pub fn full(rows: u64, weights: u32) -> Layer {
         Layer { head_dim: 512, feed_forward: 12_288, own_keys: false, ..Layer::sliding(rows, weights) }
     }
 
-    /// A few values everywhere.
+    /// Returns a layer with few values in every extent.
     pub fn small(rows: u64, kv_heads: u64) -> Layer {
         Layer {
             rows,
@@ -64,7 +64,7 @@ impl Layer {
         }
     }
 
-    /// The entry's tables. With `planned` no weight has bytes.
+    /// Builds the entry's tables. If `planned`, weights have no bytes.
     pub fn tables(&self, planned: bool) -> Tables {
         Builder { layer: *self, planned, random: Random(7), tables: Tables::new("decode", self.rows) }.build()
     }

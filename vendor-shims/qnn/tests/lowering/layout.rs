@@ -1,10 +1,10 @@
-//! Sizes and offsets of the vendor's structs, as observed at the interface on x86-64 and valid on
-//! aarch64.
+//! Tests of the sizes and offsets of the vendor's structs, as observed at the interface on x86-64.
+//! They are valid on aarch64 too.
 
 use shardwright_shim_qnn::ffi::*;
 use std::mem::{offset_of, size_of};
 
-/// Size and offsets of a struct, each with its required value.
+/// Checks size and offsets of a struct against the required values.
 macro_rules! layout {
     ($struct:ty, $size:literal $(, $($field:ident).+ = $offset:literal)* $(,)?) => {
         assert_eq!(size_of::<$struct>(), $size, "size of {}", stringify!($struct));
@@ -209,7 +209,7 @@ fn functions_are_read_from_their_slots() {
         assert_eq!(slot(name), expected, "{name}");
     }
     let nothing = [std::ptr::null(); 64];
-    // SAFETY: 64 slots, all null, which is one of the two things a slot may be.
+    // SAFETY: 64 slots, all null, which a slot may be.
     let Err((slot, name)) = (unsafe { Functions::read(nothing.as_ptr()) }) else {
         panic!("null is no function")
     };

@@ -1,5 +1,5 @@
-//! Entries as graphs of the compiler: which are supported, the form of a graph, and whether the
-//! vendor's library computes the operations of the contract.
+//! Tests of entries as graphs of the compiler: which are supported, the form of a graph, and
+//! whether the vendor's library computes the operations of the contract.
 
 #[path = "../../benches/candidates/mod.rs"]
 mod candidates;

@@ -1,5 +1,5 @@
-//! Unusual entries: anything valid in the contract is judged and, if supported, lowered to a sound
-//! graph. Nothing panics.
+//! Unusual entries. Anything valid in the contract is judged and, if supported, lowered to a sound
+//! graph, without panics.
 
 use proptest::prelude::*;
 use shardwright_shim_abi::Verdict;
@@ -49,7 +49,7 @@ fn attributes(random: &mut Random, shape: &[u64]) -> Vec<Attribute> {
     all
 }
 
-/// Result extents that would fit, mostly.
+/// Returns result extents that fit in most cases.
 fn fitting(op: u32, inputs: &[Vec<u64>], attributes: &[Attribute], random: &mut Random) -> Vec<u64> {
     let mut first = inputs[0].clone();
     let integer = |wanted: &str| {
@@ -152,7 +152,7 @@ fn entry(seed: u64) -> Tables {
     tables
 }
 
-/// Without the operations that are refused, so that something is lowered.
+/// Removes the refused operations, so that something is lowered.
 fn taken_part(mut tables: Tables) -> Option<Tables> {
     loop {
         let verdicts = check(tables.view(), &soc("sm8750"));
@@ -192,8 +192,8 @@ fn judge_and_lower(seed: u64, form: usize) {
         }
         Err(error) => {
             let reported = error.to_string();
-            // An entry with a tensor beyond the limit is refused as a whole: none of its nodes is
-            // supported.
+            // An entry with a tensor beyond the limit is refused as a whole, so none of its nodes
+            // is supported.
             let too_large = reported.contains("tensor-values") && taken.nodes.is_empty();
             assert!(reported.contains("port") || too_large, "{reported}");
         }

@@ -1,4 +1,4 @@
-//! Every operation that is taken, compiled and run by the vendor's library, against the plain
+//! Every supported operation, compiled and run by the vendor's library and compared with the plain
 //! evaluator of contract tables.
 
 use std::collections::HashMap;
@@ -17,9 +17,9 @@ struct Trial {
     name: String,
     tables: Tables,
     variants: Variants,
-    /// Of each input's values.
+    /// Range of each input's values.
     ranges: Vec<(f64, f64)>,
-    /// Largest difference that passes, in steps of the output's encoding.
+    /// Largest accepted difference, in steps of the output's encoding.
     steps: f64,
 }
 
@@ -37,7 +37,8 @@ impl Trial {
         Trial { variants, ..self }
     }
 
-    /// The largest difference in steps of the output.
+    /// Runs the entry on the library and returns the largest difference in steps of the output's
+    /// encoding.
     fn difference(&self, soc: u32) -> Option<Result<f64, String>> {
         let device = device("operations", soc)?;
         Some(self.on(&device))
@@ -83,7 +84,7 @@ fn store(half: bool, low: f32, high: f32) -> Store {
     if half { Store::F16 } else { Store::over(low, high) }
 }
 
-/// One input, one operation, one output of the same extents.
+/// Creates a trial with one input, one operation and one output of the same extents.
 fn single(
     name: impl Into<String>,
     op: u32,
@@ -160,7 +161,7 @@ fn along_rows() -> Vec<Trial> {
     trials
 }
 
-/// Values between two constants, and kernels over a plane.
+/// Creates trials of clamping between two constants and of kernels over a plane.
 fn of_towers() -> Vec<Trial> {
     let mut trials = Vec::new();
     for (family, half) in FAMILIES {
@@ -175,7 +176,7 @@ fn of_towers() -> Vec<Trial> {
             let to = s(-6.0, 6.0);
             let y = tables.node("y", SW_OP_CLAMP, &[x, bounds[0], bounds[1]], (&[5, 96], to), vec![]);
             tables.output("y", SW_ROLE_HIDDEN, y);
-            // The bounds are rounded to steps of their own, wider than those of the result.
+            // The bounds are rounded to their own steps, which are wider than the result's.
             trials.push(Trial::new(format!("{name} {family}"), tables, &[(-6.0, 6.0)], 12.0));
         }
         for (height, width, channels, stride) in [(12u64, 16u64, 1u64, 2i64), (7, 9, 4, 1), (6, 8, 32, 2)] {
@@ -337,7 +338,7 @@ fn matrix_products() -> Vec<Trial> {
                     let y = tables.linear("y", x, weight, store(half, -8.0, 8.0));
                     tables.output("y", SW_ROLE_HIDDEN, y);
                     let name = format!("linear {family} {kind} {product:?} rows {rows}");
-                    // Ternary products are rounded more coarsely inside.
+                    // The library rounds ternary products more coarsely.
                     let steps = if kind == "i2" { 24.0 } else { 8.0 };
                     let variants = Variants { product, ..Variants::default() };
                     trials.push(Trial::new(name, tables, &[(-3.0, 2.0)], steps).with(variants));
@@ -345,7 +346,7 @@ fn matrix_products() -> Vec<Trial> {
             }
         }
     }
-    // In blocks of outputs and rows, with a batch, and of eight bits in and out.
+    // Products in blocks of outputs and rows, with a batch, and with eight bits in and out.
     for (name, widest, tallest, shape, eight) in [
         ("cut", 40, 1 << 20, &[7u64, 128][..], false),
         ("cut both ways", 40, 3, &[7, 128], false),
@@ -370,7 +371,7 @@ fn matrix_products() -> Vec<Trial> {
 
 fn products_of_activations() -> Vec<Trial> {
     let mut trials = Vec::new();
-    // Of two operands of 16 bits the products of their low bytes are not summed.
+    // For two operands of 16 bits, the products of their low bytes are not summed.
     for (name, second, half, steps) in [
         ("a16 a16", Store::over(-2.0, 3.0), false, 24.0),
         ("a16 u8", Store::over8(-2.0, 3.0), false, 8.0),
@@ -409,7 +410,7 @@ fn binaries() -> Vec<Trial> {
         ] {
             let s = |low, high| store(half, low, high);
             let to = if op == SW_OP_MUL { s(-12.0, 12.0) } else { s(-8.0, 8.0) };
-            // Extents, and which operand is a constant.
+            // The extents, and which operand is a constant.
             for (left, right, constant) in [
                 (&[5u64, 96][..], &[5u64, 96][..], None),
                 (&[2, 5, 96], &[5, 96], None),
@@ -472,8 +473,8 @@ fn movements() -> Vec<Trial> {
         add("slice of layers", &[&[4, 3, 32]], |t, x| t.slice("y", x[0], 0, 2, 3));
         add("concat of rows", &[&[6, 32], &[2, 32]], |t, x| t.concat("y", x, 0));
         add("concat of columns", &[&[6, 32], &[6, 8]], |t, x| t.concat("y", x, 1));
-        // An input that is an output, an input that nothing reads, a result that is two outputs
-        // and is read again.
+        // An input that is an output, an unread input, and a result that is two outputs and is read
+        // again.
         add("input as output", &[&[6, 32]], |_, x| x[0]);
         add("unread input", &[&[6, 32], &[6, 32]], |t, x| t.slice("y", x[0], 1, 0, 16));
         let mut tables = Tables::new("trial", 6);
@@ -511,8 +512,8 @@ fn conversions() -> Vec<Trial> {
     trials
 }
 
-/// Sums and products that leave, in every form of leaving: operands of the result's extents, of one
-/// row, of one value.
+/// Creates trials of sums and products before outputs, in every form of leaving. Operands have the
+/// result's extents, one row, or one value.
 fn results_in_blocks() -> Vec<Trial> {
     let mut trials = Vec::new();
     for (family, half) in FAMILIES {
@@ -533,7 +534,7 @@ fn results_in_blocks() -> Vec<Trial> {
     trials
 }
 
-/// Runs trials and says at once what is wrong with all of them.
+/// Runs trials and reports the failures of all of them at once.
 fn examine(test: &str, soc: u32, trials: Vec<Trial>) {
     let mut wrong = Vec::new();
     for trial in &trials {
@@ -574,7 +575,8 @@ fn norms_of_rows_and_heads() {
     examine("norms_of_rows_and_heads", 69, norms());
 }
 
-/// A residual stream of halves beside integers: a norm of it, then a product of integers.
+/// Creates trials of a residual stream of halves next to integers: a norm of it, then a product of
+/// integers.
 fn norms_before_products() -> Vec<Trial> {
     let mut trials = Vec::new();
     for rows in [1, 15, 16, 17, 32] {

@@ -1,4 +1,4 @@
-//! Refusals, and that their reasons name the fault.
+//! Tests of refusals and of the faults named in their reasons.
 
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_abi::{Error, ErrorClass, Verdict};
@@ -10,7 +10,7 @@ use super::tables::{Attribute, Random, Scales, Store, Tables, Weight};
 
 const A: Store = Store::U16(0.001, 30_000);
 
-/// One operation on an input.
+/// Builds an entry with one operation on an input.
 fn one(op: u32, shape: &[u64], from: Store, to: Store, attributes: Vec<Attribute>) -> Tables {
     let mut tables = Tables::new("trial", 1);
     let x = tables.input("x", SW_ROLE_HIDDEN, shape, from);
@@ -96,7 +96,7 @@ fn reasons_name_shape_type_and_encoding() {
     for (tables, expected) in cases {
         let reason = reason(&tables);
         assert!(reason.contains(expected), "{reason:?} does not say {expected:?}");
-        // Refused entries are not lowered either, and the error says who is at fault.
+        // Refused entries cannot be lowered either, and the error names the node at fault.
         let refused = lower(tables.view(), &soc("sm8850"), &Variants::default()).expect_err("refused");
         assert!(
             matches!(&refused, LowerError::Unsupported { node, layer: Some(3), .. } if node == "y"),
@@ -106,7 +106,8 @@ fn reasons_name_shape_type_and_encoding() {
     }
 }
 
-/// Version 2 of `dynamic-linear` has blocks: the reason is the operation's, not the number's.
+/// Version 2 of `dynamic-linear` has blocks. The reason must be about the operation, not the
+/// version number.
 #[test]
 fn reasons_name_the_operation_before_its_version() {
     for (op, part) in [(SW_OP_DYNAMIC_LINEAR, "at run time"), (SW_OP_GELU, "version 2 of its meaning")] {

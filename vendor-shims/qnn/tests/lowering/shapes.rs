@@ -1,4 +1,4 @@
-//! Graphs without the library: operations, extents, encodings, names.
+//! Tests of graphs without the library: operations, extents, encodings, names.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use shardwright_shim_qnn::lower::{
 
 pub use crate::chips::soc;
 
-/// The graph of fully supported tables.
+/// Lowers fully supported tables.
 pub fn lowered(tables: &Tables, variants: &Variants) -> Lowered<'static> {
     let entry = tables.view();
     for (verdict, node) in check(entry, &soc("sm8850")).iter().zip(&tables.nodes) {
@@ -22,13 +22,13 @@ pub fn lowered(tables: &Tables, variants: &Variants) -> Lowered<'static> {
     lower(entry, &soc("sm8850"), variants).expect("it is taken whole")
 }
 
-/// How often an operation occurs.
+/// Counts the occurrences of an operation.
 pub fn count(graph: &QnnGraph<'_>, op: &str) -> usize {
     graph.nodes.iter().filter(|node| node.op == op).count()
 }
 
-/// Names are unique, operands are defined before they are read, every tensor is written once or
-/// bound, and no known incorrect form is used.
+/// Checks that names are unique, operands are defined before they are read, every tensor is written
+/// once or bound, and no form is used that is known to be incorrect.
 pub fn sound(graph: &QnnGraph<'_>) {
     let mut names = std::collections::HashSet::new();
     for tensor in &graph.tensors {
@@ -91,8 +91,8 @@ fn every_variant_of_a_layer_is_sound() {
     }
 }
 
-/// The vendor's library accepts norms of floats with rows and heads apart, but computes them
-/// wrongly.
+/// The vendor's library accepts norms of floats with rows and heads as separate axes, but computes
+/// them wrongly.
 #[test]
 fn norms_of_floats_have_rows_alone_in_every_variant() {
     for (rows, kv_heads) in [(1, 1), (12, 1), (12, 2)] {
@@ -132,7 +132,7 @@ fn entries_share_their_constants() {
             "{}",
             one.name
         );
-        // Equal bytes, wherever they lie.
+        // The bytes must be equal, wherever they are stored.
         assert_eq!(one.kind, many.kind, "{}", one.name);
     }
 }
@@ -194,7 +194,7 @@ fn the_rules_move_no_queries() {
     }
 }
 
-/// Bytes of the largest tensor that is concatenated from copies of one part.
+/// Returns the size in bytes of the largest tensor that is concatenated from copies of one part.
 fn largest_repeated(graph: &QnnGraph<'_>) -> u64 {
     let repeats =
         |node: &&QnnNode| node.op == "Concat" && node.inputs.iter().all(|one| *one == node.inputs[0]);
@@ -205,10 +205,10 @@ fn largest_repeated(graph: &QnnGraph<'_>) -> u64 {
     graph.nodes.iter().filter(repeats).map(bytes).max().unwrap_or(0)
 }
 
-/// Above a mebibyte, phones were reported to add it to other rows.
+/// Phones were reported to add a mask above one mebibyte to other rows.
 #[test]
 fn a_mask_is_written_out_for_its_heads_up_to_a_mebibyte_in_every_variant() {
-    // Slots are those of the state and 64 new ones: 64 rows of 8 heads have 1,024 bytes a slot.
+    // The slots are the state's and 64 new ones. 64 rows of 8 heads have 1,024 bytes per slot.
     for (context, halved, whole) in
         [(960, false, Some(1 << 20)), (961, false, None), (960, true, Some(1 << 20)), (992, true, None)]
     {
@@ -229,12 +229,12 @@ fn a_mask_is_written_out_for_its_heads_up_to_a_mebibyte_in_every_variant() {
                 }
             }
         }
-        // Heads of one key need half of it, which is small enough in every case.
+        // The heads of one key need half of it, which is small enough in every case.
         assert_eq!(most, whole.unwrap_or(512 * (context + 64)), "context {context}");
     }
 }
 
-/// Gemma 4 E2B's usual prefill: 128 rows beside a window of 512.
+/// Gemma 4 E2B's usual prefill has 128 rows and a window of 512.
 #[test]
 fn a_prefill_of_128_rows_broadcasts_its_mask() {
     let tables = Layer::sliding(128, shardwright_shim_abi::raw::SW_DTYPE_I4).tables(true);

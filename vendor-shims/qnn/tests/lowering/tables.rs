@@ -1,5 +1,5 @@
-//! Entries of named nodes with an encoding for each result, based on the tables that tests of shims
-//! share.
+//! Entries of named nodes with an encoding for each result, based on the tables shared by tests of
+//! shims.
 
 use shardwright_shim_abi::EntryView;
 use shardwright_shim_abi::raw::*;
@@ -8,7 +8,7 @@ use shardwright_shim_testing::{self as testing, Encoding};
 pub use shardwright_shim_testing::encoding::bits_of;
 pub use shardwright_shim_testing::{Attribute, Random};
 
-/// How an activation is stored.
+/// Storage of an activation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Store {
     F32,
@@ -20,13 +20,13 @@ pub enum Store {
 }
 
 impl Store {
-    /// u16 over an interval, as calibration gives it.
+    /// Returns u16 over an interval, as calibration produces it.
     pub fn over(low: f32, high: f32) -> Store {
         let (scale, zero) = affine(low, high, 65_535.0);
         Store::U16(scale, zero)
     }
 
-    /// u8 over an interval.
+    /// Returns u8 over an interval.
     pub fn over8(low: f32, high: f32) -> Store {
         let (scale, zero) = affine(low, high, 255.0);
         Store::U8(scale, zero)
@@ -51,7 +51,7 @@ impl Store {
         }
     }
 
-    /// Between two neighbours; of f16 at 1.
+    /// Returns the distance between two neighbouring values, for f16 at 1.
     pub fn step(self) -> f64 {
         match self {
             Store::F32 => 1e-6,
@@ -79,7 +79,7 @@ fn affine(low: f32, high: f32, steps: f32) -> (f32, i32) {
     (scale, (-low / scale).round() as i32)
 }
 
-/// How the integers of a weight are scaled.
+/// Scales of a weight's integers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scales {
     pub kind: u32,
@@ -87,7 +87,7 @@ pub struct Scales {
     pub block: u64,
     pub values: Vec<f32>,
     pub zero: i32,
-    /// Stored in f16, as those of blocks are.
+    /// Whether they are stored in f16, like block scales.
     pub half: bool,
 }
 
@@ -99,14 +99,14 @@ pub struct Weight {
     pub dtype: u32,
     pub bytes: Vec<u8>,
     pub scales: Option<Scales>,
-    /// Its decoded values; empty if no test computes with them.
+    /// Its decoded values. Empty if no test computes with them.
     pub values: Vec<f64>,
     /// Whether bytes and scales are missing.
     pub planned: bool,
 }
 
 impl Weight {
-    /// Integers with scales.
+    /// Creates a weight of integers with scales.
     pub fn integers(name: &str, shape: &[u64], dtype: u32, stored: &[i32], scales: Scales) -> Weight {
         let width = *shape.last().expect("a last axis") as usize;
         let bits = bits_of(dtype) as usize;
@@ -144,7 +144,7 @@ impl Weight {
         Weight { name: name.to_owned(), shape, dtype, bytes, scales: Some(scales), values, planned: false }
     }
 
-    /// A matrix with a scale per output; integers as large as the type has.
+    /// Creates a matrix with a scale per output. Its integers use the whole range of the type.
     pub fn matrix(name: &str, [outputs, inputs]: [u64; 2], dtype: u32, random: &mut Random) -> Weight {
         let limit = (1i32 << (bits_of(dtype) - 1)) - 1;
         let stored: Vec<i32> = (0..outputs * inputs).map(|_| random.integer(-limit, limit)).collect();
@@ -153,7 +153,7 @@ impl Weight {
         Weight::integers(name, &[outputs, inputs], dtype, &stored, Scales::per_channel(values))
     }
 
-    /// Values encoded like activations.
+    /// Creates a weight whose values are encoded like activations.
     pub fn stored(name: &str, shape: &[u64], store: Store, values: &[f64]) -> Weight {
         let bytes = store.encode(values);
         let scales = store.affine().map(|(scale, zero)| Scales {
@@ -169,7 +169,7 @@ impl Weight {
         Weight { name, shape, dtype, bytes, scales, values, planned: false }
     }
 
-    /// As before weights exist.
+    /// Marks the weight as planned: bytes and scales are missing.
     pub fn planned(mut self) -> Weight {
         self.planned = true;
         self
@@ -280,7 +280,7 @@ impl Tables {
         output
     }
 
-    /// An operation value by value with one operand.
+    /// Adds an elementwise operation with one operand.
     pub fn unary(&mut self, name: &str, op: u32, x: u32, store: Store, attributes: Vec<Attribute>) -> u32 {
         let shape = self.shape(x);
         self.node(name, op, &[x], (&shape, store), attributes)
@@ -357,7 +357,7 @@ impl Tables {
         self.node(name, SW_OP_MAT_MUL, &[a, b], (&shape, store), attributes)
     }
 
-    /// The same with every activation and every constant in f16.
+    /// Returns the tables with every activation and every constant in f16.
     pub fn halved(mut self) -> Tables {
         for (_, _, store) in &mut self.tensors {
             *store = store.map(|_| Store::F16);
@@ -368,23 +368,23 @@ impl Tables {
         self
     }
 
-    /// A checked view of the contract's tables.
+    /// Returns a checked view of the contract's tables.
     pub fn view(&self) -> EntryView<'static> {
         self.try_view().expect("valid tables")
     }
 
-    /// The view, or what the contract says against the tables.
+    /// Returns the view, or the contract's error about the tables.
     pub fn try_view(&self) -> shardwright_shim_abi::Result<EntryView<'static>> {
         self.builder().view()
     }
 
-    /// As a host passes it.
+    /// Returns the entry as a host passes it.
     #[allow(dead_code, reason = "tests of the shim use it")]
     pub fn entry(&self) -> &'static SwEntry {
         self.builder().build()
     }
 
-    /// The same as tables of the contract, with the values of the constants that have bytes.
+    /// Converts to tables of the contract, with the values of the constants that have bytes.
     pub fn builder(&self) -> testing::Builder {
         let mut builder = testing::Builder::new(&self.name, SW_ENTRY_DECODE, self.rows, 512);
         for (name, shape, store) in &self.tensors {

@@ -1,4 +1,4 @@
-//! The vendor's library, if there is one.
+//! The vendor's library, if it is available.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -27,11 +27,11 @@ fn backend() -> Option<Arc<Backend>> {
         .clone()
 }
 
-/// A device of a chip; `None`, reported conspicuously, if there is no library.
+/// Creates a device of a chip. Reports a missing library conspicuously and returns `None`.
 pub fn device(test: &str, soc: u32) -> Option<Arc<Device>> {
     static DEVICES: Mutex<Option<HashMap<u32, Arc<Device>>>> = Mutex::new(None);
     let Some(backend) = backend() else {
-        // Bypasses the harness's capture, which would hide the line of a passing test.
+        // Bypasses the harness's capture, which would hide the line if the test passes.
         let _ = writeln!(
             std::io::stdout().lock(),
             "SKIPPED: {test}: there is no libQnnHtp.so; `cargo xtask vendor qnn` fetches it"
@@ -46,7 +46,8 @@ pub fn device(test: &str, soc: u32) -> Option<Arc<Device>> {
     Some(device.clone())
 }
 
-/// Compiles a graph and, with inputs, runs it; outputs in the order of the graph's tensors.
+/// Compiles a graph and, if there are inputs, runs it. Returns the outputs in the order of the
+/// graph's tensors.
 pub fn run(device: &Arc<Device>, graph: &QnnGraph<'_>, inputs: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
     let mut context = Context::new(device.clone(), ContextOptions::default())?;
     let options = GraphOptions { vtcm_megabytes: Some(8), ..GraphOptions::default() };

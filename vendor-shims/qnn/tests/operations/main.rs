@@ -1,23 +1,23 @@
-//! The real library's result for each operation in each type: a table that shows whether a new
-//! library changes one.
+//! Tests the real library's result for each operation in each type. The table shows whether a new
+//! library changes a result.
 //!
-//! Every cell is a graph of one operation on small shapes: validated, compiled, executed and
-//! compared with a computation in f64. `expected.txt` is the table; a difference is printed cell by
-//! cell. The cells are run by child processes of this program, since some of them crash: the cell
-//! that was running then is retried alone, and if it crashes again, it is the cause.
+//! Every cell is a graph of one operation on small shapes. It is validated, compiled, executed and
+//! compared with a computation in f64. `expected.txt` contains the table, and each difference is
+//! printed cell by cell. Child processes of this program run the cells, because some cells crash.
+//! The cell that was running during a crash is retried alone. If it crashes again, it is the cause.
 //!
 //! | Outcome | The library |
 //! |---|---|
-//! | `V` | validates it and computes it rightly |
-//! | `v!` | refuses to validate it, compiles it all the same and computes it rightly |
-//! | `V wrong`, `v! wrong` | compiles it and computes something else |
-//! | `V F`, `F` | fails to compile it, having validated it or not |
-//! | `X` | does not take a tensor of that type |
+//! | `V` | validates it and computes it correctly |
+//! | `v!` | refuses to validate it, but compiles it and computes it correctly |
+//! | `V wrong`, `v! wrong` | compiles it and computes a wrong result |
+//! | `V F`, `F` | fails to compile it after validating it or not |
+//! | `X` | does not support a tensor of that type |
 //! | `crash` | ends the process |
-//! | `hang` | does not come to an end, or takes all memory |
-//! Where the outcomes differ from earlier notes about the same library (facts of section 8),
-//! `expected.txt` says so in a comment.
-//! section 8), `expected.txt` says so in a comment.
+//! | `hang` | does not finish, or uses all memory |
+//!
+//! `expected.txt` has a comment where an outcome differs from earlier notes about the same library
+//! (facts of section 8).
 
 #[path = "../cases/mod.rs"]
 mod cases;
@@ -33,16 +33,16 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 use table::Cell;
 
-/// In a child: chip, and which cells, such as `69 17 400`.
+/// Environment variable of a child with the chip and a range of cells, such as `69 17 400`.
 const CHILD: &str = "SHARDWRIGHT_QNN_CELLS";
 /// Prefix of a line with a cell's outcome.
 const OUTCOME: &str = "cell> ";
-/// A cell takes some 20 ms on a free machine.
+/// Timeout of a cell, which needs about 20 ms on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Address space of a child: the library maps half of it.
+/// Address space of a child. The library maps half of it.
 const MEMORY: u64 = 12 << 30;
 
-/// One cell.
+/// Runs one cell and returns its outcome.
 fn outcome(cell: &Cell, device: &Arc<Device>) -> String {
     let case = &cell.case;
     let validated = case.validate(device).is_ok();
@@ -68,7 +68,7 @@ fn outcome(cell: &Cell, device: &Arc<Device>) -> String {
     }
 }
 
-/// Root mean square of the differences over that of the correct values.
+/// Returns the root mean square of the differences relative to the correct values'.
 fn relative(found: &[f64], plain: &[f64]) -> f64 {
     assert_eq!(found.len(), plain.len(), "the cell's own computation has another size");
     let squares = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>();
@@ -83,7 +83,7 @@ fn cells_of_a_child() {
         task.to_string_lossy().split(' ').map(|number| number.parse().expect("a number")).collect();
     let limit = libc::rlimit { rlim_cur: MEMORY, rlim_max: MEMORY };
     let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: structs that outlive the calls, which bind this process alone.
+    // SAFETY: structs that outlive the calls, which bind only this process.
     unsafe {
         libc::setrlimit(libc::RLIMIT_AS, &limit);
         libc::setrlimit(libc::RLIMIT_CORE, &no_core);
@@ -95,7 +95,8 @@ fn cells_of_a_child() {
     println!("\n{OUTCOME}end");
 }
 
-/// Outcomes of a child in order, and why it stopped before the end.
+/// Runs cells in a child. Returns their outcomes in order, and the reason if it stopped before the
+/// end.
 fn run_child(soc: u32, first: usize, end: usize) -> (Vec<String>, Option<&'static str>) {
     let mut child = Command::new(std::env::current_exe().expect("a name"))
         .args(["--exact", "cells_of_a_child", "--nocapture", "--test-threads=1"])
@@ -132,7 +133,7 @@ fn run_child(soc: u32, first: usize, end: usize) -> (Vec<String>, Option<&'stati
     (outcomes, stopped)
 }
 
-/// Outcomes of all cells.
+/// Returns the outcomes of all cells.
 fn outcomes(soc: u32) -> Vec<String> {
     let count = table::cells().len();
     let mut all: Vec<String> = Vec::new();
@@ -151,13 +152,13 @@ fn outcomes(soc: u32) -> Vec<String> {
     all
 }
 
-/// Cells and outcomes of the table in the tree for one chip.
+/// Reads the cells and outcomes for one chip from the table in the tree.
 fn expected(soc: u32) -> BTreeMap<String, String> {
     let mut table = BTreeMap::new();
     let lines = include_str!("expected.txt").lines().map(str::trim);
     for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let (cell, outcome) = line.split_once(" = ").unwrap_or_else(|| panic!("no outcome in {line:?}"));
-        // `cell @43 = …` is valid for that chip only.
+        // `cell @43 = …` is valid only for that chip.
         match cell.split_once(" @") {
             None => drop(table.entry(cell.to_owned()).or_insert(outcome.to_owned())),
             Some((cell, only)) if only == soc.to_string() => {

@@ -5,14 +5,14 @@ use shardwright_shim_qnn::graph::{DataType, Param, QnnEncoding, ScaleOffset};
 
 /// One operation in one combination of types.
 pub struct Cell {
-    /// `FullyConnected a16 w4-channel`.
+    /// For example `FullyConnected a16 w4-channel`.
     pub name: String,
     pub case: Case,
-    /// Of each output.
+    /// Values of each output.
     pub expected: Vec<Vec<f64>>,
 }
 
-/// Activations by their short names, with [-bound, bound] where that means something.
+/// Short names of activation types. The types with a range use [-bound, bound].
 const ACTIVATIONS: [&str; 5] = ["a16", "a8", "s16", "f16", "f32"];
 
 fn activation(name: &str, bound: f64) -> Kind {
@@ -32,7 +32,7 @@ fn activation(name: &str, bound: f64) -> Kind {
     }
 }
 
-/// All cells, in the order of the table.
+/// Returns all cells, in the order of the table.
 pub fn cells() -> Vec<Cell> {
     let mut cells = Table(Vec::new());
     cells.products();
@@ -62,7 +62,7 @@ impl Table {
         self.0.push(Cell { name, case, expected });
     }
 
-    /// `op(x)`, elementwise.
+    /// Adds a cell for `op(x)`, elementwise.
     fn unary(
         &mut self,
         name: String,
@@ -151,7 +151,7 @@ impl Table {
         let (kind, values) = weight(weight_name, axis, channels, &w_dims);
         let w = match weight_name {
             "w8-expansion" => {
-                // Eight bits where the multiples are of blocks: the container's full range.
+                // Eight bits if the multiples are of blocks: the container's full range.
                 let bytes: Vec<u8> =
                     random(values.len(), 127.0, 9).iter().map(|value| *value as i8 as u8).collect();
                 let reals = decode(&bytes, &kind, &w_dims);
@@ -247,7 +247,7 @@ impl Table {
         rms("RmsNorm a16 beta s32".to_owned(), "a16", a16(1.3), Some(fine), &[4, 64]);
         rms("RmsNorm a16 rank 3".to_owned(), "a16", a16(1.3), None, &[1, 4, 64]);
         rms("RmsNorm a16 rank 4".to_owned(), "a16", a16(1.3), None, &[1, 2, 2, 64]);
-        // Rows and heads as axes of their own, and as rows alone.
+        // Rows and heads as separate axes, and only rows.
         for act in ACTIVATIONS {
             for dims in [
                 &[48, 64][..],
@@ -330,7 +330,7 @@ impl Table {
                 self.unary(format!("{name} {act}"), op, params, kinds, x, plain);
             }
         }
-        // Soft-capping feeds it far more than it distinguishes.
+        // Soft-capping passes it much larger values than it distinguishes.
         let far = random(256, 30.0, 1);
         self.unary("Tanh a16 of 30".to_owned(), "Tanh", vec![], (a16(30.0), a16(1.0)), &far, f64::tanh);
     }
@@ -348,7 +348,7 @@ impl Table {
         let mut pair =
             |name: String, op: &'static str, kinds: (Kind, Kind, Kind), how: &str, plain: Plain| {
                 let mut case = Case::new("");
-                // Away from zero, so that quotients stay in range.
+                // The values are away from zero, so that quotients stay in range.
                 let second: Vec<f64> =
                     random(256, 2.5, 2).iter().map(|value| value + 0.5 * value.signum()).collect();
                 let a = case.input(&[4, 64], kinds.0, &random(256, 3.0, 1));
@@ -595,7 +595,7 @@ impl Table {
             ];
             self.add_all(format!("Split {act}"), case, expected);
         }
-        // Results in another encoding than the operand's.
+        // The result has another encoding than the operand.
         for (name, op) in [
             ("Concat", "Concat"),
             ("StridedSlice", "StridedSlice"),
@@ -645,7 +645,7 @@ impl Table {
         for (op, most, plain) in operations {
             for act in ["a16", "a8", "f16", "f32"] {
                 let mut case = Case::new("");
-                // Off the middle, so that means are not nothing.
+                // The values are not centred, so that means are not zero.
                 let values: Vec<f64> = random(256, 0.6, 1).iter().map(|value| value + 0.3).collect();
                 let x = case.input(&[4, 64], activation(act, 1.0), &values);
                 let y = case.output(&[4, 1], activation(act, most));
@@ -787,7 +787,7 @@ impl Table {
             case.node("GroupQueryAttention", params, &[q, k, v], &[y]);
             self.add(format!("GroupQueryAttention {act}"), case, vec![0.0; 2048]);
         }
-        // A result of another shape than the operation gives.
+        // The result has another shape than the operation computes.
         let mut case = Case::new("");
         let x = case.input(&[4, 64], a16(1.0), &random(256, 1.0, 1));
         let y = case.output(&[5, 64], a16(1.0));
@@ -798,7 +798,7 @@ impl Table {
     }
 }
 
-/// Constant weights, by their short names.
+/// Short names of constant weights.
 const WEIGHTS: &[&str] = &[
     "w8-channel",
     "w8-tensor",
@@ -817,8 +817,8 @@ const WEIGHTS: &[&str] = &[
     "f32",
 ];
 
-/// Type and values of a weight whose channels are an axis; blocks of 32 run along the other of the
-/// two innermost.
+/// Returns type and values of a weight whose channels are an axis. Blocks of 32 run along the other
+/// of the two innermost axes.
 fn weight(name: &str, axis: i32, channels: u32, dims: &[u32]) -> (Kind, Vec<f64>) {
     let count: u32 = dims.iter().product();
     let values = random(count as usize, 0.1, 2);
@@ -877,7 +877,7 @@ fn weight(name: &str, axis: i32, channels: u32, dims: &[u32]) -> (Kind, Vec<f64>
     (kind, values)
 }
 
-/// `x [rows, inner]` times `w [channels, inner]` or `[inner, channels]`.
+/// Computes `x [rows, inner]` times `w [channels, inner]` or `[inner, channels]`.
 fn plain_product(
     x: &[f64],
     w: &[f64],
@@ -910,7 +910,7 @@ fn gelu(x: f64) -> f64 {
     0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
 }
 
-/// Places and values, largest first, equal ones by place.
+/// Sorts places and values by value in descending order, and equal values by place.
 fn plain_top(row: &[f64]) -> Vec<(usize, f64)> {
     let mut all: Vec<(usize, f64)> = row.iter().copied().enumerate().collect();
     all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));

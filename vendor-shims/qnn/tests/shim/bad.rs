@@ -1,4 +1,4 @@
-//! Missing, wrong, damaged or incompatible input ends in an error that says so.
+//! Tests that missing, wrong, damaged or incompatible input ends in an error with the reason.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ fn a_missing_library_says_where_it_was_looked_for() {
     let entry = Layer::new(64, 128, 8).entry("decode_1@8", 1).build();
     refused(host.compile(&[entry], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "/nowhere");
     refused(host.estimate(entry), SW_ERROR_INVALID_ARGUMENT, "/nowhere");
-    // Calls that need no library are answered without one.
+    // Calls that do not need the library succeed without it.
     assert_eq!(host.refusals(entry).expect("checked"), []);
     assert!(host.told().is_ok());
     assert_eq!(host.devices(Some("mt6989")).expect("no error"), []);
@@ -85,7 +85,7 @@ fn facts_are_declared_and_checked_against_the_library() {
     let required: Vec<&str> =
         declared.iter().filter(|(_, required)| *required).map(|(name, _)| name.as_str()).collect();
     assert_eq!((required, declared.len()), (vec!["hexagon-arch"], 5));
-    // Calls that need no library are refused without one.
+    // The shim itself detects these wrong facts, without the library.
     let host = open(&[("library", "/nowhere/libQnnHtp.so")]).expect("opened");
     for (facts, fact, says) in [
         (&[("hexagon-arch", "v89")][..], "hexagon-arch", "1002"),
@@ -186,7 +186,7 @@ fn other_chips_binaries_are_refused_though_the_library_would_load_them() {
     assert!(reason.contains("sm8550 (v73), sm8750 is v79"), "{reason}");
     let failure = refused(newer.load(&made.artefact, &[]).map(|_| ()), SW_ERROR_INCOMPATIBLE_ARTEFACT, "v73");
     assert!(failure.detail("help").is_some_and(|help| help.contains("sm8750.simulated")), "{failure:?}");
-    // For the same architecture: it runs, and recompiling would be better.
+    // For the same architecture it runs, but recompiling would be better.
     let sibling = on(&library, "sc8380xp.simulated");
     assert_eq!(sibling.compatibility(&made.head).expect("answered").0, SW_COMPATIBILITY_RECOMPILE);
     sibling.load(&made.artefact, &[]).expect("loaded");
@@ -212,7 +212,7 @@ fn a_binary_under_another_description_is_refused() {
     let (small, large) = (made(1), made(32));
     let (small, large) =
         (Artefact::read(small.bytes()).expect("read"), Artefact::read(large.bytes()).expect("read"));
-    // Every hash is recomputed, so only the binary's own description reveals the mismatch: it
+    // Every hash is recomputed, so only the binary's own description reveals the mismatch. It
     // writes more than is bound.
     let binary = large.binary().expect("undamaged");
     let mut descriptor = small.descriptor.clone();

@@ -1,4 +1,4 @@
-//! Contents of artefacts, and that equal orders give equal bytes.
+//! Tests of the contents of artefacts. Equal orders must produce equal bytes.
 
 use std::process::Command;
 
@@ -7,7 +7,8 @@ use shardwright_shim_abi::raw::*;
 use crate::layer::{Layer, run};
 use crate::{Builder, Weight, a8, a16, cosine, inspected, library, on, refused, values};
 
-/// Makes this program, started again, compile once and print the artefact's hash.
+/// Environment variable that makes this program, started again, compile once and print the
+/// artefact's hash.
 const ALONE: &str = "SHARDWRIGHT_QNN_TEST_ALONE";
 
 fn two_entries(layer: &Layer) -> [&'static SwEntry; 2] {
@@ -25,8 +26,8 @@ fn the_same_order_gives_the_same_bytes() {
     if std::env::var_os(ALONE).is_some() {
         let compiled = compile("sm8850");
         println!("artefact {:?} {:?}", sha256(compiled.artefact.bytes()), sha256(&compiled.head));
-        // Later ones differ in numbers only. With other tests in the process a number may grow a
-        // digit in between, and shift the bytes behind it.
+        // Later ones differ only in numbers. With other tests in the process, a number may grow by
+        // a digit in between and shift the bytes behind it.
         let [a, b] = [compile("sm8850"), compile("sm8850")];
         let (a, b) = (a.artefact.bytes(), b.artefact.bytes());
         let differing = a.iter().zip(b).filter(|(a, b)| a != b).count();
@@ -38,8 +39,8 @@ fn the_same_order_gives_the_same_bytes() {
         );
         return;
     }
-    // The library numbers tensors through for as long as a process lives, so only the first
-    // compilation of a process is always the same.
+    // The library numbers tensors for the life of a process, so only the first compilation of a
+    // process is always the same.
     let alone = || {
         let program = std::env::current_exe().expect("this program");
         let test = "compiling::the_same_order_gives_the_same_bytes";
@@ -112,7 +113,8 @@ fn shared_and_unshared_twins_differ_in_sharing_alone() {
         (&unshared_text["head"], &unshared_text["entries"])
     );
 
-    // The phone supports both and prefers the smaller; the simulation reports what it needs.
+    // The phone supports both and prefers the smaller one. The simulation supports only the
+    // artefact without sharing.
     assert_eq!(phone.compatibility(&shared.head).expect("answered").0, SW_COMPATIBILITY_OPTIMAL);
     assert_eq!(phone.compatibility(&unshared.head).expect("answered").0, SW_COMPATIBILITY_RECOMPILE);
     assert_eq!(simulator.compatibility(&unshared.head).expect("answered").0, SW_COMPATIBILITY_OPTIMAL);
@@ -135,7 +137,7 @@ fn shared_and_unshared_twins_differ_in_sharing_alone() {
     let many = run(&mut loaded, "prefill_64@8", 64, &x);
     let expected = layer.expected(&x);
     assert!(cosine(&many, &expected) > 0.9999, "cosine {}", cosine(&many, &expected));
-    // Rows are independent of each other and of how many there are, up to a step of the result.
+    // Rows are independent of each other and of their number, up to a step of the result.
     let one = run(&mut loaded, "decode_1@8", 1, &x[256..512]);
     let step = 16.0 / 32_768.0;
     let worst = one.iter().zip(&many[256..512]).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
@@ -189,7 +191,7 @@ fn what_the_lowering_refuses_names_entry_and_layer() {
     refused(host.compile(&[], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "no entry points");
     let without = Layer::new(64, 128, 8).without_bytes().entry("decode_1@8", 1).build();
     refused(host.compile(&[without], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "no bytes");
-    // A node on which no output depends is not compiled, and that is reported.
+    // A node on which no output depends is not compiled. This is reported.
     let mut b = Layer::new(64, 128, 8).entry("decode_1@8", 1);
     b.encoding = a16(1.0);
     b.unary(SW_OP_TANH, 0, vec![]);
@@ -201,7 +203,7 @@ fn what_the_lowering_refuses_names_entry_and_layer() {
     assert_eq!(failure.detail("max"), Some("64"));
 }
 
-/// A state that a run reads beside the rows it adds.
+/// The run reads a state and also the rows it adds.
 #[test]
 fn states_are_read_and_new_rows_are_returned() {
     let Some(library) = library("states_are_read_and_new_rows_are_returned") else { return };

@@ -1,4 +1,4 @@
-//! Simulated time, before anything is run and before weights exist.
+//! Tests of simulated time before anything is run and before weights exist.
 
 use shardwright_shim_abi::raw::*;
 
@@ -16,7 +16,7 @@ fn cycles_follow_the_work_and_say_where_they_are_from() {
         (reported(&host, &wide, 1), reported(&host, &narrow, 1), reported(&host, &wide, 64));
     assert_eq!(eight.provenance, SW_PROVENANCE_SIMULATED);
     assert!(eight.microseconds > 0 && many.microseconds >= eight.microseconds, "{eight:?} {many:?}");
-    // One row is bound by the bytes of weights: 4 MiB and half of it.
+    // The time of one row is bound by the bytes of weights: 4 MiB and half of it.
     assert!((4_000_000..6_000_000).contains(&eight.bytes), "{eight:?}");
     assert!(four.bytes < eight.bytes * 2 / 3 && four.microseconds < eight.microseconds, "{eight:?} {four:?}");
     assert_eq!(reported(&host, &wide, 1), eight, "an estimate is the same every time");
@@ -62,7 +62,7 @@ fn what_has_no_cost_is_named() {
     b.output("tap", SW_ROLE_TAP, y);
     let entry = b.build();
     assert_eq!(host.refusals(entry).expect("checked"), []);
-    // For floats the library has no cost of activations.
+    // The library has no cost for float activations.
     let reported = host.estimate(entry).expect("estimated").expect("costed");
     assert!(reported.microseconds > 0 && reported.uncosted == [1], "{reported:?}");
 }

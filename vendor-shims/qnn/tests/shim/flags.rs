@@ -1,4 +1,4 @@
-//! Every flag ends with a verdict that is backed by evidence.
+//! Tests that every flag has a verdict backed by evidence.
 
 use shardwright_shim_abi::raw::*;
 
@@ -49,7 +49,7 @@ fn flags_are_applied_recorded_inert_refused_or_unknown_by_what_they_do() {
     }
 }
 
-/// It belongs to a session: no order accepts it, every load does.
+/// The flag belongs to a session. No order accepts it, every load does.
 #[test]
 fn power_is_voted_for_when_a_shard_is_loaded_and_the_outcome_is_reported() {
     let Some(library) = library("power_is_voted_for_when_a_shard_is_loaded_and_the_outcome_is_reported")
@@ -77,7 +77,7 @@ fn power_is_voted_for_when_a_shard_is_loaded_and_the_outcome_is_reported() {
     refused(unknown, SW_ERROR_INVALID_ARGUMENT, "unknown option `strength`");
 }
 
-/// The library takes every priority with the binary, and runs stay right.
+/// The library accepts every priority with the binary, and runs stay correct.
 #[test]
 fn priority_is_given_to_the_library_when_a_shard_is_loaded() {
     let Some(library) = library("priority_is_given_to_the_library_when_a_shard_is_loaded") else { return };
@@ -146,7 +146,7 @@ fn the_schema_lists_what_is_read_and_every_device_has_it() {
         ] {
             assert!(flags.iter().any(|flag| flag == name), "{name} of {device}");
         }
-        // What a chip takes stands in its profile; these are the shim's own.
+        // The limits of a chip are in its profile. These limits are the shim's own.
         let limits: Vec<&str> = limits.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(limits, ["repeated-mask-bytes", "entries", "ports"], "{device}");
     }

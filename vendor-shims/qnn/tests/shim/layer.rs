@@ -10,7 +10,7 @@ use crate::{Builder, Encoding, Loaded, Weight, a16, values};
 pub const HIDDEN: Encoding = a16(8.0);
 pub const INNER: Encoding = a16(16.0);
 
-/// Weights, the same at every call.
+/// Weights are the same at every call.
 pub struct Layer {
     norm: Weight,
     up: Weight,
@@ -36,7 +36,7 @@ impl Layer {
         }
     }
 
-    /// `hidden → norm → up → gelu → down → + hidden`.
+    /// Builds `hidden → norm → up → gelu → down → + hidden`.
     pub fn entry(&self, name: &str, rows: u64) -> Builder {
         let mut b = Builder::new(name, SW_ENTRY_DECODE, rows, 8);
         b.layer = 3;
@@ -46,7 +46,7 @@ impl Layer {
         b
     }
 
-    /// The nodes of the layer behind a tensor.
+    /// Adds the nodes of the layer after a tensor.
     pub fn add_to(&self, b: &mut Builder, x: u32) -> u32 {
         b.encoding = HIDDEN;
         let a = b.norm(x, Some(&self.norm), self.norm.values.len() as u64, 0.0);
@@ -57,7 +57,7 @@ impl Layer {
         b.binary(SW_OP_ADD, x, a)
     }
 
-    /// What the plain evaluator makes of the layer.
+    /// Computes the layer's expected result with the plain evaluator.
     pub fn expected(&self, x: &[f32]) -> Vec<f32> {
         let rows = x.len() / self.norm.values.len();
         let bound = HashMap::from([("hidden".to_owned(), Bound::store(HIDDEN, x))]);

@@ -1,4 +1,5 @@
-//! The shim through the contract's door, with the real library where there is one.
+//! Tests of the shim through the contract's entry function, with the real library if it is
+//! available.
 
 mod bad;
 #[path = "../chips/mod.rs"]
@@ -20,12 +21,12 @@ pub(crate) use shardwright_shim_testing::{
     Builder, Compiled, Encoding, Failure, Host, Loaded, Region, Weight, cosine, refused, values,
 };
 
-/// 16 bits over ±`reach`, zero in the middle.
+/// Returns 16 bits over ±`reach`, with the zero point in the middle.
 const fn a16(reach: f32) -> Encoding {
     Encoding::centred(SW_DTYPE_U16, reach)
 }
 
-/// The same in 8 bits.
+/// Returns 8 bits over ±`reach`, with the zero point in the middle.
 const fn a8(reach: f32) -> Encoding {
     Encoding::centred(SW_DTYPE_U8, reach)
 }
@@ -38,7 +39,7 @@ fn register(host: &Host, name: &str) {
     host.chip(name, &[], &facts).expect("a chip");
 }
 
-/// An instance with registered chips, for one in the middle of the list.
+/// Opens an instance with several registered chips, for a chip in the middle of the list.
 fn open(options: &[(&str, &str)]) -> Result<Host, Failure> {
     let host = Host::open(shardwright_shim_qnn::shim_entry(), "sm8850", options)?;
     for name in ["sm8550", "sm8650", "sm8750", "sm8850", "sc8380xp", "soc-72"] {
@@ -47,19 +48,20 @@ fn open(options: &[(&str, &str)]) -> Result<Host, Failure> {
     Ok(host)
 }
 
-/// An instance that drives this library.
+/// Opens an instance that uses this library.
 fn on(library: &Path, device: &str) -> Host {
     let library = library.to_str().expect("a path of text");
     open(&[("library", library)]).expect("opened").on_device(device)
 }
 
-/// Format and document of a file's bytes.
+/// Returns format and document of a file's bytes.
 fn inspected(host: &Host, bytes: &[u8]) -> Result<Option<(String, serde_json::Value)>, Failure> {
     let description = host.inspect(bytes)?;
     Ok(description.map(|(format, document)| (format, serde_json::from_str(&document).expect("JSON"))))
 }
 
-/// The vendor's library, or `None` after reporting conspicuously that a test was skipped.
+/// Returns the vendor's library. If it is missing, reports the skipped test conspicuously and
+/// returns `None`.
 fn library(test: &str) -> Option<PathBuf> {
     let choice = shardwright_shim_qnn::library::LibraryChoice::new(None);
     let vendored = shardwright_shim_qnn::library::LibraryChoice::vendored();

@@ -1,4 +1,5 @@
-//! A mask larger than phones were reported to add to the right rows when repeated for its heads.
+//! Tests of a mask that is too large to be repeated for its heads: phones were reported to add such
+//! a mask to wrong rows.
 
 #[path = "../lowering/layers.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -19,7 +20,7 @@ fn a_mask_beyond_a_mebibyte_is_broadcast_and_a_flag_against_that_is_refused() {
         return;
     };
     let host = on(&library, "sm8850");
-    // 64 rows of 8 heads have 1,024 bytes a slot, and slots are those of the state and 64 new ones.
+    // 64 rows of 8 heads have 1,024 bytes per slot. The slots are the state's and 64 new ones.
     for (context, value, outcome, part) in [
         (960, "repeated", SW_FLAG_INERT, "lowered the same"),
         (960, "broadcast", SW_FLAG_APPLIED, "nodes in its graph"),

@@ -1,5 +1,5 @@
-//! The library's description of its machine; there is no phone here, so this only checks that it
-//! answers.
+//! Tests the library's description of its machine. No phone is available here, so this only checks
+//! that the call succeeds.
 
 use shardwright_shim_qnn::session::{Backend, Library, LibraryChoice};
 

@@ -1,4 +1,4 @@
-//! Compiled graphs compute the expected results.
+//! Tests that compiled graphs compute the expected results.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ fn a_layer_is_compiled_simulated_and_right() {
     assert!(cosine > 0.9999 && worst < 0.02, "cosine {cosine}, worst {worst}");
 }
 
-/// The contents of invalid rows, even NaN, reach no valid row.
+/// The contents of invalid rows, even NaN, must not affect valid rows.
 #[test]
 fn rows_beyond_the_valid_ones_are_not_seen() {
     let Some(library) = library("rows_beyond_the_valid_ones_are_not_seen") else { return };
@@ -55,7 +55,8 @@ fn rows_beyond_the_valid_ones_are_not_seen() {
     assert!(Encoding::F16.decode_f32(&bound["hidden"])[3 * 64].is_nan());
 }
 
-/// The simulation has one fast memory, and a graph that had to yield it became invalid.
+/// The simulation has one fast memory. Before the workaround, a graph that had to yield it became
+/// invalid.
 #[test]
 fn shards_run_beside_each_other_and_beside_a_compilation() {
     let Some(library) = library("shards_run_beside_each_other_and_beside_a_compilation") else { return };
@@ -73,7 +74,7 @@ fn shards_run_beside_each_other_and_beside_a_compilation() {
             first
         };
         let others = [(); 2].map(|()| scope.spawn(run_often));
-        // Also with other sizes of it.
+        // Also with other sizes of the fast memory.
         for (rows, megabytes) in [(1, "8"), (2, "4"), (3, "8"), (4, "2")] {
             let host = on(&library, "sm8550");
             host.compile(&[layer.entry("decode@8", rows).build()], &[("vtcm-megabytes", megabytes)])

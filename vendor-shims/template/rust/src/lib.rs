@@ -2,10 +2,10 @@
 //!
 //! **Job.** Shows every step of a shim: describe itself, check nodes, compile to its own artefact,
 //! load that from its mapping, run. It supports the operations of the embed and head components and
-//! refuses the rest with a reason; the host then decomposes a refused node or places the shard
+//! refuses the rest with a reason. The host then decomposes a refused node or places the shard
 //! elsewhere.
 //!
-//! **Not its job.** It is neither complete nor fast; the CPU shim in `vendor-shims/cpu` is both.
+//! **Not its job.** It is neither complete nor fast. The CPU shim in `vendor-shims/cpu` is both.
 //!
 //! Reading order: [`Template`], `program.rs`.
 
@@ -26,13 +26,13 @@ use shardwright_shim_abi::{
 /// First bytes of every head, with the version of the artefact format.
 const HEAD: &[u8] = b"template-rust 1";
 
-/// The one device.
+/// Name of the only device.
 const DEVICE: &str = "cpu";
 
-/// The chip it is, by the name of a profile.
+/// Name of the chip's profile, if the shim is for a chip.
 const SOC: Option<&str> = None;
 
-/// An instance. A vendor's would hold device and context handles.
+/// An instance. A vendor's shim would keep device and context handles in it.
 pub struct Template;
 
 fn check_device(device: &str) -> Result<()> {
@@ -42,7 +42,7 @@ fn check_device(device: &str) -> Result<()> {
     Err(Error::invalid_argument(format!("there is no device `{device}`")).detail("device", device))
 }
 
-/// Why a node is not supported.
+/// Returns why a node is not supported, or `None` if it is.
 fn refusal(entry: EntryView<'_>, node: NodeView<'_>) -> Option<String> {
     if let Err(error) = Step::of(node) {
         return Some(error.message);
@@ -89,7 +89,7 @@ impl Shim for Template {
     }
 
     fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>> {
-        // Nothing is compiled for a chip that is not in this machine.
+        // This shim cannot compile for a chip that is not in this machine.
         if soc.is_some() && soc != SOC {
             return Ok(Vec::new());
         }
@@ -145,7 +145,7 @@ impl Shim for Template {
         options: &Options<'_>,
     ) -> Result<Box<dyn LoadedShard + 'm>> {
         check_device(device)?;
-        // The host requests at most that many threads; using one is always allowed.
+        // The host allows at most that many threads. Using one is always allowed.
         options.only(&["threads"])?;
         Ok(Box::new(Loaded { program: Program::read(artefact.bytes())? }))
     }

@@ -10,13 +10,13 @@
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_abi::{CompileOutput, EntryView, Error, NodeView, Result, Run, WorkOrderView};
 
-/// Weights start on a multiple of this.
+/// Weights start at multiples of this number of bytes.
 const ALIGNMENT: usize = 64;
 
-/// Most elements of a tensor: far beyond this machine, far below overflow.
+/// Largest number of elements in a tensor: more than fits into memory, and too few for an overflow.
 const ELEMENT_LIMIT: usize = 1 << 38;
 
-/// Most lines of a program.
+/// Largest number of lines in a program.
 const LINE_LIMIT: usize = 1 << 20;
 
 /// An operation with its numbers.
@@ -33,7 +33,10 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// The operation of a node, or why this shim does not have it.
+    /// Returns the operation of a node.
+    ///
+    /// # Errors
+    /// If this shim does not support the operation.
     pub(crate) fn of(node: NodeView<'_>) -> Result<Step> {
         if node.op_version() != 1 {
             return Err(Error::unsupported_op(format!(
@@ -58,7 +61,7 @@ impl Step {
         })
     }
 
-    /// Three numbers, enough to make the step again with `op`.
+    /// Returns three numbers, which are enough to restore the step together with its `op`.
     fn numbers(self) -> [f64; 3] {
         match self {
             Step::RmsNorm { width, eps, weight_offset } => {
@@ -125,7 +128,7 @@ fn write_entry(entry: EntryView<'_>, places: &[(usize, usize)], text: &mut Strin
     }
     for node in entry.nodes() {
         let [a, b, c] = Step::of(node)?.numbers();
-        // `{:?}` prints a float so that it reads back to the same bits.
+        // `{:?}` prints a float so that it is read back with the same bits.
         let _ = write!(lines, "node {} {} {a:?} {b:?} {c:?}", node.op(), node.output()?);
         for input in node.inputs().flatten() {
             let _ = write!(lines, " {input}");
@@ -152,7 +155,7 @@ pub(crate) struct Tensor<'m> {
     weight: Option<&'m [u8]>,
 }
 
-/// A bound tensor.
+/// A tensor that the host binds.
 pub(crate) struct Port {
     pub(crate) name: String,
     pub(crate) written: bool,
@@ -166,7 +169,7 @@ struct Node {
     output: usize,
 }
 
-/// One entry point.
+/// An entry point of the artefact.
 pub(crate) struct Entry<'m> {
     pub(crate) name: String,
     pub(crate) rows: u64,
@@ -174,7 +177,8 @@ pub(crate) struct Entry<'m> {
     pub(crate) tensors: Vec<Tensor<'m>>,
     pub(crate) ports: Vec<Port>,
     nodes: Vec<Node>,
-    /// Values of all tensors except weights, kept between runs so that a run allocates nothing.
+    /// Values of all tensors except weights. They are kept between runs, so that a run needs no
+    /// allocation.
     values: Vec<Vec<f32>>,
 }
 
@@ -189,7 +193,10 @@ fn damaged(line: &str) -> Error {
 }
 
 impl<'m> Program<'m> {
-    /// Reads an artefact back; a damaged one is an error.
+    /// Reads an artefact.
+    ///
+    /// # Errors
+    /// If it is damaged.
     pub(crate) fn read(bytes: &'m [u8]) -> Result<Program<'m>> {
         let header = bytes.first_chunk::<8>().ok_or_else(|| damaged("length"))?;
         let length = usize::try_from(u64::from_le_bytes(*header)).map_err(|_| damaged("length"))?;
@@ -224,7 +231,7 @@ impl<'m> Program<'m> {
         Ok(Program { entries })
     }
 
-    /// Runs one entry over all its rows; invalid rows only cost time, because there are no states.
+    /// Runs one entry over all its rows. Invalid rows only cost time, because there are no states.
     pub(crate) fn run(&mut self, run: Run<'_>) -> Result<()> {
         let Run { entry, mut bound, control, .. } = run;
         let entry = self.entries.get_mut(entry).ok_or_else(|| Error::invalid_argument("no such entry"))?;
@@ -307,7 +314,7 @@ fn read_port(rest: &str) -> Option<Port> {
     })
 }
 
-/// The values of a weight's bytes, f32 or bf16.
+/// Decodes the values of a weight's bytes, f32 or bf16.
 fn stored(bytes: &[u8], dtype: u32) -> impl Iterator<Item = f32> {
     let width = if dtype == SW_DTYPE_BF16 { 2 } else { 4 };
     bytes.chunks_exact(width).map(move |bytes| match *bytes {
@@ -321,7 +328,7 @@ fn dot(values: &[f32], weight: &[u8], dtype: u32) -> f32 {
     values.iter().zip(stored(weight, dtype)).map(|(x, w)| x * w).sum()
 }
 
-/// A weight or earlier result, widened.
+/// Returns a weight or an earlier result as f32.
 fn widened<'a>(tensor: &Tensor<'_>, values: &'a [f32]) -> std::borrow::Cow<'a, [f32]> {
     match tensor.weight {
         None => values.into(),
@@ -330,7 +337,7 @@ fn widened<'a>(tensor: &Tensor<'_>, values: &'a [f32]) -> std::borrow::Cow<'a, [
 }
 
 impl Entry<'_> {
-    /// Whether steps can rely on their operands without looking.
+    /// Checks the operands of all steps, so that a run can rely on them.
     fn check(&self) -> Option<()> {
         let mut ready: Vec<bool> = self.tensors.iter().map(|tensor| tensor.weight.is_some()).collect();
         for port in &self.ports {

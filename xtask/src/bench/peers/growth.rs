@@ -1,5 +1,5 @@
 //! How the work of one model grows: prompts with their length, generation and memory with the
-//! context, both with threads.
+//! context, and both with threads.
 
 use std::fmt::Write;
 
@@ -17,7 +17,7 @@ const CONTEXTS: [&str; 4] = ["1024", "2048", "4096", "8448"];
 const REPETITIONS: &str = "3";
 const THREADS: [&str; 2] = ["1", "2"];
 
-/// Reports by thread count and by context.
+/// Returns reports by thread count and by context.
 pub fn measure(workshop: &Workshop<'_>) -> Result<Value, Error> {
     let mut memory = Vec::new();
     let mut largest = None;
@@ -41,13 +41,13 @@ pub fn measure(workshop: &Workshop<'_>) -> Result<Value, Error> {
     Ok(json!({ "model": SMALLEST, "format": INT8, "threads": threads, "memory": memory }))
 }
 
-/// Milliseconds of the best repetition, of a whole prompt or of one token: the figure least
-/// disturbed by other load.
+/// Returns the milliseconds of the best repetition, for a whole prompt or one token. The best is
+/// least disturbed by other load.
 fn milliseconds(result: &Value, tokens: f64) -> Option<f64> {
     result["tokens_per_second"]["best"].as_f64().map(|speed| tokens * 1e3 / speed)
 }
 
-/// Tables, and the same data as diagrams that repository web pages render.
+/// Formats tables, and the same data as diagrams that repository web pages render.
 pub fn markdown(figures: &Value) -> String {
     let lengths: Vec<&str> = LENGTHS.split(',').collect();
     let mut text = String::new();

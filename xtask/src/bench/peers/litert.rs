@@ -1,6 +1,6 @@
-//! LiteRT-LM in turns with this engine. It reads only `.litertlm` files; the tool that makes those
-//! from a checkpoint (`litert-torch`, with gigabytes of dependencies) is not installed here, so the
-//! user names such a file. `docs/benchmarks/cpu.md` says how to make one.
+//! LiteRT-LM, alternating with this engine. It reads only `.litertlm` files. The tool that makes
+//! them from a checkpoint (`litert-torch`, with gigabytes of dependencies) is not installed here,
+//! so the user names such a file. `docs/benchmarks/cpu.md` explains how to make one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,15 +12,15 @@ use super::{INT8, SMALLEST, Turns, USUAL_CONTEXT, Workshop};
 use crate::error::Error;
 use crate::process;
 
-/// Names a `.litertlm` file of Gemma 3 270M to measure.
+/// Variable with a `.litertlm` file of Gemma 3 270M to measure.
 const MODEL_VARIABLE: &str = "SHARDWRIGHT_LITERT_LM_MODEL";
 
-/// The installed package.
+/// The package to install.
 const PACKAGE: &str = "litert-lm==0.18.1";
 
-/// The measurement of its own tool: a prompt of 512 tokens, 128 generated, on two threads, weights
-/// packed once and stored beside the model. It runs each once unmeasured. The tool has no option to
-/// pin its threads.
+/// Arguments of its own benchmark: a prompt of 512 tokens, 128 generated, on two threads. Weights
+/// are packed once and stored next to the model. The tool runs each once unmeasured. It has no
+/// option to pin its threads.
 const WORK: [&str; 14] = [
     "--backend",
     "cpu",
@@ -39,7 +39,7 @@ const WORK: [&str; 14] = [
 ];
 const OUR_WORK: [&str; 4] = ["-p", "512", "-n", "128"];
 
-/// Measures the smallest model in turns with the named file; reports why not if none is named.
+/// Measures the smallest model, alternating with the named file, or reports that no file is named.
 pub fn measure(workshop: &Workshop<'_>, turns: &Turns) -> Result<Value, Error> {
     let Some(model) = std::env::var_os(MODEL_VARIABLE).filter(|said| !said.is_empty()).map(PathBuf::from)
     else {
@@ -68,7 +68,7 @@ pub fn measure(workshop: &Workshop<'_>, turns: &Turns) -> Result<Value, Error> {
     }))
 }
 
-/// Runs its tool and reads the reported throughputs.
+/// Runs the tool and reads the reported throughputs.
 fn reported_speeds(command: &mut Command) -> Result<[f64; 2], Error> {
     speeds(&process::output(command)?).ok_or_else(|| Error::Answer {
         command: process::shown(command),
@@ -76,7 +76,7 @@ fn reported_speeds(command: &mut Command) -> Result<[f64; 2], Error> {
     })
 }
 
-/// Tokens per second of prompt and generation, from its tool's output.
+/// Reads tokens per second of prompt and generation from the tool's output.
 fn speeds(output: &str) -> Option<[f64; 2]> {
     let of = |name: &str| {
         let rest = output.split(name).nth(1)?;
@@ -85,7 +85,7 @@ fn speeds(output: &str) -> Option<[f64; 2]> {
     Some([of("Prefill speed:")?, of("Decode speed:")?])
 }
 
-/// Its program, in an environment of its own.
+/// Returns its program, in an environment of its own.
 fn program(folder: &Path) -> Result<PathBuf, Error> {
     let environment = folder.join("litert-lm");
     let program = environment.join("bin/litert-lm");

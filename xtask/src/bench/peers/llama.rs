@@ -1,5 +1,5 @@
-//! llama.cpp, built for this machine from the source package of `llama-cpp-python`, which holds its
-//! whole source.
+//! llama.cpp, built for this machine from the source package of `llama-cpp-python`, which contains
+//! its whole source.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,19 @@ use std::process::Command;
 use crate::error::Error;
 use crate::{process, workspace};
 
-/// Names a `llama-bench` that is here; the other programs must lie beside it.
+/// Variable with an existing `llama-bench`. The other programs must be in its folder.
 const PROGRAM_VARIABLE: &str = "SHARDWRIGHT_LLAMA_BENCH";
 
-/// The source.
+/// The source package.
 pub const SOURCE: &str = "llama-cpp-python==0.3.36";
 
-/// What building it needs besides a compiler: where the machine has none.
+/// Tools for building it in addition to a compiler, if the machine has none.
 const TOOLS: [&str; 2] = ["cmake==4.4.4", "ninja"];
 
-/// GCC before 14 declares that the instruction which configures AMX tiles reads eight of the 64
-/// bytes it reads, drops the writes of the others as dead, and the first product ends in an illegal
-/// instruction. Included before everything, this says what the instruction reads.
+/// Fix for GCC before 14. It declares that the instruction which configures AMX tiles reads eight
+/// bytes, although it reads 64. It therefore drops the writes of the others as dead, and the first
+/// product ends in an illegal instruction. This header, included before everything, declares the
+/// right size.
 const TILE_FIX: &str =
     "#if defined(__AMX_TILE__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 14
 #include <immintrin.h>
@@ -28,7 +29,7 @@ const TILE_FIX: &str =
 #endif
 ";
 
-/// How it is configured: for this very processor, without what needs a network or other libraries.
+/// CMake options: for exactly this processor, without parts that need a network or other libraries.
 const OPTIONS: [&str; 8] = [
     "-DCMAKE_BUILD_TYPE=Release",
     "-DGGML_NATIVE=ON",
@@ -40,23 +41,23 @@ const OPTIONS: [&str; 8] = [
     "-DLLAMA_BUILD_SERVER=OFF",
 ];
 
-/// What is built of it.
+/// Programs to build.
 const TARGETS: [&str; 4] = ["llama-bench", "llama-quantize", "llama-perplexity", "llama-imatrix"];
 
-/// Its programs.
+/// The built programs.
 pub struct Llama {
     pub bench: PathBuf,
     pub quantize: PathBuf,
     pub perplexity: PathBuf,
-    /// Writes an importance matrix, which `llama-quantize` can round by.
+    /// Writes an importance matrix, which `llama-quantize` can use for rounding.
     pub imatrix: PathBuf,
-    /// How it was built, in a line.
+    /// The build settings, in a line.
     pub built: String,
-    /// Where it was built; `None` where a variable names its programs.
+    /// The build folder. `None` if a variable names the programs.
     pub home: Option<Home>,
 }
 
-/// Its folders.
+/// Folders of source and build.
 pub struct Home {
     pub source: PathBuf,
     pub build: PathBuf,
@@ -69,7 +70,7 @@ impl Llama {
     }
 }
 
-/// Finds it or builds it.
+/// Finds or builds the programs.
 pub fn provide(folder: &Path) -> Result<Llama, Error> {
     if let Some(bench) = std::env::var_os(PROGRAM_VARIABLE).filter(|said| !said.is_empty()).map(PathBuf::from)
     {
@@ -94,7 +95,7 @@ pub fn provide(folder: &Path) -> Result<Llama, Error> {
         let folders = Home { source: source_of(&home), build: home.join("build") };
         Llama::in_folder(&programs, built.clone(), Some(folders))
     };
-    // Written last.
+    // Written last, so that an incomplete build is repeated.
     let done = home.join("built.txt");
     let what = format!("{SOURCE} {}", TARGETS.join(" "));
     if fs::read_to_string(&done).is_ok_and(|built| built == what) {
@@ -122,20 +123,20 @@ pub fn provide(folder: &Path) -> Result<Llama, Error> {
     Ok(found())
 }
 
-/// Folder of what is fetched.
+/// Folder of fetched files.
 const DOWNLOAD: &str = "download";
 
-/// Name of the archive, without its ending, and of the folder in it.
+/// Returns the name of the archive without its ending, which is also the folder in it.
 fn archive_name() -> String {
     SOURCE.replace('-', "_").replace("==", "-")
 }
 
-/// The folder of llama.cpp within what is unpacked.
+/// Returns the folder of llama.cpp in the unpacked source.
 fn source_of(home: &Path) -> PathBuf {
     home.join(DOWNLOAD).join(archive_name()).join("vendor/llama.cpp")
 }
 
-/// Fetches and unpacks the source; gives the folder of llama.cpp within.
+/// Fetches and unpacks the source. Returns the folder of llama.cpp in it.
 fn fetch(home: &Path) -> Result<PathBuf, Error> {
     let (download, name) = (home.join(DOWNLOAD), archive_name());
     let source = source_of(home);
@@ -162,7 +163,7 @@ fn fetch(home: &Path) -> Result<PathBuf, Error> {
     }
 }
 
-/// CMake and Ninja, in an environment of their own.
+/// Returns CMake and Ninja, installed in an environment of their own if needed.
 fn tools(home: &Path) -> Result<(PathBuf, PathBuf), Error> {
     let environment = home.join("tools");
     let programs = environment.join("bin");

@@ -1,4 +1,4 @@
-//! llama.cpp's `llama-bench` at its best: its threads pinned, flash attention off and on, one
+//! llama.cpp's `llama-bench` at its best: its threads pinned, flash attention off and on, and one
 //! repetition of one work at a time.
 
 use std::path::Path;
@@ -15,12 +15,11 @@ pub struct LlamaBench<'a> {
     pub program: &'a Path,
     pub model: &'a Path,
     pub threads: usize,
-    /// The processors its threads are pinned to; empty where the system does not say which there
-    /// are.
+    /// The processors that its threads are pinned to. Empty if the system does not list them.
     processors: Vec<u32>,
-    /// Whether there is a program that keeps another one to some processors.
+    /// Whether `taskset` is available, which restricts a program to some processors.
     taskset: bool,
-    /// What it says of itself, once it ran.
+    /// Facts that the program reports about itself, after its first run.
     pub facts: Value,
 }
 
@@ -33,7 +32,7 @@ impl<'a> LlamaBench<'a> {
         LlamaBench { program, model, threads, processors, taskset, facts: Value::Null }
     }
 
-    /// Tokens a second without flash attention and with it.
+    /// Returns tokens per second without flash attention and with it.
     pub fn measure(&mut self, work: &Work) -> Result<Vec<f64>, Error> {
         let mut command = self.command(work);
         let wrong = |problem: String| Error::Answer { command: process::shown(&self.command(work)), problem };
@@ -54,7 +53,7 @@ impl<'a> LlamaBench<'a> {
         let speeds = speeds.collect::<Result<_, _>>()?;
         let row = rows[0];
         let facts = json!({
-            // Paths of this machine say nothing elsewhere.
+            // The path is omitted, because it only applies to this machine.
             "program": self.program.file_name().map(|name| name.to_string_lossy()),
             "model": self.model.file_name().map(|name| name.to_string_lossy()),
             "model_type": row["model_type"],
@@ -79,7 +78,7 @@ impl<'a> LlamaBench<'a> {
             false => Command::new(self.program),
         };
         if !self.processors.is_empty() {
-            // One thread for each processor, where it is built with GNU OpenMP.
+            // One thread for each processor, if it is built with GNU OpenMP.
             command.env("GOMP_CPU_AFFINITY", listed(&self.processors, " "));
         }
         command.arg("-m").arg(self.model).arg("-t").arg(self.threads.to_string());
@@ -100,7 +99,7 @@ impl<'a> LlamaBench<'a> {
     }
 }
 
-/// Written as a truth value or a number, by version.
+/// Checks a flag, which is a boolean or a number depending on the version.
 fn is_set(flag: &Value) -> bool {
     flag.as_bool().unwrap_or_else(|| flag.as_i64().is_some_and(|number| number > 0))
 }
@@ -109,13 +108,13 @@ fn listed(processors: &[u32], between: &str) -> String {
     processors.iter().map(u32::to_string).collect::<Vec<_>>().join(between)
 }
 
-/// The processors that Linux lets this process run on: `Cpus_allowed_list: 0-1,4`.
+/// Parses the processors that Linux lets this process run on: `Cpus_allowed_list: 0-1,4`.
 fn allowed_processors(status: &str) -> Vec<u32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or_default();
     let range = |part: &str| -> Option<std::ops::RangeInclusive<u32>> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        // Sizes of machines there are; a longer list is no list.
+        // Larger numbers exceed the size of any machine, so the list is invalid.
         (last < 1 << 16).then_some(first..=last)
     };
     line.split(',').filter_map(range).flatten().collect()
@@ -149,7 +148,7 @@ mod tests {
         assert!(peer.pinning().contains("taskset -c 0,1"));
     }
 
-    /// Asks a script that stands in for it.
+    /// Runs a measurement with a script in place of the program.
     #[cfg(unix)]
     fn asked(answer: &str, ends_with: u8) -> Result<(Vec<f64>, Value), Error> {
         use std::os::unix::fs::PermissionsExt;
@@ -164,7 +163,7 @@ mod tests {
     #[test]
     #[cfg(unix)]
     fn both_settings_and_what_it_says_of_itself_are_read() {
-        // Flash attention is a truth value or a number, by version.
+        // Flash attention is a boolean or a number, depending on the version.
         for (off, on) in [("false", "true"), ("0", "1"), ("-1", "1")] {
             let row = |flash: &str, speed: f64| {
                 format!(

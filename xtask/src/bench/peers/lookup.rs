@@ -1,4 +1,4 @@
-//! Prompt lookup beside llama.cpp's own, on the same checkpoint, texts and ids.
+//! Prompt lookup compared with llama.cpp's own, on the same checkpoint, texts and ids.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
 use crate::{build, process, setup};
 
-/// The program that has llama.cpp draft, and what it is linked with, of its build folder.
+/// The program that makes llama.cpp draft, and the libraries in llama.cpp's build folder that it is
+/// linked with.
 const PROGRAM: &str = "tests/benches/peers/lookup.cpp";
 const LIBRARIES: [&str; 6] = [
     "common/libllama-common.a",
@@ -20,17 +21,17 @@ const LIBRARIES: [&str; 6] = [
     "ggml/src/libggml-cpu.a",
     "ggml/src/libggml-base.a",
 ];
-/// Folders of its headers, of its source.
+/// Folders of headers in llama.cpp's source.
 const HEADERS: [&str; 3] = ["include", "ggml/include", "common"];
 
-/// Names a C++ compiler.
+/// Variable with a C++ compiler.
 const COMPILER_VARIABLE: &str = "CXX";
 
-/// Most tokens drafted for a step: what a step of sixteen rows verifies.
+/// Largest number of drafted tokens for a step, which a step of sixteen rows can verify.
 const DRAFTED: &str = "15";
 const ROWS: &str = "16";
 
-/// Measures the smallest model in eight and in four bits; prints what the bench prints.
+/// Measures the smallest model in eight and in four bits, and prints the output of the bench.
 pub fn compare(workspace: &Workspace) -> Result<(), Error> {
     let folder = folder()?;
     let llama = llama::provide(&folder)?;
@@ -70,7 +71,7 @@ fn bench(
     process::run(&mut command)
 }
 
-/// Compiles the program, which takes seconds.
+/// Compiles the program, which needs seconds.
 fn program(workspace: &Workspace, folder: &Path, llama: &llama::Llama) -> Result<PathBuf, Error> {
     let Some(home) = &llama.home else {
         let what = "`bench lookup` is linked with llama.cpp's libraries: leave its variable unset, so that it is built";

@@ -1,5 +1,5 @@
-//! Our program and a peer in turns: the two runs of a pair within seconds, between two probes of
-//! the memory bandwidth.
+//! Our program and a peer, alternating: the two runs of a pair are within seconds of each other,
+//! between two probes of the memory bandwidth.
 
 use std::fs;
 
@@ -11,20 +11,20 @@ use crate::error::Error;
 /// Variable with the bandwidths below and above which a pair counts as slow or fast.
 const BOUNDS_VARIABLE: &str = "SHARDWRIGHT_PEER_MEMORY";
 
-/// One measurement, as our report names it.
+/// One measurement, named as in our report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// `pp512`, `tg128 @ d4096`
+    /// Name such as `pp512` or `tg128 @ d4096`.
     pub test: String,
     pub prompt: u64,
     pub generated: u64,
     pub depth: u64,
-    /// Whether every logit of every step has to be right.
+    /// Whether every logit of every step must be computed.
     pub all_logits: bool,
 }
 
 impl Work {
-    /// Those of a report of ours.
+    /// Returns the measurements of our report.
     pub fn of(report: &Value) -> Vec<Work> {
         let results = report["results"].as_array().map_or(&[][..], Vec::as_slice);
         let works = results.iter().map(|result| {
@@ -43,7 +43,7 @@ impl Work {
         works.collect()
     }
 
-    /// As both programs take them.
+    /// Returns the sizes as options of both programs.
     pub fn sizes(&self) -> [(&'static str, u64); 3] {
         [("-p", self.prompt), ("-n", self.generated), ("-d", self.depth)]
     }
@@ -57,7 +57,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// The variable's value, or the default.
+    /// Reads the variable, or returns the default.
     pub fn wanted() -> Result<Bounds, Error> {
         match std::env::var(BOUNDS_VARIABLE) {
             Ok(said) if !said.is_empty() => Bounds::read(&said),
@@ -80,8 +80,8 @@ impl Bounds {
         })
     }
 
-    /// Class of the memory bandwidth around a pair, by the median pass of each probe. Pairs between
-    /// the bounds, or where it changed, are discarded.
+    /// Returns the class of the memory bandwidth around a pair, from the median pass of each probe.
+    /// Pairs between the bounds, or with different classes before and after, are discarded.
     fn class(self, before: Probe, after: Probe) -> &'static str {
         let probes = [before.median, after.median];
         if probes.iter().all(|&probe| probe < self.slow_below) {
@@ -94,18 +94,18 @@ impl Bounds {
     }
 }
 
-/// One run of each, between two probes.
+/// One run of each program, between two probes.
 #[derive(Clone, Debug)]
 struct Pair {
     class: &'static str,
     before: Probe,
     after: Probe,
-    /// Programs that ran or waited to run, over the minute before (Linux): with other load, pinned
-    /// threads that wait for each other measure that load.
+    /// Average number of programs that ran or waited to run in the minute before (Linux). If
+    /// threads are pinned and wait for each other, other load affects the measurement.
     load: Option<f64>,
-    /// Tokens a second.
+    /// Tokens per second.
     ours: f64,
-    /// The peer's, one for each of its settings.
+    /// Tokens per second of the peer, for each of its settings.
     peer: Vec<f64>,
 }
 
@@ -148,7 +148,7 @@ pub fn pairs(
     Ok(json!({ "slow_below": bounds.slow_below, "fast_above": bounds.fast_above, "works": works }))
 }
 
-/// The summary of the pairs of a work. `read` is the number of weight bytes read per token.
+/// Summarises the pairs of a work. `read` is the number of weight bytes read per token.
 fn summed_up(test: &str, pairs: &[Pair], read: Option<u64>) -> Value {
     let setting = better(pairs);
     let share = |class: &str| {
@@ -197,14 +197,14 @@ fn summed_up(test: &str, pairs: &[Pair], read: Option<u64>) -> Value {
     })
 }
 
-/// The peer's better setting, over all pairs, including discarded ones.
+/// Returns the peer's better setting, over all pairs, including discarded ones.
 fn better(pairs: &[Pair]) -> usize {
     let settings = 0..pairs.iter().map(|pair| pair.peer.len()).min().unwrap_or(0);
     let speed = |setting: usize| median(&pairs.iter().map(|pair| pair.peer[setting]).collect::<Vec<_>>());
     settings.max_by(|&one, &other| speed(one).total_cmp(&speed(other))).unwrap_or(0)
 }
 
-/// The first of Linux's load averages.
+/// Returns the first of Linux's load averages.
 fn load() -> Option<f64> {
     let averages = fs::read_to_string("/proc/loadavg").ok()?;
     averages.split_whitespace().next()?.parse().ok()
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(sizes, [(8, 0, 0), (0, 4, 3)]);
         let order = std::cell::RefCell::new(Vec::new());
         let said = |who: &str, work: &Work| order.borrow_mut().push(format!("{who} {}", work.test));
-        // Whatever the memory here does, no pair is between these bounds.
+        // No memory bandwidth is between these bounds.
         let sure = Bounds { slow_below: 1e9, fast_above: 1e9 };
         let pairs = pairs(
             &works,

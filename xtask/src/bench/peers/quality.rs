@@ -1,5 +1,5 @@
-//! What formats lose, beside the file types of llama.cpp: KL divergence from the same float weights
-//! over the same windows of the same texts.
+//! Losses of formats compared with the file types of llama.cpp: KL divergence from the same float
+//! weights over the same windows of the same texts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::{models, process};
 /// Subcommand for this comparison.
 pub const NAME: &str = "quality";
 
-/// Published models.
+/// Published models to compare.
 const MODELS: [&str; 2] = ["gemma3-270m", "smollm2-135m"];
 
 /// File types, options of `llama-quantize`, and whether rounding is weighted by an importance
@@ -30,7 +30,7 @@ const PEERS: [(&str, &[&str], bool); 7] = [
     ("Q3_K_M", &[], true),
 ];
 
-/// Formats of weights; activations and states are floats, as the peer's KV cache is.
+/// Weight formats. Activations and states are floats, like the peer's KV cache.
 const OURS: [&str; 5] = [
     "w8-per-channel/f32/f32",
     "w8-block32/f32/f32",
@@ -39,17 +39,18 @@ const OURS: [&str; 5] = [
     "w4-block32-stepped[head=w8-per-channel]/f32/f32",
 ];
 
-/// The texts that formats are calibrated on here; the importance matrix is made of the same.
+/// The texts that formats are calibrated on here. The importance matrix is made from the same
+/// texts.
 const CALIBRATION: &str = "host/build/src/checkpoint/texts";
 const CALIBRATION_TEXTS: [&str; 5] = ["turns", "code", "numbers", "languages", "long"];
 
 /// Tokens of a window, half of which are scored.
 const WINDOW: &str = "512";
-/// Windows of each text. The peer keeps a quarter of a gigabyte for each with 262,144 tokens in the
-/// vocabulary.
+/// Windows of each text. With a vocabulary of 262,144 tokens, the peer keeps a quarter of a
+/// gigabyte for each window.
 const WINDOWS: &str = "8";
 
-/// Means over all texts, each of as many tokens.
+/// Means over all texts, each with the same number of tokens.
 struct Loss {
     millinats: f64,
     same_top: f64,
@@ -62,7 +63,7 @@ struct Comparison<'w> {
     texts: Vec<PathBuf>,
 }
 
-/// Compares on texts of the user's, prints the table and keeps it.
+/// Compares on texts of the user, prints the table and stores it.
 pub fn compare(workspace: &Workspace, texts: &[String]) -> Result<(), Error> {
     if texts.is_empty() {
         let what = "`bench quality` needs text files that no format is calibrated on: name at least one";
@@ -158,7 +159,7 @@ impl Comparison<'_> {
         Ok(matrix)
     }
 
-    /// The losses of the peer's files, each run by the peer against its own float run.
+    /// Measures the losses of the peer's files. The peer runs each against its own float run.
     fn of_peer(&self, float: &Path, files: &[(String, PathBuf)]) -> Result<Vec<Loss>, Error> {
         let base = self.folder.join("base.kld");
         let run = |file: &Path, text: &Path| {
@@ -189,8 +190,8 @@ impl Comparison<'_> {
         Ok(sums)
     }
 
-    /// The loss of a file in a format, or as the program runs it, and the bytes of its weights and
-    /// of its tables.
+    /// Measures the loss of a file in a format, or in the program's default. Returns it with the
+    /// bytes of the weights and of the tables.
     fn ours(&self, file: &Path, float: &Path, format: Option<&str>) -> Result<((u64, u64), Loss), Error> {
         let command = |name: &str| {
             let mut command = Command::new(&self.workshop.program);

@@ -1,10 +1,10 @@
-//! The comparison as a page.
+//! The comparison as a Markdown page.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
-/// Markdown of the figures.
+/// Formats the figures as Markdown.
 pub fn markdown(figures: &Value) -> String {
     let mut text = String::new();
     let peer = |name: &str| {
@@ -90,7 +90,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Text escaped for the table.
+/// Returns a text escaped for the table.
 fn word(value: &Value) -> String {
     value.as_str().unwrap_or("?").replace('|', "/")
 }

@@ -1,4 +1,5 @@
-//! Losses measured for their own sake: as many as time allows, kept for every later plan.
+//! Measures losses when a user requests it and not for one plan: as many as time allows, cached for
+//! every later plan.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,85 +22,83 @@ use crate::offers::offered_formats;
 use crate::options::USUAL_QUALITY;
 use crate::{PlanOptions, Result, needs_ranges};
 
-/// Progress once ranges are calibrated, and once moments are taken, in thousandths.
+/// Progress after ranges are calibrated, and after moments are computed, in thousandths.
 const CALIBRATED: u32 = 50;
 const MOMENTS_TAKEN: u32 = 150;
 
-/// What a checkpoint loses by format and place: the same for the same checkpoint, text and
-/// measured losses, however often measuring was interrupted.
+/// The losses of a checkpoint by format and place. The report is equal for equal checkpoint, text
+/// and measured losses, however often measuring was interrupted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SensitivityReport {
     /// Name of the model.
     pub model: String,
-    /// Its family.
     pub family: String,
     /// `nearest` or `compensated`.
     pub rounding: String,
-    /// The text: its file, or the names of those that come with the program.
+    /// The text: its file, or the names of the texts that come with the program.
     pub text: String,
-    /// Tokens of it that were run.
+    /// Number of tokens of the text that were run.
     pub tokens: u64,
-    /// Losses that are measured.
+    /// Number of measured losses.
     pub measured: u64,
-    /// Losses that there are.
+    /// Number of all losses.
     pub of: u64,
-    /// What a plan with one format everywhere loses, and how much of that is measured.
+    /// The loss of a plan with one format everywhere, and the measured part of it.
     pub formats: Vec<FormatShare>,
     /// The losses by place and format.
     pub losses: Vec<LossRow>,
 }
 
-/// What all weights lose in one format.
+/// The loss of all weights in one format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FormatShare {
-    /// The format.
     pub format: WeightFormat,
-    /// KL divergence in millionths of a nat per token, added up over all layers and roles; `None`
-    /// where nothing is known of a part.
+    /// KL divergence in millionths of a nat per token, added up over all layers and roles, or
+    /// `None` if a part is unknown.
     pub micronats: Option<f64>,
-    /// The measured part of it.
+    /// The measured part of `micronats`.
     pub measured_micronats: f64,
 }
 
-/// What one change loses.
+/// The loss of one change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossRow {
-    /// Name of the component; `None` for a gathered table.
+    /// Name of the component, or `None` for a gathered table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub component: Option<String>,
-    /// The layer; `None` for a component without layers.
+    /// The layer, or `None` for a component without layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<u32>,
-    /// What changes: a role of weights, `activations`, `states`, or the name of a gathered table.
+    /// The changed values: a role of weights, `activations`, `states`, or the name of a gathered
+    /// table.
     pub what: String,
-    /// In which format.
     pub format: String,
-    /// KL divergence in millionths of a nat per token; `None` where nothing is known.
+    /// KL divergence in millionths of a nat per token, or `None` if it is unknown.
     pub micronats: Option<f64>,
-    /// Measured, or modelled.
     pub provenance: Provenance,
 }
 
-/// The text that losses are measured on, as token ids.
+/// Returns the text that losses are measured on, as token ids.
 ///
 /// # Errors
-/// A text, template or tokenizer that cannot be read.
+/// Fails if a text, template or tokenizer cannot be read.
 pub fn sensitivity_text(checkpoint: &Checkpoint, options: &PlanOptions) -> Result<Vec<Vec<u32>>> {
     texts::conversations(checkpoint, checkpoint.graph(), options, TEXT)
 }
 
-/// Measures what the formats lose that `options` offer, the most valuable places first, for as long
-/// as `time` allows (`None`: until all is measured), and keeps every loss in the cache: a later
-/// call goes on, and plans with the same text and rounding rest on what is there. What is expected
-/// of the rest follows from the second moments of what weights are multiplied with, which are taken
-/// first.
+/// Measures the losses of the formats that `options` offer, the most valuable places first, for at
+/// most `time`. `None` measures all.
 ///
-/// The quality goal of `options`, or else the usual one, says where a choice between formats is
-/// open.
+/// Every loss is cached. A later call continues from there, and plans with the same text and
+/// rounding use these losses. The expected losses of unmeasured places come from the second moments
+/// of the inputs of matrices, which are computed first.
+///
+/// The quality goal of `options`, or else the usual one, determines where the choice between
+/// formats is open.
 ///
 /// # Errors
-/// A path that is no checkpoint or without weights, formats that lose nothing, errors of the CPU
-/// shim, and [`ErrorKind::Cancelled`].
+/// Fails if the path is not a checkpoint or has no weights, if all formats are lossless, with
+/// errors of the CPU shim, and with [`ErrorKind::Cancelled`].
 pub fn measure_sensitivities(
     path: &Path,
     options: &PlanOptions,
@@ -191,7 +190,7 @@ pub fn measure_sensitivities(
     Ok((report, notices))
 }
 
-/// The formats that plans with these options choose from where losses decide.
+/// Returns the formats that plans with these options choose from if losses decide.
 fn offered(graph: &Graph, options: &PlanOptions) -> Result<Vec<FormatTuple>> {
     let directories = options.profiles.iter();
     let profiles = directories.fold(ProfileRegistry::new(), |existing, path| existing.with_directory(path));
@@ -202,7 +201,7 @@ fn offered(graph: &Graph, options: &PlanOptions) -> Result<Vec<FormatTuple>> {
     Ok(offered_formats(graph, &profile, &options, false))
 }
 
-/// What is expected by moments, by format.
+/// Returns the losses expected from moments, by format.
 fn expected_by(
     graph: &Graph,
     formats: &Formats,

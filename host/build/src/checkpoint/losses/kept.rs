@@ -1,4 +1,5 @@
-//! Losses in the cache: a file each, in a folder of all that they follow from.
+//! Losses in the cache, one file each, in a folder named by the hash of everything that determines
+//! them.
 
 use std::path::{Path, PathBuf};
 
@@ -14,26 +15,28 @@ use crate::PlanOptions;
 /// Folder of losses in the cache.
 const FOLDER: &str = "sensitivities";
 
-/// Name of the empty file that says a user measured this checkpoint on purpose.
+/// Name of the empty file that marks a checkpoint whose losses a user measured explicitly.
 const ASKED: &str = "asked";
 
 /// A folder that only this user can have written.
 pub(super) struct Kept(PathBuf);
 
 impl Kept {
-    /// Whether a user has measured a checkpoint on purpose, without reading its weights.
+    /// Checks whether a user measured the losses of a checkpoint explicitly. Does not read its
+    /// weights.
     pub fn was_asked_for(checkpoint: &Checkpoint, options: &PlanOptions) -> bool {
         of_checkpoint(checkpoint, options).is_some_and(|folder| own::open_file(&folder.join(ASKED)).is_ok())
     }
 
-    /// The folder of an identity, if it is there and trusted.
+    /// Returns the folder of an identity, if it exists and is trusted.
     pub fn find(checkpoint: &Checkpoint, options: &PlanOptions, identity: [u8; 32]) -> Option<Self> {
         let folder = of_identity(checkpoint, options, identity)?;
         own::expect_folder(&folder).ok().map(|()| Kept(folder))
     }
 
-    /// The same, made if it is not there. `None` without a cache, and, said, if it cannot be made
-    /// or others may write it.
+    /// Returns the folder of an identity, and creates it if necessary. Returns `None` without a
+    /// cache. Also returns `None`, with a notice, if it cannot be created or others may write to
+    /// it.
     pub fn make(
         checkpoint: &Checkpoint,
         options: &PlanOptions,
@@ -53,7 +56,7 @@ impl Kept {
         }
     }
 
-    /// Says that a user measures this checkpoint on purpose.
+    /// Records that a user measures the losses of this checkpoint explicitly.
     pub fn ask(&self, notices: &mut Vec<Notice>) {
         let path = self.0.parent().unwrap_or(&self.0).join(ASKED);
         if own::open_file(&path).is_err()
@@ -63,8 +66,8 @@ impl Kept {
         }
     }
 
-    /// Takes everything over that is here: what was measured, and what is expected by moments.
-    /// Returns whether anything was measured, and notes damaged files.
+    /// Reads all losses in the folder, measured ones and those expected from moments, into `known`.
+    /// Adds a notice about damaged files.
     pub fn read(&self, known: &mut Known, weights: &[WeightFormat], notices: &mut Vec<Notice>) {
         let mut damaged = 0;
         for format in weights {
@@ -94,19 +97,20 @@ impl Kept {
         }
     }
 
-    /// Whether what is expected by moments is here in these formats.
+    /// Checks whether the folder contains the losses expected from moments in these formats.
     pub fn has_expected(&self, weights: &[WeightFormat]) -> bool {
         weights.iter().all(|format| ExpectedLosses::read(&self.0, *format).is_ok())
     }
 
-    /// Keeps what is expected by moments.
+    /// Stores losses expected from moments.
     pub fn keep_expected(&self, expected: &ExpectedLosses, notices: &mut Vec<Notice>) {
         if let Err(error) = expected.write(&self.0) {
             notices.push(not_kept(&self.0, &error.to_string()));
         }
     }
 
-    /// Keeps a loss. A failure, which costs nothing but time, is said once.
+    /// Stores a loss. Returns `false` with a notice on failure, which costs no more than the time
+    /// to measure again.
     pub fn keep(&self, loss: &Loss, notices: &mut Vec<Notice>) -> bool {
         match loss.write(&self.0) {
             Ok(()) => true,

@@ -1,5 +1,4 @@
-//! What is known of the loss of every change that a plan may make to a model: measured, or
-//! expected.
+//! The known loss of every change that a plan may make to a model: measured, or expected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +13,7 @@ use shardwright_vocabulary::{
 use crate::checkpoint::measuring::quantised_formats;
 use crate::{Result, TableFormats};
 
-/// Formats that a plan may choose from, each once, without those that lose nothing.
+/// Formats that a plan may choose from, without duplicates and without lossless formats.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Formats {
     pub weights: Vec<WeightFormat>,
@@ -23,7 +22,7 @@ pub(super) struct Formats {
 }
 
 impl Formats {
-    /// Those of tuples, and those that gathered tables may be made in.
+    /// Returns the formats of tuples, and the formats into which gathered tables may be converted.
     pub fn of(tuples: &[FormatTuple], asked: TableFormats) -> Self {
         let both = |tuple: &FormatTuple| {
             [ValueFormat::Activations(tuple.activations), ValueFormat::States(tuple.states)]
@@ -37,15 +36,15 @@ impl Formats {
     }
 }
 
-/// What is known of one change, in millionths of a nat per token.
+/// The known loss of one change, in millionths of a nat per token.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Row {
-    /// Before anything was measured; `None` for encoders, of which nothing was fitted.
+    /// Expectation before measurements. `None` for encoders, for which no model was fitted.
     expected: Option<f64>,
     measured: Option<f64>,
 }
 
-/// What errors of an expectation have in common.
+/// A group of changes whose expectations have a common error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kin {
     Role(WeightRole),
@@ -63,11 +62,11 @@ impl Kin {
     }
 }
 
-/// Millionths of a nat below which rounding hides how far an expectation is off.
+/// Losses below this are too affected by rounding to judge an expectation, in millionths of a nat.
 const LEAST_FITTED: f64 = 2.0;
 
-/// Measurements that would outweigh the default of a role, whose factor is 1: those of few places
-/// say little of the others.
+/// Number of measurements that the default factor 1 of a role counts as. A few measured places are
+/// a weak indication for the others.
 const OF_THE_DEFAULT: f64 = 2.0;
 
 /// Losses by change.
@@ -81,7 +80,7 @@ impl Known {
     /// errors of the weights. `compensated` selects the matrices rounded with compensation.
     pub fn expected(graph: &Graph, formats: &Formats, compensated: Option<Compensated>) -> Result<Self> {
         let mut rows = BTreeMap::new();
-        // What the checkpoint has in a format already loses nothing.
+        // A format that the checkpoint already has is lossless.
         let kept = |is_kept: bool| Row { measured: is_kept.then_some(0.0), ..Row::default() };
         for ((component, layer, role), weights) in places(graph) {
             for &format in &formats.weights {
@@ -114,7 +113,7 @@ impl Known {
         Ok(known)
     }
 
-    /// Replaces what is expected.
+    /// Replaces expected losses.
     pub fn expect(&mut self, rows: impl IntoIterator<Item = (Change, u64)>) {
         for (change, micronats) in rows {
             if let Some(row) = self.rows.get_mut(&change) {
@@ -123,37 +122,37 @@ impl Known {
         }
     }
 
-    /// Says what was measured of a change.
+    /// Records the measured loss of a change.
     pub fn measure(&mut self, loss: &Loss) {
         if let Some(row) = self.rows.get_mut(&loss.change) {
             row.measured = Some(loss.micronats());
         }
     }
 
-    /// All changes in their order.
+    /// Returns all changes in their order.
     pub fn changes(&self) -> impl Iterator<Item = Change> + '_ {
         self.rows.keys().copied()
     }
 
-    /// Those that were not measured.
+    /// Returns the changes that were not measured.
     pub fn missing(&self) -> impl Iterator<Item = Change> + '_ {
         self.rows.iter().filter(|(_, row)| row.measured.is_none()).map(|(change, _)| *change)
     }
 
-    /// How many were measured.
+    /// Returns the number of measured changes.
     pub fn measured(&self) -> usize {
         self.rows.len() - self.missing().count()
     }
 
-    /// What was expected of a change before anything was measured, in millionths of a nat; 0 where
-    /// nothing is.
+    /// Returns the expected loss of a change before any measurement, in millionths of a nat, or 0
+    /// without an expectation.
     pub fn prior(&self, change: &Change) -> f64 {
         self.rows.get(change).and_then(|row| row.expected).unwrap_or(0.0)
     }
 
-    /// What every change loses: as measured, otherwise as expected times what measurements of the
-    /// same role were of their expectations, in millionths of a nat. Left out is what nothing is
-    /// known of.
+    /// Returns the loss of every change in millionths of a nat: the measured one, or else the
+    /// expected one times the mean ratio of measured to expected losses of the same role. Changes
+    /// without either are left out.
     pub fn losses(&self) -> Vec<(Change, f64, Provenance)> {
         let factors = self.factors();
         let loss = |(change, row): (&Change, &Row)| match (row.measured, row.expected) {
@@ -167,8 +166,8 @@ impl Known {
         self.rows.iter().filter_map(loss).collect()
     }
 
-    /// The mean quotient of what was measured and what was expected, geometric, and shrunk to 1
-    /// where little was.
+    /// Returns the geometric mean of the ratios of measured to expected losses. With few
+    /// measurements it is shrunk towards 1.
     fn factors(&self) -> BTreeMap<Kin, f64> {
         let mut sums: BTreeMap<Kin, (f64, f64)> = BTreeMap::new();
         for (change, row) in &self.rows {
@@ -185,8 +184,8 @@ impl Known {
     }
 }
 
-/// Where computed values may have a format: activations where there are matrices, states in the
-/// layers that write one.
+/// Returns the places where computed values may have a format: components and layers with matrices
+/// for activations, layers that write a state for states.
 pub(super) fn value_places(graph: &Graph, format: ValueFormat) -> Vec<(ComponentKind, u32)> {
     match format {
         ValueFormat::Activations(_) => {
@@ -231,11 +230,11 @@ mod tests {
         known.measure(&Loss::of(change(0, MlpInput), 4e-3));
         known.measure(&Loss::of(change(1, MlpInput), 4e-3));
         assert_eq!((known.measured(), known.missing().count()), (2, 2));
-        // Two of four are the default's.
+        // Two of four weights belong to the default factor.
         assert_eq!(loss(&known, near), Some((2000.0, Provenance::Modelled)));
         assert_eq!(loss(&known, far), Some((1000.0, Provenance::Modelled)));
         assert_eq!(loss(&known, change(0, MlpInput)), Some((4000.0, Provenance::Measured)));
-        // What is rounded to a millionth says nothing of the others.
+        // A loss that is rounded to a millionth does not affect the others.
         known.measure(&Loss::of(far, 1e-6));
         assert_eq!(loss(&known, far), Some((1.0, Provenance::Measured)));
         assert_eq!(known.prior(&near), 1000.0);

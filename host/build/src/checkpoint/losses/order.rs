@@ -1,13 +1,15 @@
-//! In which order losses are measured: the most valuable first, where the choice between formats is
-//! open.
+//! The order in which losses are measured: the most valuable first, where the choice between
+//! formats is open.
 //!
-//! What a change loses is expected up to a factor, so that the error of an expectation grows with
-//! it: a large loss is worth more than a small one. But a loss decides nothing where the choice is
-//! clear. The choice of a format has a price: the loss for a byte that it saves. A plan takes
-//! formats from the lowest price on, until the loss that it may have is used up: the price of the
-//! last is the plan's. A format that is much cheaper is taken and one that is much dearer is not,
-//! whatever a measurement says. So the value of measuring a change is its expected loss times the
-//! quotient of its price and the plan's, the smaller by the larger.
+//! The loss of a change is expected up to a factor, so the error of an expectation grows with it. A
+//! large loss is therefore worth more than a small one. But a measurement does not matter where the
+//! choice is clear.
+//!
+//! The choice of a format has a price: the loss per byte that it saves. A plan chooses formats from
+//! the lowest price on, until its allowed loss is used up. The price of the last one is the plan's
+//! price. A much cheaper format is chosen and a much dearer one is not, whatever a measurement
+//! shows. The value of measuring a change is therefore its expected loss times the ratio of its
+//! price and the plan's, the smaller divided by the larger.
 
 use std::collections::BTreeMap;
 
@@ -17,16 +19,16 @@ use shardwright_vocabulary::{WeightFormat, WeightRole};
 
 use super::known::Known;
 
-/// What a format can be chosen for.
+/// A place for which a format can be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Weights(ComponentKind, u32, WeightRole),
     Table(u32),
 }
 
-/// The changes that were not measured, the most valuable first; `quality` is the loss that a plan
-/// may have, in millionths of a nat per token. What was measured changes no place in the order, so
-/// that an interrupted measurement goes on where it stopped.
+/// Returns the changes that were not measured, the most valuable first. `quality` is the allowed
+/// loss of a plan, in millionths of a nat per token. Measured losses do not affect the order, so an
+/// interrupted measurement continues where it stopped.
 pub(super) fn by_value(graph: &Graph, known: &Known, quality: u64) -> Vec<Change> {
     let savings = savings(graph, known);
     let price = |change: &Change| match savings.get(change) {
@@ -35,12 +37,12 @@ pub(super) fn by_value(graph: &Graph, known: &Known, quality: u64) -> Vec<Change
     };
     let plan = price_of_a_plan(known, &savings, quality as f64);
     let value = |change: &Change| match (change, price(change)) {
-        // What computed values lose is bound to no byte.
+        // Losses of computed values do not depend on bytes.
         (Change::Values { .. }, _) => known.prior(change),
         (_, Some(price)) if price > 0.0 && plan > 0.0 => {
             known.prior(change) * (price / plan).min(plan / price)
         }
-        // Nothing is expected, or nothing is saved.
+        // Without an expected loss, or without a saving.
         _ => 0.0,
     };
     let mut order: Vec<(f64, Change)> = known.missing().map(|change| (value(&change), change)).collect();
@@ -48,7 +50,7 @@ pub(super) fn by_value(graph: &Graph, known: &Known, quality: u64) -> Vec<Change
     order.into_iter().map(|(_, change)| change).collect()
 }
 
-/// Bytes that a change of weights or tables saves; 0 where it saves none.
+/// Returns the bytes that a change of weights or tables saves, or 0 if it saves none.
 fn savings(graph: &Graph, known: &Known) -> BTreeMap<Change, u64> {
     let places = places(graph);
     let of_weight = |weight: &shardwright_graph::Weight, format: WeightFormat| {
@@ -68,8 +70,8 @@ fn savings(graph: &Graph, known: &Known) -> BTreeMap<Change, u64> {
     known.changes().filter_map(saved).collect()
 }
 
-/// The price at which the loss that a plan may have is used up, or that of the dearest format if
-/// all are taken before; 0 where nothing is expected of any.
+/// Returns the price at which the allowed loss of a plan is used up, or the price of the dearest
+/// format if the loss allows all. Returns 0 without expected losses.
 fn price_of_a_plan(known: &Known, savings: &BTreeMap<Change, u64>, quality: f64) -> f64 {
     let mut options: BTreeMap<Place, Vec<(f64, f64)>> = BTreeMap::new();
     for (change, &saved) in savings {
@@ -94,8 +96,8 @@ fn price_of_a_plan(known: &Known, savings: &BTreeMap<Change, u64>, quality: f64)
     last
 }
 
-/// The steps of one place from what is stored to ever fewer bytes, each to the format that costs
-/// least for a byte: the price of a step and what it adds to the loss.
+/// Returns the steps of one place from the stored format to fewer and fewer bytes, each to the
+/// format with the lowest price per byte. A step is its price and the loss that it adds.
 fn steps(mut options: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     let (mut saved, mut lost, mut steps) = (0.0, 0.0, Vec::new());
     loop {
@@ -115,11 +117,11 @@ mod tests {
 
     #[test]
     fn steps_go_from_the_cheapest_byte_to_the_dearest() {
-        // Six bytes for 30 are cheaper than four for 28, which no step goes to.
+        // Six bytes for 30 are cheaper than four for 28, so no step leads to the latter.
         let of = steps(vec![(2.0, 2.0), (4.0, 28.0), (6.0, 30.0), (1.0, 9.0)]);
         assert_eq!(of, [(1.0, 2.0), (7.0, 28.0)]);
         assert!(steps(Vec::new()).is_empty());
-        // A wider format that loses more is no step.
+        // A wider format with a larger loss is not a step.
         assert_eq!(steps(vec![(2.0, 5.0), (4.0, 1.0)]), [(0.25, 1.0)]);
     }
 }

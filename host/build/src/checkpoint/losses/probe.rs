@@ -1,8 +1,8 @@
-//! Measures what changes lose by running the model on the CPU shim.
+//! Measures the losses of changes by running the model on the CPU shim.
 //!
-//! The model as stored runs once, and its sequences are kept before every part; a change costs a
-//! run from the first part that it concerns. Loaded parts of the model as stored are kept as far as
-//! memory allows, the last ones first, which most changes run.
+//! The model as stored runs once, and its sequences before every part are kept. A change then needs
+//! a run from the first affected part. Loaded parts of the stored model are kept as far as memory
+//! allows, the last ones first, because most changes run them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -19,24 +19,24 @@ use shardwright_vocabulary::{ActivationFormat, Error, ErrorKind, FormatTuple, Va
 use crate::Result;
 use crate::checkpoint::measuring::calibration_error;
 
-/// Most bytes of weights of loaded parts that are kept between runs.
+/// Largest number of bytes of weights of loaded parts that are kept between runs.
 const HELD_BYTES: u64 = 2 << 30;
 
-/// What the outputs of a model are for all sequences: `[rows, width]` each.
+/// The outputs of a model for all sequences, `[rows, width]` each.
 struct Outputs {
     of: Vec<Vec<f32>>,
     width: usize,
 }
 
-/// A model that is measured.
+/// A model whose losses are measured.
 ///
 /// Memory: the residual stream of all sequences before every part, their outputs twice (rows times
-/// vocabulary, f32), and loaded parts with up to 2 GiB of weights beside the one that runs.
+/// vocabulary, f32), and loaded parts with up to 2 GiB of weights in addition to the running one.
 pub(super) struct Probe<'p> {
     graph: &'p Graph,
     moments: Option<Arc<Moments>>,
     compensated: Compensated,
-    /// For formats of values that need them.
+    /// Ranges for the value formats that need them.
     ranges: &'p BTreeMap<ValueFormat, Ranges>,
     parts: Vec<Segment>,
     /// The weights that each part reads.
@@ -44,7 +44,7 @@ pub(super) struct Probe<'p> {
     /// The sequences before each part.
     before: Vec<Pass<'p>>,
     stored: Outputs,
-    /// Parts that may be kept.
+    /// Parts that may be kept between runs.
     may_hold: BTreeSet<usize>,
     held: BTreeMap<usize, Option<Loaded>>,
 }
@@ -57,11 +57,11 @@ struct Changed<'c> {
 }
 
 impl<'p> Probe<'p> {
-    /// Runs the model as stored. Changes of weights round matrices by `moments`; changes to static
-    /// integers use `ranges`.
+    /// Creates a probe by running the model as stored. Changes of weights round matrices by
+    /// `moments`. Changes to static integers use `ranges`.
     ///
     /// # Errors
-    /// Of the shim, or that an interrupt came.
+    /// Fails with errors of the shim, or if it is interrupted.
     pub fn new(
         graph: &'p Graph,
         engine: &Engine,
@@ -105,11 +105,11 @@ impl<'p> Probe<'p> {
         Ok(probe)
     }
 
-    /// What a change loses.
+    /// Measures the loss of a change.
     ///
     /// # Errors
-    /// A weight that cannot be quantised, a value that cannot be encoded, errors of the shim, and
-    /// that an interrupt came.
+    /// Fails if a weight cannot be quantised, if a value cannot be encoded, with errors of the
+    /// shim, or if it is interrupted.
     pub fn loss(&mut self, change: Change, watch: &mut dyn Watch) -> Result<Loss> {
         let graph = self.graph;
         let divergence = match change {
@@ -127,7 +127,7 @@ impl<'p> Probe<'p> {
                 let made = made(graph, &recipe, watch)?;
                 let reads = |part: &usize| changed.iter().any(|weight| self.reads[*part].contains(weight));
                 let parts: BTreeSet<usize> = (0..self.parts.len()).filter(reads).collect();
-                // What is gathered from a table enters with the first part.
+                // Rows gathered from a table enter with the first part.
                 let first = parts.first().copied().unwrap_or(0);
                 let changed = Changed { parts, graph: &made, encodings: None };
                 let outputs = self.run(first, &changed, &made.assets, watch)?;
@@ -149,7 +149,8 @@ impl<'p> Probe<'p> {
             let outputs = self.run(part, &changed, &graph.assets, watch)?;
             return Ok(self.divergence(&self.stored, &outputs));
         }
-        // Only integer matrices are multiplied with them: against those in 8 bits.
+        // Only integer matrices are multiplied with these activations, so the reference has
+        // matrices in 8 bits.
         let mut recipe = Recipe::new(
             graph,
             &FormatTuple { weights: WeightFormat::W8PerChannel, ..FormatTuple::F32 },
@@ -175,7 +176,7 @@ impl<'p> Probe<'p> {
         })
     }
 
-    /// Runs all parts from one on, some of them changed.
+    /// Runs all parts from `first` on, with the changed ones in their changed form.
     fn run(
         &mut self,
         first: usize,
@@ -220,7 +221,7 @@ impl<'p> Probe<'p> {
         Ok(outputs)
     }
 
-    /// Nats per row, at least 0; summed in the order of the sequences.
+    /// Returns the divergence in nats per row, at least 0, summed in the order of the sequences.
     fn divergence(&self, stored: &Outputs, ours: &Outputs) -> f64 {
         let pairs = stored.of.iter().zip(&ours.of);
         let sums = pairs.map(|(stored, ours)| divergence(self.graph, stored, ours, self.stored.width));
@@ -229,19 +230,19 @@ impl<'p> Probe<'p> {
     }
 }
 
-/// The weights that a recipe changes.
+/// Returns the weights that a recipe changes.
 fn changed_weights(recipe: &Recipe) -> Vec<WeightId> {
     let weights = recipe.weights.iter().enumerate();
     let changed = weights.filter(|(_, format)| **format != ConstantFormat::Stored);
     changed.map(|(index, _)| WeightId(index as u32)).collect()
 }
 
-/// The model as a recipe says.
+/// Quantises the model according to a recipe.
 fn made(graph: &Graph, recipe: &Recipe, watch: &dyn Watch) -> Result<Graph> {
     quantise(graph, recipe, &mut Cancelling(watch)).map_err(|error| calibration_error(error.into()))
 }
 
-/// Passes on that an interrupt came. What there is to say of a weight is said where it is compiled.
+/// Forwards interruptions only. Notes about a weight are reported when it is compiled.
 struct Cancelling<'w>(&'w dyn Watch);
 
 impl shardwright_quantisation::Watch for Cancelling<'_> {

@@ -37,7 +37,7 @@ pub fn unseen_text(checkpoint: &Checkpoint, tokens: usize) -> Result<Vec<Vec<u32
     Ok(sequences)
 }
 
-/// The outputs of a model as stored for [`unseen_text`], to compare a running model with.
+/// The outputs of a model as stored for [`unseen_text`], as a reference for a running model.
 pub struct StoredAnswers<'g> {
     graph: &'g Graph,
     sequences: Vec<Vec<u32>>,
@@ -49,7 +49,7 @@ impl<'g> StoredAnswers<'g> {
     /// `tokens` times the vocabulary in f32, and a layer's weights.
     ///
     /// # Errors
-    /// The errors of [`unseen_text`] and of the shim, and [`ErrorKind::Cancelled`].
+    /// Fails like [`unseen_text`], with errors of the shim, and with [`ErrorKind::Cancelled`].
     pub fn of(
         checkpoint: &'g Checkpoint,
         options: &PlanOptions,
@@ -72,7 +72,8 @@ impl<'g> StoredAnswers<'g> {
     /// For encoders, whose sentence vector is at position 0, computes 1 − cosine.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if there is no such position, or the number of values differs.
+    /// Fails with [`ErrorKind::Invalid`] if the position does not exist, or the number of values
+    /// differs.
     pub fn divergence(&self, sequence: usize, position: usize, values: &[f32]) -> Result<f64> {
         let width = self.outputs.width;
         let rows = self.outputs.of.get(sequence).map(|rows| rows.chunks_exact(width));
@@ -91,7 +92,7 @@ impl<'g> StoredAnswers<'g> {
         }
     }
 
-    /// Computes the mean of divergences; `None` if one is not a finite number.
+    /// Computes the mean of divergences. Returns `None` if one is not a finite number.
     pub fn loss(&self, divergences: &[f64]) -> Option<MeasuredLoss> {
         PlanLoss::of(divergences.iter().copied()).map(super::whole::reported)
     }

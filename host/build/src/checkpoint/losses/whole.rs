@@ -1,8 +1,9 @@
-//! What a whole plan loses: the model as stored and the model as planned, run over the same text.
+//! Measures the loss of a whole plan: runs the model as stored and the model as planned over the
+//! same text.
 //!
-//! Sums of losses that were measured or expected one by one say what a plan should lose; this says
-//! what it does. Like them it is run on the CPU shim a layer at a time: values are encoded within
-//! each layer and are f32 between two.
+//! Sums of losses of single places, measured or expected, are a prediction. This is the actual
+//! loss. Like them it is measured on the CPU shim, a layer at a time: values are encoded within
+//! each layer and are f32 between two layers.
 
 use std::collections::BTreeMap;
 
@@ -23,12 +24,13 @@ use crate::{MeasuredLoss, ModelFormats, PlanOptions, Result};
 /// Folder of plans' losses in the cache.
 const FOLDER: &str = "plan-losses";
 
-/// Text that a whole plan is run over, twice: more than for losses by place, each of which costs
-/// a run. Weights are never rounded by this text, so the measurement does not favour the plan.
+/// Text that a whole plan is run over, twice. It is longer than the text for losses by place, each
+/// of which needs a run. Weights are never rounded by this text, so the measurement does not favour
+/// the plan.
 pub(super) const TEXT: Budget = Budget { tokens: 256, longest: 128 };
 
-/// Progress once weights are made, in thousandths, and of the rest once the model as stored has
-/// run.
+/// Progress after weights are made, in thousandths, and progress of the rest after the model as
+/// stored has run.
 const MADE: u32 = 400;
 const STORED: u32 = 300;
 
@@ -37,12 +39,11 @@ struct AsPlanned<'p> {
     formats: &'p ModelFormats,
     /// Index of the format tuple, by component and first layer.
     of: BTreeMap<Segment, usize>,
-    /// The gathered tables.
     assets: &'p [Asset],
 }
 
 impl<'p> AsPlanned<'p> {
-    /// `formats` as made for `plan`, with its tables.
+    /// Creates the planned model from `formats` as made for `plan`, with its tables.
     pub fn new(formats: &'p ModelFormats, plan: &CheckedPlan, assets: &'p [Asset]) -> Self {
         let mut of = BTreeMap::new();
         for (segment, formats) in plan.shards().iter().flat_map(runs) {
@@ -65,12 +66,12 @@ impl<'p> AsPlanned<'p> {
     }
 }
 
-/// What the whole of a plan loses: from the cache if it was run before, else measured, once `make`
-/// has made the model in its formats and with its tables. `counted` is the model in the formats of
-/// the request.
+/// Returns the loss of a whole plan: from the cache if it was run before, or else measured after
+/// `make` has made the model in its formats and with its tables. `counted` is the model in the
+/// formats of the request.
 ///
 /// # Errors
-/// As [`run_both`], and a text, template or tokenizer that cannot be read.
+/// Fails like [`run_both`], and if a text, template or tokenizer cannot be read.
 pub(in super::super) fn plan_loss(
     (checkpoint, graph, options): (&Checkpoint, &Graph, &PlanOptions),
     (counted, plan): (&ModelFormats, &CheckedPlan),
@@ -96,7 +97,7 @@ pub(in super::super) fn plan_loss(
     Ok(reported(loss))
 }
 
-/// A loss on the unseen text, for reports.
+/// Converts a loss on the unseen text for reports.
 pub(super) fn reported(loss: PlanLoss) -> MeasuredLoss {
     MeasuredLoss {
         micronats: loss.nanonats.div_ceil(1000),
@@ -106,7 +107,7 @@ pub(super) fn reported(loss: PlanLoss) -> MeasuredLoss {
     }
 }
 
-/// Hash of all that the loss of a plan follows from.
+/// Returns the hash of everything that determines the loss of a plan.
 fn identity(
     checkpoint: &Checkpoint,
     options: &PlanOptions,
@@ -125,8 +126,8 @@ fn identity(
 /// Memory: the outputs of both (rows times vocabulary, f32), and one part's weights.
 ///
 /// # Errors
-/// Errors of the shim, values that cannot be encoded, predictions that are not finite, and
-/// [`ErrorKind::Cancelled`].
+/// Fails with errors of the shim, if values cannot be encoded, if predictions are not finite, and
+/// with [`ErrorKind::Cancelled`].
 fn run_both(
     graph: &Graph,
     engine: &Engine,
@@ -155,7 +156,7 @@ fn run_both(
 /// Runs the model as stored.
 ///
 /// # Errors
-/// Errors of the shim, and [`ErrorKind::Cancelled`].
+/// Fails with errors of the shim, and with [`ErrorKind::Cancelled`].
 pub(super) fn run_as_stored(
     graph: &Graph,
     engine: &Engine,
@@ -167,14 +168,14 @@ pub(super) fn run_as_stored(
     outputs(graph, engine, sequences, (&as_stored, &graph.assets), &mut watch)
 }
 
-/// What a model gives for all sequences: `[rows, width]` each.
+/// The outputs of a model for all sequences, `[rows, width]` each.
 #[derive(Default)]
 pub(super) struct Outputs {
     pub(super) of: Vec<Vec<f32>>,
     pub(super) width: usize,
 }
 
-/// A part of the model in some form.
+/// Returns the graph and encodings of a part of the model.
 type Form<'f> = dyn Fn(&Segment) -> Result<(&'f Graph, Option<Encodings<'f>>)> + 'f;
 
 fn outputs(

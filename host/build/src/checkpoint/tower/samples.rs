@@ -1,9 +1,9 @@
-//! Pictures and sounds of the project's own making, to calibrate towers on and to verify them.
+//! Generated pictures and sounds to calibrate towers on and to verify them.
 //!
-//! Ranges of a tower's tensors depend on contrast, edges, textures and loudness, not on what a
-//! picture shows. So the pictures are gradients, stripes, checks, noise at several scales, discs,
-//! strokes like those of writing, and plain surfaces; the sounds are chords, a chirp, noise,
-//! clicks, a voice-like pulse train through resonances, and near silence.
+//! Ranges of a tower's tensors depend on contrast, edges, textures and loudness, not on the subject
+//! of a picture. So the pictures are gradients, stripes, checks, noise at several scales, discs,
+//! strokes like handwriting, and plain surfaces. The sounds are chords, a chirp, noise, clicks, a
+//! voice-like pulse train through resonances, and near silence.
 
 use std::f32::consts::TAU;
 
@@ -13,29 +13,28 @@ use shardwright_vocabulary::{Error, ErrorKind, Pass};
 
 use crate::Result;
 
-/// Which of two sets: what is verified on was not calibrated on.
+/// One of two sets, because a tower must not be verified on samples that it was calibrated on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampleSet {
-    /// To calibrate on.
     Calibration,
-    /// To verify on.
     Verification,
 }
 
-/// Soft tokens of a picture, where its processor makes no fewer: ranges do not grow with a picture,
-/// and the time to see them does.
+/// Soft tokens of a picture, unless its processor makes fewer. Ranges do not grow with a picture,
+/// but the time to compute them does.
 const SOFT_TOKENS: u32 = PictureSettings::BUDGETS[0];
-/// Pixels of a picture's sides, by turns: wide, tall, square.
+/// Pixels of a picture's sides, used alternately: wide, tall, square.
 const SIZES: [(u32, u32); 3] = [(320, 200), (180, 300), (256, 256)];
-/// Seconds of the sounds, by turns.
+/// Lengths of the sounds in seconds, used alternately.
 const SECONDS: [f32; 3] = [1.5, 2.0, 1.0];
 
-/// What a front end makes of the pictures or sounds of a set, each with its name. A clip has `most`
-/// soft tokens at most, a picture the fewest that its processor makes.
+/// Returns the front end's features for the pictures or sounds of a set, each with its name. A clip
+/// has at most `most` soft tokens, a picture the fewest that its processor makes.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unsupported`] if the processor says nothing of such parts; those of its settings.
+/// Fails with [`ErrorKind::Unsupported`] if the processor does not support the pass, and with
+/// errors of its settings.
 pub fn tower_samples(
     pass: Pass,
     processor: &ProcessorSettings,
@@ -69,7 +68,7 @@ pub fn tower_samples(
         }
         _ => {
             let settings = processor.sound.as_ref().ok_or_else(lacking)?;
-            // Whole soft tokens of so many samples, and no more than are asked for.
+            // Whole soft tokens of four hops each, at most the requested number.
             let longest = (u64::from(most.max(1)) * 4 * u64::from(settings.hop)).min(settings.longest.into());
             let sample = |(index, (name, play)): (usize, (&'static str, Play))| {
                 let seconds = SECONDS[(index + usize::from(set == SampleSet::Verification)) % SECONDS.len()];
@@ -114,7 +113,7 @@ const PICTURES: [(&str, Paint); 8] = [
     }),
     ("noise", |random, width, height| painted(width, height, |_, _| std::array::from_fn(|_| random.unit()))),
     ("clouds", |random, width, height| {
-        // Waves of many lengths, the long ones strongest: as in pictures of nature.
+        // Waves of many lengths, the long ones strongest, as in pictures of nature.
         let waves: Vec<[f32; 5]> = (1..=24)
             .map(|order| {
                 let angle = TAU * random.unit();
@@ -152,7 +151,7 @@ const PICTURES: [(&str, Paint); 8] = [
         })
     }),
     ("strokes", |random, width, height| {
-        // Dark marks in lines on a light ground, as writing is.
+        // Dark marks in lines on a light ground, like writing.
         let marks: Vec<f32> = (0..width * height / 8).map(|_| random.unit()).collect();
         painted(width, height, |x, y| {
             let (column, line) = (x as usize / 4, y as usize / 14);
@@ -226,11 +225,11 @@ fn played(count: usize, sample: impl FnMut(usize) -> f32) -> Vec<f32> {
     (0..count).map(sample).collect()
 }
 
-/// SplitMix64: the same numbers everywhere.
+/// SplitMix64, which gives the same numbers on every platform.
 struct Random(u64);
 
 impl Random {
-    /// From 0 to 1.
+    /// Returns a number from 0 to 1.
     fn unit(&mut self) -> f32 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -268,7 +267,7 @@ mod tests {
                 }
             }
         }
-        // No longer than was asked for: two soft tokens are eight frames.
+        // No longer than requested: two soft tokens are eight frames.
         let short = tower_samples(Pass::Clip, &processor, 2, SampleSet::Calibration).expect("made");
         assert!(short.iter().all(|(_, sample)| sample.values.len() <= 8 * sample.width));
         let deaf = ProcessorSettings { sound: None, ..processor };

@@ -9,31 +9,30 @@ use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
 use crate::options::placed;
 use crate::{PlanOptions, Result, TableFormats, WeightRounding};
 
-/// A tower to plan, with the settings of its front end and the sizes of what goes in.
+/// A tower to plan, with the settings of its front end and the sizes of its inputs.
 #[derive(Clone, Debug)]
 pub struct TowerScope {
-    /// Its pass.
     pub pass: Pass,
-    /// How pictures and sounds become what it reads.
+    /// How pictures and sounds are converted to the tower's input.
     pub processor: ProcessorSettings,
-    /// Rows of its entry points, the most last: patches of pictures, or soft tokens of clips.
+    /// Rows of the entry points in ascending order: patches of pictures, or soft tokens of clips.
     rows: Vec<u32>,
 }
 
 impl TowerScope {
-    /// The name of a chain after the tower's first one, on this target.
+    /// Returns the name of a fallback chain of the tower on this target.
     pub(crate) fn chain_name(&self, target: &str) -> String {
         format!("{}.{target}", self.pass)
     }
 
-    /// The tower of a pass with an entry point for each of `sizes`: the most soft tokens of a
-    /// picture, or the most seconds of a clip. Without any, for pictures of the processor's own
-    /// size and for the longest clip.
+    /// Creates the scope of a pass with an entry point for each of `sizes`: the largest number of
+    /// soft tokens of a picture, or of seconds of a clip. If `sizes` is empty, uses pictures of the
+    /// processor's own size, or the longest clip.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] if the processor says nothing of such parts, and
-    /// [`ErrorKind::Argument`] for a size of nothing or beyond the longest clip.
+    /// Fails with [`ErrorKind::Unsupported`] if the processor does not support the pass, and with
+    /// [`ErrorKind::Argument`] if a size is 0 or beyond the longest clip.
     pub fn new(pass: Pass, processor: &ProcessorSettings, sizes: &[u32]) -> Result<Self> {
         let lacking = || {
             let what = format!("the checkpoint's processor says nothing of what a {pass} is");
@@ -54,7 +53,7 @@ impl TowerScope {
                 let picture = processor.picture.as_ref().ok_or_else(lacking)?;
                 let usual = [picture.soft_tokens];
                 let budgets = if sizes.is_empty() { &usual[..] } else { sizes };
-                // Other budgets than the processor's are refused.
+                // Budgets that the processor does not support are rejected.
                 budgets.iter().try_for_each(|budget| picture.grid(1, 1, *budget).map(drop))?;
                 rows.extend(budgets.iter().map(|budget| picture.patches(*budget)));
             }
@@ -79,10 +78,10 @@ impl TowerScope {
         Ok(TowerScope { pass, processor: processor.clone(), rows })
     }
 
-    /// The options of this tower beside a text that is planned by `options`: for the same chip and
-    /// executor, with the same limits and flags, in formats of its own. Goals are the text's and
-    /// left out, and so are a planner of the user's own and its settings, except for where
-    /// components of the tower are placed.
+    /// Returns the options of this tower for a text that is planned with `options`: the same chip
+    /// and executor, the same limits and flags, but its own formats. The goals apply only to the
+    /// text and are left out. So are a planner of the user and its settings, except for settings
+    /// that place components of the tower.
     pub fn options(&self, options: &PlanOptions) -> PlanOptions {
         PlanOptions {
             context: self.rows.last().copied(),
@@ -108,18 +107,18 @@ impl TowerScope {
     }
 }
 
-/// The settings that place components of a pass.
+/// Returns the settings that place components of a pass.
 fn placements(options: &PlanOptions, pass: Pass) -> Vec<(String, String)> {
     let settings = options.planner_options.iter();
     settings.filter(|(name, _)| placed(name) == Some(pass)).cloned().collect()
 }
 
-/// The towers of a checkpoint that `options` ask for, and what is to be said of others.
+/// Returns the towers of a checkpoint that `options` request, and a notice if towers are left out.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Unsupported`] for one that is asked for by name and not there; errors of reading
-/// `config.json` and the processor's settings.
+/// Fails with [`ErrorKind::Unsupported`] if a tower requested by name does not exist, and with
+/// errors of reading `config.json` and the processor's settings.
 pub fn towers_of(directory: &Path, options: &PlanOptions) -> Result<(Vec<TowerScope>, Option<Notice>)> {
     let asked = options.towers.passes.as_deref();
     if asked == Some(&[]) {
@@ -137,7 +136,8 @@ pub fn towers_of(directory: &Path, options: &PlanOptions) -> Result<(Vec<TowerSc
     let processor = match ProcessorSettings::read(directory) {
         Ok(processor) => processor,
         Err(PreprocessingError::MissingFile { .. }) if asked.is_none() => {
-            // Without its path: notices go into a bundle, which is the same wherever it is made.
+            // The notice has no path, because notices go into a bundle, which must be equal
+            // wherever it is made.
             let what = "towers for pictures and sounds are left out: processor_config.json is not there, which says \
                         what goes into them";
             return Ok((Vec::new(), Some(Notice::note(what))));

@@ -17,8 +17,8 @@ use crate::{
     PlanOptions, PlanSource, Result, StatedDraft, TableFormats,
 };
 
-/// What a pass of a checkpoint computes beside the steps of text. Weights are rounded to the
-/// nearest; ranges of integers are those over pictures and sounds of the project's own making.
+/// The model of a tower: a pass of a checkpoint in addition to the steps of its text. Weights are
+/// rounded to nearest. Ranges of integers come from generated pictures and sounds.
 pub struct TowerSource<'a> {
     graph: &'a Graph,
     name: ModelName,
@@ -29,25 +29,25 @@ pub struct TowerSource<'a> {
     notices: Vec<Notice>,
 }
 
-/// Progress once ranges are calibrated, in thousandths.
+/// Progress after ranges are calibrated, in thousandths.
 const CALIBRATED: u32 = 700;
 
 impl<'a> TowerSource<'a> {
-    /// The tower of a checkpoint, which was opened for its pass.
+    /// Creates the source of a tower. The checkpoint must have been opened for its pass.
     ///
     /// # Errors
     ///
-    /// That it was not.
+    /// Fails if it was opened without the pass.
     pub fn new(checkpoint: &'a Checkpoint, scope: &'a TowerScope, options: &'a PlanOptions) -> Result<Self> {
         let family = checkpoint.facts().family.to_string();
         Self::of(checkpoint.graph_of(scope.pass), family, scope, options)
     }
 
-    /// The same of an outline, to plan for.
+    /// Creates the source of a tower of an outline, to plan for.
     ///
     /// # Errors
     ///
-    /// As [`TowerSource::new`].
+    /// Fails like [`TowerSource::new`].
     pub fn of_outline(outline: &'a Outline, scope: &'a TowerScope, options: &'a PlanOptions) -> Result<Self> {
         Self::of(outline.graph_of(scope.pass), outline.family().to_string(), scope, options)
     }
@@ -69,7 +69,7 @@ impl<'a> TowerSource<'a> {
         Ok(TowerSource { graph, name, scope, options, calibration: None, ranges: None, notices: Vec::new() })
     }
 
-    /// The calibration, which is made if it is not there yet.
+    /// Returns the calibration, and makes it if necessary.
     fn calibrated(&mut self, watch: &mut dyn Watch) -> Result<&Calibration> {
         let TowerSource { graph, scope, options, notices, calibration, .. } = self;
         match calibration {
@@ -79,16 +79,17 @@ impl<'a> TowerSource<'a> {
     }
 }
 
-/// A hash over every value of a tower's weights and tables, by which bundles know them.
+/// Returns a hash over every value of a tower's weights and tables, by which bundles identify the
+/// tower.
 ///
 /// # Errors
 ///
-/// A weight that cannot be read.
+/// Fails if a weight cannot be read.
 pub fn tower_weights(graph: &Graph) -> Result<[u8; 32]> {
     Ok(content_hash(graph).map_err(BuildError::from)?)
 }
 
-/// The value ranges of the float tower's tensors, from the cache if it has them.
+/// Returns the value ranges of the float tower's tensors, from the cache if possible.
 fn calibrate(
     graph: &Graph,
     scope: &TowerScope,

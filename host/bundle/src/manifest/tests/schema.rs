@@ -1,4 +1,5 @@
-//! The published schema says what the reader takes: a small validator of the words that it uses.
+//! Checks that the published schema agrees with the reader, using a small validator for the
+//! keywords in the schema.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ fn schema() -> Value {
     serde_json::from_str(SCHEMA).expect("JSON")
 }
 
-/// What is wrong with a value, with its place.
+/// Returns the first violation of the schema, with its place.
 fn fault(root: &Value, schema: &Value, value: &Value, at: &str) -> Option<String> {
     let words = schema.as_object().expect("an object");
     for (word, rule) in words {
@@ -101,7 +102,7 @@ fn file(manifest: &Manifest) -> Value {
     serde_json::from_slice(&seal(json.as_bytes()).0).expect("JSON")
 }
 
-/// Every member of every object within, by the way to it.
+/// Collects every member of every nested object by its path.
 fn members(value: &Value, way: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
     match value {
         Value::Object(object) => {
@@ -137,7 +138,7 @@ fn the_schema_is_of_this_version_and_takes_a_manifest_with_everything_in_it() {
     assert_eq!(fault(&schema, &schema, &file(&sample()), ""), None);
 }
 
-/// What one takes without a member, with another or with one of another type, the other does too.
+/// The schema and the reader must agree when a member is missing, renamed or has another type.
 #[test]
 fn members_are_asked_for_and_allowed_as_the_reader_has_it() {
     let schema = schema();
@@ -146,7 +147,8 @@ fn members_are_asked_for_and_allowed_as_the_reader_has_it() {
     members(&whole["manifest"], &mut Vec::new(), &mut ways);
     assert!(ways.len() > 200, "{}", ways.len());
     let agree = |changed: Value, what: &str| {
-        // What is read must be what is written again: the spelling is canonical.
+        // The reader accepts a value only if it is written back identically, as the form is
+        // canonical.
         let stated = &changed["manifest"];
         let read = serde_json::from_value::<Manifest>(stated.clone()).ok();
         let is_read = read.is_some_and(|read| serde_json::to_value(read).is_ok_and(|again| again == *stated));
@@ -163,7 +165,7 @@ fn members_are_asked_for_and_allowed_as_the_reader_has_it() {
             changed
         };
         agree(with(&|object| drop(object.remove(name))), &format!("without {shown}"));
-        // Options are any names.
+        // Options may have any name.
         if !way.contains(&"options".to_owned()) {
             agree(
                 with(&|object| drop(object.insert("another".to_owned(), json!(1)))),

@@ -1,4 +1,4 @@
-//! Replies with drafts beside the same replies without, in pairs.
+//! Compares replies with drafts and the same replies without, in pairs.
 
 use serde::Serialize;
 use shardwright::{Error, ErrorKind, GenerationOptions, Model, Speculation};
@@ -12,31 +12,31 @@ use crate::outcome::Failure;
 /// A reply to one text, with drafts and without.
 #[derive(Debug, Serialize)]
 pub struct DraftsReport {
-    /// In the order in which they are asked.
+    /// Names of the drafts, in the order in which they are tried.
     pub drafts: Vec<String>,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Tokens of each reply.
+    /// Number of tokens of each reply.
     pub generated_tokens: usize,
-    /// Of replies without drafts.
+    /// Speeds of replies without drafts.
     pub without: Speeds,
-    /// Of replies with drafts.
+    /// Speeds of replies with drafts.
     pub with: Speeds,
-    /// Of each pair: with drafts by without.
+    /// Ratio of each pair, with drafts divided by without.
     pub ratios: Speeds,
-    /// Steps of a reply with drafts, the last one measured.
+    /// Number of steps of a reply with drafts, the last one measured.
     pub steps: u64,
-    /// Drafted tokens of it that were verified.
+    /// Number of its drafted tokens that were verified.
     pub drafted: u64,
-    /// Those that stood.
+    /// Number of its drafted tokens that were accepted.
     pub accepted: u64,
-    /// Steps of it that verified drafted tokens, by how many stood.
+    /// Its steps that verified drafted tokens, by the number of accepted tokens.
     pub by_accepted: Vec<u64>,
-    /// Bytes that the drafts take.
+    /// Bytes of memory of the drafts.
     pub memory_bytes: u64,
 }
 
-/// Measures greedy replies to a prompt, which have to be the same with drafts and without.
+/// Measures greedy replies to a prompt, which must be the same with drafts and without.
 pub fn measure(
     arguments: &BenchArguments,
     model: &Model,
@@ -52,7 +52,7 @@ pub fn measure(
     let mut speculation = Some(speculation);
     let (mut without, mut with, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let mut last = GenerationStatistics::default();
-    // One pair more, which is not counted: pages are touched and acceptance is learned.
+    // One additional pair is not counted: it touches memory pages and adapts to the acceptance.
     for repetition in 0..=arguments.repetitions {
         interrupted()?;
         let (plain_ids, plain) = reply(&mut session, model, &prompt, &options)?;

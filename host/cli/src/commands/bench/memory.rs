@@ -1,26 +1,26 @@
-//! What a model takes of memory.
+//! Memory of a model.
 
 use serde::Serialize;
 use shardwright::Model;
 use shardwright_runtime::Session;
 
-/// Bytes, where they are known.
+/// Bytes of memory, if they are known.
 #[derive(Debug, Serialize)]
 pub struct Memory {
-    /// Weights of the shards as planned; unknown for a bundle without the report of its plan.
+    /// Weights of the shards as planned. Unknown for a bundle without the report of its plan.
     pub weight_bytes: Option<u64>,
-    /// Gathered tables; of these a step reads a few rows.
+    /// Gathered tables, of which a step reads only a few rows.
     pub table_bytes: u64,
     /// Keys and values of one session.
     pub state_bytes: u64,
-    /// What this process has resident after a round of everything, mapped files included; processes
-    /// beside it, such as a shim's own, are not.
+    /// Resident memory of this process after a round of everything, mapped files included. Other
+    /// processes, such as a shim's own, are not included.
     pub resident_bytes: Option<u64>,
-    /// The most it ever had: planning and compiling included where a checkpoint was opened.
+    /// Peak resident memory, including planning and compiling if a checkpoint was opened.
     pub peak_resident_bytes: Option<u64>,
 }
 
-/// As it is now.
+/// Returns the current memory.
 pub fn memory(model: &Model, session: &Session) -> Memory {
     let resident = shardwright_measure::resident_memory();
     let tables = model.chain().assets().iter().map(|asset| asset.table.bytes());

@@ -1,5 +1,4 @@
-//! What is measured: prompts at once, tokens one by one, each after so many tokens that are there
-//! already.
+//! The measured works: prompts at once, or tokens one by one, each at a given depth.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -14,7 +13,7 @@ use super::interrupted;
 use crate::arguments::BenchArguments;
 use crate::outcome::Failure;
 
-/// Tokens per chunk when a depth is filled; cancellation is checked between chunks.
+/// Tokens per chunk when a depth is filled. Cancellation is checked between chunks.
 const DEPTH_CHUNK: u32 = 2048;
 
 /// One size of one kind of work.
@@ -26,26 +25,26 @@ pub struct Work {
     pub logits: Logits,
 }
 
-/// Which logits of every step are looked at.
+/// Which logits of every step are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Logits {
-    /// As `llama-bench` does.
+    /// All logits, as in `llama-bench`.
     All,
-    /// One, as a greedy choice does.
+    /// Only the largest logit, as for a greedy choice.
     Largest,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// All tokens at once; logits after the last.
+    /// All tokens at once, with logits after the last.
     Prompt,
-    /// One token after the other; logits after each.
+    /// One token after the other, with logits after each.
     Generation,
 }
 
 impl fmt::Display for Work {
-    /// As `llama-bench` names it: `pp512`, `tg128 @ d4096`.
+    /// Formats the name like `llama-bench`: `pp512`, `tg128 @ d4096`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
             Kind::Prompt => "pp",
@@ -57,8 +56,8 @@ impl fmt::Display for Work {
 }
 
 impl Work {
-    /// What the command line asks for, in the order of `llama-bench`: depth by depth, prompts
-    /// first.
+    /// Returns the works that the command line requests, in the order of `llama-bench`: depth by
+    /// depth, prompts first.
     pub fn asked(arguments: &BenchArguments) -> Result<Vec<Work>, Failure> {
         let (prompts, generated) = (&arguments.prompt_tokens, &arguments.generated_tokens);
         for (name, sizes) in [("-p", prompts), ("-n", generated)] {
@@ -91,12 +90,12 @@ impl Work {
         Ok(works)
     }
 
-    /// Positions of a session that it takes.
+    /// Returns the number of positions of a session that the work needs.
     pub fn positions(&self) -> u64 {
         u64::from(self.depth) + u64::from(self.tokens)
     }
 
-    /// What is done once before anything is measured: the whole prompt, or one token.
+    /// Runs the whole prompt, or one token, before measurements.
     pub fn warm_up(&self, session: &mut Session, tokens: &mut Tokens) -> Result<(), Failure> {
         interrupted()?;
         session.clear();
@@ -116,7 +115,7 @@ impl Work {
         });
     }
 
-    /// From an empty session to its depth.
+    /// Fills an empty session up to the depth.
     fn descend(&self, session: &mut Session, tokens: &mut Tokens) -> Result<(), Failure> {
         session.clear();
         let mut left = self.depth;
@@ -130,7 +129,7 @@ impl Work {
     }
 }
 
-/// Random ids; the same ones in every run of the program.
+/// Random ids, the same in every run of the program.
 pub struct Tokens {
     state: u64,
     vocabulary: u64,
@@ -141,7 +140,7 @@ impl Tokens {
         Tokens { state: 1, vocabulary: vocabulary.max(1) }
     }
 
-    /// The next so many.
+    /// Returns the next `count` ids.
     pub fn next(&mut self, count: u32) -> Vec<u32> {
         let mut draw = || {
             // splitmix64
@@ -158,16 +157,16 @@ impl Tokens {
 /// A work with its measurements so far.
 pub struct Measured {
     work: Work,
-    /// Which were asked for in the end: where the runtime caps logits, all.
+    /// Logits that are really read: all, if the runtime caps logits.
     logits: Logits,
     seconds: Vec<f64>,
-    /// Of each token, where they come one by one.
+    /// Seconds of each token, if they are generated one by one.
     steps: Vec<f64>,
     shards: Vec<ShardTime>,
     entries: Vec<EntrySteps>,
 }
 
-/// What one shard took of a work.
+/// The share of one shard in a work.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ShardTime {
     pub shard: String,
@@ -183,35 +182,35 @@ pub struct EntrySteps {
     pub rows: u64,
 }
 
-/// One work, measured.
+/// The measurements of one work.
 #[derive(Debug, Serialize)]
 pub struct WorkReport {
-    /// As `llama-bench` names it.
+    /// Name in the form of `llama-bench`.
     pub test: String,
     pub tokens: u32,
     pub depth: u32,
-    /// Those of every step that had to be right.
+    /// Logits that every step had to compute.
     pub logits: Logits,
-    /// Of each repetition, in order.
+    /// Seconds of each repetition, in order.
     pub seconds: Vec<f64>,
     pub tokens_per_second: Speeds,
-    /// Speeds of single tokens, where they came one by one.
+    /// Speeds of single tokens, if they are generated one by one.
     pub steps: Option<Steps>,
-    /// What the shards took of all repetitions.
+    /// Time of the shards over all repetitions.
     pub shards: Vec<ShardTime>,
-    /// What is left: inputs, copies between shards, everything outside of them.
+    /// Remaining time: inputs, copies between shards, and everything else outside of them.
     pub outside_seconds: f64,
     pub entries: Vec<EntrySteps>,
 }
 
-/// Tokens a second, had every step been as that one: on a busy machine the middle says more than a
-/// mean.
+/// Tokens per second if every step were like the given one. On a busy machine the median is more
+/// reliable than a mean.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Steps {
-    /// Of the step that one of ten is quicker than.
+    /// Speed at the quickest decile of steps.
     pub quick: f64,
     pub median: f64,
-    /// Of the step that one of ten is slower than.
+    /// Speed at the slowest decile of steps.
     pub slow: f64,
 }
 
@@ -228,7 +227,7 @@ impl Measured {
         }
     }
 
-    /// Measures once more.
+    /// Adds one measurement.
     pub fn sample(&mut self, session: &mut Session, tokens: &mut Tokens) -> Result<(), Failure> {
         interrupted()?;
         self.work.look(session);
@@ -259,7 +258,7 @@ impl Measured {
         Ok(())
     }
 
-    /// What the shards did between two records.
+    /// Adds the work of the shards between two records.
     fn add(&mut self, before: &PlacementRecord, after: &PlacementRecord) {
         if self.shards.is_empty() {
             let none = |shard: &str| ShardTime { shard: shard.to_owned(), runs: 0, seconds: 0.0 };

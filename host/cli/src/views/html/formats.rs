@@ -6,7 +6,7 @@ use shardwright::PlanReport;
 
 use super::all_layers;
 
-/// Colours there are in the style sheet; formats beyond them share colours, and never letters.
+/// Number of colours in the style sheet. Further formats share colours, but never letters.
 const COLOURS: usize = 8;
 
 /// The sets of formats in a plan, in order of appearance.
@@ -15,18 +15,18 @@ pub struct Formats<'r> {
     index: HashMap<&'r str, usize>,
 }
 
-/// One set of formats and what has it.
+/// One set of formats and its use.
 pub struct FormatsUse<'r> {
     /// Weights, activations and states as one word.
     pub formats: &'r str,
     /// Number of layers, and of components without layers.
     pub layers: u64,
-    /// Their weight bytes.
+    /// Weight bytes of these layers.
     pub weight_bytes: u64,
 }
 
 impl<'r> Formats<'r> {
-    /// Those of all layers.
+    /// Returns the formats of all layers.
     pub fn of(report: &'r PlanReport) -> Self {
         let mut formats = Formats { all: Vec::new(), index: HashMap::new() };
         for (_, layer) in all_layers(report) {
@@ -43,23 +43,23 @@ impl<'r> Formats<'r> {
         formats
     }
 
-    /// All of them, each with its letter and colour.
+    /// Returns all sets of formats, each with its letter and colour.
     pub fn all(&self) -> impl Iterator<Item = (Mark, &FormatsUse<'r>)> {
         self.all.iter().enumerate().map(|(index, formats)| (Mark(index), formats))
     }
 
-    /// The letter and colour of these formats.
+    /// Returns the letter and colour of these formats.
     pub fn mark(&self, formats: &str) -> Mark {
         Mark(self.index.get(formats).copied().unwrap_or(0))
     }
 }
 
-/// How formats are marked.
+/// The letter and colour of a set of formats.
 #[derive(Clone, Copy)]
 pub struct Mark(usize);
 
 impl Mark {
-    /// A to Z, then AA, AB, …: colour alone tells nothing to those who do not see it.
+    /// Returns a letter: A to Z, then AA, AB, …, because not every reader can see colours.
     pub fn letter(self) -> String {
         let mut letters = Vec::new();
         let mut rest = self.0 + 1;
@@ -71,7 +71,7 @@ impl Mark {
         letters.iter().rev().collect()
     }
 
-    /// Number of its colour in the style sheet.
+    /// Returns the number of the colour in the style sheet.
     pub fn colour(self) -> usize {
         self.0 % COLOURS
     }

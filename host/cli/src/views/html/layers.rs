@@ -1,4 +1,4 @@
-//! All layers as a table: what the strip shows in colours, in numbers.
+//! Shows all layers as a table, with the numbers behind the colours of the strip.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use super::page::Page;
 use super::{all_layers, duration, layer_name, loss};
 use crate::views::bytes;
 
-/// One row for each layer.
+/// Writes one row for each layer.
 pub fn table(page: &mut Page, report: &PlanReport, formats: &Formats<'_>) {
     let entries: Vec<String> = report.totals.times.iter().map(|time| time.entry.to_string()).collect();
     page.markup("<section aria-labelledby=\"layers\">\n<h2 id=\"layers\">Table of layers</h2>\n");

@@ -1,4 +1,4 @@
-//! The limits of each target and how close every shard comes to them.
+//! Shows the limits of each target and how close every shard comes to them.
 
 use shardwright::PlanReport;
 use shardwright_build::{LimitUse, TargetLimit};
@@ -6,7 +6,7 @@ use shardwright_build::{LimitUse, TargetLimit};
 use super::page::Page;
 use super::{content, quantity};
 
-/// One block for each limit.
+/// Writes one block for each limit.
 pub fn limits(page: &mut Page, report: &PlanReport) {
     page.markup("<section aria-labelledby=\"limits\">\n<h2 id=\"limits\">Limits</h2>\n");
     if report.limits.is_empty() {

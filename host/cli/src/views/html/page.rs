@@ -1,21 +1,20 @@
-//! A page being written: markup is this program's own, text is anybody's.
+//! A page that is being written. Markup comes from this program, text from any source.
 
 use std::fmt::Display;
 
 use shardwright_bundle::Digest;
 
-/// A page.
 #[derive(Default)]
 pub struct Page(String);
 
 impl Page {
-    /// Markup, which only this program's source can contain.
+    /// Writes markup, which only this program's source can contain.
     pub fn markup(&mut self, markup: &'static str) -> &mut Self {
         self.0.push_str(markup);
         self
     }
 
-    /// Text from anywhere, for between tags or for an attribute in double quotes.
+    /// Writes escaped text from any source, between tags or in an attribute in double quotes.
     pub fn text(&mut self, text: impl Display) -> &mut Self {
         for c in crate::views::printable(&text.to_string()).chars() {
             match c {
@@ -30,7 +29,7 @@ impl Page {
         self
     }
 
-    /// A bar that is so full, with a text for those who do not see it.
+    /// Writes a bar filled by `thousandths`, with a text for readers who cannot see it.
     pub fn bar(&mut self, thousandths: u64, label: &str) -> &mut Self {
         let full = thousandths.min(1000);
         let kind = match thousandths {
@@ -43,13 +42,13 @@ impl Page {
         self.markup("\"></span></span>")
     }
 
-    /// The page as it was written.
+    /// Returns the page as it was written.
     pub fn finish(self) -> String {
         self.0
     }
 }
 
-/// The hash of a script, as a content security policy names it.
+/// Returns the hash of a script, as in a content security policy.
 pub fn sha256_base64(script: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();

@@ -1,4 +1,5 @@
-//! Each shard with its formats, entry points, flags and reasons, and the reasons of the whole plan.
+//! Shows each shard with its formats, entry points, flags and reasons, and the reasons of the whole
+//! plan.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -10,7 +11,7 @@ use super::page::Page;
 use super::{content, duration};
 use crate::views::bytes;
 
-/// The reasons that concern no shard alone.
+/// Writes the reasons that do not concern a single shard.
 pub fn reasons_of_the_plan(page: &mut Page, report: &PlanReport) {
     page.markup(
         "<section aria-labelledby=\"reasons\">\n<h2 id=\"reasons\">Reasons for the whole plan</h2>\n",
@@ -19,7 +20,6 @@ pub fn reasons_of_the_plan(page: &mut Page, report: &PlanReport) {
     page.markup("<p class=\"hint\">Those for a shard stand with it.</p>\n</section>\n");
 }
 
-/// Every shard.
 pub fn shards(page: &mut Page, report: &PlanReport) {
     page.markup("<section aria-labelledby=\"shards\">\n<h2 id=\"shards\">Shards</h2>\n");
     for shard in &report.shards {
@@ -94,7 +94,8 @@ fn reasons(page: &mut Page, reasons: &[ReasonReport]) {
         page.markup("<p>The planner gave none.</p>\n");
         return;
     }
-    // Choices with one ground are one sentence: a dozen flags of a profile have one.
+    // Choices with the same ground are one sentence: a dozen flags of a profile have the same
+    // ground.
     let mut grounds: Vec<(&ReasonReport, Vec<&str>)> = Vec::new();
     let mut known: HashMap<(&str, String), usize> = HashMap::new();
     for reason in reasons {

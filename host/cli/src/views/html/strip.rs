@@ -1,5 +1,5 @@
-//! The layers as a strip: coloured by format, divided by shard and target, with bars for time,
-//! bytes and loss.
+//! Shows the layers as a strip: coloured by format, divided by shard and target, with bars for
+//! time, bytes and loss.
 
 use shardwright::PlanReport;
 use shardwright_build::{LayerReport, ShardReport};
@@ -9,10 +9,10 @@ use super::page::Page;
 use super::{all_layers, content, duration, layer_name, loss, main_entry, millinats, part};
 use crate::views::bytes;
 
-/// Styles there are for the line above a shard; targets beyond them share styles, and never names.
+/// Number of styles for the line above a shard. Further targets share styles, but never names.
 const LINES: usize = 4;
 
-/// What the bars of all layers are drawn against.
+/// The scale of the bars of all layers.
 struct Scale {
     entry: Option<String>,
     time: u64,
@@ -39,7 +39,7 @@ fn time(layer: &LayerReport, entry: Option<&str>) -> Option<u64> {
     Some(part(layer, entry?)?.time?.microseconds)
 }
 
-/// The strip, what its colours and bars mean, and a panel for what is pointed at.
+/// Writes the strip, a legend of its colours and bars, and a panel for the selected layer.
 pub fn strip(page: &mut Page, report: &PlanReport, formats: &Formats<'_>) {
     let scale = Scale::of(report);
     page.markup("<section aria-labelledby=\"strip\">\n<h2 id=\"strip\">Layers</h2>\n<ul class=\"legend\">\n");
@@ -66,7 +66,7 @@ pub fn strip(page: &mut Page, report: &PlanReport, formats: &Formats<'_>) {
     page.markup("</div>\n<div id=\"detail\" role=\"status\" hidden></div>\n</section>\n");
 }
 
-/// What a full bar of each kind stands for.
+/// Writes the value of a full bar of each kind.
 fn scales(page: &mut Page, report: &PlanReport, scale: &Scale) {
     page.markup("<p class=\"hint\">Bars, full at the largest layer: ");
     match &scale.entry {
@@ -148,7 +148,7 @@ fn cell(
     page.markup("</span></a>\n");
 }
 
-/// An upright bar, as high as its part of the largest.
+/// Writes an upright bar, whose height is its part of the largest value.
 fn track(page: &mut Page, value: Option<u64>, largest: u64) {
     let Some(value) = value else {
         page.markup("<span class=\"track\">?</span>");

@@ -1,4 +1,4 @@
-//! What the plan is, what it comes to, which goals it meets, and what its figures rest on.
+//! Shows the plan's title, its totals, the goals that it meets, and the provenance of its figures.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::{all_layers, duration, loss, millinats, quantity};
 use crate::views::plan::rests_on;
 use crate::views::{bytes, forecast};
 
-/// Title, notices, and where to go from there.
+/// Writes the title, notices, and links to the sections.
 pub fn head(page: &mut Page, report: &PlanReport) {
     page.markup("<header>\n<h1>").text(&report.model).markup(" <span class=\"on\">for</span> ");
     match &report.soc_title {
@@ -55,7 +55,7 @@ pub fn head(page: &mut Page, report: &PlanReport) {
     page.markup("<a href=\"#grounds\">what figures rest on</a></nav>\n</header>\n");
 }
 
-/// The totals as cards.
+/// Writes the totals as cards.
 pub fn figures(page: &mut Page, report: &PlanReport) {
     let totals = &report.totals;
     page.markup(
@@ -135,7 +135,7 @@ pub fn figures(page: &mut Page, report: &PlanReport) {
     page.markup("</section>\n");
 }
 
-/// Each goal with what was asked, what is predicted, and how much of the budget that is.
+/// Writes each goal with the requested value, the predicted value, and the used part of the budget.
 pub fn goals(page: &mut Page, report: &PlanReport) {
     page.markup("<section aria-labelledby=\"goals\">\n<h2 id=\"goals\">Goals</h2>\n");
     if report.goals.is_empty() {
@@ -170,12 +170,12 @@ pub fn goals(page: &mut Page, report: &PlanReport) {
     page.markup("</ul>\n</section>\n");
 }
 
-/// Whether a goal is something to spend; the others are met or missed.
+/// Checks whether a goal is a budget. Other goals are met or missed.
 fn is_budget(goal: &str) -> bool {
     matches!(goal, "quality" | "memory" | "size" | "token" | "first-token")
 }
 
-/// A part in thousandths of the whole; of nothing, any part is beyond it.
+/// Returns a part in thousandths of the whole. If the whole is 0, any part exceeds it.
 fn thousandths(part: u64, whole: u64) -> u64 {
     match (part, whole) {
         (0, _) => 0,
@@ -184,7 +184,7 @@ fn thousandths(part: u64, whole: u64) -> u64 {
     }
 }
 
-/// Every figure with the word for where it comes from, and what the words mean.
+/// Writes every figure with the word for its provenance, and the meaning of the words.
 pub fn grounds(page: &mut Page, report: &PlanReport) {
     page.markup("<section aria-labelledby=\"grounds\">\n<h2 id=\"grounds\">What the figures rest on</h2>\n");
     page.markup("<p>Operations, weight bytes and bytes of the KV cache are counted. ");
@@ -207,7 +207,7 @@ pub fn grounds(page: &mut Page, report: &PlanReport) {
     page.markup("</dl>\n</section>\n");
 }
 
-/// Per word of provenance, the figures that have it, and how often.
+/// Returns for each word of provenance the figures that have it, and how often.
 fn words(report: &PlanReport) -> BTreeMap<&'static str, BTreeMap<&'static str, u64>> {
     let mut words: BTreeMap<_, BTreeMap<_, u64>> = BTreeMap::new();
     let mut add = |word: &'static str, figure: &'static str| {

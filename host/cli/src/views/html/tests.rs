@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// A text that tries to leave any place of a page.
+/// A text that tries to break out of any place of a page.
 const HOSTILE: &str =
     "\"'><img src=x onerror=alert(1)></style></script><script>alert(1)</script>\u{202e}&lt;";
 
@@ -59,7 +59,7 @@ fn shard(index: usize, target: &str, layers: Vec<Value>) -> Value {
     })
 }
 
-/// A plan of two targets, whose second shard spans two components.
+/// Returns a plan of two targets, whose second shard spans two components.
 fn plan() -> Value {
     let measured = || json!({ "known": "measured", "micronats": 1500 });
     let decoder = |number, formats| layer("decoder", Some(number), formats, measured());
@@ -152,9 +152,9 @@ fn every_layer_is_on_the_page_once_in_the_strip_and_once_in_the_table() {
         assert_eq!(count(&page, &format!("<tr id=\"layer-{index}\">")), 1, "{index}");
     }
     assert_eq!(count(&page, "class=\"cell\""), 5);
-    // A shard is what its layers are, of however many components.
+    // A shard shows its layers, of however many components.
     assert!(page.contains("Shard 0: embed, decoder 0 ") && page.contains("Shard 1: decoder 1-2, head "));
-    // Each set of formats has its letter, wherever it appears: legend, strip and table.
+    // Each set of formats has its letter wherever it appears: legend, strip and table.
     assert_eq!(count(&page, "swatch p1\">B<"), 1 + 2 + 2);
     assert_eq!(count(&page, "swatch p2\">C<"), 1 + 1 + 1);
 }
@@ -175,7 +175,7 @@ fn numbers_reasons_and_what_they_rest_on_are_there() {
         "3.6 ms <small>simulated, without 3 operations</small>",
         "4.5 millinats <small>the sum of measured losses</small>",
         "4.8 millinats <small>± 0.3 millinats, over 256 tokens of a text</small>",
-        // Goals, with the budget spent.
+        // Goals, with the used part of the budget.
         "at most 5 millinats</span><span class=\"bar near\" role=\"img\" aria-label=\"90 % spent\">",
         "<b class=\"met\">met</b>",
         "<b class=\"missed\">missed</b>",
@@ -187,11 +187,9 @@ fn numbers_reasons_and_what_they_rest_on_are_there() {
         "aria-label=\"90.0 % of the limit\"><span style=\"width:90.0%\">",
         "npu: odd ≤ 7 <small>learned</small></h3>\n<p>Cannot be counted before compiling.",
         "No shard is planned for this target.",
-        // Shards.
         "<code>power=burst</code>",
         "<li><b>cut</b>, <b>power=burst</b>: it fits <small>limit ops</small></li>\n<li><b>build</b>: why not",
         "<b>formats</b>: the fastest <small>goal quality</small>",
-        // Layers.
         "takes no part",
         "1.2 ms <small>simulated</small>",
         "<dt>simulated</dt><dd>a vendor&#39;s simulator computed it: times of entry points, times of layers (5)",
@@ -242,7 +240,7 @@ fn a_plan_without_shards_is_a_page_too() {
 fn the_page_needs_and_permits_nothing_from_outside() {
     let page = page_of(plan());
     for outside in ["http:", "https:", "//", "src=", "url(", "@import", "<link", "<img", "innerHTML"] {
-        // The comment of the script is the one place for two slashes.
+        // The comment of the script is the only place where two slashes are allowed.
         let page = page.replace(SCRIPT, &SCRIPT.replace("// ", ""));
         assert!(!page.contains(outside), "{outside}");
     }
@@ -250,15 +248,15 @@ fn the_page_needs_and_permits_nothing_from_outside() {
     let policy = format!("content=\"default-src 'none'; style-src 'unsafe-inline'; {policy};");
     assert!(page.contains(&policy), "{policy}");
     assert_eq!((count(&page, "<script"), count(&page, "<style")), (1, 1));
-    // What the script says is what was hashed, and ends where it is meant to.
+    // The script on the page is the one that was hashed, and it ends where it should.
     assert!(!SCRIPT.contains("</") && !STYLE.contains("</"));
 }
 
-/// Every text of a plan may be anybody's: none of them becomes markup.
+/// Any text of a plan may come from an untrusted source. None of them becomes markup.
 #[test]
 fn hostile_texts_stay_text() {
     fn spoil(value: &mut Value, key: &str, spoiled: &mut BTreeSet<String>) {
-        // Words from closed lists, which no other text can take the place of.
+        // Words from closed lists cannot be replaced by another text.
         let closed = [
             "entry",
             "provenance",
@@ -278,7 +276,7 @@ fn hostile_texts_stay_text() {
                 members.iter_mut().for_each(|(key, value)| spoil(value, key, spoiled));
             }
             Value::Array(items) => items.iter_mut().for_each(|item| spoil(item, key, spoiled)),
-            // A layer's kind is a free text, a notice's is not.
+            // A layer's kind is free text, a notice's kind is not.
             Value::String(text) if !closed.contains(&key) || text == "sliding" => {
                 text.push_str(HOSTILE);
                 spoiled.insert(key.to_owned());
@@ -310,7 +308,7 @@ fn hostile_texts_stay_text() {
         assert_eq!(count(&page, tag), count(&clean, tag), "{tag}");
     }
     assert!(!page.contains(HOSTILE) && page.contains("&quot;&#39;&gt;&lt;img src=x"));
-    // The same elements as without: nothing was opened or closed.
+    // The elements are the same as without the hostile text: it opened or closed none.
     for mark in ["<", ">", "\""] {
         assert_eq!(count(&page, mark), count(&clean, mark), "{mark}");
     }

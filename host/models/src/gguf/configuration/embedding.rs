@@ -1,19 +1,18 @@
-//! EmbeddingGemma: what becomes of the rows of a text.
+//! EmbeddingGemma: pooling the rows of a text into a vector.
 
 use serde_json::json;
 
 use super::{Making, Parts};
 use crate::CheckpointError;
 
-/// Folders of the dense modules that the converter knows, and their tensors.
+/// Folders of the dense modules that the converter supports, and their tensors.
 const DENSE: [(&str, &str); 2] = [("2_Dense", "dense_2"), ("3_Dense", "dense_3")];
 
-/// The number of the mean among llama.cpp's kinds of pooling.
+/// llama.cpp's number for pooling by the mean.
 const MEAN: u64 = 1;
 
 impl Making<'_, '_> {
-    /// Sets the pooling and the dense modules, and takes from llama.cpp that vectors have unit
-    /// length.
+    /// Sets the pooling and the dense modules. As in llama.cpp, vectors have unit length.
     pub(super) fn embedding(&mut self, parts: &Parts<'_, '_>) -> Result<(), CheckpointError> {
         self.fields.insert("use_bidirectional_attention".to_owned(), true.into());
         let key = self.key("pooling_type");
@@ -27,7 +26,7 @@ impl Making<'_, '_> {
             let keys = ["feat_in", "feat_out"].map(|end| self.key(&format!("{name}_{end}")));
             let tensor_name = format!("{name}.weight");
             let Some(tensor) = tensor else {
-                // The converter writes both modules or none.
+                // The converter writes both modules or neither.
                 let sized = keys.iter().any(|key| self.metadata.get(key).is_some());
                 if sized || present.iter().any(Option::is_some) {
                     let path = self.metadata.path().to_owned();

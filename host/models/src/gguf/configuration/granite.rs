@@ -1,9 +1,9 @@
-//! Granite: its factors, and whether positions turn.
+//! Granite: its factors, and whether it has rotary positions.
 
 use super::Making;
 use crate::CheckpointError;
 
-/// Factors by their keys: the field, and whether a file must have it. llama.cpp takes 0 for none.
+/// Factors by their keys: the field, and whether a file must have it. llama.cpp treats 0 as absent.
 const FACTORS: [(&str, &str, bool); 3] = [
     ("embedding_scale", "embedding_multiplier", false),
     ("residual_scale", "residual_multiplier", false),
@@ -11,8 +11,8 @@ const FACTORS: [(&str, &str, bool); 3] = [
 ];
 
 impl Making<'_, '_> {
-    /// Sets the factors of Granite. A file whose positions do not turn is of the variant that has
-    /// a field for it.
+    /// Sets the factors of Granite. Refuses a file without rotary positions: such a file belongs to
+    /// the variant that has a field for it.
     pub(super) fn granite(&mut self) -> Result<(), CheckpointError> {
         for (name, field, required) in FACTORS {
             let key = self.key(name);
@@ -30,7 +30,7 @@ impl Making<'_, '_> {
                 self.assume("attention_multiplier", head_dim.sqrt().recip(), "queries multiplied by");
             }
         }
-        // llama.cpp takes it as whether positions turn.
+        // llama.cpp uses this key as the switch of rotary positions.
         let key = self.key("rope.scaling.finetuned");
         if self.metadata.flag(&key)? == Some(false) {
             return Err(self.unsupported(&key, "true"));

@@ -1,11 +1,11 @@
-//! Phi 3: heads that turn in part, and divisors for short and for long texts.
+//! Phi 3: partly rotated heads, and divisors for short and for long texts.
 
 use serde_json::{Value as Json, json};
 
 use super::{Making, Parts};
 use crate::CheckpointError;
 
-/// Tensors of divisors, one for each pair that turns, and their fields.
+/// Tensors of divisors, one for each rotated pair, and their fields.
 const LISTS: [(&str, &str); 2] =
     [("rope_factors_short.weight", "short_factor"), ("rope_factors_long.weight", "long_factor")];
 
@@ -20,7 +20,8 @@ impl Making<'_, '_> {
         let head_dim = self.whole_field("head_dim").unwrap_or(0);
         let key = self.key("rope.dimension_count");
         if let Some(turning) = self.metadata.whole(&key)?.filter(|turning| *turning != head_dim) {
-            // Half a value more: the family rounds down, and the share may be rounded down too.
+            // Adds half a value: the family rounds down, and the share may have been rounded down
+            // too.
             let share = (turning as f64 + 0.5) / head_dim.max(1) as f64;
             self.set("partial_rotary_factor", share, &key);
         }

@@ -8,11 +8,11 @@ use crate::{CheckpointError, limits};
 /// Tensor of divisors of the frequencies, one for each pair.
 const FREQUENCIES: &str = "rope_freqs.weight";
 
-/// Divisors from which on llama.cpp lets a pair stand still.
+/// Divisors from this size on mean that llama.cpp does not rotate the pair.
 const NEVER: f32 = 1e20;
 
 impl Making<'_, '_> {
-    /// Sets the base and the scaling of a model whose layers are alike.
+    /// Sets the base and the scaling of a model whose layers all have the same rotation.
     pub(super) fn rotary(&mut self, parts: &Parts<'_, '_>, usual: f64) -> Result<(), CheckpointError> {
         let key = self.key("rope.freq_base");
         match self.metadata.number(&key)? {
@@ -38,13 +38,13 @@ impl Making<'_, '_> {
             _ => return Err(self.unsupported(&kind_key, "`none`, `linear`")),
         }
         let Some(divisors) = self.divisors(parts, FREQUENCIES)? else { return Ok(()) };
-        // llama.cpp reads the tensor in Llama's models, and divides by both.
+        // llama.cpp reads the tensor in Llama's models only, and applies both divisors.
         if self.architecture != "llama" || self.fields.contains_key("rope_scaling") {
             let supported = "a divisor for each pair of `llama`, or one factor for all pairs";
             return Err(self.wrong_divisors(FREQUENCIES, format!("{} divisors", divisors.len()), supported));
         }
-        // The converter makes them of `llama3`, whose parameters the file does not keep. This is
-        // the type that gives divisors as they are.
+        // The converter computes the divisors from `llama3`, whose parameters the file does not
+        // keep. `longrope` is the type that specifies divisors directly.
         let scaling = json!({
             "rope_type": "longrope", "short_factor": divisors, "long_factor": divisors, "attention_factor": 1.0,
         });
@@ -52,7 +52,7 @@ impl Making<'_, '_> {
         Ok(())
     }
 
-    /// Returns the share of the pairs of full layers of Gemma 4 that turn.
+    /// Returns the share of rotated pairs in full layers of Gemma 4.
     pub(super) fn turning_share(&self, parts: &Parts<'_, '_>) -> Result<f64, CheckpointError> {
         let Some(divisors) = self.divisors(parts, FREQUENCIES)? else { return Ok(1.0) };
         let turning = divisors.iter().take_while(|divisor| **divisor == 1.0).count();
@@ -63,7 +63,7 @@ impl Making<'_, '_> {
         Ok(turning as f64 / divisors.len() as f64)
     }
 
-    /// The divisors in a tensor of a file that has it.
+    /// Returns the divisors in a tensor, if the file has it.
     pub(super) fn divisors(
         &self,
         parts: &Parts<'_, '_>,

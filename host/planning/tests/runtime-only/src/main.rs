@@ -1,9 +1,9 @@
-//! `runtime-only PACK KEY REQUEST.json`: plan with a pack, in a host without a compiler.
+//! `runtime-only PACK KEY REQUEST.json`: plans with a pack, in a host without a compiler.
 //!
-//! **Job.** Stand in for a phone in the tests: prints the plan's canonical bytes, or the error and
-//! exits with 1.
+//! **Job.** To represent a phone in the tests: prints the plan's canonical bytes, or prints the
+//! error and exits with 1.
 //!
-//! **Not its job.** Anything an application would want.
+//! **Not its job.** The needs of real applications.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -13,7 +13,7 @@ use super::{damaged, unread, unsupported};
 use crate::sound::Mixer;
 use crate::{Result, SoundSettings};
 
-/// Decodes every packet; a damaged one is an error, not a gap.
+/// Decodes every packet. A damaged one is an error, not a gap.
 pub(super) fn decode<'a>(bytes: &[u8], origin: &'a str, settings: &'a SoundSettings) -> Result<Mixer<'a>> {
     let wrong = |error: Error| match error {
         Error::IoError(error) => unread(origin, &error),
@@ -38,7 +38,7 @@ pub(super) fn decode<'a>(bytes: &[u8], origin: &'a str, settings: &'a SoundSetti
         let packet = match format.next_packet() {
             Ok(Some(packet)) => packet,
             Ok(None) => break,
-            // The last frame of an MP3 may be a part of one.
+            // The last frame of an MP3 may be incomplete.
             Err(Error::IoError(error)) if error.kind() == io::ErrorKind::UnexpectedEof => break,
             Err(error) => return Err(wrong(error)),
         };

@@ -4,16 +4,16 @@ use super::{damaged, scale, unsupported};
 use crate::sound::Mixer;
 use crate::{PreprocessingError, Result, SoundSettings};
 
-/// From here on, a size is not a size: programs that write into a pipe state one of the largest
-/// numbers before they know (`ffmpeg` 0xFFFFFFFF, `arecord` 0x7FFFFF00, `sox` 0x7FFFF000).
+/// Sizes from this number on mean that the size is unknown. Programs that write into a pipe use one
+/// of the largest numbers (`ffmpeg` 0xFFFFFFFF, `arecord` 0x7FFFFF00, `sox` 0x7FFFF000).
 const UNKNOWN_SIZE: u32 = 0x7fff_0000;
 
-/// Codings of samples: integers, floats, and those that a longer format chunk names.
+/// Codings of samples: integers, floats, or a coding that a longer format chunk specifies.
 const INTEGERS: u16 = 1;
 const FLOATS: u16 = 3;
 const EXTENSIBLE: u16 = 0xfffe;
 
-/// What the format chunk tells.
+/// The content of the format chunk.
 struct Format {
     coding: u16,
     channels: u16,
@@ -55,7 +55,7 @@ pub(super) fn decode<'a>(bytes: &[u8], origin: &'a str, settings: &'a SoundSetti
             [a, b, c, d] => (f64::from(i32::from_le_bytes([a, b, c, d])) * scale) as f32,
             [a, b, c] => (f64::from(i32::from_le_bytes([0, a, b, c]) >> 8) * scale) as f32,
             [a, b] => (f64::from(i16::from_le_bytes([a, b])) * scale) as f32,
-            // Bytes have no sign.
+            // Samples of one byte are unsigned.
             [a] => (f64::from(i16::from(a) - 128) * scale) as f32,
             _ => 0.0,
         })?;
@@ -63,7 +63,7 @@ pub(super) fn decode<'a>(bytes: &[u8], origin: &'a str, settings: &'a SoundSetti
     Ok(mixer)
 }
 
-/// The bytes of samples that the file has, and how many it states.
+/// The bytes of samples in the file, and the number of bytes that the file specifies.
 struct Data<'a> {
     bytes: &'a [u8],
     stated: usize,
@@ -75,8 +75,8 @@ impl Data<'_> {
     }
 }
 
-/// Walks to the samples: the format, the samples, and whether they go to the end of the file, for
-/// their size was not known when it was written.
+/// Skips chunks up to the samples. Returns the format, the samples, and whether the samples extend
+/// to the end of the file because their size was unknown when it was written.
 fn chunks<'a>(bytes: &'a [u8], origin: &str) -> Result<(Format, Data<'a>, bool)> {
     let end =
         |what: &str| PreprocessingError::Truncated { origin: origin.to_owned(), reason: what.to_owned() };

@@ -1,7 +1,8 @@
-//! Attention in which every row sees every row, as two products of matrices per head.
+//! Attention in which every row sees every row, as two matrix products per head.
 //!
-//! Keys and values of all heads are packed once, as the weights of linear maps are; then a block of
-//! queries after the other is scored, weighed and mixed, so that only the scores of a block exist.
+//! Keys and values of all heads are packed once, like the weights of linear maps. Blocks of queries
+//! are then scored, weighted and mixed one after the other, so that only the scores of one block
+//! exist at a time.
 //!
 //! * score: one accumulator over the head, as in [`linear`](crate::kernels::linear);
 //! * weight and result as in [`attention`](super::attention): one accumulator per value, key by
@@ -13,10 +14,10 @@ use crate::kernels::linear::{PanelData, Panels, Scales, linear_alone, packed_ele
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd, dispatch};
 
-/// Rows of a task: as many share keys and values in cache, and their scores stay there.
+/// Rows of a task. They share keys and values in cache, and their scores also fit in cache.
 const BLOCK: usize = 48;
 
-/// Operands, dense.
+/// Dense operands.
 #[derive(Clone, Copy, Debug)]
 pub struct Everyone<'a> {
     /// `[rows, heads · head_dim]`
@@ -27,7 +28,8 @@ pub struct Everyone<'a> {
     pub v: &'a [f32],
 }
 
-/// Values of the packed keys of a head, of its packed values, and of a thread.
+/// Returns the number of values of a head's packed keys, of its packed values, and of a thread's
+/// scratch memory, or `None` on overflow.
 fn parts(heads: Heads, rows: usize) -> Option<[usize; 3]> {
     let d = heads.head_dim;
     let keys = rows.checked_next_multiple_of(LANES)?.checked_mul(d)?;
@@ -36,15 +38,15 @@ fn parts(heads: Heads, rows: usize) -> Option<[usize; 3]> {
     Some([keys, values, thread])
 }
 
-/// Number of scratch values that [`attention_of_all`] needs with `threads` threads for at most
-/// `rows` rows; `None` on overflow.
+/// Returns the number of scratch values that [`attention_of_all`] needs with `threads` threads for
+/// at most `rows` rows, or `None` on overflow.
 pub fn scratch_of_all(heads: Heads, rows: usize, threads: usize) -> Option<usize> {
     let [keys, values, thread] = parts(heads, rows)?;
     let packed = keys.checked_add(values)?.checked_mul(heads.kv_heads)?;
     packed.checked_add(thread.checked_mul(threads)?)
 }
 
-/// Writes `out [rows, heads · head_dim]`.
+/// Computes the attention and writes `out [rows, heads · head_dim]`.
 ///
 /// # Panics
 /// When a length does not fit the dimensions.
@@ -136,7 +138,7 @@ fn weigh_row<S: Simd>(s: S, heads: Heads, scores: &mut [f32]) -> f32 {
     weigh(s, heads.scale, heads.softcap, scores)
 }
 
-/// Sixteen keys from `first` on, value by value; zeros beyond the last.
+/// Packs sixteen keys from `first` on, value by value, with zeros beyond the last key.
 fn pack_keys(k: &[f32], stride: usize, column: usize, first: usize, rows: usize, panel: &mut [f32]) {
     let d = panel.len() / LANES;
     for lane in 0..LANES {
@@ -147,7 +149,8 @@ fn pack_keys(k: &[f32], stride: usize, column: usize, first: usize, rows: usize,
     }
 }
 
-/// Values `first..first + 16` of a head of `d`, key by key; zeros beyond the last.
+/// Packs values `first..first + 16` of a head of `d` values, key by key, with zeros beyond the last
+/// value.
 fn pack_values(v: &[f32], stride: usize, column: usize, first: usize, d: usize, panel: &mut [f32]) {
     let count = LANES.min(d - first);
     for (key, step) in panel.chunks_exact_mut(LANES).enumerate() {

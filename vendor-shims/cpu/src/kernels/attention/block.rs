@@ -1,4 +1,4 @@
-//! One block of rows against one key head: scores, weights, results.
+//! Attention of one block of rows to one key head: scores, weights, results.
 
 use super::element::KvElement;
 use super::weights::{divide, weigh};
@@ -7,18 +7,18 @@ use crate::kernels::encoding::{Stored, widen};
 use crate::pool::SharedOutput;
 use crate::simd::{LANES, Level, Registers, Simd, dispatch};
 
-/// Keys or values that stay in the first-level cache while all queries of a block pass over them,
-/// in bytes: half of one of 48 KiB, whose other half holds queries or results.
+/// Bytes of the keys or values that stay in the first-level cache while all queries of a block are
+/// processed. This is half of a cache of 48 KiB. The other half is for queries or results.
 const RUN_BYTES: usize = 24 << 10;
 
-/// Keys of such a run, of heads of `head_dim` values.
+/// Returns the number of keys of such a run, for heads of `head_dim` values.
 pub fn run_keys(head_dim: usize) -> usize {
     (RUN_BYTES / size_of::<f32>() / head_dim.max(1)).clamp(8, 64)
 }
 
 dispatch! {
-    /// Scores of the block's positions `first..first + count`; query i at
-    /// `offset + i · block.count` of the scratch.
+    /// Computes scores of the block's positions `first..first + count`. The scores of query i start
+    /// at `offset + i · block.count` of the scratch memory.
     pub fn scores_at => scores(
         heads: Heads, operands: Operands<'_>, block: &Block, kv_head: usize, first: usize, count: usize,
         scratch: SharedOutput<'_, f32>, offset: usize, widened: &mut [f32],
@@ -29,16 +29,16 @@ dispatch! {
     pub fn weights_at => weights(heads: Heads, scores: &mut [f32]) -> f32
 }
 dispatch! {
-    /// Results for values `first..first + count` of the head; weights and sums of query i as
-    /// [`scores_at`] laid them.
+    /// Computes results for values `first..first + count` of the head. Reads the weights of each
+    /// query where [`scores_at`] wrote the scores, and its sum at `sums` plus its index.
     pub fn results_at => results(
         heads: Heads, operands: Operands<'_>, visible: &[Visible], block: &Block, kv_head: usize, first: usize, count: usize,
         scratch: SharedOutput<'_, f32>, offset: usize, sums: usize, widened: &mut [f32], out: SharedOutput<'_, f32>,
     )
 }
 
-/// Scores, weights and results of a block. Scratch: `queries · count` scores, then one sum per
-/// query.
+/// Computes scores, weights and results of a block. The scratch memory contains `queries · count`
+/// scores, then one sum per query.
 ///
 /// # Panics
 /// When the scratch memory or an operand is too short.
@@ -63,7 +63,7 @@ pub fn whole_at(
     for query in 0..queries {
         let seen = visible[block.row + query / group];
         let start = (seen.start - block.start) as usize;
-        // SAFETY: `scratch` is exclusively ours, and the two parts do not overlap.
+        // SAFETY: this function owns `scratch` exclusively, and the two parts do not overlap.
         let (own, sum) =
             unsafe { (shared.part(query * block.count + start, seen.count), shared.part(sums + query, 1)) };
         sum[0] = weights_at(level, heads, own);
@@ -72,7 +72,7 @@ pub fn whole_at(
     results_at(level, heads, operands, visible, block, kv_head, 0, d, shared, 0, sums, widened, out);
 }
 
-/// Queries of a register tile.
+/// Returns the number of queries of a register tile.
 #[inline(always)]
 fn queries_of_tile<S: Simd>() -> usize {
     match S::REGISTERS {
@@ -82,21 +82,21 @@ fn queries_of_tile<S: Simd>() -> usize {
     }
 }
 
-/// Rows of keys and values to prefetch when there are few queries: few queries are bound by memory,
+/// Rows of keys and values to prefetch if there are few queries. Few queries are limited by memory,
 /// many by arithmetic.
 const AHEAD: usize = 16;
 
-/// Up to this many queries read encoded keys and values in place where their kernels support it;
-/// for more, the keys and values are widened once.
+/// Up to this many queries read encoded keys and values in place if their kernels support it. For
+/// more queries, the keys and values are widened once.
 const FEW_QUERIES: usize = 8;
 
-/// The bits of binary16, when there are few enough queries to read them in place.
+/// Returns the bits of binary16 if the queries are few enough to read them in place.
 #[inline(always)]
 fn halves(stored: Stored<'_>, queries: usize) -> Option<&[u16]> {
     if queries <= FEW_QUERIES { stored.halves() } else { None }
 }
 
-/// Row of the keys that holds a position.
+/// Returns the row of the keys that stores a position.
 #[inline(always)]
 fn slot(position: u64, capacity: usize) -> usize {
     (position % capacity as u64) as usize
@@ -127,12 +127,12 @@ fn scores<S: Simd>(
     assert!(count == 0 || (capacity > 0 && capacity * kv_width <= k.len() && kv_head < heads.kv_heads));
     let mut done = 0;
     while done < count {
-        // A run of keys that lie in a row, short enough to stay in cache.
+        // A run of consecutive key rows, short enough to stay in cache.
         let at = slot(block.start + (first + done) as u64, capacity);
         let run = run_keys(d).min(count - done).min(capacity - at);
         let place = at * kv_width + kv_head * d;
-        // SAFETY: keys lie within the operand as asserted; no other task has these keys of these
-        // queries.
+        // SAFETY: keys are within the operand as asserted, and no other task has these keys of
+        // these queries.
         unsafe {
             if let Some(k) = direct.filter(|_| queries > FEW_QUERIES) {
                 of.scores::<S, f32, false>(s, k[place..].as_ptr(), kv_width, first + done, run);
@@ -151,7 +151,7 @@ fn scores<S: Simd>(
     }
 }
 
-/// The queries of a block and where their scores go.
+/// The queries of a block and the location of their scores.
 struct Queries<'a> {
     q: &'a [f32],
     heads: Heads,
@@ -162,11 +162,11 @@ struct Queries<'a> {
 }
 
 impl Queries<'_> {
-    /// Scores of `run` keys, of which the first is the block's key `at`.
+    /// Computes scores of `run` keys, starting with the block's key `at`.
     ///
     /// # Safety
-    /// `keys` is readable for `run` rows of `stride` of which a head is used; the queries lie
-    /// within `q`, and no other task has these scores.
+    /// `keys` must be readable for `run` rows of `stride`, of which one head is used. The queries
+    /// must be within `q`, and no other task may access these scores.
     #[inline(always)]
     unsafe fn scores<S: Simd, T: KvElement, const FETCH: bool>(
         &self,
@@ -182,7 +182,7 @@ impl Queries<'_> {
             let count = queries_of_tile::<S>().min(queries - query);
             macro_rules! cover {
                 ($queries:literal, $keys:literal) => {
-                    // SAFETY: as the caller grants.
+                    // SAFETY: guaranteed by the caller.
                     unsafe { self.tile::<S, T, FETCH, $queries, $keys>(s, query, keys, stride, at, run) }
                 };
             }
@@ -197,10 +197,10 @@ impl Queries<'_> {
         }
     }
 
-    /// The same for queries `query..query + QUERIES`, `KEYS` keys at a time.
+    /// Computes scores of `run` keys for queries `query..query + QUERIES`, `KEYS` keys at a time.
     ///
     /// # Safety
-    /// As [`Queries::scores`].
+    /// See [`Queries::scores`].
     #[inline(always)]
     unsafe fn tile<S: Simd, T: KvElement, const FETCH: bool, const QUERIES: usize, const KEYS: usize>(
         &self,
@@ -218,7 +218,7 @@ impl Queries<'_> {
         for (index, (source, target)) in sources.iter_mut().zip(&mut targets).enumerate() {
             let (row, member) = ((query + index) / group, (query + index) % group);
             let row = self.block.row + row;
-            // SAFETY: queries lie within `q`, as the caller grants.
+            // SAFETY: the caller guarantees that queries are within `q`.
             *source = unsafe { source.add((row * heads + self.kv_head * group + member) * d) };
             *target = self.scratch.address(self.offset + (query + index) * self.block.count + at, run);
         }
@@ -226,7 +226,7 @@ impl Queries<'_> {
         while key < run {
             macro_rules! cover {
                 ($keys:expr) => {
-                    // SAFETY: so many keys are left; as the caller grants.
+                    // SAFETY: at least as many keys are left. The caller guarantees the rest.
                     unsafe {
                         let sums = dots::<S, T, FETCH, QUERIES, { $keys }>(
                             s,
@@ -251,11 +251,11 @@ impl Queries<'_> {
     }
 }
 
-/// `queries × keys` dot products over `d` values.
+/// Computes `queries × keys` dot products over `d` values.
 ///
 /// # Safety
-/// Every query is readable for `d` values, `keys` for `KEYS` rows of `stride` of which `d` are
-/// used.
+/// Every query must be readable for `d` values, and `keys` for `KEYS` rows of `stride`, of which
+/// `d` values are used.
 #[inline(always)]
 unsafe fn dots<S: Simd, T: KvElement, const FETCH: bool, const QUERIES: usize, const KEYS: usize>(
     s: S,
@@ -300,7 +300,7 @@ unsafe fn dots<S: Simd, T: KvElement, const FETCH: bool, const QUERIES: usize, c
     }
     let mut out = [[0.0; KEYS]; QUERIES];
     if QUERIES * KEYS == LANES {
-        // One by one: a copy of all would leave the registers.
+        // Collected one by one, since a copy of the whole array would leave the registers.
         let flat = std::array::from_fn(
             #[inline(always)]
             |at| sums[at / KEYS][at % KEYS],
@@ -347,12 +347,13 @@ fn results<S: Simd>(
     let (direct, halves) = (v.direct(), halves(v, queries));
     assert!(first + count <= d && (capacity == 0 || capacity * kv_width <= v.len()));
     let rows = &visible[block.row..block.row + block.rows];
-    // No other task has these values of this head of this row.
+    // No other task accesses these values of this head of this row.
     let target = |query: usize| {
         let (row, member) = (query / group, query % group);
         out.address(((block.row + row) * heads.heads + kv_head * group + member) * d + first, count)
     };
-    // Positions that all rows see, and around them what only some see: each row in ascending order.
+    // Positions that all rows see, surrounded by positions that only some rows see. Each row visits
+    // its positions in ascending order.
     let common_start = rows.iter().map(|row| row.start).max().unwrap_or(0);
     let common_end = rows.iter().map(|row| row.start + row.count as u64).min().unwrap_or(0).max(common_start);
     let end = |row: Visible| row.start + row.count as u64;
@@ -373,10 +374,10 @@ fn results<S: Simd>(
         (query, 1, common_end.max(common_start.min(end(row))), end(row))
     });
     for query in 0..queries {
-        // SAFETY: these values are ours alone.
+        // SAFETY: only this task accesses these values.
         unsafe { target(query).write_bytes(0, count) };
     }
-    // The run that is currently widened: queries of a block read the same one, tile after tile.
+    // The run that is currently widened. Consecutive tiles of a block's queries read the same run.
     let mut widened_run = None;
     for (query, tile, from, to) in before.chain(common).chain(after) {
         let mut at = from;
@@ -391,8 +392,8 @@ fn results<S: Simd>(
                 of.weights[index] = scratch.address(start + index * block.count, run).cast_const();
                 of.targets[index] = target(query + index);
             }
-            // SAFETY: values and weights are in bounds as asserted and by the blocks' construction;
-            // targets are ours alone.
+            // SAFETY: values and weights are in bounds as asserted and by the blocks' construction,
+            // and only this task accesses the targets.
             unsafe {
                 if let Some(v) = direct.filter(|_| queries > FEW_QUERIES) {
                     of.add::<S, f32, false>(s, tile, v[place..].as_ptr(), kv_width);
@@ -416,8 +417,8 @@ fn results<S: Simd>(
     }
     for query in 0..queries {
         if rows[query / group].count > 0 {
-            // SAFETY: one sum per query, written before; other tasks only read it. The values are
-            // ours alone.
+            // SAFETY: each query has one sum, which was written before and which other tasks only
+            // read. Only this task accesses the values.
             unsafe {
                 let sum = scratch.address(sums + query, 1).read();
                 divide(s, std::slice::from_raw_parts_mut(target(query), count), sum);
@@ -427,7 +428,7 @@ fn results<S: Simd>(
 }
 
 /// The queries of a tile, at most four, with the weights of a run of keys and `count` accumulators
-/// each.
+/// for each query.
 struct Weighted {
     weights: [*const f32; 4],
     targets: [*mut f32; 4],
@@ -439,8 +440,8 @@ impl Weighted {
     /// Adds the weighted rows of the run to the accumulators of the first `tile` queries.
     ///
     /// # Safety
-    /// Weights are readable for the run, values for as many rows of `stride` of which `count` are
-    /// used, targets readable and writable for `count`.
+    /// Weights must be readable for the run, and values for as many rows of `stride`, of which
+    /// `count` are used. Targets must be readable and writable for `count`.
     #[inline(always)]
     unsafe fn add<S: Simd, T: KvElement, const FETCH: bool>(
         &self,
@@ -450,7 +451,7 @@ impl Weighted {
         stride: usize,
     ) {
         let Weighted { weights: [a, b, c, d], targets: [e, f, g, h], run, count } = *self;
-        // SAFETY: as the caller grants.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match (S::REGISTERS, tile) {
                 (Registers::None, _) => weighted::<S, T, FETCH, 1>(s, [a], values, stride, run, [e], count),
@@ -470,8 +471,8 @@ impl Weighted {
 /// Adds `run` weighted value rows to the accumulators of `QUERIES` queries.
 ///
 /// # Safety
-/// Weights are readable for `run`, values for `run` rows of `stride` of which `count` are used,
-/// targets readable and writable for `count`.
+/// Weights must be readable for `run`, and values for `run` rows of `stride`, of which `count` are
+/// used. Targets must be readable and writable for `count`.
 #[inline(always)]
 unsafe fn weighted<S: Simd, T: KvElement, const FETCH: bool, const QUERIES: usize>(
     s: S,
@@ -485,7 +486,7 @@ unsafe fn weighted<S: Simd, T: KvElement, const FETCH: bool, const QUERIES: usiz
     let mut at = 0;
     while at < count {
         let left = count - at;
-        // SAFETY: as the caller grants.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let values = values.add(at);
             let mut targets = targets;
@@ -508,7 +509,7 @@ unsafe fn weighted<S: Simd, T: KvElement, const FETCH: bool, const QUERIES: usiz
 }
 
 /// # Safety
-/// As [`weighted`], for `VECTORS · 16` values, or `lanes` with one vector.
+/// See [`weighted`], for `VECTORS · 16` values, or `lanes` values with one vector.
 #[inline(always)]
 unsafe fn weighted_tile<
     S: Simd,
@@ -526,7 +527,7 @@ unsafe fn weighted_tile<
     lanes: usize,
 ) {
     let mut sums = [[s.splat(0.0); VECTORS]; QUERIES];
-    // SAFETY: as the caller grants.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         for (sums, target) in sums.iter_mut().zip(targets) {
             for (vector, sum) in sums.iter_mut().enumerate() {

@@ -1,32 +1,32 @@
-//! Keys and values read directly from a state and widened while loading into a register.
+//! Keys and values that are read directly from a state and widened while loading into a register.
 
 use crate::simd::{LANES, Simd};
 
 /// An element as stored in memory.
 pub trait KvElement: Copy {
-    /// Sixteen elements.
+    /// Loads sixteen elements.
     ///
     /// # Safety
-    /// `source` is readable for sixteen elements.
+    /// `source` must be readable for sixteen elements.
     unsafe fn load<S: Simd>(s: S, source: *const Self) -> S::V;
 
-    /// The first `count` elements, at most sixteen; zeros in all other lanes.
+    /// Loads the first `count` elements, at most sixteen. All other lanes are zero.
     ///
     /// # Safety
-    /// `source` is readable for `count` elements.
+    /// `source` must be readable for `count` elements.
     unsafe fn load_partial<S: Simd>(s: S, source: *const Self, count: usize) -> S::V;
 }
 
 impl KvElement for f32 {
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, source: *const f32) -> S::V {
-        // SAFETY: as the caller grants.
+        // SAFETY: guaranteed by the caller.
         unsafe { s.load(source) }
     }
 
     #[inline(always)]
     unsafe fn load_partial<S: Simd>(s: S, source: *const f32, count: usize) -> S::V {
-        // SAFETY: as the caller grants.
+        // SAFETY: guaranteed by the caller.
         unsafe { s.load_partial(source, count) }
     }
 }
@@ -35,14 +35,14 @@ impl KvElement for f32 {
 impl KvElement for u16 {
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, source: *const u16) -> S::V {
-        // SAFETY: as the caller grants.
+        // SAFETY: guaranteed by the caller.
         unsafe { s.load_f16(source) }
     }
 
     #[inline(always)]
     unsafe fn load_partial<S: Simd>(s: S, source: *const u16, count: usize) -> S::V {
         let mut all = [0; LANES];
-        // SAFETY: as the caller grants; sixteen places.
+        // SAFETY: guaranteed by the caller, and `all` has sixteen places.
         unsafe {
             std::ptr::copy_nonoverlapping(source, all.as_mut_ptr(), count.min(LANES));
             s.load_f16(all.as_ptr())

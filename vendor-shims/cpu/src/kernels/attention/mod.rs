@@ -1,21 +1,21 @@
 //! Scaled dot-product attention over visible keys only.
 //!
-//! Keys are visited in the order of their positions, from the first visible one, so a result
-//! depends on the visible keys alone: not on the capacity of the state, where a ring wraps, the
-//! contents of other slots, rows, threads or blocks.
+//! Keys are visited in the order of their positions, from the first visible one. A result therefore
+//! depends only on the visible keys. The capacity of the state, the place where a ring wraps, the
+//! contents of other slots, rows, threads and blocks have no effect.
 //!
-//! Keys and values may be encoded in memory: runs of them are widened once for all queries of a
-//! block to exactly the values an f32 state would store, so the encoding of a state affects only
-//! which values it can represent.
+//! Keys and values may be encoded in memory. Runs of them are widened once for all queries of a
+//! block, to exactly the values that an f32 state would store. The encoding of a state therefore
+//! only determines which values it can represent.
 //!
-//! * score: `q·k` in sixteen lanes over the head, summed as `Simd::reduce_add`; times the scale;
-//!   capped;
-//! * weight: `exp(score − largest)`, 0 below e⁻⁶⁴; their sum in sixteen lanes, key i in lane i mod
+//! * score: `q·k` in sixteen lanes over the head, summed as `Simd::reduce_add`, multiplied by the
+//!   scale, then capped;
+//! * weight: `exp(score − largest)`, 0 below e⁻⁶⁴, summed in sixteen lanes with key i in lane i mod
 //!   16;
 //! * result: one accumulator per value, `fma(weight, v, accumulator)` key by key, divided by the
 //!   sum at the end.
 //!
-//! Rows that all see each other have products of their own, in `all.rs`.
+//! Rows that all see each other use separate kernels, in `all.rs`.
 
 mod all;
 mod block;
@@ -35,29 +35,26 @@ use crate::simd::Level;
 /// Dimensions and parameters of an attention.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Heads {
-    /// Query heads.
     pub heads: usize,
-    /// Key and value heads; divides `heads`.
+    /// Number of key and value heads, which must divide `heads`.
     pub kv_heads: usize,
-    /// Values per head.
     pub head_dim: usize,
     /// Factor on `q·k`.
     pub scale: f32,
-    /// `cap · tanh(score / cap)`, 0 for none.
+    /// Cap in `cap · tanh(score / cap)`, 0 for none.
     pub softcap: f32,
 }
 
-/// The keys one row sees: positions `start..start + count`; position p lies in row `p mod capacity`
-/// of the keys.
+/// The keys that one row sees: positions `start..start + count`. Position p is stored in row
+/// `p mod capacity` of the keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Visible {
-    /// First visible position.
     pub start: u64,
-    /// Visible positions, at most the capacity; 0 gives a row of zeros.
+    /// Number of visible positions, at most the capacity. With 0 the result is a row of zeros.
     pub count: usize,
 }
 
-/// Operands of one attention, dense.
+/// Dense operands of one attention.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands<'a> {
     /// `[rows, heads · head_dim]`
@@ -66,23 +63,23 @@ pub struct Operands<'a> {
     pub k: Stored<'a>,
     /// `[capacity, kv_heads · head_dim]`
     pub v: Stored<'a>,
-    /// Rows of `k` and `v`.
+    /// Number of rows of `k` and `v`.
     pub capacity: usize,
 }
 
-/// Queries that share the keys in cache, unless their scores would need too much memory.
+/// Number of queries that share the keys in cache, unless their scores would need too much memory.
 const BLOCK_QUERIES: usize = 32;
-/// Scores that a block may take beyond one row: 2 MiB.
+/// Most scores of a block with more than one row: 2 MiB.
 const BLOCK_SCORES: usize = 1 << 19;
-/// Keys per task when a single row is spread over threads: the most, and the fewest that are worth
-/// a task.
+/// Most and fewest keys per task when a single row is spread over threads.
 const SPLIT_KEYS: [usize; 2] = [512, 64];
 /// Cost of the weight of one key, in multiply-adds.
 const WEIGHT: u64 = 16;
-/// Values of a head per task when a single row is spread over threads: a multiple of this.
+/// Values of a head per task are a multiple of this when a single row is spread over threads.
 const SPLIT_VALUES: usize = 64;
 
-/// Rows of a block: shares keys among [`BLOCK_QUERIES`] queries, bounded by the memory for scores.
+/// Returns the rows of a block that shares keys among [`BLOCK_QUERIES`] queries, limited by the
+/// memory for scores.
 fn block_rows(group: usize, keys: usize) -> usize {
     let by_queries = BLOCK_QUERIES.div_ceil(group);
     // A block of r rows scores up to `keys + r` positions.
@@ -93,8 +90,9 @@ fn block_rows(group: usize, keys: usize) -> usize {
     rows
 }
 
-/// Number of scratch values that [`attention`] needs with `threads` threads when a row sees at most
-/// `keys` keys; `encoded` says whether keys or values are encoded. `None` on overflow.
+/// Returns the number of scratch values that [`attention`] needs with `threads` threads if a row
+/// sees at most `keys` keys, or `None` on overflow. `encoded` is true if keys or values are
+/// encoded.
 pub fn scratch_values(heads: Heads, keys: usize, threads: usize, encoded: bool) -> Option<usize> {
     let per_thread = per_thread(heads, keys)?;
     let one_row = keys.checked_add(1)?.checked_mul(heads.heads)?;
@@ -102,13 +100,14 @@ pub fn scratch_values(heads: Heads, keys: usize, threads: usize, encoded: bool) 
     work.checked_add(widened_values(heads, encoded)?.checked_mul(threads)?)
 }
 
-/// Scratch memory of a thread for a run of widened keys or values.
+/// Returns the scratch values of a thread for a run of widened keys or values.
 fn widened_values(heads: Heads, encoded: bool) -> Option<usize> {
     if encoded { heads.head_dim.checked_mul(block::run_keys(heads.head_dim)) } else { Some(0) }
 }
 
-/// Scores and sums of one block: an upper bound that grows with `keys`, so that memory planned for
-/// the most keys serves fewer, although fewer keys make larger blocks.
+/// Returns the number of scores and sums of one block. This is an upper bound that grows with
+/// `keys`: memory planned for the most keys is also enough for fewer, although fewer keys make
+/// larger blocks.
 fn per_thread(heads: Heads, keys: usize) -> Option<usize> {
     let group = heads.heads / heads.kv_heads;
     let rows = BLOCK_QUERIES.div_ceil(group);
@@ -117,8 +116,8 @@ fn per_thread(heads: Heads, keys: usize) -> Option<usize> {
     many.max(one).checked_add(rows.checked_mul(group)?)
 }
 
-/// Writes `out [rows, heads · head_dim]` for the rows that `visible` describes; `blocks` is a
-/// buffer that is reused from call to call.
+/// Computes the attention of the rows that `visible` describes and writes
+/// `out [rows, heads · head_dim]`. `blocks` is a buffer that is reused between calls.
 ///
 /// # Panics
 /// When a length does not fit the dimensions or a row sees more than `capacity` keys.
@@ -153,7 +152,7 @@ pub fn attention(
     let (widened, scratch) = scratch.split_at_mut(room * pool.threads());
 
     let group = heads.heads / heads.kv_heads;
-    // Few rows are enough for a block, but then other threads would have none.
+    // A block is limited to this share, so that every thread gets some rows.
     let share = rows.div_ceil(pool.threads().div_ceil(heads.kv_heads));
     join(visible, block_rows(group, keys).min(share), blocks);
     let blocks = &*blocks;
@@ -190,8 +189,8 @@ pub fn attention(
         }
         return;
     }
-    // Few rows and many keys: spread one row at a time. The three steps compute what a whole block
-    // computes.
+    // Few rows and many keys: one row at a time is spread over the threads. The three steps compute
+    // the same results as a whole block.
     for (row, seen) in visible.iter().enumerate() {
         let one = Block { row, rows: 1, start: seen.start, count: seen.count };
         let scores = heads.heads * seen.count;
@@ -224,7 +223,7 @@ pub fn attention(
             true => pool.run(heads.heads, &weigh),
             false => (0..heads.heads).for_each(weigh),
         }
-        // As long as possible: short pieces of rows are read slowly.
+        // Slices are as long as possible, because short pieces of rows are slow to read.
         let share =
             heads.head_dim.div_ceil(pool.threads().div_ceil(heads.kv_heads)).next_multiple_of(SPLIT_VALUES);
         let slices = heads.head_dim.div_ceil(share);
@@ -259,7 +258,8 @@ pub struct Block {
     count: usize,
 }
 
-/// Joins neighbouring rows while the union of the keys they see stays close to what each sees.
+/// Joins neighbouring rows while the union of the keys they see stays close to the keys that each
+/// sees.
 fn join(visible: &[Visible], most: usize, blocks: &mut Vec<Block>) {
     blocks.clear();
     let largest = visible.iter().map(|row| row.count).max().unwrap_or(0);

@@ -8,7 +8,7 @@ fn values(count: usize, seed: u64) -> Vec<f32> {
     shardwright_shim_testing::values(count, seed, 1.0)
 }
 
-/// Stored elements of the values in an encoding, and the values they decode to.
+/// Returns the stored elements of the values in an encoding, and the values they decode to.
 fn encoded(encoding: Encoding, values: &[f32]) -> (Vec<u32>, Vec<f32>) {
     let mut stored = vec![0u32; values.len()];
     let pool = Pool::eager(1);
@@ -23,7 +23,7 @@ fn encoded(encoding: Encoding, values: &[f32]) -> (Vec<u32>, Vec<f32>) {
     (stored, near)
 }
 
-/// The elements of [`encoded`].
+/// Wraps the elements that [`encoded`] returned.
 fn bytes(encoding: Encoding, stored: &[u32]) -> Stored<'_> {
     let length = stored.len() * encoding.element.bytes();
     // SAFETY: plain bytes, four for each element.
@@ -39,7 +39,7 @@ fn run(level: Level, threads: usize, heads: Heads, operands: Operands<'_>, visib
     out
 }
 
-/// The definition, in f64.
+/// Computes the definition in f64.
 fn exact(heads: Heads, operands: Operands<'_>, visible: &[Visible]) -> Vec<f64> {
     let d = heads.head_dim;
     let group = heads.heads / heads.kv_heads;
@@ -129,7 +129,7 @@ proptest! {
                 prop_assert_eq!(bits(&run(level, threads, heads, operands, &visible)), bits(&expected));
             }
         }
-        // A row alone gives the bits it gives among others.
+        // A row alone has the same bits as among other rows.
         let width = heads.heads * head_dim;
         for row in [0, rows / 2, rows - 1] {
             let operands = Operands { q: &q[row * width..], ..operands };

@@ -1,11 +1,11 @@
-//! Scores to weights, and the division by their sum.
+//! Conversion of scores to weights, and the division by their sum.
 
 use crate::kernels::math::{exp, softcap};
 use crate::simd::{LANES, Simd};
 
-/// Scores this far below the largest get weight zero: all keys of the longest context together
-/// would add less than 2⁻⁶⁰ of the result. Without the cut, weights and sums become subnormal, and
-/// each operation on those costs processors a hundred cycles.
+/// Scores this far below the largest get weight zero. All keys of the longest context together
+/// would add less than 2⁻⁶⁰ of the result. Without this cut, weights and sums become subnormal, and
+/// each operation on subnormal numbers costs processors about a hundred cycles.
 const NEGLIGIBLE: f32 = -64.0;
 
 /// Turns scores times `scale`, capped unless `cap` is 0, into weights and returns their sum.
@@ -24,7 +24,7 @@ pub fn weigh<S: Simd>(s: S, scale: f32, cap: f32, scores: &mut [f32]) -> f32 {
                 score = softcap(s, score, cap);
             }
             s.store_partial(place.add(at), lanes, score);
-            // The lanes beyond the end repeat the first one, which changes no maximum.
+            // Lanes beyond the end repeat the first lane, which does not change the maximum.
             if lanes == LANES {
                 largest = s.max(score, largest);
             } else {
@@ -45,7 +45,7 @@ pub fn weigh<S: Simd>(s: S, scale: f32, cap: f32, scores: &mut [f32]) -> f32 {
             let below = s.sub(s.load_partial(place.add(at), lanes), largest);
             let weight = s.select_less(below, s.splat(NEGLIGIBLE), s.splat(0.0), exp(s, below));
             s.store_partial(place.add(at), lanes, weight);
-            // Loaded again, so that lanes beyond the end add nothing.
+            // Loaded again, so that lanes beyond the end are zero and do not change the sum.
             sum = s.add(sum, s.load_partial(place.add(at), lanes));
         }
         at += lanes;
@@ -53,7 +53,6 @@ pub fn weigh<S: Simd>(s: S, scale: f32, cap: f32, scores: &mut [f32]) -> f32 {
     s.reduce_add(sum)
 }
 
-/// Divides all values.
 #[inline(always)]
 pub fn divide<S: Simd>(s: S, values: &mut [f32], by: f32) {
     let by = s.splat(by);

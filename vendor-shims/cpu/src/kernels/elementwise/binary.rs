@@ -12,15 +12,13 @@ pub enum Binary {
     Sub,
     /// `a · b`
     Mul,
-    /// `a / b`
     Div,
-    /// The larger.
     Max,
     /// The smaller.
     Min,
 }
 
-/// The dense result shape and how operands step through it; stride 0 repeats.
+/// The dense result shape and the strides of the operands. Stride 0 repeats a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Broadcast {
     /// Extents of the result, outermost first, at least one.
@@ -32,7 +30,7 @@ pub struct Broadcast {
 }
 
 impl Broadcast {
-    /// NumPy broadcasting of two dense operands; `None` when the shapes do not fit.
+    /// Applies NumPy broadcasting to two dense operands. Returns `None` if the shapes do not fit.
     pub fn of(a: &[usize], b: &[usize]) -> Option<Broadcast> {
         let rank = a.len().max(b.len()).max(1);
         let extent = |shape: &[usize], axis: usize| {
@@ -64,7 +62,7 @@ impl Broadcast {
         Some(Broadcast { shape, a, b })
     }
 
-    /// Joins neighbouring axes, from `keep` on, along which both operands step evenly.
+    /// Merges neighbouring axes, from `keep` on, along which both operands step evenly.
     pub fn merged(&self, keep: usize) -> Broadcast {
         let mut out = Broadcast { shape: Vec::new(), a: Vec::new(), b: Vec::new() };
         for axis in 0..self.shape.len() {
@@ -93,7 +91,8 @@ impl Broadcast {
         out
     }
 
-    /// Elements that an operand with these strides must hold; `None` on overflow.
+    /// Returns the number of elements that an operand with these strides must have, or `None` on
+    /// overflow.
     pub fn reach(shape: &[usize], strides: &[usize]) -> Option<usize> {
         if shape.contains(&0) {
             return Some(0);
@@ -106,8 +105,8 @@ impl Broadcast {
     }
 }
 
-/// `out = f(a, b)` over the broadcast shape, of which only the first `outer` steps of the outermost
-/// axis are computed.
+/// Computes `out = f(a, b)` over the broadcast shape, but only for the first `outer` steps of the
+/// outermost axis.
 ///
 /// # Panics
 /// When an operand or the result is shorter than the shape needs, or `outer` is more than the
@@ -152,7 +151,7 @@ pub fn binary(
             b_at += index[axis] * b_strides[axis];
         }
         for at in first..first + count {
-            // SAFETY: every task has its own runs.
+            // SAFETY: every task has its own run.
             let out = unsafe { out.part(at * run, run) };
             run_at(level, kind, &a[a_at..], steps.0, &b[b_at..], steps.1, out);
             for axis in (0..rank - 1).rev() {
@@ -269,7 +268,7 @@ fn each<S: Simd>(
     let mut at = 0;
     while at < count {
         let lanes = LANES.min(count - at);
-        // SAFETY: with step 1 an operand holds `count` values, with step 0 at least one.
+        // SAFETY: with step 1 an operand has `count` values, with step 0 at least one.
         unsafe {
             let operand = |values: &[f32], step: usize| {
                 if step == 0 {

@@ -18,8 +18,8 @@ pub enum Gate {
 /// Values of one task.
 const GRAIN: usize = 1 << 13;
 
-/// `out[i] = f(gate[i]) · up[i]` for the first `count` values, to the bits of the function followed
-/// by the product.
+/// Computes `out[i] = f(gate[i]) · up[i]` for the first `count` values, with the same bits as the
+/// function followed by the product.
 ///
 /// # Panics
 /// When an operand is shorter than `count`.
@@ -38,8 +38,8 @@ pub fn gated(level: Level, pool: &Pool, kind: Gate, gate: &[f32], up: &[f32], co
     });
 }
 
-/// `a · sigmoid(b)` for the halves a and b of each of the first `groups` groups of `2 · width`
-/// values, to the bits of [`gated`].
+/// Computes `a · sigmoid(b)` for the halves a and b of each of the first `groups` groups of
+/// `2 · width` values, with the same bits as [`gated`].
 ///
 /// # Panics
 /// When a length does not fit the dimensions.
@@ -67,7 +67,7 @@ fn values<S: Simd>(s: S, kind: Gate, gate: &[f32], up: &[f32], out: &mut [f32]) 
     let chunks = gate.chunks(LANES).zip(up.chunks(LANES)).zip(out.chunks_mut(LANES));
     for ((gate, up), out) in chunks {
         let count = out.len();
-        // SAFETY: the three chunks hold `count` ≤ 16 values each.
+        // SAFETY: each of the three chunks has `count` ≤ 16 values.
         unsafe {
             let gate = s.load_partial(gate.as_ptr(), count);
             let value = match kind {

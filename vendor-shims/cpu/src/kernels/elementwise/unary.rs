@@ -7,7 +7,6 @@ use crate::simd::{LANES, Level, Simd, dispatch};
 /// A function of one value.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Unary {
-    /// `x`
     Copy,
     /// Gelu in its tanh form.
     Gelu,
@@ -21,30 +20,25 @@ pub enum Unary {
     Mul(f32),
     /// `max(x, value)`
     Max(f32),
-    /// `−x`
     Neg,
-    /// `eˣ`
     Exp,
-    /// Hyperbolic tangent.
     Tanh,
-    /// Square root.
     Sqrt,
     /// `1 / √x`
     Rsqrt,
-    /// `1 / x`
     Reciprocal,
-    /// To the nearest integer, ties to even.
+    /// Rounds to the nearest integer, ties to even.
     Round,
     /// `1 / (1 + e^−x)`
     Sigmoid,
-    /// `min(max(x, low), high)`; not a number where x is none.
+    /// `min(max(x, low), high)`, NaN if x is NaN.
     Clamp(f32, f32),
 }
 
 /// Values of one task.
 const GRAIN: usize = 1 << 14;
 
-/// `out[i] = f(x[i])` for the first `count` values.
+/// Computes `out[i] = f(x[i])` for the first `count` values.
 ///
 /// # Panics
 /// When `x` or `out` is shorter than `count`.
@@ -67,7 +61,7 @@ dispatch! { fn values_at => values(kind: Unary, x: &[f32], out: &mut [f32]) }
 #[inline(always)]
 fn each<S: Simd>(s: S, x: &[f32], out: &mut [f32], f: impl Fn(S::V) -> S::V) {
     for (x, out) in x.chunks(LANES).zip(out.chunks_mut(LANES)) {
-        // SAFETY: both chunks hold the same number of values, at most sixteen.
+        // SAFETY: both chunks have the same number of values, at most sixteen.
         unsafe {
             if x.len() == LANES {
                 s.store(out.as_mut_ptr(), f(s.load(x.as_ptr())));

@@ -1,4 +1,4 @@
-//! Many rows by a group of panels in tile products. Sums are exact, so results match the other
+//! Tile products of many rows with a group of panels. Sums are exact, so results match the other
 //! forms bit for bit.
 
 use std::arch::x86_64::{__m512i, _mm512_load_si512, _mm512_set1_epi8, _mm512_sub_epi8};
@@ -11,11 +11,11 @@ use crate::simd::amx::{Amx, Configured, MOST_BYTES, SIDE, Sums};
 use crate::simd::dot::{Avx512Vnni, Dot, VECTOR};
 use crate::simd::{LANES, Simd};
 
-/// Rows are read in groups of this size, whatever their number: memory beyond the last row must be
-/// readable, and its contents are ignored.
+/// Rows are always read in groups of this size. Memory beyond the last row must be readable, and
+/// its contents are ignored.
 pub const ROWS: usize = 2 * SIDE;
 
-/// Whether the block length suits tiles.
+/// Checks whether the block length suits tiles.
 pub fn takes(operands: &Operands<'_>) -> bool {
     let geometry = operands.geometry;
     match mode(operands) {
@@ -27,10 +27,11 @@ pub fn takes(operands: &Operands<'_>) -> bool {
     }
 }
 
-/// Rows `row..row + rows` by panels `panel..panel + panels`.
+/// Multiplies rows `row..row + rows` by panels `panel..panel + panels`.
 ///
 /// # Safety
-/// [`takes`] is true; the quantised rows are followed by [`ROWS`] − 1 readable ones.
+/// [`takes`] must return true, and the quantised rows must be followed by [`ROWS`] − 1 readable
+/// rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 #[allow(clippy::too_many_arguments, reason = "operands and the block of work")]
 pub unsafe fn multiply(
@@ -48,7 +49,7 @@ pub unsafe fn multiply(
     let bytes = operands.geometry.panel_bytes(operands.weights.kind);
     let weights = &operands.weights.data[panel * bytes..][..panels * bytes];
     assert!(panels <= GROUP && ready.len() >= panels * length * LANES, "operands for {panels} panels");
-    // Signed bytes are multiplied in place, from the mapped artefact.
+    // Signed bytes are multiplied in place, directly from the mapped artefact.
     let ready = match operands.weights.kind {
         IntegerType::I8 => weights.as_ptr(),
         IntegerType::I4 => make_signed::<I4>(d, weights, IntegerType::I4.offset(), ready),
@@ -62,14 +63,15 @@ pub unsafe fn multiply(
         let mut index = 0;
         let mut sums = [Sums::ZERO; 4];
         while index < panels {
-            // A panel without a right neighbour is multiplied twice, and its second result dropped.
+            // A panel without a right neighbour is multiplied twice, and its second result is
+            // dropped.
             let pair = [index, (index + 1).min(panels - 1)];
-            // The next pair is prefetched while this one is multiplied: after the last pair, that
-            // of the next task if it is adjacent.
+            // While this pair is multiplied, the next one is prefetched. After the last pair, that
+            // is the first pair of the next task if it is adjacent.
             let mut ahead = place(pair[0]).wrapping_add(2 * length * LANES);
             for first in (row..row + rows).step_by(ROWS) {
                 let count = ROWS.min(row + rows - first);
-                // SAFETY: as the caller grants; panels are ready as above.
+                // SAFETY: guaranteed by the caller, and the panels are ready as above.
                 unsafe {
                     whole(
                         d,
@@ -95,20 +97,21 @@ pub unsafe fn multiply(
         let mut first = row;
         while first < row + rows {
             let count = SIDE.min(row + rows - first);
-            // SAFETY: as the caller grants; panels are ready as above.
+            // SAFETY: guaranteed by the caller, and the panels are ready as above.
             unsafe { scaled(d, &configured, operands, [first, count], panel + index, place(index), target) };
             first += SIDE;
         }
     }
 }
 
-/// Stores the signed operands of panels as [`super::tile::make_ready`] does; returns their address.
+/// Stores the signed operands of panels like [`super::tile::make_ready`], and returns their
+/// address.
 #[inline(always)]
 fn make_signed<W: Stored>(d: Avx512Vnni, weights: &[u8], offset: i32, ready: &mut [i8]) -> *const u8 {
     assert!(ready.len() >= weights.len() * W::PARTS, "room for the operands");
     let vectors = weights.as_chunks::<VECTOR>().0;
     for (source, target) in vectors.iter().zip(ready.chunks_exact_mut(VECTOR * W::PARTS)) {
-        // SAFETY: a vector gives PARTS vectors; `d` proves AVX-512.
+        // SAFETY: a vector gives `PARTS` vectors, and `d` proves AVX-512.
         unsafe {
             let bytes = d.load(source.as_ptr());
             for part in 0..W::PARTS {
@@ -121,10 +124,11 @@ fn make_signed<W: Stored>(d: Avx512Vnni, weights: &[u8], offset: i32, ready: &mu
     ready.as_ptr().cast()
 }
 
-/// Up to [`ROWS`] rows by a pair of panels, each row one block; `sums` is scratch space.
+/// Multiplies up to [`ROWS`] rows by a pair of panels. Each row is one block. `sums` is scratch
+/// space.
 ///
 /// # Safety
-/// As [`multiply`]; `places` hold the pair's operands.
+/// See [`multiply`]. `places` must contain the pair's operands.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "operands and the block of work")]
 unsafe fn whole(
@@ -140,8 +144,8 @@ unsafe fn whole(
     sums: &mut [Sums; 4],
 ) {
     let length = operands.geometry.length;
-    // SAFETY: as the caller grants: 32 rows are readable from here on, and `length` is a multiple
-    // of the step.
+    // SAFETY: guaranteed by the caller: 32 rows are readable from here on, and `length` is a
+    // multiple of the step.
     unsafe {
         let q = operands.rows.q.as_ptr().add(row * length);
         configured.four(q, length, places, length / configured.bytes(), ahead, sums);
@@ -155,10 +159,10 @@ unsafe fn whole(
     }
 }
 
-/// Up to sixteen rows by a panel, blocks with scales.
+/// Multiplies up to sixteen rows by a panel, in blocks with scales.
 ///
 /// # Safety
-/// As [`multiply`]; `place` holds the panel's operands.
+/// See [`multiply`]. `place` must contain the panel's operands.
 #[inline(always)]
 unsafe fn scaled(
     d: Avx512Vnni,
@@ -174,12 +178,14 @@ unsafe fn scaled(
     let f = d.values();
     let mut values = [f.splat(0.0); SIDE];
     let mut sums = [Sums::ZERO; 2];
-    // SAFETY: as the caller grants.
+    // SAFETY: guaranteed by the caller.
     let q = unsafe { operands.rows.q.as_ptr().add(row * geometry.length) };
     for first in (0..geometry.blocks).step_by(2) {
-        // The last of an odd number is multiplied twice, and its second result dropped.
+        // The last of an odd number of blocks is multiplied twice, and its second result is
+        // dropped.
         let blocks = [first, (first + 1).min(geometry.blocks - 1)];
-        // SAFETY: blocks are a stride apart in rows and columns; sums are aligned to their size.
+        // SAFETY: blocks are a stride apart in rows and columns, and sums are aligned to their
+        // size.
         unsafe {
             let columns = blocks.map(|block| place.add(block * geometry.stride * LANES));
             configured.two_steps(

@@ -1,4 +1,4 @@
-//! Many rows by a group of panels in products of two rows by two outputs over eight inputs. Sums
+//! Many rows by a group of panels, in products of two rows by two outputs over eight inputs. Sums
 //! are exact, so results match the other forms bit for bit. Not used for few rows, nor for rows
 //! that are split into blocks only because their sums would overflow.
 
@@ -14,18 +14,18 @@ use crate::simd::i8mm::NeonI8mm;
 
 /// Inputs of a product.
 const DEPTH: usize = 8;
-/// Bytes of the operands of a panel over [`DEPTH`] inputs: one pair of outputs after the other, 8
-/// bytes of each output of the pair.
+/// Bytes of the operands of a panel over [`DEPTH`] inputs: pairs of outputs in order, with 8 bytes
+/// for each output of a pair.
 const STEP_BYTES: usize = LANES * DEPTH;
 /// Bytes of a pair of outputs.
 const PAIR_BYTES: usize = 2 * DEPTH;
 
-/// Whether these products support the blocks.
+/// Checks whether these products support the blocks.
 pub fn takes(operands: &Operands<'_>) -> bool {
     matches!(mode(operands), WHOLE | SCALED | PAIRED)
 }
 
-/// Rows `row..row + rows` by panels `panel..panel + panels`.
+/// Multiplies rows `row..row + rows` by panels `panel..panel + panels`.
 #[allow(clippy::too_many_arguments, reason = "operands and the block of work")]
 pub fn multiply(
     i8mm: NeonI8mm,
@@ -48,8 +48,9 @@ pub fn multiply(
     let end = row + rows;
     let mut first = row;
     while first < end {
-        // Sums of four rows are 16 of 32 registers, and those of scaled blocks take two each. Of
-        // six rows they are 24, beside which the operands of a step do not fit.
+        // The sums of four rows use 16 of 32 registers, and the sums of scaled blocks use two
+        // registers each. The sums of six rows use 24 registers, which leaves too few for the
+        // operands of a step.
         let pairs = (end - first).div_ceil(2).min(2);
         let count = (end - first).min(2 * pairs);
         for index in 0..panels {
@@ -66,7 +67,7 @@ pub fn multiply(
     }
 }
 
-/// Stores the signed operands that panels `panel..panel + panels` give, panel after panel,
+/// Stores the signed operands of panels `panel..panel + panels`, panel after panel, in
 /// [`STEP_BYTES`] for every [`DEPTH`] inputs.
 #[inline(always)]
 fn make_ready<W: Stored>(d: NeonDot, operands: Operands<'_>, panel: usize, panels: usize, ready: &mut [i8]) {
@@ -76,10 +77,10 @@ fn make_ready<W: Stored>(d: NeonDot, operands: Operands<'_>, panel: usize, panel
     assert!(panels <= GROUP && ready.len() >= room, "operands for {panels} panels");
     let offset = operands.weights.kind.offset() as u8;
     for (step, target) in ready[..room].chunks_exact_mut(STEP_BYTES).enumerate() {
-        // Four inputs of all outputs; a step is two of them.
+        // Four inputs of all outputs. A step has two of these operands.
         let operand = |index: usize| {
             let source = &weights[index / W::PARTS * VECTOR..][..VECTOR];
-            // SAFETY: a vector of bytes; `d` proves Advanced SIMD.
+            // SAFETY: a vector of bytes, and `d` proves Advanced SIMD.
             unsafe {
                 let part = W::part(d, d.load(source.as_ptr()), index % W::PARTS);
                 part.map(|quarter| vreinterpretq_u32_u8(vsubq_u8(quarter, vdupq_n_u8(offset))))
@@ -87,8 +88,8 @@ fn make_ready<W: Stored>(d: NeonDot, operands: Operands<'_>, panel: usize, panel
         };
         let (first, second) = (operand(2 * step), operand(2 * step + 1));
         for (at, pairs) in target.chunks_exact_mut(2 * PAIR_BYTES).enumerate() {
-            // SAFETY: two pairs of outputs have this many bytes, and a step has as many as a vector
-            // quarters; `d` proves Advanced SIMD.
+            // SAFETY: two pairs of outputs have this many bytes, and a step has as many of them as
+            // a vector has quarters. `d` proves Advanced SIMD.
             unsafe {
                 let place = pairs.as_mut_ptr().cast::<u32>();
                 vst1q_u32(place, vzip1q_u32(first[at], second[at]));
@@ -98,8 +99,8 @@ fn make_ready<W: Stored>(d: NeonDot, operands: Operands<'_>, panel: usize, panel
     }
 }
 
-/// Addresses of `2 · PAIRS` rows from `first` on, of which `count` exist; missing rows repeat the
-/// last one.
+/// Returns the addresses of `2 · PAIRS` rows from `first` on, of which `count` exist. Missing rows
+/// repeat the last one.
 #[inline(always)]
 fn rows_of<const PAIRS: usize>(
     operands: &Operands<'_>,
@@ -114,12 +115,12 @@ fn rows_of<const PAIRS: usize>(
     })
 }
 
-/// Adds the products of [`super::pack::STEP`] inputs from `place` of the rows on to the sums of
-/// each pair of rows with each pair of outputs.
+/// Multiplies [`super::pack::STEP`] inputs of the rows from `place` on, and adds the products to
+/// the sums of each pair of rows with each pair of outputs.
 ///
 /// # Safety
-/// The rows are readable for a step's bytes from `place` on, `weights` for `2 · STEP_BYTES − 16 ·
-/// (8 − COLUMNS)`.
+/// The rows must be readable for a step's bytes from `place` on, and `weights` for
+/// `2 · STEP_BYTES − 16 · (8 − COLUMNS)`.
 #[inline(always)]
 unsafe fn step<const PAIRS: usize, const COLUMNS: usize>(
     i8mm: NeonI8mm,
@@ -128,11 +129,11 @@ unsafe fn step<const PAIRS: usize, const COLUMNS: usize>(
     weights: *const i8,
     sums: &mut [[int32x4_t; COLUMNS]; PAIRS],
 ) {
-    // SAFETY: as the caller grants; the token proves Advanced SIMD.
+    // SAFETY: guaranteed by the caller, and the token proves Advanced SIMD.
     unsafe {
         for half in 0..2 {
-            // Half a step at a time: operands of both halves and all sums would not fit into
-            // registers.
+            // Half a step at a time, because operands of both halves and all sums would not fit
+            // into registers.
             let rows: [int8x16_t; PAIRS] = std::array::from_fn(
                 #[inline(always)]
                 |pair| {
@@ -150,7 +151,7 @@ unsafe fn step<const PAIRS: usize, const COLUMNS: usize>(
     }
 }
 
-/// `count` rows from `first` on by a panel, each row one block.
+/// Multiplies `count` rows from `first` on by a panel. Each row is one block.
 #[inline(always)]
 fn whole<const PAIRS: usize>(
     i8mm: NeonI8mm,
@@ -174,7 +175,7 @@ fn whole<const PAIRS: usize>(
         for at in 0..2.min(count - 2 * pair) {
             let mut lanes = [0i32; LANES];
             for (quarter, sums) in sums.as_chunks::<2>().0.iter().enumerate() {
-                // SAFETY: sixteen lanes are four quarters; the token proves Advanced SIMD.
+                // SAFETY: sixteen lanes are four quarters, and the token proves Advanced SIMD.
                 unsafe {
                     let [left, right] = sums.map(|sums| vreinterpretq_s64_s32(sums));
                     let row = if at == 0 { vzip1q_s64(left, right) } else { vzip2q_s64(left, right) };
@@ -186,7 +187,7 @@ fn whole<const PAIRS: usize>(
     }
 }
 
-/// `count` rows from `first` on by a panel, blocks with scales.
+/// Multiplies `count` rows from `first` on by a panel, in blocks with scales.
 #[inline(always)]
 fn blocks<const PAIRS: usize>(
     i8mm: NeonI8mm,
@@ -219,9 +220,9 @@ fn blocks<const PAIRS: usize>(
     }
 }
 
-/// Sums of scaled blocks of each pair of rows with each pair of one half of the outputs:
-/// `value = fma(sum, scale, value)`, block after block. The scale is the weights', times the row's
-/// if blocks of rows have some.
+/// Adds the scaled blocks of each pair of rows with each pair of one half of the outputs:
+/// `value = fma(sum, scale, value)`, block after block. The scale is the weights' scale, multiplied
+/// by the row's scale if blocks of rows have one.
 #[inline(always)]
 fn half_blocks<const PAIRS: usize>(
     i8mm: NeonI8mm,
@@ -243,20 +244,20 @@ fn half_blocks<const PAIRS: usize>(
         let end = place + geometry.places(block);
         while place < end {
             // SAFETY: rows are of `length` bytes, a multiple of the step, and weights sixteen times
-            // as many; half of them lie half a step's bytes on.
+            // as many. The second half starts half a step's bytes later.
             unsafe {
                 let weights = weights.as_ptr().add(place * LANES + half * STEP_BYTES / 2);
                 step(i8mm, &rows, place, weights, &mut sums);
             }
             place += super::pack::STEP;
         }
-        // SAFETY: a half is eight of sixteen scales; the token proves Advanced SIMD.
+        // SAFETY: a half is eight of sixteen scales, and the token proves Advanced SIMD.
         let scales: [float32x4_t; 2] = [0, 1].map(|quarter| unsafe {
             let bits = vld1_u16(of_weights.next.add(8 * half + 4 * quarter));
             vcvt_f32_f16(vreinterpret_f16_u16(bits))
         });
         for (pair, (values, sums)) in values.iter_mut().zip(&sums).enumerate() {
-            // Two outputs of the pair's first row, then two of its second.
+            // Two outputs of the pair's first row, then two outputs of its second row.
             let of_rows = [0, 0, 1, 1].map(|at| match geometry.scaled {
                 true => {
                     let row = first + (2 * pair + at).min(count - 1);

@@ -1,33 +1,32 @@
 //! `y = x · wᵀ (+ bias)` over integer weights, with rows dynamically quantised to eight bits.
 //!
-//! A row has one scale, or one for each block; see [`quantise_rows`]. Products of integers are
-//! summed exactly, so the order of these sums has no effect. With one scale for a row:
-//! * A scale per output (or none but one): the exact sum becomes
-//!   `sum · (row scale · weight scale) + bias` in f64, rounded once. That is the definition of the
-//!   operation, to the bit.
+//! A row has one scale, or one for each block (see [`quantise_rows`]). Integer products are summed
+//! exactly, so the order of these sums has no effect. With one scale for a row:
+//! * A scale per output (or none but one): the exact sum becomes `sum · (row scale · weight scale)
+//!   + bias` in f64, rounded once. The result equals the definition of the operation to the bit.
 //! * Scales per block of inputs: `acc = fma(block sum, block scale, acc)` in f32 from zero, block
-//!   after block, then `acc · row scale` or `fma(acc, row scale, bias)`. With B blocks that is
-//!   within (B + 2)/2²⁴ of the sum of the magnitudes of the blocks' terms (and as much of the
-//!   result) of the definition, which adds the blocks in f64. Adding them so here would cost a
-//!   third of the rate of many rows.
+//!   after block, then `acc · row scale` or `fma(acc, row scale, bias)`. The definition adds the
+//!   blocks in f64. With B blocks the result differs from it by at most (B + 2)/2²⁴ of the sum of
+//!   the magnitudes of the blocks' terms (and as much of the result). Adding the blocks in f64 here
+//!   would cost a third of the rate of many rows.
 //!
 //! With a scale per block of a row:
-//! * Scales per block of inputs, as long as a block of rows or several times as long:
-//!   `acc = fma(block sum, row scale · block scale, acc)` in f32 from zero, block after block, then
+//! * Scales per block of inputs, as long as a block of rows or several times as long: `acc =
+//!   fma(block sum, row scale · block scale, acc)` in f32 from zero, block after block, then
 //!   `acc + bias`.
 //! * A scale per output: `acc = fma(block sum, row scale, acc)`, then `acc · weight scale` or
 //!   `fma(acc, weight scale, bias)`.
 //!
 //! With B blocks both are within (B + 3)/2²⁴ of the same sum of magnitudes.
 //!
-//! Weights lie in tiles ([`pack`]) that all instruction sets read unchanged: sixteen outputs by
-//! four inputs in 64 bytes, which is one operand of the wide products, four of the narrow ones. One
-//! row streams them once from front to back, some of them side by side ([`Streams`]). A few rows do
-//! so panel by panel, each operand used for as many rows as there are registers for. For many rows
-//! ([`many`]), the operands of a group of tiles are unpacked once, into memory that stays in cache,
-//! and multiplied in registers. Where products are of an unsigned and a signed byte, many rows are
-//! unsigned and bytes of weights stay as they are: `Σ (q + 128) · w = Σ q · w + 128 · Σ w`, and a
-//! group of tiles is summed once for all rows.
+//! Weights are stored in tiles ([`pack`]) that all instruction sets read unchanged: sixteen outputs
+//! by four inputs in 64 bytes. A tile is one operand of the wide products and four operands of the
+//! narrow ones. A single row streams the tiles once from front to back, in several parallel streams
+//! ([`Streams`]). A few rows also stream them, panel by panel, and use each operand for as many
+//! rows as fit in registers. For many rows ([`many`]), the operands of a group of tiles are
+//! unpacked once into memory that stays in cache, and multiplied in registers. If products are of
+//! an unsigned and a signed byte, many rows are made unsigned and bytes of weights stay unchanged:
+//! `Σ (q + 128) · w = Σ q · w + 128 · Σ w`. A group of tiles is then summed once for all rows.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -53,20 +52,19 @@ use tile::{Rows, Target};
 /// Packed weights of one linear map.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiles<'a> {
-    /// Stored type.
     pub kind: IntegerType,
-    /// Tiles of all panels of sixteen outputs; see [`Geometry::panel_bytes`].
+    /// Tiles of all panels of sixteen outputs (see [`Geometry::panel_bytes`]).
     pub data: &'a [u8],
-    /// One per output, or one per block; others are refused.
+    /// One scale per output, or one per block. Other kinds are rejected.
     pub scales: Scales<'a>,
-    /// Inputs, K.
+    /// Number of inputs, K.
     pub inputs: usize,
-    /// Outputs, N.
+    /// Number of outputs, N.
     pub outputs: usize,
 }
 
 impl Tiles<'_> {
-    /// How the inputs are cut into blocks.
+    /// Returns how the inputs are divided into blocks.
     pub fn geometry(&self) -> Geometry {
         match self.scales {
             Scales::PerBlock { size, .. } => Geometry::new(self.inputs, Some(size)),
@@ -74,8 +72,8 @@ impl Tiles<'_> {
         }
     }
 
-    /// How rows of activations are cut that have a scale for every `block` inputs, or one scale.
-    /// `None` if the blocks of the weights do not suit.
+    /// Returns how rows of activations are divided into blocks, with a scale for every `block`
+    /// inputs or one scale for a row. Returns `None` if the blocks of the weights do not fit.
     pub fn rows(&self, block: Option<usize>) -> Option<Geometry> {
         let size = match self.scales {
             Scales::PerBlock { size, .. } => Some(size),
@@ -91,8 +89,10 @@ impl Tiles<'_> {
         self.outputs.div_ceil(LANES)
     }
 
+    /// Checks the lengths of weights and scales.
+    ///
     /// # Panics
-    /// When there are fewer weights or scales than the dimensions say.
+    /// When there are fewer weights or scales than the dimensions require.
     fn check(&self) {
         let geometry = self.geometry();
         assert!(
@@ -109,25 +109,26 @@ impl Tiles<'_> {
     }
 }
 
-/// Rows from which weights are unpacked once for all of them by products of whole tiles and of
-/// pairs of rows; see [`many`].
+/// Fewest rows for which products of whole tiles and of pairs of rows unpack the weights once for
+/// all rows (see [`many`]).
 pub const MANY: usize = 8;
-/// The same by products of single rows, which read fewer rows' weights in place.
+/// Fewest rows for which products of single rows unpack the weights once. They read the weights in
+/// place for fewer rows.
 const MANY_SINGLE: usize = 17;
 /// Panels that are unpacked together.
 const GROUP: usize = 4;
 /// Tasks per thread for few rows, if there are enough panels.
 const CUTS: usize = 16;
-/// Most panels per such task.
+/// Most panels of a task for few rows.
 const LONGEST_RUN: usize = 4 * tile::STREAMS;
 /// Fewest rows per task, so that unpacking weights stays a small part of it.
 const LEAST_ROWS: usize = 48;
 /// Rows beyond the last that may be read.
 const READ_AHEAD: usize = 31;
-/// A product of bytes costs about a fourth of a product of floats.
+/// Ratio of the cost of a float product to the cost of a byte product.
 const CHEAPER: u64 = 4;
 
-/// Rows from which weights are unpacked once for all of them, at this level.
+/// Returns the fewest rows for which weights are unpacked once for all of them at this level.
 pub const fn many(dot: DotLevel) -> usize {
     match dot {
         #[cfg(target_arch = "x86_64")]
@@ -138,7 +139,7 @@ pub const fn many(dot: DotLevel) -> usize {
     }
 }
 
-/// Where the parts of the scratch memory begin, in values of four bytes.
+/// Offsets of the parts of the scratch memory, in values of four bytes.
 struct Layout {
     sums: usize,
     scales: usize,
@@ -164,21 +165,21 @@ impl Layout {
     }
 }
 
-/// Number of scratch values that [`integer_linear`] needs for a pool of `threads` threads; `None`
-/// on overflow.
+/// Returns the number of scratch values that [`integer_linear`] needs for a pool of `threads`
+/// threads, or `None` on overflow.
 pub fn scratch_values(geometry: Geometry, rows: usize, threads: usize) -> Option<usize> {
     Some(Layout::new(geometry, rows, threads)?.end)
 }
 
-/// The bytes of values.
+/// Reinterprets values as bytes.
 fn bytes_of(values: &mut [f32]) -> &mut [i8] {
-    // SAFETY: every byte of a value is a byte, and all bytes are values.
+    // SAFETY: a value has four bytes, and every bit pattern is valid for both types.
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), values.len() * 4) }
 }
 
 /// Reinterprets values as integers.
 fn integers_of(values: &mut [f32]) -> &mut [i32] {
-    // SAFETY: both are four bytes, of which every pattern is valid.
+    // SAFETY: both types have four bytes, and every bit pattern is valid for both.
     unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), values.len()) }
 }
 
@@ -188,21 +189,22 @@ pub struct Map<'a> {
     pub weights: Tiles<'a>,
     /// `[outputs]`
     pub bias: Option<&'a [f32]>,
-    /// Hold the results, to the bits of [`clamp`](crate::kernels::math::clamp).
+    /// Limits of the results, applied with the bits of [`clamp`](crate::kernels::math::clamp).
     pub bounds: Option<[f32; 2]>,
     /// `[rows, outputs]`
     pub out: &'a mut [f32],
 }
 
-/// A task: its map, its index within the map, and its thread.
+/// The body of a task. Its arguments are the map, the index of the task within the map, and the
+/// thread.
 type MapTask<'t> = dyn Fn(&(Operands<'_>, Target<'_>), usize, usize) + Sync + 't;
 
 /// Writes `out[r][n]` of every map for `rows` rows of `x [rows, inputs]`. The rows are quantised
-/// once, with a scale for every `block` inputs if there is one, and all maps are one job.
+/// once, with a scale for every `block` inputs if `block` is set. All maps are one job.
 ///
 /// # Panics
-/// When there are no maps or more than `N`, a length does not fit the dimensions, weights have no
-/// scales, or maps cut the inputs into different blocks.
+/// When there are no maps, a length does not fit the dimensions, weights have no scales, or maps
+/// divide the inputs into different blocks.
 #[allow(clippy::too_many_arguments, reason = "operands and where to work")]
 pub fn integer_linear<const N: usize>(
     level: Level,
@@ -223,7 +225,7 @@ pub fn integer_linear<const N: usize>(
     let (sums, rest) = rest.split_at_mut(layout.scales - layout.sums);
     let (scales, ready) = rest.split_at_mut(layout.ready - layout.scales);
     let (q, sums, ready) = (bytes_of(q), integers_of(sums), bytes_of(ready));
-    // Raised rows are multiplied by bytes as they are stored.
+    // Raised (unsigned) rows are multiplied with the stored bytes of the weights.
     let bytes = |map: &Map<'_>| {
         map.weights.kind == IntegerType::I8 && !matches!(map.weights.scales, Scales::PerBlock { .. })
     };
@@ -247,7 +249,7 @@ pub fn integer_linear<const N: usize>(
     }
     let shared = pool.worth(rows as u64 * panels as u64 * (LANES * geometry.length) as u64 / CHEAPER);
     let threads = if shared { pool.threads() } else { 1 };
-    // Tasks of one map after those of another.
+    // The tasks of one map follow the tasks of the previous one.
     let run = |tasks_of: &dyn Fn(usize) -> usize, body: &MapTask<'_>| {
         let mut ends = [0; N];
         let mut tasks = 0;
@@ -292,14 +294,15 @@ pub fn integer_linear<const N: usize>(
     run(&|panels| panels.div_ceil(GROUP) * blocks, &|(operands, target), task, thread| {
         let (panel, row) = (task / blocks * GROUP, task % blocks * part);
         let (rows, panels) = (part.min(rows - row), GROUP.min(operands.weights.panels() - panel));
-        // SAFETY: a thread has its own part, and threads are numbered below those of the pool.
+        // SAFETY: each thread has its own part, and thread indices are below the pool's number of
+        // threads.
         let ready = unsafe { ready.part(thread * room, room) };
         #[cfg(target_arch = "x86_64")]
         if dot == DotLevel::Amx
             && amx::takes(operands)
             && let Some(amx) = crate::simd::amx::Amx::detect()
         {
-            // SAFETY: the layout includes the rows that are read beyond the last.
+            // SAFETY: the layout includes the rows that are read beyond the last one.
             unsafe { amx::multiply(amx, *operands, row, rows, panel, panels, ready, *target) };
             return;
         }
@@ -329,7 +332,7 @@ dispatch_dot! {
     fn stream_at => stream(operands: Operands<'_>, streams: Streams, rows: usize, panel: usize, panels: usize, target: Target<'_>)
 }
 
-/// All of a few rows by a run of panels, whose weights are read in place.
+/// Multiplies a few rows by a run of panels, whose weights are read in place.
 #[inline(always)]
 fn stream<D: Dot>(
     d: D,
@@ -353,7 +356,7 @@ dispatch_dot! {
     )
 }
 
-/// Many rows by a group of panels, whose weights are unpacked first.
+/// Multiplies many rows by a group of panels, whose weights are unpacked first.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "operands and the block of work")]
 fn multiply<D: Dot>(

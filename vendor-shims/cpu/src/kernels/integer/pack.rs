@@ -1,19 +1,23 @@
 //! Memory layout of integer weights.
 //!
-//! A panel is sixteen outputs. Its inputs are cut into blocks, each filled up with zeros to a
-//! multiple of [`STEP`]. A panel is a sequence of vectors of 64 bytes: bytes 4·i to 4·i + 3 belong
-//! to output i. At eight bits they are its next four inputs, signed. At four bits byte j holds
-//! inputs j and j + 4 of the next eight, in its low and its high half, each plus 8; at two bits
-//! inputs j, j + 4, j + 8, j + 12 of the next sixteen, from its low bits on, each plus 2. So a
-//! vector gives operands of sixteen times four bytes by shifting and masking alone, in the order in
-//! which the quantised rows lie.
+//! A panel is sixteen outputs. Its inputs are divided into blocks, each padded with zeros to a
+//! multiple of [`STEP`]. A panel is a sequence of vectors of 64 bytes, in which bytes 4·i to 4·i +
+//! 3 belong to output i:
+//! * Eight bits: the bytes are the output's next four inputs, signed.
+//! * Four bits: byte j contains inputs j and j + 4 of the next eight, in its low and its high half,
+//!   each plus 8.
+//! * Two bits: byte j contains inputs j, j + 4, j + 8, j + 12 of the next sixteen, from its low
+//!   bits on, each plus 2.
+//!
+//! So shifting and masking alone turn a vector into operands of sixteen times four bytes, in the
+//! order in which the quantised rows are stored.
 
 use serde::{Deserialize, Serialize};
 
 use crate::simd::LANES;
 use crate::simd::dot::VECTOR;
 
-/// Blocks are padded to a multiple of this many inputs: a vector of the narrowest type.
+/// Blocks are padded to a multiple of this many inputs, which is a vector of the narrowest type.
 pub const STEP: usize = 16;
 /// Most inputs whose sum of products fits in 32 bits: 127 · 128 each, 2¹⁶ of them below 2³¹.
 pub const LONGEST: usize = 1 << 16;
@@ -21,16 +25,13 @@ pub const LONGEST: usize = 1 << 16;
 /// Stored type of integer weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum IntegerType {
-    /// Signed bytes.
     I8,
-    /// Signed, four bits.
     I4,
-    /// Signed, two bits.
     I2,
 }
 
 impl IntegerType {
-    /// Bits of one value.
+    /// Returns the bits of one value.
     pub const fn bits(self) -> usize {
         match self {
             IntegerType::I8 => 8,
@@ -39,7 +40,7 @@ impl IntegerType {
         }
     }
 
-    /// Lower-case name, as in reports.
+    /// Returns the lower-case name that reports use.
     pub const fn name(self) -> &'static str {
         match self {
             IntegerType::I8 => "i8",
@@ -48,7 +49,7 @@ impl IntegerType {
         }
     }
 
-    /// Offset added to a value before it is stored.
+    /// Returns the offset added to a value before it is stored.
     pub const fn offset(self) -> i32 {
         match self {
             IntegerType::I8 => 0,
@@ -58,28 +59,26 @@ impl IntegerType {
     }
 }
 
-/// How the inputs of a row, quantised or packed, are cut into blocks.
+/// Division of a row's inputs into blocks, for quantised rows and packed weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Inputs.
     pub inputs: usize,
-    /// Inputs of a block; the last may have fewer.
+    /// Number of inputs of a block. The last block may have fewer.
     pub block: usize,
-    /// Blocks.
     pub blocks: usize,
-    /// Places of a block, the last aside.
+    /// Padded number of inputs of a block, except the last.
     pub stride: usize,
-    /// Places of a row, a multiple of [`STEP`].
+    /// Padded number of inputs of a row, a multiple of [`STEP`].
     pub length: usize,
-    /// Whether each block of a row of activations has a scale of its own.
+    /// Whether each block of a row of activations has its own scale.
     pub scaled: bool,
 }
 
 impl Geometry {
-    /// Blocks of `size`, or as long as sums allow.
+    /// Divides `inputs` into blocks of `size`, or into blocks as long as their sums allow.
     ///
     /// # Panics
-    /// When `size` is zero, or on overflow; callers bound the dimensions first.
+    /// When `size` is zero, or on overflow. Callers limit the dimensions first.
     pub fn new(inputs: usize, size: Option<usize>) -> Geometry {
         let block = size.unwrap_or(LONGEST).min(inputs.max(1));
         let blocks = inputs.div_ceil(block);
@@ -89,41 +88,42 @@ impl Geometry {
         Geometry { inputs, block, blocks, stride, length, scaled: false }
     }
 
-    /// Rows of activations with a scale for each block of `size`, which must be a multiple of
-    /// [`STEP`]. Weights in blocks of `weights` inputs, or of one scale per output, lie in the same
-    /// places: `None` if a block of the weights ends within one of the rows.
+    /// Divides rows of activations into blocks of `size` with a scale each. `size` must be a
+    /// multiple of [`STEP`]. Weights in blocks of `weights` inputs, or with one scale per output,
+    /// have the same layout. Returns `None` if a block of the weights ends within a block of the
+    /// rows.
     ///
     /// # Panics
-    /// As [`Geometry::new`].
+    /// See [`Geometry::new`].
     pub fn scaled(inputs: usize, size: usize, weights: Option<usize>) -> Option<Geometry> {
         let fits = |weights: usize| weights >= inputs || weights.is_multiple_of(size);
         let fits = size.is_multiple_of(STEP) && weights.is_none_or(fits);
         fits.then(|| Geometry { scaled: true, ..Geometry::new(inputs, Some(size)) })
     }
 
-    /// Whether a row is one block, whose exact sum is multiplied by one scale of the row.
+    /// Checks whether a row is one block, whose exact sum is multiplied by one scale of the row.
     pub fn is_whole(&self) -> bool {
         self.blocks == 1 && !self.scaled
     }
 
-    /// Scales of a row of activations.
+    /// Returns the number of scales of a row of activations.
     pub fn scales(&self) -> usize {
         if self.scaled { self.blocks } else { 1 }
     }
 
-    /// Places of block `index`, filled up.
+    /// Returns the padded number of inputs of block `index`.
     #[inline(always)]
     pub fn places(&self, index: usize) -> usize {
         if index + 1 < self.blocks { self.stride } else { self.length - self.stride * index }
     }
 
-    /// Bytes of a panel.
+    /// Returns the bytes of a panel.
     pub fn panel_bytes(&self, kind: IntegerType) -> usize {
         self.length * LANES * kind.bits() / 8
     }
 }
 
-/// Packs one panel: `rows` contains up to sixteen rows of `inputs` integers; missing outputs become
+/// Packs one panel. `rows` contains up to sixteen rows of `inputs` integers. Missing outputs become
 /// zeros.
 ///
 /// # Panics
@@ -175,7 +175,7 @@ mod tests {
                     (Geometry::scaled(inputs, 32, size).unwrap(), Geometry::new(inputs, size));
                 assert_eq!(rows.length, weights.length, "{inputs} in {size:?}");
                 assert_eq!((rows.scales(), weights.scales()), (inputs.div_ceil(32), 1));
-                // Of inputs below 32 the block is shorter, and its scale the only one.
+                // With fewer than 32 inputs there is one shorter block with one scale.
                 let place =
                     |geometry: Geometry, k: usize| k / geometry.block * geometry.stride + k % geometry.block;
                 assert!((0..inputs).all(|k| place(rows, k) == place(weights, k)), "{inputs} in {size:?}");

@@ -1,4 +1,4 @@
-//! Quantises rows of values to signed bytes with a scale per row, or per block of a row.
+//! Quantisation of rows to signed bytes with a scale per row, or per block of a row.
 
 use super::Geometry;
 use crate::pool::{Pool, SharedOutput};
@@ -6,20 +6,21 @@ use crate::simd::{LANES, Level, Registers, Simd, dispatch};
 
 /// Largest magnitude of a quantised value.
 const MOST: f32 = 127.0;
-/// Least magnitude that a row is scaled to, so that a row of zeros has a scale.
+/// Smallest magnitude that a row is scaled to, so that a row of zeros has a scale.
 const LEAST: f32 = 1e-30;
-/// Quotients closer than this to a half are divided: a product with the reciprocal is within 128 ·
-/// 3/2²⁴ of them.
+/// Quotients closer than this to a half are computed by division, because a product with the
+/// reciprocal may be off by 128 · 3/2²⁴.
 const TIE: f32 = 1e-4;
 /// Approximate cost of a value, in multiply-adds.
 const COST: u64 = 4;
 
-/// Quantises each row of `x [rows, inputs]`: `scales[r] = max(max|x|, 1e-30) · (1/127)` and `q =
-/// round(x / scale)`, ties to even, within −127 and 127; all in f32. If the geometry is scaled,
-/// each block of a row is quantised by itself, and `scales` is `[rows, blocks]`. `q` gets rows of
-/// `geometry.length`, blocks padded with zeros, and `sums` the sum of `q` of every block of every
-/// row. A NaN or an infinity makes the scale NaN, so products of its row are NaN. With `raised`,
-/// all of `q` is stored plus 128, as unsigned bytes.
+/// Quantises each row of `x [rows, inputs]`. Computes `scales[r] = max(max|x|, 1e-30) · (1/127)`
+/// and `q = round(x / scale)`, ties to even, within −127 and 127, all in f32. If the geometry is
+/// scaled, each block of a row is quantised separately, and `scales` is `[rows, blocks]`.
+///
+/// `q` receives rows of `geometry.length` with blocks padded with zeros. `sums` receives the sum of
+/// `q` of every block of every row. A NaN or an infinity makes the scale NaN, so products of its
+/// row are NaN. With `raised`, all of `q` is stored plus 128, as unsigned bytes.
 ///
 /// # Panics
 /// When a length does not fit the dimensions.
@@ -48,7 +49,7 @@ pub fn quantise_rows(
         quantise_at(level, &x[row * inputs..][..inputs], geometry, raised, q, sums, scales);
     };
     if pool.worth(COST * rows as u64 * inputs as u64) && rows > 1 {
-        // Rows are short: several make a task.
+        // Rows are short, so a task has several.
         let part = rows.div_ceil(pool.threads() * 4).max(1);
         pool.run(rows.div_ceil(part), &|task| (task * part..((task + 1) * part).min(rows)).for_each(&body));
     } else {
@@ -94,15 +95,16 @@ fn quantise<S: Simd>(
     }
 }
 
-/// Writes the steps of a block, padded with zeros, and returns their sum.
+/// Writes the quantised values of a block, padded with zeros, and returns their sum.
 #[inline(always)]
 fn steps_of<S: Simd>(s: S, block: &[f32], step: f32, q: &mut [i8]) -> i32 {
     let (divisor, reciprocal) = (s.splat(step), s.splat(1.0 / step));
-    // Integers below 2²⁴ in magnitude, whose sums in f32 are exact: at most 2¹⁶ steps of 127 in
-    // sixteen lanes.
+    // The sums are integers below 2²⁴ in magnitude and therefore exact in f32: at most 2¹⁶ values
+    // of 127 in sixteen lanes.
     let mut sum = s.splat(0.0);
     for (chunk, q) in block.chunks(LANES).zip(q.chunks_exact_mut(LANES)) {
-        // SAFETY: the chunk has `len` ≤ 16 values, lanes beyond are zero; `q` has sixteen places.
+        // SAFETY: the chunk has `len` ≤ 16 values, lanes beyond are zero, and `q` has sixteen
+        // places.
         unsafe {
             let values = s.load_partial(chunk.as_ptr(), chunk.len());
             let quotients = s.mul(values, reciprocal);
@@ -110,7 +112,7 @@ fn steps_of<S: Simd>(s: S, block: &[f32], step: f32, q: &mut [i8]) -> i32 {
             if !s.all_less(s.abs(s.sub(quotients, steps)), s.splat(0.5 - TIE)) {
                 steps = s.round(s.div(values, divisor));
             }
-            // NaN becomes the largest.
+            // NaN becomes the largest value.
             let steps = s.max(s.min(steps, s.splat(MOST)), s.splat(-MOST));
             s.store_i8(q.as_mut_ptr(), steps);
             sum = s.add(sum, steps);
@@ -119,8 +121,9 @@ fn steps_of<S: Simd>(s: S, block: &[f32], step: f32, q: &mut [i8]) -> i32 {
     s.reduce_add(sum) as i32
 }
 
-/// The largest magnitudes, [`LEAST`] at least, and zeros if all values are finite, otherwise a NaN:
-/// of `CHAINS` vectors side by side, since each waits for its last operation.
+/// Returns the largest magnitudes, at least [`LEAST`], and zeros if all values are finite,
+/// otherwise a NaN. Processes `CHAINS` vectors in parallel, because each chain waits for its last
+/// operation.
 #[inline(always)]
 fn extremes<S: Simd, const CHAINS: usize>(s: S, x: &[f32]) -> (S::V, S::V) {
     let mut largest = [s.splat(LEAST); CHAINS];
@@ -128,7 +131,7 @@ fn extremes<S: Simd, const CHAINS: usize>(s: S, x: &[f32]) -> (S::V, S::V) {
     for chunk in x.chunks(CHAINS * LANES) {
         for (chain, (largest, poison)) in largest.iter_mut().zip(&mut poison).enumerate() {
             let from = (chain * LANES).min(chunk.len());
-            // SAFETY: so many values from there on; lanes beyond are zero.
+            // SAFETY: as many values follow, and lanes beyond are zero.
             let values = unsafe { s.load_partial(chunk.as_ptr().add(from), LANES.min(chunk.len() - from)) };
             *largest = s.max(s.abs(values), *largest);
             *poison = s.fma(values, s.splat(0.0), *poison);

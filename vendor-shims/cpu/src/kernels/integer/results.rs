@@ -1,4 +1,4 @@
-//! From sums of products to results: scales, bias and bounds.
+//! Conversion of sums of products to results, with scales, bias and bounds.
 
 use super::Operands;
 use super::tile::Target;
@@ -7,13 +7,13 @@ use crate::kernels::math::clamp;
 use crate::simd::dot::Dot;
 use crate::simd::{LANES, Simd};
 
-/// A result from an exact sum.
+/// Computes a result from an exact sum.
 #[inline(always)]
 pub(super) fn value(sum: f64, row_scale: f64, scale: f64, bias: f64) -> f32 {
     (sum * (row_scale * scale) + bias) as f32
 }
 
-/// Factors for the results of a panel, the same for every row.
+/// Factors for the results of a panel, which apply to every row.
 pub(super) struct Columns {
     pub(super) first: usize,
     pub(super) count: usize,
@@ -50,7 +50,7 @@ impl Columns {
         self.store(d.values(), value, operands, row, target);
     }
 
-    /// Writes the results of a row, whose sums are not in a register.
+    /// Writes the results of a row whose sums are not in a register.
     #[inline(always)]
     pub(super) fn write_lanes<F: Simd>(
         &self,
@@ -75,7 +75,7 @@ impl Columns {
         if let Some([low, high]) = operands.bounds {
             value = clamp(f, value, low, high);
         }
-        // SAFETY: the caller's task alone writes these results.
+        // SAFETY: only the caller's task writes these results.
         unsafe {
             let out = target.out.part(row * target.stride + self.first, self.count);
             match self.count {
@@ -86,7 +86,7 @@ impl Columns {
     }
 }
 
-/// At most sixteen values, padded with zeros.
+/// Copies at most sixteen values and pads them with zeros.
 #[inline(always)]
 fn lanes_of(values: &[f32]) -> [f32; LANES] {
     match values.try_into() {
@@ -99,8 +99,8 @@ fn lanes_of(values: &[f32]) -> [f32; LANES] {
     }
 }
 
-/// Results of one row and panel from sums of blocks with scales on both sides, or with those of the
-/// row only if weights have a scale per output.
+/// Writes the results of one row and panel from sums of blocks whose scales are already applied.
+/// Weights with a scale per output are scaled here.
 #[inline(always)]
 pub(super) fn finish_paired<F: Simd>(
     f: F,
@@ -112,7 +112,7 @@ pub(super) fn finish_paired<F: Simd>(
 ) {
     let first = panel * LANES;
     let count = LANES.min(operands.weights.outputs - first);
-    // SAFETY: so many scales and values of the bias exist; the caller's task alone writes these
+    // SAFETY: as many scales and values of the bias exist, and only the caller's task writes these
     // results.
     unsafe {
         let bias = operands.bias.map(|bias| f.load_partial(bias[first..first + count].as_ptr(), count));
@@ -134,7 +134,7 @@ pub(super) fn finish_paired<F: Simd>(
     }
 }
 
-/// Results of one row and panel from sums of scaled blocks.
+/// Writes the results of one row and panel from sums of scaled blocks.
 #[inline(always)]
 pub(super) fn finish_scaled<F: Simd>(
     f: F,
@@ -147,7 +147,7 @@ pub(super) fn finish_scaled<F: Simd>(
     let column = panel * LANES;
     let columns = LANES.min(operands.weights.outputs - column);
     let scale = f.splat(operands.rows.scales[row]);
-    // SAFETY: the caller's task alone writes these results; so many columns of the bias exist.
+    // SAFETY: only the caller's task writes these results, and as many columns of the bias exist.
     unsafe {
         let out = target.out.part(row * target.stride + column, columns);
         let mut value = match operands.bias {

@@ -1,23 +1,25 @@
-//! `y = x · wᵀ` of a few rows over signed bytes in two parts, so that finding the top-k of very
-//! many results of each row reads little more than the first part, once for all rows.
+//! `y = x · wᵀ` of a few rows over signed bytes that are stored in two parts. Finding the top-k of
+//! very many results of each row then reads little more than the first part, once for all rows.
 //!
 //! A weight of eight bits is `w = 8·h + l` with `−16 ≤ h ≤ 15` and `0 ≤ l ≤ 7`. With the quantised
 //! row q, `Σ w·q = 8·Σ h·q + Σ l·q`, and
 //!
 //! `Σ l·q = 3.5·Σ q + Σ (l − 3.5)·q ≤ 3.5·Σ q + ‖l − 3.5‖ · ‖q‖` (Cauchy and Schwarz).
 //!
-//! So the first parts give an upper bound of every result, and every requested result is exact: the
-//! second part of a row is skipped only if its bound is below k exact results of other rows, for
-//! the k largest requested. For K independent weights the bound exceeds the result by about `0.06 ·
-//! √K` standard deviations of the results, and the largest of V results is about `√(2 ln V)` of
-//! them above the mean. Measured once for one row by 262,144 of roughly normal weights: of a
-//! thousand second parts, 3.5 are read at K = 640, 5.7 at K = 1536.
+//! So the first parts give an upper bound of every result. Every requested result is exact: with
+//! the k largest requested, the second part of a row is skipped only if its bound is below k exact
+//! results of other rows. For K independent weights the bound exceeds the result by about
+//! `0.06 · √K` standard deviations of the results, and the largest of V results is about
+//! `√(2 ln V)` standard deviations above the mean. With one row and 262,144 roughly normal weight
+//! rows, 3.5 of a thousand second parts were read at K = 640, and 5.7 at K = 1536 (one
+//! measurement).
 //!
-//! First parts lie in panels of sixteen outputs. Every 32 inputs of a panel are five vectors of 64
-//! bytes, bytes 4·i to 4·i + 3 of each for output i: four contain the low four bits of `h + 16`,
-//! packed like integers of four bits ([`super::pack`]); bits 2·t and 2·t + 1 of the fifth are the
-//! fifth bits of the low and the high half of vector t. Second parts lie row by row, as
-//! [`Dot::thirds`] reads them: few are read, far apart.
+//! First parts are stored in panels of sixteen outputs. Every 32 inputs of a panel are five vectors
+//! of 64 bytes, with bytes 4·i to 4·i + 3 of each for output i. Four vectors contain the low four
+//! bits of `h + 16`, packed like integers of four bits ([`super::pack`]). Bits 2·t and 2·t + 1 of
+//! the fifth vector are the fifth bits of the low and the high half of vector t. Second parts are
+//! stored row by row, in the format of [`Dot::thirds`], because only few of them are read, far
+//! apart.
 
 mod search;
 
@@ -33,52 +35,57 @@ use crate::pool::{Pool, SharedOutput};
 use crate::simd::dot::{Dot, DotLevel, THIRDS, VECTOR, dispatch_dot};
 use crate::simd::{LANES, Level, Registers, Simd};
 
-/// Second parts are read this many inputs at a time; the number of inputs is a multiple of it.
+/// Number of inputs of the second parts that are read at a time. The number of inputs is a multiple
+/// of it.
 pub const STEP: usize = 2 * VECTOR;
-/// Most inputs: sums of first parts are exact in f32, `16 · 127 · 2¹³ < 2²⁴`.
+/// Largest number of inputs: sums of first parts are exact in f32, since `16 · 127 · 2¹³ < 2²⁴`.
 pub const LONGEST: usize = 1 << 13;
-/// Largest supported top-k; for a larger request all results are computed.
+/// Largest supported top-k. For a larger request all results are computed.
 pub const MOST: usize = 256;
-/// Inputs of a block of first parts, and the vectors it has.
+/// Inputs and vectors of a block of first parts.
 const BLOCK: usize = 32;
 const BLOCK_VECTORS: usize = 5;
 /// One step of a row's spread, as a fraction of √K.
 const SPREAD: f32 = 3.5 / 255.0;
-/// Panels whose bounds are compared while they are in cache.
+/// Number of panels whose bounds are compared while they are in cache.
 const PANELS: usize = 64;
 /// Outputs of [`PANELS`] panels.
 const CHUNK: usize = PANELS * LANES;
-/// A part of the tasks that is enough to know a result near the largest.
+/// Divisor of the number of tasks: one part of the tasks is enough to find a result near the
+/// largest.
 const EARLY: usize = 8;
-/// Rows for which first parts are read once; more take turns.
+/// Number of rows for which first parts are read once. More rows are processed in groups of this
+/// size.
 pub const ROWS: usize = 16;
 
-/// Packed weights of one linear map, a scale per output, no bias.
+/// Packed weights of one linear map with a scale per output and without bias.
 #[derive(Clone, Copy, Debug)]
 pub struct Split<'a> {
-    /// First parts, panel after panel; see [`pack_high`].
+    /// First parts, panel after panel (see [`pack_high`]).
     pub high: &'a [u8],
-    /// Second parts, [`row_bytes`] of each output; see [`pack_low`].
+    /// Second parts, [`row_bytes`] of each output (see [`pack_low`]).
     pub low: &'a [u8],
-    /// Per output: `‖l − 3.5‖` in steps of `3.5/255 · √inputs`, rounded up.
+    /// `‖l − 3.5‖` of each output in steps of `3.5/255 · √inputs`, rounded up.
     pub spread: &'a [u8],
-    /// One per output.
+    /// One scale per output.
     pub scales: &'a [f32],
-    /// Inputs, K: a multiple of [`STEP`], at most [`LONGEST`].
+    /// Number of inputs, K: a multiple of [`STEP`], at most [`LONGEST`].
     pub inputs: usize,
-    /// Outputs, N.
+    /// Number of outputs, N.
     pub outputs: usize,
 }
 
 impl Split<'_> {
-    /// Whether matrices with this many inputs can be split.
+    /// Checks whether matrices with this many inputs can be split.
     pub const fn takes(inputs: u64) -> bool {
         inputs > 0 && inputs.is_multiple_of(STEP as u64) && inputs <= LONGEST as u64
     }
 
+    /// Checks the dimensions and the lengths of weights and scales.
+    ///
     /// # Panics
-    /// When there are fewer weights or scales than the dimensions say, or the dimensions cannot be
-    /// split.
+    /// When there are fewer weights or scales than the dimensions require, or the dimensions cannot
+    /// be split.
     fn check(&self) {
         assert!(Split::takes(self.inputs as u64), "{} inputs in two parts", self.inputs);
         let panels = self.outputs.div_ceil(LANES);
@@ -91,18 +98,18 @@ impl Split<'_> {
     }
 }
 
-/// Bytes of the first parts of a panel.
+/// Returns the bytes of the first parts of a panel.
 pub const fn panel_bytes(inputs: usize) -> usize {
     inputs / BLOCK * BLOCK_VECTORS * VECTOR
 }
 
-/// Bytes of the second parts of a row.
+/// Returns the bytes of the second parts of a row.
 pub const fn row_bytes(inputs: usize) -> usize {
     inputs / STEP * THIRDS
 }
 
-/// Packs the first parts of one panel: `rows` contains up to sixteen rows of `inputs` weights;
-/// missing outputs become zeros.
+/// Packs the first parts of one panel. `rows` contains up to sixteen rows of `inputs` weights.
+/// Missing outputs become zeros.
 ///
 /// # Panics
 /// When the target is shorter than the panel.
@@ -121,11 +128,12 @@ pub fn pack_high(rows: &[i8], inputs: usize, target: &mut [u8]) {
     }
 }
 
-/// Packs the second parts of a row, [`STEP`] after [`STEP`] as [`Dot::thirds`] reads them, and
-/// returns the row's spread.
+/// Packs the second parts of a row in steps of [`STEP`] inputs, in the format of [`Dot::thirds`],
+/// and returns the row's spread.
 ///
 /// # Panics
-/// When the row is no multiple of [`STEP`], or the target is shorter than [`row_bytes`].
+/// When the length of the row is not a multiple of [`STEP`], or the target is shorter than
+/// [`row_bytes`].
 pub fn pack_low(row: &[i8], low: &mut [u8]) -> u8 {
     let (steps, rest) = row.as_chunks::<STEP>();
     let low = &mut low[..row_bytes(row.len())];
@@ -141,20 +149,19 @@ pub fn pack_low(row: &[i8], low: &mut [u8]) -> u8 {
         }
     }
     let step = f64::from(SPREAD) * (row.len() as f64).sqrt();
-    // At most 3.5·√K, which is 255 steps. The loss here is far less than the margin the search
-    // adds.
+    // The norm is at most 3.5·√K, which is 255 steps. The reduction here is far smaller than the
+    // margin that the search adds.
     (squares.sqrt() / step * (1.0 - 1e-6)).ceil().clamp(0.0, 255.0) as u8
 }
 
-/// Where the parts of the scratch memory begin, in values of four bytes.
+/// Offsets of the parts of the scratch memory, in values of four bytes.
 struct Layout {
     upper: usize,
     list: usize,
     end: usize,
 }
 
-/// Values of the room of a thread: of every output of a task its spread, its bound, and a
-/// candidate.
+/// Scratch values of a thread: a spread, a bound, and a candidate for every output of a task.
 const ROOM: usize = 3 * CHUNK;
 /// Values of the list of a thread and row: a count, padding, then bits and index of each entry.
 const LIST: usize = LANES + 2 * MOST;
@@ -168,19 +175,19 @@ impl Layout {
     }
 }
 
-/// Number of scratch values that [`split_linear`] needs for a pool of `threads` threads; `None` on
-/// overflow.
+/// Returns the number of scratch values that [`split_linear`] needs for a pool of `threads`
+/// threads, or `None` on overflow.
 pub fn scratch_values(inputs: usize, rows: usize, threads: usize) -> Option<usize> {
     Some(Layout::new(inputs, rows, threads)?.end)
 }
 
-/// Writes `out[r][n]` of `rows` rows `x [rows, inputs]`, quantised as [`quantise_rows`] does; every
-/// result is `sum · (row scale · weight scale)` in f64, rounded once. If there is a `cap` (finite
-/// and positive), [`softcap`] is applied.
+/// Writes `out[r][n]` for `rows` rows of `x [rows, inputs]`, quantised as by [`quantise_rows`].
+/// Every result is `sum · (row scale · weight scale)` in f64, rounded once. If there is a `cap`
+/// (finite and positive), [`softcap`] is applied.
 ///
-/// With `largest = k`, only the k largest results of each row are written, ties going to the lower
-/// index, and [`f32::MIN`] in all other places; the choice depends on the operands alone, and not
-/// on other rows. All results of a row that is not finite are NaN.
+/// With `largest = k`, only the k largest results of each row are written, and all other places
+/// receive [`f32::MIN`]. Among equal results the lower index wins. The choice depends only on the
+/// operands of the row, not on other rows. All results of a row that is not finite are NaN.
 ///
 /// # Panics
 /// When a length does not fit the dimensions, or the dimensions cannot be split.
@@ -221,7 +228,7 @@ pub fn split_linear(
     }
 }
 
-/// At most [`ROWS`] rows.
+/// Processes at most [`ROWS`] rows.
 fn some_rows(
     dot: DotLevel,
     pool: &Pool,
@@ -250,7 +257,8 @@ fn some_rows(
         wanted,
     };
     let list = |thread: usize, row: usize| {
-        // SAFETY: a thread has its own part, and threads are numbered below those of the pool.
+        // SAFETY: each thread has its own part, and thread indices are below the pool's number of
+        // threads.
         unsafe { lists.part((thread * rows.len() + row) * LIST, LIST) }
     };
     for thread in 0..pool.threads() {
@@ -266,8 +274,9 @@ fn some_rows(
             search_at(dot, &search, phase, first + task, room, lists, out);
         });
     };
-    // Likely results of some tasks come first, so that the bar is high for the others, which are
-    // finished while their bounds are in cache. Of a single result a part suffices.
+    // The most promising results of some tasks come first. They raise the bar for the other tasks,
+    // which finish while their bounds are in cache. If only one result is wanted, a part of the
+    // tasks is enough.
     let early = if wanted == 1 { tasks.div_ceil(EARLY) } else { tasks };
     step(Phase::Begin, 0, early);
     step(Phase::Both, early, tasks);
@@ -286,7 +295,7 @@ fn some_rows(
     }
 }
 
-/// A quantised row and the weights it is multiplied with.
+/// A quantised row and the weights that it is multiplied by.
 #[derive(Clone, Copy)]
 struct Row<'a> {
     split: Split<'a>,
@@ -298,7 +307,7 @@ struct Row<'a> {
     streams: Streams,
 }
 
-/// Writes `Σ h·q` of the outputs of a task to their places, for every row.
+/// Writes `Σ h·q` of the outputs of a task to their places in `out`, for every row.
 #[inline(always)]
 fn high<D: Dot>(d: D, rows: &[Row<'_>], task: usize, out: SharedOutput<'_, f32>) {
     let Row { split: Split { inputs, outputs, high, .. }, streams, .. } = rows[0];
@@ -328,7 +337,7 @@ fn high<D: Dot>(d: D, rows: &[Row<'_>], task: usize, out: SharedOutput<'_, f32>)
             continue;
         }
         // First parts are in cache from the second tile of rows on. Conditions that are constant
-        // per level remove the shapes that it does not use.
+        // per level remove the unused tile shapes.
         let mut row = 0;
         while row < rows.len() {
             macro_rules! of_rows {
@@ -349,11 +358,11 @@ fn high<D: Dot>(d: D, rows: &[Row<'_>], task: usize, out: SharedOutput<'_, f32>)
     }
 }
 
-/// Panels `panel..panel + N` side by side by the rows from `row` on, with so many sums of each
-/// result: one alone would wait for itself.
+/// Multiplies panels `panel..panel + N` in parallel by the rows from `row` on. Each result has
+/// `CHAINS` sums, because a single sum would wait for itself.
 ///
 /// # Safety
-/// `high` is readable for `N` panels, and no other task writes their results.
+/// `high` must be readable for `N` panels, and no other task may write their results.
 #[inline(always)]
 unsafe fn panels<D: Dot, const R: usize, const N: usize, const CHAINS: usize>(
     d: D,
@@ -376,12 +385,13 @@ unsafe fn panels<D: Dot, const R: usize, const N: usize, const CHAINS: usize>(
         let at = |panel: usize, vector: usize| {
             high.wrapping_add(panel * bytes + (block * BLOCK_VECTORS + vector) * VECTOR)
         };
-        // Reading ahead past the end of a panel would fetch its neighbour's panel, which the
-        // neighbouring stream reads; this stream continues after the last of the panels.
+        // Prefetching past the end of a panel would fetch the neighbouring panel, which another
+        // stream reads. This stream continues after the last of the panels instead.
         if block * BLOCK_VECTORS * VECTOR + near >= bytes {
             ahead = near + (N - 1) * bytes;
         }
-        // SAFETY: five vectors of each panel, as the caller grants; 32 values of each row.
+        // SAFETY: the caller guarantees five vectors of each panel, and each row has 32 values
+        // here.
         unsafe {
             let bits: [D::Bytes; N] = std::array::from_fn(
                 #[inline(always)]
@@ -419,7 +429,7 @@ unsafe fn panels<D: Dot, const R: usize, const N: usize, const CHAINS: usize>(
             let sums = chains[1..].iter().fold(chains[0], |sums, chain| d.add(sums, *chain));
             let first = (panel + at) * LANES;
             let count = LANES.min(outputs - first);
-            // SAFETY: so many values, which the caller's task alone writes.
+            // SAFETY: as many values exist, and only the caller's task writes them.
             unsafe {
                 let out = out.address((row + index) * outputs + first, count);
                 d.values().store_partial(out, count, d.widen(sums));
@@ -429,7 +439,7 @@ unsafe fn panels<D: Dot, const R: usize, const N: usize, const CHAINS: usize>(
 }
 
 impl Row<'_> {
-    /// The uncapped result of an output whose sum of first parts is known.
+    /// Computes the uncapped result of an output from its sum of first parts.
     #[inline(always)]
     fn result<D: Dot>(&self, d: D, output: usize, high: f32) -> f32 {
         let [low] = low(d, [self.q], self.split, output, 0);
@@ -437,14 +447,14 @@ impl Row<'_> {
         value(sum as f64, f64::from(self.scale), f64::from(self.split.scales[output]), 0.0)
     }
 
-    /// Caps results in their places.
+    /// Caps results in place.
     #[inline(always)]
     fn cap<D: Dot>(&self, d: D, results: &mut [f32]) {
         let f = d.values();
         let Some(cap) = self.cap else { return };
         for results in results.chunks_mut(LANES) {
             let count = results.len();
-            // SAFETY: so many values.
+            // SAFETY: the chunk has `count` values.
             unsafe {
                 let values = f.load_partial(results.as_ptr(), count);
                 f.store_partial(results.as_mut_ptr(), count, softcap(f, values, cap));
@@ -452,19 +462,20 @@ impl Row<'_> {
         }
     }
 
-    /// Every result below the returned value is less than `least` when capped.
+    /// Returns a bound such that every result below it is less than `least` after capping.
     fn below(&self, least: f32) -> f32 {
         let Some(cap) = self.cap else { return least };
         let cap = f64::from(cap);
         let part = f64::from(least) / cap;
         // `softcap` is within 5e-7 of the exact function: 3 ulp of tanh, a quotient and a product.
-        // Subnormal quotients are off by far less than the least normal number.
+        // The error of subnormal quotients is far below the smallest normal number.
         let part = (part - 2e-6 * part.abs()).max(-1.0);
         (cap * part.atanh() - f64::from(f32::MIN_POSITIVE) * cap.max(1.0)) as f32
     }
 }
 
-/// `Σ l·q` of an output in lanes that add up to it, for `R` rows; prefetches `ahead` bytes.
+/// Computes `Σ l·q` of an output for `R` rows, as lanes that add up to it. Prefetches at a distance
+/// of `ahead` bytes.
 #[inline(always)]
 fn low<D: Dot, const R: usize>(
     d: D,
@@ -478,7 +489,7 @@ fn low<D: Dot, const R: usize>(
     let rows = rows.map(|q| q[..split.inputs].as_ptr());
     for (step, low) in split.low[output * bytes..][..bytes].as_chunks::<THIRDS>().0.iter().enumerate() {
         d.prefetch(low.as_ptr().wrapping_add(ahead));
-        // SAFETY: every chunk is as long as what is read, and rows have a step for each.
+        // SAFETY: every chunk has the length that is read, and rows have a step for each chunk.
         unsafe {
             let [first, second] = d.thirds(low.as_ptr());
             for (sums, q) in sums.iter_mut().zip(rows) {
@@ -495,8 +506,9 @@ fn low<D: Dot, const R: usize>(
     all
 }
 
-/// The results of up to sixteen outputs from `first` on of the rows from `row` on, in the places of
-/// their sums of first parts. Finishing them one by one would take as long as their second parts.
+/// Computes the results of up to sixteen outputs from `first` on, for the rows from `row` on. The
+/// results replace the sums of first parts in `out`. Finishing the outputs one by one would need as
+/// much time as their second parts.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "rows, outputs and their places")]
 fn results<D: Dot, const R: usize>(
@@ -528,19 +540,19 @@ fn results<D: Dot, const R: usize>(
         // SAFETY: sixteen values.
         unsafe { f.store(low.as_mut_ptr(), f.reduce_add_each(lanes)) };
         for ((sum, high), low) in sums.iter_mut().zip(&*results).zip(low) {
-            // Within 2³¹: |w·q| ≤ 2¹⁴, of 2¹³ inputs.
+            // The sum is within 2³¹: |w·q| ≤ 2¹⁴, for 2¹³ inputs.
             *sum = 8 * (*high as i32) + low as i32;
         }
         let mut values = d.exact(d.sums(&sums), f64::from(row_of.scale), &scales, &[0.0; LANES]);
         if let Some(cap) = row_of.cap {
             values = softcap(f, values, cap);
         }
-        // SAFETY: so many values.
+        // SAFETY: `results` has `count` values.
         unsafe { f.store_partial(results.as_mut_ptr(), count, values) };
     }
 }
 
-/// The outputs of a task, of a row.
+/// Returns the outputs of a task for a row.
 #[inline(always)]
 fn outputs_of<'a>(split: Split<'_>, row: usize, task: usize, out: SharedOutput<'a, f32>) -> &'a mut [f32] {
     let first = task * CHUNK;
@@ -550,11 +562,12 @@ fn outputs_of<'a>(split: Split<'_>, row: usize, task: usize, out: SharedOutput<'
 
 dispatch_dot! { fn complete_at => complete(rows: &[Row<'_>], task: usize, out: SharedOutput<'_, f32>) }
 
-/// All results of a task.
+/// Computes all results of a task.
 #[inline(always)]
 fn complete<D: Dot>(d: D, rows: &[Row<'_>], task: usize, out: SharedOutput<'_, f32>) {
     high(d, rows, task, out);
-    // Several streams of groups of outputs, as for panels; those of several rows are in cache.
+    // Groups of outputs are read in several streams, like panels. For several rows they are in
+    // cache.
     let Row { split, streams, .. } = rows[0];
     let streams = streams.count();
     let count = CHUNK.min(split.outputs - task * CHUNK);

@@ -2,24 +2,24 @@ use std::fmt;
 
 use crate::simd::dot::DotLevel;
 
-/// Panels that are read side by side for one row, which is bound by memory: an Intel Xeon reads
-/// fastest with eight streams, an AMD EPYC (Zen 5) with one, by a tenth to a third. No bit of a
-/// result depends on it.
+/// Number of panels that are read in parallel for one row, which is limited by memory. An Intel
+/// Xeon reads fastest with eight streams, an AMD EPYC (Zen 5) with one, by a tenth to a third. No
+/// bit of a result depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Streams {
-    /// One after the other, each with several sums.
+    /// One panel after the other, each with several sums.
     One,
-    /// Four; where registers are few, two of blocks with scales.
+    /// Four panels. On processors with few registers, two panels if blocks have scales.
     Four,
-    /// Eight, where their sums fit into registers.
+    /// Eight panels, if their sums fit into registers.
     Eight,
 }
 
 impl Streams {
-    /// All, fewest first.
+    /// All variants, fewest streams first.
     pub const ALL: [Streams; 3] = [Streams::One, Streams::Four, Streams::Eight];
 
-    /// How many.
+    /// Returns the number of streams.
     pub const fn count(self) -> usize {
         match self {
             Streams::One => 1,
@@ -28,7 +28,7 @@ impl Streams {
         }
     }
 
-    /// Those that kernels of this level have, of which the last is the one to begin with.
+    /// Returns the variants that kernels of this level support. The last one is used first.
     pub fn of(level: DotLevel) -> &'static [Streams] {
         match level {
             DotLevel::Scalar => &Streams::ALL[..1],
@@ -38,7 +38,7 @@ impl Streams {
         }
     }
 
-    /// This one, or the nearest that the level has.
+    /// Returns this variant if the level supports it, otherwise the level's last variant.
     pub fn within(self, level: DotLevel) -> Streams {
         let ways = Streams::of(level);
         *ways.iter().find(|way| **way == self).unwrap_or(&ways[ways.len() - 1])

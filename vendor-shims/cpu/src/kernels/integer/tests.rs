@@ -10,7 +10,7 @@ fn values(count: usize, seed: u64) -> Vec<f32> {
 
 const KINDS: [IntegerType; 3] = [IntegerType::I8, IntegerType::I4, IntegerType::I2];
 
-/// Integers of the whole range of a type, and how they are packed.
+/// Integers of the whole range of a type, with their packed form.
 struct Integers {
     raw: Vec<i8>,
     packed: Vec<u8>,
@@ -31,7 +31,8 @@ impl Integers {
     }
 }
 
-/// Scale and integers of each row, or of each block of so many values, by definition.
+/// Quantises by definition. Returns scale and integers of each row, or of each block of `inputs`
+/// values.
 fn quantised(x: &[f32], inputs: usize) -> Vec<(f32, Vec<i64>)> {
     x.chunks(inputs)
         .map(|row| {
@@ -42,7 +43,7 @@ fn quantised(x: &[f32], inputs: usize) -> Vec<(f32, Vec<i64>)> {
         .collect()
 }
 
-/// The result at every level and thread count.
+/// Returns the results at every level and thread count.
 fn everywhere(
     x: &[f32],
     block: Option<usize>,
@@ -52,7 +53,7 @@ fn everywhere(
 ) -> Vec<(String, Vec<f32>)> {
     let geometry = tiles.rows(block).expect("blocks that suit the weights");
     let mut all = Vec::new();
-    // More rows than one are read in one way.
+    // Several rows are always read in the same way.
     let ways = |dot| if rows == 1 { Streams::of(dot) } else { &Streams::ALL[..1] };
     for dot in DotLevel::available() {
         for (threads, streams) in [1, 3].into_iter().flat_map(|n| ways(dot).iter().map(move |s| (n, *s))) {
@@ -61,7 +62,7 @@ fn everywhere(
             let pool = Pool::eager(threads);
             let map = Map { weights: tiles, bias, bounds: None, out: &mut out };
             integer_linear(Level::detect(), dot, streams, &pool, x, block, [Some(map)], rows, &mut scratch);
-            // Bounds give the bits of a clamp after it.
+            // Bounds give the same bits as a clamp afterwards.
             let mut held = vec![f32::NAN; out.len()];
             let map = Map { weights: tiles, bias, bounds: Some([-0.5, 0.75]), out: &mut held };
             integer_linear(Level::detect(), dot, streams, &pool, x, block, [Some(map)], rows, &mut scratch);
@@ -160,10 +161,12 @@ proptest! {
         rows in 1usize..30, inputs in 1usize..700, outputs in 1usize..150, times in 0usize..4, seed: u64, with_bias: bool,
     ) {
         let mut x = values(rows * inputs, seed);
-        // Blocks of other magnitudes: the scale of a neighbour is far off.
+        // Neighbouring blocks have different magnitudes, so that a neighbour's scale would be far
+        // off.
         x.iter_mut().enumerate().for_each(|(at, x)| *x *= [1.0, 40.0, 0.02, 7.0, 0.3][at % inputs / 32 % 5]);
         let bias = with_bias.then(|| values(outputs, seed ^ 0xaa));
-        // Weights with a scale per output, or in blocks of as many or several times as many inputs.
+        // Weights have a scale per output, or blocks as long as the blocks of the rows or several
+        // times as long.
         let size = (times > 0).then_some(32 * times);
         let geometry = Geometry::new(inputs, size);
         let blocks = inputs.div_ceil(size.unwrap_or(inputs));
@@ -255,7 +258,7 @@ fn a_row_alone_equals_the_row_among_many() {
     }
 }
 
-/// Few rows share tiles, of which each level has others.
+/// Few rows share tiles, and each level has other tiles.
 #[test]
 fn every_number_of_rows_gives_each_row_the_bits_it_has_alone() {
     let (most, inputs, outputs) = (MANY_SINGLE + 1, 150, 37);
@@ -282,8 +285,8 @@ fn every_number_of_rows_gives_each_row_the_bits_it_has_alone() {
     }
 }
 
-/// Rows that are no whole number of pairs and groups, outputs that do not fill a panel, inputs and
-/// blocks that do not fill a step: the edge cases of products of several rows by several outputs.
+/// The edge cases of products of several rows by several outputs: rows that do not fill pairs and
+/// groups, outputs that do not fill a panel, inputs and blocks that do not fill a step.
 #[test]
 fn many_rows_of_odd_shapes_are_those_of_the_scalar_twin() {
     let outputs = 83;
@@ -309,7 +312,7 @@ fn many_rows_of_odd_shapes_are_those_of_the_scalar_twin() {
                         continue;
                     }
                     let all = everywhere(&x, of_rows, tiles, Some(&bias), rows);
-                    // The scalar twin is the first.
+                    // The scalar twin comes first.
                     for (how, out) in &all[1..] {
                         assert_eq!(bits(out), bits(&all[0].1), "{kind:?}, {rows} by {inputs}, {how}");
                     }
@@ -321,7 +324,7 @@ fn many_rows_of_odd_shapes_are_those_of_the_scalar_twin() {
 
 #[test]
 fn the_longest_sums_are_exact() {
-    // The largest products of one sign, more than 32 bits can count.
+    // The largest products of one sign, whose sum exceeds 32 bits.
     for inputs in [pack::LONGEST, 3 * pack::LONGEST + 5] {
         let outputs = 17;
         let geometry = Geometry::new(inputs, None);
@@ -398,7 +401,7 @@ fn maps_of_the_same_rows_give_what_each_gives_alone() {
         let x = values(rows * inputs, 11);
         for kind in KINDS {
             let geometry = Geometry::new(inputs, None);
-            // Maps of rows with a scale per block may differ in the scales of their weights.
+            // The maps of rows with a scale per block may have different scales of weights.
             let halves = vec![[0x2c01u16; LANES]; inputs / 32];
             let integers = widths.map(|outputs| Integers::new(kind, geometry, outputs, outputs as u64));
             let scales = values(widths[0], 12);
@@ -463,7 +466,7 @@ fn maps_of_the_same_rows_give_what_each_gives_alone() {
     }
 }
 
-/// Decides something without optimisation alone, as `cargo xtask kernels` runs it.
+/// Only meaningful without optimisation, as in `cargo xtask kernels`.
 #[test]
 fn every_kernel_fits_half_of_the_stack() {
     crate::pool::on_half_of_a_stack(|| {

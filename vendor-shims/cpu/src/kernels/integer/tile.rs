@@ -1,4 +1,4 @@
-//! The register tile: some rows by some panels, sums in registers over a block of inputs.
+//! The register tile: some rows by some panels, with sums in registers over a block of inputs.
 
 use super::results::{Columns, finish_paired, finish_scaled};
 use super::streams::Streams;
@@ -9,7 +9,7 @@ use crate::pool::SharedOutput;
 use crate::simd::dot::{Dot, VECTOR};
 use crate::simd::{LANES, Registers, Simd};
 
-/// Quantised rows; see [`super::quantise_rows`].
+/// Quantised rows (see [`super::quantise_rows`]).
 #[derive(Clone, Copy)]
 pub struct Rows<'a> {
     /// `[rows, length]`
@@ -18,30 +18,30 @@ pub struct Rows<'a> {
     pub sums: &'a [i32],
     /// `[rows]`, or `[rows, blocks]` if the geometry is scaled.
     pub scales: &'a [f32],
-    /// Whether `q` is stored plus 128.
+    /// Whether `q` is stored plus 128, as unsigned bytes.
     pub raised: bool,
 }
 
-/// Where results are written.
+/// Destination of the results.
 #[derive(Clone, Copy)]
 pub struct Target<'a> {
     /// `[rows, stride]`
     pub out: SharedOutput<'a, f32>,
-    /// Outputs of a row.
+    /// Number of outputs of a row.
     pub stride: usize,
 }
 
-/// How a vector stores weights.
+/// Storage format of weights in a vector.
 pub trait Stored {
     /// Number of operands unpacked from one vector.
     const PARTS: usize;
-    /// Whether the operands are within 0 and 15, thanks to the offset of their type.
+    /// Whether the operands are within 0 and 15, because of the offset of their type.
     const SMALL: bool;
     /// Whether the rows are raised instead of the operands.
     const RAISED: bool = false;
     /// Whether many rows are multiplied.
     const MANY: bool = false;
-    /// Operand `part`.
+    /// Returns operand `part`.
     fn part<D: Dot>(d: D, bytes: D::Bytes, part: usize) -> D::Bytes;
 }
 
@@ -53,7 +53,7 @@ pub struct I4;
 pub struct I2;
 /// Signed bytes for raised rows.
 pub struct Raised;
-/// Operands, as [`make_ready`] stores them.
+/// Operands in the format of [`make_ready`].
 pub struct Ready<const SMALL: bool>;
 
 impl Stored for I8 {
@@ -100,25 +100,26 @@ impl<const S: bool> Stored for Ready<S> {
     }
 }
 
-/// Prefetch distance in bytes of each of so many streams: the hardware prefetches within a page
-/// only. Measured on an AMD EPYC (Zen 5) with one thread: one stream of four-bit weights is read a
-/// tenth faster at 4 to 16 KiB than at 2 KiB, one of bytes as fast; eight streams lose a tenth as
-/// they reach farther. Which cache is asked for (T0, T1, NTA) makes no difference.
+/// Returns the prefetch distance in bytes for each of `streams` streams, because the hardware
+/// prefetches within a page only. Measured on an AMD EPYC (Zen 5) with one thread: one stream of
+/// four-bit weights is a tenth faster at 4 to 16 KiB than at 2 KiB, and one stream of bytes is
+/// equally fast. Eight streams lose a tenth at larger distances. The cache level of the prefetch
+/// (T0, T1, NTA) makes no difference.
 pub(super) const fn ahead(streams: usize) -> usize {
     if streams == 1 { 8192 } else { 2048 }
 }
-/// Most panels that are read side by side for a single row; see [`Streams`].
+/// Most panels that are read in parallel for a single row (see [`Streams`]).
 pub(super) const STREAMS: usize = 8;
-/// The same where the sums of eight do not fit into registers.
+/// Most panels in parallel if the sums of eight panels do not fit into registers.
 pub(super) const FEWER_STREAMS: usize = 4;
 
-/// A row is one block, whose exact sum is the result.
+/// Mode: a row is one block, whose exact sum is the result.
 pub(super) const WHOLE: u8 = 0;
-/// Blocks have scales.
+/// Mode: blocks of the weights have scales.
 pub(super) const SCALED: u8 = 1;
-/// A row has no blocks, or several only because its sum would not fit.
+/// Mode: a row has no blocks, or several blocks only because its sum would overflow.
 const LONG: u8 = 2;
-/// Blocks of rows have scales, and weights have some per block or per output.
+/// Mode: blocks of rows have scales, and weights have scales per block or per output.
 pub(super) const PAIRED: u8 = 3;
 
 pub(super) fn mode(operands: &Operands<'_>) -> u8 {
@@ -130,33 +131,33 @@ pub(super) fn mode(operands: &Operands<'_>) -> u8 {
     }
 }
 
-/// What a tile of many rows has beside its operands.
+/// Inputs of a tile of many rows in addition to its operands.
 #[derive(Clone, Copy)]
 struct Begin<'a> {
-    /// Factors of the panels where each row is one block.
+    /// Factors of the panels if each row is one block.
     columns: &'a [Columns],
-    /// −128 · Σ w of every panel for raised rows.
+    /// −128 · Σ w of every panel, for raised rows.
     sums: &'a [[i32; LANES]],
-    /// From where a line is fetched with every [`STEP`](super::pack::STEP) inputs.
+    /// Address from which a cache line is prefetched with every [`STEP`](super::pack::STEP) inputs.
     ahead: *const u8,
 }
 
-/// Scales of the weights of a panel by block of a row, for products with rows that have scales per
-/// block.
+/// Scales of a panel's weights by block of a row, for products whose rows have scales per block.
 #[derive(Clone, Copy)]
 pub(super) struct BlockScales {
-    /// Those of the next block: sixteen binary16.
+    /// Scales of the next block: sixteen binary16.
     pub(super) next: *const u16,
-    /// From one panel to the next, in binary16.
+    /// Distance from one panel to the next, in binary16 elements.
     pub(super) panel: usize,
-    /// Blocks of a row in a block of the weights.
+    /// Blocks of a row in each block of the weights.
     blocks: usize,
-    /// How many of them are left in this one.
+    /// Blocks of a row that are left in the current block of the weights.
     left: usize,
 }
 
 impl BlockScales {
-    /// Of panels from `panel` on. Weights with a scale per output have ones, which change nothing.
+    /// Creates the scales of panels from `panel` on. Weights with a scale per output get scales of
+    /// one, which do not change the sums.
     #[inline(always)]
     pub(super) fn of(operands: &Operands<'_>, panel: usize) -> BlockScales {
         let Scales::PerBlock { size, values } = operands.weights.scales else { return BlockScales::ones() };
@@ -172,7 +173,7 @@ impl BlockScales {
         BlockScales { next: ONES.as_ptr(), panel: 0, blocks: usize::MAX, left: usize::MAX }
     }
 
-    /// Goes on to the next block of a row.
+    /// Moves to the next block of a row.
     #[inline(always)]
     pub(super) fn advance(&mut self) {
         self.left -= 1;
@@ -186,7 +187,7 @@ impl BlockScales {
 /// Adds the products of an operand and bytes `4 · index` to `4 · index + 3` of a row's step.
 ///
 /// # Safety
-/// As [`Dot::quad_at`].
+/// See [`Dot::quad_at`].
 #[inline(always)]
 unsafe fn product<D: Dot, W: Stored>(
     d: D,
@@ -195,7 +196,7 @@ unsafe fn product<D: Dot, W: Stored>(
     step: D::Step,
     index: usize,
 ) -> D::Sums {
-    // SAFETY: as the caller grants.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match (W::SMALL, W::RAISED) {
             (true, _) => d.dot_small_at(sums, w, step, index),
@@ -205,11 +206,12 @@ unsafe fn product<D: Dot, W: Stored>(
     }
 }
 
-/// Vector `VECTOR_AT` of a step: one row by panels, each panel's weights used as soon as they are
-/// read, since those of all would not stay in the registers of every processor.
+/// Multiplies one row with vector `VECTOR_AT` of a step of each panel. Each panel's weights are
+/// used as soon as they are read, because the weights of all panels would not fit into the
+/// registers of every processor.
 ///
 /// # Safety
-/// The streams are readable for the vector, the row for the step.
+/// The streams must be readable for the vector, and the row for the step.
 #[inline(always)]
 unsafe fn one_row<D: Dot, W: Stored, const PANELS: usize, const CHAINS: usize, const VECTOR_AT: usize>(
     d: D,
@@ -219,7 +221,7 @@ unsafe fn one_row<D: Dot, W: Stored, const PANELS: usize, const CHAINS: usize, c
     step: D::Step,
 ) {
     for (chains, stream) in sums.iter_mut().zip(streams) {
-        // SAFETY: as the caller grants.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let at = stream.add(VECTOR_AT * VECTOR);
             d.prefetch(at.wrapping_add(ahead));
@@ -233,10 +235,11 @@ unsafe fn one_row<D: Dot, W: Stored, const PANELS: usize, const CHAINS: usize, c
     }
 }
 
-/// The same of many rows, which share the weights that are read.
+/// Multiplies many rows, which share the loaded weights, with vector `VECTOR_AT` of a step of each
+/// panel.
 ///
 /// # Safety
-/// As [`one_row`].
+/// See [`one_row`].
 #[inline(always)]
 unsafe fn many_rows<
     D: Dot,
@@ -252,7 +255,7 @@ unsafe fn many_rows<
     ahead: usize,
     steps: &[D::Step; ROWS],
 ) {
-    // SAFETY: as the caller grants.
+    // SAFETY: guaranteed by the caller.
     let bytes: [D::Bytes; PANELS] = std::array::from_fn(
         #[inline(always)]
         |p| unsafe {
@@ -272,18 +275,19 @@ unsafe fn many_rows<
         for (row, step) in sums.iter_mut().zip(steps) {
             for (chains, w) in row.iter_mut().zip(operands) {
                 let sum = &mut chains[index % CHAINS];
-                // SAFETY: as the caller grants.
+                // SAFETY: guaranteed by the caller.
                 *sum = unsafe { product::<D, W>(d, *sum, w, *step, index) };
             }
         }
     }
 }
 
-/// `ROWS × PANELS` results; `CHAINS` sums of each result hide the latency of the products.
+/// Computes `ROWS × PANELS` results. `CHAINS` sums of each result hide the latency of the products.
 ///
 /// # Safety
-/// Rows `row..row + ROWS` and panels `panel..panel + PANELS` exist, `w` is readable for the weights
-/// of these panels, which are `panel_bytes` apart, and no other task writes their results.
+/// Rows `row..row + ROWS` and panels `panel..panel + PANELS` must exist. `w` must be readable for
+/// the weights of these panels, which are `panel_bytes` apart. No other task may write their
+/// results.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "a tile with its operands")]
 unsafe fn tile<
@@ -313,7 +317,9 @@ unsafe fn tile<
     let mut values = [[f.splat(0.0); PANELS]; ROWS];
     let mut lanes = [[[0i32; LANES]; PANELS]; ROWS];
     let mut totals = [[[0.0f64; LANES]; PANELS]; ROWS];
-    // A pointer for each panel, and distances that all share: the registers hold no more addresses.
+    // Each panel has a pointer, and all share the distances, because there are not enough registers
+    // for more addresses.
+    //
     // SAFETY: the panels exist.
     let mut streams: [*const u8; PANELS] = std::array::from_fn(|p| unsafe { w.add(p * panel_bytes) });
     let mut scales: *const u16 = match weights.scales {
@@ -326,7 +332,7 @@ unsafe fn tile<
         PAIRED => BlockScales::of(&operands, panel),
         _ => BlockScales::ones(),
     };
-    // SAFETY: the rows exist and have so many blocks.
+    // SAFETY: the rows exist and have as many blocks.
     let row_scales = unsafe { rows.scales.as_ptr().add(row * if MODE == PAIRED { blocks } else { 1 }) };
     let near = const { ahead(PANELS) };
     let (mut place, mut ahead) = (0, near);
@@ -334,7 +340,7 @@ unsafe fn tile<
         let end = if MODE == WHOLE || block + 1 == blocks { length } else { place + geometry.stride };
         let mut sums = [[[d.splat(0); CHAINS]; PANELS]; ROWS];
         for (r, row) in sums.iter_mut().enumerate() {
-            // SAFETY: the rows exist and have so many blocks.
+            // SAFETY: the rows exist and have as many blocks.
             let sum = unsafe { *block_sums.add(r.wrapping_mul(blocks).wrapping_add(block)) };
             let start = offset.wrapping_mul(sum).wrapping_neg();
             for (p, chains) in row.iter_mut().enumerate() {
@@ -345,8 +351,8 @@ unsafe fn tile<
             }
         }
         while place < end {
-            // Reading ahead past the end of a panel would fetch its neighbour's panel, which the
-            // neighbouring stream reads; this stream continues after the last of the panels.
+            // Prefetching past the end of a panel would fetch the neighbouring panel, which another
+            // stream reads. This stream continues after the last of the panels instead.
             if ROWS == 1 && place * LANES / W::PARTS + near >= panel_bytes {
                 ahead = near + (PANELS - 1) * panel_bytes;
             }
@@ -358,7 +364,8 @@ unsafe fn tile<
                 #[inline(always)]
                 |r| unsafe { d.step(q.add(r.wrapping_mul(length).wrapping_add(place))) },
             );
-            // Written out: a loop that stays one finds its step by a variable index.
+            // Unrolled by hand: a loop that the compiler does not unroll would index its step with
+            // a variable.
             macro_rules! vector {
                 ($vector:literal) => {
                     if $vector < 4 / W::PARTS {
@@ -424,8 +431,8 @@ unsafe fn tile<
                     let of_row = unsafe { *row_scales.add(r.wrapping_mul(blocks).wrapping_add(block)) };
                     values[r][p] = f.fma(d.widen(sum), f.mul(f.splat(of_row), scale), values[r][p]);
                 } else {
-                    // Store right away, with minimal surrounding code: only loops that the compiler
-                    // unrolls keep sums in registers.
+                    // Stored immediately, with minimal surrounding code, because only loops that
+                    // the compiler unrolls keep sums in registers.
                     lanes[r][p] = d.lanes(sum);
                 }
             }
@@ -446,7 +453,7 @@ unsafe fn tile<
     }
     // Opaque counts stop the compiler from duplicating the end of a tile for every result.
     if MODE == SCALED || MODE == PAIRED {
-        // A copy: what is found by a variable index has no register.
+        // Copied, because values that are indexed with a variable are not kept in registers.
         let mut results = [[f.splat(0.0); PANELS]; ROWS];
         for r in 0..ROWS {
             for p in 0..PANELS {
@@ -490,7 +497,7 @@ unsafe fn tile<
         for (p, columns) in columns.iter().enumerate() {
             let value = d.exact(d.sums(&lanes[r][p]), scale, &columns.scales, &columns.bias);
             let value = clamp(f, value, low, high);
-            // SAFETY: within the part above, which the caller's task alone writes; panels are
+            // SAFETY: within the part above, which only the caller's task writes. Panels are
             // adjacent, and all but the last have sixteen columns.
             unsafe {
                 let out = first.add(r * target.stride + p * LANES);
@@ -503,7 +510,7 @@ unsafe fn tile<
     }
 }
 
-/// All of a few rows by panels `panel..panel + panels`, read in place.
+/// Multiplies a few rows by panels `panel..panel + panels`, whose weights are read in place.
 #[inline(always)]
 pub fn stream<D: Dot, W: Stored>(
     d: D,
@@ -522,7 +529,7 @@ pub fn stream<D: Dot, W: Stored>(
         macro_rules! cover {
             ($mode:ident, $row:expr, $rows:literal, $panels:literal, $chains:literal) => {
                 // SAFETY: the panels are within the weights by the slice above, `row + $rows` ≤
-                // `rows`; a task has its own panels.
+                // `rows`, and a task has its own panels.
                 unsafe {
                     let w = weights.add(index * bytes);
                     tile::<D, W, $mode, $rows, $panels, $chains>(
@@ -562,7 +569,7 @@ pub fn stream<D: Dot, W: Stored>(
                 PAIRED if const { matches!(<D::F as Simd>::REGISTERS, Registers::Many) } => {
                     cover!(PAIRED, 0, 1, 4, 1)
                 }
-                // Sums and values of four take all registers.
+                // Sums and values of four panels would use all registers.
                 SCALED => {
                     cover!(SCALED, 0, 1, 2, 1);
                     index += 2;
@@ -580,7 +587,7 @@ pub fn stream<D: Dot, W: Stored>(
         }
         let mut row = 0;
         while row < rows {
-            // Weights are in cache from the second tile of rows on. Sums of blocks with scales take
+            // Weights are in cache from the second tile of rows on. Sums of blocks with scales use
             // two registers each.
             macro_rules! of_mode {
                 ($rows:literal, $whole:literal, $scaled:literal) => {{
@@ -592,7 +599,7 @@ pub fn stream<D: Dot, W: Stored>(
                     row += $rows;
                 }};
             }
-            // Conditions that are constant per level remove the shapes that it does not use.
+            // Conditions that are constant per level remove the unused tile shapes.
             let left = rows - row;
             if mode == LONG {
                 cover!(LONG, row, 1, 1, 1);
@@ -635,7 +642,7 @@ pub fn make_ready<D: Dot, W: Stored>(
     for (source, target) in
         weights.as_chunks::<VECTOR>().0.iter().zip(ready.chunks_exact_mut(VECTOR * W::PARTS))
     {
-        // SAFETY: a vector gives PARTS vectors.
+        // SAFETY: a vector gives `PARTS` vectors.
         unsafe {
             let bytes = d.load(source.as_ptr());
             for part in 0..W::PARTS {
@@ -645,12 +652,12 @@ pub fn make_ready<D: Dot, W: Stored>(
     }
 }
 
-/// −128 · Σ w of panels `panel..panel + panels`.
+/// Computes −128 · Σ w of panels `panel..panel + panels`.
 #[inline(always)]
 fn begin<D: Dot>(d: D, operands: Operands<'_>, panel: usize, panels: usize) -> [[i32; LANES]; GROUP] {
     let bytes = operands.geometry.panel_bytes(operands.weights.kind);
     let weights = &operands.weights.data[panel * bytes..][..panels * bytes];
-    // SAFETY: four bytes.
+    // SAFETY: the array has four bytes.
     let each = unsafe { d.quad([i8::MIN; 4].as_ptr()) };
     let mut sums = [[0; LANES]; GROUP];
     for (sums, weights) in sums.iter_mut().zip(weights.chunks_exact(bytes.max(1))) {
@@ -658,7 +665,7 @@ fn begin<D: Dot>(d: D, operands: Operands<'_>, panel: usize, panels: usize) -> [
         let mut chains = [d.splat(0); 4];
         for step in weights.as_chunks::<{ 4 * VECTOR }>().0 {
             for (chain, vector) in chains.iter_mut().zip(step.as_chunks::<VECTOR>().0) {
-                // SAFETY: a vector.
+                // SAFETY: `vector` has `VECTOR` bytes.
                 *chain = d.dot_raised(*chain, unsafe { d.load(vector.as_ptr()) }, each);
             }
         }
@@ -668,8 +675,8 @@ fn begin<D: Dot>(d: D, operands: Operands<'_>, panel: usize, panels: usize) -> [
     sums
 }
 
-/// Rows `row..row + rows` by panels `panel..panel + panels`, whose operands are `ready`, or stay
-/// where they are for raised rows.
+/// Multiplies rows `row..row + rows` by panels `panel..panel + panels`. The operands are in
+/// `ready`. For raised rows, the stored weights are used in place.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "operands and the block of work")]
 pub fn multiply<D: Dot, W: Stored>(
@@ -697,8 +704,9 @@ pub fn multiply<D: Dot, W: Stored>(
     };
     let end = row + rows;
     let mut first = row;
-    // The next group is usually this thread's next task: it is fetched while this one is
-    // multiplied, a line with every step of inputs. More at once would delay what is multiplied.
+    // The next group is usually this thread's next task. It is prefetched during the
+    // multiplication, one cache line with every step of inputs. A higher rate would delay the
+    // multiplication.
     let next = operands.weights.data.as_ptr().wrapping_add((panel + panels) * stored);
     let mut fetched = 0;
     while first < end {
@@ -707,12 +715,13 @@ pub fn multiply<D: Dot, W: Stored>(
             ($mode:ident, $rows:literal, $panels:literal) => {{
                 let mut index = 0;
                 while index < panels {
-                    // After the last line of the next group, lines that are in cache.
+                    // After the last line of the next group, the prefetch address is a line that is
+                    // already in cache.
                     let ahead = if fetched < panels * stored { next.wrapping_add(fetched) } else { ready };
                     fetched += operands.geometry.length / super::pack::STEP * VECTOR;
                     let begin = Begin { columns: &columns[index..], sums: &sums[index..], ahead };
-                    // SAFETY: panels and rows exist as the callers say; a task has its own rows of
-                    // its own panels.
+                    // SAFETY: the callers guarantee that panels and rows exist, and a task has its
+                    // own rows of its own panels.
                     unsafe {
                         let w = ready.add(index * bytes);
                         if panels - index >= $panels {
@@ -745,8 +754,8 @@ pub fn multiply<D: Dot, W: Stored>(
                 first += $rows;
             }};
         }
-        // Sums fill the register file without spilling; those of scaled blocks take two registers
-        // each. Shorter tiles, if any, are the last.
+        // Sums fill the register file without spilling. Sums of scaled blocks use two registers
+        // each. Shorter tiles, if any, come last.
         if const { matches!(<D::F as Simd>::REGISTERS, Registers::Many) } {
             match (mode, left) {
                 (WHOLE, 4 | 5 | 8) => cover!(WHOLE, 4, 4),

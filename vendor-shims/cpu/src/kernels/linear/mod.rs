@@ -1,14 +1,17 @@
 //! `y = x · wᵀ (+ bias)` over packed weights.
 //!
-//! Weights lie in panels of sixteen outputs, k-major: `panel[k][output]`, in their own type;
-//! integers are widened in registers. Every output element has one accumulator that starts at zero
+//! Weights are stored in panels of sixteen outputs, k-major: `panel[k][output]`, in their own type.
+//! Integers are widened in registers. Every output element has one accumulator that starts at zero
 //! and accumulates `fma(x[k], w[k], accumulator)` for k = 0, 1, … Blocking over k stores the
-//! accumulator in the output, which rounds nothing, so tiles, threads and rows are chosen for speed
-//! alone. Scales per output multiply the final sum, as `sum · scale` or `fma(sum, scale, bias)`;
-//! scales per block multiply the weights, which rounds nothing: the product of eight bits or four
-//! and the eleven of a binary16 is exact. Affine maps per block give each weight the value that its
-//! definition rounds to. A bias without scales is added after that; bounds hold
-//! the result.
+//! accumulator in the output without rounding, so tiles, threads and rows can be chosen for speed
+//! alone.
+//!
+//! * Scales per output multiply the final sum, as `sum · scale` or `fma(sum, scale, bias)`.
+//! * Scales per block multiply the weights without rounding: the product of eight or four bits and
+//!   the eleven bits of a binary16 is exact.
+//! * Affine maps per block give each weight the rounded value of its definition.
+//!
+//! A bias without scales is added after that. Finally bounds limit the result.
 
 mod pack;
 mod product;
@@ -25,17 +28,17 @@ use crate::simd::{LANES, Level, Simd};
 /// Packed weights of one linear map.
 #[derive(Clone, Copy, Debug)]
 pub struct Panels<'a> {
-    /// Values in panels, [`packed_elements`] of them.
+    /// Values in panels. Their number is [`packed_elements`].
     pub data: PanelData<'a>,
-    /// The scales of integers.
+    /// Scales of integers.
     pub scales: Scales<'a>,
-    /// Inputs, K.
+    /// Number of inputs, K.
     pub inputs: usize,
-    /// Outputs, N; the last panel is padded with zeros.
+    /// Number of outputs, N. The last panel is padded with zeros.
     pub outputs: usize,
 }
 
-/// Panels in their stored type: one element is a step of k, sixteen outputs.
+/// Panels in their stored type. One element is a step of k with sixteen outputs.
 #[derive(Clone, Copy, Debug)]
 pub enum PanelData<'a> {
     /// binary32
@@ -44,35 +47,34 @@ pub enum PanelData<'a> {
     Bf16(&'a [[u16; LANES]]),
     /// binary16 bits
     F16(&'a [[u16; LANES]]),
-    /// Signed bytes.
     I8(&'a [[i8; LANES]]),
-    /// Signed, four bits; see [`Simd::load_i4`].
+    /// Signed values of four bits (see [`Simd::load_i4`]).
     I4(&'a [[u8; 8]]),
-    /// Signed, two bits; see [`Simd::load_i2`].
+    /// Signed values of two bits (see [`Simd::load_i2`]).
     I2(&'a [[u8; 4]]),
 }
 
 /// Scales of packed weights.
 #[derive(Clone, Copy, Debug)]
 pub enum Scales<'a> {
-    /// None.
     None,
-    /// One per output.
+    /// One scale per output.
     PerOutput(&'a [f32]),
-    /// One per `size` steps of k: sixteen binary16 per panel and block. With [`PanelData::I8`] and
-    /// [`PanelData::I4`] only.
+    /// One scale per `size` steps of k: sixteen binary16 per panel and block. Only with
+    /// [`PanelData::I8`] and [`PanelData::I4`].
     PerBlock {
         /// Steps of k that share a scale.
         size: usize,
         /// Panel after panel, block after block.
         values: &'a [[u16; LANES]],
     },
-    /// An affine map per `size` steps of k, `(stored − zero) · scale − minimum`: sixteen scales,
-    /// and sixteen minimums if there are some, per panel and block. With the same panels.
+    /// An affine map per `size` steps of k, `(stored − zero) · scale − minimum`: sixteen scales per
+    /// panel and block, followed by sixteen minimums if `minimum` is true. Only with
+    /// [`PanelData::I8`] and [`PanelData::I4`].
     Affine {
         /// Steps of k that share a map.
         size: usize,
-        /// Stored value that stands for zero.
+        /// Stored value that represents zero.
         zero: i32,
         /// Whether there are minimums.
         minimum: bool,
@@ -100,7 +102,7 @@ impl Maps<'_> {
 }
 
 impl Scales<'_> {
-    /// Scales of blocks in panels of `inputs` steps, as tiles read them.
+    /// Returns the scales of blocks in panels of `inputs` steps, in the form that tiles read.
     fn blocks(self, inputs: usize) -> Blocks {
         match self {
             Scales::PerBlock { size, values } => {
@@ -120,7 +122,7 @@ impl Scales<'_> {
 }
 
 impl PanelData<'_> {
-    /// Steps of all panels.
+    /// Returns the number of steps of all panels.
     fn steps(&self) -> usize {
         match self {
             PanelData::F32(steps) => steps.len(),
@@ -140,8 +142,10 @@ impl Panels<'_> {
         assert!(found >= panels * self.inputs.div_ceil(size), "fewer scales than blocks");
     }
 
+    /// Checks the lengths of weights and scales.
+    ///
     /// # Panics
-    /// When there are fewer weights or scales than the dimensions say.
+    /// When there are fewer weights or scales than the dimensions require.
     fn check(&self) {
         let panels = self.outputs.div_ceil(LANES);
         assert!(self.data.steps() >= panels * self.inputs, "fewer weights than panels");
@@ -156,33 +160,33 @@ impl Panels<'_> {
     }
 }
 
-/// Steps of k between two visits of the accumulators when many rows share widened weights: 4 panels
-/// of 256 steps are 64 KiB, which stay in the second-level cache beside the rows.
+/// Steps of k between two visits of the accumulators when many rows share widened weights. 4 panels
+/// of 256 steps are 64 KiB, which stay in the second-level cache together with the rows.
 const K_BLOCK: usize = 256;
-/// Rows from which 16-bit panels are widened once per block instead of at every use.
+/// Fewest rows for which narrow panels are widened once per block instead of at every use.
 const WIDEN_ROWS: usize = 12;
-/// Rows of one task, so that few panels still spread over many threads.
+/// Rows of one task. The limit lets few panels still spread over many threads.
 const ROW_BLOCK: usize = 96;
 /// Panels of one task when several rows share them.
 const PANEL_GROUP: usize = 4;
 
-/// What becomes of a sum.
+/// Operations on a sum after the reduction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Finish<'a> {
-    /// Added, one per output.
+    /// Bias to add, one value per output.
     pub bias: Option<&'a [f32]>,
-    /// Holds the result, to the bits of [`clamp`].
+    /// Limits of the result, applied with the bits of [`clamp`].
     pub bounds: Option<[f32; 2]>,
 }
 
 impl<'a> Finish<'a> {
-    /// With a bias, if there is one.
+    /// Creates a finish with an optional bias and without bounds.
     pub fn biased(bias: Option<&'a [f32]>) -> Finish<'a> {
         Finish { bias, bounds: None }
     }
 }
 
-/// Writes `out[r][n]` for `rows` rows. `x` is `[rows, inputs]`, `out` `[rows, outputs]`, both
+/// Writes `out[r][n]` for `rows` rows. `x` is `[rows, inputs]` and `out` is `[rows, outputs]`, both
 /// dense.
 ///
 /// # Panics
@@ -215,7 +219,7 @@ pub fn linear(
         });
     } else {
         let blocks = rows.div_ceil(ROW_BLOCK);
-        // Every thread has a part, even of few outputs.
+        // Every thread gets a part, even if there are few outputs.
         let group = PANEL_GROUP.min((panels * blocks).div_ceil(pool.threads()));
         let groups = panels.div_ceil(group);
         let body = |task: usize| {
@@ -228,10 +232,10 @@ pub fn linear(
     }
 }
 
-/// [`linear`] without a bias on the calling thread alone, as part of a task of several.
+/// Computes [`linear`] without a bias on the calling thread alone, as part of a larger task.
 ///
 /// # Panics
-/// As [`linear`].
+/// See [`linear`].
 pub fn linear_alone(level: Level, x: &[f32], weights: Panels<'_>, rows: usize, out: &mut [f32]) {
     let Panels { inputs, outputs, .. } = weights;
     assert!(x.len() >= rows * inputs && out.len() >= rows * outputs, "activations shorter than the rows");
@@ -247,8 +251,8 @@ pub fn linear_alone(level: Level, x: &[f32], weights: Panels<'_>, rows: usize, o
 
 /// Defines `$name::run(level, …)`, which computes a block of work over weights of one stored type.
 ///
-/// Each is a function of its own. Without optimisation the stack frame of a function holds the
-/// tiles of all types it could run, which for ten types are more than threads have.
+/// Each type has its own function. Without optimisation, the stack frame of a function includes the
+/// tiles of all types that it can run, and the tiles of ten types would exceed a thread's stack.
 macro_rules! of_types {
     ($($name:ident: $element:ident;)*) => { $(
         mod $name {
@@ -292,7 +296,7 @@ of_types! {
     i2s: I2;
 }
 
-/// A block of work: `rows` rows from `row`, `panels` panels from `panel`.
+/// Computes a block of work: `rows` rows from `row`, `panels` panels from `panel`.
 #[allow(clippy::too_many_arguments, reason = "operands and the block of work")]
 fn task_at(
     level: Level,
@@ -345,13 +349,13 @@ fn block<S: Simd, E: Element>(
     let Panels { inputs, outputs, scales, .. } = weights;
     let column = panel * LANES;
     let columns = (panels * LANES).min(outputs - column);
-    // SAFETY: `linear` checked the lengths; `row + rows`, `panel + panels` stay within them.
+    // SAFETY: `linear` checked the lengths, and `row + rows` and `panel + panels` stay within them.
     let (source, weights) = unsafe { (x.as_ptr().add(row * inputs), steps.add(panel * inputs)) };
-    // SAFETY: as above; no other task writes these rows of these columns.
+    // SAFETY: as above, and no other task writes these rows of these columns.
     let target = unsafe { out.pointer().add(row * outputs + column) };
-    // Checked with the lengths.
+    // The number of scales was checked together with the lengths.
     let blocks = scales.blocks(inputs).panel(panel);
-    // The rows of one tile read their weights once, from front to back; more rows reuse a block
+    // The rows of one tile read their weights once, from front to back. More rows reuse a block
     // while it is in cache.
     let step_limit = if rows <= HIGHEST { inputs } else { K_BLOCK };
     let widen = E::NARROW && rows >= WIDEN_ROWS && panels <= PANEL_GROUP;
@@ -361,8 +365,8 @@ fn block<S: Simd, E: Element>(
     loop {
         let steps = step_limit.min(inputs - k);
         // SAFETY: `k + steps` ≤ `inputs`, so the blocks of x and of the panels are in bounds as
-        // computed above; the scratch holds 4 panels of K_BLOCK steps, and is read only where it
-        // was just written.
+        // computed above. The scratch array has room for 4 panels of K_BLOCK steps, and is only
+        // read where it was just written.
         unsafe {
             if widen {
                 for index in 0..panels {
@@ -412,8 +416,8 @@ fn block<S: Simd, E: Element>(
         let mut done = 0;
         while done < columns {
             let count = LANES.min(columns - done);
-            // SAFETY: `column + columns` ≤ `outputs` ≤ the lengths of bias and scales; the output
-            // block is ours.
+            // SAFETY: `column + columns` ≤ `outputs` ≤ the lengths of bias and scales, and this
+            // task owns the output block.
             unsafe {
                 let place = target.add(r * outputs + done);
                 let sum = s.load_partial(place.cast_const(), count);

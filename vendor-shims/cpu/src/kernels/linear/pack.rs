@@ -5,22 +5,16 @@ use crate::simd::LANES;
 /// Stored type of panel values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PanelType {
-    /// binary32
     F32,
-    /// bfloat16
     Bf16,
-    /// binary16
     F16,
-    /// Signed bytes.
     I8,
-    /// Signed, four bits.
     I4,
-    /// Signed, two bits.
     I2,
 }
 
 impl PanelType {
-    /// Bits of one value.
+    /// Returns the bits of one value.
     pub const fn bits(self) -> usize {
         match self {
             PanelType::F32 => 32,
@@ -31,22 +25,23 @@ impl PanelType {
         }
     }
 
-    /// Bytes of one step of a panel: sixteen values.
+    /// Returns the bytes of one step of a panel, which is sixteen values.
     pub const fn step_bytes(self) -> usize {
         self.bits() * LANES / 8
     }
 
-    /// Whether values are integers with scales.
+    /// Checks whether values are integers with scales.
     pub const fn is_integer(self) -> bool {
         matches!(self, PanelType::I8 | PanelType::I4 | PanelType::I2)
     }
 
-    /// Smallest stored integer; the largest is one below its magnitude. Zero for floats.
+    /// Returns the smallest stored integer, or zero for floats. The largest stored integer is one
+    /// below its magnitude.
     pub const fn least(self) -> i32 {
         if self.is_integer() { -(1 << (self.bits() - 1)) } else { 0 }
     }
 
-    /// Lower-case name, as in reports.
+    /// Returns the lower-case name that reports use.
     pub const fn name(self) -> &'static str {
         match self {
             PanelType::F32 => "f32",
@@ -59,15 +54,15 @@ impl PanelType {
     }
 }
 
-/// Number of values of a packed `[outputs, inputs]` matrix, the last panel padded.
+/// Returns the number of values of a packed `[outputs, inputs]` matrix, with the last panel padded.
 ///
 /// # Panics
-/// On overflow; callers bound the dimensions first.
+/// On overflow. Callers limit the dimensions first.
 pub fn packed_elements(inputs: usize, outputs: usize) -> usize {
     outputs.div_ceil(LANES) * LANES * inputs
 }
 
-/// Packs one panel: `target[k][lane] = value(output = panel·16 + lane, k)`, zero beyond the
+/// Packs one panel: `target[k][lane] = value(output = panel·16 + lane, k)`, and zero beyond the
 /// outputs.
 fn pack_panel<T: Copy + Default>(
     inputs: usize,
@@ -88,7 +83,7 @@ fn pack_panel<T: Copy + Default>(
 /// values).
 ///
 /// # Panics
-/// When a slice is shorter than the dimensions say.
+/// When a slice is shorter than the dimensions require.
 pub fn pack_from_rows<T: Copy + Default>(
     source: &[T],
     inputs: usize,
@@ -99,12 +94,12 @@ pub fn pack_from_rows<T: Copy + Default>(
     pack_panel(inputs, outputs, panel, |output, k| source[output * inputs + k], target);
 }
 
-/// Packs one panel of integers: `rows` contains up to sixteen rows of `inputs` values, missing rows
-/// become zeros. `target` has [`PanelType::step_bytes`] per input.
+/// Packs one panel of integers. `rows` contains up to sixteen rows of `inputs` values, and missing
+/// rows become zeros. `target` has [`PanelType::step_bytes`] per input.
 ///
 /// # Panics
-/// When `kind` is no integer type, a value is outside its range, or the target is shorter than the
-/// dimensions say.
+/// When `kind` is not an integer type, a value is outside its range, or the target is shorter than
+/// the dimensions require.
 pub fn pack_integers(kind: PanelType, rows: &[i8], inputs: usize, target: &mut [u8]) {
     assert!(kind.is_integer(), "integers in panels of {}", kind.name());
     let (bits, step) = (kind.bits(), kind.step_bytes());
@@ -126,7 +121,7 @@ pub fn pack_integers(kind: PanelType, rows: &[i8], inputs: usize, target: &mut [
 /// values).
 ///
 /// # Panics
-/// When a slice is shorter than the dimensions say.
+/// When a slice is shorter than the dimensions require.
 pub fn pack_from_columns<T: Copy + Default>(
     source: &[T],
     inputs: usize,

@@ -16,16 +16,16 @@ pub struct Sizes {
     pub transpose_b: bool,
 }
 
-/// Number of scratch values that [`mat_mul`] needs; `None` on overflow.
+/// Returns the number of scratch values that [`mat_mul`] needs, or `None` on overflow.
 pub fn scratch_values(sizes: Sizes) -> Option<usize> {
     sizes.n.checked_next_multiple_of(LANES)?.checked_mul(sizes.k)
 }
 
-/// Products of matrices over the axes of `batch`, whose strides count matrices. The right matrix is
-/// packed into panels first, so every element is reduced as in [`linear`].
+/// Multiplies matrices over the axes of `batch`, whose strides count matrices. The right matrix is
+/// first packed into panels, so every element is reduced as in [`linear`].
 ///
 /// # Panics
-/// When an operand, the result or the scratch memory is shorter than the sizes say.
+/// When an operand, the result or the scratch memory is shorter than the sizes require.
 #[allow(clippy::too_many_arguments, reason = "operands, sizes and where to work")]
 pub fn mat_mul(
     level: Level,
@@ -109,7 +109,7 @@ mod tests {
                                     a[(index * m + row) * k + inner] * b[index / 3 * k * n + place]
                                 })
                                 .sum();
-                            // Small integers: every order gives the same.
+                            // The values are small integers, so every order gives the same result.
                             assert_eq!(out[(index * m + row) * n + column], exact);
                         }
                     }

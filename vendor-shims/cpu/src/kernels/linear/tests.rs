@@ -4,7 +4,7 @@ use shardwright_shim_testing::bits;
 use super::*;
 use crate::simd::{Level, narrow_f16, widen_f16};
 
-/// The definition: one accumulator, k in order, bias last.
+/// Computes the definition: one accumulator, k in order, bias last.
 fn twin(x: &[f32], w: &[f32], bias: Option<&[f32]>, rows: usize, inputs: usize, outputs: usize) -> Vec<f32> {
     let mut out = vec![0.0f32; rows * outputs];
     for r in 0..rows {
@@ -108,7 +108,7 @@ fn zero_inputs_give_the_bias() {
     }
 }
 
-/// Integers of the whole range of a type, and how they are packed.
+/// Integers of the whole range of a type, with their packed form.
 struct Integers {
     kind: PanelType,
     raw: Vec<i8>,
@@ -142,7 +142,7 @@ impl Integers {
     }
 }
 
-/// Block scales in panel layout.
+/// Converts block scales to panel layout.
 fn block_panels(scales: &[u16], blocks: usize, outputs: usize) -> Vec<[u16; LANES]> {
     let panel_block =
         (0..outputs.div_ceil(LANES)).flat_map(|panel| (0..blocks).map(move |block| (panel, block)));
@@ -177,7 +177,7 @@ proptest! {
             let panels = Panels { data, scales: Scales::PerOutput(&scales), inputs, outputs };
             same_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
         }
-        // In blocks: the bits of the decoded weights.
+        // With scales per block, the result has the bits of the decoded weights.
         for kind in [PanelType::I8, PanelType::I4] {
             let integers = Integers::new(kind, inputs, outputs, seed ^ 0x33);
             let bytes = integers.bytes();
@@ -192,7 +192,7 @@ proptest! {
             let scales = Scales::PerBlock { size: block, values: &scales };
             let panels = Panels { data: integers.data(&bytes), scales, inputs, outputs };
             same_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
-            // With affine maps too.
+            // Affine maps give the same bits too.
             for (zero, minimum, half) in [(0, false, false), (-8, true, false), (-8, true, true), (3, false, true)] {
                 let mut maps = values(2 * outputs * blocks, seed ^ 0x77);
                 if half {
@@ -236,7 +236,7 @@ fn same_everywhere(
         for threads in [1, 3] {
             let mut out = vec![f32::NAN; rows * panels.outputs];
             linear(level, &Pool::eager(threads), x, panels, Finish::biased(bias), rows, &mut out);
-            // Bounds give the bits of a clamp after it.
+            // Bounds give the same bits as a clamp afterwards.
             let mut held = vec![f32::NAN; out.len()];
             let finish = Finish { bias, bounds: Some([-0.5, 0.75]) };
             linear(level, &Pool::eager(threads), x, panels, finish, rows, &mut held);
@@ -249,7 +249,7 @@ fn same_everywhere(
     Ok(())
 }
 
-/// Decides something without optimisation alone, as `cargo xtask kernels` runs it.
+/// Only meaningful without optimisation, as in `cargo xtask kernels`.
 #[test]
 fn every_kernel_fits_half_of_the_stack() {
     crate::pool::on_half_of_a_stack(|| {

@@ -1,4 +1,4 @@
-//! The register tile: some rows by some panels, accumulators in registers over k.
+//! The register tile: some rows by some panels, with accumulators in registers over k.
 
 use crate::simd::{LANES, Registers, Simd};
 
@@ -6,25 +6,25 @@ use crate::simd::{LANES, Registers, Simd};
 pub trait Element: Copy + Send + Sync {
     /// Whether widening costs instructions.
     const NARROW: bool;
-    /// Whether scales change along k; see [`Blocks`].
+    /// Whether scales change along k (see [`Blocks`]).
     const SCALED: bool = false;
-    /// Whether zero points and minimums belong to them, and they may be binary32.
+    /// Whether scales have zero points and minimums, and may be binary32.
     const AFFINE: bool = false;
-    /// The sixteen weights, widened, without their scales.
+    /// Loads the sixteen weights and widens them, without their scales.
     ///
     /// # Safety
-    /// `source` is readable.
+    /// `source` must be readable.
     unsafe fn load<S: Simd>(s: S, source: *const Self) -> S::V;
 }
 
-/// Floats as they are.
+/// Unconverted floats.
 pub type F32 = [f32; LANES];
 
 impl Element for F32 {
     const NARROW: bool = false;
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, source: *const Self) -> S::V {
-        // SAFETY: as the caller grants.
+        // SAFETY: guaranteed by the caller.
         unsafe { s.load(source.cast()) }
     }
 }
@@ -42,7 +42,7 @@ macro_rules! narrow_elements {
             $(const AFFINE: bool = $affine;)?
             #[inline(always)]
             unsafe fn load<S: Simd>(s: S, source: *const Self) -> S::V {
-                // SAFETY: as the caller grants; the type is transparent.
+                // SAFETY: guaranteed by the caller, and the type is transparent.
                 unsafe { s.$load(source.cast()) }
             }
         }
@@ -59,23 +59,23 @@ narrow_elements! {
     I4([u8; 8]) => load_i4;
     /// Signed values of two bits, packed.
     I2([u8; 4]) => load_i2;
-    /// As [`I4`], a scale per block of k.
+    /// Like [`I4`], with a scale per block of k.
     BlockI4([u8; 8]) => load_i4, scaled true;
-    /// As [`I8`], a scale per block of k.
+    /// Like [`I8`], with a scale per block of k.
     BlockI8([i8; 16]) => load_i8, scaled true;
-    /// As [`I4`], an affine map per block of k.
+    /// Like [`I4`], with an affine map per block of k.
     AffineI4([u8; 8]) => load_i4, scaled true, affine true;
-    /// As [`I8`], an affine map per block of k.
+    /// Like [`I8`], with an affine map per block of k.
     AffineI8([i8; 16]) => load_i8, scaled true, affine true;
 }
 
-/// Scales that change along k, seen from the first step of a tile.
+/// Scales that change along k, relative to the first step of a tile.
 #[derive(Clone, Copy)]
 pub struct Blocks {
-    /// Sixteen binary16 scales per block of the first panel, before sixteen minimums if there are
-    /// some.
+    /// Sixteen binary16 scales per block of the first panel, each followed by sixteen minimums if
+    /// `minimum` is true.
     pub half: *const [u16; LANES],
-    /// Like `half`, but binary32. Used instead of it if `is_single`.
+    /// Like `half`, but binary32. Used instead of `half` if `is_single` is true.
     pub single: *const [f32; LANES],
     /// Whether the numbers of affine blocks are binary32.
     pub is_single: bool,
@@ -83,16 +83,16 @@ pub struct Blocks {
     pub minimum: bool,
     /// Zero point of affine blocks.
     pub zero: f32,
-    /// Blocks of a panel.
+    /// Number of blocks of a panel.
     pub stride: usize,
-    /// Steps of a block.
+    /// Number of steps of a block.
     pub size: usize,
-    /// Steps before the first one here.
+    /// Number of steps before the first step of the tile.
     pub first: usize,
 }
 
 impl Blocks {
-    /// For weights without such scales.
+    /// Value for weights without such scales.
     pub const NONE: Blocks = Blocks {
         half: std::ptr::null(),
         single: std::ptr::null(),
@@ -104,26 +104,26 @@ impl Blocks {
         first: 0,
     };
 
-    /// The same from a later panel on.
+    /// Returns the scales from a later panel on.
     pub fn panel(self, panel: usize) -> Blocks {
         let vectors = panel * self.stride * self.numbers();
-        // Never dereferenced where there are none.
+        // The pointers are never dereferenced if there are no scales.
         Blocks { half: self.half.wrapping_add(vectors), single: self.single.wrapping_add(vectors), ..self }
     }
 
-    /// Vectors of a block.
+    /// Returns the number of vectors of a block.
     fn numbers(self) -> usize {
         1 + usize::from(self.minimum)
     }
 
-    /// Scales and minimums of a block of a panel.
+    /// Loads scales and minimums of a block of a panel.
     ///
     /// # Safety
-    /// There are scales of the element's kind for that block.
+    /// There must be scales of the element's kind for that block.
     #[inline(always)]
     pub unsafe fn map<S: Simd, E: Element>(self, s: S, panel: usize, block: usize) -> [S::V; 2] {
         let first = (panel * self.stride + block) * self.numbers();
-        // SAFETY: as the caller grants.
+        // SAFETY: guaranteed by the caller.
         let load = |vector: usize| unsafe {
             match E::AFFINE && self.is_single {
                 true => s.load(self.single.add(vector).cast()),
@@ -133,25 +133,25 @@ impl Blocks {
         [load(first), if E::AFFINE && self.minimum { load(first + 1) } else { s.splat(0.0) }]
     }
 
-    /// The values of sixteen widened weights.
+    /// Applies scale and minimum to sixteen widened weights.
     #[inline(always)]
     pub fn value<S: Simd, E: Element>(self, s: S, weights: S::V, [scale, minimum]: [S::V; 2]) -> S::V {
         match E::AFFINE {
-            // Rounded twice, as the definition says.
+            // Rounded twice, as in the definition.
             true => s.sub(s.mul(s.sub(weights, s.splat(self.zero)), scale), minimum),
             false => s.mul(weights, scale),
         }
     }
 }
 
-/// `ROWS × PANELS` accumulators over `steps` of k. `columns` of the outputs exist (at most
+/// Computes `ROWS × PANELS` accumulators over `steps` of k. `columns` of the outputs exist (at most
 /// `PANELS · 16`).
 ///
 /// # Safety
-/// `x` is readable for `ROWS` rows of `x_stride` of which `steps` are used, `weights` for `PANELS`
-/// panels of `panel_stride` steps, `blocks` for the scales of these steps where the element is
-/// scaled, `out` is readable and writable for `ROWS` rows of `out_stride` of which `columns` are
-/// used.
+/// `x` must be readable for `ROWS` rows of `x_stride`, of which `steps` are used. `weights` must be
+/// readable for `PANELS` panels of `panel_stride` steps, and `blocks` for the scales of these steps
+/// if the element is scaled. `out` must be readable and writable for `ROWS` rows of `out_stride`,
+/// of which `columns` are used.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "a tile with its strides")]
 unsafe fn tile<S: Simd, E: Element, const ROWS: usize, const PANELS: usize>(
@@ -188,12 +188,12 @@ unsafe fn tile<S: Simd, E: Element, const ROWS: usize, const PANELS: usize>(
             let block = (blocks.first + from) / blocks.size;
             to = steps.min((block + 1) * blocks.size - blocks.first);
             for (p, map) in maps.iter_mut().enumerate() {
-                // SAFETY: the caller grants the scales of these steps.
+                // SAFETY: the caller guarantees the scales of these steps.
                 *map = unsafe { blocks.map::<S, E>(s, p, block) };
             }
         }
         for k in from..to {
-            // SAFETY: `k` < `steps`; rows and panels as the caller grants.
+            // SAFETY: `k` < `steps`, and the caller guarantees the rows and panels.
             unsafe {
                 let mut w = [s.splat(0.0); PANELS];
                 for (p, w) in w.iter_mut().enumerate() {
@@ -233,7 +233,7 @@ pub const HIGHEST: usize = 6;
 /// Covers `rows × columns` outputs with tiles.
 ///
 /// # Safety
-/// As [`tile`], for `rows` rows and the panels that hold `columns` outputs.
+/// See [`tile`], for `rows` rows and the panels that contain `columns` outputs.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "a block with its strides")]
 pub unsafe fn rows_by_panels<S: Simd, E: Element>(
@@ -254,7 +254,7 @@ pub unsafe fn rows_by_panels<S: Simd, E: Element>(
     let mut panel = 0;
     while panel < panels {
         let left = panels - panel;
-        // SAFETY: panel, row and column offsets stay within the block that the caller grants.
+        // SAFETY: panel, row and column offsets stay within the block that the caller guarantees.
         unsafe {
             let w = weights.add(panel * panel_stride);
             let blocks = blocks.panel(panel);
@@ -278,7 +278,8 @@ pub unsafe fn rows_by_panels<S: Simd, E: Element>(
             }
             macro_rules! cover_rows {
                 ($panels:literal) => {{
-                    // Tiles as even as they can be: a low one reads as many weights as a high one.
+                    // Tiles have similar heights, because a low tile reads as many weights as a
+                    // high one.
                     let (mut row, mut tiles) = (0, rows.div_ceil(HIGHEST));
                     while row < rows {
                         let height = (rows - row).div_ceil(tiles);
@@ -295,9 +296,8 @@ pub unsafe fn rows_by_panels<S: Simd, E: Element>(
                     }
                 }};
             }
-            // Eight accumulators of one row hide the latency of the multiply-add; six rows by four
-            // panels (by one, where there are fewer registers) fill the register file without
-            // spilling.
+            // Eight accumulators of one row hide the latency of the multiply-add. Six rows by four
+            // panels (by one, with fewer registers) fill the register file without spilling.
             match (S::REGISTERS, rows) {
                 (Registers::None, _) => {
                     for row in 0..rows {

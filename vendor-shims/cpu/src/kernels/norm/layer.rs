@@ -1,6 +1,6 @@
-//! Mean and variance to 0 and 1.
+//! Normalisation to mean 0 and variance 1.
 //!
-//! The variance is that of the centred values, in a second pass: one pass would lose it where the
+//! A second pass computes the variance of the centred values. A single pass would lose it if the
 //! mean is large.
 
 use serde::{Deserialize, Serialize};
@@ -10,16 +10,16 @@ use crate::kernels::reduce::total;
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd, dispatch};
 
-/// `(x − mean(x)) / sqrt(variance(x) + eps)` over each `width` consecutive values.
+/// Parameters of `(x − mean(x)) / sqrt(variance(x) + eps)` over each `width` consecutive values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerNorm {
     /// Values per group.
     pub width: usize,
-    /// Added under the root.
+    /// Value added under the root.
     pub eps: f32,
 }
 
-/// Normalises `groups` groups of `x` to `out`; `weight` and `bias` have `width` values each.
+/// Normalises `groups` groups of `x` to `out`. `weight` and `bias` have `width` values each.
 ///
 /// # Panics
 /// When a length does not fit the dimensions.
@@ -72,7 +72,7 @@ fn all_groups<S: Simd>(
         let mut at = 0;
         while at < width {
             let lanes = LANES.min(width - at);
-            // SAFETY: `at + lanes` ≤ `width`, which all of them hold.
+            // SAFETY: `at + lanes` ≤ `width`, the length of all of them.
             unsafe {
                 let mut value = s.mul(s.sub(s.load_partial(x.as_ptr().add(at), lanes), mean), factor);
                 if let Some(weight) = weight {
@@ -88,7 +88,7 @@ fn all_groups<S: Simd>(
     }
 }
 
-/// Sum of the squared distances from the mean.
+/// Returns the sum of the squared distances from the mean.
 #[inline(always)]
 fn sum_of_squares<S: Simd>(s: S, x: &[f32], mean: S::V) -> f32 {
     let mut sum = s.splat(0.0);
@@ -103,7 +103,7 @@ fn sum_of_squares<S: Simd>(s: S, x: &[f32], mean: S::V) -> f32 {
         let lanes = x.len() - at;
         // Lanes beyond the end stay at distance zero.
         let mut distances = [0.0; LANES];
-        // SAFETY: `at + lanes` ≤ `len`, and sixteen values hold `lanes`.
+        // SAFETY: `at + lanes` ≤ `len`, and `lanes` ≤ sixteen, the length of the array.
         let value = unsafe {
             let value = s.sub(s.load_partial(x.as_ptr().add(at), lanes), mean);
             s.store_partial(distances.as_mut_ptr(), lanes, value);
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn agrees_with_the_definition_at_every_level() {
         for (width, groups) in [(1, 3), (15, 4), (16, 1), (33, 7), (128, 5), (1000, 3), (4, 0)] {
-            // A mean far from zero, which one pass would not survive.
+            // With a mean far from zero, a single pass would lose the variance.
             let x: Vec<f32> = values(width * groups, 7, 2.0).iter().map(|v| v + 100.0).collect();
             let (weight, bias) = (values(width, 8, 1.0), values(width, 9, 1.0));
             let norm = LayerNorm { width, eps: 1e-5 };

@@ -1,6 +1,6 @@
 //! Normalisations over the last axis: root mean square, mean and variance, Euclidean, softmax.
 //!
-//! Sums are taken in sixteen lanes, value i in lane i mod 16, and the lanes added as
+//! Sums accumulate in sixteen lanes, with value i in lane i mod 16, and the lanes are added as in
 //! [`Simd::reduce_add`].
 
 mod layer;
@@ -13,18 +13,19 @@ use crate::kernels::math::exp;
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd, dispatch};
 
-/// `x / sqrt(mean(x²) + eps)`, times `weight + offset`, over each `width` consecutive values.
+/// Parameters of `x / sqrt(mean(x²) + eps)`, times `weight + offset`, over each `width` consecutive
+/// values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RmsNorm {
     /// Values per group.
     pub width: usize,
-    /// Added under the root.
+    /// Value added under the root.
     pub eps: f32,
-    /// Added to the weight.
+    /// Value added to the weight.
     pub offset: f32,
 }
 
-/// Groups of one task.
+/// Returns the number of groups of one task.
 fn grain(width: usize) -> usize {
     (1usize << 14).div_ceil(width.max(1))
 }
@@ -40,8 +41,8 @@ fn over_groups(pool: &Pool, groups: usize, width: usize, body: &(dyn Fn(usize, u
     pool.run(groups.div_ceil(grain), &|task| body(task * grain, grain.min(groups - task * grain)));
 }
 
-/// Normalises `groups` groups of `x` to `out`; `weight` has `width` values, and `residual`, of the
-/// length of `x`, is added at the end.
+/// Normalises `groups` groups of `x` to `out`. `weight` has `width` values. `residual`, which has
+/// the length of `x`, is added at the end.
 ///
 /// # Panics
 /// When a length does not fit the dimensions.
@@ -103,7 +104,7 @@ fn rms_groups<S: Simd>(
         let mut at = 0;
         while at < norm.width {
             let lanes = LANES.min(norm.width - at);
-            // SAFETY: `at + lanes` ≤ `width`, which all of them hold.
+            // SAFETY: `at + lanes` ≤ `width`, the length of all of them.
             unsafe {
                 let mut value = s.mul(s.load_partial(x.as_ptr().add(at), lanes), factor);
                 if let Some(weight) = weight {
@@ -120,10 +121,11 @@ fn rms_groups<S: Simd>(
     }
 }
 
-/// Groups whose squares are summed side by side: a sum waits for its last addition.
+/// Number of groups whose squares are summed in parallel, because a sum waits for its last
+/// addition.
 const TOGETHER: usize = 4;
 
-/// Of the first groups of `x`, as [`sum_of_squares`] gives them; zeros for missing ones.
+/// Returns [`sum_of_squares`] of the first groups of `x`, and zeros for missing groups.
 #[inline(always)]
 fn sums_of_squares<S: Simd>(s: S, x: &[f32], width: usize) -> [f32; TOGETHER] {
     let mut sums = [0.0; TOGETHER];
@@ -138,7 +140,7 @@ fn sums_of_squares<S: Simd>(s: S, x: &[f32], width: usize) -> [f32; TOGETHER] {
     while at < width {
         let count = LANES.min(width - at);
         for (group, sum) in lanes.iter_mut().enumerate() {
-            // SAFETY: `at + count` ≤ `width`, and so many groups exist.
+            // SAFETY: `at + count` ≤ `width`, and at least `TOGETHER` groups exist.
             let value = unsafe { s.load_partial(x.as_ptr().add(group * width + at), count) };
             *sum = s.fma(value, value, *sum);
         }
@@ -164,7 +166,7 @@ fn sum_of_squares<S: Simd>(s: S, x: &[f32]) -> f32 {
     s.reduce_add(sum)
 }
 
-/// `x / max(‖x‖, 1e-12)` over each `width` consecutive values.
+/// Computes `x / max(‖x‖, 1e-12)` over each `width` consecutive values.
 ///
 /// # Panics
 /// When a length does not fit the dimensions.
@@ -182,7 +184,7 @@ dispatch! { fn l2_groups_at => l2_groups(width: usize, x: &[f32], out: &mut [f32
 
 #[inline(always)]
 fn l2_groups<S: Simd>(s: S, width: usize, x: &[f32], out: &mut [f32]) {
-    /// Least length, so that a zero vector stays zero.
+    /// Smallest divisor, so that a zero vector stays zero.
     const LEAST: f32 = 1e-12;
     if width == 0 {
         return;
@@ -203,7 +205,7 @@ fn l2_groups<S: Simd>(s: S, width: usize, x: &[f32], out: &mut [f32]) {
     }
 }
 
-/// `exp(x − largest) / sum` over each `width` consecutive values.
+/// Computes `exp(x − largest) / sum` over each `width` consecutive values.
 ///
 /// # Panics
 /// When a length does not fit the dimensions.
@@ -235,7 +237,7 @@ fn softmax_groups<S: Simd>(s: S, width: usize, x: &[f32], out: &mut [f32]) {
             unsafe {
                 let value = exp(s, s.sub(s.load_partial(x.as_ptr().add(at), lanes), largest));
                 s.store_partial(out.as_mut_ptr().add(at), lanes, value);
-                // Loaded again, so that lanes beyond the end add nothing.
+                // Loaded again, so that lanes beyond the end are zero and do not change the sum.
                 sum = s.add(sum, s.load_partial(out.as_ptr().add(at), lanes));
             }
             at += lanes;

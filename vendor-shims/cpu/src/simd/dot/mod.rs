@@ -1,8 +1,8 @@
-//! Sums of products of bytes, sixteen at a time, with one meaning on every processor.
+//! Sums of products of bytes, sixteen at a time, with the same semantics on every processor.
 //!
 //! An integer kernel is written once against [`Dot`]. Integer sums are exact, so all forms agree
-//! bit for bit whatever order they add in; what happens to a sum afterwards is [`Simd`], which
-//! agrees as well.
+//! bit for bit in any order of addition. Further computations with a sum use [`Simd`], whose forms
+//! agree as well.
 
 mod scalar;
 
@@ -24,89 +24,89 @@ pub use neon::{NeonDot, NeonWiden};
 #[cfg(target_arch = "x86_64")]
 pub use x86::{Avx2Pairs, Avx512Vnni, AvxVnni};
 
-/// Bytes of a vector: sixteen lanes of four.
+/// Bytes of a vector, which has sixteen lanes of four bytes.
 pub const VECTOR: usize = 64;
-/// Bytes of two vectors of operands of three bits.
+/// Bytes of two vectors of operands with three bits.
 pub const THIRDS: usize = 48;
 
 /// Products of bytes in sixteen lanes. A value of the type proves that the processor has the
 /// instructions.
 ///
 /// # Safety
-/// An implementor must be constructible only where its instructions exist, and every method must
-/// have exactly the meaning of the scalar form.
+/// An implementor must only be constructible where its instructions exist, and every method must
+/// behave exactly like the scalar form.
 pub unsafe trait Dot: Copy + Send + Sync {
-    /// The operations on f32 lanes.
+    /// Operations on f32 lanes.
     type F: Simd;
-    /// Sixteen sums, i32.
+    /// Sixteen sums of type i32.
     type Sums: Copy;
     /// [`VECTOR`] bytes.
     type Bytes: Copy;
     /// Four signed bytes for all lanes.
     type Quad: Copy;
-    /// Sixteen bytes of a row, or where they are.
+    /// Sixteen bytes of a row, or their address.
     type Step: Copy;
-    /// Offset that [`Dot::signed`] adds to every byte; a sum starts correspondingly lower.
+    /// Offset that [`Dot::signed`] adds to every byte. A sum starts correspondingly lower.
     const OFFSET: i32;
 
-    /// The operations on values.
+    /// Returns the token for operations on f32 lanes.
     fn values(self) -> Self::F;
-    /// Sixteen sums.
+    /// Loads sixteen sums.
     fn sums(self, lanes: &[i32; LANES]) -> Self::Sums;
-    /// All sums `value`.
+    /// Sets all sums to `value`.
     fn splat(self, value: i32) -> Self::Sums;
-    /// `a + b`, wrapping.
+    /// Computes `a + b`, wrapping.
     fn add(self, a: Self::Sums, b: Self::Sums) -> Self::Sums;
-    /// [`VECTOR`] bytes from `source`.
+    /// Loads [`VECTOR`] bytes from `source`.
     ///
     /// # Safety
-    /// `source` is readable for as many bytes.
+    /// `source` must be readable for as many bytes.
     unsafe fn load(self, source: *const u8) -> Self::Bytes;
-    /// Asks for the line of `address`, which need not be readable.
+    /// Prefetches the cache line of `address`, which need not be readable.
     #[inline(always)]
     fn prefetch(self, address: *const u8) {
         let _ = address;
     }
-    /// [`VECTOR`] bytes to `target`.
+    /// Stores [`VECTOR`] bytes to `target`.
     ///
     /// # Safety
-    /// `target` is writable for as many bytes.
+    /// `target` must be writable for as many bytes.
     unsafe fn store(self, target: *mut u8, bytes: Self::Bytes);
-    /// Signed bytes in the form [`Dot::dot`] requires: [`Dot::OFFSET`] added.
+    /// Converts signed bytes to the form that [`Dot::dot`] requires, by adding [`Dot::OFFSET`].
     fn signed(self, bytes: Self::Bytes) -> Self::Bytes;
-    /// Field `part` of each byte: its bits from `part · bits` on, `bits` being 4 or 2.
+    /// Extracts field `part` of each byte: its bits from `part · bits` on. `bits` is 4 or 2.
     fn field(self, bytes: Self::Bytes, bits: usize, part: usize) -> Self::Bytes;
-    /// Four signed bytes, none of them −128; or four unsigned ones for [`Dot::dot_raised`].
+    /// Loads four signed bytes, none of them −128, or four unsigned bytes for [`Dot::dot_raised`].
     ///
     /// # Safety
-    /// `source` is readable for 4 bytes.
+    /// `source` must be readable for 4 bytes.
     unsafe fn quad(self, source: *const i8) -> Self::Quad;
-    /// Sixteen bytes of a row.
+    /// Loads sixteen bytes of a row.
     ///
     /// # Safety
-    /// `source` is readable for 16 bytes, and stays so while the result is used.
+    /// `source` must be readable for 16 bytes while the result is in use.
     unsafe fn step(self, source: *const i8) -> Self::Step;
-    /// Bytes `4 · index` to `4 · index + 3` of a step, as [`Dot::quad`] gives them.
+    /// Returns bytes `4 · index` to `4 · index + 3` of a step, in the format of [`Dot::quad`].
     ///
     /// # Safety
-    /// As [`Dot::step`]; `index` is below 4.
+    /// See [`Dot::step`]. `index` must be below 4.
     unsafe fn quad_at(self, step: Self::Step, index: usize) -> Self::Quad;
-    /// `sums[i] + Σ w[4i + j] · q[j]`, wrapping, for bytes that [`Dot::signed`] returned.
+    /// Computes `sums[i] + Σ w[4i + j] · q[j]`, wrapping, for bytes that [`Dot::signed`] returned.
     fn dot(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums;
-    /// [`Dot::dot`] of [`Dot::quad_at`]; an `index` that is constant where this is compiled costs
-    /// nothing.
+    /// Computes [`Dot::dot`] of [`Dot::quad_at`]. An `index` that is constant after inlining has no
+    /// cost.
     ///
     /// # Safety
-    /// As [`Dot::quad_at`].
+    /// See [`Dot::quad_at`].
     #[inline(always)]
     unsafe fn dot_at(self, sums: Self::Sums, w: Self::Bytes, step: Self::Step, index: usize) -> Self::Sums {
-        // SAFETY: as the caller grants.
+        // SAFETY: guaranteed by the caller.
         self.dot(sums, w, unsafe { self.quad_at(step, index) })
     }
-    /// [`Dot::dot_small`] of [`Dot::quad_at`], as [`Dot::dot_at`].
+    /// Computes [`Dot::dot_small`] of [`Dot::quad_at`], like [`Dot::dot_at`].
     ///
     /// # Safety
-    /// As [`Dot::quad_at`].
+    /// See [`Dot::quad_at`].
     #[inline(always)]
     unsafe fn dot_small_at(
         self,
@@ -115,38 +115,39 @@ pub unsafe trait Dot: Copy + Send + Sync {
         step: Self::Step,
         index: usize,
     ) -> Self::Sums {
-        // SAFETY: as the caller grants.
+        // SAFETY: guaranteed by the caller.
         self.dot_small(sums, w, unsafe { self.quad_at(step, index) })
     }
-    /// Two vectors of bytes within 0 and 7 from [`THIRDS`] bytes. Of their 128 bytes, byte t has
-    /// its lower two bits at bit `2·(t / 32)` of byte `t mod 32`, and its third at bit `t / 16` of
-    /// byte `32 + t mod 16`.
+    /// Unpacks two vectors of bytes within 0 and 7 from [`THIRDS`] bytes. Of their 128 bytes, byte
+    /// t has its lower two bits at bit `2·(t / 32)` of byte `t mod 32`, and its third bit at bit
+    /// `t / 16` of byte `32 + t mod 16`.
     ///
     /// # Safety
-    /// `source` is readable for as many bytes.
+    /// `source` must be readable for as many bytes.
     unsafe fn thirds(self, source: *const u8) -> [Self::Bytes; 2];
-    /// Bytes within 0 and 15, each plus 16 where bit `part` of the byte of `bits` is set.
+    /// Adds 16 to each byte of `small` (within 0 and 15) whose byte in `bits` has bit `part` set.
     fn raise(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes;
-    /// Whether there is [`Dot::dot_raised`]: the product is of an unsigned and a signed byte.
+    /// Whether [`Dot::dot_raised`] is available, because the instruction multiplies unsigned by
+    /// signed bytes.
     const RAISES: bool = false;
-    /// `sums[i] + Σ w[4i + j] · q[j]`, wrapping, of signed bytes as they are stored and unsigned
+    /// Computes `sums[i] + Σ w[4i + j] · q[j]`, wrapping, of unconverted signed bytes and unsigned
     /// `q`.
     ///
     /// # Panics
-    /// Without [`Dot::RAISES`], a constant that callers test first.
+    /// If [`Dot::RAISES`] is false. Callers test this constant first.
     #[inline(always)]
     fn dot_raised(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
         let _ = (sums, w, q);
         unreachable!("a product of unsigned and signed bytes")
     }
-    /// As [`Dot::dot`], of bytes within 0 and 31.
+    /// Computes [`Dot::dot`] of bytes within 0 and 31.
     fn dot_small(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums;
-    /// `sums[i] + Σ w[4i + j] · q[4i + j]`, wrapping, of bytes within 0 and 31 and signed bytes as
-    /// they are stored, none of them −128.
+    /// Computes `sums[i] + Σ w[4i + j] · q[4i + j]`, wrapping, of bytes within 0 and 31 and
+    /// unconverted signed bytes, none of them −128.
     fn dot_each(self, sums: Self::Sums, w: Self::Bytes, q: Self::Bytes) -> Self::Sums;
-    /// The nearest values, ties to even.
+    /// Converts sums to the nearest values, ties to even.
     fn widen(self, sums: Self::Sums) -> <Self::F as Simd>::V;
-    /// `(sums[i] · (row · scales[i]) + bias[i])` in f64, rounded to f32.
+    /// Computes `(sums[i] · (row · scales[i]) + bias[i])` in f64, rounded to f32.
     #[inline(always)]
     fn exact(
         self,
@@ -163,18 +164,18 @@ pub unsafe trait Dot: Copy + Send + Sync {
         // SAFETY: sixteen values.
         unsafe { self.values().load(results.as_ptr()) }
     }
-    /// The sum of the sums, wrapping.
+    /// Returns the total of all sums, wrapping.
     fn total(self, sums: Self::Sums) -> i32;
-    /// The sums themselves.
+    /// Returns the sums as an array.
     fn lanes(self, sums: Self::Sums) -> [i32; 16];
 }
 
-/// The instruction sets a kernel of integers can be run with.
+/// The instruction sets that an integer kernel can run with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DotLevel {
-    /// Plain Rust; defines the meaning of all others.
+    /// Plain Rust, which defines the results of all other levels.
     Scalar,
-    /// AVX2: pairs of bytes to sixteen bits, pairs of those to 32.
+    /// AVX2: sums of pairs of bytes in sixteen bits, and sums of pairs of these in 32.
     #[cfg(target_arch = "x86_64")]
     Avx2,
     /// The eight-lane product of four bytes.
@@ -183,7 +184,7 @@ pub enum DotLevel {
     /// The sixteen-lane product of four bytes.
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
-    /// As [`DotLevel::Avx512Vnni`], with tile products for many rows.
+    /// Like [`DotLevel::Avx512Vnni`], with tile products for many rows.
     #[cfg(target_arch = "x86_64")]
     Amx,
     /// Advanced SIMD without a product of four bytes.
@@ -192,13 +193,13 @@ pub enum DotLevel {
     /// Advanced SIMD with a product of four bytes.
     #[cfg(target_arch = "aarch64")]
     NeonDot,
-    /// As [`DotLevel::NeonDot`], with products of pairs of rows for many rows.
+    /// Like [`DotLevel::NeonDot`], with products of pairs of rows for many rows.
     #[cfg(target_arch = "aarch64")]
     NeonI8mm,
 }
 
 impl DotLevel {
-    /// Every level of this processor, slowest first.
+    /// Returns every level of this processor, slowest first.
     pub fn available() -> Vec<DotLevel> {
         let mut levels = vec![DotLevel::Scalar];
         #[cfg(target_arch = "x86_64")]
@@ -231,7 +232,7 @@ impl DotLevel {
         levels
     }
 
-    /// The fastest level of this processor that uses no wider registers than `level`.
+    /// Returns the fastest level of this processor that uses no wider registers than `level`.
     pub fn within(level: Level) -> DotLevel {
         let fits = |dot: &DotLevel| match dot {
             DotLevel::Scalar => true,
@@ -245,15 +246,17 @@ impl DotLevel {
         DotLevel::available().into_iter().rfind(fits).unwrap_or(DotLevel::Scalar)
     }
 
-    /// This one, if it uses no wider registers and no more units than `most`; else that.
+    /// Returns this level if it uses no wider registers and no more units than `most`, otherwise
+    /// `most`.
     pub fn at_most(self, most: DotLevel) -> DotLevel {
         let available = DotLevel::available();
         let rank = |level| available.iter().position(|known| *known == level);
         if rank(self).is_some() && rank(self) <= rank(most) { self } else { most }
     }
 
-    /// The products that may be the fastest for many rows where these, the last, are expected to
-    /// be: those of half the width, or without products of whole tiles or of pairs of rows.
+    /// Returns the levels that may be fastest for many rows if `self` is expected to be. `self` is
+    /// the last one. Other candidates have half the width, or no products of whole tiles or of
+    /// pairs of rows.
     pub fn rivals(self) -> Vec<DotLevel> {
         let other = match self {
             #[cfg(target_arch = "x86_64")]
@@ -268,7 +271,7 @@ impl DotLevel {
         other.into_iter().filter(|other| available.contains(other)).chain([self]).collect()
     }
 
-    /// Whether products of many rows take the rows as unsigned bytes; see [`Dot::RAISES`].
+    /// Reports whether products of many rows use the rows as unsigned bytes (see [`Dot::RAISES`]).
     pub const fn raises(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -279,7 +282,7 @@ impl DotLevel {
         }
     }
 
-    /// The level whose vector operations this one uses.
+    /// Returns the level whose vector operations this one uses.
     pub const fn vectors(self) -> DotLevel {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -290,7 +293,7 @@ impl DotLevel {
         }
     }
 
-    /// Lower-case name for reports.
+    /// Returns the lower-case name for reports.
     pub const fn name(self) -> &'static str {
         match self {
             DotLevel::Scalar => "scalar",
@@ -318,7 +321,7 @@ impl fmt::Display for DotLevel {
     }
 }
 
-/// As [`super::dispatch`], for kernels over [`Dot`].
+/// Defines a function like [`super::dispatch`], for kernels over [`Dot`].
 macro_rules! dispatch_dot {
     ($(#[$meta:meta])* $visibility:vis fn $name:ident => $kernel:ident ( $($argument:ident : $type:ty),* $(,)? )) => {
         $(#[$meta])*

@@ -3,12 +3,12 @@ use std::arch::aarch64::*;
 use super::Dot;
 use crate::simd::{LANES, Neon};
 
-/// Proof of the product of four bytes beside [`Neon`].
+/// Proof that the processor has the product of four bytes in addition to [`Neon`].
 #[derive(Clone, Copy, Debug)]
 pub struct NeonDot(Neon);
 
 impl NeonDot {
-    /// The token, where the processor has the instructions.
+    /// Returns the token if the processor has the instructions.
     #[inline]
     pub fn detect() -> Option<Self> {
         if !std::arch::is_aarch64_feature_detected!("dotprod") {
@@ -23,20 +23,20 @@ impl NeonDot {
 pub struct NeonWiden(Neon);
 
 impl NeonWiden {
-    /// The token, where the processor has the instructions.
+    /// Returns the token if the processor has the instructions.
     #[inline]
     pub fn detect() -> Option<Self> {
         Neon::detect().map(NeonWiden)
     }
 }
 
-/// `sum[i] + Σ w[4i + j] · q[4i + j]`
+/// Computes `sum[i] + Σ w[4i + j] · q[4i + j]`.
 ///
 /// # Safety
-/// The processor has the product of four bytes.
+/// The processor must have the product of four bytes.
 #[inline(always)]
 unsafe fn four(mut sum: int32x4_t, w: int8x16_t, q: int8x16_t) -> int32x4_t {
-    // SAFETY: the caller vouches for the instruction, which touches registers alone.
+    // SAFETY: the caller guarantees the instruction, which only accesses registers.
     unsafe {
         std::arch::asm!(
             ".arch_extension dotprod",
@@ -50,10 +50,10 @@ unsafe fn four(mut sum: int32x4_t, w: int8x16_t, q: int8x16_t) -> int32x4_t {
     sum
 }
 
-/// As [`four`], by bytes `4 · index` to `4 · index + 3` of `q`.
+/// Computes [`four`] with bytes `4 · index` to `4 · index + 3` of `q` for all lanes.
 ///
 /// # Safety
-/// The processor has the product of four bytes.
+/// The processor must have the product of four bytes.
 #[inline(always)]
 unsafe fn four_at(mut sum: int32x4_t, w: int8x16_t, q: int8x16_t, index: usize) -> int32x4_t {
     macro_rules! product {
@@ -68,7 +68,7 @@ unsafe fn four_at(mut sum: int32x4_t, w: int8x16_t, q: int8x16_t, index: usize) 
             )
         };
     }
-    // SAFETY: the caller vouches for the instruction, which touches registers alone.
+    // SAFETY: the caller guarantees the instruction, which only accesses registers.
     unsafe {
         match index {
             0 => product!(0),
@@ -80,13 +80,13 @@ unsafe fn four_at(mut sum: int32x4_t, w: int8x16_t, q: int8x16_t, index: usize) 
     sum
 }
 
-/// As [`four`], of products widened to sixteen and then to 32 bits.
+/// Computes [`four`] with products widened to sixteen and then to 32 bits.
 ///
 /// # Safety
-/// The processor has Advanced SIMD.
+/// The processor must have Advanced SIMD.
 #[inline(always)]
 unsafe fn widened(sum: int32x4_t, w: int8x16_t, q: int8x16_t) -> int32x4_t {
-    // SAFETY: the caller vouches for Advanced SIMD.
+    // SAFETY: the caller guarantees Advanced SIMD.
     unsafe {
         let low = vpaddlq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(q)));
         let high = vpaddlq_s16(vmull_s8(vget_high_s8(w), vget_high_s8(q)));
@@ -96,7 +96,7 @@ unsafe fn widened(sum: int32x4_t, w: int8x16_t, q: int8x16_t) -> int32x4_t {
 
 macro_rules! quarters {
     ($token:ident, $dot:ident $(, by element $element:ident)?) => {
-        // SAFETY: the private field leaves `detect` as the only constructor; the tests compare
+        // SAFETY: the private field leaves `detect` as the only constructor, and the tests compare
         // every method with the scalar form.
         unsafe impl Dot for $token {
             type F = Neon;
@@ -112,7 +112,7 @@ macro_rules! quarters {
             }
             #[inline(always)]
             fn sums(self, lanes: &[i32; 16]) -> Self::Sums {
-                // SAFETY: `self` proves Advanced SIMD; four times four lanes.
+                // SAFETY: `self` proves Advanced SIMD, and there are four times four lanes.
                 std::array::from_fn(|at| unsafe { vld1q_s32(lanes.as_ptr().add(4 * at)) })
             }
             #[inline(always)]
@@ -134,7 +134,7 @@ macro_rules! quarters {
             }
             #[inline(always)]
             unsafe fn load(self, source: *const u8) -> Self::Bytes {
-                // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
+                // SAFETY: `self` proves Advanced SIMD, and the caller guarantees the memory read.
                 unsafe {
                     [
                         vld1q_u8(source),
@@ -147,7 +147,8 @@ macro_rules! quarters {
             #[inline(always)]
             unsafe fn store(self, target: *mut u8, bytes: Self::Bytes) {
                 for (index, bytes) in bytes.into_iter().enumerate() {
-                    // SAFETY: `self` proves Advanced SIMD; the caller grants the memory written.
+                    // SAFETY: `self` proves Advanced SIMD, and the caller guarantees the memory
+                    // written.
                     unsafe { vst1q_u8(target.add(16 * index), bytes) };
                 }
             }
@@ -173,7 +174,7 @@ macro_rules! quarters {
             }
             #[inline(always)]
             unsafe fn thirds(self, source: *const u8) -> [Self::Bytes; 2] {
-                // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
+                // SAFETY: `self` proves Advanced SIMD, and the caller guarantees the memory read.
                 unsafe {
                     let (a, b, top) = (vld1q_u8(source), vld1q_u8(source.add(16)), vld1q_u8(source.add(32)));
                     let one = |low: uint8x16_t, top: uint8x16_t| {
@@ -216,12 +217,12 @@ macro_rules! quarters {
             }
             #[inline(always)]
             unsafe fn quad(self, source: *const i8) -> Self::Quad {
-                // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
+                // SAFETY: `self` proves Advanced SIMD, and the caller guarantees the memory read.
                 unsafe { vreinterpretq_s8_s32(vdupq_n_s32(source.cast::<i32>().read_unaligned())) }
             }
             #[inline(always)]
             unsafe fn step(self, source: *const i8) -> Self::Step {
-                // SAFETY: `self` proves Advanced SIMD; the caller grants the memory read.
+                // SAFETY: `self` proves Advanced SIMD, and the caller guarantees the memory read.
                 unsafe { vld1q_s8(source) }
             }
             #[inline(always)]
@@ -264,7 +265,8 @@ macro_rules! quarters {
                     step: Self::Step,
                     index: usize,
                 ) -> Self::Sums {
-                    // SAFETY: as the caller grants; a byte of at most 31 is the same when signed.
+                    // SAFETY: guaranteed by the caller. A byte of at most 31 is the same when
+                    // signed.
                     unsafe { self.dot_at(sums, w, step, index) }
                 }
             )?
@@ -287,7 +289,7 @@ macro_rules! quarters {
             }
             #[inline(always)]
             fn dot_each(self, sums: Self::Sums, w: Self::Bytes, q: Self::Bytes) -> Self::Sums {
-                // SAFETY: `self` proves the instructions; a byte of at most 31 is the same when
+                // SAFETY: `self` proves the instructions. A byte of at most 31 is the same when
                 // signed.
                 let one = |at: usize| unsafe {
                     $dot(sums[at], vreinterpretq_s8_u8(w[at]), vreinterpretq_s8_u8(q[at]))
@@ -315,7 +317,7 @@ macro_rules! quarters {
             fn lanes(self, sums: Self::Sums) -> [i32; LANES] {
                 let mut out = [0; LANES];
                 for (index, sums) in sums.into_iter().enumerate() {
-                    // SAFETY: `self` proves Advanced SIMD; sixteen places.
+                    // SAFETY: `self` proves Advanced SIMD, and there are sixteen places.
                     unsafe { vst1q_s32(out.as_mut_ptr().add(4 * index), sums) };
                 }
                 out

@@ -10,7 +10,7 @@ fn sums(mut sums: [i32; LANES], w: [u8; VECTOR], q: [i8; 4], value: impl Fn(u8) 
     sums
 }
 
-// SAFETY: plain Rust exists everywhere, and this is the definition.
+// SAFETY: plain Rust runs everywhere, and this is the definition.
 unsafe impl Dot for Scalar {
     type F = Scalar;
     type Sums = [i32; LANES];
@@ -38,12 +38,12 @@ unsafe impl Dot for Scalar {
     }
     #[inline(always)]
     unsafe fn load(self, source: *const u8) -> Self::Bytes {
-        // SAFETY: the caller grants the memory read; bytes have no alignment.
+        // SAFETY: the caller guarantees the memory read, and bytes need no alignment.
         unsafe { source.cast::<[u8; VECTOR]>().read() }
     }
     #[inline(always)]
     unsafe fn store(self, target: *mut u8, bytes: Self::Bytes) {
-        // SAFETY: the caller grants the memory written; bytes have no alignment.
+        // SAFETY: the caller guarantees the memory written, and bytes need no alignment.
         unsafe { target.cast::<[u8; VECTOR]>().write(bytes) }
     }
     #[inline(always)]
@@ -56,7 +56,7 @@ unsafe impl Dot for Scalar {
     }
     #[inline(always)]
     unsafe fn thirds(self, source: *const u8) -> [Self::Bytes; 2] {
-        // SAFETY: the caller grants the memory read; bytes have no alignment.
+        // SAFETY: the caller guarantees the memory read, and bytes need no alignment.
         let bytes = unsafe { source.cast::<[u8; THIRDS]>().read() };
         let part =
             |at: usize| (bytes[at % 32] >> (2 * (at / 32)) & 3) | (bytes[32 + at % 16] >> (at / 16) & 1) << 2;
@@ -68,7 +68,7 @@ unsafe impl Dot for Scalar {
     }
     #[inline(always)]
     unsafe fn quad(self, source: *const i8) -> Self::Quad {
-        // SAFETY: the caller grants the memory read; bytes have no alignment.
+        // SAFETY: the caller guarantees the memory read, and bytes need no alignment.
         unsafe { source.cast::<[i8; 4]>().read() }
     }
     #[inline(always)]
@@ -77,7 +77,7 @@ unsafe impl Dot for Scalar {
     }
     #[inline(always)]
     unsafe fn quad_at(self, step: Self::Step, index: usize) -> Self::Quad {
-        // SAFETY: as the caller grants.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.quad(step.add(4 * index)) }
     }
     #[inline(always)]

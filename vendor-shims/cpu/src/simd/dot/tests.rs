@@ -3,8 +3,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::simd::Scalar;
 
-/// Runs every method on some bytes and returns the bits of every result, less the parts that depend
-/// on [`Dot::OFFSET`].
+/// Runs every method on some bytes and returns the bits of every result, without the parts that
+/// depend on [`Dot::OFFSET`].
 #[inline(always)]
 fn trace<D: Dot>(d: D, bytes: &[u8; VECTOR], q: &[i8; 4], start: i32, out: &mut Vec<u32>) {
     // SAFETY: sixty-four bytes, four bytes.
@@ -52,7 +52,7 @@ fn trace<D: Dot>(d: D, bytes: &[u8; VECTOR], q: &[i8; 4], start: i32, out: &mut 
     out.extend(d.lanes(d.sums(&lanes)).map(|sum| sum as u32));
     let sixteen: [i8; 16] = std::array::from_fn(|at| q[(at / 4 + at) % 4]);
     for index in 0..4 {
-        // SAFETY: sixteen bytes, which stay.
+        // SAFETY: the sixteen bytes outlive the step.
         unsafe {
             let step = d.step(sixteen.as_ptr());
             let all: i32 = sixteen[4 * index..][..4].iter().map(|q| i32::from(*q)).sum();
@@ -118,7 +118,8 @@ fn scalar_products_are_what_they_say() {
     trace(Scalar, &bytes, &[1, 10, -100, 2], 1000, &mut got);
     let lane = |trace: usize| got[VECTOR + 16 * trace + usize::from(trace > 1) + 1] as i32;
     assert_eq!(lane(0), 1000 - 127 + 20 + 100 + 106);
-    // Low halves 1, 2, 15, 5; high halves 8, 0, 15, 3; pairs of bits from the lowest on.
+    // Low halves are 1, 2, 15, 5, high halves are 8, 0, 15, 3, followed by pairs of bits from the
+    // lowest on.
     assert_eq!((lane(2), lane(3)), (1000 + 1 + 20 - 1500 + 10, 1000 + 8 - 1500 + 6));
     assert_eq!((lane(4), lane(7)), (1000 + 1 + 20 - 300 + 2, 1000 + 2 - 300));
 }
@@ -133,8 +134,8 @@ fn a_level_chooses_what_its_registers_hold() {
     assert_ne!(DotLevel::within(Level::Avx2), DotLevel::Avx512Vnni);
 }
 
-/// `cargo xtask aarch64` sets this when it chose the (emulated) processor: a level that is missing
-/// there would be tested nowhere.
+/// `cargo xtask aarch64` sets this variable when it chose the (emulated) processor. A level that is
+/// missing there would never be tested.
 #[cfg(target_arch = "aarch64")]
 #[test]
 fn an_emulated_processor_has_every_level() {

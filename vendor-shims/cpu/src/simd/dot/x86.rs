@@ -4,12 +4,12 @@ use super::Dot;
 use crate::simd::avx2::Pair;
 use crate::simd::{Avx2, Avx512, LANES};
 
-/// Proof of AVX-512 VNNI beside [`Avx512`].
+/// Proof that the processor has AVX-512 VNNI in addition to [`Avx512`].
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512Vnni(Avx512);
 
 impl Avx512Vnni {
-    /// The token, where the processor has the instructions.
+    /// Returns the token if the processor has the instructions.
     #[inline]
     pub fn detect() -> Option<Self> {
         if !is_x86_feature_detected!("avx512vnni") {
@@ -19,15 +19,15 @@ impl Avx512Vnni {
     }
 }
 
-// SAFETY: the private field leaves `detect` as the only constructor; the tests compare every method
-// with the scalar form.
+// SAFETY: the private field leaves `detect` as the only constructor, and the tests compare every
+// method with the scalar form.
 unsafe impl Dot for Avx512Vnni {
     type F = Avx512;
     type Sums = __m512i;
     type Bytes = __m512i;
     type Quad = __m512i;
     type Step = *const i8;
-    // The product is of an unsigned and a signed byte.
+    // The instruction multiplies an unsigned by a signed byte.
     const OFFSET: i32 = 128;
     const RAISES: bool = true;
 
@@ -37,7 +37,7 @@ unsafe impl Dot for Avx512Vnni {
     }
     #[inline(always)]
     fn sums(self, lanes: &[i32; LANES]) -> Self::Sums {
-        // SAFETY: `self` proves AVX-512; sixteen lanes.
+        // SAFETY: `self` proves AVX-512, and there are sixteen lanes.
         unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }
     }
     #[inline(always)]
@@ -52,17 +52,17 @@ unsafe impl Dot for Avx512Vnni {
     }
     #[inline(always)]
     fn prefetch(self, address: *const u8) {
-        // SAFETY: a hint, which faults nowhere.
+        // SAFETY: a prefetch hint never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
     #[inline(always)]
     unsafe fn load(self, source: *const u8) -> Self::Bytes {
-        // SAFETY: `self` proves AVX-512; the caller grants the memory read.
+        // SAFETY: `self` proves AVX-512, and the caller guarantees the memory read.
         unsafe { _mm512_loadu_si512(source.cast()) }
     }
     #[inline(always)]
     unsafe fn store(self, target: *mut u8, bytes: Self::Bytes) {
-        // SAFETY: `self` proves AVX-512; the caller grants the memory written.
+        // SAFETY: `self` proves AVX-512, and the caller guarantees the memory written.
         unsafe { _mm512_storeu_si512(target.cast(), bytes) }
     }
     #[inline(always)]
@@ -86,7 +86,7 @@ unsafe impl Dot for Avx512Vnni {
     }
     #[inline(always)]
     unsafe fn thirds(self, source: *const u8) -> [Self::Bytes; 2] {
-        // SAFETY: `self` proves AVX-512; the caller grants the memory read.
+        // SAFETY: `self` proves AVX-512, and the caller guarantees the memory read.
         unsafe {
             let low = _mm512_broadcast_i64x4(_mm256_loadu_si256(source.cast()));
             let top = _mm512_broadcast_i32x4(_mm_loadu_si128(source.add(32).cast()));
@@ -101,7 +101,7 @@ unsafe impl Dot for Avx512Vnni {
                     _mm512_set_epi64(second, second, second, second, first, first, first, first),
                 )
             };
-            // Left by 2, 1, 0 and −1, and so on.
+            // The rotations are left by 2, 1, 0 and −1, and so on.
             let top_by = |a, b, c, d| _mm512_rolv_epi64(top, _mm512_set_epi64(d, d, c, c, b, b, a, a));
             [one(low_by(0, 2), top_by(2, 1, 0, 63)), one(low_by(4, 6), top_by(62, 61, 60, 59))]
         }
@@ -125,7 +125,7 @@ unsafe impl Dot for Avx512Vnni {
     }
     #[inline(always)]
     unsafe fn quad(self, source: *const i8) -> Self::Quad {
-        // SAFETY: `self` proves AVX-512; the caller grants the memory read.
+        // SAFETY: `self` proves AVX-512, and the caller guarantees the memory read.
         unsafe { _mm512_set1_epi32(source.cast::<i32>().read_unaligned()) }
     }
     #[inline(always)]
@@ -134,7 +134,7 @@ unsafe impl Dot for Avx512Vnni {
     }
     #[inline(always)]
     unsafe fn quad_at(self, step: Self::Step, index: usize) -> Self::Quad {
-        // SAFETY: as the caller grants.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.quad(step.add(4 * index)) }
     }
     #[inline(always)]
@@ -162,7 +162,7 @@ unsafe impl Dot for Avx512Vnni {
     }
     #[inline(always)]
     fn exact(self, sums: __m512i, row: f64, scales: &[f64; LANES], bias: &[f64; LANES]) -> __m512 {
-        // SAFETY: `self` proves AVX-512; two times eight lanes.
+        // SAFETY: `self` proves AVX-512, and there are two times eight lanes.
         unsafe {
             let row = _mm512_set1_pd(row);
             let half = |sums: __m256i, at: usize| {
@@ -184,7 +184,7 @@ unsafe impl Dot for Avx512Vnni {
     #[inline(always)]
     fn lanes(self, sums: Self::Sums) -> [i32; LANES] {
         let mut out = [0; LANES];
-        // SAFETY: `self` proves AVX-512; sixteen places.
+        // SAFETY: `self` proves AVX-512, and there are sixteen places.
         unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), sums) };
         out
     }
@@ -194,10 +194,10 @@ unsafe impl Dot for Avx512Vnni {
 #[derive(Clone, Copy, Debug)]
 pub struct Halves(__m256i, __m256i);
 
-/// Implements [`Dot`] for the two tokens with 256-bit registers, which differ in the product alone.
+/// Implements [`Dot`] for the two tokens with 256-bit registers, which only differ in the product.
 macro_rules! halves {
     ($token:ident, $offset:literal, $flip:literal, |$sum:ident, $w:ident, $q:ident| $dot:expr, $small:expr $(, raised $raised:expr)?) => {
-        // SAFETY: the private field leaves `detect` as the only constructor; the tests compare
+        // SAFETY: the private field leaves `detect` as the only constructor, and the tests compare
         // every method with the scalar form.
         unsafe impl Dot for $token {
             type F = Avx2;
@@ -213,7 +213,7 @@ macro_rules! halves {
             }
             #[inline(always)]
             fn sums(self, lanes: &[i32; LANES]) -> Self::Sums {
-                // SAFETY: `self` proves AVX2; two times eight lanes.
+                // SAFETY: `self` proves AVX2, and there are two times eight lanes.
                 unsafe {
                     Halves(
                         _mm256_loadu_si256(lanes.as_ptr().cast()),
@@ -234,14 +234,14 @@ macro_rules! halves {
             }
             #[inline(always)]
             unsafe fn load(self, source: *const u8) -> Self::Bytes {
-                // SAFETY: `self` proves AVX2; the caller grants the memory read.
+                // SAFETY: `self` proves AVX2, and the caller guarantees the memory read.
                 unsafe {
                     Halves(_mm256_loadu_si256(source.cast()), _mm256_loadu_si256(source.add(32).cast()))
                 }
             }
             #[inline(always)]
             unsafe fn store(self, target: *mut u8, bytes: Self::Bytes) {
-                // SAFETY: `self` proves AVX2; the caller grants the memory written.
+                // SAFETY: `self` proves AVX2, and the caller guarantees the memory written.
                 unsafe {
                     _mm256_storeu_si256(target.cast(), bytes.0);
                     _mm256_storeu_si256(target.add(32).cast(), bytes.1);
@@ -274,7 +274,7 @@ macro_rules! halves {
             }
             #[inline(always)]
             unsafe fn thirds(self, source: *const u8) -> [Self::Bytes; 2] {
-                // SAFETY: `self` proves AVX2; the caller grants the memory read.
+                // SAFETY: `self` proves AVX2, and the caller guarantees the memory read.
                 unsafe {
                     let low = _mm256_loadu_si256(source.cast());
                     let top = _mm256_broadcastsi128_si256(_mm_loadu_si128(source.add(32).cast()));
@@ -320,7 +320,7 @@ macro_rules! halves {
             }
             #[inline(always)]
             unsafe fn quad(self, source: *const i8) -> Self::Quad {
-                // SAFETY: `self` proves AVX2; the caller grants the memory read.
+                // SAFETY: `self` proves AVX2, and the caller guarantees the memory read.
                 unsafe { _mm256_set1_epi32(source.cast::<i32>().read_unaligned()) }
             }
             #[inline(always)]
@@ -329,7 +329,7 @@ macro_rules! halves {
             }
             #[inline(always)]
             unsafe fn quad_at(self, step: Self::Step, index: usize) -> Self::Quad {
-                // SAFETY: as the caller grants.
+                // SAFETY: guaranteed by the caller.
                 unsafe { self.quad(step.add(4 * index)) }
             }
             #[inline(always)]
@@ -378,7 +378,7 @@ macro_rules! halves {
             #[inline(always)]
             fn lanes(self, sums: Self::Sums) -> [i32; LANES] {
                 let mut out = [0; LANES];
-                // SAFETY: `self` proves AVX2; sixteen places.
+                // SAFETY: `self` proves AVX2, and there are sixteen places.
                 unsafe { self.store(out.as_mut_ptr().cast(), sums) };
                 out
             }
@@ -386,12 +386,12 @@ macro_rules! halves {
     };
 }
 
-/// Proof of AVX-VNNI beside [`Avx2`].
+/// Proof that the processor has AVX-VNNI in addition to [`Avx2`].
 #[derive(Clone, Copy, Debug)]
 pub struct AvxVnni(Avx2);
 
 impl AvxVnni {
-    /// The token, where the processor has the instructions.
+    /// Returns the token if the processor has the instructions.
     #[inline]
     pub fn detect() -> Option<Self> {
         if !is_x86_feature_detected!("avxvnni") {
@@ -401,7 +401,7 @@ impl AvxVnni {
     }
 }
 
-// The product is of an unsigned and a signed byte.
+// The instruction multiplies an unsigned by a signed byte.
 halves!(
     AvxVnni,
     128,
@@ -416,25 +416,24 @@ halves!(
 pub struct Avx2Pairs(Avx2);
 
 impl Avx2Pairs {
-    /// The token, where the processor has the instructions.
+    /// Returns the token if the processor has the instructions.
     #[inline]
     pub fn detect() -> Option<Self> {
         Avx2::detect().map(Avx2Pairs)
     }
 }
 
-/// Adds pairs of sixteen bits to sums.
+/// Adds pairs of sixteen-bit values to sums.
 ///
 /// # Safety
-/// The processor has AVX2.
+/// The processor must have AVX2.
 #[inline(always)]
 unsafe fn gather(sum: __m256i, pairs: __m256i) -> __m256i {
-    // SAFETY: the caller vouches for AVX2.
+    // SAFETY: the caller guarantees AVX2.
     unsafe { _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))) }
 }
 
-// |w| ≤ 128 and |q| ≤ 127: two products are at most 32512, so nothing saturates. Small ones are at
-// most 2 · 31 · 127.
+// |w| ≤ 128 and |q| ≤ 127, so two products are at most 32512 and cannot saturate. Small products are at most 2 · 31 · 127.
 halves!(
     Avx2Pairs,
     0,

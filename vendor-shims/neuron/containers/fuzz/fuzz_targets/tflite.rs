@@ -1,4 +1,4 @@
-//! libFuzzer's program for the target of its name.
+//! The libFuzzer program for the target with this name.
 
 #![no_main]
 

@@ -1,11 +1,11 @@
-//! Fuzz targets: untrusted bytes for the readers of MediaTek's containers.
+//! Fuzz targets that pass untrusted bytes to the readers of MediaTek's containers.
 //!
 //! **Job.** One function per reader, which must return for any bytes.
-//! `RUSTC_BOOTSTRAP=1 cargo fuzz run TARGET` drives them from `vendor-shims/neuron/containers`, and
-//! the crate's ordinary tests run them over the corpus and over damaged copies of it.
+//! `RUSTC_BOOTSTRAP=1 cargo fuzz run TARGET` runs them from `vendor-shims/neuron/containers`. The
+//! crate's ordinary tests run them over the corpus and over damaged copies of it.
 //!
-//! **Not its job.** It does **not** check that valid files are read correctly: the containers
-//! crate's own tests do.
+//! **Not its job.** Checking that valid files are read correctly, which the containers crate's own
+//! tests do.
 
 use shardwright_neuron_containers::budget::Budget;
 use shardwright_neuron_containers::bytes::Bytes;
@@ -14,10 +14,9 @@ use shardwright_neuron_containers::{blob as blobs, executorch as payloads, flexb
 use shardwright_neuron_containers::{inspect as door, litertlm as bundles, neuron_schema as containers};
 use shardwright_neuron_containers::{record, tflite as models};
 
-/// A target: its name and its function.
+/// A target's name and function.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Every target.
 pub const TARGETS: &[Target] = &[
     ("inspect", inspect),
     ("tflite", tflite),
@@ -33,14 +32,14 @@ fn parts(bytes: &[u8]) -> (Bytes<'_>, Budget) {
     (Bytes::new(bytes), Budget::of(bytes.len()))
 }
 
-/// The entry point, which identifies a file.
+/// Fuzzes the entry point, which identifies a file.
 pub fn inspect(bytes: &[u8]) {
     if let Ok(Some(inspected)) = door::inspect(bytes) {
         assert!(inspected.document.is_object());
     }
 }
 
-/// Models.
+/// Fuzzes the reader of models.
 pub fn tflite(bytes: &[u8]) {
     let (file, mut budget) = parts(bytes);
     if let Ok(read) = models::read(file, &mut budget) {
@@ -48,7 +47,7 @@ pub fn tflite(bytes: &[u8]) {
     }
 }
 
-/// Files of language models.
+/// Fuzzes the reader of `.litertlm` files.
 pub fn litertlm(bytes: &[u8]) {
     let (file, mut budget) = parts(bytes);
     if let Ok(read) = bundles::read(file, &mut budget) {
@@ -56,7 +55,7 @@ pub fn litertlm(bytes: &[u8]) {
     }
 }
 
-/// Containers of bytecode.
+/// Fuzzes the reader of bytecode containers.
 pub fn neuron_schema(bytes: &[u8]) {
     let (file, mut budget) = parts(bytes);
     if let Ok(read) = containers::read(file, &mut budget) {
@@ -64,7 +63,7 @@ pub fn neuron_schema(bytes: &[u8]) {
     }
 }
 
-/// Compiled code.
+/// Fuzzes the reader of compiled code.
 pub fn blob(bytes: &[u8]) {
     let (file, mut budget) = parts(bytes);
     if let Ok(read) = blobs::read(file, &mut budget) {
@@ -74,7 +73,7 @@ pub fn blob(bytes: &[u8]) {
     let _ = blobs::code_of(bytes);
 }
 
-/// ExecuTorch's payload.
+/// Fuzzes the reader of ExecuTorch's payload.
 pub fn executorch(bytes: &[u8]) {
     let (file, mut budget) = parts(bytes);
     if let Ok(Some(read)) = payloads::read(file, &mut budget) {
@@ -82,19 +81,21 @@ pub fn executorch(bytes: &[u8]) {
     }
 }
 
-/// Options of a dispatch operation.
+/// Fuzzes the reader of a dispatch operation's options.
 pub fn flexbuffer(bytes: &[u8]) {
     let _ = maps::map(Bytes::new(bytes));
 }
 
-/// Option strings: a parsed string, once written, parses to the same options.
+/// Fuzzes option strings: a string that was parsed and written again must parse to the same
+/// options.
 pub fn options(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes)
         && let Ok(options) = OptionString::parse(text)
     {
         let _ = (options.contradictions(), record::paths(&options));
         let written = options.to_string();
-        // Quotes add bytes, and names may contain characters that only quotes protect.
+        // Quotes add bytes, so the written string may be too long. Names may contain characters
+        // that only quotes protect.
         if let Ok(again) = OptionString::parse(&written) {
             let sound = |options: &OptionString| {
                 options.0.iter().all(|option| {

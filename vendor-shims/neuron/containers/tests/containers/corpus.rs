@@ -1,5 +1,5 @@
-//! The committed corpus of the fuzz targets is generated here (`SHARDWRIGHT_WRITE_CORPUS=1`
-//! rewrites it); every target is run over it, whole, truncated to every length, and damaged.
+//! Generates the committed corpus of the fuzz targets (`SHARDWRIGHT_WRITE_CORPUS=1` rewrites it).
+//! Runs every target over the corpus: over whole, truncated and damaged files.
 
 #[path = "../../fuzz/src/lib.rs"]
 mod targets;
@@ -31,10 +31,10 @@ fn the_corpus_is_what_is_written_here() {
     }
 }
 
-/// Damaged copies of each file.
+/// Number of damaged copies of each file.
 const DAMAGED: u64 = 200;
 
-/// The corpus files of a target; those of all targets if it has none.
+/// Returns the corpus files of a target. If the target has none, returns the files of all targets.
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
     let mut folders: Vec<_> = std::fs::read_dir(&root).expect("a corpus").flatten().collect();
@@ -53,7 +53,7 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
     files
 }
 
-/// The next of a sequence of numbers, the same in every run.
+/// Returns the next number of a sequence that is the same in every run.
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -67,7 +67,7 @@ fn no_target_minds_damage() {
     for (name, target) in TARGETS {
         for file in corpus(name) {
             target(&file);
-            // Every length within the heads, and a few hundred beyond.
+            // Every length within the heads, and a few hundred longer ones.
             let step = (file.len() / 512).max(1);
             for length in (0..file.len().min(256)).chain((256..file.len()).step_by(step)) {
                 target(&file[..length]);

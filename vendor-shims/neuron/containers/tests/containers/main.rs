@@ -1,4 +1,4 @@
-//! Readers of foreign containers: known files and a corpus of hostile ones.
+//! Tests the readers of third-party containers with known files and a corpus of hostile files.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Written files of every container are read back.
+//! Files of every container are written and read back.
 
 use crate::support::samples::{self, BARE, PUBLISHED};
 use crate::support::{self, Flex, Model};
@@ -80,7 +80,7 @@ fn a_model_of_which_nothing_was_compiled_says_so() {
     assert_eq!((format, &reported["dispatched"], &reported["outside"]), ("tflite", &json!(0), &json!(4)));
     assert_eq!(reported["outside_by_kind"], json!({"ADD": 1, "FULLY_CONNECTED": 2, "GELU": 1}));
     assert!(warned(&reported, "nothing of it was compiled for an accelerator"));
-    // Stamped, without anything compiled: a compile that silently did nothing.
+    // A model that is stamped but has no compiled part: its compilation failed without an error.
     let stamped = Model { stamp: Some(("MediaTek".to_owned(), "mt6993".to_owned())), ..samples::untouched() };
     assert!(warned(&document(&stamped.bytes()).1, "stamped as compiled, and nothing of it runs"));
 }
@@ -148,7 +148,7 @@ fn a_language_models_file_is_read_section_by_section() {
     assert_eq!(kinds, ["sentencepiece-tokenizer", "tflite-model", "tflite-model", "kind 77"]);
     assert_eq!(reported["sections"][1]["model"]["stamp"]["soc"], "mt6989");
     assert_eq!(reported["compilations"][0]["name"], "tf_lite_prefill_decode Partition_0");
-    // An embedder is meant to stay outside, so there is no warning.
+    // An embedder is intended to stay outside, so there is no warning.
     assert!(!warned(&reported, "tf_lite_embedder"), "{reported:#}");
     assert!(warned(&document(&support::litertlm(&[])).1, "no model of it was compiled"));
 }
@@ -170,7 +170,7 @@ fn files_of_other_majors_and_sections_that_cannot_be_are_refused() {
         inspect(&support::litertlm(&[(3, vec![], vec![])])),
         Err(ContainerError::Empty { what: "model", .. })
     ));
-    // A close neighbour begins where no reader of others expects it.
+    // The section starts at an offset that third-party readers do not expect.
     let (_, reported) = document(&support::litertlm_with(1, 16, &[(3, vec![], untouched)]));
     assert!(warned(&reported, "no multiple of 16384"));
 }
@@ -311,8 +311,8 @@ proptest! {
         prop_assert_eq!(&dispatched, &names);
         let said = read.stamp.map(|stamp| (stamp.manufacturer.unwrap(), stamp.soc.unwrap()));
         prop_assert_eq!(said, stamp);
-        // Bytes that are no container are skipped unless the stamp names MediaTek; here they always
-        // are one.
+        // Bytes that are not a container are skipped unless the stamp names MediaTek. In this test
+        // they are always a container.
         let is_read = model.stamp.is_none_or(|(maker, _)| maker.eq_ignore_ascii_case("mediatek"));
         for container in &read.containers {
             prop_assert_eq!(container.held.is_some(), is_read);

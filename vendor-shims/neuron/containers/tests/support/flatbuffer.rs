@@ -1,6 +1,6 @@
-//! Writes FlatBuffers: a table first, then the objects it points to.
+//! Writes FlatBuffers: a table first, then the objects to which it points.
 
-/// A field of a table, in the place of its number.
+/// A field of a table. Its position in the table is its number.
 #[derive(Clone, Debug)]
 pub enum Field {
     None,
@@ -17,11 +17,11 @@ pub enum Field {
     Tables(Vec<Table>),
 }
 
-/// A table: its fields by number.
+/// A table with its fields by number.
 #[derive(Clone, Debug)]
 pub struct Table(pub Vec<Field>);
 
-/// A whole buffer.
+/// Writes a whole buffer.
 pub fn buffer(identifier: Option<&[u8; 4]>, root: &Table) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     bytes.extend(identifier.into_iter().flatten());
@@ -34,7 +34,7 @@ fn pad(bytes: &mut Vec<u8>, to: usize) {
     bytes.resize(bytes.len().next_multiple_of(to), 0);
 }
 
-/// Bytes of a field within its table, and their alignment.
+/// Returns the bytes of a field within its table, and their alignment.
 fn place(field: &Field) -> (usize, usize) {
     match field {
         Field::None => (0, 1),
@@ -46,7 +46,7 @@ fn place(field: &Field) -> (usize, usize) {
     }
 }
 
-/// Writes a table and the objects it points to; returns its offset.
+/// Writes a table and the objects to which it points. Returns the table's offset.
 fn write(bytes: &mut Vec<u8>, Table(fields): &Table) -> usize {
     let mut offsets = Vec::new();
     let mut end = 4;
@@ -126,7 +126,7 @@ fn write(bytes: &mut Vec<u8>, Table(fields): &Table) -> usize {
     table
 }
 
-/// Begins a vector; returns its offset.
+/// Starts a vector and returns its offset.
 fn vector(bytes: &mut Vec<u8>, length: usize) -> usize {
     pad(bytes, 4);
     let at = bytes.len();

@@ -7,7 +7,7 @@ pub mod samples;
 
 use flatbuffer::{Field, Table, buffer};
 
-/// A text behind its length and four zero bytes.
+/// Writes a text after its length and four zero bytes.
 pub fn text(text: &str) -> Vec<u8> {
     let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
     bytes.extend(text.as_bytes());
@@ -16,12 +16,12 @@ pub fn text(text: &str) -> Vec<u8> {
 
 pub const IDENTIFIER: &str = "123e4567-e89b-12d3-a456-426614174000";
 
-/// The three texts near the end of compiled code.
+/// Writes the three texts near the end of compiled code.
 pub fn trailer(record: &str, options: &str) -> Vec<u8> {
     [text(IDENTIFIER), text(record), text(options)].concat()
 }
 
-/// The record of a version, in the spelling of its major.
+/// Writes the record of a version, in the spelling of its major version.
 pub fn record(name: &str, version: [u8; 3]) -> String {
     let [major, minor, patch] = version;
     match major {
@@ -32,7 +32,7 @@ pub fn record(name: &str, version: [u8; 3]) -> String {
     }
 }
 
-/// A DLA around code and trailer.
+/// Writes a DLA around code and trailer.
 pub fn dla(code: &[u8], trailer: &[u8]) -> Vec<u8> {
     let length = (16 + code.len() + trailer.len()) as u32;
     let mut bytes: Vec<u8> =
@@ -42,7 +42,7 @@ pub fn dla(code: &[u8], trailer: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An adapter cache around a DLA.
+/// Writes an adapter cache around a DLA.
 pub fn adapter_cache(dla: &[u8]) -> Vec<u8> {
     let mut bytes = 212_205u32.to_le_bytes().to_vec();
     bytes.extend(608u32.to_le_bytes());
@@ -51,7 +51,7 @@ pub fn adapter_cache(dla: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The simulator's output.
+/// Writes code in the simulator's format.
 pub fn simulated(version: [u8; 3], soc: &str, code: &[u8], options: &str) -> Vec<u8> {
     let mut bytes = b"SWNEURON".to_vec();
     bytes.extend(1u32.to_le_bytes());
@@ -71,7 +71,7 @@ pub fn simulated(version: [u8; 3], soc: &str, code: &[u8], options: &str) -> Vec
     bytes
 }
 
-/// The container of bytecode; its parts with their declared kinds.
+/// Writes a container of bytecode. Each part has a name, a declared kind and its code.
 pub fn neuron_schema(sdk: Option<[u32; 3]>, parts: &[(&str, i8, &[u8])]) -> Vec<u8> {
     let subgraph = |(index, (name, kind, _)): (usize, &(&str, i8, &[u8]))| {
         Table(vec![
@@ -104,8 +104,8 @@ pub enum Flex {
     Text(String),
 }
 
-/// A FlexBuffer with a map, its offsets and numbers `width` bytes each (1, 2, 4, 8), which must
-/// hold them.
+/// Writes a FlexBuffer with a map. Offsets and numbers have `width` bytes each (1, 2, 4 or 8), into
+/// which they must fit.
 pub fn flexbuffer(width: usize, entries: &[(&str, Flex)]) -> Vec<u8> {
     let packed = width.trailing_zeros() as u8;
     let mut bytes = Vec::new();
@@ -161,17 +161,18 @@ pub fn flexbuffer(width: usize, entries: &[(&str, Flex)]) -> Vec<u8> {
     bytes
 }
 
-/// A model to be written.
+/// A model to write.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub stamp: Option<(String, String)>,
-    /// Per function: names of dispatched partitions, and built-in operations that stay outside.
+    /// For each function, the names of dispatched partitions and the built-in operations that stay
+    /// outside.
     pub functions: Vec<(Vec<String>, Vec<i32>)>,
     /// The container of bytecode.
     pub container: Vec<u8>,
 }
 
-/// A stamp's 250 bytes.
+/// Writes the 250 bytes of a stamp.
 pub fn stamp(maker: &str, soc: &str) -> Vec<u8> {
     let mut bytes = maker.as_bytes().to_vec();
     bytes.resize(125, 0);
@@ -181,9 +182,9 @@ pub fn stamp(maker: &str, soc: &str) -> Vec<u8> {
 }
 
 impl Model {
-    /// Its bytes: the FlatBuffer, zeros to a multiple of 16, the container.
+    /// Writes the model: the FlatBuffer, zeros up to a multiple of 16, and the container.
     pub fn bytes(&self) -> Vec<u8> {
-        // The model contains the container's offset, in four bytes whatever its value.
+        // The model contains the container's offset, which always has four bytes.
         let length = self.flatbuffer(0).len();
         let offset = length.next_multiple_of(16);
         let mut bytes = self.flatbuffer(offset);
@@ -263,15 +264,15 @@ impl Model {
     }
 }
 
-/// A section of a `.litertlm`: number of its kind, keys with texts, bytes.
+/// A section of a `.litertlm`: the number of its kind, keys with texts, and bytes.
 pub type Section<'a> = (u8, Vec<(&'a str, &'a str)>, Vec<u8>);
 
-/// A `.litertlm`.
+/// Writes a `.litertlm`.
 pub fn litertlm(sections: &[Section<'_>]) -> Vec<u8> {
     litertlm_with(1, 16 << 10, sections)
 }
 
-/// A `.litertlm` of a major version, its sections at multiples of `alignment`.
+/// Writes a `.litertlm` of a major version, with sections at multiples of `alignment`.
 pub fn litertlm_with(major: u32, alignment: usize, sections: &[Section<'_>]) -> Vec<u8> {
     let header = |places: &[(usize, usize)]| {
         let item = |(key, value): &(&str, &str)| {
@@ -325,7 +326,7 @@ pub fn litertlm_with(major: u32, alignment: usize, sections: &[Section<'_>]) -> 
     file
 }
 
-/// ExecuTorch's payload.
+/// Writes ExecuTorch's payload.
 pub fn executorch(inputs: u32, outputs: u32, code: &[u8]) -> Vec<u8> {
     let mut bytes = vec![1];
     for number in [inputs, outputs, code.len() as u32] {

@@ -5,7 +5,7 @@ use super::{
     simulated, trailer,
 };
 
-/// All that the public tools of 2026 record in their code.
+/// All options that the public tools of 2026 record in their code.
 pub const BARE: &str = "--relax-fp32 --dla-file /build/dir/a.dla";
 /// Compiler options of a published bundle, as quoted in a public report.
 pub const PUBLISHED: &str = "--relax-fp32 --show-exec-plan --mdla-mlo-match-info --mdla-flash-attention-mode 0 --opt 3 --opt-footprint --opt-accuracy \
@@ -13,12 +13,12 @@ pub const PUBLISHED: &str = "--relax-fp32 --show-exec-plan --mdla-mlo-match-info
                              --mdla-set-conv-xy-split-ic-threshold 99999 --mdla-mlo --mdla-conv-exp 1 --mem-opt 3 --stable-linearize \
                              --l1-size-kb 7168 --num-mdla 4";
 
-/// An adapter's cache of a version.
+/// Writes an adapter cache of a version.
 pub fn cache(version: [u8; 3], options: &str) -> Vec<u8> {
     adapter_cache(&dla(&[0x42; 40], &trailer(&record("adapter", version), options)))
 }
 
-/// A model whose partitions were compiled with these options.
+/// Builds a model whose partitions were compiled with these options.
 pub fn model(soc: &str, version: [u8; 3], options: &str) -> Model {
     let sdk = version.map(u32::from);
     let (first, second) = (cache(version, options), cache(version, options));
@@ -32,12 +32,12 @@ pub fn model(soc: &str, version: [u8; 3], options: &str) -> Model {
     }
 }
 
-/// A model without compiled parts.
+/// Builds a model without compiled parts.
 pub fn untouched() -> Model {
     Model { stamp: None, functions: vec![(vec![], vec![9, 0, 150, 9])], container: Vec::new() }
 }
 
-/// Every sample: target, name, bytes.
+/// Returns every sample: target, name, bytes.
 pub fn all() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let small = simulated([8, 2, 28], "mt6989", &[1, 2, 3], "--opt 3");
     let bare = model("mt6989", [8, 2, 28], BARE).bytes();

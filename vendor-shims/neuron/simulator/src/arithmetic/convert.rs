@@ -1,12 +1,12 @@
 //! QUANTIZE (also from one quantisation to another), DEQUANTIZE and CAST.
 //!
-//! Between integers after `Requantize` in
-//! `tensorflow/lite/kernels/internal/reference/requantize.h`, restated.
+//! Conversion between integers restates `Requantize` in
+//! `tensorflow/lite/kernels/internal/reference/requantize.h`.
 
 use super::fixed::Multiplier;
 use super::tensor::{Class, Elements, Layout, Tensor, encoded, from_stored};
 
-/// The real numbers of x in the quantisation of `out`, or as real numbers.
+/// Converts x to the quantisation of `out`, or to real numbers.
 pub fn converted(x: &Tensor<'_>, out: &Layout, relaxed: bool) -> Elements<'static> {
     if x.layout.class() == Class::Quantised && out.class() == Class::Quantised && x.layout.channels.is_none()
     {
@@ -25,7 +25,8 @@ pub fn converted(x: &Tensor<'_>, out: &Layout, relaxed: bool) -> Elements<'stati
     encoded(out, x.decoded(relaxed).into_iter(), relaxed)
 }
 
-/// CAST: stored numbers without scales; towards zero into integers.
+/// Computes CAST, which converts stored numbers without scales. Casts to integers round towards
+/// zero.
 pub fn cast(x: &Tensor<'_>, out: &Layout, relaxed: bool) -> Elements<'static> {
     let as_stored: Vec<f64> = match x.layout.class() {
         Class::Real => x.decoded(relaxed),

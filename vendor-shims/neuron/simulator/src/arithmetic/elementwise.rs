@@ -1,11 +1,11 @@
 //! Elementwise operations with the broadcasting of NumPy, and functions of one element.
 //!
-//! Quantised ADD, SUB and MUL after
-//! `tensorflow/lite/kernels/internal/reference/integer_ops/{add,mul}.h` and `kernels/{add,sub}.cc`,
-//! restated: both addends are shifted left (by 20 bits for 8-bit integers, 15 for 16-bit ones),
-//! brought to twice the larger scale, added and brought to the output's. Functions of quantised
-//! elements are tables ([`super::table`]) where TensorFlow Lite has such, else decoded and rounded
-//! once.
+//! Quantised ADD, SUB and MUL restate
+//! `tensorflow/lite/kernels/internal/reference/integer_ops/{add,mul}.h` and `kernels/{add,sub}.cc`.
+//! Both addends are shifted left (by 20 bits for 8-bit integers, by 15 for 16-bit ones), brought to
+//! twice the larger scale, added and brought to the output's scale. Functions of quantised elements
+//! use tables ([`super::table`]) where TensorFlow Lite has one. Otherwise elements are decoded and
+//! the result is rounded once.
 
 use super::fixed::Multiplier;
 use super::table::{Sigmoid16, Table16, table8};
@@ -22,17 +22,17 @@ pub enum Binary {
     Multiply,
     /// a / b
     Divide,
-    /// The larger.
+    /// max(a, b)
     Maximum,
-    /// The smaller.
+    /// min(a, b)
     Minimum,
     /// aᵇ
     Power,
     /// (a − b)²
     SquaredDifference,
-    /// Truth values.
+    /// Logical and of truth values.
     And,
-    /// Truth values.
+    /// Logical or of truth values.
     Or,
     /// a = b
     Equal,
@@ -84,11 +84,12 @@ pub enum Unary {
     Sine,
     /// ⌊x⌋
     Floor,
-    /// Truth values.
+    /// Logical not of a truth value.
     Not,
 }
 
-/// The strides of a tensor seen with the dimensions of a larger one: 0 where it is repeated.
+/// Returns the strides of a tensor that is broadcast to the dimensions `whole`. The stride is 0
+/// where the tensor is repeated.
 fn strides_within(own: &[usize], whole: &[usize]) -> Vec<usize> {
     let mut strides = vec![0; whole.len()];
     let mut stride = 1;
@@ -100,7 +101,7 @@ fn strides_within(own: &[usize], whole: &[usize]) -> Vec<usize> {
     strides
 }
 
-/// Calls `each` with the index into either operand for every element of `whole`, in order.
+/// Calls `each` for every element of `whole` in order, with the indices into both operands.
 fn for_pairs(whole: &[usize], a: &[usize], b: &[usize], mut each: impl FnMut(usize, usize)) {
     let rank = whole.len();
     let (a, b) = (strides_within(a, whole), strides_within(b, whole));
@@ -166,7 +167,7 @@ fn in_reals(operation: Binary) -> fn(f64, f64) -> f64 {
     }
 }
 
-/// a and b into `out`, whose dimensions are those of both broadcast.
+/// Computes an operation on a and b. The dimensions of `out` are the broadcast dimensions of both.
 pub fn binary(
     operation: Binary,
     a: &Tensor<'_>,
@@ -188,12 +189,13 @@ pub fn binary(
                 return from_stored(out, stored.into_iter());
             }
             Binary::Multiply => {
-                // In 32 bits, as `mul.cc` has it.
+                // In 32 bits, as in `mul.cc`.
                 let multiplier = Multiplier::new(f64::from(a.layout.scale * b.layout.scale / out.scale));
                 let (a_zero, b_zero) = (a.layout.zero_point, b.layout.zero_point);
                 let stored = pairs(whole, both.0, both.1, |x, y| {
                     let product = i64::from(x - a_zero) * i64::from(y - b_zero);
-                    // (-2¹⁵)² · 2 alone would not fit, and only types with a zero point reach it.
+                    // A product of 2³¹ or more does not fit, and only types with a zero point reach
+                    // it.
                     let product = product.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32;
                     multiplier.apply(product).saturating_add(out.zero_point).clamp(low, high)
                 });
@@ -226,7 +228,7 @@ pub fn binary(
         let (x, y) = (a.reals(relaxed), b.reals(relaxed));
         let (low, high) = fused(fuse);
         let (low, high) = (low as f32, high as f32);
-        // In 32 bits, as the hardware at best does; a comparison of the results in 64 would hide a
+        // In 32 bits, the most that the hardware uses. Comparing 64-bit results would hide a
         // rounding.
         let one = |x: f32, y: f32| {
             match operation {
@@ -254,7 +256,7 @@ pub fn binary(
     encoded(out, reals.into_iter(), relaxed)
 }
 
-/// ADD and SUB of quantised elements.
+/// The constants of a quantised ADD or SUB.
 struct Sum {
     zeros: (i32, i32, i32),
     shift: u32,
@@ -280,8 +282,8 @@ impl Sum {
 
     #[inline]
     fn of(&self, x: i32, y: i32) -> i32 {
-        // 16 bits and their zero point shifted by 15 fit into 32; a u16 with a zero point may need
-        // one more, and saturates.
+        // A 16-bit value minus its zero point fits into 32 bits after a shift by 15. A u16 value
+        // with a zero point may need one bit more and saturates.
         let shifted = |value: i32| {
             (i64::from(value) << self.shift).clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32
         };
@@ -292,8 +294,8 @@ impl Sum {
     }
 }
 
-/// a where `condition` is true, otherwise b. All have the dimensions of `out` or are broadcast to
-/// it.
+/// Selects a where `condition` is true, otherwise b. All three are broadcast to the dimensions of
+/// `out`.
 pub fn select(condition: &Tensor<'_>, a: &Tensor<'_>, b: &Tensor<'_>, out: &Layout) -> Elements<'static> {
     let whole = &out.dimensions[..];
     let (chosen, x, y) = (condition.stored(), a.decoded(false), b.decoded(false));
@@ -308,7 +310,7 @@ pub fn select(condition: &Tensor<'_>, a: &Tensor<'_>, b: &Tensor<'_>, out: &Layo
     encoded(out, reals, false)
 }
 
-/// The function in 64 bits.
+/// Returns the function in 64-bit floating point.
 pub fn function(unary: Unary) -> fn(f64) -> f64 {
     match unary {
         Unary::Logistic => |x| 1.0 / (1.0 + (-x).exp()),
@@ -335,7 +337,7 @@ pub fn function(unary: Unary) -> fn(f64) -> f64 {
     }
 }
 
-/// erf by its Taylor series below 3 and its continued fraction above, to about 1e-12.
+/// Computes erf to about 1e-12: by its Taylor series below 3 and by its continued fraction above.
 fn error_function(x: f64) -> f64 {
     let square = x * x;
     if x.abs() < 3.0 {
@@ -354,7 +356,7 @@ fn error_function(x: f64) -> f64 {
     x.signum() * (1.0 - complement)
 }
 
-/// The function of every element.
+/// Applies a function to every element.
 pub fn unary(operation: Unary, x: &Tensor<'_>, out: &Layout, relaxed: bool) -> Elements<'static> {
     let function = function(operation);
     let tabled = matches!(operation, Unary::Logistic | Unary::Tanh | Unary::Gelu { .. } | Unary::Exponential);
@@ -371,8 +373,8 @@ pub fn unary(operation: Unary, x: &Tensor<'_>, out: &Layout, relaxed: bool) -> E
                 };
                 return from_stored(out, elements.iter().map(one));
             }
-            // The ends of the range are those of the stored integers on either side, as
-            // `LUTPopulate` has it.
+            // The ends of the range belong to the stored integers on either side, as in
+            // `LUTPopulate`.
             let [low, high] = [-32_768, 32_767].map(|q| x.layout.decode(q));
             let [least, greatest] = [-32_768, 32_767].map(|q| out.decode(q));
             let table = Table16::new(function, low, high, least, greatest);

@@ -1,8 +1,8 @@
 //! Real multipliers as a 32-bit integer and a shift, as TensorFlow Lite applies them to
 //! accumulators.
 //!
-//! After `tensorflow/lite/kernels/internal/common.h` (`MultiplyByQuantizedMultiplier` in its
-//! rounding-twice form) and `quantization_util.cc` (`QuantizeMultiplier`), restated.
+//! They restate `MultiplyByQuantizedMultiplier` in `tensorflow/lite/kernels/internal/common.h`, in
+//! the form that rounds twice, and `QuantizeMultiplier` in `quantization_util.cc`.
 
 /// A positive real number ≈ `value` / 2³¹ × 2^`shift`, with `value` in [2³⁰, 2³¹) or zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,8 +12,8 @@ pub struct Multiplier {
 }
 
 impl Multiplier {
-    /// The nearest one to a finite number that is not negative; anything else becomes zero, and so
-    /// do numbers below 2⁻³².
+    /// Returns the multiplier nearest to a finite number that is not negative. Any other number
+    /// becomes zero, and so does a number below 2⁻³².
     pub fn new(real: f64) -> Multiplier {
         if !real.is_finite() || real <= 0.0 {
             return Multiplier { value: 0, shift: 0 };
@@ -33,16 +33,16 @@ impl Multiplier {
         Multiplier { value: value as i32, shift }
     }
 
-    /// The number divided by a count: `value` made longer by the count's bits first, as far as
-    /// `shift` has bits for, and cut off after the division.
+    /// Divides the number by a count. `value` is first extended by the count's bits, as far as
+    /// `shift` has bits for, and is truncated after the division.
     pub fn over(self, count: u64) -> Multiplier {
         let bits = (63 - count.max(1).leading_zeros() as i32).min(32).min(31 + self.shift).max(0);
         let value = (i128::from(self.value) << bits) / i128::from(count.max(1));
         Multiplier { value: i32::try_from(value).unwrap_or(i32::MAX), shift: self.shift - bits }
     }
 
-    /// `x` times the number, rounded, from a 32-bit accumulator: shifted left with saturation,
-    /// multiplied keeping the upper half (rounded), shifted right (rounded away from zero at a
+    /// Multiplies a 32-bit accumulator by the number. `x` is shifted left with saturation,
+    /// multiplied keeping the upper half (rounded), and shifted right (rounded away from zero at a
     /// half).
     #[inline]
     pub fn apply(self, x: i32) -> i32 {
@@ -52,8 +52,8 @@ impl Multiplier {
         divide_by_power_of_two(high_half_of_double(shifted, self.value), right)
     }
 
-    /// `x` times the number, rounded, from a 64-bit accumulator: with 16 bits of the multiplier,
-    /// rounded up at a half.
+    /// Multiplies a 64-bit accumulator by the number, with 16 bits of the multiplier. Halves are
+    /// rounded up.
     #[inline]
     pub fn apply_wide(self, x: i64) -> i64 {
         let reduced = if self.value < 0x7FFF_0000 { (self.value + (1 << 15)) >> 16 } else { 0x7FFF };
@@ -64,17 +64,17 @@ impl Multiplier {
     }
 }
 
-/// `real` = fraction × 2^exponent with the fraction in [0.5, 1).
+/// Splits `real` into fraction × 2^exponent, with the fraction in [0.5, 1).
 fn fraction_and_exponent(real: f64) -> (f64, i32) {
-    // Subnormal numbers are brought into the normal range first.
+    // Subnormal numbers are first brought into the normal range.
     let (real, correction) = if real < f64::MIN_POSITIVE { (real * 2f64.powi(64), -64) } else { (real, 0) };
     let bits = real.to_bits();
     let exponent = ((bits >> 52) & 0x7FF) as i32 - 1022;
     (f64::from_bits((bits & !(0x7FF << 52)) | (1022 << 52)), exponent + correction)
 }
 
-/// The upper 32 bits of 2ab, rounded to nearest, halves up; saturated in the one case that
-/// overflows.
+/// Computes the upper 32 bits of 2ab, rounded to nearest, halves up. The only product that
+/// overflows is saturated.
 #[inline]
 fn high_half_of_double(a: i32, b: i32) -> i32 {
     if a == i32::MIN && b == i32::MIN {
@@ -85,7 +85,7 @@ fn high_half_of_double(a: i32, b: i32) -> i32 {
     ((product + nudge) / (1 << 31)) as i32
 }
 
-/// x / 2^exponent rounded to nearest, halves away from zero. `exponent` ≤ 31.
+/// Computes x / 2^exponent, rounded to nearest, halves away from zero. `exponent` ≤ 31.
 #[inline]
 fn divide_by_power_of_two(x: i32, exponent: i32) -> i32 {
     let mask = ((1i64 << exponent) - 1) as i32;
@@ -109,7 +109,7 @@ mod tests {
                 if exact.abs() < 2f64.powi(30) && f64::from(x).abs() * real.max(1.0) < 2f64.powi(30) {
                     assert!((f64::from(multiplier.apply(x)) - exact).abs() <= 1.0, "{x} × {real}");
                 }
-                // 16 bits of the multiplier: an error of 2⁻¹⁵ relative to the result.
+                // The multiplier has 16 bits, so the relative error of the result is 2⁻¹⁵.
                 let wide = multiplier.apply_wide(i64::from(x)) as f64;
                 assert!((wide - exact).abs() <= 0.5 + exact.abs() / 32_768.0 + 1e-6, "{x} × {real}: {wide}");
             }

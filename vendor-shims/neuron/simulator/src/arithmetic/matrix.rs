@@ -1,10 +1,11 @@
 //! FULLY_CONNECTED, BATCH_MATMUL and CONV_2D: sums of products.
 //!
-//! Integers after `tensorflow/lite/kernels/internal/reference/integer_ops/{fully_connected,conv}.h`
-//! and `reference/batch_matmul.h`, restated: for each output Σ (x − zₓ)(w − z_w) + bias in an exact
-//! accumulator, times sₓ·s_w/s_out as a fixed-point multiplier, plus the output's zero point,
-//! clamped. 8-bit activations use the 32-bit multiplier, 16-bit ones the form for 64-bit
-//! accumulators.
+//! Integer arithmetic restates
+//! `tensorflow/lite/kernels/internal/reference/integer_ops/{fully_connected,conv}.h` and
+//! `reference/batch_matmul.h`. Each output is Σ (x − zₓ)(w − z_w) + bias in an exact accumulator,
+//! times sₓ·s_w/s_out as a fixed-point multiplier, plus the output's zero point, clamped. The
+//! multiplier has 32 bits. BATCH_MATMUL with 16-bit elements and sums beyond 32 bits use the form
+//! for 64-bit accumulators instead.
 
 use std::borrow::Cow;
 
@@ -13,10 +14,10 @@ use half::f16;
 use super::fixed::Multiplier;
 use super::tensor::{Class, Elements, Layout, Tensor, from_reals, from_stored, fused, fused_range};
 
-/// Products below which one thread does it all.
+/// Number of products below which one thread computes all of them.
 const WORTH_A_THREAD: usize = 1 << 21;
 
-/// A matrix of integers, rows of `depth` elements.
+/// A matrix of integers, with rows of `depth` elements.
 enum Integers<'a> {
     I8(Cow<'a, [i8]>),
     U8(Cow<'a, [u8]>),
@@ -34,8 +35,8 @@ fn integers<'a>(elements: &'a Elements<'a>) -> Option<Integers<'a>> {
     }
 }
 
-/// An integer of at most 16 bits; `BITS`, the bits of its magnitude, determine how many products
-/// fit into 32 bits.
+/// An integer of at most 16 bits. `BITS` is the number of magnitude bits, which determines how many
+/// products fit into 32 bits.
 trait Narrow: Copy + Into<i32> + Sync {
     const BITS: u32;
 }
@@ -61,7 +62,7 @@ fn dot<A: Narrow, B: Narrow>(a: &[A], b: &[B]) -> i64 {
     let block = 1usize << spare.min(12);
     let mut sum = 0i64;
     for (a, b) in a.chunks(block).zip(b.chunks(block)) {
-        // Sums cannot overflow in a block of this length; without checks the loop is vectorised.
+        // Sums cannot overflow in a block of this length. Without checks the loop is vectorised.
         let part =
             a.iter().zip(b).fold(0i32, |sum, (a, b)| sum.wrapping_add((*a).into().wrapping_mul((*b).into())));
         sum += i64::from(part);
@@ -73,7 +74,7 @@ fn row_sum<A: Narrow>(row: &[A]) -> i64 {
     row.iter().map(|x| i64::from((*x).into())).sum()
 }
 
-/// Splits `columns` over threads and calls `one` with each range; returns the parts in order.
+/// Splits `columns` over threads, calls `one` with each range and returns the parts in order.
 fn over_threads<T: Send>(
     columns: usize,
     products: usize,
@@ -106,17 +107,17 @@ fn over_threads<T: Send>(
     })
 }
 
-/// One product of matrices, `x` [rows, depth] by the transpose of `w` [columns, depth].
+/// A matrix product of `x` [rows, depth] and the transpose of `w` [columns, depth].
 struct Product<'a> {
     rows: usize,
     columns: usize,
     depth: usize,
     x_zero: i64,
-    /// By column.
+    /// Zero point of the weight, by column.
     w_zero: &'a (dyn Fn(usize) -> i64 + Sync),
-    /// By column; added to accumulators.
+    /// Addend of the accumulators, by column.
     bias: &'a [i32],
-    /// By column.
+    /// Multiplier of the accumulators, by column.
     multiplier: &'a (dyn Fn(usize) -> Multiplier + Sync),
     /// Whether accumulators are scaled in the form for 64 bits.
     wide: bool,
@@ -147,7 +148,7 @@ impl Product<'_> {
                     if w_zero != 0 {
                         sum -= w_zero * x_sums[row];
                     }
-                    // A sum that 32 bits cannot hold has no form but the wide one.
+                    // A sum beyond 32 bits can only be scaled in the wide form.
                     let scaled = match i32::try_from(sum) {
                         Ok(sum) if !self.wide => i64::from(multiplier.apply(sum)),
                         _ => multiplier.apply_wide(sum),
@@ -162,7 +163,7 @@ impl Product<'_> {
     }
 }
 
-/// Parts are [columns of the part, rows], one after another; the result is [rows, columns].
+/// Joins parts, each [columns of the part, rows], to one matrix [rows, columns].
 fn transposed_parts<T: Copy + Default>(parts: &[Vec<T>], rows: usize, columns: usize) -> Vec<T> {
     let mut out = vec![T::default(); rows * columns];
     let mut first = 0;
@@ -198,7 +199,7 @@ fn dispatch(product: &Product<'_>, x: &Integers<'_>, w: &Integers<'_>) -> Vec<i3
     }
 }
 
-/// Products of real numbers in 32 bits, each row of weights widened or rounded once.
+/// Computes products of real numbers in 32 bits. Each row of weights is widened or rounded once.
 fn real_product(
     x: &[f32],
     w: &Elements<'_>,
@@ -249,8 +250,8 @@ fn real_dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// x [rows, depth] by w [columns, depth] and a bias [columns], for FULLY_CONNECTED and, once its
-/// windows are laid out, CONV_2D.
+/// Computes x [rows, depth] by w [columns, depth] plus a bias [columns]. FULLY_CONNECTED uses it,
+/// and CONV_2D does after laying out its windows.
 fn weighted(
     x: (&Elements<'_>, &Layout),
     w: &Tensor<'_>,
@@ -284,21 +285,21 @@ fn weighted(
         },
         bias: &bias,
         multiplier: &|column| multipliers[if channels.is_some() { column } else { 0 }],
-        // The bias is one of 32 bits, and so is the sum with it.
+        // The bias has 32 bits, and so has the sum with it.
         wide: false,
         zero_point: out.zero_point,
         range: fused_range(out, fuse),
     };
     let stored = match (integers(x.0), integers(&w.elements)) {
         (Some(x), Some(w)) => dispatch(&product, &x, &w),
-        // Both are quantised, which the step has proved.
+        // The step has checked that both are quantised.
         _ => vec![out.zero_point; rows * columns],
     };
     from_stored(out, stored.into_iter())
 }
 
-/// FULLY_CONNECTED: the last dimension of the weight is the depth, everything before the depth of x
-/// are rows.
+/// Computes FULLY_CONNECTED. The last dimension of the weight is the depth. The elements of x form
+/// rows of that length.
 pub fn fully_connected(
     x: &Tensor<'_>,
     w: &Tensor<'_>,
@@ -338,8 +339,8 @@ fn part<'a>(matrices: &'a Integers<'_>, at: usize, length: usize) -> Integers<'a
     }
 }
 
-/// Which of `count` matrices belongs to place `at` of the batch dimensions `batch`, for an operand
-/// whose own batch dimensions are `own`.
+/// Returns the index of the operand's matrix for position `at` of the batch dimensions `batch`.
+/// `own` are the operand's own batch dimensions.
 fn matrix_at(mut at: usize, batch: &[usize], own: &[usize]) -> usize {
     let (mut index, mut stride) = (0, 1);
     for (place, length) in batch.iter().enumerate().rev() {
@@ -353,7 +354,8 @@ fn matrix_at(mut at: usize, batch: &[usize], own: &[usize]) -> usize {
     index
 }
 
-/// BATCH_MATMUL: matrices in the last two dimensions, those before broadcast.
+/// Computes BATCH_MATMUL. The last two dimensions are matrices, and the dimensions before are
+/// broadcast.
 pub fn batch_matmul(
     a: &Tensor<'_>,
     b: &Tensor<'_>,
@@ -419,16 +421,16 @@ pub fn batch_matmul(
     from_stored(out, result.into_iter())
 }
 
-/// Windows of a CONV_2D. Dimensions are those of channels-last tensors.
+/// The windows of a CONV_2D over channels-last tensors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Windows {
-    /// Batches, height, width, channels of the input.
+    /// Batches, height, width and channels of the input.
     pub input: [usize; 4],
-    /// Height and width of the window.
+    /// Height and width of a window.
     pub window: [usize; 2],
-    /// Steps down and right.
+    /// Steps from window to window, down and right.
     pub stride: [usize; 2],
-    /// Distances within a window.
+    /// Distances of neighbouring elements within a window, down and right.
     pub dilation: [usize; 2],
     /// Rows of padding above and columns of padding on the left.
     pub padding: [usize; 2],
@@ -436,8 +438,8 @@ pub struct Windows {
     pub output: [usize; 2],
 }
 
-/// CONV_2D over channels-last input and weights [out, h, w, in]: windows laid out as rows, then as
-/// FULLY_CONNECTED. Padding is the zero point.
+/// Computes CONV_2D over channels-last input and weights [out, h, w, in]. Windows are laid out as
+/// rows and multiplied as in FULLY_CONNECTED. Padding is the zero point.
 pub fn convolution(
     x: &Tensor<'_>,
     w: &Tensor<'_>,

@@ -1,11 +1,11 @@
 //! Arithmetic of the operations: integer arithmetic as TensorFlow Lite defines it, and real
 //! arithmetic in 32 or 16 bits.
 //!
-//! Where TensorFlow Lite has no integer definition of an operation (16-bit DIV, normalisations, …)
-//! the integers are decoded, the equation is evaluated in 64-bit floating point, and the result is
-//! rounded to the nearest step: the best any hardware could do. `tests/running/interpreter.rs`
-//! compares the rest with TensorFlow Lite's own kernels, integer by integer. The behaviour of
-//! MediaTek's hardware is unknown.
+//! TensorFlow Lite has no integer definition of some operations (16-bit DIV, normalisations, …).
+//! For these the integers are decoded, the equation is evaluated in 64-bit floating point, and the
+//! result is rounded to the nearest step. No hardware could be more exact.
+//! `tests/running/interpreter.rs` compares all other operations with TensorFlow Lite's own kernels,
+//! integer by integer. The behaviour of MediaTek's hardware is unknown.
 
 pub mod convert;
 pub mod elementwise;

@@ -1,11 +1,11 @@
-//! Operations that move elements and change none: RESHAPE, TRANSPOSE, SLICE, STRIDED_SLICE, SPLIT,
-//! CONCATENATION, PAD, TILE.
+//! Operations that move elements without changing them: RESHAPE, TRANSPOSE, SLICE, STRIDED_SLICE,
+//! SPLIT, CONCATENATION, PAD, TILE.
 
 use std::borrow::Cow;
 
 use super::tensor::{Elements, Tensor};
 
-/// Runs `$body` on the elements of a tensor and wraps the new ones into the same type.
+/// Runs `$body` on the elements of a tensor and wraps the new elements into the same type.
 macro_rules! mapped {
     ($elements:expr, $slice:ident => $body:expr) => {
         match $elements {
@@ -20,18 +20,18 @@ macro_rules! mapped {
     };
 }
 
-/// Selected elements: a start, and for each dimension of the output a count and a stride.
+/// A selection of elements: a start, and a count and a stride for each dimension of the output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Walk {
-    /// The first element.
+    /// Index of the first element.
     pub start: usize,
     /// Dimensions of the output.
     pub counts: Vec<usize>,
-    /// Distances in elements of the input; negative backwards.
+    /// Distances in elements of the input, negative if backwards.
     pub strides: Vec<isize>,
 }
 
-/// Row-major distances of dimensions.
+/// Returns the row-major strides of dimensions.
 pub fn row_major(dimensions: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; dimensions.len()];
     for place in (1..dimensions.len()).rev() {
@@ -72,19 +72,19 @@ impl Walk {
         }
     }
 
-    /// The selected elements.
+    /// Returns the selected elements.
     pub fn take(&self, x: &Tensor<'_>) -> Elements<'static> {
         mapped!(&x.elements, elements => self.over(elements))
     }
 }
 
-/// The elements as they are.
+/// Copies the elements unchanged.
 pub fn copied(x: &Tensor<'_>) -> Elements<'static> {
     x.elements.clone().into_owned()
 }
 
-/// Concatenates tensors of one type along a dimension; each contributes `lengths` times `inner`
-/// elements per row.
+/// Concatenates tensors of one type along a dimension. Each tensor contributes the product of its
+/// dimensions from `axis` on to every row.
 pub fn concatenated(tensors: &[Tensor<'_>], axis: usize) -> Elements<'static> {
     fn joined<T: Copy>(parts: &[(Cow<'_, [T]>, usize)]) -> Vec<T> {
         let rows = parts.first().map_or(0, |(elements, row)| elements.len() / (*row).max(1));
@@ -121,7 +121,7 @@ pub fn concatenated(tensors: &[Tensor<'_>], axis: usize) -> Elements<'static> {
     }
 }
 
-/// PAD: the padding encodes zero.
+/// Computes PAD. The padding encodes zero.
 pub fn padded(x: &Tensor<'_>, before: &[usize], out: &[usize]) -> Elements<'static> {
     let (own, whole) = (row_major(&x.layout.dimensions), row_major(out));
     let total: usize = out.iter().product();
@@ -156,7 +156,7 @@ pub fn padded(x: &Tensor<'_>, before: &[usize], out: &[usize]) -> Elements<'stat
     }
 }
 
-/// TILE: the tensor again and again along each dimension.
+/// Computes TILE, which repeats the tensor along each dimension.
 pub fn tiled(x: &Tensor<'_>, out: &[usize]) -> Elements<'static> {
     let (own, whole) = (row_major(&x.layout.dimensions), row_major(out));
     let total: usize = out.iter().product();

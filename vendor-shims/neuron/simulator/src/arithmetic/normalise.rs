@@ -1,13 +1,13 @@
-//! L2_NORMALIZATION and the extension's RMS and layer normalisations, over the last dimension: in
-//! 64 bits, rounded once. Under relaxed arithmetic inputs and result are rounded to 16 bits, but
-//! not the sums: the hardware's behaviour is unknown.
+//! L2_NORMALIZATION and the extension's RMS and layer normalisations, over the last dimension. They
+//! are computed in 64 bits and rounded once. Relaxed arithmetic rounds inputs and results to 16
+//! bits, but does not round the sums, because the hardware's behaviour is unknown.
 
 use super::tensor::{Elements, Layout, Tensor, encoded};
 
-/// Which normalisation.
+/// A normalisation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Norm {
-    /// x/√(Σx²), at least 10⁻⁶ below, after `kernels/l2norm.cc`.
+    /// x/√(Σx²), with a divisor of at least 10⁻⁶, as in `kernels/l2norm.cc`.
     L2,
     /// x/√(mean(x²) + ε).
     RootMeanSquare {
@@ -21,7 +21,8 @@ pub enum Norm {
     },
 }
 
-/// norm(x)·gamma + beta; gamma and beta have one element, or as many as the last dimension.
+/// Computes norm(x)·gamma + beta. Gamma and beta have one element, or as many as the last
+/// dimension.
 pub fn normalise(
     norm: Norm,
     x: &Tensor<'_>,

@@ -1,7 +1,8 @@
-//! MEAN, REDUCE_SUM, REDUCE_MAX, REDUCE_MIN over some dimensions.
+//! MEAN, REDUCE_SUM, REDUCE_MAX and REDUCE_MIN over some dimensions.
 //!
-//! Quantised elements: the exact integer sum; MEAN applies a multiplier divided by the count to it,
-//! as `kernels/reduce.cc` does, SUM scales it and rounds once. Real ones: summed in 32 bits.
+//! Quantised elements are summed exactly. MEAN scales the sum with a multiplier divided by the
+//! count, as in `kernels/reduce.cc`. SUM scales it and rounds once. Real elements are summed in 32
+//! bits.
 
 use super::fixed::Multiplier;
 use super::movement::row_major;
@@ -10,13 +11,13 @@ use super::tensor::{Class, Elements, Layout, Tensor, encoded, from_reals, from_s
 /// How elements are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduction {
-    /// Their mean.
+    /// Mean of the elements.
     Mean,
-    /// Their sum.
+    /// Sum of the elements.
     Sum,
-    /// The largest.
+    /// Largest element.
     Maximum,
-    /// The smallest.
+    /// Smallest element.
     Minimum,
 }
 

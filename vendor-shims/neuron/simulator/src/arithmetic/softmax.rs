@@ -1,18 +1,19 @@
 //! SOFTMAX over the last dimension.
 //!
-//! 16-bit integers after `SoftmaxInt16` in `tensorflow/lite/kernels/internal/reference/softmax.h`,
-//! restated: e^x and 1/(1 + x) by tables, over [−10, 0] below the row's maximum, **saturating below
-//! that**: an element that is masked away still weighs e⁻¹⁰. 8-bit ones by a table of e^x in
-//! floating point, as its optimised form does.
+//! 16-bit integers restate `SoftmaxInt16` in
+//! `tensorflow/lite/kernels/internal/reference/softmax.h`: a table of 1/(1 + x), and a table of e^x
+//! over [−10, 0] below the row's maximum, **saturating below that**. A masked element therefore
+//! still has the weight e⁻¹⁰. 8-bit integers use a table of e^x in floating point, as the optimised
+//! form of TensorFlow Lite does.
 
 use super::fixed::Multiplier;
 use super::table::Table16;
 use super::tensor::{Class, Elements, Layout, Tensor, encoded, from_reals, from_stored};
 
-/// The scale 16-bit results have.
+/// The scale of 16-bit results.
 pub const SCALE_16: f32 = 1.0 / 32_768.0;
 
-/// softmax(beta·x).
+/// Computes softmax(beta·x).
 pub fn softmax(x: &Tensor<'_>, beta: f32, out: &Layout, relaxed: bool) -> Elements<'static> {
     let depth = x.layout.dimensions.last().copied().unwrap_or(1).max(1);
     match (&x.elements, x.layout.class(), out.class()) {
@@ -57,7 +58,7 @@ pub fn softmax(x: &Tensor<'_>, beta: f32, out: &Layout, relaxed: bool) -> Elemen
 struct Tables {
     exponential: Table16,
     reciprocal: Table16,
-    /// Brings a difference of stored integers to steps of 10/65535.
+    /// Scales a difference of stored integers to steps of 10/65535.
     input: Multiplier,
 }
 
@@ -81,8 +82,8 @@ impl Tables {
             })
             .collect();
         let sum: i64 = powers.iter().map(|power| i64::from(*power)).sum();
-        // The largest element contributes 32767, and a row has fewer than 2¹⁶ elements, so that the
-        // sum fits into 31 bits.
+        // The largest element contributes 32767, and a row has fewer than 2¹⁶ elements, so the sum
+        // fits into 31 bits.
         let sum = sum.clamp(1, i64::from(i32::MAX)) as u32;
         let headroom = sum.leading_zeros();
         let shifted = ((i64::from(sum) << (headroom - 1)) + (1 << 13)) >> 14;

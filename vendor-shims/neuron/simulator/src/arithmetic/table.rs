@@ -1,18 +1,18 @@
-//! Functions of 16-bit integers as tables of 513 values between which is interpolated (LOGISTIC and
-//! TANH: of 256), and of 8-bit integers as tables of 256.
+//! Functions of 16-bit integers as interpolated tables of 513 values (256 values for LOGISTIC and
+//! TANH), and functions of 8-bit integers as tables of 256 values.
 //!
-//! After `LUTPopulate` and `LUTLookup` in `tensorflow/lite/kernels/internal/common.h`, restated:
-//! each value of a 16-bit table is shifted by half the error that linear interpolation makes in the
+//! The tables restate `LUTPopulate` and `LUTLookup` in `tensorflow/lite/kernels/internal/common.h`.
+//! Each value of a 16-bit table is shifted by half the error that linear interpolation makes in the
 //! middle of its interval.
 
-/// A function over all 16-bit integers.
+/// A function of all 16-bit integers.
 pub struct Table16 {
     values: [i16; 513],
 }
 
 impl Table16 {
-    /// The table of `function` over [`low`, `high`], with results in [`least`, `greatest`] mapped
-    /// to the 16-bit range.
+    /// Creates the table of `function` over [`low`, `high`]. Results in [`least`, `greatest`] are
+    /// mapped to the 16-bit range.
     pub fn new(function: impl Fn(f64) -> f64, low: f64, high: f64, least: f64, greatest: f64) -> Table16 {
         let step = (high - low) / 512.0;
         let inverse = 65_536.0 / (greatest - least);
@@ -34,7 +34,7 @@ impl Table16 {
         Table16 { values }
     }
 
-    /// The value at `x`.
+    /// Returns the value at `x`.
     #[inline]
     pub fn at(&self, x: i16) -> i16 {
         let index = (256 + (i32::from(x) >> 7)) as usize;
@@ -45,21 +45,22 @@ impl Table16 {
     }
 }
 
-/// LOGISTIC and TANH of 16-bit integers, whose results are in steps of 2⁻¹⁵: a table of the sigmoid
-/// at 256 places a twenty-fourth apart.
+/// LOGISTIC and TANH of 16-bit integers with results in steps of 2⁻¹⁵: a table of the sigmoid at
+/// 256 positions, each 1/24 apart.
 ///
-/// After `reference/integer_ops/{logistic,tanh}.h` and `kernels/activations.cc` of TensorFlow Lite,
-/// restated but for the table, whose values here are the nearest ones: results are within one of
-/// theirs.
+/// It restates `reference/integer_ops/{logistic,tanh}.h` and `kernels/activations.cc` of TensorFlow
+/// Lite, except for the table. The values here are the nearest ones, and results differ from
+/// TensorFlow Lite's by at most one.
 pub struct Sigmoid16 {
     values: [u16; 256],
-    /// Brings a stored integer to steps of 1/12288.
+    /// Scales a stored integer to steps of 1/12288, together with `shift`.
     factor: i32,
     shift: u32,
 }
 
 impl Sigmoid16 {
-    /// For inputs of this scale; `None` beyond the range that TensorFlow Lite supports.
+    /// Creates the table for inputs of this scale, or returns `None` beyond the range that
+    /// TensorFlow Lite supports.
     pub fn new(scale: f32) -> Option<Sigmoid16> {
         let values = std::array::from_fn(|place| {
             let at = place as f64 / 24.0;
@@ -76,14 +77,14 @@ impl Sigmoid16 {
         (factor <= 32_767.0).then_some(Sigmoid16 { values, factor: factor as i32, shift })
     }
 
-    /// The argument in steps of 1/12288, rounded.
+    /// Returns the argument in steps of 1/12288, rounded.
     fn argument(&self, x: i16) -> i64 {
         let half = if self.shift > 0 { 1i64 << (self.shift - 1) } else { 0 };
         (i64::from(x) * i64::from(self.factor) + half) >> self.shift
     }
 
-    /// The table at a place with `bits` below the point, in steps of 2^-(16 + bits); the last value
-    /// is `end`.
+    /// Interpolates the table at a position with `bits` fractional bits, in steps of 2^-(16 +
+    /// bits). From the last value on the result is `end`.
     fn between(&self, place: i64, bits: u32, end: i64) -> i64 {
         let index = (place >> bits) as usize;
         if index >= 255 {
@@ -93,7 +94,7 @@ impl Sigmoid16 {
         (from << bits) + (place & ((1 << bits) - 1)) * (to - from)
     }
 
-    /// 1 / (1 + e^-x).
+    /// Computes 1 / (1 + e^-x).
     pub fn logistic(&self, x: i16) -> i32 {
         let argument = self.argument(x);
         // The end is in steps of 2⁻¹⁵, one bit more than the values.
@@ -102,7 +103,7 @@ impl Sigmoid16 {
         (found >> 10) as i32
     }
 
-    /// tanh(x), which is twice the sigmoid of 2x less one.
+    /// Computes tanh(x), which is twice the sigmoid of 2x minus one.
     pub fn tanh(&self, x: i16) -> i32 {
         let argument = self.argument(x);
         let found = self.between(argument.abs(), 8, 0xFFFF);
@@ -112,7 +113,8 @@ impl Sigmoid16 {
     }
 }
 
-/// A function over all 8-bit integers: quantised in, quantised out, exactly rounded.
+/// Tabulates a function of all 8-bit integers, from quantised input to quantised output, exactly
+/// rounded.
 pub fn table8(
     function: impl Fn(f64) -> f64,
     decode: impl Fn(i32) -> f64,

@@ -8,30 +8,30 @@ use shardwright_neuron_adapter::operand as kind;
 /// Scales and zero points along one dimension.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Channels {
-    /// The dimension.
+    /// The dimension of the channels.
     pub axis: usize,
-    /// One a channel.
+    /// Scale of each channel.
     pub scales: Vec<f32>,
-    /// One a channel.
+    /// Zero point of each channel.
     pub zero_points: Vec<i32>,
 }
 
-/// Everything about a tensor but its elements.
+/// A tensor without its elements.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layout {
     /// The operand type.
     pub kind: i32,
-    /// Outermost first; empty for a scalar.
+    /// Dimensions from the outermost on, empty for a scalar.
     pub dimensions: Vec<usize>,
-    /// 0 where not quantised, or quantised per channel.
+    /// The scale, or 0 if the type is not quantised or quantised per channel.
     pub scale: f32,
-    /// As `scale`.
+    /// The zero point, or 0 in the same cases as `scale`.
     pub zero_point: i32,
-    /// Of types quantised per channel.
+    /// Scales and zero points of types that are quantised per channel.
     pub channels: Option<Channels>,
 }
 
-/// How elements are computed with.
+/// The kind of arithmetic that elements need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// 32- or 16-bit floating point.
@@ -42,31 +42,31 @@ pub enum Class {
     Integer,
     /// Truth values.
     Boolean,
-    /// Bytes of an extension, models.
+    /// Bytes of an extension or a model, which are not computed with.
     Opaque,
 }
 
 impl Layout {
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.dimensions.iter().product()
     }
 
-    /// Bytes of an element: 1 for bytes of an extension.
+    /// Returns the size of an element in bytes, 1 for bytes of an extension.
     pub fn element_bytes(&self) -> usize {
         kind::element_bytes(self.kind).unwrap_or(1)
     }
 
-    /// Bytes of all elements.
+    /// Returns the size of all elements in bytes.
     pub fn bytes(&self) -> usize {
         self.elements() * self.element_bytes()
     }
 
-    /// How its elements are computed with.
+    /// Returns the kind of arithmetic that the elements need.
     pub fn class(&self) -> Class {
         match self.kind {
             kind::FLOAT32 | kind::TENSOR_FLOAT32 | kind::FLOAT16 | kind::TENSOR_FLOAT16 => Class::Real,
-            // A bias has its own scale or none; its integers are added to accumulators unchanged.
+            // A bias has its own scale or none. Its integers are added to accumulators unchanged.
             kind::INT32 | kind::UINT32 | kind::TENSOR_INT32 | kind::EXT_TENSOR_INT32_SYMM_PER_CHANNEL => {
                 Class::Integer
             }
@@ -76,7 +76,7 @@ impl Layout {
         }
     }
 
-    /// The least and the greatest stored integer of a quantised type.
+    /// Returns the smallest and largest stored integer of a quantised type.
     pub fn range(&self) -> (i32, i32) {
         match self.kind {
             kind::TENSOR_QUANT8_ASYMM => (0, 255),
@@ -97,7 +97,7 @@ impl Layout {
         }
     }
 
-    /// Whether the other one's integers mean the same.
+    /// Reports whether equal stored integers mean equal values in both layouts.
     pub fn means_the_same(&self, other: &Layout) -> bool {
         self.class() == other.class()
             && self.range() == other.range()
@@ -108,8 +108,8 @@ impl Layout {
                     && self.channels == other.channels)
     }
 
-    /// The nearest stored integer to a real number; the end of the range for numbers beyond it, the
-    /// zero point for NaN.
+    /// Returns the stored integer nearest to a real number. Numbers beyond the range give its end,
+    /// and NaN gives the zero point.
     #[inline]
     pub fn encode(&self, real: f64) -> i32 {
         let (least, greatest) = self.range();
@@ -118,33 +118,33 @@ impl Layout {
         (steps.saturating_add(i64::from(self.zero_point))).clamp(i64::from(least), i64::from(greatest)) as i32
     }
 
-    /// The real number an integer encodes.
+    /// Returns the real number that a stored integer encodes.
     #[inline]
     pub fn decode(&self, stored: i32) -> f64 {
         (f64::from(stored) - f64::from(self.zero_point)) * f64::from(self.scale)
     }
 }
 
-/// Elements, owned or seen in place.
+/// Elements, owned or borrowed.
 #[derive(Debug, Clone)]
 pub enum Elements<'a> {
-    /// Signed bytes, and the values stored in them.
+    /// Signed bytes, and narrower values, each stored in a byte.
     I8(Cow<'a, [i8]>),
-    /// Bytes and truth values.
+    /// Unsigned bytes and truth values.
     U8(Cow<'a, [u8]>),
-    /// 16 bits, signed.
+    /// Signed 16-bit integers.
     I16(Cow<'a, [i16]>),
-    /// 16 bits, unsigned.
+    /// Unsigned 16-bit integers.
     U16(Cow<'a, [u16]>),
-    /// 32 bits, signed or not.
+    /// 32-bit integers, signed or unsigned.
     I32(Cow<'a, [i32]>),
-    /// Floating point.
+    /// 32-bit floating-point numbers.
     F32(Cow<'a, [f32]>),
-    /// Floating point in 16 bits.
+    /// 16-bit floating-point numbers.
     F16(Cow<'a, [f16]>),
 }
 
-/// Runs `$body` with `$slice` bound to the elements, whatever their type.
+/// Runs `$body` with `$slice` bound to the elements of any type.
 macro_rules! with_elements {
     ($elements:expr, $slice:ident => $body:expr) => {
         match $elements {
@@ -160,7 +160,7 @@ macro_rules! with_elements {
 }
 
 impl<'a> Elements<'a> {
-    /// The elements of a type in bytes, borrowed where they are aligned.
+    /// Interprets bytes as elements of a type. Aligned bytes are borrowed, others are copied.
     pub fn of(kind: i32, bytes: &'a [u8]) -> Elements<'a> {
         fn cast<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(bytes: &[u8]) -> Cow<'_, [T]> {
             match bytemuck::try_cast_slice(bytes) {
@@ -184,12 +184,12 @@ impl<'a> Elements<'a> {
         }
     }
 
-    /// The bytes as stored in memory.
+    /// Returns the bytes as stored in memory.
     pub fn bytes(&self) -> &[u8] {
         with_elements!(self, slice => bytemuck::cast_slice(slice))
     }
 
-    /// A copy that borrows nothing.
+    /// Copies borrowed elements.
     pub fn into_owned(self) -> Elements<'static> {
         match self {
             Elements::I8(elements) => Elements::I8(Cow::Owned(elements.into_owned())),
@@ -203,17 +203,17 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// A tensor: layout and elements.
+/// A layout and its elements.
 #[derive(Debug, Clone)]
 pub struct Tensor<'a> {
-    /// Its layout.
+    /// Layout of the elements.
     pub layout: &'a Layout,
-    /// Its elements.
+    /// Elements in row-major order.
     pub elements: Elements<'a>,
 }
 
 impl Tensor<'_> {
-    /// The stored integers; floating-point elements are truncated, which no step uses.
+    /// Returns the stored integers. Floating-point elements are truncated, but no step uses this.
     pub fn stored(&self) -> Vec<i32> {
         match &self.elements {
             Elements::I8(elements) => elements.iter().map(|x| i32::from(*x)).collect(),
@@ -226,7 +226,7 @@ impl Tensor<'_> {
         }
     }
 
-    /// Floating-point elements in 32 bits; with `relaxed`, rounded to 16-bit precision.
+    /// Returns floating-point elements in 32 bits, rounded to 16-bit precision if `relaxed`.
     pub fn reals(&self, relaxed: bool) -> Cow<'_, [f32]> {
         match &self.elements {
             Elements::F32(elements) if !relaxed => Cow::Borrowed(elements),
@@ -236,7 +236,7 @@ impl Tensor<'_> {
         }
     }
 
-    /// The exact real values of the elements.
+    /// Returns the exact real values of the elements.
     pub fn decoded(&self, relaxed: bool) -> Vec<f64> {
         match self.layout.class() {
             Class::Real => self.reals(relaxed).iter().map(|x| f64::from(*x)).collect(),
@@ -248,7 +248,7 @@ impl Tensor<'_> {
     }
 }
 
-/// Elements of a layout from stored integers within its range.
+/// Creates elements of a layout from stored integers within its range.
 pub fn from_stored(layout: &Layout, stored: impl Iterator<Item = i32>) -> Elements<'static> {
     match Elements::of(layout.kind, &[]) {
         Elements::I8(_) => Elements::I8(stored.map(|x| x as i8).collect()),
@@ -261,7 +261,7 @@ pub fn from_stored(layout: &Layout, stored: impl Iterator<Item = i32>) -> Elemen
     }
 }
 
-/// Elements of a floating-point layout; with `relaxed`, rounded to 16-bit precision.
+/// Creates elements of a floating-point layout, rounded to 16-bit precision if `relaxed`.
 pub fn from_reals(layout: &Layout, reals: impl Iterator<Item = f32>, relaxed: bool) -> Elements<'static> {
     if layout.kind == kind::TENSOR_FLOAT16 || layout.kind == kind::FLOAT16 {
         return Elements::F16(reals.map(f16::from_f32).collect());
@@ -272,18 +272,18 @@ pub fn from_reals(layout: &Layout, reals: impl Iterator<Item = f32>, relaxed: bo
     Elements::F32(reals.collect())
 }
 
-/// Elements of any layout from the real numbers to encode.
+/// Encodes real numbers as elements of any layout.
 pub fn encoded(layout: &Layout, reals: impl Iterator<Item = f64>, relaxed: bool) -> Elements<'static> {
     match layout.class() {
         Class::Real => from_reals(layout, reals.map(|x| x as f32), relaxed),
         Class::Quantised => from_stored(layout, reals.map(|x| layout.encode(x))),
         Class::Boolean => from_stored(layout, reals.map(|x| i32::from(x != 0.0))),
-        // Towards zero, saturating.
+        // The cast rounds towards zero and saturates.
         Class::Integer | Class::Opaque => from_stored(layout, reals.map(|x| x as i32)),
     }
 }
 
-/// The range of a fused activation in real numbers.
+/// Returns the range of a fused activation in real numbers.
 pub fn fused(fuse: i32) -> (f64, f64) {
     use shardwright_neuron_adapter::setting::fuse as number;
     match fuse {
@@ -294,7 +294,7 @@ pub fn fused(fuse: i32) -> (f64, f64) {
     }
 }
 
-/// The range of a fused activation in stored integers of a quantised layout.
+/// Returns the range of a fused activation in stored integers of a quantised layout.
 pub fn fused_range(layout: &Layout, fuse: i32) -> (i32, i32) {
     let (least, greatest) = layout.range();
     let (low, high) = fused(fuse);

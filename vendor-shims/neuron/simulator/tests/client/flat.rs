@@ -1,6 +1,7 @@
-//! FlatBuffers, written front to back: a table is written before the objects it points to.
+//! A writer of FlatBuffers from front to back: a table is written before the objects that it refers
+//! to.
 
-/// A value of a field.
+/// Value of a field.
 pub enum Value {
     U8(u8),
     I32(i32),
@@ -14,7 +15,7 @@ pub enum Value {
     Tables(Vec<Table>),
 }
 
-/// Fields by number.
+/// A table, as values with their field numbers.
 #[derive(Default)]
 pub struct Table(Vec<(usize, Value)>);
 
@@ -29,7 +30,7 @@ impl Table {
     }
 }
 
-/// The bytes of a root table under a file identifier.
+/// Returns the bytes of a file with a root table and a file identifier.
 pub fn file(root: &Table, identifier: &[u8; 4]) -> Vec<u8> {
     let mut out = vec![0; 4];
     out.extend_from_slice(identifier);
@@ -53,7 +54,7 @@ fn table(out: &mut Vec<u8>, table: &Table) -> usize {
         size += bytes;
     }
     let vtable = 4 + 2 * fields;
-    // The table begins at a multiple of 8, right behind its vtable.
+    // The table begins at a multiple of 8, directly after its vtable.
     while !(out.len() + vtable).is_multiple_of(8) {
         out.push(0);
     }

@@ -1,6 +1,6 @@
-//! A third-party client: Google's `apply_plugin_main` with its MediaTek plugin, of the wheel
-//! `ai-edge-litert`, compiles small models through the simulator. Its calls, their order, and its
-//! reaction to every failure are compared with observations of a library that only logs.
+//! Runs a third-party client through the simulator: Google's `apply_plugin_main` with its MediaTek
+//! plugin, from the wheel `ai-edge-litert`. It compiles small models. Its calls, their order and
+//! its reaction to every failure are compared with observations made with a library that only logs.
 
 mod flat;
 mod models;
@@ -10,15 +10,15 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Names the folder `ai_edge_litert` of the unpacked wheel.
+/// The environment variable that names the folder `ai_edge_litert` of the unpacked wheel.
 const WHEEL: &str = "SHARDWRIGHT_LITERT";
 
 fn skipped(why: &str) {
     let _ = writeln!(std::io::stdout().lock(), "SKIPPED: {why}");
 }
 
-/// The wheel's folder, from the variable or where `cargo xtask vendor litert` unpacks it; `None` if
-/// missing, after printing so.
+/// Returns the wheel's folder: from the variable, or where `cargo xtask vendor litert` unpacks it.
+/// If it is missing, the function prints this and returns `None`.
 fn wheel(test: &str) -> Option<PathBuf> {
     let unpacked = || {
         let cache = std::env::var_os("XDG_CACHE_HOME")
@@ -35,7 +35,7 @@ fn wheel(test: &str) -> Option<PathBuf> {
     found
 }
 
-/// The simulator that was built with this test.
+/// Returns the path of the simulator that was built with this test.
 fn simulator() -> PathBuf {
     let here = std::env::current_exe().expect("a path");
     let folders = here.ancestors().skip(1).take(2).map(|folder| folder.join("libneuron_adapter.so"));
@@ -43,7 +43,7 @@ fn simulator() -> PathBuf {
     folders.chain(said).find(|path| path.is_file()).expect("the simulator was built beside its tests")
 }
 
-/// A folder with a simulator, a model, and the output.
+/// A folder with a simulator, a model and the output.
 struct Bench {
     wheel: PathBuf,
     folder: tempfile::TempDir,
@@ -60,7 +60,8 @@ impl Bench {
     fn new(test: &str) -> Option<Bench> {
         let wheel = wheel(test)?;
         let folder = tempfile::tempdir().expect("a temporary folder");
-        // In a folder of its own: the client opens every library it finds and keeps the last.
+        // The library has a folder of its own, because the client opens every library that it finds
+        // and keeps the last.
         let libraries = folder.path().join("libraries");
         fs::create_dir(&libraries).expect("made");
         std::os::unix::fs::symlink(simulator(), libraries.join("libneuron_adapter.so")).expect("linked");
@@ -107,7 +108,7 @@ impl Bench {
     }
 }
 
-/// Calls of a pass, from the creation of its model to its end.
+/// Returns the calls of a pass, from the creation of its model to its end.
 fn pass<'a>(trace: &'a [String], name: &str) -> &'a [String] {
     let named = trace
         .iter()
@@ -187,8 +188,8 @@ fn the_client_makes_the_calls_that_were_observed() {
         ];
         assert_eq!(rest, stored);
         assert_eq!(calls(&outcome.trace, "Neuron_getVersion").len(), 3);
-        // The pass that queries support differs in its name and in one call, and exists since
-        // 8.2.24.
+        // The pass that queries support exists since 8.2.24. It differs in its name and in one
+        // call.
         let questions = calls(&outcome.trace, "NeuronCompilation_getSupportedOperations");
         assert_eq!(questions.len(), usize::from(asked), "{version}");
         if asked {
@@ -208,7 +209,7 @@ fn the_client_makes_the_calls_that_were_observed() {
 #[test]
 fn a_decoder_block_is_one_partition_in_the_types_of_the_version() {
     let Some(bench) = Bench::new("a decoder block") else { return };
-    // Below 8.2.24 each FULLY_CONNECTED of rank 3 came as one of rank 2 and a RESHAPE.
+    // Below 8.2.24 each FULLY_CONNECTED of rank 3 is sent as one of rank 2 and a RESHAPE.
     let plain = [9, 9, 9, 102, 0, 25, 102, 22, 37, 37, 22, 9, 0, 9, 109, 18, 0];
     let reshaped = [9, 22, 9, 22, 9, 22, 102, 0, 25, 102, 22, 37, 37, 22, 9, 22, 0, 9, 22, 109, 18, 0];
     for (version, bias, biases, codes) in [
@@ -234,7 +235,7 @@ fn a_decoder_block_is_one_partition_in_the_types_of_the_version() {
         assert_eq!(kinds, expected, "{version}");
         let operands = calls(compile, "NeuronModel_addOperand");
         let of = |kind: &str| operands.iter().filter(|line| line.contains(&format!("type={kind} "))).count();
-        // Type 4 is that of shapes and orders as well, and of the biases that the client makes.
+        // Type 4 is also the type of shapes and orders, and of the biases that the client makes.
         assert_eq!((of("11"), of(bias)), (5, biases), "{version}: {operands:#?}");
         assert!(!outcome.trace.iter().any(|line| line.contains("Partition_1")), "one partition");
     }
@@ -259,7 +260,7 @@ fn what_users_ask_for_reaches_the_library() {
     assert_eq!(calls(compile, "NeuronCompilation_setPreference"), ["preference=3 -> 0"]);
     assert_eq!(calls(compile, "NeuronCompilation_setOptimizationHint"), ["bits=2 -> 0"]);
     assert_eq!(calls(compile, "NeuronCompilation_setL1MemorySizeKb"), ["kilobytes=512 -> 0"]);
-    // Ignored options are embedded all the same.
+    // Ignored options are embedded nevertheless.
     let ignoring = bench.apply(&models::chain(), r#"{"l1_kilobytes": 512, "honoured": "none"}"#, &arguments);
     let ignored = assert_fine(&ignoring);
     let has = |model: &[u8]| model.windows(20).any(|window| window == b"--opt 2 --num-mdla 4");
@@ -279,7 +280,7 @@ fn operations_beyond_the_limit_are_unmappable() {
     );
 }
 
-/// Every function whose failure ends the client, as observed.
+/// The functions whose failure ends the client, as observed.
 const FATAL: [&str; 18] = [
     "Neuron_getVersion",
     "NeuronModel_create",
@@ -309,7 +310,7 @@ fn fails(bench: &Bench, function: &str) {
         outcome.trace.iter().any(|line| line.starts_with(function) && line.ends_with("-> 4 injected")),
         "{function}"
     );
-    // Everything created is freed.
+    // Everything that was created is freed.
     for kind in ["NeuronModel", "NeuronCompilation"] {
         let count = |suffix: &str| {
             outcome
@@ -327,7 +328,7 @@ fn failures_end_the_client_as_observed() {
     let Some(bench) = Bench::new("failures") else { return };
     let empty = r#"{"failures": [{"function": "NeuronCompilation_getCompiledNetworkSize", "how": "empty"}]}"#;
     let outcome = bench.apply(&models::chain(), empty, &[]);
-    // Accepted silently: a model with an empty blob is written.
+    // The client accepts it silently and writes a model with an empty blob.
     assert_eq!(outcome.status, Some(0), "{}", outcome.said);
     assert!(outcome.model.is_some());
     let killed = r#"{"failures": [{"function": "NeuronCompilation_finish", "how": {"signal": 11}}]}"#;
@@ -366,7 +367,7 @@ fn without_chip_operations_or_library_the_client_ends_as_observed() {
     let Some(bench) = Bench::new("what the client lacks") else { return };
     let unknown = bench.apply(&models::chain(), "{}", &["--soc_model=mt6899"]);
     assert_eq!(unknown.status, Some(161), "{}", unknown.said);
-    // No operation can be lowered: the client queries, and has nothing to compile.
+    // No operation can be lowered, so the client queries support and does not compile.
     let denied = bench.apply(&models::chain(), r#"{"denied_operations": [0, 9]}"#, &[]);
     assert_eq!(denied.status, Some(1), "{}", denied.said);
     assert_eq!(
@@ -380,7 +381,7 @@ fn without_chip_operations_or_library_the_client_ends_as_observed() {
     assert!(none.trace.is_empty());
 }
 
-/// Writes the client's compiled models to a folder that a variable names: this generates the
+/// Writes the client's compiled models to a folder that a variable names. This generates the
 /// compiled fixtures.
 #[test]
 #[ignore = "rewrites fixtures: SHARDWRIGHT_COMPILED_MODELS=FOLDER cargo test -p shardwright-neuron-simulator --test client compiled_models -- --ignored"]

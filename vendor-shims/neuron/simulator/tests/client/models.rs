@@ -1,4 +1,4 @@
-//! The models that Google's client compiles here: a fully-connected layer and an addition, and a
+//! The models that Google's client compiles here: a fully-connected layer with an addition, and a
 //! decoder block in A16W8.
 
 use crate::flat::{Table, Value, file};
@@ -17,7 +17,7 @@ const TRANSPOSE: u8 = 39;
 const BATCH_MATMUL: u8 = 126;
 const GELU: u8 = 150;
 
-/// Numbers of the options' tables in their union.
+/// The number of each operation's options table in the union.
 const OPTIONS: [(u8, u8); 8] = [
     (ADD, 11),
     (FULLY_CONNECTED, 8),
@@ -39,7 +39,7 @@ struct Builder {
 
 impl Builder {
     fn new() -> Builder {
-        // Buffer 0 is the empty one.
+        // Buffer 0 must be empty.
         Builder { buffers: vec![Vec::new()], ..Builder::default() }
     }
 
@@ -111,14 +111,14 @@ impl Builder {
     }
 }
 
-/// Small numbers that differ from place to place.
+/// Returns small numbers that differ from position to position.
 fn pattern(count: usize, seed: u32) -> impl Iterator<Item = i32> {
     (0..count as u32).map(move |at| {
         (at.wrapping_mul(2_654_435_761).wrapping_add(seed.wrapping_mul(40_503)) >> 24) as i32 - 128
     })
 }
 
-/// f32: [1,32] by [16,32], a bias, and the sum with a second input [1,16].
+/// Returns a model in f32: [1,32] by [16,32] plus a bias, added to a second input [1,16].
 pub fn chain() -> Vec<u8> {
     let mut model = Builder::new();
     let real = |count, seed| -> Vec<u8> {
@@ -135,8 +135,8 @@ pub fn chain() -> Vec<u8> {
     model.finish(&[x, y], &[out])
 }
 
-/// A decoder block of 17 operations in 16-bit activations and 8-bit weights with a scale a channel:
-/// 4 rows, width 64, a mask as the second input.
+/// Returns a decoder block of 17 operations in 16-bit activations and 8-bit weights with
+/// per-channel scales. It has 4 rows, width 64 and a mask as the second input.
 pub fn block() -> Vec<u8> {
     const WIDTH: i32 = 64;
     const BIASED: u32 = 4;
@@ -151,7 +151,7 @@ pub fn block() -> Vec<u8> {
         let data = pattern((WIDTH * WIDTH) as usize, seed).map(|x| x.max(-127) as i8 as u8).collect();
         let weight = model.tensor(INT8, &[WIDTH, WIDTH], &scales, Some(data));
         let out = model.tensor(INT16, &[1, 4, WIDTH], &step, None);
-        // One layer has a bias; for the others the client makes one of zeros.
+        // One layer has a bias. For the others the client makes a bias of zeros.
         let bias = if seed == BIASED {
             let data = pattern(WIDTH as usize, 9).flat_map(|x| (x * 1000).to_le_bytes()).collect();
             let scales: Vec<f32> = scales.iter().map(|scale| scale * step[0]).collect();
@@ -180,7 +180,7 @@ pub fn block() -> Vec<u8> {
     let masked = model.tensor(INT16, &[1, 4, 4], &step, None);
     model.operator(ADD, &[scores, mask], masked, Table::new());
     let weights = model.tensor(INT16, &[1, 4, 4], &[1.0 / 32768.0], None);
-    // The option is a float: its bits as a number.
+    // The option is a float, written as the number with its bits.
     model.operator(SOFTMAX, &[masked], weights, Table::new().with(0, Value::U32(1f32.to_bits())));
     let mixed = model.tensor(INT16, &[1, 4, WIDTH], &step, None);
     model.operator(

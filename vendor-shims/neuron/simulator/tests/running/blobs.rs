@@ -1,4 +1,4 @@
-//! Storing and restoring.
+//! Storing and restoring of compiled networks.
 
 use std::ptr;
 
@@ -12,7 +12,7 @@ use shardwright_neuron_adapter::{extension, operation as op};
 use crate::child;
 use crate::client::{Compiled, Model, last_message, numbers, restore, run, tensor};
 
-/// A16W8 with a weight long enough to be lent.
+/// Compiles an A16W8 layer whose weight is long enough to be lent.
 fn layer(options: &str) -> Compiled {
     let mut model = Model::new();
     let a16 = |dimensions: &[u32]| tensor(TENSOR_QUANT16_SYMM, dimensions, 0.001, 0);
@@ -32,7 +32,7 @@ fn input() -> Vec<u8> {
     numbers(80, 30_000.0, 5).iter().flat_map(|x| (*x as i16).to_le_bytes()).collect()
 }
 
-/// The code of a blob.
+/// Returns the code of a blob.
 fn code(blob: &[u8]) -> &[u8] {
     let number = |at: usize| u64::from_le_bytes(blob[at..at + 8].try_into().expect("eight")) as usize;
     &blob[number(32)..number(32) + number(40)]
@@ -47,7 +47,7 @@ fn what_is_restored_computes_the_same() {
     let restored = restore(&blob).unwrap_or_else(|refused| panic!("{refused:?}"));
     assert_eq!(restored.run(&[input()], &[40]), expected);
     let mut size = 0usize;
-    // SAFETY: the compilation lives.
+    // SAFETY: the compilation is alive.
     let again = unsafe { NeuronCompilation_getCompiledNetworkSize(restored.handle, &raw mut size) };
     assert_eq!(again, BAD_STATE);
     let (mut bytes, mut dimensions) = (0usize, [0u32; 4]);
@@ -76,14 +76,15 @@ fn a_model_is_compiled_again_although_what_it_was_lent_is_gone() {
     assert_eq!(model.try_finish(&[x], &[out]), NO_ERROR);
     for options in ["", "--opt 3"] {
         let compilation = model.compilation(options);
-        // SAFETY: the compilation lives; the lent memory does until the first one is finished.
+        // SAFETY: the compilation is alive. The lent memory stays alive until the first compilation
+        // is finished.
         assert_eq!(unsafe { NeuronCompilation_finish(compilation) }, NO_ERROR, "{}", last_message());
         model.kept().clear();
         assert_eq!(kind.decode(&run(compilation, &[kind.encode(&[1.0; 64])], &[256])[0]), [1.5; 64]);
-        // SAFETY: nothing depends on it.
+        // SAFETY: no other object depends on it.
         unsafe { NeuronCompilation_free(compilation) };
     }
-    // SAFETY: nothing depends on it.
+    // SAFETY: no other object depends on it.
     unsafe { NeuronModel_free(model.handle) };
 }
 
@@ -144,7 +145,7 @@ fn case_one_option_is_honoured_and_one_refused() {
     assert_eq!(code(&layer("--opt 3").stored()), code(&layer("").stored()));
     let compiled = layer("");
     let mut compilation = ptr::null_mut();
-    // SAFETY: the model lives; the text ends with a zero byte.
+    // SAFETY: the model is alive, and the text ends with a zero byte.
     let refused = unsafe {
         NeuronCompilation_createWithOptions(compiled.model, &raw mut compilation, c"--gno=LTS".as_ptr())
     };
@@ -161,7 +162,8 @@ fn which_options_are_honoured_is_configured() {
     );
 }
 
-/// A case cannot be handed a blob but by a file.
+/// Stores a blob in a file, because a case runs in a process of its own and cannot receive the blob
+/// otherwise.
 fn blob_of_this_process() -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(file.path(), layer("").stored()).expect("written");
@@ -201,7 +203,7 @@ fn blobs_of_other_majors_and_processors_are_refused() {
             .expect("starts");
         assert!(output.status.success(), "{configuration}: {}", String::from_utf8_lossy(&output.stdout));
     }
-    // A minor version is read.
+    // This process has the blob's own version and processor.
     assert_eq!(
         restore(&std::fs::read(blob.path()).expect("readable")).expect("its own").run(&[input()], &[40]),
         own
@@ -212,8 +214,8 @@ fn blobs_of_other_majors_and_processors_are_refused() {
 fn damaged_blobs_are_refused_wherever_they_are_damaged() {
     let blob = layer("--opt 3").stored();
     for at in 0..blob.len() {
-        // Another minor version is still read, and nothing after the end of the processor's name
-        // is.
+        // The bytes between the major version and the processor's name may change, and so may the
+        // bytes after the end of that name.
         let mut damaged = blob.clone();
         damaged[at] ^= 0x40;
         match restore(&damaged) {
@@ -239,7 +241,7 @@ fn a_compiled_network_is_loaded_as_a_model_of_one_operation() {
         let fake = tensor(TENSOR_FLOAT32, &[], 0.0, 0);
         let x = model.operand(&fake);
         let (mut of, mut operation) = (0, 0);
-        // SAFETY: the text and the places live.
+        // SAFETY: the text and the results stay alive for the calls.
         unsafe {
             assert_eq!(
                 NeuronModel_getExtensionOperandType(model.handle, name.as_ptr(), code, &raw mut of),
@@ -257,7 +259,7 @@ fn a_compiled_network_is_loaded_as_a_model_of_one_operation() {
         let loaded = model.try_compile("").unwrap_or_else(|refused| panic!("{refused:?}"));
         assert_eq!(run(loaded.handle, &[input()], &[40]), expected);
         let mut bytes = 0usize;
-        // SAFETY: a place for the size.
+        // SAFETY: the result is writable.
         let code = unsafe { NeuronCompilation_getInputPaddedSize(loaded.handle, 0, &raw mut bytes) };
         assert_eq!((code, bytes), (NO_ERROR, 160));
     }

@@ -1,13 +1,13 @@
-//! Cases that run as another version, on another processor or into a failure: each is an ignored
-//! test of this program, started in its own process with a configuration. Without one, a case does
-//! nothing.
+//! Cases that run with another version, on another processor or into a failure. Each case is an
+//! ignored test of this program, started in its own process with a configuration. Without a
+//! configuration a case does not run.
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const VARIABLE: &str = "SHARDWRIGHT_NEURON_SIMULATOR";
 
-/// Whether this process was started for a case.
+/// Reports whether this process was started for a case.
 pub fn is_case() -> bool {
     std::env::var_os(VARIABLE).is_some()
 }
@@ -30,7 +30,7 @@ pub fn run(case: &str, configuration: &str) -> Output {
     command(&folder, case, configuration).output().expect("starts")
 }
 
-/// Runs a case that has to succeed.
+/// Runs a case and checks that it succeeds.
 pub fn succeeds(case: &str, configuration: &str) {
     let output = run(case, configuration);
     let said =
@@ -38,7 +38,7 @@ pub fn succeeds(case: &str, configuration: &str) {
     assert!(output.status.success() && said.contains("1 passed"), "{case} with {configuration}:\n{said}");
 }
 
-/// Runs a case that must hang, and ends it once it has printed `mark`.
+/// Runs a case that must hang, and ends it once its trace contains `mark`.
 pub fn hangs_after(case: &str, configuration: &str, mark: &str) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let trace = folder.path().join("trace");

@@ -1,4 +1,4 @@
-//! A small client of the C interface, whose buffers live as long as the library may read them.
+//! A small client of the C interface. Its buffers live as long as the library may read them.
 
 use std::ffi::CString;
 use std::ptr;
@@ -41,7 +41,7 @@ impl Kind {
         kind::is_per_tensor(self.of) || kind::is_per_channel(self.of)
     }
 
-    /// The encoded bytes nearest to real numbers.
+    /// Encodes real numbers as the nearest stored values.
     pub fn encode(&self, reals: &[f64]) -> Vec<u8> {
         reals
             .iter()
@@ -64,7 +64,7 @@ impl Kind {
             .collect()
     }
 
-    /// The real numbers that bytes encode.
+    /// Returns the real numbers that bytes encode.
     pub fn decode(&self, bytes: &[u8]) -> Vec<f64> {
         let width = kind::element_bytes(self.of).unwrap_or(1);
         bytes
@@ -92,23 +92,23 @@ impl Kind {
     }
 }
 
-/// A model being built.
+/// A model under construction.
 pub struct Model {
     pub handle: *mut raw::Model,
     count: u32,
     kept: Vec<Vec<u8>>,
 }
 
-/// A finished compilation with its model.
+/// A finished compilation and its model.
 pub struct Compiled {
     pub model: *mut raw::Model,
     pub handle: *mut raw::Compilation,
     _kept: Vec<Vec<u8>>,
 }
 
-/// The message of the last refusal on this thread.
+/// Returns the message of the last refusal on this thread.
 pub fn last_message() -> String {
-    // SAFETY: a text that stays until the next refusal on this thread.
+    // SAFETY: the text stays valid until the next refusal on this thread.
     unsafe { std::ffi::CStr::from_ptr(ShardwrightNeuronSimulator_lastMessage()) }
         .to_string_lossy()
         .into_owned()
@@ -121,12 +121,13 @@ fn fine(code: i32) {
 impl Model {
     pub fn new() -> Model {
         let mut handle = ptr::null_mut();
-        // SAFETY: a place for the handle.
+        // SAFETY: the handle is writable.
         fine(unsafe { NeuronModel_create(&raw mut handle) });
         Model { handle, count: 0, kept: Vec::new() }
     }
 
-    /// The code of adding an operand; its index is the count before if it is 0.
+    /// Adds an operand and returns the result code. If it is 0, the operand's index is the previous
+    /// count.
     pub fn try_operand(&mut self, kind: &Kind) -> i32 {
         let kind = OperandType {
             kind: kind.of,
@@ -135,7 +136,7 @@ impl Model {
             scale: kind.scale,
             zero_point: kind.zero,
         };
-        // SAFETY: the dimensions live for the call.
+        // SAFETY: the dimensions stay alive for the call.
         let code = unsafe { NeuronModel_addOperand(self.handle, &raw const kind) };
         self.count += u32::from(code == 0);
         code
@@ -148,7 +149,7 @@ impl Model {
 
     pub fn constant(&mut self, kind: &Kind, bytes: Vec<u8>) -> u32 {
         let index = self.operand(kind);
-        // SAFETY: the bytes are kept until the compilation is dropped; moving their owner does not
+        // SAFETY: the bytes are kept until the compilation is dropped. Moving their owner does not
         // move them.
         fine(unsafe {
             NeuronModel_setOperandValue(self.handle, index as i32, bytes.as_ptr().cast(), bytes.len())
@@ -157,14 +158,15 @@ impl Model {
         index
     }
 
-    /// The code of setting a value that is copied within the call.
+    /// Sets a value that is short enough to be copied within the call, and returns the result code.
     pub fn short_value(&mut self, index: u32, bytes: &[u8]) -> i32 {
         assert!(bytes.len() <= COPIED_AT_ONCE);
-        // SAFETY: the bytes live for the call, and values of this length are not kept.
+        // SAFETY: the bytes stay alive for the call, and the library does not keep values of this
+        // length.
         unsafe { NeuronModel_setOperandValue(self.handle, index as i32, bytes.as_ptr().cast(), bytes.len()) }
     }
 
-    /// The values that are lent, in the order they were set.
+    /// Returns the lent values, in the order in which they were set.
     pub fn kept(&mut self) -> &mut Vec<Vec<u8>> {
         &mut self.kept
     }
@@ -175,7 +177,7 @@ impl Model {
             scale_count: scales.len() as u32,
             scales: scales.as_ptr(),
         };
-        // SAFETY: the scales live for the call.
+        // SAFETY: the scales stay alive for the call.
         unsafe {
             NeuronModel_setOperandSymmPerChannelQuantParams(self.handle, index as i32, &raw const parameters)
         }
@@ -189,7 +191,7 @@ impl Model {
             zero_point_count: zeros.len() as u32,
             zero_points: zeros.as_ptr(),
         };
-        // SAFETY: scales and zero points live for the call.
+        // SAFETY: scales and zero points stay alive for the call.
         unsafe {
             NeuronModel_setOperandPerChannelQuantParams(self.handle, index as i32, &raw const parameters)
         }
@@ -212,11 +214,11 @@ impl Model {
         self.constant(&tensor(kind::TENSOR_INT32, &[values.len() as u32], 0.0, 0), bytes)
     }
 
-    /// The name operand of an extension's operation, and the operation's number.
+    /// Returns the name operand of an extension's operation, and the number of the operation.
     pub fn extension(&mut self, name: &str) -> (u32, i32) {
         let general = CString::new(extension::GENERAL_OPERATION).expect("no zeros");
         let (mut operand, mut operation) = (0, 0);
-        // SAFETY: text and places live for the calls.
+        // SAFETY: the text and the results stay alive for the calls.
         unsafe {
             fine(NeuronModel_getExtensionOperandType(
                 self.handle,
@@ -236,7 +238,7 @@ impl Model {
     }
 
     pub fn try_operation(&mut self, code: i32, inputs: &[u32], outputs: &[u32]) -> i32 {
-        // SAFETY: the lists live for the call.
+        // SAFETY: the lists stay alive for the call.
         unsafe {
             NeuronModel_addOperation(
                 self.handle,
@@ -254,7 +256,7 @@ impl Model {
     }
 
     pub fn try_finish(&mut self, inputs: &[u32], outputs: &[u32]) -> i32 {
-        // SAFETY: the lists live for the call.
+        // SAFETY: the lists stay alive for the call.
         unsafe {
             fine(NeuronModel_identifyInputsAndOutputs(
                 self.handle,
@@ -268,23 +270,23 @@ impl Model {
     }
 
     pub fn relax(&mut self) {
-        // SAFETY: the model lives.
+        // SAFETY: the model is alive.
         fine(unsafe { NeuronModel_relaxComputationFloat32toFloat16(self.handle, 1) });
     }
 
-    /// A compilation of the finished model, not finished itself.
+    /// Creates a compilation of the finished model without finishing it.
     pub fn compilation(&mut self, options: &str) -> *mut raw::Compilation {
         let options = CString::new(options).expect("no zeros");
         let mut handle = ptr::null_mut();
-        // SAFETY: text and place live for the call.
+        // SAFETY: the text and the result stay alive for the call.
         fine(unsafe { NeuronCompilation_createWithOptions(self.handle, &raw mut handle, options.as_ptr()) });
         handle
     }
 
-    /// Compiles the finished model; the code and message of a refusal.
+    /// Compiles the finished model, or returns the code and message of the refusal.
     pub fn try_compile(mut self, options: &str) -> Result<Compiled, (i32, String)> {
         let handle = self.compilation(options);
-        // SAFETY: the compilation lives, and so does everything lent.
+        // SAFETY: the compilation and all lent bytes are alive.
         let code = unsafe { NeuronCompilation_finish(handle) };
         if code != 0 {
             return Err((code, last_message()));
@@ -305,7 +307,7 @@ impl Compiled {
 
     pub fn stored(&self) -> Vec<u8> {
         let mut size = 0;
-        // SAFETY: the compilation lives; the buffer has the reported size.
+        // SAFETY: the compilation is alive, and the buffer has the reported size.
         unsafe {
             fine(NeuronCompilation_getCompiledNetworkSize(self.handle, &raw mut size));
             let mut blob = vec![0u8; size];
@@ -317,7 +319,7 @@ impl Compiled {
 
 impl Drop for Compiled {
     fn drop(&mut self) {
-        // SAFETY: both live, and nothing depends on the compilation any more.
+        // SAFETY: both are alive, and no other object depends on the compilation any more.
         unsafe {
             NeuronCompilation_free(self.handle);
             NeuronModel_free(self.model);
@@ -325,11 +327,11 @@ impl Drop for Compiled {
     }
 }
 
-/// Runs a compilation on inputs; outputs have these lengths in bytes.
+/// Runs a compilation on inputs. `outputs` are the lengths of the outputs in bytes.
 pub fn run(compilation: *mut raw::Compilation, inputs: &[Vec<u8>], outputs: &[usize]) -> Vec<Vec<u8>> {
     let mut found: Vec<Vec<u8>> = outputs.iter().map(|length| vec![0xA5; *length]).collect();
     let mut execution = ptr::null_mut();
-    // SAFETY: all buffers live until the execution is freed.
+    // SAFETY: all buffers stay alive until the execution is freed.
     unsafe {
         fine(NeuronExecution_create(compilation, &raw mut execution));
         for (index, input) in inputs.iter().enumerate() {
@@ -357,10 +359,10 @@ pub fn run(compilation: *mut raw::Compilation, inputs: &[Vec<u8>], outputs: &[us
     found
 }
 
-/// Restores a blob.
+/// Restores a blob, or returns the code and message of the refusal.
 pub fn restore(blob: &[u8]) -> Result<Compiled, (i32, String)> {
     let (mut model, mut handle) = (ptr::null_mut(), ptr::null_mut());
-    // SAFETY: bytes and places live for the call.
+    // SAFETY: the bytes and the results stay alive for the call.
     let code = unsafe {
         NeuronModel_restoreFromCompiledNetwork(
             &raw mut model,
@@ -375,7 +377,7 @@ pub fn restore(blob: &[u8]) -> Result<Compiled, (i32, String)> {
     Ok(Compiled { model, handle, _kept: Vec::new() })
 }
 
-/// Numbers that look random and are the same every time, in [-bound, bound].
+/// Returns pseudo-random numbers in [-bound, bound], which depend only on `seed`.
 pub fn numbers(count: usize, bound: f64, seed: u64) -> Vec<f64> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     (0..count)

@@ -1,12 +1,14 @@
-//! Compares the simulator's arithmetic, operation by operation, with the reference kernels of
-//! LiteRT, formerly TensorFlow Lite: the same stored integers are input to a model of one operation
-//! on either side, and the stored outputs are compared. Integers may differ by as many units as a
-//! case states, and must do so somewhere: a case that allows more than is found fails too. A unit
-//! of floats is the step between two of them at the largest result, and a case states the maximum
-//! allowed, because the system's math library takes part.
-//! the system's library take part.
-//! Whether MediaTek's own library computes as TensorFlow Lite does is unknown. Some of the
-//! operations may be lowered differently by a compiler; the bounds of a proof cover that.
+//! Compares the simulator's arithmetic with the reference kernels of LiteRT, formerly TensorFlow
+//! Lite, operation by operation. Both run a model of one operation on equal stored integers, and
+//! the stored outputs are compared.
+//!
+//! Each case states by how many units integers may differ. At least one element must differ by that
+//! many, so a case with too wide a tolerance fails too. For floats a unit is the step to the next
+//! float at the largest result. The number of units is only an upper limit there, because the
+//! system's math library takes part.
+//!
+//! Whether MediaTek's own library computes like TensorFlow Lite is unknown. A compiler may lower
+//! some of the operations differently. The bounds of a proof cover that.
 
 use std::slice::from_ref;
 
@@ -20,19 +22,19 @@ use crate::client::{Kind, Model, numbers, tensor};
 use crate::flat::{Table, Value, file};
 use crate::runtime;
 
-/// Types of a tensor in a model file.
+/// Tensor types in a model file.
 const FLOAT32: u8 = 0;
 const FLOAT16: u8 = 1;
 const INT32: u8 = 2;
 const INT16: u8 = 7;
 const INT8: u8 = 9;
 
-/// Why integers differ: some values of their table of the sigmoid are not the nearest ones.
+/// Why integers differ: some values of LiteRT's sigmoid table are not the nearest ones.
 const TABLE: &str = "their table is not the rounded function";
-/// Why floats differ: the same function in other orders and widths.
+/// Why floats differ: the function is computed in another order or width.
 const WIDER: &str = "in another order, or in 64 bits here";
 
-/// Numbers of operations in a model file.
+/// Operation numbers in a model file.
 mod flat {
     pub const ADD: u8 = 0;
     pub const CONCATENATION: u8 = 2;
@@ -69,7 +71,7 @@ mod flat {
     pub const GELU: u8 = 150;
 }
 
-/// A constant operand of the file's operation.
+/// A constant operand of the operation in the file.
 struct Constant {
     kind: u8,
     shape: Vec<i32>,
@@ -77,25 +79,25 @@ struct Constant {
     bytes: Vec<u8>,
 }
 
-/// Makes operands of our operation.
+/// Makes operands of the simulator's operation.
 type Rest = dyn Fn(&mut Model) -> Vec<u32>;
 
-/// One operation on both sides.
+/// One operation, for the simulator and for LiteRT.
 struct Case {
     what: String,
     code: i32,
     flat: u8,
     inputs: Vec<Kind>,
-    /// The rest of our operation's operands.
+    /// Operands of the simulator's operation after the inputs.
     rest: Box<Rest>,
-    /// The rest of theirs.
+    /// Operands of LiteRT's operation after the inputs.
     constants: Vec<Constant>,
-    /// Number of their options' table, and the table.
+    /// Number of LiteRT's options table, and the table.
     options: Option<(u8, fn() -> Table)>,
     out: Kind,
-    /// Units of the output by which results differ at most, and somewhere do.
+    /// Largest difference of the results in units of the output. For integers it must be reached.
     units: u64,
-    /// Why they differ.
+    /// Why the results differ.
     why: &'static str,
 }
 
@@ -130,7 +132,7 @@ impl Case {
         self
     }
 
-    /// A list of integers, appended to the inputs on both sides.
+    /// Appends a list of integers to the inputs on both sides.
     fn ints(self, shape: &'static [i32], values: &'static [i32]) -> Case {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let before = self.rest;
@@ -144,7 +146,7 @@ impl Case {
         Case { rest, ..Case { rest: Box::new(|_| Vec::new()), ..self } }.constant(INT32, shape, &[], bytes)
     }
 
-    /// Our scalars behind all that.
+    /// Appends scalars to the simulator's operands.
     fn then(self, scalars: fn(&mut Model) -> Vec<u32>) -> Case {
         let before = self.rest;
         let rest = Box::new(move |model: &mut Model| {
@@ -187,13 +189,14 @@ fn flat_type(kind: &Kind) -> u8 {
     }
 }
 
-/// Stored values: first the ends of the range and the numbers around zero, then pseudo-random ones.
+/// Returns stored values: the ends of the range, the numbers around zero, then pseudo-random
+/// values.
 fn stored(kind: &Kind, seed: u64) -> Vec<u8> {
     let count = kind.elements();
     let reach = match flat_type(kind) {
         INT16 => 32_768.0,
         INT8 => 128.0,
-        // Rooms for roots and quotients are the cases' own: `positive`.
+        // Other types only get pseudo-random values in [-4, 4].
         _ => return kind.encode(&numbers(count, 4.0, seed)),
     };
     let ends = [-reach, reach - 1.0, 0.0, 1.0, -1.0];
@@ -277,7 +280,7 @@ fn ours(case: &Case, inputs: &[Vec<u8>], size: usize) -> Vec<u8> {
     model.compile(&outside, &[result]).run(inputs, &[size]).remove(0)
 }
 
-/// The step between two floats at the largest of these.
+/// Returns the step between two floats at the largest of the given ones, or 1 for other types.
 fn step(kind: &Kind, bytes: &[u8]) -> f64 {
     let floats = bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]));
     match flat_type(kind) {
@@ -286,7 +289,7 @@ fn step(kind: &Kind, bytes: &[u8]) -> f64 {
     }
 }
 
-/// Stored values as whole numbers, those of floats in steps.
+/// Returns stored values as whole numbers. Floats are counted in steps.
 fn units(kind: &Kind, step: f64, bytes: &[u8]) -> Vec<i64> {
     match flat_type(kind) {
         FLOAT32 => {
@@ -304,7 +307,7 @@ fn units(kind: &Kind, step: f64, bytes: &[u8]) -> Vec<i64> {
     }
 }
 
-/// Runs every case on both sides; returns the failures, line by line.
+/// Runs every case on both sides and fails with a list of all differences.
 fn compared(test: &str, cases: Vec<Case>) {
     let Some(runtime) = runtime::open(test) else { return };
     let mut wrong = Vec::new();
@@ -349,7 +352,8 @@ fn relu(model: &mut Model) -> Vec<u32> {
     vec![model.int(1)]
 }
 
-/// Neither a fused activation nor scales that must be powers of two.
+/// Returns options without a fused activation and without the requirement that scales are powers of
+/// two.
 fn plain_sum() -> Table {
     Table::new().with(0, Value::U8(0)).with(1, Value::U8(0))
 }
@@ -395,7 +399,7 @@ fn sums_and_products_of_integers_are_theirs() {
     compared("sums_and_products_of_integers_are_theirs", cases);
 }
 
-/// A product with a constant matrix of 24 outputs.
+/// Returns a product with a constant matrix of 24 outputs.
 fn product(what: &str, x: Kind, out: Kind, depth: usize, per_channel: bool) -> Case {
     let columns = 24usize;
     let scales: Vec<f32> = match per_channel {
@@ -648,7 +652,6 @@ fn movements_are_theirs() {
     compared("movements_are_theirs", cases);
 }
 
-/// Units of a float are the steps to the next one.
 #[test]
 fn floats_are_theirs_but_for_their_last_places() {
     let x = f32s(&[30, 40]);

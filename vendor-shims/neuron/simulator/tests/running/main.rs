@@ -1,5 +1,5 @@
-//! The simulator through its C interface: results of operations, refusals, storing and restoring,
-//! configured failures.
+//! Tests of the simulator through its C interface: results of operations, refusals, storing and
+//! restoring, configured failures.
 
 mod blobs;
 mod child;

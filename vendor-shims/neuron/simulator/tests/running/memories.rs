@@ -1,4 +1,4 @@
-//! Memory by descriptor, padded ends, runs that are started and waited for.
+//! Memory by descriptor, padded inputs and outputs, and runs that are started and waited for.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
@@ -17,7 +17,7 @@ fn f32s(dimensions: &[u32]) -> Kind {
     tensor(TENSOR_FLOAT32, dimensions, 0.0, 0)
 }
 
-/// x + x over [2, 3].
+/// Compiles x + x over [2, 3].
 fn doubling() -> Compiled {
     let mut model = Model::new();
     let (x, none, out) = (model.operand(&f32s(&[2, 3])), model.int(0), model.operand(&f32s(&[2, 3])));
@@ -32,7 +32,7 @@ fn memfd(bytes: usize) -> OwnedFd {
         assert!(descriptor >= 0);
         OwnedFd::from_raw_fd(descriptor)
     };
-    // SAFETY: the descriptor lives.
+    // SAFETY: the descriptor is open.
     assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), bytes as i64) }, 0);
     file
 }
@@ -46,7 +46,7 @@ fn memory(
     offset: usize,
 ) -> Result<*mut raw::Memory, (i32, String)> {
     let mut handle = ptr::null_mut();
-    // SAFETY: a place for the handle; the descriptor lives.
+    // SAFETY: the handle is writable, and the descriptor is open.
     match unsafe { NeuronMemory_createFromFd(length, protection, file.as_raw_fd(), offset, &raw mut handle) }
     {
         NO_ERROR => Ok(handle),
@@ -64,13 +64,13 @@ fn runs_read_and_write_shared_memory() {
     let bytes = f32s(&[6]).encode(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     file.write_all_at(&bytes, 4096 + 64).expect("written");
     let mut execution = ptr::null_mut();
-    // SAFETY: the memory lives until the execution is freed.
+    // SAFETY: the memory stays alive until the execution is freed.
     unsafe {
         assert_eq!(NeuronExecution_create(compiled.handle, &raw mut execution), NO_ERROR);
         assert_eq!(NeuronExecution_setInputFromMemory(execution, 0, ptr::null(), shared, 64, 24), NO_ERROR);
         assert_eq!(NeuronExecution_setOutputFromMemory(execution, 0, ptr::null(), shared, 128, 24), NO_ERROR);
         assert_eq!(NeuronExecution_compute(execution), NO_ERROR, "{}", last_message());
-        // In use still.
+        // The library refuses this call, because the memory is still in use.
         NeuronMemory_free(shared);
         NeuronExecution_free(execution);
         NeuronMemory_free(shared);
@@ -95,16 +95,16 @@ fn memory_that_does_not_fit_is_refused_by_what_is_wrong() {
         assert!(message.contains(problem), "{message}");
     }
     let mut handle = ptr::null_mut();
-    // SAFETY: valid space for the handle; no such descriptor exists.
+    // SAFETY: the handle is writable. The descriptor does not exist.
     assert_eq!(unsafe { NeuronMemory_createFromFd(64, BOTH, -1, 0, &raw mut handle) }, BAD_DATA);
-    // SAFETY: nothing is read.
+    // SAFETY: the call does not read any memory.
     assert_eq!(unsafe { NeuronMemory_createFromAHardwareBuffer(ptr::null(), &raw mut handle) }, BAD_STATE);
 
     let compiled = doubling();
     let shared = memory(&file, 4096, libc::PROT_READ, 0).expect("mapped");
     let mut execution = ptr::null_mut();
     let mut small = [0u8; 20];
-    // SAFETY: buffers live until the execution is freed.
+    // SAFETY: buffers stay alive until the execution is freed.
     unsafe {
         assert_eq!(NeuronExecution_create(compiled.handle, &raw mut execution), NO_ERROR);
         assert_eq!(NeuronExecution_setInputFromMemory(execution, 0, ptr::null(), shared, 4, 24), BAD_DATA);
@@ -135,7 +135,7 @@ fn case_the_address_space_is_full() {
     let (code, message) = memory(&file, 4096, BOTH, 4096).expect_err("and not for two");
     assert_eq!(code, OUT_OF_MEMORY);
     assert!(message.contains("4096 bytes, 1904 left"), "{message}");
-    // SAFETY: nothing uses it.
+    // SAFETY: no other object uses it.
     unsafe { NeuronMemory_free(first) };
     memory(&file, 4096, BOTH, 4096).expect("it was returned");
 }
@@ -178,16 +178,16 @@ fn runs_are_started_and_waited_for() {
     let (mut execution, mut event, mut next, mut fence) =
         (ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
     let (mut rank, mut dimensions, mut descriptor) = (0u32, [0u32; 2], 0);
-    // Readable at once: a pipe whose other end is closed.
+    // A pipe whose other end is closed is readable at once.
     let mut ends = [0; 2];
-    // SAFETY: buffers live until the execution is freed; descriptors are closed once.
+    // SAFETY: buffers stay alive until the execution is freed. Descriptors are closed once.
     unsafe {
         assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
         libc::close(ends[1]);
         assert_eq!(NeuronEvent_createFromSyncFenceFd(ends[0], &raw mut fence), NO_ERROR);
         libc::close(ends[0]);
         assert_eq!(NeuronExecution_create(compiled.handle, &raw mut execution), NO_ERROR);
-        // Nothing is bound: the run fails, and its event reports it.
+        // No buffer is bound, so the run fails, and its event reports it.
         assert_eq!(
             NeuronExecution_startComputeWithDependencies(execution, ptr::null(), 0, 0, &raw mut event),
             NO_ERROR

@@ -1,5 +1,5 @@
-//! Compares each operation with a plain formula: inputs decoded, computed in 64 bits, and within a
-//! quantisation step of the result.
+//! Compares each operation with a plain formula: inputs are decoded, the formula is computed in 64
+//! bits, and the result must be within a quantisation step of it.
 
 #![expect(
     clippy::type_complexity,
@@ -32,8 +32,8 @@ fn f16s(dimensions: &[u32]) -> Kind {
     tensor(TENSOR_FLOAT16, dimensions, 0.0, 0)
 }
 
-/// How far a result may be from the formula's: steps of the output's scale, or of the relative
-/// precision of its type.
+/// Checks that results are close to the formula's. `steps` counts steps of the output's scale, or
+/// of the relative precision of its type.
 fn close(out: &Kind, found: &[f64], expected: &[f64], steps: f64, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
@@ -50,10 +50,10 @@ fn close(out: &Kind, found: &[f64], expected: &[f64], steps: f64, what: &str) {
     }
 }
 
-/// The operation's operands after the inputs.
+/// Makes the operation's operands after the inputs.
 type Arguments<'a> = &'a dyn Fn(&mut Model) -> Vec<u32>;
 
-/// Runs one operation on generated inputs and holds it to the formula.
+/// Runs one operation on generated inputs and compares it with the formula.
 fn check(
     what: &str,
     code: i32,
@@ -184,8 +184,8 @@ fn fully_connected_in_integers_is_the_product() {
                     if fuse == 1 { real.max(0.0) } else { real }
                 })
                 .collect();
-            // A multiplier of 16 bits leaves one part in 32768, which is a step at the end of the
-            // range.
+            // A multiplier of 16 bits has an error of one part in 32768, which is a step at the end
+            // of the range.
             close(&out, &found, &expected, 1.5, &format!("{what}, activation {fuse}"));
         }
     }
@@ -385,8 +385,8 @@ fn functions_of_one_element_follow_their_formula() {
                 vec![1, 0, 0, 0],
             )]
         };
-    // A table of 513 points over ±8 errs by (1/32)²/8 of the second derivative, below 1, plus its
-    // own rounding; in steps of the output.
+    // A table of 513 points over ±8 has an error of (1/32)²/8 of the second derivative, which is
+    // below 1, plus its own rounding. Both are counted in steps of the output.
     let unit = || tensor(TENSOR_QUANT16_SYMM, &[4, 50], 1.0 / 32768.0, 0);
     let tables: [(i32, &str, Kind, fn(f64) -> f64, Arguments<'_>); 3] = [
         (op::LOGISTIC, "LOGISTIC", unit(), |x| 1.0 / (1.0 + (-x).exp()), &none),
@@ -420,7 +420,7 @@ fn functions_of_one_element_follow_their_formula() {
     for (code, what, one) in plain {
         let formula = |inputs: &[Vec<f64>]| -> Vec<f64> { inputs[0].iter().map(|x| one(*x)).collect() };
         if matches!(code, op::SQRT | op::RSQRT) {
-            // Squares, so that nothing is negative.
+            // The inputs are squares, so that none is negative.
             let mut model = Model::new();
             let x = model.operand(&f32s(&[40]));
             let none = model.int(0);
@@ -456,7 +456,8 @@ fn softmax_follows_its_formula_down_to_the_end_of_its_tables() {
     let byte = tensor(TENSOR_QUANT8_ASYMM_SIGNED, &[3, 20], 1.0 / 256.0, -128);
     check("SOFTMAX", op::SOFTMAX, &[i8s(&[3, 20], 8.0, 2)], &[4.0], &beta, &byte, 0.51, &formula);
     check("SOFTMAX", op::SOFTMAX, &[f32s(&[3, 20])], &[4.0], &beta, &f32s(&[3, 20]), 1.0, &formula);
-    // 16 bits end at ten below the maximum: masked values still weigh 2/32768 of it.
+    // The 16-bit tables end at ten below the maximum. Masked values still have 2/32768 of its
+    // weight.
     let mut model = Model::new();
     let kind = i16s(&[1, 4], 100.0);
     let (x, one, result) = (

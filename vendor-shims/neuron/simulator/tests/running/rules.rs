@@ -17,7 +17,7 @@ fn f32s(dimensions: &[u32]) -> Kind {
     tensor(TENSOR_FLOAT32, dimensions, 0.0, 0)
 }
 
-/// x + x, not finished.
+/// Returns an unfinished model of x + x.
 fn doubling() -> (Model, [u32; 2]) {
     let mut model = Model::new();
     let (x, none, out) = (model.operand(&f32s(&[4])), model.int(0), model.operand(&f32s(&[4])));
@@ -31,7 +31,7 @@ fn models_are_fixed_once_they_are_finished() {
     assert_eq!(model.try_finish(&[x], &[out]), NO_ERROR);
     assert_eq!(model.try_operand(&f32s(&[4])), BAD_STATE);
     assert_eq!(model.try_operation(op::ADD, &[x, x, 1], &[out]), BAD_STATE);
-    // SAFETY: the model lives; nothing is lent.
+    // SAFETY: the model is alive, and no memory is lent.
     unsafe {
         assert_eq!(NeuronModel_finish(model.handle), BAD_STATE);
         assert_eq!(NeuronModel_setOperandValue(model.handle, 0, [0u8; 16].as_ptr().cast(), 16), BAD_STATE);
@@ -41,10 +41,10 @@ fn models_are_fixed_once_they_are_finished() {
         );
     }
     assert!(last_message().contains("the model is finished"), "{}", last_message());
-    // As Google's client does.
+    // Google's client calls it on a finished model too.
     model.relax();
     let compiled = model.try_compile("--opt 3").expect("compiles");
-    // SAFETY: the compilation lives.
+    // SAFETY: the compilation is alive.
     unsafe {
         assert_eq!(NeuronCompilation_finish(compiled.handle), BAD_STATE);
         assert_eq!(NeuronCompilation_setPriority(compiled.handle, 110), BAD_STATE);
@@ -59,7 +59,8 @@ fn models_are_fixed_once_they_are_finished() {
 fn handles_that_are_null_freed_or_in_use_are_told() {
     let (mut model, [x, out]) = doubling();
     let mut unfinished = ptr::null_mut();
-    // SAFETY: null and freed handles are under test: they are looked up and never dereferenced.
+    // SAFETY: null and freed handles are under test. The library looks them up and never
+    // dereferences them.
     unsafe {
         assert_eq!(NeuronModel_finish(ptr::null_mut()), UNEXPECTED_NULL);
         assert_eq!(NeuronCompilation_create(model.handle, &raw mut unfinished), BAD_STATE);
@@ -75,7 +76,7 @@ fn handles_that_are_null_freed_or_in_use_are_told() {
         assert_eq!(NeuronExecution_create(compilation, &raw mut execution), BAD_STATE);
         assert!(last_message().contains("not finished"));
         assert_eq!(NeuronCompilation_finish(compilation), NO_ERROR);
-        // An object with dependents stays when it is freed too early.
+        // An object with dependents stays alive if it is freed too early.
         NeuronModel_free(handle);
         assert_eq!(NeuronExecution_create(compilation, &raw mut execution), NO_ERROR);
         NeuronCompilation_free(compilation);
@@ -107,7 +108,7 @@ fn operands_that_cannot_be_are_refused() {
         assert!(last_message().contains(problem), "{}", last_message());
     }
     let operand = model.operand(&tensor(TENSOR_INT32, &[4], 0.0, 0));
-    // SAFETY: the bytes live for the call.
+    // SAFETY: the bytes stay alive for the call.
     unsafe {
         assert_eq!(
             NeuronModel_setOperandValue(model.handle, operand as i32, [0u8; 16].as_ptr().cast(), 12),
@@ -116,7 +117,7 @@ fn operands_that_cannot_be_are_refused() {
         assert_eq!(NeuronModel_setOperandValue(model.handle, 7, [0u8; 16].as_ptr().cast(), 16), BAD_DATA);
         assert_eq!(NeuronModel_setOperandValue(model.handle, -1, [0u8; 16].as_ptr().cast(), 16), BAD_DATA);
     }
-    // A public report: scales for the channels of an ordinary bias.
+    // A public report describes this error: per-channel scales for an ordinary bias.
     assert_eq!(model.symmetric_channels(operand, 0, &[1.0; 4]), BAD_DATA);
     let weight = model.operand(&tensor(TENSOR_QUANT8_SYMM_PER_CHANNEL, &[4, 2], 0.0, 0));
     for (axis, scales) in
@@ -184,11 +185,11 @@ fn operations_whose_operands_do_not_fit_are_refused_when_the_model_is_finished()
     assert_eq!(model.try_operation(op::ADD, &[5], &[6]), BAD_DATA);
 }
 
-/// Whether the operations of a finished model are supported, queried both ways.
+/// Queries in both ways whether the operations of a finished model are supported.
 fn supported(model: &mut Model, count: usize) -> Vec<u8> {
     let compilation = model.compilation("");
     let (mut early, mut late) = (vec![9u8; count], vec![9u8; count]);
-    // SAFETY: room for as many answers.
+    // SAFETY: there is room for as many results.
     unsafe {
         assert_eq!(
             NeuronCompilation_getSupportedOperations(compilation, count as u32, early.as_mut_ptr()),
@@ -211,7 +212,7 @@ fn supported(model: &mut Model, count: usize) -> Vec<u8> {
 #[test]
 fn what_a_client_could_not_lower_is_not_supported() {
     let (mut model, [x, out]) = doubling();
-    // As Google's client sends operations it has no number for, and elements it has no type for.
+    // Google's client sends this for operations without a number and elements without a type.
     let odd = model.operand(&tensor(14, &[4], 0.0, 0));
     model.operation(op::UNKNOWN, &[out], &[odd]);
     let high = [1, 1, 1, 1, 4];
@@ -227,8 +228,8 @@ fn what_a_client_could_not_lower_is_not_supported() {
     );
 }
 
-/// A16 by weights of a type, with scales per channel where it has them; the code of finishing the
-/// compilation, and the message.
+/// Compiles A16 by weights of a type, with per-channel scales if `scales` are given. Returns the
+/// code of finishing the compilation and the message.
 fn weighted(of: i32, scale: f32, scales: &[f32]) -> (i32, String) {
     let mut model = Model::new();
     let a16 = |dimensions: &[u32]| tensor(TENSOR_QUANT16_SYMM, dimensions, 0.001, 0);
@@ -298,7 +299,7 @@ fn four_bits_per_channel_follow_version_and_processor() {
         "rules::case_four_bits_per_channel_are_taken",
         r#"{"version": [8, 2, 28], "soc": "mt6991"}"#,
     );
-    // The processor that was reported to refuse them in any version: the library's default.
+    // The library's default processor was reported to refuse them in any version.
     let (code, message) = weighted(EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL, 0.0, &SCALES);
     assert_eq!(code, UNMAPPABLE);
     assert!(message.contains("on mt6989"), "{message}");
@@ -398,7 +399,7 @@ fn settings_that_do_not_exist_are_refused() {
     let (mut model, [x, out]) = doubling();
     assert_eq!(model.try_finish(&[x], &[out]), NO_ERROR);
     let compilation = model.compilation("--opt 3");
-    // SAFETY: the compilation lives, texts end with a zero byte.
+    // SAFETY: the compilation is alive, and texts end with a zero byte.
     unsafe {
         assert_eq!(NeuronCompilation_setPreference(compilation, 4), BAD_DATA);
         assert_eq!(NeuronCompilation_setPriority(compilation, 95), BAD_DATA);
@@ -423,7 +424,7 @@ fn case_the_first_calls() {
         return;
     }
     let mut version = RuntimeVersion::default();
-    // SAFETY: a place for the result.
+    // SAFETY: the result is writable.
     assert_eq!(unsafe { Neuron_getVersion(&raw mut version) }, NO_ERROR);
     let (mut model, [x, out]) = doubling();
     assert_eq!(model.try_finish(&[x], &[out]), NO_ERROR);
@@ -444,7 +445,7 @@ fn processes_end_and_hang_where_they_are_told_to() {
     assert_eq!(run("NeuronModel_addOperation", r#""abort""#).signal(), Some(6));
     assert_eq!(run("NeuronModel_free", r#"{"exit": 3}"#).code(), Some(3));
     child::hangs_after(case, &failing("NeuronModel_finish", r#""hang""#), "NeuronModel_finish -> hangs");
-    // A code from any function that answers with one: the case stops at it.
+    // Each of these functions returns the injected code, and the case stops there.
     for function in [
         "Neuron_getVersion",
         "NeuronModel_create",
@@ -456,10 +457,10 @@ fn processes_end_and_hang_where_they_are_told_to() {
             child::run(case, &failing(function, r#"{"result": 5}"#).replace(r#", "trace": "TRACE""#, ""));
         assert_eq!(output.status.code(), Some(101), "{function}");
     }
-    // Failures after a number of calls leave earlier calls alone.
+    // A failure after a number of calls does not affect earlier calls.
     let later = r#"{"failures": [{"function": "Neuron_getVersion", "skip": 1, "how": "abort"}]}"#;
     child::succeeds(case, later);
-    // A configuration that cannot be read is not overlooked.
+    // An unreadable configuration is not ignored.
     assert_eq!(child::run(case, r#"{"verison": [9, 0, 0]}"#).status.code(), Some(101));
 }
 
@@ -469,9 +470,9 @@ fn every_function_that_a_known_client_uses_is_there() {
     let beside = library.ancestors().skip(1).take(2).map(|folder| folder.join("libneuron_adapter.so"));
     let library =
         beside.into_iter().find(|path| path.is_file()).expect("the simulator was built beside its tests");
-    // SAFETY: the library's initialisers do only what the standard library needs.
+    // SAFETY: the library's initialisers are only the standard library's.
     let library = unsafe { libloading::Library::new(library) }.expect("opens");
-    // SAFETY: the simulator's functions have the signatures of their names, which it proves where
+    // SAFETY: the simulator's functions have the signatures of their names, which it checks where
     // it declares them.
     let functions = unsafe {
         Functions::bind(|name| {

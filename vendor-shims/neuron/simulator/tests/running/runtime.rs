@@ -1,7 +1,8 @@
-//! The runtime of LiteRT, formerly TensorFlow Lite, through its C interface: runs models with the
-//! reference kernels, which are third-party code.
+//! The runtime of LiteRT, formerly TensorFlow Lite, through its C interface. It runs models with
+//! the reference kernels, which are third-party code.
 //!
-//! The functions are those of `litert/c` (Apache-2.0) in version 2.3 of the wheel `ai-edge-litert`.
+//! The functions are declared in `litert/c` (Apache-2.0). They belong to version 2.3 of the wheel
+//! `ai-edge-litert`.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::Write;
@@ -11,16 +12,16 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-/// Names the folder `ai_edge_litert` of the unpacked wheel.
+/// The environment variable that names the folder `ai_edge_litert` of the unpacked wheel.
 const WHEEL: &str = "SHARDWRIGHT_LITERT";
-/// The processor of this machine.
+/// LiteRT's number of the CPU as an accelerator.
 const CPU: c_int = 1;
-/// A lock for reading, and one for writing.
+/// Lock modes for reading and for writing.
 const READ: c_int = 0;
 const WRITE: c_int = 1;
-/// Kernels: the plain ones, without optimised variants.
+/// Selects the plain kernels without optimised variants.
 const KERNELS: &CStr = c"kernel_mode = \"reference\"\n";
-/// The name under which the runtime looks for them.
+/// The name under which the runtime looks for these options.
 const CPU_OPTIONS: &CStr = c"xnnpack";
 
 /// An object of the runtime.
@@ -71,7 +72,7 @@ interface! {
     run = b"LiteRtRunCompiledModel\0" (Handle, usize, usize, *mut Handle, usize, *mut Handle) -> c_int;
 }
 
-/// Destructor of the options' text: does nothing, the text is static.
+/// Keeps the options' text instead of freeing it, because the text is static.
 extern "C" fn keep(_: Handle) {}
 
 /// The runtime, opened once.
@@ -80,13 +81,14 @@ pub struct Runtime {
     environment: Handle,
 }
 
-// SAFETY: tests use it one at a time, see `open`.
+// SAFETY: threads share only the functions and the environment. Every run creates all other objects
+// itself.
 unsafe impl Send for Runtime {}
 // SAFETY: as above.
 unsafe impl Sync for Runtime {}
 
-/// The runtime, from the variable or where `cargo xtask vendor litert` unpacks it; `None` if
-/// missing, after printing so.
+/// Opens the runtime: from the variable, or where `cargo xtask vendor litert` unpacks it. If it is
+/// missing, the function prints this and returns `None`.
 pub fn open(test: &str) -> Option<&'static Runtime> {
     static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
     let runtime = RUNTIME.get_or_init(|| {
@@ -117,13 +119,13 @@ fn fine(code: c_int, what: &str) -> Result<(), String> {
 
 impl Runtime {
     fn new(file: &std::path::Path) -> Runtime {
-        // SAFETY: its constructors are those of a published library.
+        // SAFETY: a published library, whose constructors may run at any time.
         let library = unsafe { Library::new(file) }.unwrap_or_else(|error| panic!("{error}"));
         let interface = Interface::of(&library);
-        // Threads of it may outlive every test.
+        // Its threads may outlive every test.
         std::mem::forget(library);
         let mut environment = null_mut();
-        // SAFETY: no options, and a place that outlives the call.
+        // SAFETY: no options are passed, and the result outlives the call.
         let code = unsafe { (interface.create_environment)(0, null(), &mut environment) };
         fine(code, "LiteRtCreateEnvironment").expect("an environment");
         Runtime { interface, environment }
@@ -133,14 +135,15 @@ impl Runtime {
     ///
     /// # Errors
     ///
-    /// The function that failed, with its code: an operation or a type that LiteRT does not have.
+    /// The name of the function that failed and its code, for example if LiteRT does not support an
+    /// operation or a type.
     pub fn run(&self, model: &[u8], inputs: &[Vec<u8>], outputs: &[usize]) -> Result<Vec<Vec<u8>>, String> {
         let all = &self.interface;
         let mut made =
             Made { all, model: null_mut(), options: null_mut(), compiled: null_mut(), buffers: Vec::new() };
         let mut signature = null_mut();
-        // SAFETY: objects are made in the order in which they need each other and freed by `Made`,
-        // after use; places and bytes outlive the calls, the model's bytes the model.
+        // SAFETY: objects are created in the order of their dependencies. `Made` frees them after
+        // use. Results and bytes outlive the calls, and the model's bytes outlive the model.
         unsafe {
             let bytes = model.as_ptr().cast();
             let code = (all.create_model)(self.environment, bytes, model.len(), &mut made.model);
@@ -165,7 +168,7 @@ impl Runtime {
                 };
                 let (mut existing, mut needed, mut buffer) = (null_mut(), null_mut(), null_mut());
                 let mut shape = TensorType([0; 256]);
-                // SAFETY: as above; there is room for any type.
+                // SAFETY: as above. There is room for any type.
                 unsafe {
                     fine(tensor(signature, index, &mut existing), "LiteRtGetSignatureTensor")?;
                     fine((all.tensor_type)(existing, &mut shape), "LiteRtGetRankedTensorType")?;
@@ -185,7 +188,7 @@ impl Runtime {
             })?;
         }
         let (count, results) = (ins.len(), outs.len());
-        // SAFETY: as many buffers as the model has inputs and outputs, all unlocked.
+        // SAFETY: there are as many buffers as the model has inputs and outputs, all unlocked.
         let code =
             unsafe { (all.run)(made.compiled, 0, count, ins.as_mut_ptr(), results, outs.as_mut_ptr()) };
         fine(code, "LiteRtRunCompiledModel")?;
@@ -202,7 +205,7 @@ impl Runtime {
 
     fn locked(&self, buffer: Handle, how: c_int, use_it: impl FnOnce(*mut u8)) -> Result<(), String> {
         let mut start = null_mut();
-        // SAFETY: a live buffer, a place that outlives the call.
+        // SAFETY: the buffer is alive, and the result outlives the call.
         fine(unsafe { (self.interface.lock)(buffer, &mut start, how) }, "LiteRtLockTensorBuffer")?;
         use_it(start);
         // SAFETY: locked above.
@@ -210,7 +213,6 @@ impl Runtime {
     }
 }
 
-/// Objects to free.
 struct Made<'r> {
     all: &'r Interface,
     model: Handle,
@@ -221,7 +223,8 @@ struct Made<'r> {
 
 impl Drop for Made<'_> {
     fn drop(&mut self) {
-        // SAFETY: made once each, in the other order; null ones were not.
+        // SAFETY: each object was created once. They are freed in reverse order, and null means
+        // that an object was not created.
         unsafe {
             for buffer in self.buffers.drain(..) {
                 (self.all.destroy_buffer)(buffer);

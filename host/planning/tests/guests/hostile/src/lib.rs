@@ -1,10 +1,10 @@
-//! A planner that does whatever the option `behave` says, to test that the sandbox and the plan
-//! check hold.
+//! A planner whose option `behave` selects its misbehaviour, to test the sandbox and the plan
+//! check.
 //!
-//! **Job.** Every way in which a guest can be broken or mean: endless work, memory and stack bombs,
-//! aliased output, log floods, panics, plans that do not hold, a `revise` that goes in circles.
+//! **Job.** Every way in which a guest can be broken or malicious: endless work, memory and stack
+//! bombs, aliased output, log floods, panics, invalid plans, and a `revise` that repeats plans.
 //!
-//! **Not its job.** To plan; without the option it uses the solver.
+//! **Not its job.** To plan. Without the option it uses the solver.
 
 use std::hint::black_box;
 
@@ -14,7 +14,6 @@ use shardwright_planner::{
     Shard, learn, log,
 };
 
-/// The hostile planner.
 #[derive(Debug)]
 pub struct Hostile;
 
@@ -79,7 +78,7 @@ impl Planner for Hostile {
 
     fn revise(request: &Request, previous: &Plan, history: &[Attempt]) -> Result<Plan, Refusal> {
         match request.option("behave") {
-            // The plan before the last, so that two plans take turns.
+            // The plan before the last, so that two plans alternate.
             Some("oscillate") if history.len() > 1 => Ok(history[history.len() - 2].plan.clone()),
             Some("stubborn") => Ok(previous.clone()),
             Some("panic-later") => panic!("on purpose"),
@@ -93,17 +92,17 @@ fn reason(because: String) -> Reason {
     Reason { shard: None, choice: "much".to_owned(), because, cause }
 }
 
-/// Every component in shards of its own.
+/// Returns settings that put every component into shards of its own.
 fn apart() -> Settings {
     Settings { join: false, ..Settings::default() }
 }
 
-/// The one segment of a shard.
+/// Returns the only segment of a shard.
 fn part(shard: &mut Shard) -> &mut Segment {
     &mut shard.segments[0]
 }
 
-/// The plan with one thing wrong.
+/// Returns the plan with one fault.
 fn spoil(mut plan: Plan, behave: &str) -> Plan {
     let is_layered = |shard: &Shard| shard.segments[0].end > 0;
     let decoder = plan.shards.iter().position(is_layered).unwrap_or(0);
@@ -158,33 +157,33 @@ fn endless() -> ! {
 fn memory_bomb() -> ! {
     let mut kept = Vec::new();
     loop {
-        // Not filled: that would cost fuel first.
+        // The memory is not filled, because that would use up the fuel first.
         kept.push(black_box(Vec::<u8>::with_capacity(1 << 20)));
     }
 }
 
-/// Recursion that lives in registers and the engine's own stack.
+/// Recursion that only uses registers and the engine's own stack.
 #[allow(unconditional_recursion, reason = "that is the attack")]
 #[inline(never)]
 fn recurse(value: u64) -> u64 {
     black_box(recurse(black_box(value + 1)) + 1)
 }
 
-/// Recursion that lives in the stack a guest keeps in its own memory.
+/// Recursion that uses the stack in the guest's own memory.
 #[inline(never)]
 fn recurse_with_arrays(depth: u64) -> u64 {
     let array = black_box([depth; 1024]);
     if black_box(depth) == 0 { array[0] } else { recurse_with_arrays(depth + 1) + array[7] }
 }
 
-/// Four thousand strings that are all the same megabyte: 4 GB for whoever copies them out.
+/// Creates 4000 strings that share one megabyte. Copying them out gives 4 GB.
 fn aliased_output() -> Plan {
     let mut text = std::mem::ManuallyDrop::new(vec![b'x'; 1 << 20]);
     text.shrink_to_fit();
     let (pointer, length) = (text.as_mut_ptr(), text.len());
     let alias = || {
-        // SAFETY: deliberately not upheld in full: the strings share one allocation. The host must
-        // stop this before anything is freed, and a guest can corrupt no memory but its own.
+        // SAFETY: deliberately violated: the strings share one allocation. The host must stop this
+        // before a string is freed, and a guest can only corrupt its own memory.
         unsafe { String::from_raw_parts(pointer, length, length) }
     };
     Plan {

@@ -1,5 +1,5 @@
-//! The largest results of a product in two parts: bounds from first parts alone say which outputs
-//! need their exact result.
+//! Search for the largest results of a product in two parts. Bounds from the first parts alone
+//! determine which outputs need their exact result.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,44 +9,44 @@ use crate::pool::SharedOutput;
 use crate::simd::dot::{Dot, VECTOR, dispatch_dot};
 use crate::simd::{LANES, Simd};
 
-/// What a step of a search does with the outputs of a task.
+/// Work of one step of a search on the outputs of a task.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Sums of first parts, and the exact result of the output with the highest bound: it is likely
-    /// to be high, and raises the bar for all others.
+    /// Computes the sums of first parts, and the exact result of the output with the highest bound.
+    /// That result is likely to be high and raises the bar for all others.
     Begin,
-    /// Exact results of all others whose bounds reach the bar.
+    /// Computes exact results of all other outputs whose bounds reach the bar.
     End,
-    /// One after the other.
+    /// Performs both phases in order.
     Both,
 }
 
 /// State shared by the tasks of a search.
 pub(super) struct Search<'a> {
     pub(super) rows: &'a [Row<'a>],
-    /// [`length`] of every row.
+    /// [`length`] of each row.
     pub(super) lengths: [f32; ROWS],
-    /// Of every row, the [`key`] of a value: results below it are not among the largest, since as
-    /// many exact results as requested are known to be at least that value.
+    /// [`key`] of a bar for each row. Results below the bar are not among the largest, because as
+    /// many exact results as requested reach it.
     pub(super) bars: &'a [AtomicU32; ROWS],
-    /// Results of a row.
+    /// Number of requested results of a row.
     pub(super) wanted: usize,
 }
 
-/// Value of one step of spread: `‖q‖` times it, rounded up by more than all rounding errors here
-/// and in the bounds.
+/// Returns the value of one step of spread: `‖q‖` times the step, rounded up by more than all
+/// rounding errors here and in the bounds.
 pub(super) fn length(row: &Row<'_>) -> f32 {
     let squares: i64 = row.q.iter().map(|q| i64::from(*q).pow(2)).sum();
     (squares as f64).sqrt() as f32 * SPREAD * (row.split.inputs as f32).sqrt() * (1.0 + 1e-3)
 }
 
-/// Maps values to integers in the same order; both zeros are equal, and NaN is above all.
+/// Maps values to integers in the same order. Both zeros are equal, and NaN is above all others.
 pub(super) fn key(value: f32) -> u32 {
     let bits = if value.is_nan() { f32::NAN.to_bits() } else { (value + 0.0).to_bits() };
     bits ^ if bits >> 31 == 0 { 1 << 31 } else { u32::MAX }
 }
 
-/// The value of the key of a number; for zero, a value below all others.
+/// Returns the value of a number's key. Key 0 gives a value below all others.
 pub(super) fn value_of(key: u32) -> f32 {
     match key {
         0 => f32::NEG_INFINITY,
@@ -55,8 +55,8 @@ pub(super) fn value_of(key: u32) -> f32 {
     }
 }
 
-/// The best of some results in descending order, ties by lower index. Memory: a count, padding,
-/// then bits and index of each.
+/// The best of some results in descending order. Among equal results the lower index comes first.
+/// The memory contains a count, padding, then bits and index of each result.
 pub(super) struct Best<'a> {
     count: &'a mut i32,
     entries: &'a mut [[i32; 2]],
@@ -76,7 +76,7 @@ impl<'a> Best<'a> {
         (key(f32::from_bits(bits as u32)), !(index as u32))
     }
 
-    /// Adds a result. If the list is full and the result is in it, returns the key of its last
+    /// Adds a result. If the list is full and includes the result, returns the key of its last
     /// entry.
     pub(super) fn add(&mut self, result: f32, index: u32) -> Option<u32> {
         let new = [result.to_bits() as i32, index as i32];
@@ -100,8 +100,8 @@ dispatch_dot! {
     )
 }
 
-/// A phase of the search among the outputs of a task. `lists` contains that of each row, one after
-/// the other.
+/// Performs a phase of the search among the outputs of a task. `lists` contains the list of each
+/// row, one after the other.
 #[inline(always)]
 fn search<D: Dot>(
     d: D,
@@ -139,7 +139,8 @@ fn search<D: Dot>(
     }
 }
 
-/// Exact results of all outputs of a task but one whose bounds reach the bar.
+/// Computes exact results of all outputs of a task whose bounds reach the bar, except for the one
+/// that [`Phase::Begin`] already computed.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "a row, its outputs and where to work")]
 fn others<D: Dot>(
@@ -175,7 +176,7 @@ fn others<D: Dot>(
     }
     for output in &candidates[..found] {
         let output = *output as usize;
-        // The bar may have risen.
+        // The bar may have risen in the meantime.
         if upper[output] < value_of(bar.load(Ordering::Relaxed)) {
             continue;
         }
@@ -183,8 +184,8 @@ fn others<D: Dot>(
     }
 }
 
-/// Computes the exact result of an output. Not a closure: closures are compiled without the target
-/// features of their caller.
+/// Computes the exact result of an output. This is not a closure, because closures are compiled
+/// without the target features of their caller.
 #[inline(always)]
 fn consider<D: Dot>(d: D, shared: &Search<'_>, row: usize, output: usize, high: f32, best: &mut Best<'_>) {
     let (row, bar) = (&shared.rows[row], &shared.bars[row]);
@@ -198,8 +199,8 @@ fn consider<D: Dot>(d: D, shared: &Search<'_>, row: usize, output: usize, high: 
     }
 }
 
-/// Writes upper bounds of the results whose sums of first parts are `results`, from widened
-/// spreads; returns the index of the highest.
+/// Writes upper bounds of the results whose sums of first parts are `results`, using widened
+/// spreads. Returns the index of the highest bound.
 #[inline(always)]
 pub(super) fn bounds<D: Dot>(
     d: D,
@@ -220,12 +221,12 @@ pub(super) fn bounds<D: Dot>(
     let places = spreads.chunks_exact(LANES).zip(upper.chunks_exact_mut(LANES));
     for ((results, scales), (spreads, upper)) in results.chunks(LANES).zip(scales.chunks(LANES)).zip(places) {
         let count = results.len();
-        // SAFETY: so many values are there, in `upper` and `spreads` sixteen.
+        // SAFETY: the slices have as many values, and `upper` and `spreads` have sixteen.
         unsafe {
             let scale = f.mul(row_scale, f.load_partial(scales.as_ptr(), count));
             let sum = f.fma(f.splat(8.0), f.load_partial(results.as_ptr(), count), middle);
-            // A millionth of the sum exceeds the rounding errors here, and the least normal number
-            // exceeds the loss of a subnormal scale.
+            // A millionth of the sum exceeds the rounding errors here, and the smallest normal
+            // number exceeds the loss of a subnormal scale.
             let slack = f.fma(f.abs(sum), f.splat(1e-6), f.mul(length, f.load(spreads.as_ptr())));
             let most = f.add(f.abs(scale), f.splat(f32::MIN_POSITIVE));
             let bound = f.fma(most, slack, f.mul(scale, sum));
@@ -233,7 +234,7 @@ pub(super) fn bounds<D: Dot>(
             highest = f.max(bound, highest);
         }
     }
-    // A lane beyond the end may be the highest: then any output will do, since none is skipped
+    // A lane beyond the end may be the highest. Any output is valid then, since none is skipped
     // because of it.
     let highest = f.reduce_max(highest);
     let upper = &upper[..results.len()];

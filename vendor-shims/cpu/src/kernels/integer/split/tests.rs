@@ -41,7 +41,7 @@ impl Packed {
         }
     }
 
-    /// By definition.
+    /// Computes all results by definition.
     fn results(&self, x: &[f32], cap: Option<f32>) -> Vec<f32> {
         let largest = x.iter().fold(1e-30f32, |largest, value| largest.max(value.abs()));
         let scale = largest * (1.0 / 127.0);
@@ -54,7 +54,7 @@ impl Packed {
         self.raw.chunks(self.inputs).zip(&self.scales).map(result).collect()
     }
 
-    /// Of as many rows as `x` has.
+    /// Runs [`split_linear`] on all rows of `x`.
     fn run(&self, dot: DotLevel, threads: usize, x: &[f32], cap: Option<f32>, largest: usize) -> Vec<f32> {
         let (pool, rows) = (Pool::eager(threads), x.len() / self.inputs);
         let mut scratch = vec![f32::NAN; scratch_values(self.inputs, rows, threads).expect("small")];
@@ -74,7 +74,7 @@ impl Packed {
     }
 }
 
-/// The results that remain if only the `wanted` largest are kept.
+/// Returns the results that remain if only the `wanted` largest are kept.
 fn largest_of(results: &[f32], wanted: usize) -> Vec<f32> {
     let mut order: Vec<usize> = (0..results.len()).collect();
     order.sort_by(|a, b| results[*b].partial_cmp(&results[*a]).expect("numbers").then(a.cmp(b)));
@@ -83,12 +83,13 @@ fn largest_of(results: &[f32], wanted: usize) -> Vec<f32> {
     left
 }
 
-/// Roughly normal, within −1 and 1.
+/// Returns a roughly normal value within −1 and 1.
 fn value(random: &mut Rng) -> f32 {
     (0..4).map(|_| random.f32() * 2.0 - 1.0).sum::<f32>() / 4.0
 }
 
-/// Weights of several kinds: roughly normal, of the whole range, few different rows, all alike.
+/// Creates weights of several kinds: roughly normal, of the whole range, few different rows, all
+/// rows equal.
 fn packed(kind: u8, inputs: usize, outputs: usize, seed: u64) -> Packed {
     let mut random = Rng::with_seed(seed);
     let mut raw: Vec<i8> = (0..inputs * outputs)
@@ -99,7 +100,7 @@ fn packed(kind: u8, inputs: usize, outputs: usize, seed: u64) -> Packed {
         })
         .collect();
     if kind >= 2 {
-        // Results that are equal, and the same row at a distance.
+        // Some results are equal, and the same row appears at a distance.
         for output in 3..outputs {
             raw.copy_within((output % 3) * inputs..(output % 3 + 1) * inputs, output * inputs);
         }
@@ -121,7 +122,7 @@ proptest! {
     fn results_are_the_definitions_and_the_largest_are_found(
         kind in 0u8..4, steps in 1usize..8, outputs in 1usize..2500,
         wanted in prop::sample::select(vec![1usize, 2, 7, 64, MOST]), tiny: bool, seed: u64,
-        // With the last caps all results are nearly equal, and many are equal.
+        // With the last caps, all results are nearly equal and many are equal.
         cap in prop::sample::select(vec![None, Some(30.0f32), Some(1.0), Some(0.01), Some(1e-30), Some(f32::MAX)]),
     ) {
         let inputs = steps * STEP;
@@ -129,7 +130,7 @@ proptest! {
         let mut random = Rng::with_seed(seed ^ 77);
         let mut x: Vec<f32> = (0..inputs).map(|_| value(&mut random)).collect();
         if tiny {
-            // Products of scales near the lower end of f32.
+            // The products of scales are near the lower end of f32.
             packed.scales.iter_mut().for_each(|scale| *scale *= 1e-11);
             x.iter_mut().for_each(|x| *x *= 1e-31);
         }
@@ -146,7 +147,8 @@ proptest! {
     }
 }
 
-/// Few rows share tiles, of which each level has others; more than [`ROWS`] take turns.
+/// Few rows share tiles, and each level has other tiles. More than [`ROWS`] rows are processed in
+/// groups.
 #[test]
 fn every_number_of_rows_gives_each_row_the_bits_it_has_alone() {
     let (most, inputs, outputs) = (ROWS + 2, STEP, 1100);
@@ -175,7 +177,7 @@ fn every_number_of_rows_gives_each_row_the_bits_it_has_alone() {
     }
 }
 
-/// The bound has to be valid in the worst case: second parts aligned with the row.
+/// The bound must be valid in the worst case, with second parts aligned with the row.
 #[test]
 fn rows_whose_second_halves_decide_are_found() {
     let inputs = 3 * STEP;
@@ -183,8 +185,7 @@ fn rows_whose_second_halves_decide_are_found() {
     let x: Vec<f32> = (0..inputs).map(|_| value(&mut random)).collect();
     let mut raw = Vec::new();
     for output in 0..1500 {
-        // First parts are all alike, and only one row has second parts that are the largest
-        // possible.
+        // All first parts are equal, and only one row has the largest possible second parts.
         raw.extend(x.iter().map(|x| match (output == 1234, *x > 0.0) {
             (true, true) => 47,
             (true, false) => 40,
@@ -210,7 +211,7 @@ fn a_row_of_zeros_and_one_of_nans() {
         x[7] = f32::NAN;
         for cap in [None, Some(30.0)] {
             assert!(packed.run(dot, 2, &x, cap, 3).iter().all(|value| value.is_nan()));
-            // A row beside it is what it is alone.
+            // A second row next to it has the same results as alone.
             let ones = [1.0; STEP];
             for wanted in [0, 1, 3] {
                 let both = packed.run(dot, 2, &[x, ones].concat(), cap, wanted);
@@ -232,8 +233,7 @@ fn a_bound_is_never_below_what_it_bounds() {
     }
 }
 
-/// No value below the returned one reaches the least result that counts, and the margin is
-/// small.
+/// No value below the returned one reaches the least result that counts, and the margin is small.
 #[test]
 fn a_cap_leaves_the_order_of_results() {
     let packed = packed(0, STEP, 1, 3);
@@ -251,7 +251,7 @@ fn a_cap_leaves_the_order_of_results() {
             assert!(below <= part * cap, "{below} for {part} of {cap}");
             let near = part * cap - 1e-3 * (part * cap).abs() - 2.0 * f32::MIN_POSITIVE * cap.max(1.0);
             assert!(part.abs() > 3.0 || below >= near, "{below} for {part} of {cap}");
-            // Where the least result is as low as results can be, none is excluded.
+            // If the least result is as low as results can be, no result is excluded.
             for back in [1e-7, 1e-6, 1e-3, 1.0].into_iter().filter(|_| below.is_finite()) {
                 let value = below.next_down() - back * below.abs();
                 assert!(capped(value, cap) < least, "{value} below {below} for {least}");
