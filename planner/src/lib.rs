@@ -48,6 +48,8 @@
 //! host tests. Compare only integers, iterate in sorted order or in the order of the request, and
 //! keep no global state.
 
+#![warn(missing_docs)]
+
 #[allow(
     missing_docs,
     clippy::all,

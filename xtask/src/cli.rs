@@ -56,9 +56,7 @@ pub enum Command {
         release: bool,
     },
     /// Build, then run `shardwright` with the arguments as they are.
-    Run {
-        arguments: Vec<OsString>,
-    },
+    Run { arguments: Vec<OsString> },
     /// Run the demo.
     Demo {
         /// A published model instead of the project's own.

@@ -28,10 +28,7 @@ pub enum Error {
         status: String,
     },
     /// A file could not be read or written.
-    File {
-        path: PathBuf,
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// A file of the workspace has unexpected content.
     Unexpected {
         path: PathBuf,

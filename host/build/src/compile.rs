@@ -153,9 +153,7 @@ pub enum BuildError {
     },
     /// The caller's maximum number of compilations was reached.
     #[error("no plan holds within the compilations allowed ({limit})")]
-    Compilations {
-        limit: usize,
-    },
+    Compilations { limit: usize },
     /// The caller cancelled the build.
     #[error("building was cancelled")]
     Cancelled,

@@ -158,9 +158,7 @@ pub enum LossReport {
     None,
     /// KL divergence in millionths of a nat per token, measured on this checkpoint per layer and
     /// role and added up.
-    Measured {
-        micronats: u64,
-    },
+    Measured { micronats: u64 },
     /// KL divergence in millionths of a nat per token, where some parts are expected from the
     /// errors of the weights in these formats. The expectation is a model fitted to another
     /// checkpoint, with an unknown error.

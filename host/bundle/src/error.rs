@@ -66,11 +66,7 @@ pub enum BundleError {
     },
     /// The path is not a regular file or directory as expected.
     #[error("`{}` is {found}, expected {expected}", path.display())]
-    Kind {
-        path: PathBuf,
-        expected: &'static str,
-        found: &'static str,
-    },
+    Kind { path: PathBuf, expected: &'static str, found: &'static str },
     /// The manifest is not JSON of this form.
     #[error("`{}` at offset {offset}: {reason}", path.display())]
     Syntax {
@@ -107,12 +103,7 @@ pub enum BundleError {
     },
     /// A value exceeds the limits of this host.
     #[error("`{}`: {field}: {value}, at most {limit}", path.display())]
-    Limit {
-        path: PathBuf,
-        field: String,
-        value: u64,
-        limit: u64,
-    },
+    Limit { path: PathBuf, field: String, value: u64, limit: u64 },
     /// The requested variant is missing, or none was requested and there are several.
     #[error(
         "`{}` {}; its variants are for {}",
@@ -157,9 +148,7 @@ pub enum BundleError {
     Cancelled,
     /// Another process is writing there.
     #[error("`{}` is being written by another process", directory.display())]
-    Busy {
-        directory: PathBuf,
-    },
+    Busy { directory: PathBuf },
 }
 
 impl BundleError {

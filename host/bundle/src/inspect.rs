@@ -66,9 +66,7 @@ pub enum FileState {
     /// The file exists and its hash is right.
     Verified,
     /// The file is missing or changed.
-    Damaged {
-        reason: String,
-    },
+    Damaged { reason: String },
 }
 
 /// Inspects a bundle in a directory or packed file, and checks its signature by the rules of

@@ -12,15 +12,10 @@ pub enum DeliveryError {
     Bundle(#[from] BundleError),
     /// A file or folder cannot be written.
     #[error("`{}`: {source}", path.display())]
-    Io {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// The target folder is not empty.
     #[error("`{}` is not empty", path.display())]
-    Occupied {
-        path: PathBuf,
-    },
+    Occupied { path: PathBuf },
     /// The name of a file is a path outside the folder.
     #[error("a file called `{name}` would not lie in the folder")]
     Outside {

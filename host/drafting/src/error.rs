@@ -41,16 +41,10 @@ pub enum DraftError {
     },
     /// The draft panicked, or its thread could not be started.
     #[error("the draft `{draft}` died: {reason}")]
-    Died {
-        draft: String,
-        reason: String,
-    },
+    Died { draft: String, reason: String },
     /// The draft reported an error.
     #[error("the draft `{draft}` failed: {source}")]
-    Failed {
-        draft: String,
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    Failed { draft: String, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
 impl DraftError {

@@ -45,9 +45,7 @@ pub enum FileError {
     },
     /// The file is longer than the cap.
     #[error("more than {limit} bytes, the most that are read")]
-    TooLong {
-        limit: u64,
-    },
+    TooLong { limit: u64 },
     /// Another user may have written it.
     #[error("{} {reason}", path.display())]
     NotOwn {

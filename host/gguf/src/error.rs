@@ -17,17 +17,10 @@ pub enum GgufError {
     },
     /// The head contradicts the format.
     #[error("{path}: at byte {offset}: {reason}")]
-    Invalid {
-        path: PathBuf,
-        offset: u64,
-        reason: String,
-    },
+    Invalid { path: PathBuf, offset: u64, reason: String },
     /// The version has another layout. Big-endian files appear as a huge number.
     #[error("{path}: GGUF version {version} is not supported")]
-    Version {
-        path: PathBuf,
-        version: u32,
-    },
+    Version { path: PathBuf, version: u32 },
     /// More entries than a file may have.
     #[error("{path}: {count} {what}, more than {cap}")]
     TooMany {
@@ -39,11 +32,7 @@ pub enum GgufError {
     },
     /// Metadata and descriptions are larger than [`limits::HEAD_BYTES`](crate::limits::HEAD_BYTES).
     #[error("{path}: a head of {bytes} bytes, more than {cap}")]
-    HeadTooLarge {
-        path: PathBuf,
-        bytes: u64,
-        cap: u64,
-    },
+    HeadTooLarge { path: PathBuf, bytes: u64, cap: u64 },
     /// A name or text is not UTF-8.
     #[error("{path}: not UTF-8 at byte {offset}")]
     NotUtf8 {
@@ -53,10 +42,7 @@ pub enum GgufError {
     },
     /// Two tensors have the same name.
     #[error("{path}: a second tensor `{tensor}`")]
-    DuplicateTensor {
-        path: PathBuf,
-        tensor: String,
-    },
+    DuplicateTensor { path: PathBuf, tensor: String },
     /// A tensor's description contradicts itself.
     #[error("{path}: tensor `{tensor}` at byte {offset}: {reason}")]
     InvalidTensor {
@@ -96,10 +82,7 @@ pub enum GgufError {
     },
     /// A metadata entry that the reader needs is missing.
     #[error("{path}: metadata has no `{key}`")]
-    MissingKey {
-        path: PathBuf,
-        key: String,
-    },
+    MissingKey { path: PathBuf, key: String },
     /// A part of a model that was split is missing, or belongs to another model.
     #[error("{path}: {reason}")]
     Split {

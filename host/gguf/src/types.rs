@@ -10,7 +10,7 @@ macro_rules! types {
         /// it knows the size, so that a file with such a tensor can be checked and an error can
         /// name the tensor.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[expect(missing_docs, non_camel_case_types, reason = "the format's own names")]
+        #[expect(non_camel_case_types, reason = "the format's own names")]
         pub enum TensorType {
             $($case = $number,)*
         }

@@ -199,10 +199,7 @@ pub enum EncodeError {
     },
     /// The graph is already encoded.
     #[error("tensor `{tensor}` is {dtype} already")]
-    Encoded {
-        tensor: String,
-        dtype: DType,
-    },
+    Encoded { tensor: String, dtype: DType },
 }
 
 impl EncodeError {

@@ -18,10 +18,7 @@ pub enum GraphError {
     },
     /// A weight's size in some format is too large for the machine.
     #[error("weight `{weight}` {shape:?} is too large to be stored")]
-    WeightTooLarge {
-        weight: String,
-        shape: Vec<u64>,
-    },
+    WeightTooLarge { weight: String, shape: Vec<u64> },
     /// The operand shapes of an operation are outside its definition.
     #[error("node `{node}` ({op}): {reason}")]
     Shape {

@@ -235,17 +235,11 @@ pub enum Op {
     /// Elementwise quotient with NumPy broadcasting.
     Div,
     /// `x + value`.
-    AddScalar {
-        value: f32,
-    },
+    AddScalar { value: f32 },
     /// `x · value`.
-    MulScalar {
-        value: f32,
-    },
+    MulScalar { value: f32 },
     /// `max(x, value)`.
-    MaxScalar {
-        value: f32,
-    },
+    MaxScalar { value: f32 },
     /// `−x`.
     Neg,
     /// `eˣ`.
@@ -271,9 +265,7 @@ pub enum Op {
         transpose_b: bool,
     },
     /// Keeps the elements and changes the shape.
-    Reshape {
-        shape: Vec<u64>,
-    },
+    Reshape { shape: Vec<u64> },
     /// Output axis `i` is input axis `perm[i]`.
     Transpose {
         /// A permutation of the axes.
@@ -288,9 +280,7 @@ pub enum Op {
         end: u64,
     },
     /// Joins inputs along one axis.
-    Concat {
-        axis: u32,
-    },
+    Concat { axis: u32 },
     /// Rounds to the nearest integer, ties to even.
     Round,
     /// Converts values to the encoding of the result.

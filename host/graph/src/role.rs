@@ -91,16 +91,12 @@ pub enum Role {
     /// Step input `f32 [1, R]`: 1/rows for valid rows, 0 beyond.
     Pooling,
     /// Step input `f32 [R, width]`: rows that the runtime gathered from an asset by token id.
-    Gathered {
-        asset: AssetId,
-    },
+    Gathered { asset: AssetId },
     /// Step input `f32 [_, width]`: patches of a picture or frames of a sound, from a front end.
     /// Zeros beyond the valid ones. The component specifies the number per row.
     Features,
     /// Step input `i32 [R]`: position of each row's patch in its picture. −1 beyond the valid rows.
-    Grid {
-        axis: GridAxis,
-    },
+    Grid { axis: GridAxis },
     /// Step input `f32 [rate·R, 1]`: 1 for valid rows, 0 beyond. There are `rate` rows per row of
     /// the entry. For F valid features, with `most` features per row of the entry,
     /// `⌈F · rate / most⌉` rows are valid.
@@ -115,10 +111,7 @@ pub enum Role {
     AxialSin(AxialRope),
     /// Step input `f32 [R, width]`: rows that the runtime gathered from an asset by a coordinate.
     /// Zeros beyond the valid rows.
-    GatheredByGrid {
-        asset: AssetId,
-        axis: GridAxis,
-    },
+    GatheredByGrid { asset: AssetId, axis: GridAxis },
     /// Boundary `f32 [R, H]`: the residual stream.
     Hidden,
     /// Boundary `f32 [layers, R, P]`: per-layer inputs of the shard's layers, a contiguous slice of
@@ -142,14 +135,10 @@ pub enum Role {
         name: String,
     },
     /// A whole state, input before and output after the run: `[capacity, width]`.
-    State {
-        state: StateId,
-    },
+    State { state: StateId },
     /// Output `[R, width]`: the new rows of a state that the runtime copies to their slots
     /// (`update: by-runtime`).
-    StateRows {
-        state: StateId,
-    },
+    StateRows { state: StateId },
 }
 
 impl Role {

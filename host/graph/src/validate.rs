@@ -64,11 +64,7 @@ pub enum ValidateError {
     #[error(
         "an entry point of {rows} rows in a context of {context}, with at most {largest_rows}, is not possible"
     )]
-    EntryPoint {
-        rows: u64,
-        context: u64,
-        largest_rows: u64,
-    },
+    EntryPoint { rows: u64, context: u64, largest_rows: u64 },
     /// The list of segments is empty, contains an invalid range of layers, or is not in the order
     /// of one pass.
     #[error("`{segments}` are no segments of one shard")]
@@ -100,11 +96,7 @@ pub enum ValidateError {
     },
     /// Operands, attributes or result of an operation are inconsistent.
     #[error("node `{node}` ({op}): {reason}")]
-    Node {
-        node: String,
-        op: &'static str,
-        reason: String,
-    },
+    Node { node: String, op: &'static str, reason: String },
     /// The role does not allow such an input or output.
     #[error("{direction} `{role}`: {reason}")]
     Port {

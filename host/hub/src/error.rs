@@ -13,16 +13,10 @@ use crate::Candidate;
 pub enum HubError {
     /// The text is not an id.
     #[error("`{text}` is not the id of a model on a hub: {reason}")]
-    Id {
-        text: String,
-        reason: &'static str,
-    },
+    Id { text: String, reason: &'static str },
     /// The text is not the address of a hub.
     #[error("`{text}` is not the address of a hub: {reason}")]
-    Endpoint {
-        text: String,
-        reason: &'static str,
-    },
+    Endpoint { text: String, reason: &'static str },
     /// A token cannot be read or used.
     #[error("the token in {source_name}: {reason}")]
     Token {
@@ -36,9 +30,7 @@ pub enum HubError {
     NoCache,
     /// `HF_HUB_OFFLINE` forbids contacting a server.
     #[error("{id} cannot be fetched: HF_HUB_OFFLINE is set")]
-    Offline {
-        id: String,
-    },
+    Offline { id: String },
     /// The hub denies this user access to the model.
     #[error("the hub denies access to {id} (status {status}){}", if *with_token { "" } else { ", and no token was sent" })]
     Denied {
@@ -66,10 +58,7 @@ pub enum HubError {
     },
     /// The server returned an unexpected status.
     #[error("{url}: unexpected status {status}")]
-    Status {
-        url: String,
-        status: u16,
-    },
+    Status { url: String, status: u16 },
     /// The server did not answer, or the answer was cut off.
     #[error("{url}: {reason}")]
     Network {
@@ -79,9 +68,7 @@ pub enum HubError {
     },
     /// The machine has no certificates for checking servers.
     #[error("no certificate authorities were found on this machine: {reason}")]
-    Certificates {
-        reason: String,
-    },
+    Certificates { reason: String },
     /// The server redirected to an address that is not followed.
     #[error("{url}: redirected to `{to}`: {reason}")]
     Redirect {
@@ -93,27 +80,16 @@ pub enum HubError {
     },
     /// The list of files cannot be used.
     #[error("{url}: {reason}")]
-    Listing {
-        url: String,
-        reason: String,
-    },
+    Listing { url: String, reason: String },
     /// The name of a file leads out of its folder.
     #[error("the hub lists the file {name:?}: {reason}")]
-    Name {
-        name: String,
-        reason: &'static str,
-    },
+    Name { name: String, reason: &'static str },
     /// The repository has no weights in a supported format.
     #[error("{id} has neither safetensors nor GGUF files")]
-    Nothing {
-        id: String,
-    },
+    Nothing { id: String },
     /// There are several models to choose from.
     #[error("{id} has several GGUF models: {}", listed(candidates))]
-    Choose {
-        id: String,
-        candidates: Vec<Candidate>,
-    },
+    Choose { id: String, candidates: Vec<Candidate> },
     /// The repository has no matching file.
     #[error("{id} has no file that matches `{wanted}`{}", others(candidates))]
     NoMatch {
@@ -142,15 +118,10 @@ pub enum HubError {
     },
     /// A file of the cache cannot be read or written.
     #[error("{}: {source}", path.display())]
-    Io {
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The user interrupted the work.
     #[error("fetching {id} was interrupted")]
-    Cancelled {
-        id: String,
-    },
+    Cancelled { id: String },
 }
 
 impl HubError {

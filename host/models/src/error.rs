@@ -27,27 +27,16 @@ pub enum ErrorKind {
 pub enum CheckpointError {
     /// A required file is missing.
     #[error("{path}: no such file")]
-    MissingFile {
-        path: PathBuf,
-    },
+    MissingFile { path: PathBuf },
     /// The path leads to a directory, pipe or device.
     #[error("{path}: not a regular file")]
-    NotAFile {
-        path: PathBuf,
-    },
+    NotAFile { path: PathBuf },
     /// The operating system failed to read.
     #[error("{path}: {source}")]
-    Read {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// A file is larger than its cap.
     #[error("{path}: {bytes} bytes, more than the {cap} that are read of such a file")]
-    FileTooLarge {
-        path: PathBuf,
-        bytes: u64,
-        cap: u64,
-    },
+    FileTooLarge { path: PathBuf, bytes: u64, cap: u64 },
     /// A text file is not UTF-8.
     #[error("{path}: not UTF-8 at byte {offset}")]
     NotUtf8 {
@@ -82,10 +71,7 @@ pub enum CheckpointError {
     },
     /// No family has this `model_type`.
     #[error("{path}: model_type `{found}` is not supported")]
-    UnknownModelType {
-        path: PathBuf,
-        found: String,
-    },
+    UnknownModelType { path: PathBuf, found: String },
     /// The family has no tower for the pass.
     #[error("{path}: this family has no tower that a {pass} goes through")]
     NoTower {
@@ -160,10 +146,7 @@ pub enum CheckpointError {
     },
     /// The header is JSON, but does not have the format's structure.
     #[error("{path}: header: {reason}")]
-    InvalidHeader {
-        path: PathBuf,
-        reason: String,
-    },
+    InvalidHeader { path: PathBuf, reason: String },
     /// A tensor's entry contradicts itself.
     #[error("{path}: tensor `{tensor}` at byte {offset}: {reason}")]
     InvalidTensor {
@@ -208,12 +191,7 @@ pub enum CheckpointError {
     },
     /// The shape of a required tensor differs from the shape that the configuration implies.
     #[error("{path}: tensor `{tensor}` has the shape {found:?}; the configuration implies {expected:?}")]
-    TensorShape {
-        path: PathBuf,
-        tensor: String,
-        found: Vec<u64>,
-        expected: Vec<u64>,
-    },
+    TensorShape { path: PathBuf, tensor: String, found: Vec<u64>, expected: Vec<u64> },
     /// A required tensor has an element type that is not supported for weights.
     #[error("{path}: tensor `{tensor}` is stored as {found}, which no weight is read from")]
     TensorType {

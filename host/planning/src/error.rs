@@ -99,18 +99,13 @@ pub enum PlannerErrorKind {
         source: std::sync::Arc<std::io::Error>,
     },
     #[error("{bytes} bytes, at most {cap} are read")]
-    TooBig {
-        bytes: u64,
-        cap: u64,
-    },
+    TooBig { bytes: u64, cap: u64 },
     /// The file is not signed as the host's policy requires.
     #[error(transparent)]
     Trust(Box<TrustError>),
     /// The file is neither a component nor a pack.
     #[error("not a WebAssembly component: {reason}")]
-    Garbage {
-        reason: String,
-    },
+    Garbage { reason: String },
     /// The file is a core module that was not turned into a component.
     #[error("a WebAssembly core module, not a component")]
     CoreModule,
@@ -122,16 +117,10 @@ pub enum PlannerErrorKind {
     },
     /// The planner uses a version of the interface that this host does not support.
     #[error("the planner exports {found}, this host speaks {expected}")]
-    WrongVersion {
-        found: String,
-        expected: String,
-    },
+    WrongVersion { found: String, expected: String },
     /// The planner has an import other than `log`.
     #[error("the planner imports `{import}`; a planner may import nothing but {allowed}")]
-    ForbiddenImport {
-        import: String,
-        allowed: String,
-    },
+    ForbiddenImport { import: String, allowed: String },
     /// Compiling the planner would need more memory than a planner may use.
     #[error("has more {what} than the {cap} that are compiled")]
     TooComplex {
@@ -141,9 +130,7 @@ pub enum PlannerErrorKind {
     },
     /// Compiling the planner took too long.
     #[error("compiling took longer than {} ms", limit.as_millis())]
-    SlowToCompile {
-        limit: Duration,
-    },
+    SlowToCompile { limit: Duration },
     /// A host without a compiler runs only packs.
     #[error("a `.wasm` planner needs a compiler, and this program has none: it runs packs only")]
     NoCompiler,
@@ -170,9 +157,7 @@ pub enum PlannerErrorKind {
     },
     /// The planner recursed too deeply.
     #[error("overflowed its stack in `{function}`")]
-    StackOverflow {
-        function: &'static str,
-    },
+    StackOverflow { function: &'static str },
     /// The planner returned more than any plan can contain.
     #[error("returned more than {cap} bytes from `{function}`")]
     GiantOutput {
@@ -229,9 +214,7 @@ pub enum PlannerErrorKind {
     Pack(#[from] PackError),
     /// The sandbox itself failed.
     #[error("the sandbox failed: {reason}")]
-    Sandbox {
-        reason: String,
-    },
+    Sandbox { reason: String },
 }
 
 impl PlannerErrorKind {
@@ -298,14 +281,10 @@ pub enum PackError {
     Unsigned,
     /// The key of the signature is not trusted.
     #[error("the pack is signed by {key}, which is not a trusted key")]
-    UntrustedKey {
-        key: PublicKey,
-    },
+    UntrustedKey { key: PublicKey },
     /// The signature does not match the contents.
     #[error("the pack was altered: the signature of {key} does not fit")]
-    Altered {
-        key: PublicKey,
-    },
+    Altered { key: PublicKey },
     /// The pack was compiled by another version of wasmtime or with other settings.
     #[error("the pack was compiled under {what} {found}, this host has {expected}")]
     Stale {

@@ -308,16 +308,10 @@ pub enum ProfileError {
     Directory(#[from] RegistryError),
     /// A file could not be read or is too big.
     #[error("profile {source_file}: {reason}")]
-    File {
-        source_file: ProfileSource,
-        reason: String,
-    },
+    File { source_file: ProfileSource, reason: String },
     /// A file is not signed as the host's policy requires.
     #[error("profile {source_file}: {error}")]
-    Trust {
-        source_file: ProfileSource,
-        error: TrustError,
-    },
+    Trust { source_file: ProfileSource, error: TrustError },
     /// A file is not a profile.
     #[error("profile {source_file}, line {line}, column {column}: {reason}")]
     Syntax {
@@ -330,10 +324,7 @@ pub enum ProfileError {
     },
     /// A profile is invalid.
     #[error("profile {source_file}: {reason}")]
-    Invalid {
-        source_file: ProfileSource,
-        reason: String,
-    },
+    Invalid { source_file: ProfileSource, reason: String },
     /// Two profiles have the same name or alias.
     #[error("`{name}` is claimed by {first} and by {second}")]
     Duplicate {

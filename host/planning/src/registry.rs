@@ -41,22 +41,13 @@ pub struct PlannerEntry {
 pub enum RegistryError {
     /// A directory could not be read.
     #[error("cannot read the planner directory {}: {source}", path.display())]
-    Directory {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Directory { path: PathBuf, source: std::io::Error },
     /// A directory has too many files.
     #[error("{} has more than {FILES} files", path.display())]
-    TooManyFiles {
-        path: PathBuf,
-    },
+    TooManyFiles { path: PathBuf },
     /// Two files have the same name.
     #[error("planner `{name}` is there twice: {} and {}", first.display(), second.display())]
-    Duplicate {
-        name: String,
-        first: PathBuf,
-        second: PathBuf,
-    },
+    Duplicate { name: String, first: PathBuf, second: PathBuf },
     /// No planner has the name.
     #[error("no planner `{name}`")]
     Unknown {

@@ -14,15 +14,10 @@ pub type Result<T, E = PreprocessingError> = std::result::Result<T, E>;
 pub enum PreprocessingError {
     /// A file is missing.
     #[error("{origin}: no such file")]
-    MissingFile {
-        origin: String,
-    },
+    MissingFile { origin: String },
     /// A file could not be read, or is not a regular file.
     #[error("cannot read {origin}: {source}")]
-    Read {
-        origin: String,
-        source: std::io::Error,
-    },
+    Read { origin: String, source: std::io::Error },
     /// A file is larger than its cap.
     #[error("{origin} is larger than {max} bytes")]
     FileTooLarge {

@@ -22,11 +22,7 @@ pub enum QuantiseError {
     },
     /// The weight's bytes are missing.
     #[error("row {row} of weight `{weight}` lies beyond the {bytes} bytes that are there")]
-    MissingBytes {
-        weight: String,
-        row: usize,
-        bytes: u64,
-    },
+    MissingBytes { weight: String, row: usize, bytes: u64 },
     /// The values that share a scale exceed the memory reserved for them.
     #[error("weight `{weight}` has {values} values in one channel, more than {limit} are not supported")]
     ChannelTooLarge {
@@ -38,9 +34,7 @@ pub enum QuantiseError {
     },
     /// The requested format leaves weights unchanged, so it is not a valid target.
     #[error("weight `{weight}` cannot be made in `as-stored`, which is how its checkpoint has it")]
-    AsStored {
-        weight: String,
-    },
+    AsStored { weight: String },
     /// The factors belong to another number of columns or rows.
     #[error("weight `{weight}` has {wanted} {what}; the moments it is to be rounded by, {found}")]
     Factors {
@@ -111,9 +105,7 @@ pub enum StoreError {
     },
     /// The file has another type.
     #[error("{} is not a file of made weights", path.display())]
-    NotAWeight {
-        path: PathBuf,
-    },
+    NotAWeight { path: PathBuf },
     /// The file has another version of the format.
     #[error("{} has version {found} of the format, this program reads version {supported}", path.display())]
     Version {
@@ -206,9 +198,7 @@ pub enum CalibrationError {
     NoPredictions,
     /// The share of values to keep is at most one half, or greater than 1.
     #[error("{share} is no share of the values to keep")]
-    Percentile {
-        share: f64,
-    },
+    Percentile { share: f64 },
     /// The calibrations belong to different models.
     #[error("the calibrations belong to different models")]
     OtherModel,

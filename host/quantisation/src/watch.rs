@@ -16,9 +16,7 @@ pub struct Progress<'a> {
 #[non_exhaustive]
 pub enum Note {
     /// A weight was found complete in the store.
-    Found {
-        weight: String,
-    },
+    Found { weight: String },
     /// An earlier run started the weight, and this run continues it.
     Continued {
         weight: String,
@@ -35,14 +33,10 @@ pub enum Note {
     },
     /// There are no observed inputs of the weight, or not all are finite. Each value is rounded to
     /// the nearest.
-    NotSeen {
-        weight: String,
-    },
+    NotSeen { weight: String },
     /// There are no finite gradients of the weight's outputs. Errors are compensated only within
     /// each row.
-    RowsAlone {
-        weight: String,
-    },
+    RowsAlone { weight: String },
     /// Another process is making the weight. Work continues when it is done.
     Waiting {
         weight: String,

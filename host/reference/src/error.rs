@@ -41,22 +41,13 @@ pub enum ReferenceError {
     },
     /// Weights of this type cannot be read: integers without scales, floats with scales, indices.
     #[error("weight `{weight}` is stored as {dtype}, which is not supported")]
-    WeightType {
-        weight: String,
-        dtype: DType,
-    },
+    WeightType { weight: String, dtype: DType },
     /// A weight's bytes or scales are missing or invalid.
     #[error("weight `{weight}`: {reason}")]
-    WeightContents {
-        weight: String,
-        reason: &'static str,
-    },
+    WeightContents { weight: String, reason: &'static str },
     /// A stored integer is out of the range of its encoding.
     #[error("{value} is no stored value of {encoding}")]
-    StoredValue {
-        value: i32,
-        encoding: Encoding,
-    },
+    StoredValue { value: i32, encoding: Encoding },
     /// The number of values for a tensor does not match its shape.
     #[error("{count} values do not fill a tensor of {shape:?}")]
     ArrayLength {
@@ -160,10 +151,7 @@ pub enum ReferenceError {
     NoTokens,
     /// A cut is outside of the layers, or the cuts do not ascend.
     #[error("cuts {cuts:?} do not ascend strictly between 0 and {layers} layers")]
-    Cuts {
-        cuts: Vec<u32>,
-        layers: u32,
-    },
+    Cuts { cuts: Vec<u32>, layers: u32 },
     /// The graph cannot be encoded in its formats.
     #[error("entry `{entry}`: {source}")]
     Encode {

@@ -14,22 +14,13 @@ use shardwright_vocabulary::{ErrorClass, ErrorKind, Place};
 pub enum ChainError {
     /// More items than any model has, which usually indicates a damaged description.
     #[error("the chain has {count} {what}, at most {max} are accepted")]
-    TooMany {
-        what: &'static str,
-        count: u64,
-        max: u64,
-    },
+    TooMany { what: &'static str, count: u64, max: u64 },
     /// The number of executors differs from the number of shards.
     #[error("{shards} shards are described and {executors} are loaded")]
-    ExecutorCount {
-        shards: usize,
-        executors: usize,
-    },
+    ExecutorCount { shards: usize, executors: usize },
     /// Two shards have the same name.
     #[error("two shards are called `{shard}`")]
-    ShardRepeated {
-        shard: String,
-    },
+    ShardRepeated { shard: String },
     /// A shard was loaded on another place than described.
     #[error("shard `{shard}` is described for {described} and loaded on {actual}")]
     PlaceMismatch {
@@ -41,24 +32,16 @@ pub enum ChainError {
     },
     /// A soft-cap is invalid, or its shard does not return logits.
     #[error("shard `{shard}`: no soft-cap of {cap} can be applied to its logits")]
-    Softcap {
-        shard: String,
-        cap: f32,
-    },
+    Softcap { shard: String, cap: f32 },
     /// A shard has no segments.
     #[error("shard `{shard}` has no segments")]
-    SegmentsMissing {
-        shard: String,
-    },
+    SegmentsMissing { shard: String },
     /// No shard has a component of the model.
     #[error("no shard holds the component `{0}`")]
     ComponentMissing(ComponentKind),
     /// A shard has a component that the model lacks or that an earlier shard already covers.
     #[error("shard `{shard}`: `{component}` is already provided, or is not part of this model")]
-    ComponentUnexpected {
-        shard: String,
-        component: ComponentKind,
-    },
+    ComponentUnexpected { shard: String, component: ComponentKind },
     /// A shard comes after another shard that needs its results.
     #[error("shard `{shard}` (`{component}`) comes after `{before}`")]
     ComponentOrder {
@@ -99,10 +82,7 @@ pub enum ChainError {
     },
     /// A shard has the same entry point twice.
     #[error("shard `{shard}` has {entry} twice")]
-    EntryRepeated {
-        shard: String,
-        entry: String,
-    },
+    EntryRepeated { shard: String, entry: String },
     /// A shard lacks an entry point that other shards have and that does not end before this shard.
     #[error("shard `{shard}` has no {entry}, which {because}")]
     EntryMissing {
@@ -145,13 +125,7 @@ pub enum ChainError {
     },
     /// A port has a role that is invalid for its direction or its component.
     #[error("shard `{shard}`, {entry}: `{port}` cannot be {direction:?} with the role `{}`", role.name())]
-    PortRole {
-        shard: String,
-        entry: String,
-        port: String,
-        direction: Direction,
-        role: Box<Role>,
-    },
+    PortRole { shard: String, entry: String, port: String, direction: Direction, role: Box<Role> },
     /// Two ports have the same name or the same role.
     #[error("shard `{shard}`, {entry}: `{port}` is there twice")]
     PortRepeated {
@@ -172,12 +146,7 @@ pub enum ChainError {
     },
     /// The storage of a port cannot represent its values.
     #[error("shard `{shard}`, {entry}: `{port}` cannot be stored as {actual}")]
-    PortStorage {
-        shard: String,
-        entry: String,
-        port: String,
-        actual: Box<Storage>,
-    },
+    PortStorage { shard: String, entry: String, port: String, actual: Box<Storage> },
     /// An entry refers to a gathered table that the description lacks.
     #[error("shard `{shard}`, {entry}: there is no asset {asset}; the chain has {available}")]
     AssetUnknown {
@@ -189,26 +158,13 @@ pub enum ChainError {
     },
     /// A gathered table is missing or differs from its description.
     #[error("asset `{asset}`: {what} is {actual}, {expected} was expected")]
-    Asset {
-        asset: String,
-        what: &'static str,
-        expected: String,
-        actual: String,
-    },
+    Asset { asset: String, what: &'static str, expected: String, actual: String },
     /// The description lacks a state or declares it in another way.
     #[error("shard `{shard}`, {entry}: state {state} {reason}")]
-    StateUndeclared {
-        shard: String,
-        entry: String,
-        state: u32,
-        reason: &'static str,
-    },
+    StateUndeclared { shard: String, entry: String, state: u32, reason: &'static str },
     /// No shard writes a state in this entry.
     #[error("no shard writes the state `{state}` in {entry}")]
-    StateUnwritten {
-        state: String,
-        entry: String,
-    },
+    StateUnwritten { state: String, entry: String },
     /// A state is read before the shard that writes it has run.
     #[error("the state `{state}` is read by `{reader}`, which runs before its writer `{writer}`")]
     StateBeforeWriter {
@@ -233,11 +189,7 @@ pub enum ChainError {
     },
     /// No earlier shard produces an input.
     #[error("shard `{shard}`, {entry}: no shard before it gives `{port}`")]
-    InputUnfed {
-        shard: String,
-        entry: String,
-        port: String,
-    },
+    InputUnfed { shard: String, entry: String, port: String },
     /// Two entries store a state in different ways.
     #[error("the state `{state}` is {first_storage} for `{first}` and {second_storage} for `{second}`")]
     StateStorage {
@@ -379,10 +331,7 @@ pub enum SessionError {
     },
     /// A soft row contains a NaN or infinity.
     #[error("soft row {row} has the value {value}")]
-    SoftRowsNotFinite {
-        row: usize,
-        value: f32,
-    },
+    SoftRowsNotFinite { row: usize, value: f32 },
     /// The chain is not a tower and does not return soft rows.
     #[error("the model is no tower: it makes no rows for a prompt")]
     NotATower,

@@ -49,6 +49,7 @@
 //! | `static-cpu` | the CPU shim linked in | the engine, two megabytes |
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 /// Examples of the page, run as tests.
 #[cfg(doctest)]

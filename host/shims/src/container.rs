@@ -24,22 +24,13 @@ const VERSION: u32 = 3;
 pub enum ContainerError {
     /// The system reported an error.
     #[error("`{}`: {source}", path.display())]
-    Io {
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// The file does not start with the format's magic.
     #[error("`{}` is not {what}: wrong magic at offset 0", path.display())]
-    Magic {
-        path: PathBuf,
-        what: &'static str,
-    },
+    Magic { path: PathBuf, what: &'static str },
     /// The file is of another version of the format.
     #[error("`{}` is version {version} of its format at offset 8, this host reads {VERSION}", path.display())]
-    Version {
-        path: PathBuf,
-        version: u32,
-    },
+    Version { path: PathBuf, version: u32 },
     /// The file's length differs from its prefix.
     #[error("`{}` has {found} bytes, its prefix says {expected}", path.display())]
     Length {
@@ -70,10 +61,7 @@ pub enum ContainerError {
     },
     /// The head cannot be parsed.
     #[error("`{}`: head at offset {PREFIX}: {reason}", path.display())]
-    Head {
-        path: PathBuf,
-        reason: String,
-    },
+    Head { path: PathBuf, reason: String },
 }
 
 impl ContainerError {

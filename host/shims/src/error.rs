@@ -20,10 +20,7 @@ pub enum LoadError {
     },
     /// A directory or file could not be read.
     #[error("`{}` cannot be read: {source}", path.display())]
-    Read {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// A library has no manifest.
     #[error("`{}` has no manifest (`{}`)", library.display(), manifest.display())]
     NoManifest {
@@ -36,10 +33,7 @@ pub enum LoadError {
     Trust(TrustError),
     /// The manifest cannot be parsed.
     #[error("manifest `{}`: {reason}", path.display())]
-    Manifest {
-        path: PathBuf,
-        reason: String,
-    },
+    Manifest { path: PathBuf, reason: String },
     /// The shim supports only newer versions of the contract than the host.
     #[error("`{}` speaks contract {shim}, newer than the host's {host}", path.display())]
     TooNew {
@@ -69,15 +63,10 @@ pub enum LoadError {
     },
     /// The system's loader refused the file.
     #[error("`{}` cannot be opened as a library: {reason}", path.display())]
-    Open {
-        path: PathBuf,
-        reason: String,
-    },
+    Open { path: PathBuf, reason: String },
     /// The library does not export the entry symbol.
     #[error("`{}` is not a shim: it does not export `shardwright_shim_entry`", path.display())]
-    NotAShim {
-        path: PathBuf,
-    },
+    NotAShim { path: PathBuf },
     /// A Rust shim was built with other structs under the same version.
     #[error("`{}` was built against another layout of `{type_name}`: {reason}", path.display())]
     Layout {
@@ -89,16 +78,10 @@ pub enum LoadError {
     },
     /// The shim refused the host.
     #[error("`{}` refused: {reason}", path.display())]
-    Refused {
-        path: PathBuf,
-        reason: String,
-    },
+    Refused { path: PathBuf, reason: String },
     /// The entry function's result is invalid.
     #[error("`{}` answered against the contract: {reason}", path.display())]
-    Answer {
-        path: PathBuf,
-        reason: String,
-    },
+    Answer { path: PathBuf, reason: String },
     /// The table is too small for the functions of every version.
     #[error("`{}` says version {version} with a table of {size} bytes; every version has {expected}", path.display())]
     TableTooSmall {
@@ -123,16 +106,10 @@ pub enum LoadError {
     },
     /// A required function is missing.
     #[error("`{}` lacks the required function `{function}`", path.display())]
-    MissingFunction {
-        path: PathBuf,
-        function: &'static str,
-    },
+    MissingFunction { path: PathBuf, function: &'static str },
     /// The shim's `describe` function failed.
     #[error("`{}` cannot describe itself: {source}", path.display())]
-    Describe {
-        path: PathBuf,
-        source: Box<ShimError>,
-    },
+    Describe { path: PathBuf, source: Box<ShimError> },
     /// The process that should open the library ended.
     #[error("`{}`: {source}", path.display())]
     Process {
@@ -278,17 +255,10 @@ pub enum ShimError {
     Failed(Box<Failure>),
     /// The shim does not have this optional function.
     #[error("shim `{shim}` has no `{function}`")]
-    Missing {
-        shim: String,
-        function: Cow<'static, str>,
-    },
+    Missing { shim: String, function: Cow<'static, str> },
     /// The shim's result violates the contract.
     #[error("shim `{shim}`, {function}: the answer is against the contract: {reason}")]
-    Contract {
-        shim: String,
-        function: Cow<'static, str>,
-        reason: String,
-    },
+    Contract { shim: String, function: Cow<'static, str>, reason: String },
     /// The caller's request is impossible.
     #[error("{0}")]
     Argument(String),

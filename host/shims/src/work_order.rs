@@ -70,10 +70,7 @@ pub enum WorkOrderError {
     Container(#[from] ContainerError),
     /// An entry graph is inconsistent.
     #[error("entry `{entry}`: {reason}")]
-    Graph {
-        entry: String,
-        reason: String,
-    },
+    Graph { entry: String, reason: String },
     /// The order as a whole is inconsistent.
     #[error("work order: {0}")]
     Order(String),

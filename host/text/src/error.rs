@@ -16,16 +16,10 @@ pub type Result<T, E = TextError> = std::result::Result<T, E>;
 pub enum TextError {
     /// A file could not be read.
     #[error("cannot read {}: {source}", path.display())]
-    Read {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// A file is larger than its cap.
     #[error("{} is larger than {max} bytes", path.display())]
-    FileTooLarge {
-        path: PathBuf,
-        max: u64,
-    },
+    FileTooLarge { path: PathBuf, max: u64 },
     /// A file or a prompt is not UTF-8.
     #[error("{origin} is not UTF-8 text: the first bad byte is at offset {offset}")]
     NotUtf8 {
@@ -71,10 +65,7 @@ pub enum TextError {
     },
     /// `tokenizer.json` requires a feature that has no place in inference.
     #[error("{} asks for {what}, which is not supported", path.display())]
-    UnsupportedTokenizer {
-        path: PathBuf,
-        what: &'static str,
-    },
+    UnsupportedTokenizer { path: PathBuf, what: &'static str },
     /// A GGUF file's metadata has a value that is not supported.
     #[error("{}: metadata `{key}` is {found}, which is not supported", path.display())]
     UnsupportedGguf {
@@ -90,16 +81,10 @@ pub enum TextError {
     Gguf(#[from] GgufError),
     /// The thread that loads a tokenizer could not be started, or died.
     #[error("cannot load {} on a thread of its own: {reason}", path.display())]
-    LoadingThread {
-        path: PathBuf,
-        reason: String,
-    },
+    LoadingThread { path: PathBuf, reason: String },
     /// A text to encode is longer than the cap.
     #[error("the text has {bytes} bytes; at most {max} are encoded at once")]
-    TextTooLong {
-        bytes: usize,
-        max: usize,
-    },
+    TextTooLong { bytes: usize, max: usize },
     /// The tokenizer failed on a text.
     #[error("the tokenizer {} cannot encode the text: {reason}", path.display())]
     Encode {
@@ -148,22 +133,13 @@ pub enum TextError {
     },
     /// A chat template refused the conversation with `raise_exception`.
     #[error("chat template {} refuses the conversation: {message}", path.display())]
-    TemplateRaised {
-        path: PathBuf,
-        message: String,
-    },
+    TemplateRaised { path: PathBuf, message: String },
     /// A chat template ran for too many steps.
     #[error("chat template {} did not end within {fuel} steps", path.display())]
-    TemplateOutOfFuel {
-        path: PathBuf,
-        fuel: u64,
-    },
+    TemplateOutOfFuel { path: PathBuf, fuel: u64 },
     /// A chat template ran for too long.
     #[error("chat template {} did not end within {seconds} s", path.display())]
-    TemplateTooSlow {
-        path: PathBuf,
-        seconds: u64,
-    },
+    TemplateTooSlow { path: PathBuf, seconds: u64 },
     /// A chat template wrote or built more text than any prompt needs.
     #[error("chat template {} builds more than {max} {unit}", path.display())]
     TemplateTooLarge {
@@ -181,11 +157,7 @@ pub enum TextError {
     },
     /// A sampling parameter is out of range.
     #[error("`{name}` should be {expected}, but is {value}")]
-    InvalidSampling {
-        name: &'static str,
-        expected: &'static str,
-        value: f64,
-    },
+    InvalidSampling { name: &'static str, expected: &'static str, value: f64 },
     /// A row of logits contains a value that is not a finite number.
     #[error("the logit of token {id} is {value}")]
     LogitNotFinite {
@@ -195,9 +167,7 @@ pub enum TextError {
     },
     /// A row of logits is empty, or longer than ids can count.
     #[error("a row of {length} logits has no token to choose")]
-    NoLogits {
-        length: usize,
-    },
+    NoLogits { length: usize },
     /// The rules of the checkpoint exclude every token.
     #[error("the rules of `generation_config.json` leave no token to follow {tokens} tokens")]
     NoTokenLeft {

@@ -10,9 +10,7 @@ use crate::{Kind, PublicKey};
 pub enum TrustError {
     /// The file has no signature.
     #[error("`{}` is not signed", path.display())]
-    Unsigned {
-        path: PathBuf,
-    },
+    Unsigned { path: PathBuf },
     /// The signature is not valid.
     #[error("the signature of `{}` is damaged at offset {offset}: {reason}", path.display())]
     Damaged {
@@ -98,9 +96,7 @@ pub enum TrustError {
     },
     /// The manifest of a shim is signed, but has no hash of its library.
     #[error("`{}` is signed, but does not have the hash of its library", path.display())]
-    Unbound {
-        path: PathBuf,
-    },
+    Unbound { path: PathBuf },
     /// The name is not valid for a release.
     #[error("`{name}` is no name: 1 to 64 of a-z, 0-9, `-`, `_`, `.`")]
     IllegalName {
@@ -109,10 +105,7 @@ pub enum TrustError {
     },
     /// The list of revocations is invalid.
     #[error("list of revocations `{}`: {reason}", path.display())]
-    List {
-        path: PathBuf,
-        reason: String,
-    },
+    List { path: PathBuf, reason: String },
     /// The list of revocations is older than one that was used here.
     #[error("list of revocations `{}` is number {sequence}, and number {seen} was used here", path.display())]
     OldList {
@@ -142,10 +135,7 @@ pub enum TrustError {
     },
     /// A file could not be read or written.
     #[error("`{}`: {reason}", path.display())]
-    Io {
-        path: PathBuf,
-        reason: String,
-    },
+    Io { path: PathBuf, reason: String },
 }
 
 impl TrustError {

@@ -10,9 +10,7 @@ use crate::os;
 #[non_exhaustive]
 pub enum WorkerEnd {
     /// The worker could not be started or set up.
-    Start {
-        reason: String,
-    },
+    Start { reason: String },
     /// A signal ended the worker.
     Signal {
         /// Number of the signal.
@@ -42,9 +40,7 @@ pub enum WorkerEnd {
     /// The worker was killed because it wrote outside a bound buffer.
     Overrun(Touched),
     /// The worker was killed because it violated the protocol.
-    Protocol {
-        reason: String,
-    },
+    Protocol { reason: String },
     /// The worker was killed because it did not stop when cancelled.
     Cancelled,
     /// A terminal's interrupt, which the host should handle, reached the worker before it had its

@@ -5,3 +5,4 @@ mod circles;
 mod dependencies;
 mod rules;
 mod signatures;
+mod words;

@@ -301,7 +301,7 @@ fn every_error_has_a_test_that_names_it() {
 }
 
 /// Returns the folder of the nearest manifest.
-fn crate_of(path: &Path) -> PathBuf {
+pub fn crate_of(path: &Path) -> PathBuf {
     path.ancestors()
         .skip(1)
         .find(|folder| tree::root().join(folder).join("Cargo.toml").is_file())

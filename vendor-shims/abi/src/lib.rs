@@ -71,6 +71,8 @@
 //! Reading order: `vendor-shims/README.md`, `include/shim.h`, [`Shim`], [`LoadedShard`],
 //! `vendor-shims/template/rust`.
 
+#![warn(missing_docs)]
+
 mod buffer;
 mod compile;
 mod error;

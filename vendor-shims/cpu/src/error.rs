@@ -16,29 +16,16 @@ pub enum CpuError {
     },
     /// A graph that contradicts itself.
     #[error("entry `{entry}`: {reason}")]
-    InvalidGraph {
-        entry: String,
-        reason: String,
-    },
+    InvalidGraph { entry: String, reason: String },
     /// A weight whose bytes do not fit its shape.
     #[error("weight `{name}`: {reason}")]
-    InvalidWeight {
-        name: String,
-        reason: String,
-    },
+    InvalidWeight { name: String, reason: String },
     /// A size above this shim's limit.
     #[error("{limit} is {value}, at most {max} are taken")]
-    Limit {
-        limit: &'static str,
-        value: u64,
-        max: u64,
-    },
+    Limit { limit: &'static str, value: u64, max: u64 },
     /// An artefact with damaged bytes.
     #[error("artefact at byte {offset}: {reason}")]
-    CorruptArtefact {
-        offset: u64,
-        reason: String,
-    },
+    CorruptArtefact { offset: u64, reason: String },
     /// An artefact of another format.
     #[error("artefact format {found}, this shim reads {expected}")]
     IncompatibleArtefact {
@@ -48,14 +35,10 @@ pub enum CpuError {
     },
     /// A run with impossible arguments.
     #[error("{reason}")]
-    InvalidRun {
-        reason: String,
-    },
+    InvalidRun { reason: String },
     /// A device this shim does not have.
     #[error("no device `{name}`")]
-    UnknownDevice {
-        name: String,
-    },
+    UnknownDevice { name: String },
     /// A flag or option value outside its range.
     #[error("`{name}` is `{value}`, expected {expected}")]
     InvalidValue {

@@ -102,7 +102,7 @@ pub fn loads(answer: Compatibility, help: impl FnOnce() -> String) -> Result<(),
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Descriptor<H, E> {
-    /// The same head as the one stored next to the artefact.
+    /// Equal to the head that is stored next to the artefact.
     pub head: H,
     /// Entry points in the order of the work order.
     pub entries: Vec<E>,

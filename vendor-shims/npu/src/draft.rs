@@ -76,7 +76,7 @@ pub struct NodeRef {
 /// Kind of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Kind<K> {
-    /// The same values with other extents.
+    /// Values that keep their order, with other extents.
     Reshape,
     /// A permutation of the axes.
     Transpose(Vec<u32>),

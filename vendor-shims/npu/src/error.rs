@@ -42,24 +42,13 @@ pub enum ShimError {
     },
     /// An option's value is invalid.
     #[error("`{name}` is `{value}`, expected {expected}")]
-    InvalidValue {
-        name: String,
-        value: String,
-        expected: String,
-    },
+    InvalidValue { name: String, value: String, expected: String },
     /// An entry is invalid, or entries contradict each other.
     #[error("entry `{entry}`: {reason}")]
-    InvalidGraph {
-        entry: String,
-        reason: String,
-    },
+    InvalidGraph { entry: String, reason: String },
     /// A limit of this shim was exceeded.
     #[error("{limit} is {value}, at most {max} are taken")]
-    Limit {
-        limit: &'static str,
-        value: u64,
-        max: u64,
-    },
+    Limit { limit: &'static str, value: u64, max: u64 },
     /// The artefact is damaged.
     #[error("artefact at byte {offset}: {reason}")]
     CorruptArtefact {
@@ -86,9 +75,7 @@ pub enum ShimError {
     },
     /// A run has invalid arguments.
     #[error("{reason}")]
-    InvalidRun {
-        reason: String,
-    },
+    InvalidRun { reason: String },
     /// The memory cannot be made visible to the device.
     #[error("{what}: {reason}")]
     UnsupportedMemory {

@@ -7,17 +7,10 @@ use shardwright_shim_abi::{Error, ErrorClass};
 pub enum LowerError {
     /// `check` refuses an operation.
     #[error("{}`{node}` is not supported: {reason}", of_layer(*layer))]
-    Unsupported {
-        node: String,
-        layer: Option<u32>,
-        reason: String,
-    },
+    Unsupported { node: String, layer: Option<u32>, reason: String },
     /// The shim cannot bind a port.
     #[error("port `{port}`: {reason}")]
-    UnsupportedPort {
-        port: String,
-        reason: String,
-    },
+    UnsupportedPort { port: String, reason: String },
     /// The stored numbers of a weight are invalid or outside the promised format.
     #[error("{}weight `{weight}`: {reason}", of_layer(*layer))]
     InvalidEncoding {
@@ -28,17 +21,10 @@ pub enum LowerError {
     },
     /// The entry contradicts itself.
     #[error("entry `{entry}`: {reason}")]
-    InvalidGraph {
-        entry: String,
-        reason: String,
-    },
+    InvalidGraph { entry: String, reason: String },
     /// The entry exceeds a limit of a graph.
     #[error("{limit} is {value}, at most {max} are taken")]
-    TooLarge {
-        limit: &'static str,
-        value: u64,
-        max: u64,
-    },
+    TooLarge { limit: &'static str, value: u64, max: u64 },
 }
 
 fn of_layer(layer: Option<u32>) -> String {

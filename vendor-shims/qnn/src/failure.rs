@@ -51,11 +51,7 @@ pub enum QnnError {
     },
     /// A required function is null.
     #[error("{} has no function {function} (slot {slot})", path.display())]
-    FunctionMissing {
-        path: PathBuf,
-        function: &'static str,
-        slot: usize,
-    },
+    FunctionMissing { path: PathBuf, function: &'static str, slot: usize },
     #[error(transparent)]
     Call(Box<CallFailure>),
     /// The graph to compose is inconsistent.
@@ -69,18 +65,10 @@ pub enum QnnError {
     },
     /// The binary has no graph of that name.
     #[error("there is no graph `{name}` in the binary; it has {}", available.join(", "))]
-    GraphMissing {
-        name: String,
-        available: Vec<String>,
-    },
+    GraphMissing { name: String, available: Vec<String> },
     /// Memory passed for a tensor does not have the tensor's length.
     #[error("tensor `{tensor}` of graph `{graph}` is {expected} bytes; {found} were passed")]
-    MemorySize {
-        graph: String,
-        tensor: String,
-        expected: u64,
-        found: u64,
-    },
+    MemorySize { graph: String, tensor: String, expected: u64, found: u64 },
     /// Memory was passed for more or fewer tensors than there are.
     #[error("graph `{graph}` has {expected} {what}; memory was passed for {found}")]
     MemoryCount {
@@ -98,20 +86,13 @@ pub enum QnnError {
     },
     /// The binary is for another chip than requested.
     #[error("asked for chip {asked}, the library made code for chip {made} (v{})", arch.unwrap_or(0))]
-    WrongTarget {
-        asked: u32,
-        made: u32,
-        arch: Option<u32>,
-    },
+    WrongTarget { asked: u32, made: u32, arch: Option<u32> },
     /// The library cannot generate code for the chip described by the profile.
     #[error(transparent)]
     Chip(#[from] ShimError),
     /// The library does not offer a facility on this platform.
     #[error("the library does not offer {what} on this platform: {reason}")]
-    NotOffered {
-        what: &'static str,
-        reason: String,
-    },
+    NotOffered { what: &'static str, reason: String },
 }
 
 /// A function of the library failed.

@@ -199,10 +199,7 @@ pub enum QnnEncoding {
     /// One scale for the tensor.
     PerTensor(ScaleOffset),
     /// One scale per index of an axis. 8 bits, all offsets 0.
-    PerAxis {
-        axis: i32,
-        scales: Vec<f32>,
-    },
+    PerAxis { axis: i32, scales: Vec<f32> },
     /// One scale, with fewer bits than the container.
     BitWidth {
         /// 4 or 2.

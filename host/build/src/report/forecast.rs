@@ -31,9 +31,7 @@ pub enum DownloadBasis {
 #[serde(tag = "rests_on", rename_all = "kebab-case")]
 pub enum Figure {
     /// Counted in the model and the plan.
-    Counted {
-        bytes: u64,
-    },
+    Counted { bytes: u64 },
     /// From a shim, or from a formula.
     Estimated {
         bytes: u64,

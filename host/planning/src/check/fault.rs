@@ -46,32 +46,19 @@ pub enum PlanFault {
     },
     /// A reason refers to a shard that does not exist.
     #[error("a reason names shard {shard}, which the plan does not have")]
-    UnknownReasonShard {
-        shard: u32,
-    },
+    UnknownReasonShard { shard: u32 },
     /// A component index is out of range.
     #[error("shard {shard}: the model has no component {component}")]
-    UnknownComponent {
-        shard: u32,
-        component: u32,
-    },
+    UnknownComponent { shard: u32, component: u32 },
     /// A target index is out of range.
     #[error("shard {shard}: the request has no target {target}")]
-    UnknownTarget {
-        shard: u32,
-        target: u32,
-    },
+    UnknownTarget { shard: u32, target: u32 },
     /// A format tuple index is out of range.
     #[error("shard {shard}: the request has no format tuple {formats}")]
-    UnknownFormats {
-        shard: u32,
-        formats: u32,
-    },
+    UnknownFormats { shard: u32, formats: u32 },
     /// A shard has no segments.
     #[error("shard {shard} has no segments")]
-    SegmentsMissing {
-        shard: u32,
-    },
+    SegmentsMissing { shard: u32 },
     /// The number of format tuples differs from the number of layers.
     #[error("shard {shard}: {found} format tuples for {expected} layers of `{component}`, each has one")]
     FormatsCount {
@@ -92,10 +79,7 @@ pub enum PlanFault {
     },
     /// A component is placed after a later one.
     #[error("shard {shard}: component {component} comes too late, components run in order")]
-    ComponentOrder {
-        shard: u32,
-        component: u32,
-    },
+    ComponentOrder { shard: u32, component: u32 },
     /// A component that cannot be cut appears twice, or one that can be cut appears twice in one
     /// shard.
     #[error("shard {shard}: component `{component}` was already placed")]
@@ -106,9 +90,7 @@ pub enum PlanFault {
     },
     /// A component has no shard.
     #[error("component `{component}` has no shard")]
-    ComponentMissing {
-        component: String,
-    },
+    ComponentMissing { component: String },
     /// A layer range is empty or exceeds the component.
     #[error("shard {shard}: layers {first}..{end} are no range inside {layers} layers")]
     LayerRange {
@@ -128,10 +110,7 @@ pub enum PlanFault {
     },
     /// A layer is not in any shard.
     #[error("layer {layer} of component `{component}` is in no shard")]
-    LayerSkipped {
-        component: String,
-        layer: u32,
-    },
+    LayerSkipped { component: String, layer: u32 },
     /// A layer reads a state that is on another device.
     #[error(
         "shard {shard}: layer {layer} reads the state of layer {donor} in shard {donor_shard}, which is on another shim or \
@@ -175,18 +154,10 @@ pub enum PlanFault {
     },
     /// A shard exceeds a limit of its target.
     #[error("shard {shard}: {} is {value}, the limit is {} ({})", limit.name, limit.value, limit.provenance)]
-    OverLimit {
-        shard: u32,
-        value: u64,
-        limit: Limit,
-    },
+    OverLimit { shard: u32, value: u64, limit: Limit },
     /// All shards of a target together exceed one of its limits.
     #[error("target `{target}`: {} is {value}, the limit is {} ({})", limit.name, limit.value, limit.provenance)]
-    OverTargetLimit {
-        target: String,
-        value: u64,
-        limit: Limit,
-    },
+    OverTargetLimit { target: String, value: u64, limit: Limit },
     /// The number of table formats differs from the number of gathered tables.
     #[error("{found} formats for {expected} gathered tables, each has one")]
     TablesCount {
@@ -197,16 +168,10 @@ pub enum PlanFault {
     },
     /// A table format index is out of range.
     #[error("the request does not offer format {format} of table `{table}`")]
-    UnknownTableFormat {
-        table: String,
-        format: u32,
-    },
+    UnknownTableFormat { table: String, format: u32 },
     /// There is a quality goal, but the loss of a table in its format is unknown.
     #[error("what table `{table}` loses as {format} is not known, and there is a quality goal")]
-    UnmeasuredTable {
-        table: String,
-        format: WeightFormat,
-    },
+    UnmeasuredTable { table: String, format: WeightFormat },
     /// All artefacts and tables together exceed the goal.
     #[error("artefacts and tables together have {value} bytes, the goal allows {max}")]
     OverSize {
@@ -248,9 +213,7 @@ pub enum PlanFault {
     },
     /// A sum of costs exceeds 64 bits.
     #[error("shard {shard}: the costs do not fit in 64 bits")]
-    CostOverflow {
-        shard: u32,
-    },
+    CostOverflow { shard: u32 },
     /// A shard specifies a place for a soft-cap that its component does not have.
     #[error(
         "shard {shard}: component `{component}` ends with no soft-cap that could be computed by the {place}"
@@ -263,17 +226,10 @@ pub enum PlanFault {
     },
     /// A component has a soft-cap, but the plan does not specify where to compute it.
     #[error("shard {shard}: where the soft-cap of component `{component}` is computed is not said")]
-    SoftcapMissing {
-        shard: u32,
-        component: String,
-    },
+    SoftcapMissing { shard: u32, component: String },
     /// The target does not support a flag.
     #[error("shard {shard}: `{target}` knows no flag `{flag}`")]
-    UnknownFlag {
-        shard: u32,
-        flag: String,
-        target: String,
-    },
+    UnknownFlag { shard: u32, flag: String, target: String },
     /// The flag does not support the value.
     #[error("shard {shard}: flag `{flag}` takes {expected}")]
     FlagValue {
@@ -284,45 +240,22 @@ pub enum PlanFault {
     },
     /// A flag is listed twice.
     #[error("shard {shard}: flag `{flag}` is given twice")]
-    FlagRepeated {
-        shard: u32,
-        flag: String,
-    },
+    FlagRepeated { shard: u32, flag: String },
     /// A boundary tensor is not one of the component.
     #[error("shard {shard}: the component has no {direction} `{name}`")]
-    UnknownBoundary {
-        shard: u32,
-        direction: Direction,
-        name: String,
-    },
+    UnknownBoundary { shard: u32, direction: Direction, name: String },
     /// A boundary tensor is listed twice.
     #[error("shard {shard}: {direction} `{name}` is given twice")]
-    BoundaryRepeated {
-        shard: u32,
-        direction: Direction,
-        name: String,
-    },
+    BoundaryRepeated { shard: u32, direction: Direction, name: String },
     /// A boundary tensor of the component is missing.
     #[error("shard {shard}: {direction} `{name}` has no encoding")]
-    BoundaryMissing {
-        shard: u32,
-        direction: Direction,
-        name: String,
-    },
+    BoundaryMissing { shard: u32, direction: Direction, name: String },
     /// A scale is not a finite number above zero.
     #[error("shard {shard}: the scale of `{name}`, bits {bits:#010x}, is no finite number above zero")]
-    ScaleInvalid {
-        shard: u32,
-        name: String,
-        bits: u32,
-    },
+    ScaleInvalid { shard: u32, name: String, bits: u32 },
     /// Scale or zero point do not fit the element type.
     #[error("shard {shard}: encoding {encoding} of `{name}` does not fit its element type")]
-    EncodingInvalid {
-        shard: u32,
-        name: String,
-        encoding: Encoding,
-    },
+    EncodingInvalid { shard: u32, name: String, encoding: Encoding },
     /// A reader and a writer use different encodings.
     #[error("`{name}` is written by shard {writer} as {written} and read by shard {reader} as {read}")]
     EncodingMismatch {
@@ -338,10 +271,7 @@ pub enum PlanFault {
     },
     /// The request does not offer an entry point.
     #[error("shard {shard}: the request does not offer {entry}")]
-    UnknownEntry {
-        shard: u32,
-        entry: EntryName,
-    },
+    UnknownEntry { shard: u32, entry: EntryName },
     /// An entry point has another context than its shard.
     #[error("shard {shard}: {entry} does not have the shard's context {context}")]
     EntryContext {
@@ -352,10 +282,7 @@ pub enum PlanFault {
     },
     /// An entry point is listed twice.
     #[error("shard {shard}: {entry} is given twice")]
-    EntryRepeated {
-        shard: u32,
-        entry: EntryName,
-    },
+    EntryRepeated { shard: u32, entry: EntryName },
     /// An entry point has more rows than the goal allows.
     #[error("shard {shard}: {entry} has more than {max} rows")]
     EntryTooLarge {
@@ -373,10 +300,7 @@ pub enum PlanFault {
     },
     /// The shard has no work at an entry point.
     #[error("shard {shard}: {entry} has nothing to do there")]
-    UnexpectedEntry {
-        shard: u32,
-        entry: EntryName,
-    },
+    UnexpectedEntry { shard: u32, entry: EntryName },
     /// Two shards of the chain have different entry points.
     #[error("shard {shard}: other {kind} entry points than shard {other}, a chain needs the same in all")]
     EntriesDiffer {
@@ -387,11 +311,7 @@ pub enum PlanFault {
     },
     /// The context is smaller than requested.
     #[error("shard {shard}: context {context} is below the {goal} asked for")]
-    ContextTooSmall {
-        shard: u32,
-        context: u32,
-        goal: u32,
-    },
+    ContextTooSmall { shard: u32, context: u32, goal: u32 },
     /// The context is larger than the model supports.
     #[error("shard {shard}: context {context} is above the model's {max}")]
     ContextTooLarge {
@@ -410,9 +330,7 @@ pub enum PlanFault {
     },
     /// A fallback target index is out of range.
     #[error("the request has no target {target} to fall back to")]
-    UnknownFallback {
-        target: u32,
-    },
+    UnknownFallback { target: u32 },
     /// A format tuple of a fallback chain is not in the request, or is listed twice.
     #[error("the fallback to target {target} names formats {formats}, unknown or a second time")]
     FallbackFormats {
@@ -422,32 +340,19 @@ pub enum PlanFault {
     },
     /// The target of a fallback chain supports no part of the model in one of its format tuples.
     #[error("the fallback to `{target}` names {formats}, in which it takes nothing: {why}")]
-    FallbackIllegal {
-        target: String,
-        formats: String,
-        why: String,
-    },
+    FallbackIllegal { target: String, formats: String, why: String },
     /// A draft is not in the request.
     #[error("proposals of `{draft}` are to be verified, and the request has no such draft")]
-    UnknownDraft {
-        draft: String,
-    },
+    UnknownDraft { draft: String },
     /// There are too few rows to verify a proposed token.
     #[error("proposals are to be verified in {rows} rows, and the first is the token that is certain")]
-    SpeculationRows {
-        rows: u32,
-    },
+    SpeculationRows { rows: u32 },
     /// A shard does not have the verifying entry point.
     #[error("shard {shard}: proposals are to be verified in {rows} rows, and it has no decode_{rows}")]
-    SpeculationEntry {
-        shard: u32,
-        rows: u32,
-    },
+    SpeculationEntry { shard: u32, rows: u32 },
     /// A fallback target is listed twice.
     #[error("target {target} is listed twice as a fallback")]
-    FallbackRepeated {
-        target: u32,
-    },
+    FallbackRepeated { target: u32 },
 }
 
 impl PlanFault {

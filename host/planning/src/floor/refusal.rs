@@ -65,9 +65,7 @@ pub enum FloorRefusal {
     },
     /// No device supports all layers that share one state.
     #[error("no device takes {layer} with all layers that share its state")]
-    StateNotShareable {
-        layer: String,
-    },
+    StateNotShareable { layer: String },
     /// The plan would have more shards than allowed.
     #[error("{layer} begins a shard beyond the {max} that a plan may have")]
     Shards {

@@ -71,9 +71,7 @@ pub enum RequestFault {
     },
     /// The name of a component is unknown.
     #[error("component `{name}` is none that models have")]
-    UnknownComponent {
-        name: String,
-    },
+    UnknownComponent { name: String },
     /// A donor is not an earlier layer with a state.
     #[error(
         "layer {layer} of `{component}` reads the state of layer {donor}, which is no earlier layer that writes one"
@@ -88,16 +86,11 @@ pub enum RequestFault {
     /// A soft-cap is at the end of a component that may be cut, or omitting it does not change the
     /// kind.
     #[error("the soft-cap of `{component}` cannot be left out: {why}")]
-    Softcap {
-        component: String,
-        why: &'static str,
-    },
+    Softcap { component: String, why: &'static str },
     /// The entry points do not fit the model. A model with states needs decode and prefill, one
     /// without states needs encode.
     #[error("entry points do not fit the model: {why}")]
-    Entries {
-        why: String,
-    },
+    Entries { why: String },
     /// A range is empty or not finite.
     #[error("the range of {place} is from {least} to {most}")]
     Range {
@@ -108,11 +101,7 @@ pub enum RequestFault {
     },
     /// A recommended flag is not in the schema, or its value is not supported.
     #[error("target `{target}` recommends `{flag}`: {why}")]
-    Flag {
-        target: String,
-        flag: String,
-        why: String,
-    },
+    Flag { target: String, flag: String, why: String },
 }
 
 pub(super) fn validate(request: &Request) -> Result<(), RequestFault> {

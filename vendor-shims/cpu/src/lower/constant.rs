@@ -19,9 +19,7 @@ pub enum Scaling {
     /// All values.
     Tensor,
     /// The values with one index of an axis.
-    Channel {
-        axis: usize,
-    },
+    Channel { axis: usize },
     /// Consecutive values of the last axis.
     Block {
         /// Values per scale, at least one.

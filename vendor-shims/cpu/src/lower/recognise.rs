@@ -88,9 +88,7 @@ pub enum Operation {
     /// Halves of the last axis, one gated by the other.
     Glu,
     /// Means of consecutive rows.
-    MeanRows {
-        rows: usize,
-    },
+    MeanRows { rows: usize },
     /// Copy of rows to slots of a state.
     StateUpdate,
     /// Function of one value.
@@ -112,14 +110,9 @@ pub enum Operation {
     /// Permutation of axes.
     Transpose(Vec<usize>),
     /// Part of an axis.
-    Slice {
-        axis: usize,
-        start: usize,
-    },
+    Slice { axis: usize, start: usize },
     /// Concatenation along an axis.
-    Concat {
-        axis: usize,
-    },
+    Concat { axis: usize },
 }
 
 impl Operation {

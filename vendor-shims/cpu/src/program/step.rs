@@ -235,9 +235,7 @@ pub struct DynamicMap {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AttentionKeys {
     /// A state of `capacity` rows. Key position p is in row p mod capacity.
-    State {
-        capacity: u64,
-    },
+    State { capacity: u64 },
     /// The rows of the run.
     Rows {
         /// Whether later rows are hidden.

@@ -44,10 +44,7 @@ pub enum ContainerError {
     },
     /// Compiled code is empty. A compiler that fails without an error leaves such code.
     #[error("{what} at offset {offset} has no bytes: the compiler that wrote it failed without saying so")]
-    Empty {
-        what: &'static str,
-        offset: u64,
-    },
+    Empty { what: &'static str, offset: u64 },
     /// The content does not match the checksum that was written with it.
     #[error(
         "{what} at offset {offset} is damaged: its check sum is {found:#010x} and {said:#010x} was written"

@@ -60,7 +60,6 @@ macro_rules! functions {
     ($(#[$doc:meta])* $table:ident { $($slot:literal $name:ident($($argument:ty),* $(,)?);)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
-        #[expect(missing_docs, reason = "named as the interface names them, less the prefix")]
         pub struct $table {
             $(pub $name: unsafe extern "C" fn($($argument),*) -> Code,)*
         }

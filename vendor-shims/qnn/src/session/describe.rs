@@ -94,9 +94,7 @@ pub enum EncodingDescription {
         offset: i32,
     },
     /// Another kind, by the library's number.
-    Other {
-        number: u32,
-    },
+    Other { number: u32 },
 }
 
 impl TensorDescription {

@@ -10,10 +10,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub enum Memory<'a> {
     /// Bytes of this process.
-    Raw {
-        data: *mut u8,
-        bytes: u64,
-    },
+    Raw { data: *mut u8, bytes: u64 },
     /// Memory shared with the processor.
     Registered(&'a RegisteredMemory),
 }
