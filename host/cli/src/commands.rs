@@ -641,17 +641,34 @@ fn loudness(kind: NoticeKind) -> &'static str {
     }
 }
 
-/// Prints the required notices on standard error before a model's output.
+/// Prints the required notices on standard error before a model's output. Notes that a bundle keeps
+/// from its compilation are the same at every start, so one line says where they are.
 fn say_notices(model: &Model, quiet: bool) {
     if let Some(executor) = &model.chain().description().emulated_on {
         views::say(&format!("*emulated on {executor}*"));
     }
     let planned =
         model.plan().filter(|_| model.bundle().is_none()).into_iter().flat_map(|plan| &plan.notices);
-    say_each(planned.chain(model.bundle_notices()), quiet);
+    let (notes, deviations): (Vec<_>, Vec<_>) =
+        model.notices_of_making().iter().partition(|notice| notice.kind == NoticeKind::Note);
+    say_each(planned.chain(deviations).chain(model.notices_of_opening()), quiet);
+    if let (Some(bundle), false, false) = (model.bundle(), quiet, notes.is_empty()) {
+        let count = shardwright_vocabulary::units::count(notes.len() as u64, "note");
+        views::say(&format!(
+            "note: {count} from its compilation: `shardwright inspect {}`",
+            bundle.path().display()
+        ));
+    }
     if let Some(verified) = model.verified() {
         say_verified("", verified, quiet);
     }
+}
+
+/// Like [`say_notices`], with the notices of the tokenizer, which it waits for.
+fn say_notices_and_of_text(model: &Model, quiet: bool) -> Result<(), Failure> {
+    say_notices(model, quiet);
+    say_each(&model.notices_of_tokenizer()?, quiet);
+    Ok(())
 }
 
 /// Reports which bytes were hashed, if any were.

@@ -338,7 +338,8 @@ impl BundleOptions {
             let blocks = &mut |bytes| opened.steps.within(bytes, "hashing the tokenizer");
             bundle.map_watched(&index, blocks)
         });
-        TextSide::of_bundle(&Arc::new(bundle.clone()), start, index.transpose()?)
+        let text = TextSide::of_bundle(&Arc::new(bundle.clone()), start, index.transpose()?)?;
+        Ok(text.strict(self.run.strict))
     }
 }
 

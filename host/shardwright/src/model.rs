@@ -348,6 +348,12 @@ impl Model {
         self.inner.text.tokenizer()
     }
 
+    /// Returns a notice for each unknown field of the tokenizer's file. Such a field has no effect.
+    /// Waits until the tokenizer is loaded, and fails under `strict` if there is such a field.
+    pub fn notices_of_tokenizer(&self) -> Result<Vec<Notice>> {
+        Ok(self.inner.text.tokenizer_notices()?.collect())
+    }
+
     /// Returns whether there is a chat template, so that the model supports conversations.
     pub fn has_chat_template(&self) -> bool {
         self.inner.text.has_template()

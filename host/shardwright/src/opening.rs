@@ -33,7 +33,7 @@ pub(crate) fn open(
     let started = Instant::now();
     expect_checkpoint(directory)?;
     // Loading of the tokenizer starts before the checkpoint is read, on its own thread.
-    let text = TextSide::load(directory, options.cache.as_deref(), start)?;
+    let text = TextSide::load(directory, options.cache.as_deref(), start)?.strict(options.strict);
     let ignored: Vec<Notice> = text.notices().collect();
     if let Some(field) = ignored.first().filter(|_| options.strict) {
         return Err(Error::new(ErrorKind::Strict, field.text.clone()));

@@ -40,6 +40,10 @@ pub(crate) enum TokenizerStart {
     WhenAsked,
 }
 
+fn notices(ignored: &[Ignored]) -> impl Iterator<Item = Notice> + '_ {
+    ignored.iter().map(|field| Notice::fallback(field.to_string()))
+}
+
 /// Tokenizer, template and settings.
 pub(crate) struct TextSide {
     source: Source,
@@ -48,9 +52,11 @@ pub(crate) struct TextSide {
     template: Option<ChatTemplate>,
     pub(crate) generation: GenerationConfig,
     pub(crate) stop: StopRules,
-    /// Fields of the settings that have no effect.
+    /// Fields without effect in all text files except the tokenizer's.
     ignored: Vec<Ignored>,
     prompt_tokens: PromptTokens,
+    /// Whether a tokenizer with fields that have no effect is rejected.
+    strict: bool,
 }
 
 impl TextSide {
@@ -81,6 +87,7 @@ impl TextSide {
             source: Source::Checkpoint { directory: directory.to_owned(), indexes },
             loading: Mutex::new(loading),
             tokenizer: OnceLock::new(),
+            strict: false,
         })
     }
 
@@ -113,7 +120,13 @@ impl TextSide {
             loading: Mutex::new(loading),
             source: Source::Bundle(Arc::clone(bundle)),
             tokenizer: OnceLock::new(),
+            strict: false,
         })
+    }
+
+    /// Sets whether a tokenizer with fields that have no effect is rejected when it is needed.
+    pub(crate) fn strict(self, strict: bool) -> Self {
+        TextSide { strict, ..self }
     }
 
     /// Returns the tokens that surround pictures and sounds, and their placeholders.
@@ -148,6 +161,9 @@ impl TextSide {
                 },
             },
         };
+        if let Some(field) = tokenizer.ignored().first().filter(|_| self.strict) {
+            return Err(Error::new(ErrorKind::Strict, field.to_string()));
+        }
         Ok(self.tokenizer.get_or_init(|| tokenizer))
     }
 
@@ -158,7 +174,12 @@ impl TextSide {
 
     /// Returns a notice for each field of the text settings that has no effect.
     pub(crate) fn notices(&self) -> impl Iterator<Item = Notice> + '_ {
-        self.ignored.iter().map(|field| Notice::fallback(field.to_string()))
+        notices(&self.ignored)
+    }
+
+    /// Like [`notices`](Self::notices), but for the tokenizer's file, which it waits for.
+    pub(crate) fn tokenizer_notices(&self) -> Result<impl Iterator<Item = Notice> + '_> {
+        Ok(notices(self.tokenizer()?.ignored()))
     }
 
     pub(crate) fn has_template(&self) -> bool {

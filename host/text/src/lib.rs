@@ -67,6 +67,7 @@ mod thoughts;
 mod token_rules;
 mod tokenizer;
 mod tokenizer_config;
+mod unknown_fields;
 mod verify;
 mod white_space;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use serde_json::Value;
+use shardwright_vocabulary::Ignored;
 use tokenizers::models::ModelWrapper;
 use tokenizers::tokenizer::normalizer::Range as Slice;
 use tokenizers::{
@@ -18,10 +19,11 @@ use crate::engine::{Engine, each};
 use crate::error::{Result, TextError};
 use crate::gguf::{GgufTexts, TOKENIZER_FILE};
 use crate::growth::growth;
-use crate::index::{self, IndexBytes};
+use crate::index::{self, IndexBytes, IndexedTokenizer};
 use crate::input::{TOKENIZER_BYTES_MAX, check_nesting, invalid_json, read_capped, utf8_text};
 use crate::spelled::{ControlTokens, SeparatedText};
 use crate::tokenizer_config::TokenizerConfig;
+use crate::unknown_fields::Written;
 
 /// Longest text that is encoded at once. A prompt of a million tokens has about 5 MB.
 pub const TEXT_BYTES_MAX: usize = 16 << 20;
@@ -49,6 +51,7 @@ struct Shared {
     special_ids: Vec<u32>,
     /// Bytes of the longest text that is accepted.
     longest: usize,
+    ignored: Vec<Ignored>,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -140,11 +143,13 @@ impl Tokenizer {
 
         let invalid = |reason: String| TextError::InvalidTokenizer { path: path.to_owned(), reason };
         if let Ok(Some(engine)) = guarded(|| Ok(index::read(bytes, source))) {
-            return Tokenizer::of(Engine::Indexed(Box::new(engine)), path);
+            return Tokenizer::of_index(engine, path);
         }
         // The library panics on some malformed JSON, and reports no position for the rest, so the
         // syntax is checked first.
         serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map_err(|error| invalid_json(path, &error))?;
+        // What is no tokenizer at all is refused by the library.
+        let written: Written = serde_json::from_slice(bytes).unwrap_or_default();
         let mut engine = guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(invalid)?;
         engine.with_padding(None);
         engine.with_truncation(None).map_err(|error| invalid(error.to_string()))?;
@@ -156,7 +161,7 @@ impl Tokenizer {
                 what: "dropout of merges (the same text would give different ids)",
             });
         }
-        Tokenizer::of(Engine::Library(Box::new(engine)), path)
+        Tokenizer::of(Engine::Library(Box::new(engine)), &written, path)
     }
 
     /// Opens a stored [index](Tokenizer::index) of a `tokenizer.json` with the SHA-256 `source`.
@@ -166,16 +171,30 @@ impl Tokenizer {
         let path = path.as_ref();
         let engine = guarded(|| index::open(index, source).map_err(Into::into))
             .map_err(|reason| TextError::InvalidTokenizer { path: path.to_owned(), reason })?;
-        Tokenizer::of(Engine::Indexed(Box::new(engine)), path)
+        Tokenizer::of_index(engine, path)
     }
 
-    fn of(engine: Engine, path: &Path) -> Result<Tokenizer> {
+    fn of_index(engine: IndexedTokenizer, path: &Path) -> Result<Tokenizer> {
+        let written = Written::of_parts(engine.get_model().rest());
+        Tokenizer::of(Engine::Indexed(Box::new(engine)), &written, path)
+    }
+
+    fn of(engine: Engine, written: &Written, path: &Path) -> Result<Tokenizer> {
         let invalid = |reason: String| TextError::InvalidTokenizer { path: path.to_owned(), reason };
         // The library writes `null` for an absent step.
         let json = |step: serde_json::Result<Value>| step.map_err(|error| invalid(error.to_string()));
         let normalizer = json(each!(&engine, engine => serde_json::to_value(engine.get_normalizer())))?;
         let pieces = json(each!(&engine, engine => serde_json::to_value(engine.get_pre_tokenizer())))?;
         let decoder = json(each!(&engine, engine => serde_json::to_value(engine.get_decoder())))?;
+        let post = json(each!(&engine, engine => serde_json::to_value(engine.get_post_processor())))?;
+        let used = [
+            ("normalizer", &normalizer),
+            ("pre_tokenizer", &pieces),
+            ("post_processor", &post),
+            ("decoder", &decoder),
+        ];
+        let unused = written.unused(&used).into_iter();
+        let ignored = unused.map(|field| Ignored::field(path, field, "the field is not known")).collect();
         growth(&decoder, path)?;
         let grown = growth(&normalizer, path)?.saturating_mul(growth(&pieces, path)?);
         let added = each!(&engine, engine => engine.get_added_tokens_decoder());
@@ -185,7 +204,7 @@ impl Tokenizer {
         let decoding = Decoding::of(Some(&decoder).filter(|decoder| !decoder.is_null()));
         let longest = usize::try_from(GROWN_BYTES_MAX / grown).unwrap_or(usize::MAX).min(TEXT_BYTES_MAX);
         let path = path.to_owned();
-        let shared = Arc::new(Shared { path, engine, decoding, special_ids, longest });
+        let shared = Arc::new(Shared { path, engine, decoding, special_ids, longest, ignored });
         Ok(Tokenizer { shared, ends: None })
     }
 
@@ -225,6 +244,11 @@ impl Tokenizer {
     /// Returns the path of the file that the tokenizer was read from.
     pub fn path(&self) -> &Path {
         &self.shared.path
+    }
+
+    /// Returns the unknown fields of the file, which have no effect.
+    pub fn ignored(&self) -> &[Ignored] {
+        &self.shared.ignored
     }
 
     /// Returns the ids of `text`, which may have at most [`TEXT_BYTES_MAX`] bytes. With

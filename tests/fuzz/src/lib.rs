@@ -15,6 +15,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::Arc;
 
+use shardwright_build::{Learned, LearnedLimit};
 use shardwright_bundle::{Bundle, BundleError, Digest};
 use shardwright_files::Section;
 use shardwright_gguf::{Head, Value};
@@ -43,6 +44,7 @@ pub const TARGETS: &[Target] = &[
     ("packed", packed),
     ("package", package),
     ("heads", heads),
+    ("learned", learned),
     ("envelope", envelope),
     ("revocations", revocations),
     ("tokenizer", tokenizer),
@@ -293,6 +295,26 @@ pub fn package(bytes: &[u8]) -> bool {
             // An error in the entry itself names its whole path.
             Err(error) => error.to_string().contains(ENTRY) && error.to_string().contains("another file"),
         }
+    })
+}
+
+/// Reads a file of learned limits, the only kind of file in the cache that is not protected by a
+/// hash and not read by another target. The file counts as accepted if its limits are read.
+pub fn learned(bytes: &[u8]) -> bool {
+    thread_local! {
+        static FOLDER: Option<tempfile::TempDir> = tempfile::tempdir().ok();
+    }
+    FOLDER.with(|folder| {
+        let Some(folder) = folder.as_ref().map(tempfile::TempDir::path) else { return false };
+        if std::fs::write(folder.join("limits.json"), bytes).is_err() {
+            return false;
+        }
+        let files = Learned::kept_in(folder.to_owned()).list().unwrap_or_default();
+        let [file] = &files[..] else { panic!("one file is listed: {files:?}") };
+        let sound = |limit: &LearnedLimit| limit.value > 0 && limit.value < limit.refused;
+        assert!(file.limits.iter().all(sound), "{:?}", file.limits);
+        assert!(file.learned_of.is_some() || file.limits.is_empty() && file.fault.is_some());
+        file.learned_of.is_some()
     })
 }
 

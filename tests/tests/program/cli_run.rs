@@ -2,6 +2,7 @@
 //! rest on standard error, and a JSON form of every view.
 
 use serde_json::Value;
+use shardwright_tests::bundles::Compiled;
 use shardwright_tests::checkpoints::{
     Copy, DEMO_MODEL, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE, TEXT_FIXTURES,
 };
@@ -180,28 +181,50 @@ fn a_reply_ends_at_the_limit_of_the_checkpoint() {
     assert_eq!(tokens("max_length", prompt + 3, &["-n", "5"]).1, 5);
 }
 
-/// A field that has no effect is reported, and refused under `--strict`.
+/// A field without effect is reported, and rejected under `--strict`, both for the folder and for
+/// its bundle.
 #[test]
-fn fields_of_generation_settings_without_effect_are_reported() {
-    let copy = Copy::of(DEMO_MODEL).json("generation_config.json", |config| config["num_beams"] = 4.into());
-    let run = || shardwright(["run"]).argument(copy.path()).arguments(["--prompt", "a", "-n", "1"]);
+fn fields_of_texts_without_effect_are_reported() {
+    let beams: fn(&mut Value) = |config| config["num_beams"] = 4.into();
+    let step: fn(&mut Value) = |file| file["normalizer"]["wobble"] = 3.into();
+    for (file, change, says) in [
+        ("generation_config.json", beams, "`num_beams` is ignored: beam search is not supported"),
+        ("tokenizer.json", step, "`normalizer.wobble` is ignored: the field is not known"),
+    ] {
+        let copy = Copy::of(DEMO_MODEL).json(file, change);
+        let bundle = Compiled::from(copy.path(), ["--soc", "generic"]);
+        let made = bundle.path();
+        for path in [copy.path(), &made] {
+            let run = || shardwright(["run"]).argument(path).arguments(["--prompt", "a", "-n", "1"]);
+            let outcome = run().outcome();
+            assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+            assert_eq!(outcome.stderr.matches(says).count(), 1, "{}", outcome.stderr);
+            let (code, refusal) = run().arguments(["--strict"]).refuses();
+            assert!(code == 9 && refusal.contains(says), "{code}: {refusal}");
+        }
+    }
+}
+
+/// Notes of a compilation are the same at every start: one line names the command that shows them.
+#[test]
+fn notes_of_a_compilation_are_counted_where_its_bundle_runs() {
+    let bundle = Compiled::from(DEMO_MODEL, ["--soc", "mt6989", "--on", "simulator"]);
+    let inspected = shardwright(["inspect"]).argument(bundle.path()).json();
+    let notices = inspected["variants"][0]["notices"].as_array().expect("notices");
+    let notes: Vec<&str> = notices
+        .iter()
+        .filter(|notice| notice["kind"] == "note")
+        .map(|notice| notice["text"].as_str().expect("a text"))
+        .collect();
+    assert!(notes.len() > 1, "{notices:#?}");
+    let run = || shardwright(["run"]).argument(bundle.path()).arguments(["--prompt", "a", "-n", "1"]);
     let outcome = run().outcome();
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    assert_eq!(outcome.stderr.matches("`num_beams` is ignored: beam search is not supported").count(), 1);
-    let (code, says) = run().arguments(["--strict"]).refuses();
-    assert!(code == 9 && says.contains("`num_beams` is ignored"), "{code}: {says}");
-    let bundle = tempfile::tempdir().expect("a folder");
-    let path = bundle.path().join("b");
-    shardwright(["compile"])
-        .argument(copy.path())
-        .arguments(["--soc", "generic", "-o"])
-        .argument(&path)
-        .succeeds();
-    let run = || shardwright(["run"]).argument(&path).arguments(["--prompt", "a", "-n", "1"]);
-    let outcome = run().outcome();
-    assert_eq!(outcome.stderr.matches("`num_beams` is ignored").count(), 1, "{}", outcome.stderr);
-    let (code, says) = run().arguments(["--strict"]).refuses();
-    assert!(code == 9 && says.contains("`num_beams` is ignored"), "{code}: {says}");
+    let line = format!("note: {} notes from its compilation: `shardwright inspect ", notes.len());
+    assert_eq!(outcome.stderr.matches(&line).count(), 1, "{}", outcome.stderr);
+    for note in notes {
+        assert!(!outcome.stderr.contains(note), "{}", outcome.stderr);
+    }
+    assert!(!run().arguments(["--quiet"]).outcome().stderr.contains("from its compilation"));
 }
 
 #[test]

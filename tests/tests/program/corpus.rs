@@ -174,6 +174,23 @@ fn tokenizer_index() -> Vec<u8> {
     [Digest::of(&bytes).bytes().as_slice(), &index].concat()
 }
 
+/// Returns a file with two learned limits of a compiler.
+fn learned() -> Vec<u8> {
+    let limit = |name: &str, told: bool| {
+        serde_json::json!({
+            "name": name, "value": 400, "refused": 812, "told": told,
+            "flags": [{ "name": "opt-level", "value": "3" }], "evidence": "too many operations",
+        })
+    };
+    let compiler = serde_json::json!({
+        "chip": "mt6989", "shim": "neuron", "shim_version": "1.0.0", "library": null,
+        "device": "adapter 8.2.28", "settings": [["simulate", "yes"]], "facts": [["arch", "mdla5"]],
+    });
+    let limits = [limit("ops", true), limit("weight-bytes", false)];
+    let file = serde_json::json!({ "version": 2, "learned_of": compiler, "limits": limits });
+    serde_json::to_vec(&file).expect("JSON")
+}
+
 /// Returns an archive with a stored bundle, after an unrelated entry.
 fn package() -> Vec<u8> {
     let (mut bytes, mut directory) = (Vec::new(), Vec::new());
@@ -240,6 +257,7 @@ fn every_file_of_the_corpus_is_taken() {
             ("tokenizer", tokenizers()),
             ("tokenizer_index", vec![("merging", tokenizer_index())]),
             ("package", vec![("stored", package())]),
+            ("learned", vec![("limits", learned())]),
         ] {
             for (name, bytes) in samples {
                 write(target, name, &bytes);

@@ -2,12 +2,13 @@
 //! conversation continues, any number of times. At the prompt, the program ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::{program, tree};
 
 /// Upper bound on any step here, on a loaded machine.
@@ -26,13 +27,12 @@ struct Conversation {
 }
 
 impl Conversation {
-    fn begin() -> Conversation {
+    fn begin(model: &Path) -> Conversation {
         let mut child = Command::new(program::executable())
             .current_dir(tree::root())
-            .args(["run", DEMO_MODEL, "--chat", "--max-tokens", "900", "--context", "1024"])
-            // At this temperature nearly all tokens are equally likely, so a reply rarely ends by
-            // itself.
-            .args(["--temperature", "6", "--top-k", "0", "--top-p", "1", "--threads", "1"])
+            .arg("run")
+            .arg(model)
+            .args(["--chat", "--max-tokens", "900", "--context", "1024", "--threads", "1"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -107,8 +107,8 @@ fn ended(child: &mut Child) -> Option<i32> {
 
 /// Interrupts three replies one after the other. Returns `None` if a reply was finished before its
 /// interrupt, which then reached the prompt.
-fn three_interrupted() -> Option<Conversation> {
-    let mut conversation = Conversation::begin();
+fn three_interrupted(model: &Path) -> Option<Conversation> {
+    let mut conversation = Conversation::begin(model);
     for turn in ["one", "two", "three"] {
         conversation.say(turn);
         if !conversation.hears() {
@@ -124,7 +124,11 @@ fn three_interrupted() -> Option<Conversation> {
 
 #[test]
 fn each_reply_can_be_interrupted_and_the_prompt_ends_the_program() {
-    let mut conversation = (0..10).find_map(|_| three_interrupted()).expect("three replies are interrupted");
+    // A reply does not end by itself.
+    let model = Copy::of(DEMO_MODEL)
+        .json("generation_config.json", |settings| settings["min_new_tokens"] = 900.into());
+    let interrupted = (0..10).find_map(|_| three_interrupted(model.path()));
+    let mut conversation = interrupted.expect("three replies are interrupted");
     // By now it waits for the next line.
     thread::sleep(Duration::from_millis(500));
     interrupt(&conversation.child);

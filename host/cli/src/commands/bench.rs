@@ -16,7 +16,7 @@ use shardwright_measure::{Probe, Prober};
 use shardwright_runtime::Session;
 
 use super::draft::{Drafts, drafts};
-use super::{Input, open_for, print, say_notices};
+use super::{Input, open_for, print, say_notices, say_notices_and_of_text};
 use crate::arguments::{BenchArguments, ExecutionArguments, Format};
 use crate::outcome::{Failure, Outcome};
 use crate::{interrupt, views};
@@ -132,7 +132,10 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
         model.tokenizer()?;
     }
     let tokenizer_ready = arguments.text.then(|| started.elapsed().as_secs_f64());
-    say_notices(&model, false);
+    match arguments.text {
+        true => say_notices_and_of_text(&model, false)?,
+        false => say_notices(&model, false),
+    }
 
     let busy = views::Busy::new("measuring");
     let mut measured: Vec<Measured> = works.iter().map(|&work| Measured::new(work)).collect();

@@ -9,7 +9,7 @@ use serde::Serialize;
 use shardwright::{ErrorKind, GenerationEvent, SamplingParameters, Session, Watch};
 use shardwright_files::read_named;
 
-use super::{TEXTS_BYTES_MAX, interrupted, open, print, say_notices};
+use super::{TEXTS_BYTES_MAX, interrupted, open, print, say_notices_and_of_text};
 use crate::arguments::{CalibrationTextArguments, Format};
 use crate::outcome::{Failure, Outcome, io};
 use crate::{interrupt, views};
@@ -34,7 +34,7 @@ pub fn calibration_text(arguments: &CalibrationTextArguments, format: Format) ->
     let (found, words) = begun(&arguments.output, &prompts)?;
     let model =
         open(&arguments.target, &arguments.execution, &arguments.checkpoint, &arguments.bundled, &[])?;
-    say_notices(&model, false);
+    say_notices_and_of_text(&model, false)?;
     let mut session = model.session()?;
     session.options.max_tokens = Some(arguments.longest as usize);
     let stop = session.cancel_handle();

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use shardwright::{ChosenSpeculation, ErrorKind, Model, OpenOptions, Speculation};
 
-use super::{is_bundle, open, say_notices};
+use super::{is_bundle, open, say_notices_and_of_text};
 use crate::arguments::{BundledArguments, DraftArgument, ExecutionArguments, TargetArguments};
 use crate::outcome::Failure;
 use crate::views;
@@ -119,7 +119,7 @@ pub fn small_model(
     let mut target = target.of_a_draft(context);
     target.towers.retain(|_| context.is_some());
     let small = open(&target, execution, path, &BundledArguments::default(), &[])?;
-    say_notices(&small, quiet);
+    say_notices_and_of_text(&small, quiet)?;
     if !small.chain().is_generative() {
         return Err(Failure::Refused {
             kind: ErrorKind::Unsupported,

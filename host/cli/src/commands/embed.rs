@@ -1,7 +1,7 @@
 use serde::Serialize;
 use shardwright::EmbedOptions;
 
-use super::{TEXTS_BYTES_MAX, interrupted, json, open, say_notices, standard_input, write};
+use super::{TEXTS_BYTES_MAX, interrupted, json, open, say_notices_and_of_text, standard_input, write};
 use crate::arguments::{EmbedArguments, Format};
 use crate::outcome::{Failure, Outcome};
 
@@ -16,7 +16,7 @@ struct Embedding<'a> {
 pub fn embed(arguments: &EmbedArguments, format: Format) -> Result<Outcome, Failure> {
     let model =
         open(&arguments.target, &arguments.execution, &arguments.checkpoint, &arguments.bundled, &[])?;
-    say_notices(&model, false);
+    say_notices_and_of_text(&model, false)?;
     let options =
         EmbedOptions { prompt_name: arguments.prompt_name.clone(), dimensions: arguments.dimensions };
     let read;

@@ -5,7 +5,7 @@ use std::path::Path;
 use shardwright::{Model, user_cache_directory};
 use shardwright_perplexity::{PerplexityOptions, Text};
 
-use super::{is_bundle, open, print, say_each, say_notices};
+use super::{is_bundle, open, print, say_each, say_notices_and_of_text};
 use crate::arguments::{BundledArguments, ExecutionArguments, Format, PerplexityArguments, TargetArguments};
 use crate::outcome::{Failure, Outcome};
 use crate::views;
@@ -25,7 +25,7 @@ pub fn perplexity(arguments: &PerplexityArguments, format: Format) -> Result<Out
         true => open(target, execution, checkpoint, bundled, &[])?,
         false => open(&in_large_steps(target), execution, checkpoint, bundled, &[])?,
     };
-    say_notices(&model, false);
+    say_notices_and_of_text(&model, false)?;
     let options =
         PerplexityOptions { window: arguments.window, stride: arguments.stride, chunks: arguments.chunks };
     let mut watch = views::Progress::new("measuring", checkpoint);
@@ -57,7 +57,7 @@ fn reference(
         false => in_large_steps(&target.of_a_draft(target.context)),
     };
     let reference = open(&target, &execution, path, &bundled, &[])?;
-    say_notices(&reference, false);
+    say_notices_and_of_text(&reference, false)?;
     Ok(reference)
 }
 

@@ -8,7 +8,8 @@ use shardwright_runtime::Move;
 
 use super::draft::{Drafts, drafts};
 use super::{
-    PROMPT_BYTES_MAX, json as json_line, open, say_each, say_notices, say_verified, standard_input, write,
+    PROMPT_BYTES_MAX, json as json_line, open, say_each, say_notices_and_of_text, say_verified,
+    standard_input, write,
 };
 use crate::arguments::{Format, RunArguments, Thinking};
 use crate::outcome::{Failure, Outcome};
@@ -20,7 +21,7 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
     let asked = &arguments.drafts.drafts;
     let model =
         open(&arguments.target, &arguments.execution, &arguments.checkpoint, &arguments.bundled, asked)?;
-    say_notices(&model, arguments.quiet);
+    say_notices_and_of_text(&model, arguments.quiet)?;
     let mut session = model.session()?;
     configure(&mut session, arguments)?;
     let drafts = drafts(asked, &model, &arguments.target, &arguments.execution, arguments.quiet)?;

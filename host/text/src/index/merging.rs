@@ -39,6 +39,11 @@ impl IndexedModel {
         (*self.bytes).as_ref()
     }
 
+    /// The parts of the `tokenizer.json` beside its model, as it has them.
+    pub(crate) fn rest(&self) -> &[u8] {
+        self.layout.rest(self.bytes())
+    }
+
     fn find(&self, token: &[u8]) -> Option<u32> {
         self.layout.find(self.bytes(), token)
     }

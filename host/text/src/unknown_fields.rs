@@ -1,0 +1,210 @@
+//! Finds fields of a `tokenizer.json` that have no effect: the library drops unknown fields.
+//!
+//! A step with an unknown field may split texts in another way than its author intended.
+
+use std::fmt;
+
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+
+/// Parts that the library reads, in addition to the model.
+const PARTS: [&str; 5] = ["added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder"];
+/// Fields that cannot change ids: a prompt is never cut or padded.
+const CANNOT_MATTER: [&str; 3] = ["version", "truncation", "padding"];
+/// Fields of the library's models.
+const OF_MODELS: [&str; 12] = [
+    "type",
+    "vocab",
+    "merges",
+    "dropout",
+    "unk_token",
+    "unk_id",
+    "continuing_subword_prefix",
+    "end_of_word_suffix",
+    "fuse_unk",
+    "byte_fallback",
+    "ignore_merges",
+    "max_input_chars_per_word",
+];
+/// Fields of an added token.
+const OF_TOKENS: [&str; 7] = ["id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"];
+/// Older spellings, which the library reads and does not write.
+const OLDER: [&str; 2] = ["add_prefix_space", "str_rep"];
+
+/// The parts of a `tokenizer.json` as they are in the file, and the names of its unknown fields.
+#[derive(Default)]
+pub(crate) struct Written {
+    parts: Map<String, Value>,
+    others: Vec<String>,
+}
+
+impl Written {
+    /// Parses parts that were stored as JSON.
+    pub(crate) fn of_parts(parts: &[u8]) -> Written {
+        Written { parts: serde_json::from_slice(parts).unwrap_or_default(), others: Vec::new() }
+    }
+
+    /// Returns the fields without effect, with the names of the objects around them. `used` contains
+    /// the steps as the library would write them.
+    pub(crate) fn unused(&self, used: &[(&str, &Value)]) -> Vec<String> {
+        let mut unused = self.others.clone();
+        for (name, used) in used {
+            missing(name, &self.parts.get(*name).cloned().unwrap_or_default(), used, &mut unused);
+        }
+        let tokens = self.parts.get("added_tokens").and_then(Value::as_array);
+        let fields = tokens.into_iter().flatten().filter_map(Value::as_object).flat_map(Map::keys);
+        for field in fields.filter(|field| !OF_TOKENS.contains(&field.as_str())) {
+            let name = format!("added_tokens.{field}");
+            if !unused.contains(&name) {
+                unused.push(name);
+            }
+        }
+        unused
+    }
+}
+
+/// Adds the fields of `written` that are missing from `used`.
+fn missing(name: &str, written: &Value, used: &Value, into: &mut Vec<String>) {
+    match (written, used) {
+        (Value::Object(written), Value::Object(used)) => {
+            for (field, value) in written {
+                let inner = format!("{name}.{field}");
+                match used.get(field) {
+                    Some(used) => missing(&inner, value, used, into),
+                    None if value.is_null() || OLDER.contains(&field.as_str()) => {}
+                    None => into.push(inner),
+                }
+            }
+        }
+        (Value::Array(written), Value::Array(used)) if written.len() == used.len() => {
+            for (index, (written, used)) in written.iter().zip(used).enumerate() {
+                missing(&format!("{name}.{index}"), written, used, into);
+            }
+        }
+        _ => {}
+    }
+}
+
+impl<'de> Deserialize<'de> for Written {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct File;
+        impl<'de> Visitor<'de> for File {
+            type Value = Written;
+            fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+                formatter.write_str("the parts of a tokenizer")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Written, A::Error> {
+                let mut file = Written::default();
+                while let Some(field) = map.next_key::<String>()? {
+                    match field.as_str() {
+                        part if PARTS.contains(&part) => {
+                            let value = map.next_value()?;
+                            file.parts.insert(field, value);
+                        }
+                        "model" => {
+                            let Names(fields) = map.next_value()?;
+                            let unknown = fields.iter().filter(|field| !OF_MODELS.contains(&field.as_str()));
+                            file.others.extend(unknown.map(|field| format!("model.{field}")));
+                        }
+                        _ => {
+                            map.next_value::<IgnoredAny>()?;
+                            if !CANNOT_MATTER.contains(&field.as_str()) {
+                                file.others.push(field);
+                            }
+                        }
+                    }
+                }
+                Ok(file)
+            }
+        }
+        deserializer.deserialize_map(File)
+    }
+}
+
+/// The names of an object's fields.
+struct Names(Vec<String>);
+
+impl<'de> Deserialize<'de> for Names {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Names;
+            fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+                formatter.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Names, A::Error> {
+                let mut names = Vec::new();
+                while let Some((name, IgnoredAny)) = map.next_entry()? {
+                    names.push(name);
+                }
+                Ok(Names(names))
+            }
+        }
+        deserializer.deserialize_map(Fields)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::Tokenizer;
+
+    fn demo() -> Value {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/tokenizer.json");
+        serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+    }
+
+    fn ignored(file: &Value) -> Vec<String> {
+        let tokenizer = Tokenizer::from_bytes(file.to_string().as_bytes(), "m/tokenizer.json").unwrap();
+        tokenizer.ignored().iter().filter_map(|ignored| ignored.field.clone()).collect()
+    }
+
+    #[test]
+    fn each_field_without_effect_is_named_wherever_it_is() {
+        for pointer in ["", "/model", "/normalizer", "/decoder", "/decoder/decoders/0", "/pre_tokenizer"] {
+            let mut file = demo();
+            let object = file.pointer_mut(pointer).and_then(Value::as_object_mut).expect(pointer);
+            object.insert("wobble".to_owned(), json!(3));
+            let expected = format!("{pointer}/wobble")[1..].replace('/', ".");
+            assert_eq!(ignored(&file), [expected]);
+        }
+        let mut file = demo();
+        for token in file["added_tokens"].as_array_mut().unwrap() {
+            token["colour"] = json!("red");
+        }
+        assert_eq!(ignored(&file), ["added_tokens.colour"]);
+        // A field of another kind of step.
+        let mut file = demo();
+        file["normalizer"]["prepend_scheme"] = json!("first");
+        assert_eq!(ignored(&file), ["normalizer.prepend_scheme"]);
+    }
+
+    #[test]
+    fn fields_of_older_files_and_of_batches_are_known() {
+        let mut file = demo();
+        file["padding"] = json!({ "strategy": "BatchLongest", "direction": "Right", "pad_id": 0,
+            "pad_type_id": 0, "pad_token": "<pad>", "pad_to_multiple_of": null });
+        file["pre_tokenizer"] = json!({ "type": "Metaspace", "replacement": "▁", "str_rep": "▁",
+            "add_prefix_space": true, "prepend_scheme": "always" });
+        assert_eq!(ignored(&file), [""; 0]);
+    }
+
+    /// All of the fixtures, read by the library and by an index.
+    #[test]
+    fn published_files_have_no_such_field() {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+        let folders = std::fs::read_dir(fixtures).unwrap().map(|entry| entry.unwrap().path());
+        let files: Vec<PathBuf> = folders.map(|folder| folder.join("tokenizer.json")).collect();
+        let files: Vec<_> = files.iter().filter(|file| file.is_file()).collect();
+        assert!(files.len() >= 15);
+        for file in files {
+            let tokenizer = Tokenizer::from_file(file).unwrap();
+            assert_eq!(tokenizer.ignored(), [], "{}", file.display());
+        }
+    }
+}
