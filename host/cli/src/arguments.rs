@@ -1,4 +1,4 @@
-//! The command line, as clap sees it.
+//! Defines the command line with clap: commands, options and their help texts.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,15 +8,16 @@ use shardwright::{FormatChoice, PlanMeasuring, Preference, PromptLength, WeightF
 use shardwright_hub::{HubError, HubId};
 use shardwright_trust::{Kind, LeastRelease, PublicKey};
 
-/// Runs language models on phone NPUs by plan: what is cut where, in which format, with which
-/// flags, and why.
+/// Run language models on phone NPUs. Each plan shows how the model is cut, in which formats and
+/// with which flags it is compiled, and why.
 #[derive(Parser, Debug)]
 #[command(name = "shardwright", version, propagate_version = true)]
 pub struct Arguments {
-    /// How reports are written to standard output.
+    /// Format of reports on standard output. `json` prints one document, or one per line while a
+    /// reply streams.
     #[arg(long, global = true, value_name = "text|json", value_parser = format, default_value = "text")]
     pub format: Format,
-    /// Say more on standard error (repeat for more).
+    /// Show full reports, and log more to standard error (repeat for more).
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     #[command(subcommand)]
@@ -25,9 +26,9 @@ pub struct Arguments {
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For people.
+    /// Text for people.
     Text,
-    /// For programs; one document, or one per line while streaming.
+    /// JSON for programs: one document, or one per line while a reply streams.
     Json,
 }
 
@@ -98,46 +99,49 @@ const EXPLAIN_EXAMPLES: &str = "Example:
 
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Generate text from a checkpoint or a bundle.
+    /// Generate text with a checkpoint or a bundle: one reply, or a conversation.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArguments),
     /// Fetch a model from a Hugging Face hub into the cache that `hf download` uses. Other commands
-    /// then accept its id in place of a path. An interrupted pull resumes where it stopped.
+    /// then accept its id instead of a path.
+    ///
+    /// An interrupted pull resumes where it stopped.
     #[command(after_help = PULL_EXAMPLES)]
     Pull(PullArguments),
-    /// Measure how fast a checkpoint or a bundle runs, alone or in turns with llama.cpp's
+    /// Measure how fast a checkpoint or a bundle runs, with the same tests as llama.cpp's
     /// `llama-bench`.
     Bench(BenchArguments),
-    /// Compile a checkpoint into a bundle, which runs without a compiler. An interrupted run goes
-    /// on where it stopped.
+    /// Compile a checkpoint into a bundle, which runs without a compiler. An interrupted run
+    /// resumes where it stopped.
     #[command(after_help = COMPILE_EXAMPLES)]
     Compile(CompileArguments),
-    /// Pack a bundle into one file, an uncompressed ZIP archive, in which everything lies where a
-    /// page of memory begins; the same commands take it as take the directory. Or lay it out for a
-    /// way to phones: AI packs of Google Play, adb, a hub of models.
+    /// Pack a bundle into one file, or lay it out for delivery: as AI packs for Google Play, for
+    /// adb, or for a model hub.
+    ///
+    /// The file is an uncompressed ZIP archive whose parts begin at page boundaries, so that they
+    /// can be mapped. Commands accept it in place of the bundle's directory.
     #[command(after_help = PACK_EXAMPLES)]
     Pack(PackArguments),
-    /// List what a bundle needs beside it on a phone: shims, vendors' libraries with their versions
-    /// and licences, and what an app declares.
+    /// List the requirements of a bundle on a phone: shims, vendor libraries with their versions
+    /// and licences, and declarations of the app.
     #[command(after_help = NEEDS_EXAMPLES)]
     Needs(NeedsArguments),
-    /// Show which variant and chain of a bundle a machine runs, and why not the others.
+    /// Show which variant and chain of a bundle a machine runs, and why it does not run the others.
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArguments),
-    /// Let a model write text to calibrate on: its own replies to prompts, drawn as it would say
-    /// them. An interrupted run goes on where it stopped.
+    /// Write a calibration text from the model's own replies to prompts, sampled at temperature 1.
+    /// An interrupted run resumes where it stopped.
     #[command(after_help = CALIBRATION_TEXT_EXAMPLES)]
     CalibrationText(CalibrationTextArguments),
-    /// Show what a bundle, an artefact, a work order or a checkpoint says of itself, or what a shim
-    /// says of a file of its vendor's tools.
+    /// Show the contents of a bundle, an artefact, a work order or a checkpoint. Files of vendor
+    /// tools are described by the vendor's shim.
     Inspect {
-        /// The file or directory.
+        /// File or directory to inspect, or the id of a pulled model (OWNER/NAME).
         path: PathBuf,
-        /// Prove every byte of a bundle, not the manifest and small files alone.
+        /// Verify every byte of a bundle. Default: verify the manifest and small files only.
         #[arg(long)]
         verify: bool,
-        /// The chip whose profile says which flags are worth setting, for files that do not name
-        /// theirs.
+        /// Chip whose profile recommends compiler flags, for files that do not name their chip.
         #[arg(long)]
         soc: Option<String>,
         #[command(flatten)]
@@ -149,9 +153,10 @@ pub enum Command {
         #[command(flatten)]
         trust: TrustArguments,
     },
-    /// Show how a checkpoint would be cut, placed and built, and why, and whether it fits; or what
-    /// differs between two plans. Weights need not be here: headers of the files or `config.json`
-    /// alone do.
+    /// Show how a checkpoint would be cut, placed and compiled, why, and whether it fits.
+    /// `plan diff` compares two plans.
+    ///
+    /// The weights are not needed: the headers of their files, or `config.json` alone, are enough.
     #[command(
         after_help = PLAN_EXAMPLES,
         args_conflicts_with_subcommands = true,
@@ -159,216 +164,249 @@ pub enum Command {
         disable_help_subcommand = true
     )]
     Plan(PlanArguments),
-    /// Measure what a checkpoint loses in each format, by layer and role, and keep it: plans rest
-    /// on what is measured. The most valuable losses come first; an interrupted run goes on where
-    /// it stopped.
+    /// Measure and store the quality loss of each format, by layer and role. Later plans for the
+    /// checkpoint use these losses instead of estimates.
+    ///
+    /// Losses that affect plans most are measured first. An interrupted run resumes where it
+    /// stopped.
     #[command(after_help = SENSITIVITY_EXAMPLES)]
     Sensitivity(SensitivityArguments),
-    /// Measure how well a model predicts a text, counted as llama.cpp's `llama-perplexity` counts,
-    /// and how far it is from a reference. An interrupted run resumes where it stopped.
+    /// Measure how well a model predicts a text, by the rules of llama.cpp's `llama-perplexity`,
+    /// and how far it is from a reference model. An interrupted run resumes where it stopped.
     #[command(after_help = PERPLEXITY_EXAMPLES)]
     Perplexity(PerplexityArguments),
-    /// Time plans where they run, and keep what was measured: later plans for the same chip,
-    /// library and machine rest on it. An interrupted run goes on where it stopped.
+    /// Time plans where they run (device, simulator or CPU) and store the times. Later plans for
+    /// the same chip, library and machine use them.
+    ///
+    /// An interrupted run resumes where it stopped.
     #[command(after_help = TUNE_EXAMPLES)]
     Tune(TuneArguments),
-    /// Show what a checkpoint consists of.
+    /// Show the structure of a checkpoint: components, layers, tables and sizes.
     Show(ShowArguments),
-    /// Turn text into sentence vectors.
+    /// Turn text into sentence vectors with an embedding model.
     Embed(EmbedArguments),
-    /// Compare a checkpoint's outputs with recorded ones. Exits with 1 if they differ.
+    /// Compare the outputs of a checkpoint or a bundle with recorded ones, or with a reference
+    /// evaluator. The exit code is 1 if they differ.
     Verify(VerifyArguments),
-    /// Show what there is to run on here, what was passed over and why, and what would come of a
-    /// bundle.
+    /// Show available devices and shims, why others were skipped, and how a bundle would run.
     Doctor(DoctorArguments),
-    /// Shims: list them and why others were skipped, begin one, state a hash.
+    /// List shims, create one, or write the hash of a library into its manifest.
     #[command(subcommand)]
     Shim(ShimCommand),
-    /// Planners: begin, build, join and check them, and make signed packs for hosts without a
+    /// Create, build, combine and check planners, and make signed packs for hosts without a
     /// compiler.
     #[command(subcommand)]
     Planner(PlannerCommand),
-    /// Signatures: make a key, sign a bundle, shim, planner or profile, revoke what must not be
-    /// used any more.
+    /// Make keys, sign bundles, shims, planners and profiles, and revoke keys and releases.
     #[command(subcommand)]
     Trust(TrustCommand),
-    /// Write a completion script for a shell to standard output.
+    /// Write a shell completion script to standard output.
     Completions {
-        /// The shell.
+        /// Shell to write the script for.
         shell: clap_complete::Shell,
     },
 }
 
-/// Where shims are looked for besides the usual places.
+/// Directories of shims, in addition to the standard ones.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Places and trust")]
 pub struct ShimPlaces {
-    /// A further directory of shims with their manifests (may be repeated).
+    /// Additional directory of shims with their manifests (may be repeated).
     #[arg(long, value_name = "DIR")]
     pub shims: Vec<PathBuf>,
 }
 
-/// Where planners are looked for besides the usual places.
+/// Directories of planners, in addition to the standard ones.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Places and trust")]
 pub struct PlannerPlaces {
-    /// A further directory of planners (may be repeated).
+    /// Additional directory of planners (may be repeated).
     #[arg(long, value_name = "DIR")]
     pub planners: Vec<PathBuf>,
 }
 
-/// Where profiles are looked for besides the usual places.
+/// Directories of profiles, in addition to the standard ones.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Places and trust")]
 pub struct ProfilePlaces {
-    /// A further directory of SoC profiles (may be repeated).
+    /// Additional directory of SoC profiles (may be repeated).
     #[arg(long, value_name = "DIR")]
     pub profiles: Vec<PathBuf>,
 }
 
-/// Whose signatures count, and of what.
+/// Trusted keys, and the policy for files without their signatures.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Places and trust")]
 pub struct TrustArguments {
-    /// A public key whose signatures count (may be repeated). Planner packs are run only if signed
-    /// by one.
+    /// Public key to trust (may be repeated). Planner packs run only if a trusted key signed them.
     #[arg(long = "trust", value_name = "KEY")]
     pub trusted_keys: Vec<String>,
-    /// What becomes of a bundle, shim, planner or profile without a signature of a trusted key: it
-    /// is used, used with a notice, or refused. Default: with a notice where a key or a list is
-    /// named.
+    /// Policy for a bundle, shim, planner or profile that no trusted key signed: `off` uses it,
+    /// `warn` uses it with a warning, `require` refuses it. Default: `warn` with `--trust` or
+    /// `--revocations`, otherwise `off`.
     #[arg(long, value_enum, value_name = "off|warn|require", hide_possible_values = true)]
     pub signatures: Option<Signatures>,
-    /// A list, signed by a trusted key, of what must not be used any more (may be repeated).
+    /// List of revoked keys and releases, signed by a trusted key (may be repeated).
     #[arg(long, value_name = "FILE")]
     pub revocations: Vec<PathBuf>,
 }
 
-/// Which bundle is meant.
+/// The name under which the bundle must be signed.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Signatures")]
 pub struct ExpectedArgument {
-    /// Refuse a bundle that no trusted key signed under this name, whatever `--signatures` says of
-    /// other files.
+    /// Refuse the bundle unless a trusted key signed it under this name. This applies with every
+    /// value of `--signatures`.
     #[arg(long, value_name = "NAME")]
     pub expect: Option<String>,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signatures {
-    /// Not looked at.
+    /// The file is used and its signature is not checked.
     Off,
-    /// Told of.
+    /// The file is used with a warning.
     Warn,
-    /// Required.
+    /// The file is refused.
     Require,
 }
 
-/// What is planned for.
+/// The chip to plan for, and the goals and settings of the plan.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Chip and plan")]
 pub struct TargetArguments {
-    /// The chip to plan for (a profile's name or alias). Default: the generic profile on the CPU.
-    /// `compile` and `plan` take several, separated by commas or repeated: the bundle has a variant
-    /// for each, and `plan` compares them. With a bundle, the chip that the machine is taken for.
+    /// Chip to plan for, by the name or an alias of its profile. Default: the profile `generic`, on
+    /// the CPU.
+    ///
+    /// `compile` and `plan` accept several chips, repeated or separated by commas. `compile` then
+    /// writes a variant for each chip, and `plan` compares them. For a bundle, this option
+    /// overrides the detected chip of the machine.
     #[arg(long, value_name = "SOC")]
     pub soc: Vec<String>,
-    /// Override or add a limit of the chip; its provenance becomes `user`.
+    /// Override or add a limit of the chip, such as `ops=400` (may be repeated). The plan reports
+    /// its provenance as `user`.
+    ///
+    /// A number may end in `k`, `KiB`, `MiB` or `GiB`.
     #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = name_and_number)]
     pub limits: Vec<(String, u64)>,
-    /// Set a flag of the chip's compiler, beside those of the chip's profile, or one of the session
-    /// such as `power`, for a bundle too (may be repeated).
+    /// Set a flag of the chip's compiler, in addition to the flags of the chip's profile (may be
+    /// repeated). Flags of a session, such as `power`, can be set for a bundle too.
     #[arg(long = "flag", value_name = "NAME=VALUE", value_parser = name_and_text)]
     pub flags: Vec<(String, String)>,
-    /// Leave a flag of the chip's profile out (may be repeated).
+    /// Remove a flag of the chip's profile (may be repeated).
     #[arg(long = "without-flag", value_name = "NAME")]
     pub flags_left_out: Vec<String>,
-    /// Offer these formats, best first (may be repeated): `stored`, or WEIGHTS/ACTIVATIONS/STATES
-    /// such as `w4-block32[head=w8-per-channel]/f32/f32`. Default: those of the chip's profile,
-    /// then `stored`; without a chip `stored` alone.
+    /// Formats to offer to the planner, best first (may be repeated): `stored`, or
+    /// WEIGHTS/ACTIVATIONS/STATES such as `w4-block32[head=w8-per-channel]/f32/f32`. Default: the
+    /// formats of the chip's profile, then `stored`, or only `stored` without a chip.
+    ///
+    /// States are the KV cache. Brackets set the format of a role.
     #[arg(long, value_name = "FORMATS", value_parser = formats)]
     pub formats: Vec<FormatChoice>,
-    /// The towers that are planned and compiled beside the text. Default: all that the checkpoint
-    /// has. A checkpoint that is run opens a tower when a picture or sound needs it.
-    #[arg(long, value_name = "WHICH", value_delimiter = ',')]
+    /// Towers (encoders for pictures and sounds) to plan and compile with the text, separated by
+    /// commas. Default: all towers of the checkpoint.
+    ///
+    /// `run` ignores this option for a checkpoint: it opens a tower when a picture or sound needs
+    /// it.
+    #[arg(long, value_name = "TOWER", value_delimiter = ',')]
     pub towers: Vec<TowerArgument>,
-    /// Offer these formats for the towers, best first (may be repeated), as `--formats` has them.
-    /// Default: on a CPU as stored, for a chip those of its profile that keep eight bits of every
-    /// weight.
+    /// Formats to offer for the towers, best first, written as in `--formats` (may be repeated).
+    /// Default: as stored on a CPU, and for a chip the formats of its profile that keep eight bits
+    /// of every weight.
     #[arg(long, value_name = "FORMATS", value_parser = formats)]
     pub tower_formats: Vec<FormatChoice>,
-    /// Soft tokens of the pictures that entry points are made for: `70,140,280`. A chip, whose
-    /// entry points compute all their rows, takes the smallest that holds a picture. Default: as
-    /// many as the checkpoint's processor makes.
+    /// Picture sizes, in soft tokens, for which towers get entry points, such as `70,140,280`.
+    /// Default: the size that the checkpoint's processor produces.
+    ///
+    /// A chip computes all rows of an entry point, so it runs the smallest one that fits a picture.
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     pub picture_sizes: Vec<u32>,
-    /// Seconds of the sounds that entry points are made for: `5,30`. Default: the longest that the
-    /// checkpoint's processor takes.
+    /// Sound lengths, in seconds, for which towers get entry points, such as `5,30`. Default: the
+    /// longest sound that the checkpoint's processor accepts.
     #[arg(long, value_name = "SECONDS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     pub clip_lengths: Vec<u32>,
-    /// The format of a gathered table (`embedding`, `per-layer`). Default: as stored, or narrower
-    /// where `--size` asks for it.
+    /// Format of a table whose rows are read by token id, `embedding` or `per-layer` (may be
+    /// repeated). Default: as stored, or narrower if `--size` requires it.
     #[arg(long = "table", value_name = "NAME=FORMAT", value_parser = table_format)]
     pub tables: Vec<(Table, WeightFormat)>,
-    /// The most quality a plan may lose: `near-lossless` (5), `good` (150), `small` (300), or a
-    /// number: KL divergence in thousandths of a nat per token. Measured once for a checkpoint.
+    /// Largest quality loss of the plan: `near-lossless` (5), `good` (150), `small` (300), or a
+    /// number, as KL divergence in thousandths of a nat per token. Default: no measured limit.
+    ///
+    /// The losses are measured once for a checkpoint, which needs minutes. Without this option,
+    /// `--prefer` and `--formats`, a plan for a chip stays within `good` by estimated losses if it
+    /// can.
     #[arg(long, value_name = "GOAL", value_parser = quality)]
     pub quality: Option<u32>,
-    /// What a plan is best in, of those that keep the goals of bytes and times. Default: `speed` on
-    /// a chip, `quality` on a CPU, where weights stay as stored unless a goal needs less.
-    #[arg(long, value_name = "WHAT", value_parser = preference)]
+    /// Objective among the plans that meet the goals for bytes and times. Default: `speed` on a
+    /// chip, unless its profile sets `quality`, and `quality` on a CPU.
+    ///
+    /// On a CPU, weights stay as stored unless a goal requires smaller ones.
+    #[arg(long, value_name = "speed|quality", value_parser = preference)]
     pub prefer: Option<Preference>,
-    /// The most that artefacts and KV cache of all shards may take together: `900MB`, `3GB`, or
-    /// bytes. Gathered tables are mapped and not counted. A plan is made within it; what a bundle
-    /// may take where it runs is `--memory-budget`, of `run`.
+    /// Largest size of artefacts and KV cache of all shards together, such as `900MB`, `3GB`, or a
+    /// number of bytes. Default: the limits of the chip.
+    ///
+    /// Gathered tables are mapped and not counted. This option bounds the plan of a checkpoint.
+    /// `--memory-budget` of `run` bounds the memory of a finished bundle.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
-    /// The most that artefacts and gathered tables may take together: what an app carries. Tables
-    /// are rounded where that leaves more to the layers. What the plan falls back to is within it,
-    /// or left out where it does not fit beside; `--strict` leaves it out.
+    /// Largest size of artefacts and gathered tables together, which an app ships, such as `900MB`,
+    /// `3GB`, or a number of bytes. Default: the limits of the chip.
+    ///
+    /// Tables are rounded if that leaves more bytes for the layers. Fallback chains count too. They
+    /// are left out if they do not fit, and with `--strict`.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
-    /// The most time from a prompt to the first token of its answer: `500ms`, `2s`. Held against
-    /// the times that are known of the chip.
+    /// Longest time from a prompt to the first token of its answer, such as `500ms` or `2s`, by the
+    /// known times of the chip. Default: no limit.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub first_token: Option<Duration>,
-    /// The fewest tokens a second of an answer, by the times that are known of the chip.
+    /// Lowest speed of an answer in tokens per second, by the known times of the chip. Default: no
+    /// limit.
     #[arg(long, value_name = "NUMBER", value_parser = tokens_per_second)]
     pub tokens_per_second: Option<f64>,
-    /// Tokens of a usual prompt, or several lengths and how often each occurs: `20:5,300:2,2000`.
-    /// For a chip, whose entry points compute all their rows, prefills are chosen that suit them;
-    /// the time to the first token is that of their mean. Default: the largest prefill, and 512.
+    /// Usual length of a prompt in tokens, or several lengths and how often each occurs, such as
+    /// `20:5,300:2,2000`. Default: 512, with the largest prefill entry point.
+    ///
+    /// A chip computes all rows of an entry point, so the planner chooses prefill entry points that
+    /// suit these lengths. The time to the first token is the mean over them.
     #[arg(long, value_name = "TOKENS[:TIMES]", value_delimiter = ',', value_parser = prompt_length)]
     pub usual_prompt: Vec<PromptLength>,
-    /// Tokens of a usual answer: formats and cuts are then chosen for the time of the whole answer,
-    /// its first token included, instead of that of a further token alone.
+    /// Usual length of an answer in tokens, to plan for the time of the whole answer with its first
+    /// token. Default: plan for the time of one further token.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub usual_answer: Option<u32>,
-    /// Conversations like the usual ones, one a line, turns separated by tabs, user first: how
-    /// often prompt lookup is right in their replies decides whether the plan verifies several
-    /// tokens in a step, and how many. Default: a modest guess.
+    /// Text of usual conversations, to measure how often prompt lookup predicts their replies.
+    /// Default: a modest guess.
+    ///
+    /// The text has one conversation per line, turns separated by tabs, user first. The measured
+    /// rate decides whether the plan verifies several tokens in a step, and how many.
     #[arg(long, value_name = "FILE")]
     pub usual_text: Option<PathBuf>,
-    /// How weights become integers: each to the nearest, or compensated, so that the errors of a
-    /// row make up for each other over the calibration text. Default: compensated at 4 bits and
-    /// fewer in models of up to 512 million weights, which takes minutes once; otherwise nearest.
-    #[arg(long, value_name = "HOW", value_parser = rounding)]
+    /// Rounding of weights to integers: `nearest`, or `compensated`, where the errors of a row
+    /// compensate each other over the calibration text. Default: `compensated` at 4 bits and fewer
+    /// in models of up to 512 million weights, otherwise `nearest`.
+    ///
+    /// Compensated rounding needs minutes, once for a checkpoint and a text.
+    #[arg(long, value_name = "nearest|compensated", value_parser = rounding)]
     pub rounding: Option<WeightRounding>,
-    /// A text to calibrate on, one conversation a line, turns separated by tabs, where formats or
-    /// the rounding need it. Default: texts that come with the program.
+    /// Calibration text, used if formats or the rounding need one: one conversation per line, turns
+    /// separated by tabs. Default: built-in texts.
     #[arg(long, value_name = "FILE")]
     pub calibration_text: Option<PathBuf>,
-    /// The planner: a `.wasm` file, a planner pack, or a name from a planner directory. Default:
-    /// the built-in one.
+    /// Planner to use: a `.wasm` file, a planner pack, or a name from a planner directory. Default:
+    /// the built-in planner.
     #[arg(long, value_name = "FILE|NAME")]
     pub planner: Option<String>,
-    /// A setting for the planner, as `planner check` lists them.
+    /// Set an option of the planner (may be repeated). `planner check` lists a planner's options.
     #[arg(long = "planner-option", value_name = "NAME=VALUE", value_parser = name_and_text)]
     pub planner_options: Vec<(String, String)>,
-    /// Context capacity in tokens. Default: what the model was made for, at most 4096.
+    /// Capacity of the context in tokens. Default: the capacity that the model was trained for, at
+    /// most 4096.
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<u32>,
-    /// Turn every fallback into an error.
+    /// Turn every fallback into an error. A fallback runs something elsewhere or otherwise than
+    /// planned.
     #[arg(long)]
     pub strict: bool,
     #[command(flatten)]
@@ -381,14 +419,17 @@ pub struct TargetArguments {
     pub trust: TrustArguments,
 }
 
-/// Whether what a plan loses is measured.
+/// Whether the quality loss of a plan is measured.
 #[derive(Args, Debug, Clone, Default)]
 pub struct MeasuringArguments {
-    /// Run the whole plan on the CPU beside the model as stored, to measure what it loses, however
-    /// long that takes. Without it that is done for models of up to 2 billion weights.
+    /// Measure the quality loss of the plan for a model of any size. Default: measure it for models
+    /// of up to 2 billion weights.
+    ///
+    /// The measurement runs the whole plan and the model as stored on the CPU, which may be slow.
+    /// If it fails, planning fails.
     #[arg(long, conflicts_with = "no_measure")]
     pub measure: bool,
-    /// Do not run the plan: say what it is expected to lose.
+    /// Skip the measurement and report the estimated loss.
     #[arg(long)]
     pub no_measure: bool,
 }
@@ -403,27 +444,32 @@ impl MeasuringArguments {
     }
 }
 
-/// What expects the next tokens.
+/// Drafts that propose tokens while a model runs.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Drafts")]
 pub struct DraftArguments {
-    /// What expects the next tokens, of which a step then verifies several (may be repeated: asked
-    /// in order): `auto` for what the plan chose, `off`, `lookup` for what followed in the text
-    /// before, or a smaller model with the same vocabulary, as a checkpoint, which runs on this
-    /// machine's CPU, or a bundle. The reply is the same. Default: `auto`.
-    #[arg(long = "draft", value_name = "WHICH", value_parser = draft)]
+    /// Draft that proposes next tokens, several of which are verified in one step (may be repeated,
+    /// tried in order). Default: `auto`, the choice of the plan.
+    ///
+    /// `off` disables drafts. `lookup` proposes the tokens that followed the same text earlier. A
+    /// path names a smaller model with the same vocabulary: a bundle, or a checkpoint, which runs
+    /// on this machine's CPU. Greedy replies do not change, and sampled replies keep their
+    /// distribution.
+    #[arg(long = "draft", value_name = "DRAFT", value_parser = draft)]
     pub drafts: Vec<DraftArgument>,
 }
 
-/// What a plan counts on to expect the next tokens.
+/// Drafts that a plan may rely on.
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Drafts")]
 pub struct PlannedDrafts {
-    /// What may expect the next tokens beside lookup, of which a step then verifies several, if the
-    /// plan gains by it (may be repeated): a smaller model with the same vocabulary, as a
-    /// checkpoint or a bundle, as `tune` measured it; or `lookup` alone, or `off`. Default: `auto`,
-    /// which is `lookup`.
-    #[arg(long = "draft", value_name = "WHICH", value_parser = draft)]
+    /// Draft that the plan may rely on to verify several tokens in one step (may be repeated):
+    /// `lookup`, `off`, or a smaller model with the same vocabulary. Default: `auto`, which is
+    /// `lookup`.
+    ///
+    /// A smaller model is a checkpoint or a bundle that `tune --draft` has measured. The plan uses
+    /// it if it gains more than lookup.
+    #[arg(long = "draft", value_name = "DRAFT", value_parser = draft)]
     pub drafts: Vec<DraftArgument>,
 }
 
@@ -445,16 +491,17 @@ fn draft(text: &str) -> Result<DraftArgument, String> {
     })
 }
 
-/// How a bundle is run.
+/// Options for running a bundle.
 #[derive(Args, Debug, Clone, Default)]
 pub struct BundledArguments {
-    /// The checkpoint a bundle was compiled from: chains that cannot be loaded are compiled anew
-    /// here, where their plan says just-in-time.
+    /// Checkpoint that the bundle was compiled from. Chains that are planned as just-in-time are
+    /// compiled again from it if they cannot be loaded.
     #[arg(long = "checkpoint", value_name = "DIR")]
     pub compiled_from: Option<PathBuf>,
-    /// The most memory that a bundle and its sessions may take here, artefacts, KV cache, buffers
-    /// and logits together: `900MB`, `3GB`, or bytes. A chain that needs more is passed over.
-    /// `--memory` is another bound: on what is planned for a checkpoint.
+    /// Largest memory of a bundle and its sessions: artefacts, KV cache, buffers and logits
+    /// together, such as `900MB`, `3GB`, or a number of bytes. Default: no limit.
+    ///
+    /// Chains that need more are skipped. To bound the plan of a checkpoint, use `--memory`.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory_budget: Option<u64>,
     #[command(flatten)]
@@ -511,61 +558,68 @@ impl TargetArguments {
     }
 }
 
-/// What runs it.
+/// How a plan is run.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Running")]
 pub struct ExecutionArguments {
-    /// What runs the plan. Default: the device, where its shim finds it.
+    /// Executor of the plan. Default: the device if its shim finds it, and the CPU without `--soc`.
     #[arg(long, value_enum)]
     pub on: Option<Executor>,
-    /// Threads of the CPU engine. Default: the cores there are.
+    /// Number of threads of the CPU engine. Default: the number of cores.
     #[arg(short = 't', long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: Option<u32>,
-    /// Which work of shims happens in a process of its own. Files are mapped: an artefact that
-    /// another program cuts short while it runs ends the process it runs in (SIGBUS), which is this
-    /// one except with `process`.
+    /// Work of shims that runs in a separate process.
+    ///
+    /// Files are mapped. If another program truncates an artefact while it runs, the process that
+    /// runs it ends (SIGBUS). With `process` that is the worker, otherwise it is this program.
     #[arg(long, value_enum, default_value_t = Isolation::Automatic)]
     pub isolation: Isolation,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
-    /// Questions and compiling, where the worker program is found.
+    /// Queries and compiling, if the worker program is found.
     Automatic,
-    /// None.
+    /// No work.
     Off,
-    /// Questions and compiling.
+    /// Queries and compiling. A missing worker program is an error.
     Compile,
-    /// Running too: a driver that dies costs a second, not this program.
+    /// All work: if a driver crashes, the reply is delayed by about a second and this program
+    /// continues.
     Process,
 }
 
 #[derive(Args, Debug)]
 pub struct CompileArguments {
-    /// A directory as Hugging Face publishes it, or a GGUF file.
+    /// Checkpoint to compile: a directory as published on Hugging Face, a GGUF file, or the id of a
+    /// pulled model (OWNER/NAME).
     pub checkpoint: PathBuf,
-    /// Where the bundle goes: a directory that is empty, or does not exist, or holds a bundle.
+    /// Directory for the bundle: an empty or new one, or an existing bundle, which is replaced.
     #[arg(short, long, value_name = "DIR", required_unless_present = "dry_run")]
     pub output: Option<PathBuf>,
-    /// Compile nothing: show what each chip would get, how large and how fast.
+    /// Show the plan, size and speed for each chip without compiling.
     #[arg(long)]
     pub dry_run: bool,
-    /// Compile for as many chips at once: the same bundle, sooner. Chips whose compiler runs once
-    /// follow each other all the same. [default: 1]
+    /// Number of chips to compile for at once. Default: 1.
+    ///
+    /// The bundle does not depend on this number. Chips whose compiler can run only once at a time
+    /// are still compiled one after another.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "dry_run")]
     pub jobs: Option<u32>,
-    /// Bytes that those are expected to hold together at most (`16GB`); one alone always runs. A
-    /// chip is expected to hold 12 times the weights of its largest shard, on the CPU 3 times, with
-    /// 256 MiB and weights that were made in memory on top. Default: three quarters of the memory
-    /// that is available, where the system says so.
+    /// Largest memory that concurrent jobs are expected to need together, such as `16GB`. Default:
+    /// three quarters of the available memory, if the system reports it.
+    ///
+    /// A single job always runs. A job is expected to need 12 times the weights of its largest
+    /// shard (3 times on the CPU), 256 MiB, and the size of weights that are made in memory.
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "jobs")]
     pub jobs_memory: Option<u64>,
-    /// Take artefacts of the same work orders from this bundle instead of compiling them: for a
-    /// further chip, or for the same bytes again from a compiler that gives others each time
+    /// Bundle whose artefacts are reused for equal work orders instead of compiling them again.
+    ///
+    /// Use it to add a chip, or to get the same bytes again from a compiler whose output varies.
     #[arg(long, value_name = "BUNDLE", conflicts_with = "dry_run")]
     pub reuse: Option<PathBuf>,
-    /// Run each plan on the CPU beside the model as stored, to measure what it loses, as `plan`
-    /// does without being asked.
+    /// Measure the quality loss of each plan on the CPU, for a model of any size. Default: no
+    /// measurement.
     #[arg(long, conflicts_with = "dry_run")]
     pub measure: bool,
     #[command(flatten)]
@@ -578,45 +632,45 @@ pub struct CompileArguments {
 
 #[derive(Args, Debug)]
 pub struct PackArguments {
-    /// A bundle, in a directory or packed.
+    /// Bundle to pack: a directory or a packed file.
     pub bundle: PathBuf,
     #[command(flatten)]
     pub channel: Channel,
-    /// When AI packs come: with the app, right after it, or when it asks for them, the default.
+    /// Time at which AI packs are delivered. Default: `on-demand`.
     #[arg(
         long,
         value_enum,
-        value_name = "WHEN",
+        value_name = "MODE",
         conflicts_with_all = ["output", "adb", "hf"],
         default_value_if("ai_pack", clap::builder::ArgPredicate::IsPresent, "on-demand")
     )]
     pub delivery: Option<Delivery>,
-    /// Name of the first AI pack. Default: that of the model.
+    /// Name of the first AI pack. Default: the model's name.
     #[arg(long, conflicts_with_all = ["output", "adb", "hf"])]
     pub name: Option<String>,
-    /// The most bytes of an AI pack, of which there are more then: less than Google Play takes, for
-    /// trying it out (`500MB`, or bytes).
+    /// Largest size of an AI pack, such as `500MB` or a number of bytes, to try out a bundle in
+    /// several packs. Default and maximum: 1.5 GB, the limit of Google Play.
     #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with_all = ["output", "adb", "hf"])]
     pub pack_size: Option<u64>,
-    /// The most bytes that a device may get of all AI packs: what the app itself leaves of the 4 GB
-    /// that Google Play takes for a version of it.
+    /// Largest size of all AI packs for one device: the limit of Google Play for an app version,
+    /// minus the size of the app itself. Default and maximum: 4 GB.
     #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with_all = ["output", "adb", "hf"])]
     pub app_size: Option<u64>,
-    /// Push the variant for this chip alone (a name of it that the bundle knows).
+    /// Chip whose variant `--adb` pushes, by any of its names in the bundle. Default: all variants.
     #[arg(long, conflicts_with_all = ["output", "ai_pack", "hf"])]
     pub soc: Option<String>,
-    /// The licence of the model, as the hub spells it (`gemma`, `apache-2.0`): a bundle does not
-    /// know it.
+    /// Licence of the model in the hub's spelling, such as `gemma` or `apache-2.0`. `--hf` requires
+    /// it, because a bundle does not contain it.
     #[arg(long, value_name = "ID", conflicts_with_all = ["output", "ai_pack", "adb"])]
     pub licence: Option<String>,
-    /// The model on the hub that the bundle was made from.
+    /// Model on the hub that the bundle was made from, for the model card.
     #[arg(long, value_name = "OWNER/NAME", conflicts_with_all = ["output", "ai_pack", "adb"])]
     pub base_model: Option<String>,
-    /// Sign what is written with this key, as `trust key` makes one. A bundle that is packed whole
-    /// keeps the signature that it has; what is made of variants of it has none otherwise.
+    /// Sign the output with this key file, made by `trust key`. Default: a bundle that is packed
+    /// whole keeps its signature, and output with some of its variants has none.
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
-    /// Name under which signed releases are counted. Default: that of the model.
+    /// Name under which signed releases are numbered. Default: the model's name in lower case.
     #[arg(long, value_name = "NAME", requires = "key")]
     pub signed_as: Option<String>,
     /// Number of the signed release.
@@ -632,39 +686,39 @@ pub struct PackArguments {
     pub trust: TrustArguments,
 }
 
-/// Where a bundle goes.
+/// Destination and layout of a bundle.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 pub struct Channel {
-    /// The file to write. It appears whole or not at all.
+    /// File to write. It appears only when it is complete.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Write AI packs of Google Play, a device group for each chip, into this folder.
+    /// Folder for AI packs of Google Play, with a device group for each chip.
     #[arg(long, value_name = "DIR")]
     pub ai_pack: Option<PathBuf>,
-    /// Write a script that pushes it to a phone over adb and runs it there, into this folder.
+    /// Folder for the bundle and a script that pushes it to a phone over adb and runs it there.
     #[arg(long, value_name = "DIR")]
     pub adb: Option<PathBuf>,
-    /// Write a file for each chip and a card, as a hub of models has them, into this folder.
+    /// Folder for a model hub, with a packed bundle for each chip and a model card.
     #[arg(long, value_name = "DIR")]
     pub hf: Option<PathBuf>,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// With the app.
+    /// Installed as part of the app.
     InstallTime,
-    /// Right after the app.
+    /// Downloaded right after the app.
     FastFollow,
-    /// When the app asks.
+    /// Downloaded when the app requests it.
     OnDemand,
 }
 
 #[derive(Args, Debug)]
 pub struct NeedsArguments {
-    /// A bundle, in a directory or packed.
+    /// Bundle to examine: a directory or a packed file.
     pub bundle: PathBuf,
-    /// What the variant for this chip needs, not all of them.
+    /// Chip to list requirements for. Default: all chips of the bundle.
     #[arg(long)]
     pub soc: Option<String>,
     #[command(flatten)]
@@ -679,13 +733,14 @@ pub struct NeedsArguments {
 
 #[derive(Args, Debug)]
 pub struct ExplainArguments {
-    /// A bundle, in a directory or packed.
+    /// Bundle to explain: a directory or a packed file.
     pub bundle: PathBuf,
-    /// A chip that the machine is taken for (a profile's name or alias). Default: the one that the
-    /// shims find.
+    /// Chip that the machine is assumed to have, by the name or an alias of its profile. Default:
+    /// the chip that the shims find.
     #[arg(long, conflicts_with = "device")]
     pub soc: Option<String>,
-    /// Ask about the machine on which `doctor --report` wrote this file, not about this one.
+    /// Explain the bundle for another machine, described by this file from `doctor --report`.
+    /// Default: this machine.
     #[arg(long, value_name = "FILE")]
     pub device: Option<PathBuf>,
     #[command(flatten)]
@@ -710,70 +765,75 @@ pub enum Executor {
 
 #[derive(Args, Debug)]
 pub struct RunArguments {
-    /// A directory as Hugging Face publishes it (config.json, *.safetensors, tokenizer.json), a
-    /// GGUF file, a bundle, or the id of a model that was pulled (OWNER/NAME).
+    /// Model to run: a directory as published on Hugging Face (`config.json`, `*.safetensors`,
+    /// `tokenizer.json`), a GGUF file, a bundle, or the id of a pulled model (OWNER/NAME).
     pub checkpoint: PathBuf,
-    /// The user's turn, or the text to continue. Default: standard input.
+    /// User's turn, or text to continue. Default: standard input.
     #[arg(short, long)]
     pub prompt: Option<String>,
-    /// Reply in a conversation, as models with a chat template do by default. Without a prompt,
-    /// each line of standard input is a turn.
+    /// Reply in a conversation, which is the default for models with a chat template. Without
+    /// `--prompt`, each line of standard input is a turn.
     #[arg(long)]
     pub chat: bool,
     /// Continue the prompt as plain text, without the chat template.
     #[arg(long, conflicts_with_all = ["chat", "image", "audio", "system", "thinking", "control_tokens_in_text"])]
     pub raw: bool,
-    /// A picture before the prompt of a turn: PNG, JPEG, WebP, GIF, BMP or TIFF (may be repeated).
-    /// Implies --chat.
+    /// Picture to put before the prompt (may be repeated): PNG, JPEG, WebP, GIF, BMP or TIFF.
+    /// Implies `--chat`.
     #[arg(long, value_name = "FILE", requires = "prompt")]
     pub image: Vec<PathBuf>,
-    /// A sound before the prompt of a turn, after the pictures: WAV or FLAC, up to 30 seconds (may
-    /// be repeated). Implies --chat.
+    /// Sound to put before the prompt, after the pictures (may be repeated): WAV or FLAC of at most
+    /// 30 seconds. Implies `--chat`.
     #[arg(long, value_name = "FILE", requires = "prompt")]
     pub audio: Vec<PathBuf>,
-    /// Most soft tokens that a picture becomes: 70, 140, 280, 560 or 1120. Default: the
-    /// checkpoint's.
+    /// Largest number of soft tokens of a picture: 70, 140, 280, 560 or 1120. Default: the
+    /// checkpoint's setting.
     #[arg(long, value_name = "TOKENS", requires = "image")]
     pub soft_tokens: Option<u32>,
-    /// A system turn before the first user turn. Implies --chat.
+    /// System turn before the first user turn. Implies `--chat`.
     #[arg(long)]
     pub system: Option<String>,
-    /// Let the model think first: `on`, `off`, or `on` with at most this many tokens of thoughts.
-    /// Default: the template's. Implies --chat.
+    /// Let the model think before it answers (implies `--chat`): `on`, `off`, or `on` with at most
+    /// this many tokens of thoughts. Default: the chat template's setting.
     #[arg(long, value_name = "on|off|TOKENS", value_parser = thinking)]
     pub thinking: Option<Thinking>,
-    /// Interpret control tokens such as `<|turn>` in the text of turns. Off by default, for safety.
-    /// Implies --chat.
+    /// Interpret control tokens such as `<|turn>` in the text of turns (implies `--chat`). Default:
+    /// off, for safety.
     #[arg(long)]
     pub control_tokens_in_text: bool,
-    /// Most tokens to generate, thoughts included. Default: the checkpoint's, or 512.
+    /// Largest number of tokens to generate, thoughts included. Default: the checkpoint's limit, or
+    /// 512 without one.
     #[arg(help_heading = "Sampling", short = 'n', long, allow_negative_numbers = true, value_parser = tokens)]
     pub max_tokens: Option<u32>,
-    /// Always the most likely token.
+    /// Always choose the most likely token.
     #[arg(help_heading = "Sampling", long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p"])]
     pub greedy: bool,
-    /// Sampling temperature. Default: the checkpoint's.
+    /// Sampling temperature. Default: the checkpoint's setting.
     #[arg(help_heading = "Sampling", long, allow_negative_numbers = true, value_parser = temperature)]
     pub temperature: Option<f32>,
-    /// Keep the K most likely tokens. Default: the checkpoint's.
+    /// Sample only from this many of the most likely tokens. Default: the checkpoint's setting.
     #[arg(help_heading = "Sampling", long, allow_negative_numbers = true)]
     pub top_k: Option<u32>,
-    /// Keep the most likely tokens that together reach this probability. Default: the checkpoint's.
+    /// Sample only from the most likely tokens that together reach this probability. Default: the
+    /// checkpoint's setting.
     #[arg(help_heading = "Sampling", long, allow_negative_numbers = true, value_parser = top_p)]
     pub top_p: Option<f32>,
-    /// Keep tokens at least this fraction as likely as the most likely one.
+    /// Drop tokens that are less likely than this fraction of the most likely token's probability.
+    /// Default: the checkpoint's setting, or 0.
     #[arg(help_heading = "Sampling", long, allow_negative_numbers = true, value_parser = min_p)]
     pub min_p: Option<f32>,
-    /// Divide the logits of tokens seen before by this.
+    /// Penalty for tokens that are already in the text: positive logits are divided by this number,
+    /// negative ones multiplied. Default: the checkpoint's setting, or 1.
     #[arg(help_heading = "Sampling", long, allow_negative_numbers = true, value_parser = repetition_penalty)]
     pub repetition_penalty: Option<f32>,
     /// Seed of the random numbers. Default: 0.
     #[arg(help_heading = "Sampling", long)]
     pub seed: Option<u64>,
-    /// End the reply before this text (may be repeated).
+    /// Text before which the reply ends (may be repeated).
     #[arg(help_heading = "Sampling", long)]
     pub stop: Vec<String>,
-    /// Do not print statistics to standard error.
+    /// Do not print statistics, notes or thoughts to standard error. Warnings and fallbacks are
+    /// still printed.
     #[arg(long)]
     pub quiet: bool,
     #[command(flatten)]
@@ -788,21 +848,22 @@ pub struct RunArguments {
 
 #[derive(Args, Debug)]
 pub struct PullArguments {
-    /// The model: OWNER/NAME, optionally @REVISION, optionally :FILE or a quantisation of GGUF
-    /// files such as :Q4_K_M.
+    /// Model to fetch: `OWNER/NAME`, optionally with `@REVISION`, and with `:FILE` or a
+    /// quantisation of GGUF files such as `:Q4_K_M`.
     #[arg(value_parser = hub_id)]
     pub id: HubId,
-    /// The branch, tag or commit. Default: `main`.
+    /// Branch, tag or commit to fetch. Default: `main`.
     #[arg(long)]
     pub revision: Option<String>,
-    /// The file to fetch, a pattern such as `*.safetensors`, or a quantisation. Default: settings,
+    /// File to fetch, a pattern such as `*.safetensors`, or a quantisation. Default: settings,
     /// tokenizer and safetensors, otherwise the only GGUF model.
     #[arg(long, value_name = "FILE|GLOB")]
     pub file: Option<String>,
-    /// Address of the hub. Default: `HF_ENDPOINT`, or https://huggingface.co.
+    /// Address of the hub. Default: the variable `HF_ENDPOINT`, or https://huggingface.co.
     #[arg(long, value_name = "URL")]
     pub hub: Option<String>,
-    /// The cache. Default: `HF_HUB_CACHE`, `HF_HOME/hub`, or ~/.cache/huggingface/hub.
+    /// Cache directory. Default: the variable `HF_HUB_CACHE`, `$HF_HOME/hub`, or
+    /// `~/.cache/huggingface/hub`.
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
 }
@@ -813,44 +874,48 @@ fn hub_id(text: &str) -> Result<HubId, String> {
 
 #[derive(Args, Debug)]
 pub struct BenchArguments {
-    /// A directory as Hugging Face publishes it, a GGUF file, or a bundle.
+    /// Model to measure: a directory as published on Hugging Face, a GGUF file, a bundle, or the id
+    /// of a pulled model (OWNER/NAME).
     pub checkpoint: PathBuf,
-    /// Prompts of so many tokens (`pp512`): given at once, answered by the logits after the last.
-    /// Default: 512, or none beside `-n`.
+    /// Prompt lengths to measure, in tokens, separated by commas (`pp512`). Default: 512, or no
+    /// prompts if `-n` is given.
+    ///
+    /// A prompt is run at once and ends with the logits after its last token.
     #[arg(short = 'p', long, value_name = "TOKENS", value_delimiter = ',')]
     pub prompt_tokens: Vec<u32>,
-    /// Generation of so many tokens (`tg128`): one at a time, none of them known to the step
-    /// before. Default: 128, or none beside `-p`.
+    /// Numbers of tokens to generate, separated by commas (`tg128`). Default: 128, or no generation
+    /// if `-p` is given.
+    ///
+    /// Each step runs one token, which is not known before the step.
     #[arg(short = 'n', long, value_name = "TOKENS", value_delimiter = ',')]
     pub generated_tokens: Vec<u32>,
-    /// Tokens that are there already when a measurement begins.
+    /// Numbers of tokens in the context before a measurement begins, separated by commas.
     #[arg(short = 'd', long, value_name = "TOKENS", value_delimiter = ',', default_value = "0")]
     pub depth: Vec<u32>,
-    /// How often each is measured.
+    /// Number of repetitions of each measurement.
     #[arg(short = 'r', long, default_value_t = 5)]
     pub repetitions: u32,
-    /// Generate with all logits, as `llama-bench` does. Otherwise a step is asked for the largest
-    /// alone, as a greedy choice asks.
+    /// Compute all logits during generation, as `llama-bench` does. Default: only the largest
+    /// logit, as for a greedy choice.
     #[arg(long)]
     pub all_logits: bool,
-    /// Given tokens of the first step of all, which tells how long the program takes to its first
-    /// token.
+    /// Prompt length of the first step, in tokens. It measures the time from the start of the
+    /// program to the first token.
     #[arg(long, value_name = "TOKENS", default_value_t = 16)]
     pub first_tokens: u32,
-    /// Load the tokenizer too, beside the weights, and tell when it was ready: what a text pays
-    /// before its first token.
+    /// Also load the tokenizer and report when it is ready. A text needs it before its first token.
     #[arg(long)]
     pub text: bool,
-    /// Also measure how fast memory can be read, before and after each measurement.
+    /// Also measure the read speed of memory, before and after each measurement.
     #[arg(long)]
     pub probe: bool,
-    /// Memory that a probe reads; more than the caches hold.
+    /// Memory that a probe reads, in MiB. It must be larger than the caches.
     #[arg(long, value_name = "MIB", default_value_t = 1024, requires = "probe")]
     pub probe_mebibytes: u32,
     #[command(flatten)]
     pub drafts: DraftArguments,
-    /// A text that is replied to, greedily and with `-n` tokens, with the drafts and without, in
-    /// pairs.
+    /// Text file to reply to greedily, with and without the drafts, in pairs. The largest `-n` sets
+    /// the length of the replies.
     #[arg(help_heading = "Drafts", long, value_name = "FILE", requires = "drafts")]
     pub draft_prompt: Option<PathBuf>,
     #[command(flatten)]
@@ -863,34 +928,38 @@ pub struct BenchArguments {
 
 #[derive(Args, Debug)]
 pub struct SensitivityArguments {
-    /// A directory as Hugging Face publishes it, or a GGUF file.
+    /// Checkpoint to measure: a directory as published on Hugging Face, a GGUF file, or the id of a
+    /// pulled model (OWNER/NAME).
     pub checkpoint: PathBuf,
-    /// The text to measure on, one conversation a line, turns separated by tabs. Plans rest on it
-    /// with the same `--calibration-text`. Default: texts that come with the program.
+    /// Text to measure on: one conversation per line, turns separated by tabs. Default: built-in
+    /// texts.
+    ///
+    /// Plans use these losses if `--calibration-text` names the same text.
     #[arg(long, value_name = "FILE")]
     pub text: Option<PathBuf>,
-    /// Stop after so many minutes, once the loss at hand is measured. Default: when all are.
+    /// Stop after this number of minutes, once the current loss is measured. Default: stop when all
+    /// losses are measured.
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = minutes)]
     pub minutes: Option<f64>,
-    /// The chip whose formats are measured (a profile's name or alias). Default: the formats of
-    /// the CPU.
+    /// Chip whose formats are measured, by the name or an alias of its profile. Default: the
+    /// formats of the CPU.
     #[arg(long)]
     pub soc: Option<String>,
-    /// Measure these formats (may be repeated): WEIGHTS/ACTIVATIONS/STATES such as
-    /// `w4-block32[head=w8-per-channel]/f32/f32`. Default: those of the chip's profile.
+    /// Formats to measure (may be repeated): WEIGHTS/ACTIVATIONS/STATES such as
+    /// `w4-block32[head=w8-per-channel]/f32/f32`. Default: the formats of the chip's profile.
     #[arg(long, value_name = "FORMATS", value_parser = formats)]
     pub formats: Vec<FormatChoice>,
-    /// The loss that a plan will be allowed, as of `plan`: what decides least at it comes last.
-    /// Default: `good`.
+    /// Quality goal of later plans, as in `plan --quality`, which decides the order of
+    /// measurements. Default: `good`.
     #[arg(long, value_name = "GOAL", value_parser = quality)]
     pub quality: Option<u32>,
-    /// How weights become integers, as of `compile`.
-    #[arg(long, value_name = "HOW", value_parser = rounding)]
+    /// Rounding of weights to integers, `nearest` or `compensated`. Default: as in `compile`.
+    #[arg(long, value_name = "nearest|compensated", value_parser = rounding)]
     pub rounding: Option<WeightRounding>,
-    /// Threads of the CPU engine. Default: the cores there are.
+    /// Number of threads of the CPU engine. Default: the number of cores.
     #[arg(short = 't', long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: Option<u32>,
-    /// Which work of shims happens in a process of its own.
+    /// Work of shims that runs in a separate process.
     #[arg(long, value_enum, default_value_t = Isolation::Automatic)]
     pub isolation: Isolation,
     #[command(flatten)]
@@ -901,23 +970,24 @@ pub struct SensitivityArguments {
 
 #[derive(Args, Debug)]
 pub struct PerplexityArguments {
-    /// A directory as Hugging Face publishes it, a GGUF file, or a bundle.
+    /// Model to measure: a directory as published on Hugging Face, a GGUF file, a bundle, or the id
+    /// of a pulled model (OWNER/NAME).
     pub checkpoint: PathBuf,
-    /// The text to predict, as UTF-8.
+    /// Text to predict, in UTF-8.
     #[arg(long, value_name = "FILE")]
     pub text: PathBuf,
-    /// Also run the windows through this reference, with the same vocabulary: a checkpoint as
-    /// stored on this machine's CPU, or a bundle. Reports KL(reference || model).
+    /// Reference model with the same vocabulary: a checkpoint, which runs as stored on this
+    /// machine's CPU, or a bundle. The report then has KL(reference || model).
     #[arg(long, value_name = "MODEL")]
     pub against: Option<PathBuf>,
-    /// Tokens of a window. Default: 512, or the context if that is smaller.
+    /// Length of a window in tokens. Default: 512, or the context if that is smaller.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub window: Option<u32>,
-    /// Begin a window every so many tokens and score as many at its end. Default: windows side by
-    /// side, of which the second half is scored.
+    /// Distance in tokens from the start of a window to the next, and number of tokens scored at
+    /// the end of each. Default: adjacent windows, whose second half is scored.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub stride: Option<u32>,
-    /// Measure at most so many windows. Default: all.
+    /// Largest number of windows to measure. Default: all.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunks: Option<u32>,
     #[command(flatten)]
@@ -930,12 +1000,15 @@ pub struct PerplexityArguments {
 
 #[derive(Args, Debug)]
 pub struct TuneArguments {
-    /// A directory as Hugging Face publishes it, a GGUF file, or a bundle.
+    /// Model to tune: a directory as published on Hugging Face, a GGUF file, a bundle, or the id of
+    /// a pulled model (OWNER/NAME).
     pub checkpoint: PathBuf,
-    /// The checkpoint a bundle was compiled from: other plans are made of it.
+    /// Checkpoint that the bundle was compiled from. A bundle needs it, because other plans are
+    /// made from it.
     #[arg(long = "checkpoint", value_name = "DIR")]
     pub compiled_from: Option<PathBuf>,
-    /// Begin to time no other plan after so many minutes. Default: when the planner names none.
+    /// Start no new trial after this number of minutes. Default: continue until the planner
+    /// proposes no untimed plan.
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = minutes)]
     pub minutes: Option<f64>,
     #[command(flatten)]
@@ -952,15 +1025,19 @@ pub struct TuneArguments {
 pub struct PlanArguments {
     #[command(subcommand)]
     pub command: Option<PlanCommand>,
-    /// The checkpoint directory; `./diff` for one of that name.
+    /// Checkpoint to plan for: a directory as published on Hugging Face, a GGUF file, or the id of
+    /// a pulled model (OWNER/NAME). Write `./diff` for a directory named `diff`.
     #[arg(required = true)]
     pub checkpoint: Option<PathBuf>,
-    /// Also write the plan to this file as one page of HTML that needs no other file, in place of
-    /// what is there; those of towers beside it, with `picture` and `clip` before the ending.
+    /// Also write the plan to this file as a self-contained HTML page. An existing file is
+    /// replaced.
+    ///
+    /// Plans of towers are written next to it, with `picture` and `clip` before the extension.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Write the request to the planner to this file before it is asked, for `planner replay`.
-    /// Those of towers are next to it, with `picture` and `clip` before the ending.
+    /// Write the request to the planner to this file before the planner runs, for `planner replay`.
+    ///
+    /// Requests for towers are written next to it, with `picture` and `clip` before the extension.
     #[arg(long, value_name = "FILE")]
     pub write_request: Option<PathBuf>,
     #[command(flatten)]
@@ -975,13 +1052,13 @@ pub struct PlanArguments {
 
 #[derive(Subcommand, Debug)]
 pub enum PlanCommand {
-    /// Show what differs between two plans: cut, targets, formats, flags, entry points, limits,
-    /// goals, times, bytes and loss. Exits with 1 if anything does.
+    /// Compare two plans: cut, targets, formats, flags, entry points, limits, goals, times, bytes
+    /// and loss. The exit code is 1 if anything differs.
     #[command(after_help = DIFF_EXAMPLES)]
     Diff {
-        /// A plan as `plan --format json` prints it, or a bundle, whose first chain counts.
+        /// First plan: output of `plan --format json`, or a bundle, whose first chain is compared.
         before: PathBuf,
-        /// The plan to compare it with, likewise.
+        /// Second plan: output of `plan --format json`, or a bundle, whose first chain is compared.
         after: PathBuf,
         #[command(flatten)]
         trust: TrustArguments,
@@ -992,28 +1069,30 @@ pub enum PlanCommand {
 
 #[derive(Args, Debug)]
 pub struct ShowArguments {
-    /// The checkpoint directory.
+    /// Checkpoint to show: a directory as published on Hugging Face, a GGUF file, or the id of a
+    /// pulled model (OWNER/NAME).
     pub checkpoint: PathBuf,
 }
 
 #[derive(Args, Debug)]
 pub struct CalibrationTextArguments {
-    /// The checkpoint directory, or a bundle of it.
+    /// Model that writes the text: a directory as published on Hugging Face, a GGUF file, a bundle,
+    /// or the id of a pulled model (OWNER/NAME).
     pub checkpoint: PathBuf,
-    /// The text to write: one conversation a line, turns separated by tabs. One that was begun is
-    /// continued.
+    /// Text file to write: one conversation per line, turns separated by tabs. An existing text of
+    /// the same prompts is continued.
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
-    /// Prompts, one a line. Default: the first turns of the built-in calibration texts.
+    /// File with one prompt per line. Default: the first turns of the built-in calibration texts.
     #[arg(long, value_name = "FILE")]
     pub prompts: Option<PathBuf>,
-    /// Stop when replies have so many tokens.
+    /// Stop when the replies have this number of tokens in total.
     #[arg(long, value_name = "TOKENS", default_value_t = 8192)]
     pub tokens: u64,
-    /// Longest reply.
+    /// Largest number of tokens of a reply.
     #[arg(long, value_name = "TOKENS", default_value_t = 256)]
     pub longest: u32,
-    /// Seed of what is drawn.
+    /// Seed of the random numbers.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     #[command(flatten)]
@@ -1026,14 +1105,16 @@ pub struct CalibrationTextArguments {
 
 #[derive(Args, Debug)]
 pub struct EmbedArguments {
-    /// The checkpoint directory of an embedding model, or its bundle.
+    /// Embedding model: a directory as published on Hugging Face, a GGUF file, a bundle, or the id
+    /// of a pulled model (OWNER/NAME).
     pub checkpoint: PathBuf,
-    /// Texts to embed. Default: one per line of standard input.
+    /// Texts to embed. Default: one text per line of standard input.
     pub texts: Vec<String>,
-    /// A named prompt of the checkpoint to put in front (`query`, `document`, …).
+    /// Named prompt of the checkpoint to put before each text, such as `query` or `document`.
     #[arg(long, value_name = "NAME")]
     pub prompt_name: Option<String>,
-    /// Keep only the first values of each vector and renormalise.
+    /// Keep only this number of first values of each vector, and renormalise it. Default: all
+    /// values.
     #[arg(long, value_name = "VALUES")]
     pub dimensions: Option<usize>,
     #[command(flatten)]
@@ -1046,58 +1127,66 @@ pub struct EmbedArguments {
 
 #[derive(Args, Debug)]
 pub struct VerifyArguments {
-    /// The checkpoint directory.
+    /// Checkpoint to verify: a directory as published on Hugging Face, a GGUF file, or the id of a
+    /// pulled model (OWNER/NAME).
     pub checkpoint: PathBuf,
-    /// Directory of recorded outputs (goldens.safetensors and what lies beside it). Default: the
-    /// checkpoint's own. Without any, prompts of a built-in text are compared with the reference
-    /// evaluator.
+    /// Directory of recorded outputs (`goldens.safetensors` and the files next to it). Default: the
+    /// checkpoint's own outputs, otherwise the reference evaluator on prompts of a built-in text.
     #[arg(long, value_name = "DIR")]
     pub golden: Option<PathBuf>,
-    /// Break one scale in one layer and check that this layer is named.
+    /// Break one scale in one layer, and check that the verification names this layer.
     #[arg(long, conflicts_with = "bundle")]
     pub self_test: bool,
-    /// Verify this bundle's own artefacts. The options of compiling come from the bundle, unless
-    /// you name one: then repeat all of them.
+    /// Verify this bundle, which was compiled from the checkpoint, with the compile options that it
+    /// records. If you set one of these options, set all of them.
     #[arg(long, value_name = "DIR")]
     pub bundle: Option<PathBuf>,
-    /// Write the outcome into the bundle.
+    /// Write the result of the verification into the bundle, or into the repaired one.
     #[arg(long, requires = "bundle")]
     pub store: bool,
-    /// Where the bundle drifts, find the operation, have a wider format planned there, compile and
-    /// verify again, until a plan holds. Formats that `--formats` offers beyond those it was
-    /// compiled with may be planned.
+    /// Repair a bundle that fails: find the faulty operation, plan a wider format there, compile
+    /// and verify again, until a plan passes.
+    ///
+    /// Formats of `--formats` may be planned in addition to the formats that the bundle was
+    /// compiled with.
     #[arg(long, requires = "bundle", requires = "output")]
     pub repair: bool,
-    /// Where the repaired bundle goes: another directory than the bundle's, which stays as it is.
-    /// An interrupted repair goes on there.
+    /// Directory for the repaired bundle, other than the directory of the bundle, which does not
+    /// change. An interrupted repair resumes in it.
     #[arg(short, long, value_name = "DIR", requires = "repair")]
     pub output: Option<PathBuf>,
-    /// Most shards, and parts of shards, that a repair compiles.
+    /// Largest number of compilations of a repair, of shards and of parts of shards.
     #[arg(long, value_name = "COUNT", requires = "repair",
           default_value_t = shardwright_verify::COMPILATIONS)]
     pub compilations: usize,
-    /// Set a bound: row-p95, row-worst (relative error of a row), cosine (of 95 % of rows), nll
-    /// (relative), greedy (least share of tokens), kl (nats per token). Default: by the formats of
-    /// the plan and the loss it states; the report says which.
+    /// Set a bound (may be repeated): `row-p95`, `row-worst`, `cosine`, `nll`, `greedy` or `kl`.
+    /// Default: by the formats, devices and measured loss of the plan, as reported.
+    ///
+    /// `row-p95` and `row-worst` are relative errors, of 95 % of rows and of the worst row.
+    /// `cosine` must be reached by 95 % of rows. `nll` is a relative difference. `greedy` is the
+    /// least share of equal tokens. `kl` is in nats per token.
     #[arg(long = "threshold", value_name = "NAME=VALUE", value_parser = name_and_bound)]
     pub thresholds: Vec<(String, f64)>,
-    /// Take as much on a vendor's simulator as elsewhere, in all that no other option says. That
-    /// may take hours.
+    /// Run as much on a vendor's simulator as on other devices, except for amounts that other
+    /// options set. This may need hours.
     #[arg(long)]
     pub all: bool,
-    /// Most rows of each prompt that shards are run over one by one [default: 256, on a simulator
-    /// 32].
+    /// Largest number of rows of each prompt that are run through each shard alone. Default: 256,
+    /// on a simulator 32.
     #[arg(long, value_name = "ROWS")]
     pub rows: Option<usize>,
-    /// Positions of each prompt at which entry points of one row are run [default: 8, on a
-    /// simulator 2].
+    /// Number of positions of each prompt at which entry points of one row are run. Default: 8, on
+    /// a simulator 2.
     #[arg(long, value_name = "COUNT")]
     pub steps: Option<usize>,
-    /// Most tokens of each prompt chosen greedily [default: 64, on a simulator 8].
+    /// Largest number of greedily chosen tokens for each prompt. Default: 64, on a simulator 8.
     #[arg(long, value_name = "TOKENS")]
     pub greedy: Option<usize>,
-    /// Most evaluation rows whose likelihood is compared, of each as many tokens as `--rows`; all
-    /// are taken whole where there are no more [default: all, on a simulator 4].
+    /// Largest number of evaluation rows whose likelihood is compared. Default: all, on a simulator
+    /// 4 rows.
+    ///
+    /// If there are more rows than this, each one is cut to `--rows` tokens. Otherwise all rows are
+    /// used whole.
     #[arg(long, value_name = "ROWS")]
     pub evaluation: Option<usize>,
     #[command(flatten)]
@@ -1110,9 +1199,10 @@ pub struct VerifyArguments {
 
 #[derive(Args, Debug)]
 pub struct DoctorArguments {
-    /// A bundle to look at.
+    /// Bundle for which to report how it would run on this machine.
     pub bundle: Option<PathBuf>,
-    /// Also write what the machine has into a file, for `explain --device` on another.
+    /// Also write a description of this machine to this file, for `explain --device` on another
+    /// machine.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     #[command(flatten)]
@@ -1129,24 +1219,24 @@ pub struct DoctorArguments {
 
 #[derive(Subcommand, Debug)]
 pub enum ShimCommand {
-    /// List shims, their devices and limits, and every library that was skipped with the reason.
+    /// List shims with their devices and limits, and every skipped library with the reason.
     List(ShimPlaces),
-    /// Write the hash of its library into a shim's manifest: whoever changes the library then, or
-    /// strips it, has one that is refused.
+    /// Write the SHA-256 of a shim's library into its manifest. A library that is changed or
+    /// stripped afterwards is refused.
     Hash {
-        /// The manifest, `NAME.shim.json`, beside the library.
+        /// Manifest next to the library, `NAME.shim.json`.
         manifest: PathBuf,
     },
-    /// Begin a shim: a folder of that name, outside this tree, that builds, is listed and runs as
-    /// it is.
+    /// Create a shim in a new folder, which builds, is listed and runs without changes. The folder
+    /// does not need this source tree.
     #[command(after_help = SHIM_NEW_EXAMPLE)]
     New {
-        /// What users will ask for: a letter of a-z, then letters, digits and hyphens.
+        /// Name of the shim, for its users: a letter of a-z, then letters, digits and hyphens.
         name: String,
-        /// In which language.
+        /// Language of the shim.
         #[arg(long, value_enum, default_value_t = Language::C)]
         language: Language,
-        /// Where the folder is made.
+        /// Directory for the new folder.
         #[arg(long, value_name = "DIR", default_value = ".")]
         within: PathBuf,
     },
@@ -1164,9 +1254,9 @@ const PLANNER_NEW_EXAMPLE: &str = "Example:
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
-    /// Whole models on the CPU, against the plain header.
+    /// C: whole models on the CPU, written against the plain header.
     C,
-    /// The embed and head components, on the safe layer.
+    /// Rust: the embed and head components, written with the safe layer.
     Rust,
 }
 
@@ -1181,54 +1271,59 @@ const TRUST_REVOKE_EXAMPLES: &str = "Example:
 
 #[derive(Subcommand, Debug)]
 pub enum TrustCommand {
-    /// Make a signing key of chance, in a file that only you can read, and show its public half.
+    /// Make a random signing key in a file that only you can read, and show its public half.
     Key {
-        /// The file, which must not be there yet.
+        /// File to write, which must not exist.
         file: PathBuf,
     },
     /// Sign a bundle, a shim's manifest, a planner's component or a SoC profile.
     #[command(after_help = TRUST_SIGN_EXAMPLES)]
     Sign {
-        /// A bundle, in a directory or packed, a `.shim.json`, a `.wasm` or a profile's `.json`.
+        /// File to sign: a bundle (directory or packed), a shim's `.shim.json`, a planner's `.wasm`
+        /// or a profile's `.json`.
         path: PathBuf,
-        /// The file of the signing key, as `trust key` makes one.
+        /// Signing key file, made by `trust key`.
         #[arg(long, value_name = "FILE")]
         key: PathBuf,
-        /// Name under which releases of a bundle are counted. Default: its model's. Shims,
-        /// planners and profiles have their own.
+        /// Name under which releases of a bundle are numbered. Default: the model's name in lower
+        /// case.
+        ///
+        /// Shims, planners and profiles have names of their own.
         #[arg(long)]
         name: Option<String>,
-        /// Number of the release, which grows: a list of revocations may ask for at least some.
+        /// Number of the release. Increase it with every release, because a list of revocations may
+        /// require a minimum.
         #[arg(long, value_name = "NUMBER", default_value_t = 1)]
         release: u64,
     },
-    /// Write a signed list of what must not be used any more. A later list says all that an earlier
-    /// one did.
+    /// Write a signed list of revoked keys and releases. A later list replaces the earlier one, so
+    /// it must repeat its entries.
     #[command(after_help = TRUST_REVOKE_EXAMPLES)]
     Revoke {
-        /// The file of the signing key, as `trust key` makes one.
+        /// Signing key file, made by `trust key`.
         #[arg(long, value_name = "FILE")]
         key: PathBuf,
-        /// Name of the list: lists of one name are numbered together.
+        /// Name of the list. Lists with the same name are numbered together.
         #[arg(long, value_name = "NAME")]
         list: String,
-        /// Number of the list, higher than that of the last.
+        /// Number of the list, higher than the number of the previous list.
         #[arg(long, value_name = "NUMBER")]
         sequence: u64,
-        /// A public key whose signatures count no more (may be repeated).
+        /// Public key to revoke, with all its signatures (may be repeated).
         #[arg(long = "revoke", value_name = "KEY", value_parser = public_key)]
         keys: Vec<PublicKey>,
-        /// The least release that may be used of a bundle, shim, planner or profile (may be
-        /// repeated).
+        /// Lowest release of a bundle, shim, planner or profile that may still be used, such as
+        /// `bundle:demo:4` (may be repeated).
         #[arg(long, value_name = "KIND:NAME:RELEASE", value_parser = least_release)]
         least: Vec<LeastRelease>,
-        /// The list to write.
+        /// File for the list.
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
     },
-    /// Show who signed a file, as what, and whether the signature is one of it.
+    /// Show who signed a file, under which name and release, and whether the signature is valid.
+    /// The exit code is 1 if it is not.
     Show {
-        /// A bundle, a file with its signature beside it, or a list of revocations.
+        /// Bundle, file with its signature next to it, or list of revocations.
         path: PathBuf,
     },
 }
@@ -1250,45 +1345,49 @@ fn least_release(text: &str) -> Result<LeastRelease, String> {
 
 #[derive(Subcommand, Debug)]
 pub enum PlannerCommand {
-    /// Begin a planner: a folder of that name, outside this tree, that builds and plans as it is.
+    /// Create a planner in a new folder, which builds and plans without changes. The folder does
+    /// not need this source tree.
     #[command(after_help = PLANNER_NEW_EXAMPLE)]
     New {
         /// Name of the package: a letter of a-z, then letters, digits and hyphens.
         name: String,
-        /// Where the folder is made.
+        /// Directory for the new folder.
         #[arg(long, value_name = "DIR", default_value = ".")]
         within: PathBuf,
     },
-    /// Compile a planner that is a Rust package into a component. Needs cargo and
+    /// Compile a planner from a Rust package into a component. This requires cargo and the target
     /// `wasm32-unknown-unknown`.
     Build {
-        /// The folder of the package, or its manifest.
+        /// Folder of the package, or its manifest.
         package: PathBuf,
-        /// The component to write.
+        /// File for the component.
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
-        /// Where cargo keeps what it builds. Default: `target` in the package's folder.
+        /// Directory for cargo's build output. Default: `target` in the package's folder.
         #[arg(long, value_name = "DIR")]
         target_dir: Option<PathBuf>,
     },
-    /// Join a policy, a component that imports what planners export, with the planner that it asks.
+    /// Combine a policy with the planner that it calls into one component. A policy is a component
+    /// that imports the interface of planners.
     Compose {
-        /// The policy.
+        /// Component of the policy.
         policy: PathBuf,
-        /// The planner to ask. Default: the built-in one, whose options a policy can give.
+        /// Planner that the policy calls. Default: the built-in planner, whose options a policy can
+        /// set.
         #[arg(long, value_name = "FILE")]
         solver: Option<PathBuf>,
-        /// The component to write.
+        /// File for the component.
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
     },
-    /// Hold a planner to the numbered rules for planners, under the sandbox's bounds: what it makes
-    /// of requests that are plain, large, incomplete, contradictory and absurd. The exit status is
-    /// 1 where it breaks one.
+    /// Check a planner against the numbered rules for planners, within the bounds of the sandbox.
+    /// The exit code is 1 if it breaks a rule.
+    ///
+    /// The requests are plain, large, incomplete, contradictory and absurd.
     Check {
-        /// A `.wasm` file, a pack, or a name from a planner directory.
+        /// Planner to check: a `.wasm` file, a pack, or a name from a planner directory.
         planner: String,
-        /// A setting in every request.
+        /// Set an option of the planner in every request (may be repeated).
         #[arg(long = "planner-option", value_name = "NAME=VALUE", value_parser = name_and_text)]
         planner_options: Vec<(String, String)>,
         #[command(flatten)]
@@ -1296,12 +1395,12 @@ pub enum PlannerCommand {
         #[command(flatten)]
         trust: TrustArguments,
     },
-    /// Ask a planner a request that was recorded, and show the plan, the log, fuel, memory and
-    /// time.
+    /// Run a planner on a recorded request, and show the plan, the log, fuel, memory and time.
     Replay {
-        /// The request, as `plan --write-request` writes it.
+        /// Request file, written by `plan --write-request`.
         request: PathBuf,
-        /// A `.wasm` file, a pack, or a name from a planner directory. Default: the built-in one.
+        /// Planner to run: a `.wasm` file, a pack, or a name from a planner directory. Default: the
+        /// built-in planner.
         #[arg(long, value_name = "FILE|NAME")]
         planner: Option<String>,
         #[command(flatten)]
@@ -1309,20 +1408,20 @@ pub enum PlannerCommand {
         #[command(flatten)]
         trust: TrustArguments,
     },
-    /// Make a signed pack that a host without a compiler can run.
+    /// Make a signed planner pack, which a host without a compiler can run.
     Pack {
-        /// The planner component.
+        /// Component of the planner.
         planner: PathBuf,
-        /// The file of a signing key, as `trust key` makes one.
+        /// Signing key file, made by `trust key`.
         #[arg(long, value_name = "FILE")]
         key: PathBuf,
-        /// The pack to write.
+        /// File for the pack.
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
     },
 }
 
-/// Parses a number of tokens. Rejects llama.cpp's -1 for no limit.
+/// Parses a number of tokens. Rejects -1, which means no limit in llama.cpp.
 fn tokens(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(tokens) => Ok(tokens),
@@ -1337,7 +1436,7 @@ fn tokens(text: &str) -> Result<u32, String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thinking {
     Off,
-    /// At most this many tokens of thoughts, if there is a limit.
+    /// Largest number of tokens of thoughts, or `None` for no limit.
     On(Option<usize>),
 }
 
@@ -1467,23 +1566,21 @@ fn name_and_text(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// What stands beside the text of a model.
+/// A tower to plan and compile with the text of a model.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TowerArgument {
-    /// The tower of pictures.
+    /// Encoder for pictures.
     Picture,
-    /// The tower of sounds.
+    /// Encoder for sounds.
     Clip,
-    /// No tower: the text alone.
+    /// No tower, only the text.
     None,
 }
 
-/// A gathered table.
+/// A gathered table: its rows are read by token id.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
-    /// The embedding.
     Embedding,
-    /// The per-layer embeddings.
     PerLayer,
 }
 

@@ -131,9 +131,10 @@ fn script(pushed: &Pushed) -> String {
 #
 #   SHARDWRIGHT_ANDROID=FOLDER [VENDOR_LIBRARIES=FOLDER] sh push.sh [OPTION …]
 #
-# SHARDWRIGHT_ANDROID is the program built for the phone: `shardwright`, `shardwright-worker` and
-# `shims`. VENDOR_LIBRARIES holds the libraries of `shardwright needs` that an app brings. Options are
-# those of `shardwright run`; without any, nothing is run. ADB names another adb, and ANDROID_SERIAL
+# SHARDWRIGHT_ANDROID is the folder of the program built for the phone: `shardwright`,
+# `shardwright-worker` and `shims`. VENDOR_LIBRARIES is a folder with the libraries of
+# `shardwright needs` that an app brings. Options are passed to `shardwright run`. Without options
+# the program is not run. ADB names another adb, and ANDROID_SERIAL
 # one of several phones.
 set -eu
 here=$(cd \"$(dirname \"$0\")\" && pwd)

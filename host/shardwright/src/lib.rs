@@ -42,7 +42,7 @@
 //! | feature | brings | costs |
 //! |---|---|---|
 //! | `runtime` (default) | chains and sessions over loaded shards | no compiler, no checkpoint reader |
-//! | `planning` | plans by planner packs, carried out for a model the program brings | an interpreter, about a megabyte |
+//! | `planning` | plans by planner packs, carried out for a model the program brings | the built-in planner and an interpreter, about two megabytes |
 //! | `build` | checkpoints, `.wasm` planners, compiling bundles | a WebAssembly compiler |
 //! | `pictures`, `sounds` | files, pixels and samples as parts of a turn | decoders, resizing, transforms |
 //! | `mp3-ogg` | sounds in MP3 and Ogg Vorbis | decoders, which are under MPL-2.0 |
