@@ -1,6 +1,6 @@
 //! Selects the work of shims that runs in workers, and opens shims accordingly.
 
-use shardwright_shims::{RegistryBuilder, ShimInstance, ShimRegistry};
+use shardwright_shims::{LoadError, RegistryBuilder, ShimInstance, ShimRegistry};
 use shardwright_vocabulary::{Error, ErrorKind, Notice, Result};
 
 use crate::launcher::Launcher;
@@ -77,9 +77,15 @@ impl Shims {
     }
 
     /// Returns a notice for each skipped shim or folder of shims, unless one of `told` already has
-    /// the reason.
+    /// the reason. A library of a shim that is linked into this program is not reported.
     pub fn skipped_notices(&self, told: &[Notice]) -> Vec<Notice> {
-        let reasons = self.registry.skipped().iter().map(|skipped| skipped.error.to_string());
+        let is_linked = |name: &str| self.registry.get(name).is_some_and(|shim| shim.manifest().is_none());
+        let expected = |error: &LoadError| match error {
+            LoadError::DuplicateName { name, .. } => is_linked(name),
+            _ => false,
+        };
+        let unexpected = self.registry.skipped().iter().filter(|skipped| !expected(&skipped.error));
+        let reasons = unexpected.map(|skipped| skipped.error.to_string());
         let untold = reasons.filter(|reason| !told.iter().any(|notice| notice.text.contains(reason)));
         untold.map(|reason| Notice::note(format!("{reason}; it is skipped"))).collect()
     }

@@ -117,7 +117,7 @@ fn three_interrupted(model: &Path) -> Option<Conversation> {
         interrupt(&conversation.child);
         let summary = conversation.summary().filter(|summary| !summary.contains("ended by"))?;
         assert!(summary.contains("cancelled"), "{turn}: {summary}");
-        assert!(!summary.contains(" 0 tokens"), "{turn} was interrupted before it began: {summary}");
+        assert!(!summary.contains(", 0 tokens,"), "{turn} was interrupted before it began: {summary}");
     }
     Some(conversation)
 }

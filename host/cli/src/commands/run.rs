@@ -343,12 +343,17 @@ fn summary(reason: &DoneReason, statistics: &GenerationStatistics) -> String {
         0 => String::new(),
         drafted => format!(", {} of {drafted} drafted accepted", statistics.speculation.accepted),
     };
+    // Reused prompts and the first token have no rate.
+    let rate = |rate: f64| match rate > 0.0 {
+        true => format!(" at {}", units::tokens_per_second(rate)),
+        false => String::new(),
+    };
     format!(
-        "[{parts}{}{reused} at {}, first token after {}, {}{thoughts} at {}{drafted}, {reason}]",
+        "[{parts}{}{reused}{}, first token after {}, {}{thoughts}{}{drafted}, {reason}]",
         units::count(statistics.prompt_tokens as u64, "prompt token"),
-        units::tokens_per_second(statistics.prefill_tokens_per_second()),
+        rate(statistics.prefill_tokens_per_second()),
         units::seconds(statistics.time_to_first_token.as_secs_f64()),
         units::count(statistics.generated_tokens as u64, "token"),
-        units::tokens_per_second(statistics.decode_tokens_per_second()),
+        rate(statistics.decode_tokens_per_second()),
     )
 }

@@ -145,14 +145,14 @@ fn machine(machine: &MachineReport) -> String {
     let mut text = String::new();
     let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());
     let size = |count: Option<u64>| count.map_or_else(|| "unknown".to_owned(), bytes);
-    let _ = writeln!(
-        text,
+    let system = format!(
         "{}, kernel {}, {} cores: {}",
         machine.system,
         known(&machine.kernel),
         machine.cores,
         known(&machine.cpu)
     );
+    let _ = writeln!(text, "{}", wrapped(&system, 2));
     let features = match machine.features.as_slice() {
         [] => "no vector instructions that are known here".to_owned(),
         features => features.join(" "),
