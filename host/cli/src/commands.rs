@@ -653,7 +653,7 @@ fn say_notices(model: &Model, quiet: bool) {
         model.notices_of_making().iter().partition(|notice| notice.kind == NoticeKind::Note);
     say_each(planned.chain(deviations).chain(model.notices_of_opening()), quiet);
     if let (Some(bundle), false, false) = (model.bundle(), quiet, notes.is_empty()) {
-        let count = shardwright_vocabulary::units::count(notes.len() as u64, "note");
+        let count = shardwright_build::units::count(notes.len() as u64, "note");
         views::say(&format!(
             "note: {count} from its compilation: `shardwright inspect {}`",
             bundle.path().display()
