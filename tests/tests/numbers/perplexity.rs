@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use shardwright::{ErrorKind, Model, OpenOptions, Result, Watch};
+use shardwright::{ErrorKind, Model, OpenOptions, Result, Watch, WeightRounding};
 use shardwright_models::Checkpoint;
 use shardwright_perplexity::{Estimate, PerplexityOptions, PerplexityReport, Text, perplexity};
 use shardwright_reference::{Arrangement, ReferenceModel};
@@ -22,7 +22,8 @@ const WINDOW: u32 = 23;
 
 fn open(checkpoint: &str, formats: &str) -> Model {
     let options = OpenOptions::new().search_path(search_path()).threads(2).context(64);
-    let options = options.formats(formats.parse().expect("formats"));
+    // How weights are rounded does not matter here, and compensation needs most of the time.
+    let options = options.formats(formats.parse().expect("formats")).rounding(WeightRounding::Nearest);
     options.open(tree::root().join(checkpoint)).unwrap_or_else(|error| panic!("{checkpoint}: {error}"))
 }
 

@@ -374,7 +374,8 @@ fn a_damaged_cache_of_a_tokenizer_is_a_note() {
 #[test]
 fn an_unused_calibration_text_is_reported() {
     let plan = |formats: &str| {
-        let run = shardwright(["plan", TEXT_FIXTURES[1], "--soc", "mt6989", "--formats", formats]);
+        let run =
+            shardwright(["plan", "--no-measure", TEXT_FIXTURES[1], "--soc", "mt6989", "--formats", formats]);
         run.arguments(["--calibration-text", "README.md"]).json()["notices"].to_string()
     };
     assert!(plan("stored").contains("is not calibrated on"));
@@ -392,7 +393,7 @@ fn effort_options_of_a_generating_model_are_refused_for_an_embedding_one() {
 #[test]
 fn a_flag_that_the_planner_leaves_out_is_a_fallback() {
     let plan = |planner: &[&str]| {
-        let run = shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--flag", "opt=1"]);
+        let run = shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989", "--flag", "opt=1"]);
         run.arguments(planner)
     };
     let notices = plan(&["--planner", "even"]).json()["notices"].to_string();

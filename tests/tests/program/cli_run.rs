@@ -241,9 +241,9 @@ fn the_same_seed_samples_the_same_text() {
 
 #[test]
 fn the_plan_says_where_its_limits_come_from() {
-    let plan = shardwright(["plan", DEMO_MODEL]).arguments(DEMO_TARGET).succeeds();
+    let plan = shardwright(["plan", "--no-measure", DEMO_MODEL]).arguments(DEMO_TARGET).succeeds();
     assert!(plan.contains("user"), "an overridden limit shows its provenance:\n{plan}");
-    let ordinary = shardwright(["plan", DEMO_MODEL, "--soc", "mt6989"]).succeeds();
+    let ordinary = shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989"]).succeeds();
     assert!(ordinary.contains("2600") && ordinary.contains("reported"), "{ordinary}");
 }
 
@@ -251,7 +251,7 @@ fn the_plan_says_where_its_limits_come_from() {
 #[test]
 fn the_plan_says_what_it_comes_to_and_what_that_rests_on() {
     let target = ["--soc", "mt6989", "--limit", "ops=400"];
-    let text = shardwright(["plan", DEMO_MODEL]).arguments(target).succeeds();
+    let text = shardwright(["plan", "--no-measure", DEMO_MODEL]).arguments(target).succeeds();
     for words in [
         "of weights",
         "of artefacts",
@@ -268,7 +268,7 @@ fn the_plan_says_what_it_comes_to_and_what_that_rests_on() {
     {
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
-    let plan = shardwright(["plan", DEMO_MODEL]).arguments(target).json();
+    let plan = shardwright(["plan", "--no-measure", DEMO_MODEL]).arguments(target).json();
     let totals = &plan["totals"];
     let sum = |what: &str| -> u64 {
         let shards = plan["shards"].as_array().expect("shards").iter();
@@ -287,7 +287,7 @@ fn the_plan_says_what_it_comes_to_and_what_that_rests_on() {
     assert_eq!(plan["forecast"]["verdict"]["fits"], "whole", "{plan}");
     assert!(text.contains("\nfits mt6989: decode holds "), "{text}");
     // If the formats stay the same there is no loss, and the CPU's times come from a formula.
-    let stored = shardwright(["plan", DEMO_MODEL]).json();
+    let stored = shardwright(["plan", "--no-measure", DEMO_MODEL]).json();
     assert_eq!(stored["totals"]["loss"], serde_json::json!({"known": "none"}), "{stored}");
     assert_eq!(stored["totals"]["times"][0]["time"]["provenance"], "modelled", "{stored}");
 }
@@ -323,8 +323,11 @@ fn streamed_json_is_one_document_per_line() {
 
 #[test]
 fn the_same_request_gives_the_same_plan() {
-    let plan =
-        || shardwright(["plan", TEXT_FIXTURES[1], "--format", "json"]).arguments(DEMO_TARGET).succeeds();
+    let plan = || {
+        shardwright(["plan", "--no-measure", TEXT_FIXTURES[1], "--format", "json"])
+            .arguments(DEMO_TARGET)
+            .succeeds()
+    };
     assert_eq!(plan(), plan());
 }
 
@@ -347,9 +350,17 @@ fn numbers_in(value: &Value) -> usize {
 #[test]
 fn a_quality_to_keep_decides_between_formats() {
     let plan = |quality: &str| {
-        shardwright(["plan", TEXT_FIXTURES[0], "--formats", "w4-block32", "--formats", "stored"])
-            .arguments(["--quality", quality])
-            .json()
+        shardwright([
+            "plan",
+            "--no-measure",
+            TEXT_FIXTURES[0],
+            "--formats",
+            "w4-block32",
+            "--formats",
+            "stored",
+        ])
+        .arguments(["--quality", quality])
+        .json()
     };
     let decoder = |plan: &Value| {
         let shards = plan["shards"].as_array().expect("shards").iter();
@@ -364,7 +375,8 @@ fn a_quality_to_keep_decides_between_formats() {
 
     // Eight bits lose little, but not zero.
     for formats in ["w4-block32", "w8-per-channel"] {
-        let without_stored = shardwright(["plan", TEXT_FIXTURES[0], "--formats", formats, "--quality", "0"]);
+        let without_stored =
+            shardwright(["plan", "--no-measure", TEXT_FIXTURES[0], "--formats", formats, "--quality", "0"]);
         let outcome = without_stored.outcome();
         assert_eq!(outcome.code, Some(7), "{formats}: {}", outcome.stderr);
         assert!(
@@ -410,7 +422,7 @@ fn a_quality_to_keep_mixes_formats_inside_a_shard() {
 
 #[test]
 fn a_memory_goal_is_kept_or_refused_with_the_least() {
-    let plan = |size: &str| shardwright(["plan", TEXT_FIXTURES[0], "--memory", size]);
+    let plan = |size: &str| shardwright(["plan", "--no-measure", TEXT_FIXTURES[0], "--memory", size]);
     assert!(plan("1GB").json()["shards"].is_array());
     let outcome = plan("1kB").outcome();
     assert_eq!(outcome.code, Some(7), "{}", outcome.stderr);

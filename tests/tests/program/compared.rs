@@ -5,7 +5,7 @@ use shardwright_tests::program::{Run, shardwright};
 
 fn plan(socs: &[&str], more: &[&str]) -> Run {
     let named = socs.iter().flat_map(|soc| ["--soc", soc]);
-    shardwright(["plan", DEMO_MODEL]).arguments(named).arguments(more)
+    shardwright(["plan", "--no-measure", DEMO_MODEL]).arguments(named).arguments(more)
 }
 
 #[test]
@@ -21,8 +21,14 @@ fn several_chips_are_compared_in_one_table() {
             assert!(chip["bytes"].as_u64() > Some(0) && chip["held_bytes"].as_u64() > Some(0), "{chip}");
             assert!(chip["shards"].as_u64() > Some(0) && chip["fits"].is_string(), "{chip}");
             // The comparison reports the same values as a plan for the chip alone.
-            let alone =
-                shardwright(["plan", DEMO_MODEL, "--soc", chip["soc"].as_str().expect("a name")]).json();
+            let alone = shardwright([
+                "plan",
+                "--no-measure",
+                DEMO_MODEL,
+                "--soc",
+                chip["soc"].as_str().expect("a name"),
+            ])
+            .json();
             let rate = &alone["forecast"]["speed"]["per_1000_seconds"];
             assert_eq!(&chip["tokens_per_1000_seconds"], rate, "{chip}");
             assert_eq!(chip["shards"].as_u64(), alone["shards"].as_array().map(|shards| shards.len() as u64));

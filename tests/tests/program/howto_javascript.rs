@@ -62,13 +62,24 @@ fn the_example_in_javascript_cuts_as_the_one_in_rust() {
     let broken = broken(&checked);
     assert!(broken.contains(&"P8") && !broken.contains(&"P2") && !broken.contains(&"P3"), "{checked}");
     let request = folder.path().join("request.json");
-    shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--write-request"]).argument(&request).succeeds();
+    shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989", "--write-request"])
+        .argument(&request)
+        .succeeds();
     let replayed = shardwright(["planner", "replay"]).argument(&request).argument("--planner");
     let replayed = replayed.argument(&component).json();
     assert!(replayed["log"].to_string().contains("shards on mt6989"), "{replayed}");
     for limit in ["ops=300", "ops=100000"] {
         let plan = |planner: &Path| {
-            let plan = shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--limit", limit, "--planner"]);
+            let plan = shardwright([
+                "plan",
+                "--no-measure",
+                DEMO_MODEL,
+                "--soc",
+                "mt6989",
+                "--limit",
+                limit,
+                "--planner",
+            ]);
             plan.argument(planner).json()
         };
         let (own, rust) = (plan(&component), plan(&program::folder().join("planners/even.wasm")));
@@ -76,7 +87,7 @@ fn the_example_in_javascript_cuts_as_the_one_in_rust() {
         assert_eq!(cuts(&own), cuts(&rust), "{limit}");
     }
     // A thrown record is a refusal, with the planner's message.
-    let refused = shardwright(["plan", EMBEDDING_FIXTURE, "--planner"]).argument(&component);
+    let refused = shardwright(["plan", "--no-measure", EMBEDDING_FIXTURE, "--planner"]).argument(&component);
     let (code, stderr) = refused.refuses();
     assert!(code == 7 && stderr.contains("this planner is for models that decode"), "{code}: {stderr}");
 }
@@ -108,7 +119,8 @@ fn a_policy_in_javascript_asks_the_built_in_solver() {
 
     // The policy of the example in Rust, which was written with the SDK.
     let plan = |planner: &Path| {
-        let run = shardwright(["plan", DEMO_MODEL, "--soc", "sm8850", "--on", "cpu", "--planner"]);
+        let run =
+            shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "sm8850", "--on", "cpu", "--planner"]);
         run.argument(planner).arguments(FORMATS.iter().flat_map(|formats| ["--formats", *formats])).json()
     };
     let (own, rust) = (plan(&joined), plan(&program::folder().join("planners/policy.wasm")));

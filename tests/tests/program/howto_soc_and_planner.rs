@@ -44,8 +44,9 @@ fn layered_shards(plan: &Value) -> usize {
 #[test]
 fn a_profile_dropped_into_a_folder_is_a_chip() {
     let folder = folder();
-    let plan =
-        |soc: &str| shardwright(["plan", DEMO_MODEL, "--soc", soc, "--profiles"]).argument(folder.path());
+    let plan = |soc: &str| {
+        shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", soc, "--profiles"]).argument(folder.path())
+    };
     let (_, stderr) = plan("fictional").refuses();
     assert!(stderr.contains("fictional"), "{stderr}");
 
@@ -77,7 +78,7 @@ fn a_profile_says_what_calls_and_loading_take() {
         fs::write(folder.path().join("fictional.json"), profile.to_string()).expect("written");
     };
     let plan = |further: &[&str]| {
-        let run = shardwright(["plan", DEMO_MODEL, "--soc", "fictional", "--profiles"]);
+        let run = shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "fictional", "--profiles"]);
         run.argument(folder.path()).arguments(further.iter().copied())
     };
     let decode = |plan: &Value| plan["totals"]["times"][0]["time"]["microseconds"].as_u64().expect("a time");
@@ -126,7 +127,7 @@ fn a_profile_says_what_calls_and_loading_take() {
 fn a_planner_dropped_into_a_folder_plans() {
     let folder = folder();
     let plan = |pieces: &str| {
-        shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--planner", "third", "--strict"])
+        shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989", "--planner", "third", "--strict"])
             .arguments(["--planner-option", &format!("pieces={pieces}"), "--planners"])
             .argument(folder.path())
     };
@@ -173,14 +174,16 @@ fn a_recorded_request_can_be_replayed_on_a_planner() {
     let folder = folder();
     drop_planner(folder.path());
     let request = folder.path().join("request.json");
-    shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--write-request"]).argument(&request).succeeds();
+    shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989", "--write-request"])
+        .argument(&request)
+        .succeeds();
     let replay = || shardwright(["planner", "replay"]).argument(&request);
     let even = replay().argument("--planner").argument(folder.path().join("third.wasm")).json();
     assert_eq!(even["name"], "even", "{even}");
     // Without a name, the built-in planner is called. Its plan is the same as before.
     let own = replay().json();
     assert_eq!(own["name"], "generic", "{own}");
-    let plan = shardwright(["plan", DEMO_MODEL, "--soc", "mt6989"]).json();
+    let plan = shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989"]).json();
     assert_eq!(own["shards"].as_array().map(Vec::len), plan["shards"].as_array().map(Vec::len), "{own}");
     // The plan is included in the form of the interface.
     let shards = own["plan"]["shards"].as_array().expect("a plan");
@@ -262,7 +265,9 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     let checked = shardwright(["planner", "check"]).argument(path("thrifty.wasm")).json();
     assert_eq!((&checked["name"], &checked["verdict"]), (&"thrifty".into(), &"held".into()), "{checked}");
     let request = path("request.json");
-    shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--write-request"]).argument(&request).succeeds();
+    shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989", "--write-request"])
+        .argument(&request)
+        .succeeds();
     let asked = shardwright(["planner", "replay"]).argument(&request).argument("--planner");
     let asked = asked.argument(path("thrifty.wasm")).json();
     let shards = asked["shards"].as_array().expect("a plan");
@@ -271,7 +276,8 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
 
     // Its preferences are not a fallback, even if none is possible.
     let plan = |options: &[&str]| {
-        let plan = shardwright(["plan", DEMO_MODEL, "--planner"]).argument(path("thrifty.wasm"));
+        let plan =
+            shardwright(["plan", "--no-measure", DEMO_MODEL, "--planner"]).argument(path("thrifty.wasm"));
         plan.arguments(options.iter().copied())
     };
     let strict = plan(&["--soc", "sm8850", "--strict"]).json();
@@ -296,7 +302,8 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     let packed = shardwright(["planner", "pack"]).argument(path("thrifty.wasm")).argument("--key");
     let packed = packed.argument(path("key")).argument("-o").argument(path("thrifty.pack")).json();
     assert!(packed["outcome"].as_str().is_some_and(|text| text.contains(&public)), "{packed}");
-    let from_pack = shardwright(["plan", DEMO_MODEL, "--soc", "sm8850", "--trust", &public, "--planner"]);
+    let from_pack =
+        shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "sm8850", "--trust", &public, "--planner"]);
     let from_pack = from_pack.argument(path("thrifty.pack")).json();
     assert_eq!(from_pack["planner"]["name"], "thrifty", "{from_pack}");
 
@@ -329,12 +336,13 @@ fn profiles_that_are_wrong_are_named() {
     ] {
         let folder = folder();
         fs::write(folder.path().join("fictional.json"), text).expect("written");
-        let (_, stderr) = shardwright(["plan", DEMO_MODEL, "--soc", "fictional", "--profiles"])
-            .argument(folder.path())
-            .refuses();
+        let (_, stderr) =
+            shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "fictional", "--profiles"])
+                .argument(folder.path())
+                .refuses();
         assert!(stderr.contains(says), "{text}: {stderr}");
         // It does not affect other chips, and skipping it is reported.
-        let other = shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--profiles"]);
+        let other = shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989", "--profiles"]);
         let plan = other.argument(folder.path()).json();
         let notices = plan["notices"].to_string();
         assert!(
@@ -407,7 +415,16 @@ fn a_renamed_snapdragon_compiles_and_runs_in_its_vendors_simulator() {
     drop_copy(folder.path(), "sm8850", &[]);
     assert_same_direction(&embedded(folder.path(), A16W8_QUALCOMM, |run| run.arguments(["--strict"])));
     // The shim is available, which is reported.
-    let plan = shardwright(["plan", EMBEDDING_FIXTURE, "--context", "32", "--soc", "nobodys", "--profiles"]);
+    let plan = shardwright([
+        "plan",
+        "--no-measure",
+        EMBEDDING_FIXTURE,
+        "--context",
+        "32",
+        "--soc",
+        "nobodys",
+        "--profiles",
+    ]);
     let plan = plan.argument(folder.path()).json().to_string();
     assert!(!plan.contains("not at hand") && !plan.contains("counted in primitives"), "{plan}");
 
@@ -468,8 +485,16 @@ fn a_profile_that_a_shim_says_against_is_refused_with_the_fact_and_the_file() {
     let refused = |of: &str, facts: &[(&str, Option<&str>)], fact: &str, says: &str| {
         let folder = folder();
         drop_copy(folder.path(), of, facts);
-        let plan =
-            shardwright(["plan", EMBEDDING_FIXTURE, "--context", "32", "--soc", "nobodys", "--profiles"]);
+        let plan = shardwright([
+            "plan",
+            "--no-measure",
+            EMBEDDING_FIXTURE,
+            "--context",
+            "32",
+            "--soc",
+            "nobodys",
+            "--profiles",
+        ]);
         let (_, stderr) = plan.argument(folder.path()).refuses();
         for part in ["profile `nobodys`", &format!("fact `{fact}`"), says, "nobodys.json"] {
             assert!(stderr.contains(part), "no `{part}` in {stderr}");
@@ -513,7 +538,7 @@ fn a_plan_says_which_of_two_limits_it_obeyed() {
             limit["value"] = json!(value);
         }
         fs::write(&file, profile.to_string()).expect("written");
-        let plan = shardwright(["plan", DEMO_MODEL, "--soc", "nobodys", "--profiles"]);
+        let plan = shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "nobodys", "--profiles"]);
         let plan = plan.argument(folder.path()).json();
         let reasons = plan["reasons"].as_array().expect("reasons").iter();
         let of_cuts =
@@ -541,7 +566,8 @@ fn a_renamed_dimensity_compiles_and_runs_in_the_simulator() {
     // The profile decides whether 4-bit weights per channel are refused or supported.
     let four = |facts: &[(&str, Option<&str>)]| {
         drop_copy(folder.path(), "mt6991", facts);
-        let plan = shardwright(["plan", EMBEDDING_FIXTURE, "--soc", "nobodys", "--planner", "even"]);
+        let plan =
+            shardwright(["plan", "--no-measure", EMBEDDING_FIXTURE, "--soc", "nobodys", "--planner", "even"]);
         let plan = plan.arguments([
             "--context",
             "32",

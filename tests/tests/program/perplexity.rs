@@ -68,8 +68,8 @@ fn take_resumed(report: &mut Value) -> u64 {
 #[test]
 fn interrupted_and_damaged_it_resumes_to_the_same_figures() {
     let whole = Place::new();
-    let more =
-        ["--window", "64", "--chunks", "70", "--formats", "w4-block32/a8-dynamic", "--against", DEMO_MODEL];
+    let more = "--window 64 --chunks 70 --formats w4-block32/a8-dynamic --rounding nearest --against";
+    let more: Vec<&str> = more.split(' ').chain([DEMO_MODEL]).collect();
     let mut wanted = whole.run(&more).json();
     assert_eq!(take_resumed(&mut wanted), 0);
     assert!(whole.kept().is_empty(), "kept only until all are measured");

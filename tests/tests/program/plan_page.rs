@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 /// Prepares a plan of several shards.
 fn plan(checkpoint: impl AsRef<Path>, page: &Path) -> Run {
-    shardwright(["plan", "--soc", "mt6989", "--limit", "ops=400", "--html"])
+    shardwright(["plan", "--no-measure", "--soc", "mt6989", "--limit", "ops=400", "--html"])
         .argument(page)
         .argument(checkpoint.as_ref())
 }
@@ -77,7 +77,8 @@ fn the_files_of_towers_lie_beside_those_of_the_text() {
 fn two_plans_are_compared() {
     let folder = TempDir::new().expect("a folder");
     let written = |name: &str, limit: &str| {
-        let arguments = ["plan", DEMO_MODEL, "--soc", "mt6989", "--limit", limit, "--format", "json"];
+        let arguments =
+            ["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989", "--limit", limit, "--format", "json"];
         let path = folder.path().join(name);
         fs::write(&path, shardwright(arguments).succeeds()).expect("written");
         path

@@ -29,7 +29,7 @@ fn a_plan_has_the_rows_that_are_asked_for_and_says_so() {
     let folder = tempfile::tempdir().expect("a folder");
     let plan = |speculation: &str| {
         let option = format!("speculation={speculation}");
-        shardwright(["plan", CHECKPOINT, "--context", "64", "--planner-option", &option])
+        shardwright(["plan", "--no-measure", CHECKPOINT, "--context", "64", "--planner-option", &option])
     };
     let none = plan("none").json();
     assert_eq!((decodes(&none), none.get("speculation")), (vec![1], None));

@@ -125,7 +125,7 @@ fn the_demo_model_for_two_vendors_is_one_bundle() {
     let chips = ["mt6989", "mt6993", "sm8750", "sm8850"];
     let compile = |socs: &[&str], name: &str, reused: Option<&str>| {
         let socs = [socs, &["generic"]].concat().join(",");
-        let target = ["--context", "64", "--on", "simulator", "-o"];
+        let target = ["--context", "64", "--on", "simulator", "--rounding", "nearest", "-o"];
         let mut run = bench.run(["compile", DEMO_MODEL, "--soc", &socs]).arguments(target);
         run = run.argument(bench.path(name));
         if let Some(reused) = reused {
