@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use shardwright_test_checkpoints::cases;
 use tempfile::TempDir;
 
 use crate::tree;
@@ -32,6 +33,19 @@ pub const FURTHER_FIXTURES: [&str; 10] = [
     "tests/fixtures/granite4",
     "tests/fixtures/phi4mini",
 ];
+
+/// Returns the [`FURTHER_FIXTURES`] for vendors' shims. Unless a run is thorough, these are the
+/// families that differ most from others: by scaled positions, biases, multipliers and fused
+/// projections.
+pub fn further_cases() -> &'static [&'static str] {
+    const SAMPLE: &[&str] = &[
+        "tests/fixtures/llama3",
+        "tests/fixtures/qwen2",
+        "tests/fixtures/granite",
+        "tests/fixtures/phi4mini",
+    ];
+    cases(SAMPLE, &FURTHER_FIXTURES)
+}
 
 /// Returns the folders of all fixtures that generate text.
 pub fn text_fixtures() -> impl Iterator<Item = &'static str> {

@@ -641,24 +641,14 @@ fn loudness(kind: NoticeKind) -> &'static str {
     }
 }
 
-/// Prints the required notices on standard error before a model's output. Notes that a bundle keeps
-/// from its compilation are the same at every start, so one line says where they are.
+/// Prints the required notices on standard error before a model's output.
 fn say_notices(model: &Model, quiet: bool) {
     if let Some(executor) = &model.chain().description().emulated_on {
         views::say(&format!("*emulated on {executor}*"));
     }
     let planned =
         model.plan().filter(|_| model.bundle().is_none()).into_iter().flat_map(|plan| &plan.notices);
-    let (notes, deviations): (Vec<_>, Vec<_>) =
-        model.notices_of_making().iter().partition(|notice| notice.kind == NoticeKind::Note);
-    say_each(planned.chain(deviations).chain(model.notices_of_opening()), quiet);
-    if let (Some(bundle), false, false) = (model.bundle(), quiet, notes.is_empty()) {
-        let count = shardwright_build::units::count(notes.len() as u64, "note");
-        views::say(&format!(
-            "note: {count} from its compilation: `shardwright inspect {}`",
-            bundle.path().display()
-        ));
-    }
+    say_each(planned.chain(model.bundle_notices()), quiet);
     if let Some(verified) = model.verified() {
         say_verified("", verified, quiet);
     }

@@ -150,6 +150,9 @@ impl Tokenizer {
         serde_json::from_slice::<serde::de::IgnoredAny>(bytes).map_err(|error| invalid_json(path, &error))?;
         // What is no tokenizer at all is refused by the library.
         let written: Written = serde_json::from_slice(bytes).unwrap_or_default();
+        if let Some(name) = written.unknown_part() {
+            return Err(invalid(format!("the field `{name}` is not known")));
+        }
         let mut engine = guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(invalid)?;
         engine.with_padding(None);
         engine.with_truncation(None).map_err(|error| invalid(error.to_string()))?;

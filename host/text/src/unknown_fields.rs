@@ -45,8 +45,13 @@ impl Written {
         Written { parts: serde_json::from_slice(parts).unwrap_or_default(), others: Vec::new() }
     }
 
-    /// Returns the fields without effect, with the names of the objects around them. `used` contains
-    /// the steps as the library would write them.
+    /// Returns a field at the top level that is not known, if there is one.
+    pub(crate) fn unknown_part(&self) -> Option<&str> {
+        self.others.iter().find(|name| !name.contains('.')).map(String::as_str)
+    }
+
+    /// Returns the fields without effect, with the names of the objects around them. `used` has the
+    /// steps as the library would write them.
     pub(crate) fn unused(&self, used: &[(&str, &Value)]) -> Vec<String> {
         let mut unused = self.others.clone();
         for (name, used) in used {
@@ -152,7 +157,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::Tokenizer;
+    use crate::{TextError, Tokenizer};
 
     fn demo() -> Value {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/tokenizer.json");
@@ -166,13 +171,19 @@ mod tests {
 
     #[test]
     fn each_field_without_effect_is_named_wherever_it_is() {
-        for pointer in ["", "/model", "/normalizer", "/decoder", "/decoder/decoders/0", "/pre_tokenizer"] {
+        for pointer in ["/model", "/normalizer", "/decoder", "/decoder/decoders/0", "/pre_tokenizer"] {
             let mut file = demo();
             let object = file.pointer_mut(pointer).and_then(Value::as_object_mut).expect(pointer);
             object.insert("wobble".to_owned(), json!(3));
             let expected = format!("{pointer}/wobble")[1..].replace('/', ".");
             assert_eq!(ignored(&file), [expected]);
         }
+        // The library accepts no further part.
+        let mut file = demo();
+        file["wobble"] = json!(3);
+        let error = Tokenizer::from_bytes(file.to_string().as_bytes(), "m/tokenizer.json").unwrap_err();
+        let reason = "the field `wobble` is not known";
+        assert!(matches!(&error, TextError::InvalidTokenizer { .. }) && error.to_string().contains(reason));
         let mut file = demo();
         for token in file["added_tokens"].as_array_mut().unwrap() {
             token["colour"] = json!("red");

@@ -14,8 +14,11 @@ use shardwright_reference::{Arrangement, Form, ReferenceModel};
 use shardwright_runtime::Chain;
 use shardwright_shims::ShimError;
 use shardwright_test_checkpoints::Random;
+use shardwright_test_checkpoints::cases;
 use shardwright_tests::chain::{committed, encode_menu, made, menu, shims, tokens};
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURES, TEXT_FIXTURES, text_fixtures};
+use shardwright_tests::checkpoints::{
+    DEMO_MODEL, EMBEDDING_FIXTURES, FURTHER_FIXTURES, TEXT_FIXTURES, text_fixtures,
+};
 use shardwright_tests::picky::{self, Formatted, as_inside};
 use shardwright_tests::shapes::random_spec;
 use shardwright_vocabulary::{
@@ -283,7 +286,9 @@ impl Calibrated {
     }
 
     fn all() -> impl Iterator<Item = Calibrated> {
-        text_fixtures().chain([DEMO_MODEL]).map(Calibrated::new)
+        let further = cases(0, FURTHER_FIXTURES.len());
+        let fixtures = TEXT_FIXTURES.into_iter().chain(FURTHER_FIXTURES.into_iter().take(further));
+        fixtures.chain([DEMO_MODEL]).map(Calibrated::new)
     }
 
     fn formatted(&self) -> Formatted<'_> {

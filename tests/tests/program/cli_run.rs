@@ -205,28 +205,6 @@ fn fields_of_texts_without_effect_are_reported() {
     }
 }
 
-/// Notes of a compilation are the same at every start: one line names the command that shows them.
-#[test]
-fn notes_of_a_compilation_are_counted_where_its_bundle_runs() {
-    let bundle = Compiled::from(DEMO_MODEL, ["--soc", "mt6989", "--on", "simulator"]);
-    let inspected = shardwright(["inspect"]).argument(bundle.path()).json();
-    let notices = inspected["variants"][0]["notices"].as_array().expect("notices");
-    let notes: Vec<&str> = notices
-        .iter()
-        .filter(|notice| notice["kind"] == "note")
-        .map(|notice| notice["text"].as_str().expect("a text"))
-        .collect();
-    assert!(notes.len() > 1, "{notices:#?}");
-    let run = || shardwright(["run"]).argument(bundle.path()).arguments(["--prompt", "a", "-n", "1"]);
-    let outcome = run().outcome();
-    let line = format!("note: {} notes from its compilation: `shardwright inspect ", notes.len());
-    assert_eq!(outcome.stderr.matches(&line).count(), 1, "{}", outcome.stderr);
-    for note in notes {
-        assert!(!outcome.stderr.contains(note), "{}", outcome.stderr);
-    }
-    assert!(!run().arguments(["--quiet"]).outcome().stderr.contains("from its compilation"));
-}
-
 #[test]
 fn the_same_seed_samples_the_same_text() {
     let sample = |seed: &str| {

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use shardwright_test_checkpoints::cases;
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::program::shardwright;
 use tempfile::TempDir;
@@ -61,15 +62,15 @@ fn reports_of_all_fixtures_are_readable() {
     let page = folder.path().join("page.html");
     let chips: [&[&str]; 3] = [&[], &["--soc", "mt6989"], &["--soc", "sm8750"]];
     for checkpoint in TEXT_FIXTURES.into_iter().chain([EMBEDDING_FIXTURE, DEMO_MODEL]) {
-        for chip in chips {
-            let run = shardwright(["plan", checkpoint, "-v", "--html"]).argument(&page).arguments(chip);
+        for chip in &chips[..cases(2, 3)] {
+            let run = shardwright(["plan", checkpoint, "-v", "--html"]).argument(&page).arguments(*chip);
             let text = run.succeeds();
             // A profile's notes are quotations.
             let (own, _) = text.split_once("\nreasons").expect("reasons");
             let shown = own.lines().filter(|line| !line.starts_with("  "));
             let shown = shown.collect::<Vec<_>>().join("\n");
             assert!(faults(&shown).is_empty(), "{checkpoint} {chip:?}: {:?}", faults(&shown));
-            let short = shardwright(["plan", checkpoint]).arguments(chip).succeeds();
+            let short = shardwright(["plan", checkpoint]).arguments(*chip).succeeds();
             assert!(faults(&short).is_empty(), "{checkpoint} {chip:?}: {:?}\n{short}", faults(&short));
             let html = fs::read_to_string(&page).expect("a page");
             let figures = html.split("<main>").nth(1).and_then(|main| main.split("<h2").next());
@@ -78,6 +79,6 @@ fn reports_of_all_fixtures_are_readable() {
         }
     }
     let said = shardwright(["run", DEMO_MODEL, "--prompt", "The", "--max-tokens", "1"]).outcome();
-    assert!(said.stderr.contains("tokens/s") && said.stderr.contains(" 1 token "), "{}", said.stderr);
+    assert!(said.stderr.contains("tokens/s") && said.stderr.contains(" 1 token,"), "{}", said.stderr);
     assert!(faults(&said.stderr).is_empty(), "{:?}", faults(&said.stderr));
 }

@@ -106,7 +106,6 @@ impl Program {
                 crate::vendor::offer(&mut command);
                 crate::javascript::offer(workspace, &mut command);
                 command.env("CARGO_MANIFEST_DIR", &self.folder);
-                command.env("RUSTC_BOOTSTRAP", "1").args(["-Zunstable-options", "--report-time"]);
                 command
             }
         };

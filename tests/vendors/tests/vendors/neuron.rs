@@ -13,7 +13,7 @@ use shardwright_models::Checkpoint;
 use shardwright_shims::ShimRegistry;
 use shardwright_test_checkpoints::cases;
 use shardwright_tests::checkpoints::{
-    DEMO_MODEL, EMBEDDING_FIXTURE, EMBEDDING_FIXTURES, FURTHER_FIXTURES, MULTIMODAL_FIXTURE, text_fixtures,
+    DEMO_MODEL, EMBEDDING_FIXTURE, EMBEDDING_FIXTURES, MULTIMODAL_FIXTURE, further_cases, text_fixtures,
 };
 use shardwright_tests::formats::{Effort, Recorded};
 use shardwright_tests::neuron::{A16W8, Case, Shim};
@@ -71,7 +71,7 @@ fn qwen3_gives_the_reference_s_numbers() {
 
 #[test]
 fn further_families_give_the_reference_s_numbers() {
-    FURTHER_FIXTURES.into_iter().for_each(|checkpoint| fixture(checkpoint, "lean"));
+    further_cases().iter().for_each(|checkpoint| fixture(checkpoint, "lean"));
 }
 
 /// Covers biases of queries, keys and values, and a window in half of the layers.
@@ -85,12 +85,12 @@ fn encoders_give_the_reference_s_numbers() {
     EMBEDDING_FIXTURES.into_iter().for_each(|checkpoint| fixture(checkpoint, "lean"));
 }
 
-/// Whole towers, in both lowerings.
+/// Whole towers. A thorough run covers both lowerings.
 #[test]
 fn towers_give_the_reference_s_numbers() {
     let _usual = PROCESSOR.read().unwrap_or_else(PoisonError::into_inner);
     let cache = tempfile::tempdir().expect("a temporary folder");
-    for lowering in ["lean", "plain"] {
+    for lowering in &["lean", "plain"][..cases(1, 2)] {
         let case =
             Case { checkpoint: MULTIMODAL_FIXTURE, pieces: 1, lowering, soc: "mt6989", context: context() };
         let shim = Shim::with(lowering);

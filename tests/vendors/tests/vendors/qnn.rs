@@ -12,7 +12,7 @@ use shardwright::Pass;
 use shardwright_shims::Artefact;
 use shardwright_test_checkpoints::cases;
 use shardwright_tests::bundles::{Compiled, contents, with_goldens};
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURES, FURTHER_FIXTURES};
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURES, further_cases};
 use shardwright_tests::formats::{Effort, Recorded};
 use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::qnn::{COSINE, Case, Finding, LOSS, ROW_P95, ROW_WORST, float_nll, library};
@@ -73,7 +73,7 @@ fn two_shards_of_further_families_give_the_reference_s_numbers() {
         return;
     }
     let cache = tempfile::tempdir().expect("a temporary folder");
-    for checkpoint in FURTHER_FIXTURES {
+    for &checkpoint in further_cases() {
         for formats in &["w8-per-channel/a16/a16", "f16/f16/f16"][..cases(1, 2)] {
             let case = Case { checkpoint, formats, pieces: 2, soc: "sm8850", context: context() };
             let effort = Effort { rows: cases(4, 32), steps: 1, greedy: 2 };
