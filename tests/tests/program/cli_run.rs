@@ -229,7 +229,7 @@ fn the_plan_says_where_its_limits_come_from() {
 #[test]
 fn the_plan_says_what_it_comes_to_and_what_that_rests_on() {
     let target = ["--soc", "mt6989", "--limit", "ops=400"];
-    let text = shardwright(["plan", "--no-measure", DEMO_MODEL]).arguments(target).succeeds();
+    let text = shardwright(["plan", DEMO_MODEL]).arguments(target).succeeds();
     for words in [
         "of weights",
         "of artefacts",
@@ -246,7 +246,7 @@ fn the_plan_says_what_it_comes_to_and_what_that_rests_on() {
     {
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
-    let plan = shardwright(["plan", "--no-measure", DEMO_MODEL]).arguments(target).json();
+    let plan = shardwright(["plan", DEMO_MODEL]).arguments(target).json();
     let totals = &plan["totals"];
     let sum = |what: &str| -> u64 {
         let shards = plan["shards"].as_array().expect("shards").iter();
