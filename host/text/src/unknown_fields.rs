@@ -55,7 +55,9 @@ impl Written {
     pub(crate) fn unused(&self, used: &[(&str, &Value)]) -> Vec<String> {
         let mut unused = self.others.clone();
         for (name, used) in used {
-            missing(name, &self.parts.get(*name).cloned().unwrap_or_default(), used, &mut unused);
+            if let Some(written) = self.parts.get(*name) {
+                missing(name, written, used, &mut unused);
+            }
         }
         let tokens = self.parts.get("added_tokens").and_then(Value::as_array);
         let fields = tokens.into_iter().flatten().filter_map(Value::as_object).flat_map(Map::keys);
